@@ -1,0 +1,50 @@
+# Two commands on a bare machine with Python 3.11 or later: `make run` and `make test`.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+# The first Python that is new enough; say PYTHON=/path/to/python to choose another.
+PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13 python; do \
+	"$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && command -v "$$p" && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+EXPERIMENT ?= gmm_tied_means
+
+help:  ## Show this
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "mhrun needs Python 3.11, 3.12 or 3.13; say PYTHON=/path/to/python."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+setup: $(READY)  ## Make the environment in .venv, with pinned versions
+
+run: $(READY)  ## Run the first experiment and say where its report is (EXPERIMENT=name for another)
+	$(BIN)/mhrun experiment=$(EXPERIMENT)
+
+test: $(READY)  ## Lint, check types and layers, and run the fast tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -n auto
+
+test-slow: $(READY)  ## Run the tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY)  ## Mend what ruff can mend, and say the rest
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+figures: $(READY)  ## Make the reports of everything that has been run again
+	$(BIN)/mhrun report
+
+bench: $(READY)  ## Measure speed against JAX (in an environment of its own, .venv-peers)
+	$(BIN)/python benchmarks/run.py
+
+clean:  ## Remove the environments; runs stay
+	rm -rf $(VENV) .venv-peers .mypy_cache .ruff_cache .pytest_cache
+
+.PHONY: help setup run test test-slow lint figures bench clean

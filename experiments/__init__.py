@@ -1,0 +1,1 @@
+"""What is each paper's own: its claims, figures and tables. One folder per paper."""

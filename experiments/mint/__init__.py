@@ -1,0 +1,1 @@
+"""Mini-batch Tempered MCMC (Li & Wong 2017)."""

@@ -1,0 +1,46 @@
+"""mhrun: Metropolis-Hastings with minibatches and stochastic-gradient MCMC.
+
+From Python, `sample` runs any kernel on any model; the names below are what kernels are made of. They
+are imported when they are first used, so that ``import mhrun`` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "sample": "mhrun.engine.sample",
+    "Target": "mhrun.target",
+    "Dataset": "mhrun.data.dataset",
+    "FunctionModel": "mhrun.models.function",
+    "TiedMeans": "mhrun.models.tied_means",
+    "MixtureSample": "mhrun.data.mixture",
+    "MetropolisHastings": "mhrun.kernels",
+    "Unadjusted": "mhrun.kernels",
+    "RandomWalk": "mhrun.proposals.random_walk",
+    "Shared": "mhrun.pairing.shared",
+    "Stored": "mhrun.pairing.stored",
+    "Full": "mhrun.pairing.full",
+    "Metropolis": "mhrun.rules.metropolis",
+    "Barker": "mhrun.rules.barker",
+    "Langevin": "mhrun.dynamics.langevin",
+    "Hamiltonian": "mhrun.dynamics.hamiltonian",
+    "Fixed": "mhrun.schedules.fixed",
+    "Tuned": "mhrun.schedules.tuned",
+    "Polynomial": "mhrun.schedules.polynomial",
+}
+
+__all__ = ["__version__", *_WHERE]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        return getattr(importlib.import_module(_WHERE[name]), name)
+    raise AttributeError(f"module 'mhrun' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

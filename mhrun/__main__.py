@@ -1,0 +1,5 @@
+"""``python -m mhrun``."""
+
+from mhrun.cli.main import main
+
+main()

@@ -1,0 +1,1 @@
+"""The command line: words to a configuration, then run, report, list or fetch."""

@@ -1,0 +1,198 @@
+"""From words to a resolved configuration, through Hydra, with errors for people."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from mhrun import units
+from mhrun.errors import UserError, nearest
+from mhrun.paths import CONF
+
+
+def version_base() -> dict[str, str]:
+    """Return the argument that Hydra 1.3 wants and later versions do not."""
+    major, minor = (int(part) for part in hydra.__version__.split(".")[:2])
+    return {"version_base": "1.3"} if (major, minor) < (1, 4) else {}
+
+
+def register_resolvers() -> None:
+    """Teach OmegaConf the arithmetic that configurations use."""
+    resolvers: dict[str, Callable[..., Any]] = {
+        "times": lambda a, b: a * b,
+        "plus": lambda a, b: a + b,
+        "batch_size": units.batch_size,
+        "mint_temperature": units.mint_temperature,
+    }
+    for name, function in resolvers.items():
+        OmegaConf.register_new_resolver(name, _of_numbers(function), replace=True)
+
+
+def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
+    names = list(inspect.signature(function).parameters)
+
+    def checked(*values: Any) -> Any:
+        for name, value in zip(names, values, strict=True):
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise UserError(
+                    f"{name} = {value!r} must be a number."
+                    if len(name) > 1
+                    else f"{value!r} must be a number."
+                )
+        return function(*values)
+
+    return checked
+
+
+def experiments(folders: Sequence[Path] = ()) -> dict[str, Path]:
+    """Return the experiments there are: name -> file."""
+    places = [CONF, *folders]
+    return {p.stem: p for place in places for p in sorted((place / "experiment").glob("*.yaml"))}
+
+
+def compose_config(words: Sequence[str], folders: Sequence[Path] = ()) -> dict[str, Any]:
+    """Return the resolved configuration of these overrides, as plain dictionaries.
+
+    Raises:
+        UserError: an override that means nothing, or a setting that has no meaning.
+    """
+    register_resolvers()
+    try:
+        config = _composed(words, folders)
+        return resolved(config, config.hydra.runtime.choices.get("experiment"))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise _explained(error, words, folders) from error
+
+
+def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
+    """Return a composed configuration as plain dictionaries, with the name of its experiment filled in.
+
+    Raises:
+        UserError: no experiment was named, or a value that must be given was not.
+    """
+    if experiment is None:
+        raise UserError("No experiment is named; say mhrun experiment=NAME (mhrun list shows the names).")
+    plain = OmegaConf.create({key: value for key, value in config.items_ex(resolve=False) if key != "hydra"})
+    plain.experiment = experiment
+    try:
+        missing = sorted(str(key) for key in OmegaConf.missing_keys(plain))
+        if missing:
+            raise UserError(f"{', '.join(missing)} must be given; add {missing[0]}=VALUE.")
+        return OmegaConf.to_container(plain, resolve=True)  # type: ignore[return-value]
+    except OmegaConfBaseException as error:
+        if (ours := _cause(error)) is not None:
+            raise ours from error
+        if found := re.search(r"Interpolation key 'scales\.([^'.]+)", str(error)):
+            raise UserError(
+                f"There is no scale '{found[1]}'; choose {', '.join(plain.scales) or 'none'}."
+            ) from error
+        raise UserError(_first_line(error)) from error
+
+
+def sweep_jobs(words: Sequence[str]) -> list[list[str]]:
+    """Return the overrides of each job of a sweep, as Hydra's own sweeper will make them.
+
+    Raises:
+        UserError: words that cannot be read as overrides.
+    """
+    jobs: list[list[str]] = [[]]
+    for override in _parsed(words):
+        if override.is_sweep_override():
+            key = override.get_key_element()
+            values = [f"{key}={value}" for value in override.sweep_string_iterator()]
+        else:
+            values = [override.input_line or ""]
+        jobs = [[*job, value] for job in jobs for value in values]
+    return jobs
+
+
+def _parsed(words: Sequence[str]) -> list[Any]:
+    try:
+        return list(OverridesParser.create().parse_overrides(list(words)))
+    except HydraException as error:
+        bad = next((w for w in words if "=" not in w and not w.startswith("~")), " ".join(words))
+        raise UserError(f"'{bad}' cannot be read as an override: write KEY=VALUE (mhrun --help).") from error
+
+
+def _composed(words: Sequence[str], folders: Sequence[Path]) -> DictConfig:
+    _parsed(words)
+    extra = (
+        [f"hydra.searchpath=[{','.join(f'file://{folder.resolve()}' for folder in folders)}]"]
+        if folders
+        else []
+    )
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), **version_base()):
+        return compose("config", overrides=[*words, *extra], return_hydra_config=True)
+
+
+def _cause(error: BaseException) -> UserError | None:
+    """Return the error of ours that a library's error is wrapped around."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, UserError):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return None
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _explained(error: Exception, words: Sequence[str], folders: Sequence[Path]) -> UserError:
+    if (ours := _cause(error)) is not None:
+        return ours
+    text = " ".join(str(error).split())
+    if (found := re.search(r"[Cc]ould not (?:find|load) '?experiment/([^'.\s]+)", text)) or (
+        found := re.search(r"In 'config': Could not find 'experiment/([^']+)'", text)
+    ):
+        return UserError(
+            f"There is no experiment '{found[1]}'.{nearest(found[1], experiments(folders))} "
+            "mhrun list shows the experiments."
+        )
+    if found := re.search(r"Could not find '([^']+)'", text):
+        group, _, choice = found[1].rpartition("/")
+        there = [p.stem for place in [CONF, *folders] for p in (place / group).glob("*.yaml")]
+        return UserError(
+            f"There is no {group} '{choice}'.{nearest(choice, there)} There are: {', '.join(sorted(there))}."
+        )
+    for word in words:
+        key = word.lstrip("+~").split("=", 1)[0]
+        if key and re.search(rf"(?:override|key|Key)[^']*'{re.escape(key)}'", text):
+            return UserError(f"There is no setting '{key}'.{_nearest_key(key, words, folders)}")
+    return UserError(_first_line(error))
+
+
+def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path]) -> str:
+    """Return the setting that a misspelt key most likely means: all of it, or its last part."""
+    chosen = [word for word in words if word.startswith("experiment=")]
+    try:
+        config = OmegaConf.to_container(_composed(chosen, folders), resolve=False)
+    except (HydraException, OmegaConfBaseException, UserError):
+        return ""
+    known = [k for k in _keys(config) if not k.startswith("hydra")]  # type: ignore[arg-type]
+    leaf = key.rpartition(".")[2]
+    same_leaf = [k for k in known if k.rpartition(".")[2] == leaf]
+    close = same_leaf or difflib.get_close_matches(key, known, 1, 0.6)
+    return f" Did you mean '{close[0]}'?" if close else " mhrun experiment=NAME --cfg job shows them all."
+
+
+def _keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in node.items():
+        yield f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from _keys(value, f"{prefix}{key}.")

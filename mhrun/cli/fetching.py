@@ -1,0 +1,32 @@
+"""``mhrun fetch``: download and verify data sets."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from mhrun.errors import UserError
+
+
+def fetch(words: Sequence[str]) -> int:
+    """Fetch the named data sets, or list those there are."""
+    from mhrun.data.files import CATALOGUE, data_dir, ensure, state
+
+    folder = None
+    names = []
+    for word in words:
+        if word.startswith("runtime.data_dir="):
+            folder = word.partition("=")[2]
+        elif word.startswith("-") or "=" in word:
+            raise UserError(f"'{word}' means nothing here; the one setting is runtime.data_dir=FOLDER.")
+        else:
+            names.append(word)
+    place = data_dir(folder)
+    if not names:
+        print(f"data folder  {place}")
+        for name, entry in CATALOGUE.items():
+            print(f"{name:15}{state(name, place):9}{entry.title}")
+        return 0
+    for name in names:
+        print(f"{name}  {ensure(name, place, lambda line: print(line, file=sys.stderr))}")
+    return 0

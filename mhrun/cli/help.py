@@ -1,0 +1,30 @@
+"""What ``mhrun --help`` says."""
+
+HELP = """\
+mhrun runs Metropolis-Hastings with minibatches and stochastic-gradient MCMC, and puts the papers'
+figures, tables and claims beside what it finds.
+
+  mhrun list                                  what experiments there are, and what has been run
+  mhrun experiment=NAME [KEY=VALUE ...]       run one, then make its report
+  mhrun -m experiment=NAME KEY=A,B,C ...      run it for each value (several keys: all combinations)
+  mhrun report [NAME ...]                     make the reports again, of all runs or of some experiments
+  mhrun fetch [DATASET ...]                   download and verify data sets; without a name, list them
+
+Settings that every experiment has:
+  scale=smoke|quick|paper    seconds | a minute or two (the default) | the paper's own counts
+  seed=0                     of the chains
+  device=cpu|cuda
+  runtime.outputs=outputs    where runs are kept
+  runtime.force=true         begin anew, even if the run is there
+  mhrun experiment=NAME --cfg job             all settings of an experiment, as it would run
+
+Examples:
+  mhrun experiment=gmm_tied_means
+  mhrun experiment=gmm_tied_means lam=0.4 rule@methods.mint.kernel.rule=barker
+  mhrun -m experiment=gmm_tied_means lam=0.25,0.35,0.45 tau=0.5,0.6
+
+The same settings find the same run again: done is done, and what was interrupted (Ctrl-C, a kill, a
+power cut) goes on from where it was. Options:
+  -m, --multirun     a sweep            --config-dir DIR   a folder of your own configurations
+  --cfg job          show, do not run   --version          --help
+"""

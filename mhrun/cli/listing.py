@@ -1,0 +1,59 @@
+"""``mhrun list``: the experiments, what they reproduce, and what has been run. Needs neither torch nor Hydra."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from mhrun.cli.places import outputs_of
+from mhrun.paths import CONF
+from mhrun.store.folder import RunFolder, runs
+
+
+def show_list(words: Sequence[str]) -> int:
+    """Print the list; ``runtime.outputs=FOLDER`` says where runs are looked for."""
+    outputs, rest = outputs_of(words)
+    del rest
+    for path in sorted((CONF / "experiment").glob("*.yaml")):
+        head = yaml.safe_load(path.read_text())
+        print(path.stem)
+        print(f"    {head.get('title', '')}")
+        if head.get("reproduces"):
+            print(f"    reproduces {head['reproduces']}")
+        found = runs(outputs, path.stem)
+        for folder in found:
+            print(f"    {_line(folder)}")
+        if not found:
+            print(f"    not run yet: mhrun experiment={path.stem}")
+    others = {p.parent.parent.name for p in outputs.glob("*/*/config.yaml") if not p.parent.is_symlink()}
+    for name in sorted(others - {p.stem for p in (CONF / "experiment").glob("*.yaml")}):
+        print(name)
+        for folder in runs(outputs, name):
+            print(f"    {_line(folder)}")
+    return 0
+
+
+def _line(folder: RunFolder) -> str:
+    summary = folder.summary() or {}
+    status = summary.get("status", "begun")
+    if status == "running" and not (folder.path / ".owner").exists():
+        status = "interrupted"
+    claims = summary.get("claims", [])
+    verdicts = (
+        f", {sum(c['verdict'] == 'reproduced' for c in claims)} of {len(claims)} claims reproduced"
+        if claims
+        else ""
+    )
+    when = str(summary.get("finished") or summary.get("started") or "")[:16].replace("T", " ")
+    page = folder.report / "index.html"
+    where = page if page.exists() else folder.path
+    return f"{folder.digest}  {summary.get('scale', '?'):6}{status:12}{when}{verdicts}  {_short(where)}"
+
+
+def _short(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

@@ -1,0 +1,147 @@
+"""Public data sets as files: found in the data folder, else downloaded, and verified either way.
+
+The digests are those of the *uncompressed* content, so that a file compressed by somebody else counts
+as what it is. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from mhrun.errors import UserError, nearest
+from mhrun.paths import cache_dir
+
+
+class RemoteFile(NamedTuple):
+    """One file of a data set."""
+
+    name: str  # in the folder <data_dir>/<data set>
+    sha256: str  # of the uncompressed content
+
+
+class RemoteSet(NamedTuple):
+    """A data set and where its publishers keep it."""
+
+    title: str
+    mirrors: tuple[str, ...]  # address + file name is a download
+    files: tuple[RemoteFile, ...]
+
+
+def _idx(train_x: str, train_y: str, test_x: str, test_y: str) -> tuple[RemoteFile, ...]:
+    names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+    digests = (train_x, train_y, test_x, test_y)
+    return tuple(RemoteFile(f"{n}-ubyte.gz", digest) for n, digest in zip(names, digests, strict=True))
+
+
+CATALOGUE: dict[str, RemoteSet] = {
+    "mnist": RemoteSet(
+        "MNIST, 70,000 handwritten digits (LeCun, Cortes & Burges)",
+        (
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+            "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        ),
+        _idx(
+            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+        ),
+    ),
+    "fashion-mnist": RemoteSet(
+        "Fashion-MNIST, 70,000 articles of clothing (Xiao, Rasul & Vollgraf 2017)",
+        (
+            "https://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+            "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
+        ),
+        _idx(
+            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        ),
+    ),
+}
+
+
+def data_dir(setting: str | None = None) -> Path:
+    """Return the data folder: the setting, else $MHRUN_DATA_DIR, else the cache folder's."""
+    chosen = setting or os.environ.get("MHRUN_DATA_DIR")
+    return Path(chosen).expanduser() if chosen else cache_dir() / "data"
+
+
+def state(name: str, folder: Path) -> str:
+    """Return ``here``, ``absent`` or ``damaged``."""
+    found = [_content_is(folder / name / file.name, file.sha256) for file in CATALOGUE[name].files]
+    if all(found):
+        return "here"
+    return "damaged" if any(f is False for f in found) else "absent"
+
+
+def ensure(name: str, folder: Path, say: Callable[[str], None] = lambda _: None) -> Path:
+    """Return the folder of a data set, with every file there and verified; what is missing is downloaded.
+
+    Raises:
+        UserError: there is no such data set, a file is damaged, or it cannot be had.
+    """
+    if name not in CATALOGUE:
+        raise UserError(f"There is no data set '{name}'.{nearest(name, CATALOGUE)} mhrun fetch lists them.")
+    for file in CATALOGUE[name].files:
+        target = folder / name / file.name
+        good = _content_is(target, file.sha256)
+        if good is False:
+            raise UserError(
+                f"{target} is not what it should be (SHA-256 of its content); delete it and fetch again."
+            )
+        if good is None:
+            _download(name, file, target, say)
+    return folder / name
+
+
+def _download(name: str, file: RemoteFile, target: Path, say: Callable[[str], None]) -> None:
+    import pooch
+
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"The data folder {target.parent} cannot be made ({error.strerror}); set MHRUN_DATA_DIR."
+        ) from error
+    reasons = []
+    for mirror in CATALOGUE[name].mirrors:
+        say(f"downloading {mirror}{file.name}")
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as partial:
+            part = Path(partial) / file.name
+            try:
+                pooch.HTTPDownloader(timeout=30)(mirror + file.name, str(part), None)
+            except Exception as error:
+                reasons.append(f"{mirror}: {type(error).__name__}")
+                continue
+            if not _content_is(part, file.sha256):
+                reasons.append(f"{mirror}: another content than it should be")
+                continue
+            os.replace(part, target)
+            return
+    raise UserError(
+        f"{file.name} of {name} cannot be had ({'; '.join(reasons)}). Offline? Put it at {target}; "
+        f"the SHA-256 of its uncompressed content is {file.sha256}."
+    )
+
+
+def _content_is(path: Path, sha256: str) -> bool | None:
+    """Return whether the uncompressed content of a file has this digest; None if there is no file."""
+    if not path.is_file():
+        return None
+    digest = hashlib.sha256()
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
+            while part := stream.read(1 << 20):
+                digest.update(part)
+    except (OSError, EOFError):
+        return False
+    return digest.hexdigest() == sha256

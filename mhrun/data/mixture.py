@@ -1,0 +1,92 @@
+"""Draws from a one-dimensional mixture of Gaussians."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mhrun.data.dataset import Dataset
+from mhrun.errors import Refusal
+from mhrun.paths import cache_dir
+
+_CHUNK = 1_000_000
+
+
+class MixtureSample:
+    """n independent draws of sum_k weights[k] N(means[k], variance), as float32.
+
+    Args:
+        n: how many.
+        means: the components' means.
+        variance: their common variance.
+        weights: their weights; equal by default.
+        seed: of the data, apart from the seed of the chains.
+        storage: ``memory``, or ``file``: a memory-mapped file in the cache folder, for n that should
+            not be held in memory. Both hold the same numbers.
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        means: Sequence[float],
+        variance: float = 1.0,
+        weights: Sequence[float] | None = None,
+        seed: int = 0,
+        storage: str = "memory",
+    ) -> None:
+        if n < 1:
+            raise Refusal(f"n = {n} data cannot be drawn; choose n >= 1.")
+        if variance <= 0:
+            raise Refusal(f"variance = {variance:g} must be positive.")
+        if storage not in ("memory", "file"):
+            raise Refusal(f"storage = '{storage}' is unknown; choose memory or file.")
+        self.n = n
+        self.means = tuple(float(mean) for mean in means)
+        self.variance = float(variance)
+        self.weights = tuple(weights) if weights is not None else (1 / len(self.means),) * len(self.means)
+        self.seed = seed
+        self.storage = storage
+
+    def load(self) -> Dataset:
+        """Return the data set with the field ``x`` (n,)."""
+        x = self._filled(np.empty(self.n, np.float32)) if self.storage == "memory" else self._mapped()
+        components = ", ".join(
+            f"{w:g} N({m:g}, {self.variance:g})" for w, m in zip(self.weights, self.means, strict=True)
+        )
+        return Dataset({"x": torch.from_numpy(x)}, f"{self.n:,} draws of {components}")
+
+    def _filled(self, out: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        starts = range(0, self.n, _CHUNK)
+        # One generator per chunk: the numbers do not depend on how the work is cut.
+        for start, seed in zip(starts, np.random.SeedSequence(self.seed).spawn(len(starts)), strict=True):
+            rng = np.random.default_rng(seed)
+            size = min(_CHUNK, self.n - start)
+            means = np.asarray(self.means)[rng.choice(len(self.means), size, p=self.weights)]
+            out[start : start + size] = means + np.sqrt(self.variance) * rng.standard_normal(size)
+        return out
+
+    def _mapped(self) -> npt.NDArray[np.float32]:
+        recipe = json.dumps([self.n, self.means, self.variance, self.weights, self.seed])
+        name = hashlib.blake2b(recipe.encode(), digest_size=8).hexdigest()
+        path = cache_dir() / "generated" / f"mixture-{name}.f32"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
+            os.close(handle)
+            try:
+                self._filled(np.memmap(partial, np.float32, "w+", shape=(self.n,)))
+                os.replace(partial, path)  # whole or not at all
+            finally:
+                Path(partial).unlink(missing_ok=True)
+        return np.memmap(path, np.float32, "c", shape=(self.n,))

@@ -1,0 +1,36 @@
+"""Counting visits to modes."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from mhrun.diagnostics.grid import Estimate, jackknife
+
+Array = npt.NDArray[np.floating]
+
+
+def nearest(draws: Array, modes: Array) -> npt.NDArray[np.intp]:
+    """Return the index (C, S) of the mode (M, D) that each draw (C, S, D) is nearest to."""
+    distances = np.stack([np.square(draws - mode).sum(axis=-1) for mode in modes])
+    return distances.argmin(axis=0)
+
+
+def hits(draws: Array, mode: Array, radius: float) -> npt.NDArray[np.bool_]:
+    """Say which draws (C, S, D) are within `radius` of a mode (D,): (C, S)."""
+    return np.square(draws - mode).sum(axis=-1) < radius**2
+
+
+def ratio(first: Array, second: Array) -> Estimate:
+    """Return the ratio of two counts per chain, (C,) each, as the ratio of their sums, with a jackknife error.
+
+    The mean of the chains' own ratios would be biased upwards, and infinite as soon as one count is zero.
+    Where the second count is zero in all, the ratio is NaN.
+    """
+    rows = np.stack([first, second], axis=1).astype(float)
+
+    def estimate(pairs: Array) -> float:
+        one, two = pairs.sum(axis=0)
+        return float(one / two) if two > 0 else float("nan")
+
+    return jackknife(estimate, rows)

@@ -1,0 +1,1 @@
+"""Dynamics: where to, with no density behind it. One per file."""

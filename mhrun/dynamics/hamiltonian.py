@@ -1,0 +1,85 @@
+"""Stochastic gradient Hamiltonian Monte Carlo."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.native import NativeDynamics, piece
+from mhrun.native.philox import NOISE, normals
+from mhrun.random import Draws, Purpose
+from mhrun.types import Controls
+
+u64 = np.uint64
+
+
+class Hamiltonian:
+    """v' = (1 - a) v + e g + sqrt(2 e (a - b) T) z,  theta' = theta + v'  (Chen, Fox & Guestrin 2014, eq. 15).
+
+    e is the step size (their eta), g the estimated gradient of the full-data log posterior, T the noise
+    temperature. Momenta begin at zero, and have variance e T in the limit of small e and a.
+
+    Args:
+        friction: a, in (0, 1].
+        noise_estimate: b, the part of the friction that the gradient's own noise is taken to pay for.
+    """
+
+    def __init__(self, friction: float = 0.1, noise_estimate: float = 0.0) -> None:
+        if not 0 < friction <= 1:
+            raise Refusal(f"friction = {friction:g} must lie in (0, 1].")
+        if not 0 <= noise_estimate <= friction:
+            raise Refusal(
+                f"noise_estimate = {noise_estimate:g} must lie between 0 and the friction {friction:g}."
+            )
+        self.friction = friction
+        self.noise_estimate = noise_estimate
+
+    def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
+        """Return momenta of zero (C, D)."""
+        return {"momentum": torch.zeros_like(theta)}
+
+    def move(
+        self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the next theta and momenta (C, D)."""
+        z = draws.normal(Purpose.NOISE, theta.shape[1]).to(theta.dtype)
+        spread = 2 * controls.step_size * (self.friction - self.noise_estimate) * controls.noise_temperature
+        momentum = (
+            (1 - self.friction) * aux["momentum"]
+            + controls.step_size[:, None] * grad
+            + spread.sqrt()[:, None] * z
+        )
+        return theta + momentum, {"momentum": momentum}
+
+    def native(self) -> NativeDynamics:
+        """Return the piece of a fused loop."""
+        return NativeDynamics((self.friction, self.noise_estimate), _move, ("momentum",))
+
+
+@piece
+def _move(
+    args: Any,
+    theta: Any,
+    grad: Any,
+    aux: Any,
+    step_size: Any,
+    temperature: Any,
+    key: Any,
+    step: Any,
+    chain: Any,
+) -> None:
+    friction, estimate = args
+    noise = math.sqrt(2 * step_size * (friction - estimate) * temperature)
+    dim = len(theta)
+    for block in range((dim + 3) // 4):
+        z = normals(u64(block), NOISE, step, chain, key)
+        for lane in range(4):
+            d = 4 * block + lane
+            if d < dim:
+                aux[0, d] = (1 - friction) * aux[0, d] + step_size * grad[d] + noise * z[lane]
+                theta[d] += aux[0, d]

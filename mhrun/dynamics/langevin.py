@@ -1,0 +1,63 @@
+"""Stochastic gradient Langevin dynamics."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from mhrun.native import NativeDynamics, piece
+from mhrun.native.philox import NOISE, normals
+from mhrun.random import Draws, Purpose
+from mhrun.types import Controls
+
+u64 = np.uint64
+
+
+class Langevin:
+    """theta' = theta + e g + sqrt(2 e T) z  (Welling & Teh 2011, with e = their epsilon / 2).
+
+    e is the step size, g the estimated gradient of the full-data log posterior, T the noise
+    temperature. As e goes to zero it samples the posterior to the power 1/T; at a fixed e the gradient's
+    own noise, of covariance V, adds e V / 2 to T. T = 0 is stochastic gradient ascent.
+    """
+
+    def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
+        """Return nothing: the state is theta."""
+        return {}
+
+    def move(
+        self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the next theta (C, D)."""
+        z = draws.normal(Purpose.NOISE, theta.shape[1]).to(theta.dtype)
+        noise = (2 * controls.step_size * controls.noise_temperature).sqrt()
+        return theta + controls.step_size[:, None] * grad + noise[:, None] * z, aux
+
+    def native(self) -> NativeDynamics:
+        """Return the piece of a fused loop."""
+        return NativeDynamics((), _move, ())
+
+
+@piece
+def _move(
+    args: Any,
+    theta: Any,
+    grad: Any,
+    aux: Any,
+    step_size: Any,
+    temperature: Any,
+    key: Any,
+    step: Any,
+    chain: Any,
+) -> None:
+    noise = math.sqrt(2 * step_size * temperature)
+    dim = len(theta)
+    for block in range((dim + 3) // 4):
+        z = normals(u64(block), NOISE, step, chain, key)
+        for lane in range(4):
+            d = 4 * block + lane
+            if d < dim:
+                theta[d] += step_size * grad[d] + noise * z[lane]

@@ -1,0 +1,1 @@
+"""The engine: it loops, records and saves, and knows no algorithm."""

@@ -1,0 +1,100 @@
+"""From a resolved configuration to methods, and what they will need."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mhrun.build import build
+from mhrun.engine.method import Method
+from mhrun.errors import Refusal, UserError
+from mhrun.schedules import Plan
+from mhrun.store.netcdf import Shape
+from mhrun.target import target_of
+from mhrun.types import INFO_DTYPES
+
+_DTYPES = {"float64": torch.float64, "float32": torch.float32}
+
+
+def methods_of(config: Mapping[str, Any]) -> list[Method]:
+    """Return the methods of a resolved configuration, checked.
+
+    Raises:
+        UserError: parts that are unknown or do not go together, or settings that have no meaning.
+    """
+    trusted = config["runtime"].get("trust") or ()
+    if config["dtype"] not in _DTYPES:
+        raise Refusal(f"dtype = '{config['dtype']}' is unknown; choose float64 or float32.")
+    target = target_of(config)
+    methods = []
+    for name, node in config["methods"].items():
+        where = f"methods.{name}"
+        # A method may have counts of its own; the experiment's hold otherwise.
+        chains, warmup, steps, thin = (
+            _whole(key, config[key] if node.get(key) is None else node[key])
+            for key in ("chains", "warmup", "steps", "thin")
+        )
+        try:
+            method = Method(
+                name=name,
+                kernel=build(node["kernel"], trusted, f"{where}.kernel"),
+                target=target,
+                plan=Plan(build(node["schedules"], trusted, f"{where}.schedules"), chains),
+                shape=Shape(chains, target.model.names, warmup, steps, thin),
+                seed=_whole("seed", config["seed"]),
+                dtype=_DTYPES[config["dtype"]],
+                starts=_points(node.get("starts"), target.dim, where),
+            )
+            method.check()
+        except Refusal as error:
+            raise Refusal(f"{name}: {error}") from error
+        methods.append(method)
+    if not methods:
+        raise Refusal("there is no method to run; add one, such as +method@methods.mint=mint.")
+    return methods
+
+
+def check_space(methods: list[Method], folder: Path) -> None:
+    """Refuse a run that the disk cannot hold.
+
+    Raises:
+        UserError: there is less free space than the traces can take.
+    """
+    need = sum(trace_bytes(method) for method in methods)
+    place = next(p for p in (folder, *folder.parents) if p.exists())
+    free = shutil.disk_usage(place).free
+    if need > free:
+        raise UserError(
+            f"The traces can take {need / 1e9:,.1f} GB and '{place}' has {free / 1e9:,.1f} GB free; "
+            "free some space, raise thin, or choose another disk with runtime.outputs=FOLDER."
+        )
+
+
+def trace_bytes(method: Method) -> int:
+    """Return how much disk a method can take at most: its blocks and its trace, uncompressed."""
+    sizes = {"bool": 1, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
+    per_draw = 8 * method.target.dim + sum(sizes[dtype] for dtype in INFO_DTYPES.values())
+    return 2 * per_draw * method.shape.chains * (method.shape.total // method.shape.thin)
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+        raise Refusal(f"{name} = {value!r} must be a whole number.")
+    return int(value)
+
+
+def _points(starts: Any, dim: int, where: str) -> Tensor | None:
+    if starts is None:
+        return None
+    try:
+        points = torch.as_tensor(starts, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        points = torch.empty(0)
+    if points.dim() != 2 or points.shape[1] != dim:
+        raise UserError(f"{where}.starts must be a list of points, each of {dim} numbers.")
+    return points

@@ -1,0 +1,151 @@
+"""Run one method from where it stands to its end."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mhrun.engine.drivers import choose
+from mhrun.engine.method import Method
+from mhrun.errors import Interrupted
+from mhrun.schedules.plan import Memory
+from mhrun.store.blocks import Checkpoint, TraceWriter, done
+from mhrun.store.files import read_json, write_json
+from mhrun.types import INFO_DTYPES, Evaluation, State
+
+_CHUNK_SECONDS = 0.25  # how often progress moves and a wish to stop is heard
+_CHUNK_BYTES = 64 << 20
+_BLOCK_BYTES = 256 << 20
+
+
+class Watcher(Protocol):
+    """Is told how a method goes."""
+
+    def begin(self, method: str, step: int, total: int, driver: str) -> None:
+        """A method begins, or goes on, after `step` steps."""
+
+    def advance(self, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
+        """Some steps are done; the counts are of all chains together, from the beginning."""
+
+    def end(self, method: str) -> None:
+        """The method is at its end."""
+
+    def note(self, message: str) -> None:
+        """Something that the user should know."""
+
+
+class Silent:
+    """Watches in silence."""
+
+    def begin(self, method: str, step: int, total: int, driver: str) -> None:
+        """Ignore it."""
+
+    def advance(self, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
+        """Ignore it."""
+
+    def end(self, method: str) -> None:
+        """Ignore it."""
+
+    def note(self, message: str) -> None:
+        """Ignore it."""
+
+
+class Settings(NamedTuple):
+    """How to run, which changes no number."""
+
+    native: str = "auto"
+    threads: int | None = None
+    block_seconds: float = 10.0
+
+
+def run_method(
+    method: Method,
+    folder: Path,
+    settings: Settings,
+    watcher: Watcher,
+    stop: Callable[[], bool],
+    attributes: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Run `method` in `folder` to its end, going on from what is there, and return what was noted of it.
+
+    Raises:
+        Interrupted: `stop` said so; all that was computed is in the folder.
+        UserError: the disk is full or cannot be written.
+    """
+    if (noted := done(folder)) is not None:
+        shutil.rmtree(folder / "blocks", ignore_errors=True)  # a kill may have come between the two
+        return noted
+    writer = TraceWriter(folder, method.shape, INFO_DTYPES)
+    plan_file = folder / "driver.json"
+    begun = read_json(plan_file) or {}
+    driver = choose(method, settings.native, begun.get("driver"), settings.threads)
+    write_json(plan_file, {"driver": driver.name})
+
+    checkpoint = writer.resume(watcher.note)
+    if checkpoint is None:
+        step, state, memory = 0, method.first_state(), method.plan.start()
+    else:
+        step = checkpoint.step
+        state, memory = _unpack(checkpoint.arrays, method)
+    watcher.begin(method.name, step, method.shape.total, driver.name)
+
+    count, last_block = driver.longest or 64, time.monotonic()
+    while step < method.shape.total:
+        began = time.monotonic()
+        size = min(count, method.shape.total - step, method.plan.horizon(step + 1) or count)
+        controls = method.plan.controls(memory, step + 1, size)
+        state, record = driver.advance(state, step + 1, controls)
+        memory = method.plan.learn(memory, step + 1, torch.from_numpy(record["accepted"].T.copy()))
+        writer.append(step + 1, record)
+        step += size
+        watcher.advance(
+            step,
+            float(record["accepted"].mean()),
+            *(int(writer.totals[k].sum()) for k in ("n_lik", "n_grad")),
+        )
+
+        # Where a chunk ends changes no number: it is a matter of progress and memory only.
+        now = time.monotonic()
+        if driver.longest is None and size == count:
+            faster = _CHUNK_SECONDS / max(now - began, 1e-6)
+            fits = _CHUNK_BYTES // (40 + 8 * method.target.dim) // method.shape.chains
+            count = max(16, min(int(count * min(faster, 4.0)), fits))
+        stopping = stop()
+        full = writer.pending_bytes() > _BLOCK_BYTES or now - last_block > settings.block_seconds
+        if full or stopping or step == method.shape.total:
+            writer.commit(Checkpoint(step, _pack(state, memory)))
+            last_block = now
+        if stopping and step < method.shape.total:
+            raise Interrupted(f"{method.name} stopped after step {step:,} of {method.shape.total:,}")
+    writer.finish(attributes, {"driver": driver.name})
+    watcher.end(method.name)
+    noted = done(folder)
+    assert noted is not None
+    return noted
+
+
+def _pack(state: State, memory: Memory) -> dict[str, np.ndarray[Any, Any]]:
+    named: dict[str, Tensor | None] = {f"evaluation/{k}": v for k, v in state.evaluation._asdict().items()}
+    named |= {f"aux/{k}": v for k, v in state.aux.items()} | {f"memory/{k}": v for k, v in memory.items()}
+    return {name: value.cpu().numpy() for name, value in named.items() if value is not None}
+
+
+def _unpack(arrays: Mapping[str, np.ndarray[Any, Any]], method: Method) -> tuple[State, Memory]:
+    def part(prefix: str, device: torch.device | str) -> dict[str, Tensor]:
+        start = len(prefix) + 1
+        return {
+            name[start:]: torch.from_numpy(value).to(device)
+            for name, value in arrays.items()
+            if name.startswith(prefix + "/")
+        }
+
+    device = method.target.device
+    state = State(Evaluation(**part("evaluation", device)), part("aux", device))
+    return state, part("memory", "cpu")

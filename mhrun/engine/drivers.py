@@ -1,0 +1,116 @@
+"""Two ways to do some steps of a kernel: one call per step in torch, or a compiled loop."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mhrun.engine.method import Method
+from mhrun.errors import Refusal, UserError
+from mhrun.native import available
+from mhrun.random import Streams
+from mhrun.types import INFO_DTYPES, Controls, Fused, Record, State
+
+NATIVE, PLAIN = "native", "plain"
+
+
+class Driver(Protocol):
+    """Does K steps; every field of `controls` is (K, C)."""
+
+    name: str
+    longest: int | None  # steps in one call that it can do well
+
+    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
+        """Do the K steps from `first_step` on."""
+        ...
+
+
+def choose(method: Method, wish: str, begun_with: str | None, threads: int | None) -> Driver:
+    """Return the driver for a method.
+
+    Args:
+        method: what is run.
+        wish: ``auto`` (compile where it pays), ``on`` (compile or refuse) or ``off``.
+        begun_with: the driver that an interrupted run began with, which it must go on with: the two
+            follow the same law with the same random numbers, but round differently.
+        threads: for compiled loops; None for all cores this process may use.
+
+    Raises:
+        Refusal: an unknown wish, or a compiled loop is wished for where there is none.
+        UserError: the run began with a compiled loop that cannot be had now.
+    """
+    if wish not in ("auto", "on", "off"):
+        raise Refusal(f"native = '{wish}' is unknown; choose auto, on or off.")
+    if begun_with == PLAIN or (begun_with is None and wish == "off"):
+        return Plain(method)
+    if begun_with is None and wish == "auto" and not method.compiling_pays():
+        return Plain(method)
+    fused = None
+    if method.dtype == torch.float64:
+        fused = method.kernel.fused(method.target, method.key, threads or usable_cores())
+    if fused is not None:
+        return Native(fused)
+    if begun_with == NATIVE:
+        raise UserError(
+            f"{method.name} began in a compiled loop, which needs numba and a CPU; install mhrun with its "
+            "dependencies to go on with it, or begin anew with runtime.force=true."
+        )
+    if wish == "on":
+        raise Refusal(
+            f"{method.name} has no compiled loop here (it needs numba, a CPU, float64, and a native form of "
+            "model, proposal, pairing and rule); use native=auto."
+        )
+    return Plain(method)
+
+
+class Native:
+    """A compiled loop."""
+
+    name = NATIVE
+    longest: int | None = None
+
+    def __init__(self, fused: Fused) -> None:
+        self._fused = fused
+
+    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
+        """Do the K steps from `first_step` on."""
+        return self._fused.advance(state, first_step, controls)
+
+
+class Plain:
+    """One call per step, in torch, on any device."""
+
+    name = PLAIN
+    longest: int | None = 64
+
+    def __init__(self, method: Method) -> None:
+        self._method = method
+        device = method.target.device
+        compiled = device.type == "cpu" and available() and method.compiling_pays()
+        self._draws = Streams(method.key, method.shape.chains, device, compiled=compiled).at(1)
+
+    @torch.no_grad()
+    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
+        """Do the K steps from `first_step` on."""
+        kernel, target = self._method.kernel, self._method.target
+        on_device = Controls(*(c.to(device=target.device, dtype=self._method.dtype) for c in controls))
+        kept: dict[str, list[Tensor]] = {name: [] for name in ("theta", *INFO_DTYPES)}
+        for k in range(len(controls.step_size)):
+            self._draws.step = first_step + k
+            state, info = kernel.step(target, state, Controls(*(c[k] for c in on_device)), self._draws)
+            kept["theta"].append(state.evaluation.theta)
+            for name, value in info._asdict().items():
+                kept[name].append(value)
+        record = {name: torch.stack(values, dim=1).cpu().numpy() for name, values in kept.items()}
+        return state, {
+            name: values.astype(INFO_DTYPES.get(name, "float64"), copy=False)
+            for name, values in record.items()
+        }
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,165 @@
+"""A whole run: every method of a configuration, in its folder."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+
+from mhrun.engine.assemble import check_space, methods_of
+from mhrun.engine.chains import Settings, Watcher, run_method
+from mhrun.engine.drivers import usable_cores
+from mhrun.engine.machine import machine, versions
+from mhrun.engine.method import Method
+from mhrun.errors import Interrupted
+from mhrun.store.folder import COMPLETE, FORMAT, RunFolder
+
+log = logging.getLogger("mhrun")
+
+
+def run_experiment(config: Mapping[str, Any], watcher: Watcher) -> RunFolder:
+    """Compute what a resolved configuration asks for, or what of it is missing, and return its folder.
+
+    Raises:
+        UserError: settings that have no meaning, or a disk that is full or cannot be written.
+        Interrupted: the user asked to stop; the same call goes on from there.
+    """
+    folder = RunFolder.of(config)
+    runtime = config["runtime"]
+    if folder.is_complete() and not runtime["force"]:
+        folder.point_latest()
+        return folder
+    torch.set_num_threads(runtime["threads"] or usable_cores())
+    methods = methods_of(config)
+    check_space(methods, folder.path)
+    folder.create(config)
+    with folder.held(watcher.note):
+        if runtime["force"]:
+            shutil.rmtree(folder.path / "methods", ignore_errors=True)
+            (folder.path / "summary.json").unlink(missing_ok=True)
+        if not folder.is_complete():  # while we waited, the other process may have done it
+            with _logged(folder), _asked_to_stop() as stop:
+                _run(config, folder, methods, watcher, stop)
+        folder.point_latest()
+    return folder
+
+
+def _run(
+    config: Mapping[str, Any],
+    folder: RunFolder,
+    methods: list[Method],
+    watcher: Watcher,
+    stop: Callable[[], bool],
+) -> None:
+    runtime = config["runtime"]
+    begun = folder.summary() or {}
+    summary: dict[str, Any] = {
+        "experiment": config["experiment"],
+        "scale": config["scale"],
+        "seed": config["seed"],
+        "digest": folder.digest,
+        "status": "running",
+        "format": FORMAT,
+        "started": begun.get("started") or time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "versions": versions(),
+        "machine": machine(str(config["device"])),
+        "methods": {},
+        "metrics": {},
+        "claims": [],
+    }
+    # Code that changed between two parts of one run is worth knowing of.
+    sources = [*begun.get("sources", []), summary["versions"]["source"]]
+    summary["sources"] = list(dict.fromkeys(sources))
+    if len(summary["sources"]) > 1:
+        log.warning("this run was begun with another state of the code: %s", ", ".join(summary["sources"]))
+    folder.write_summary(summary)
+    settings = Settings(config["native"], runtime["threads"], float(runtime["block_seconds"]))
+    try:
+        for method in methods:
+            attributes = {"experiment": config["experiment"], "method": method.name, "digest": folder.digest}
+            log.info("%s: %d chains, %d steps", method.name, method.shape.chains, method.shape.total)
+            noted = run_method(method, folder.method(method.name), settings, watcher, stop, attributes)
+            summary["methods"][method.name] = _of_method(method, config["methods"][method.name], noted)
+            log.info("%s: done, %.1f s", method.name, noted["wall_s"])
+            folder.write_summary(summary)
+    except BaseException as error:
+        summary["status"] = "stopped" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
+        log.error("%s: %s", type(error).__name__, error)
+        folder.write_summary(summary)
+        raise
+    summary |= {"status": COMPLETE, "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+    folder.write_summary(summary)
+
+
+def _of_method(method: Method, node: Mapping[str, Any], noted: Mapping[str, Any]) -> dict[str, Any]:
+    shape = method.shape
+    totals = {
+        name: np.asarray(values, dtype=float) for name, values in noted["totals"].items()
+    }  # null is NaN
+    decisions = shape.chains * shape.steps
+    mean = {
+        name: float(totals[f"sum_{name}"].sum()) / decisions
+        for name in ("accepted", "batch_size", "log_ratio_var")
+    }
+    spread = float(totals["sum_batch_size_squared"].sum()) / decisions - mean["batch_size"] ** 2
+    return {
+        "label": node.get("label", method.name),
+        "accept_rate": mean["accepted"],
+        "n_accept_tests": 0 if np.isnan(mean["log_ratio_var"]) else decisions,
+        "accept_rate_by_chain": (totals["sum_accepted"] / shape.steps).tolist(),
+        "minibatch_size_mean": mean["batch_size"],
+        "minibatch_size_sd": max(0.0, spread) ** 0.5,
+        "log_ratio_noise_sd": mean["log_ratio_var"] ** 0.5,
+        "likelihood_evals": int(totals["n_lik"].sum()),
+        "gradient_evals": int(totals["n_grad"].sum()),
+        "diverging": int(totals["sum_diverging"].sum()),
+        "steps": shape.steps,
+        "warmup": shape.warmup,
+        "chains": shape.chains,
+        "thin": shape.thin,
+        "wall_s": noted["wall_s"],
+        "driver": noted["driver"],
+    }
+
+
+@contextmanager
+def _logged(folder: RunFolder) -> Iterator[None]:
+    handler = logging.FileHandler(folder.log)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        handler.close()
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[Callable[[], bool]]:
+    """Yield a function that says whether Ctrl-C was pressed (or SIGTERM came); a second time stops at once."""
+    asked = threading.Event()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

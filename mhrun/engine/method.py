@@ -1,0 +1,84 @@
+"""One method, ready to run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.random import Streams, derive_key
+from mhrun.schedules import Plan
+from mhrun.store.netcdf import Shape
+from mhrun.target import Target
+from mhrun.types import Kernel, State
+
+# Rough costs of the plain path on one core, for deciding whether compiling pays: seconds per step, and
+# per datum and chain. What they decide is recorded with the run.
+_PLAIN_STEP, _PLAIN_DATUM, _COMPILING_PAYS = 2e-4, 3e-8, 4.0
+
+
+@dataclass(frozen=True)
+class Method:
+    """A kernel on a target, with its schedules and its counts.
+
+    Args:
+        name: for messages, and the name of its random streams.
+        kernel: how the chains move.
+        target: what they are after.
+        plan: the schedules.
+        shape: chains, steps and what is kept.
+        seed: of all its random numbers.
+        dtype: of the state.
+        starts: points (any, D) that chains begin at, dealt out in turn; None for the model's own.
+    """
+
+    name: str
+    kernel: Kernel
+    target: Target
+    plan: Plan
+    shape: Shape
+    seed: int
+    dtype: torch.dtype = torch.float64
+    starts: Tensor | None = None
+
+    def check(self) -> None:
+        """Ask the parts whether they go together.
+
+        Raises:
+            Refusal: they do not.
+        """
+        if self.shape.chains < 1 or self.shape.steps < 1 or self.shape.warmup < 0 or self.shape.thin < 1:
+            raise Refusal(
+                "chains, steps and thin must be at least 1 and warmup at least 0, not "
+                f"{self.shape.chains}, {self.shape.steps}, {self.shape.thin} and {self.shape.warmup}."
+            )
+        if self.shape.steps < self.shape.thin:
+            raise Refusal(f"thin = {self.shape.thin} keeps none of {self.shape.steps} steps.")
+        if reason := self.kernel.refuses(self.target):
+            raise Refusal(reason)
+
+    @property
+    def key(self) -> int:
+        """The key of its random streams."""
+        return derive_key(self.seed, self.name)
+
+    def first_state(self) -> State:
+        """Return the state before the first step; what it costs to score it is no step's."""
+        chains, device = self.shape.chains, self.target.device
+        draws = Streams(self.key, chains, device).at(0)
+        if self.starts is None:
+            theta = self.target.model.init(chains, draws)
+        else:
+            theta = self.starts[torch.arange(chains) % len(self.starts)]
+        with torch.no_grad():
+            state = self.kernel.start(self.target, theta.to(device=device, dtype=self.dtype), draws)
+        self.target.spent()
+        return state
+
+    def compiling_pays(self) -> bool:
+        """Say whether the run is long enough to wait for a compiler; depends on counts alone."""
+        batch = getattr(getattr(self.kernel, "pairing", self.kernel), "m", None) or self.target.n
+        per_step = _PLAIN_STEP + _PLAIN_DATUM * self.shape.chains * batch
+        return self.shape.total * per_step > _COMPILING_PAYS

@@ -1,0 +1,27 @@
+"""What goes wrong, in words for people."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """A mistake that the user can mend: what is wrong and what to do, in one line.
+
+    The command line prints it without a traceback and exits with status 2.
+    """
+
+
+class Refusal(UserError):
+    """Parts that do not go together, or a setting that has no meaning; told before any data are read."""
+
+
+class Interrupted(Exception):
+    """The user asked to stop. Everything computed is on disk; the same command goes on from there."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"`` for the known word nearest to `word`, or an empty string."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" Did you mean '{close[0]}'?" if close else ""

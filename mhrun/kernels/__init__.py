@@ -1,0 +1,6 @@
+"""Kernels: the order in which the parts act. They move all chains one step."""
+
+from mhrun.kernels.metropolis_hastings import MetropolisHastings
+from mhrun.kernels.unadjusted import Unadjusted
+
+__all__ = ["MetropolisHastings", "Unadjusted"]

@@ -1,0 +1,183 @@
+"""The Metropolis-Hastings step as one compiled loop over chains and steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mhrun.native import NativeModel, NativeProposal, Piece, compiled, over_chains
+from mhrun.native.philox import ACCEPT, filler, split_key, uniform
+from mhrun.random import rectangle
+from mhrun.target import Target
+from mhrun.types import Controls, Evaluation, Pairing, Proposal, Record, Rule, State
+
+u64 = np.uint64
+_MODES = {"shared": 0, "stored": 1, "full": 2}
+_loops: dict[tuple[Piece, ...], Piece] = {}
+
+
+class FusedMetropolis:
+    """See `MetropolisHastings`: the same law and the same random numbers, in machine code."""
+
+    def __init__(
+        self,
+        model: NativeModel,
+        proposal: NativeProposal,
+        threshold: Piece,
+        mode: int,
+        m: int,
+        target: Target,
+        key: int,
+        threads: int,
+    ) -> None:
+        self._model = model
+        self._proposal = proposal
+        self._mode = mode
+        self._m = m
+        self._target = target
+        self._key = key
+        self._threads = threads
+        pieces = (
+            filler(target.n, target.replacement),
+            proposal.propose,
+            threshold,
+            model.log_prior,
+            model.difference,
+            model.moments,
+            model.total,
+        )
+        if pieces not in _loops:
+            _loops[pieces] = compiled(_loop(*pieces))
+        self._loop = _loops[pieces]
+
+    @classmethod
+    def of(
+        cls, proposal: Proposal, pairing: Pairing, rule: Rule, target: Target, key: int, threads: int
+    ) -> FusedMetropolis | None:
+        """Return the loop for these parts, or None if one of them has no native form."""
+        mode = _MODES.get(pairing.name)
+        native_proposal, threshold = proposal.native(), rule.native()
+        if mode is None or native_proposal is None or threshold is None:
+            return None
+        model = target.native(full=pairing.name == "full")
+        if model is None:
+            return None
+        m = getattr(pairing, "m", None) or target.n
+        return cls(model, native_proposal, threshold, mode, m, target, key, threads)
+
+    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
+        """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
+        steps, chains = controls.step_size.shape
+        kept = state.evaluation
+        theta = kept.theta.double().numpy().copy()
+        # What the pairing keeps of the current point: log prior, mean and variance of the log-likelihood.
+        empty = torch.zeros(chains)
+        fields = (kept.log_prior, kept.log_lik_mean, kept.log_lik_var)
+        cache = np.stack([(empty if f is None else f).double().numpy() for f in fields], axis=1)
+        n = self._target.n
+        record: dict[str, npt.NDArray[Any]] = {
+            "theta": np.empty((chains, steps, theta.shape[1])),
+            "accepted": np.empty((chains, steps), np.bool_),
+            "log_ratio": np.empty((chains, steps), np.float32),
+            "log_ratio_var": np.empty((chains, steps), np.float32),
+            "diverging": np.empty((chains, steps), np.bool_),
+        }
+        over_chains(
+            self._loop,
+            chains,
+            self._threads,
+            *(u64(first_step), self._mode, self._m, u64(n), tuple(u64(s) for s in rectangle(n))),
+            split_key(self._key),
+            *(theta, cache),
+            controls.step_size.numpy(),
+            (n / controls.temperature).numpy(),
+            self._target.prior_power(controls.temperature).numpy(),
+            *(self._model.args, self._proposal.args),
+            *record.values(),
+        )
+        evaluations = {0: 2 * self._m, 1: self._m, 2: n}[self._mode]
+        for name, dtype, value in (
+            ("batch_size", np.int32, self._m),
+            ("n_lik", np.int64, evaluations),
+            ("n_grad", np.int64, 0),
+        ):
+            record[name] = np.broadcast_to(dtype(value), (chains, steps))
+        mean, var = (None, None) if self._mode == 0 else (cache[:, 1].copy(), cache[:, 2].copy())
+        tensors = (None if a is None else torch.from_numpy(a) for a in (theta, cache[:, 0].copy(), mean, var))
+        return State(Evaluation(*tensors), {}), record  # type: ignore[arg-type]
+
+
+def _loop(
+    fill: Piece,
+    propose: Piece,
+    threshold: Piece,
+    log_prior: Piece,
+    difference: Piece,
+    moments: Piece,
+    total: Piece,
+) -> Piece:
+    def loop(
+        first_chain: Any,
+        last_chain: Any,
+        first_step: Any,
+        mode: Any,
+        m: Any,
+        n: Any,
+        sides: Any,
+        key: Any,
+        theta: Any,  # (C, D), in and out
+        cache: Any,  # (C, 3), in and out
+        step_size: Any,  # (K, C)
+        scale: Any,  # (K, C) n / T
+        prior_power: Any,  # (K, C)
+        model: Any,
+        proposal: Any,
+        out_theta: Any,
+        out_accepted: Any,
+        out_log_ratio: Any,
+        out_var: Any,
+        out_diverging: Any,
+    ) -> None:
+        # Element by element: a slice assignment here keeps LLVM from vectorising the loops of the pieces.
+        steps, dim = step_size.shape[0], theta.shape[1]
+        index = np.empty(m + 1 if mode < 2 else 1, np.int64)
+        candidate = np.empty(dim)
+        for c in range(first_chain, last_chain):
+            current = theta[c]
+            chain = u64(c)
+            for k in range(steps):
+                step = first_step + u64(k)
+                propose(proposal, current, step_size[k, c], key, step, chain, candidate)
+                prior = log_prior(model, candidate)
+                mean, var = 0.0, 0.0
+                if mode == 2:  # full: the current point's sum is kept
+                    mean = total(model, candidate) / np.float64(n)
+                    gain, spread = mean - cache[c, 1], 0.0
+                else:
+                    fill(index, m, n, sides, step, chain, key)
+                    if mode == 1:  # stored: each point has a minibatch of its own
+                        one, two = moments(model, index, m, candidate)
+                        mean = one / m
+                        var = (two - one * mean) / max(m - 1, 1)
+                        gain, spread = mean - cache[c, 1], var + cache[c, 2]
+                    else:  # shared: both on this one
+                        one, two = difference(model, index, m, current, candidate)
+                        gain = one / m
+                        spread = (two - one * gain) / max(m - 1, 1)
+                log_ratio = prior_power[k, c] * (prior - cache[c, 0]) + scale[k, c] * gain
+                accept = threshold(uniform(ACCEPT, step, chain, key)) < log_ratio
+                if accept:
+                    cache[c, 0], cache[c, 1], cache[c, 2] = prior, mean, var
+                    for d in range(dim):
+                        theta[c, d] = candidate[d]
+                for d in range(dim):
+                    out_theta[c, k, d] = theta[c, d]
+                out_accepted[c, k] = accept
+                out_log_ratio[c, k] = log_ratio
+                out_var[c, k] = scale[k, c] ** 2 * spread / m
+                out_diverging[c, k] = log_ratio != log_ratio
+
+    return loop

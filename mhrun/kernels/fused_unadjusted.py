@@ -1,0 +1,151 @@
+"""Stochastic gradient dynamics as one compiled loop over chains and steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mhrun.native import NativeDynamics, NativeModel, Piece, compiled, over_chains
+from mhrun.native.philox import filler, split_key
+from mhrun.random import rectangle
+from mhrun.target import Target
+from mhrun.types import Controls, Dynamics, Record, State
+
+u64 = np.uint64
+_loops: dict[tuple[Piece, ...], Piece] = {}
+
+
+class FusedUnadjusted:
+    """See `Unadjusted`: the same law and the same random numbers, in machine code."""
+
+    def __init__(
+        self, model: NativeModel, dynamics: NativeDynamics, m: int, target: Target, key: int, threads: int
+    ) -> None:
+        self._model = model
+        self._dynamics = dynamics
+        self._m = m
+        self._target = target
+        self._key = key
+        self._threads = threads
+        pieces = (
+            filler(target.n, target.replacement),
+            dynamics.move,
+            model.gradient,
+            model.prior_gradient,
+        )
+        if pieces not in _loops:
+            _loops[pieces] = compiled(_loop(*pieces))
+        self._loop = _loops[pieces]
+
+    @classmethod
+    def of(
+        cls, dynamics: Dynamics, m: int | None, target: Target, key: int, threads: int
+    ) -> FusedUnadjusted | None:
+        """Return the loop for these parts, or None if one of them has no native form."""
+        native = dynamics.native()
+        model = target.native(full=False) if native is not None else None
+        if native is None or model is None:
+            return None
+        return cls(model, native, m if m is not None else target.n, target, key, threads)
+
+    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
+        """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
+        steps, chains = controls.step_size.shape
+        theta = state.evaluation.theta.double().numpy().copy()
+        names = self._dynamics.aux
+        aux = np.zeros((chains, max(1, len(names)), theta.shape[1]))
+        for a, name in enumerate(names):
+            aux[:, a] = state.aux[name].double().numpy()
+        stopped = state.aux["stopped"].numpy().copy()
+        n = self._target.n
+        record: dict[str, npt.NDArray[Any]] = {
+            "theta": np.empty((chains, steps, theta.shape[1])),
+            "diverging": np.empty((chains, steps), np.bool_),
+        }
+        prior_weight = self._target.prior_power(controls.temperature) * controls.temperature
+        over_chains(
+            self._loop,
+            chains,
+            self._threads,
+            *(u64(first_step), self._m, u64(n), tuple(u64(s) for s in rectangle(n)), split_key(self._key)),
+            *(theta, aux, stopped),
+            controls.step_size.numpy(),
+            controls.noise_temperature.numpy(),
+            prior_weight.numpy(),
+            *(self._model.args, self._dynamics.args),
+            *record.values(),
+        )
+        record["accepted"] = np.logical_not(record["diverging"])
+        for name, value in (
+            ("log_ratio", np.float32(np.nan)),
+            ("log_ratio_var", np.float32(np.nan)),
+            ("batch_size", np.int32(self._m)),
+            ("n_lik", np.int64(0)),
+            ("n_grad", np.int64(self._m)),
+        ):
+            record[name] = np.broadcast_to(value, (chains, steps))
+        moved = {name: torch.from_numpy(aux[:, a].copy()) for a, name in enumerate(names)}
+        evaluation = self._target.prior(torch.from_numpy(theta))
+        return State(evaluation, moved | {"stopped": torch.from_numpy(stopped)}), record
+
+
+def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> Piece:
+    def loop(
+        first_chain: Any,
+        last_chain: Any,
+        first_step: Any,
+        m: Any,
+        n: Any,
+        sides: Any,
+        key: Any,
+        theta: Any,  # (C, D), in and out
+        aux: Any,  # (C, A, D), in and out
+        stopped: Any,  # (C,), in and out
+        step_size: Any,  # (K, C)
+        noise_temperature: Any,  # (K, C)
+        prior_weight: Any,  # (K, C)
+        model: Any,
+        dynamics: Any,
+        out_theta: Any,
+        out_diverging: Any,
+    ) -> None:
+        steps, dim = step_size.shape[0], theta.shape[1]
+        index = np.empty(m + 1, np.int64)
+        grad, prior, before = np.empty(dim), np.empty(dim), np.empty(dim)
+        for c in range(first_chain, last_chain):
+            current = theta[c]
+            chain = u64(c)
+            for k in range(steps):
+                if not stopped[c]:
+                    step = first_step + u64(k)
+                    fill(index, m, n, sides, step, chain, key)
+                    gradient(model, index, m, current, grad)
+                    prior_gradient(model, current, prior)
+                    for d in range(dim):
+                        grad[d] = grad[d] * (np.float64(n) / m) + prior_weight[k, c] * prior[d]
+                        before[d] = current[d]
+                    move(
+                        dynamics,
+                        current,
+                        grad,
+                        aux[c],
+                        step_size[k, c],
+                        noise_temperature[k, c],
+                        key,
+                        step,
+                        chain,
+                    )
+                    for d in range(dim):
+                        if not np.isfinite(current[d]):
+                            stopped[c] = True
+                    if stopped[c]:
+                        for d in range(dim):
+                            current[d] = before[d]
+                for d in range(dim):
+                    out_theta[c, k, d] = current[d]
+                out_diverging[c, k] = stopped[c]
+
+    return loop

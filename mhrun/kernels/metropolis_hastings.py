@@ -1,0 +1,70 @@
+"""Propose, score, decide."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mhrun.kernels.fused_metropolis import FusedMetropolis
+from mhrun.random import Draws
+from mhrun.target import Target
+from mhrun.types import Contest, Controls, Fused, Info, Pairing, Proposal, Rule, State, choose
+
+
+class MetropolisHastings:
+    """One Metropolis-Hastings step of any proposal, pairing and rule.
+
+    The pairing and the rule together are the acceptance test: random_walk + full + metropolis is
+    Metropolis's own algorithm, random_walk + shared + metropolis is MINT.
+
+    Args:
+        proposal: where to, and how likely was that?
+        pairing: on which data are the two points scored?
+        rule: yes or no?
+    """
+
+    def __init__(self, proposal: Proposal, pairing: Pairing, rule: Rule) -> None:
+        self.proposal = proposal
+        self.pairing = pairing
+        self.rule = rule
+
+    def refuses(self, target: Target) -> str | None:
+        """Ask the parts."""
+        return self.pairing.refuses(target)
+
+    def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
+        """Score the starting points (C, D)."""
+        return State(self.pairing.start(target, theta, draws), {})
+
+    def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
+        """Move every chain one step."""
+        origin = self.pairing.current(target, state.evaluation, draws)
+        theta = self.proposal.sample(origin, controls, draws)
+        candidate, difference = self.pairing.compare(target, origin, theta, draws)
+
+        offset = target.prior_power(controls.temperature) * (candidate.log_prior - origin.log_prior)
+        forward = self.proposal.log_density(origin, theta, controls)
+        if forward is not None:
+            backward = self.proposal.log_density(candidate, origin.theta, controls)
+            assert backward is not None
+            offset = offset + backward - forward
+        scale = target.n / controls.temperature
+        verdict = self.rule.decide(Contest(difference, scale, offset), draws)
+
+        n_lik, n_grad = target.spent()
+        # A rejection for want of a number: an infinite ratio against the candidate is an honest one.
+        diverging = verdict.log_ratio.isnan()
+        info = Info(
+            accepted=verdict.accepted,
+            log_ratio=verdict.log_ratio,
+            log_ratio_var=scale**2 * difference.var / difference.size,
+            batch_size=torch.full_like(verdict.accepted, verdict.batch_size, dtype=torch.int32),
+            n_lik=torch.full_like(verdict.accepted, n_lik, dtype=torch.int64),
+            n_grad=torch.full_like(verdict.accepted, n_grad, dtype=torch.int64),
+            diverging=diverging,
+        )
+        return State(choose(verdict.accepted, candidate, origin), {}), info
+
+    def fused(self, target: Target, key: int, threads: int) -> Fused | None:
+        """Return the compiled loop if every part has a native form."""
+        return FusedMetropolis.of(self.proposal, self.pairing, self.rule, target, key, threads)

@@ -1,0 +1,1 @@
+"""Models: a prior and the log-likelihood of single data. One model per file."""

@@ -1,0 +1,44 @@
+"""Sums of an analytic function over scalar data, from a few hundred weighted nodes.
+
+The data are cut into bins; in each bin the function is replaced by its interpolant at `order`
+Chebyshev nodes, and the sum over the data of that interpolant is a weighted sum over the nodes. For a
+function that is analytic within distance R of the real line, one datum's error falls like rho^-order
+with rho = R/h + sqrt((R/h)^2 + 1) and h the half width of a bin: at R = 2h, twenty nodes leave 3e-13.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+
+def compress(x: npt.NDArray[np.floating], half_width: float, order: int) -> tuple[Array, Array]:
+    """Return nodes and weights, each (bins * order,), with sum_i f(x_i) = sum_j weights_j f(nodes_j).
+
+    Args:
+        x: the data (n,); read in pieces, so it may be memory-mapped.
+        half_width: half the width of a bin.
+        order: nodes per bin.
+    """
+    low, high = float(x.min()), float(x.max())
+    bins = int((high - low) / (2 * half_width)) + 1
+    centres = low + half_width * (2 * np.arange(bins) + 1)
+    # The sums over a bin's data of the Chebyshev polynomials T_0 .. T_{order-1}.
+    moments = np.zeros((order, bins))
+    for start in range(0, len(x), 1 << 20):
+        part = x[start : start + (1 << 20)].astype(np.float64)
+        where = np.minimum(((part - low) / (2 * half_width)).astype(np.int64), bins - 1)
+        u = (part - centres[where]) / half_width
+        before, now = np.ones_like(u), u
+        for k in range(order):
+            moments[k] += np.bincount(where, before, minlength=bins)
+            before, now = now, 2 * u * now - before
+    angles = np.pi * (np.arange(order) + 0.5) / order
+    polynomials = np.cos(np.outer(np.arange(order), angles))  # T_k at node j
+    polynomials[0] *= 0.5
+    weights = 2 / order * moments.T @ polynomials  # (bins, order)
+    nodes = centres[:, None] + half_width * np.cos(angles)
+    occupied = moments[0] > 0
+    return nodes[occupied].ravel(), weights[occupied].ravel()

@@ -1,0 +1,93 @@
+"""A model from a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mhrun.errors import UserError
+from mhrun.random import Draws
+from mhrun.types import Rows
+
+PerDatum = Callable[[Tensor, Any], Tensor]
+
+
+class FunctionModel:
+    """A prior and a likelihood given as functions of one chain's parameters.
+
+    Args:
+        log_lik: ``(theta (D,), batch) -> (m,)``, the log-likelihood of each datum. `batch` holds the rows
+            of the minibatch: a mapping of fields (m, ...), or one tensor if `single`.
+        start: where chains begin, (D,) or one row per chain (C, D).
+        log_prior: ``theta (D,) -> ()``; flat if None.
+        names: of the parameters.
+        single: hand over the field ``x`` alone, as a tensor.
+        batched: the functions take all chains at once, theta (C, D) and rows (C or 1, m, ...), and
+            return (C, m) and (C,). Otherwise `torch.func.vmap` does that.
+
+    Raises:
+        UserError: a function returns something of another shape.
+    """
+
+    def __init__(
+        self,
+        log_lik: PerDatum,
+        start: Any,
+        log_prior: Callable[[Tensor], Tensor] | None = None,
+        names: Sequence[str] | None = None,
+        single: bool = False,
+        batched: bool = False,
+    ) -> None:
+        self.start = torch.atleast_1d(torch.as_tensor(start, dtype=torch.float64))
+        self.dim = self.start.shape[-1]
+        self.names: Sequence[str] = (
+            tuple(names) if names is not None else tuple(f"theta[{d}]" for d in range(self.dim))
+        )
+        if len(self.names) != self.dim:
+            raise UserError(f"{len(self.names)} names for {self.dim} parameters.")
+        self._log_lik = log_lik
+        self._log_prior = log_prior
+        self._single = single
+        self._batched = batched
+
+    def init(self, chains: int, draws: Draws) -> Tensor:
+        """Return starting points (C, D)."""
+        start = self.start.to(draws.device)
+        if start.dim() == 1:
+            return start.repeat(chains, 1)
+        if len(start) != chains:
+            raise UserError(
+                f"start has {len(start)} rows for {chains} chains; give one row, or one per chain."
+            )
+        return start
+
+    def log_prior(self, theta: Tensor) -> Tensor:
+        """(C, D) -> (C,)."""
+        if self._log_prior is None:
+            return theta.new_zeros(len(theta))
+        value = self._log_prior(theta) if self._batched else torch.func.vmap(self._log_prior)(theta)
+        return _shaped(value, (len(theta),), "log_prior", "one number")
+
+    def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
+        """(C, D) and rows (C or 1, m, ...) -> (C, m)."""
+        any_field = next(iter(rows.values()))
+        shared = len(any_field) == 1 and len(theta) > 1
+        if self._batched:
+            value = self._log_lik(theta, rows["x"] if self._single else rows)
+        else:
+            per_chain = {name: field[0] for name, field in rows.items()} if shared else dict(rows)
+            batch = per_chain["x"] if self._single else per_chain
+            value = torch.func.vmap(self._log_lik, in_dims=(0, None if shared else 0))(theta, batch)
+        return _shaped(value, (len(theta), any_field.shape[1]), "log_lik", "one value per datum")
+
+
+def _shaped(value: Tensor, shape: tuple[int, ...], what: str, should: str) -> Tensor:
+    if tuple(value.shape) != shape:
+        raise UserError(
+            f"{what} must return {should}: over all chains {shape}, but it returned {tuple(value.shape)}. "
+            "Do not sum or average over the data."
+        )
+    return value

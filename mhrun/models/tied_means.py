@@ -1,0 +1,204 @@
+"""A mixture of two Gaussians with tied means (Welling & Teh 2011; Li & Wong 2017, section 4.1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.models.compressed import compress
+from mhrun.native import NativeModel, piece
+from mhrun.native.maths import exp_negative_32, exp_negative_64, log1p_unit_64, log_of_ratio_32
+from mhrun.random import Draws
+from mhrun.types import Rows
+
+f32 = np.float32
+LOG_2PI = math.log(2 * math.pi)
+# Exact to about 1e-13 per datum for |theta2| <= 12 (see `compress`); the prior has standard deviation 1.
+_HALF_WIDTH, _NODES = 0.25, 20
+_TILE = 1024  # data summed in float32 before the float64 sum takes over
+
+
+class TiedMeans:
+    """x_i ~ 1/2 N(theta1, v) + 1/2 N(theta1 + theta2, v), theta1 ~ N(0, s1), theta2 ~ N(0, s2) (variances).
+
+    The likelihood is the same at (theta1, theta2) and (theta1 + theta2, -theta2), so that the posterior
+    has two modes: at about (0, 1) and (1, -1) for the paper's data. D = 2.
+
+    Args:
+        variance: v, of a component.
+        prior_variances: (s1, s2).
+        start: where chains begin unless a method says otherwise.
+    """
+
+    dim = 2
+    names: Sequence[str] = ("theta1", "theta2")
+
+    def __init__(
+        self,
+        variance: float = 2.0,
+        prior_variances: Sequence[float] = (10.0, 1.0),
+        start: Sequence[float] = (0.0, 1.0),
+    ) -> None:
+        if variance <= 0 or min(prior_variances) <= 0:
+            raise Refusal("TiedMeans needs positive variances.")
+        self.variance = float(variance)
+        self.prior_variances = tuple(float(v) for v in prior_variances)
+        self.start = tuple(float(x) for x in start)
+
+    def init(self, chains: int, draws: Draws) -> Tensor:
+        """Return starting points (C, 2)."""
+        return torch.tensor(self.start, dtype=torch.float64, device=draws.device).repeat(chains, 1)
+
+    def log_prior(self, theta: Tensor) -> Tensor:
+        """(C, 2) -> (C,)."""
+        s1, s2 = self.prior_variances
+        return -0.5 * (theta[:, 0] ** 2 / s1 + theta[:, 1] ** 2 / s2)
+
+    def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
+        """(C, 2) and x (C or 1, m) -> (C, m)."""
+        x, first, shift = rows["x"], theta[:, :1], theta[:, 1:]
+        near, far = (x - first) ** 2, (x - first - shift) ** 2
+        scale = -0.5 / self.variance
+        constant = math.log(0.5) - 0.5 * (LOG_2PI + math.log(self.variance))
+        return constant + torch.logaddexp(scale * near, scale * far)
+
+    def full_log_lik(self, data: Rows) -> Callable[[Tensor], Tensor]:
+        """Return the exact sum over all data: a quadratic from sufficient statistics plus, with
+        log(N1 + N2) = log N1 + softplus(s x + t), a sum of softplus over compressed data.
+        """  # noqa: D205
+        constant, linear, square, nodes, weights = _statistics(data, self.variance)
+        y, w = (torch.from_numpy(a).to(data["x"].device) for a in (nodes, weights))
+
+        def total(theta: Tensor) -> Tensor:
+            first, shift = theta[:, 0], theta[:, 1]
+            s = shift / self.variance
+            t = -s * (first + 0.5 * shift)
+            quadratic = constant - (square - 2 * first * linear + len(data["x"]) * first**2) / (
+                2 * self.variance
+            )
+            soft = torch.nn.functional.softplus(s[:, None] * y + t[:, None], threshold=1e9)
+            return quadratic + soft @ w
+
+        return total
+
+    def native(self, data: Rows, *, full: bool) -> NativeModel:
+        """Return the pieces of the fused loop. Per-datum arithmetic is float32, sums of all data float64."""
+        empty = np.empty(0)
+        statistics = _statistics(data, self.variance) if full else (0.0, 0.0, 0.0, empty, empty)
+        args = (data["x"].numpy(), self.variance, *self.prior_variances, *statistics)
+        return NativeModel(args, _log_prior, _difference, _moments, _total, _gradient, _prior_gradient)
+
+
+def _statistics(data: Rows, variance: float) -> tuple[float, float, float, Any, Any]:
+    x = data["x"].cpu().numpy()
+    n = len(x)
+    nodes, weights = compress(x, _HALF_WIDTH, _NODES)
+    linear, square = float(weights @ nodes), float(weights @ nodes**2)
+    return n * (math.log(0.5) - 0.5 * (LOG_2PI + math.log(variance))), linear, square, nodes, weights
+
+
+@piece
+def _log_prior(args: Any, theta: Any) -> Any:
+    return -0.5 * (theta[0] ** 2 / args[2] + theta[1] ** 2 / args[3])
+
+
+@piece
+def _prior_gradient(args: Any, theta: Any, out: Any) -> None:
+    out[0] = -theta[0] / args[2]
+    out[1] = -theta[1] / args[3]
+
+
+@piece
+def _difference(args: Any, index: Any, m: Any, origin: Any, candidate: Any) -> Any:
+    x, v = args[0], args[1]
+    # log N1(candidate) - log N1(origin) is linear in x; the rest is a difference of softplus(s x + t).
+    slope = f32((candidate[0] - origin[0]) / v)
+    level = f32((origin[0] ** 2 - candidate[0] ** 2) / (2 * v))
+    s, t = f32(origin[1] / v), f32(-origin[1] * (origin[0] + 0.5 * origin[1]) / v)
+    r, u = f32(candidate[1] / v), f32(-candidate[1] * (candidate[0] + 0.5 * candidate[1]) / v)
+    rows = np.empty(_TILE, np.float32)
+    total, square = 0.0, 0.0
+    for start in range(0, m, _TILE):
+        size = min(_TILE, m - start)
+        for j in range(size):
+            rows[j] = x[index[start + j]]
+        one, two = f32(0), f32(0)
+        for j in range(size):
+            before, after = s * rows[j] + t, r * rows[j] + u
+            d = slope * rows[j] + level + max(after, f32(0)) - max(before, f32(0))
+            d += log_of_ratio_32(exp_negative_32(-abs(after)), exp_negative_32(-abs(before)))
+            one += d
+            two += d * d
+        total += np.float64(one)
+        square += np.float64(two)
+    return total, square
+
+
+@piece
+def _moments(args: Any, index: Any, m: Any, theta: Any) -> Any:
+    x, v = args[0], args[1]
+    constant = f32(math.log(0.5) - 0.5 * math.log(2 * math.pi * v))
+    scale, first = f32(-0.5 / v), f32(theta[0])
+    s, t = f32(theta[1] / v), f32(-theta[1] * (theta[0] + 0.5 * theta[1]) / v)
+    rows = np.empty(_TILE, np.float32)
+    total, square = 0.0, 0.0
+    for start in range(0, m, _TILE):
+        size = min(_TILE, m - start)
+        for j in range(size):
+            rows[j] = x[index[start + j]]
+        one, two = f32(0), f32(0)
+        for j in range(size):
+            z = s * rows[j] + t
+            near = rows[j] - first
+            value = constant + scale * near * near + max(z, f32(0))
+            value += log_of_ratio_32(exp_negative_32(-abs(z)), f32(0))
+            one += value
+            two += value * value
+        total += np.float64(one)
+        square += np.float64(two)
+    return total, square
+
+
+@piece
+def _total(args: Any, theta: Any) -> Any:
+    x, v = args[0], args[1]
+    constant, linear, square, nodes, weights = args[4], args[5], args[6], args[7], args[8]
+    s = theta[1] / v
+    t = -s * (theta[0] + 0.5 * theta[1])
+    soft = 0.0
+    for j in range(len(nodes)):
+        z = s * nodes[j] + t
+        soft += weights[j] * (max(z, 0.0) + log1p_unit_64(exp_negative_64(-abs(z))))
+    return constant - (square - 2 * theta[0] * linear + len(x) * theta[0] ** 2) / (2 * v) + soft
+
+
+@piece
+def _gradient(args: Any, index: Any, m: Any, theta: Any, out: Any) -> None:
+    x, v = args[0], args[1]
+    first, shift = f32(theta[0]), f32(theta[1])
+    s, t = f32(theta[1] / v), f32(-theta[1] * (theta[0] + 0.5 * theta[1]) / v)
+    rows = np.empty(_TILE, np.float32)
+    total, square = 0.0, 0.0
+    for start in range(0, m, _TILE):
+        size = min(_TILE, m - start)
+        for j in range(size):
+            rows[j] = x[index[start + j]]
+        one, two = f32(0), f32(0)
+        for j in range(size):
+            z = s * rows[j] + t
+            e = exp_negative_32(-abs(z))
+            share = f32(1) / (f32(1) + e)  # of the likelier component
+            far = share if z >= f32(0) else e * share
+            gap = rows[j] - first
+            one += gap - far * shift
+            two += far * (gap - shift)
+        total += np.float64(one)
+        square += np.float64(two)
+    out[0] = total / v
+    out[1] = square / v

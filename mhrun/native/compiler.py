@@ -1,0 +1,125 @@
+"""From pieces to machine code."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
+
+from mhrun.paths import PACKAGE, cache_dir
+
+Piece = Callable[..., Any]
+F = TypeVar("F", bound=Piece)
+
+_PIECES: list[Piece] = []
+_registered = 0
+# Sums may be re-associated, which lets them run in vector lanes; NaN and infinity keep their meaning.
+_FAST_MATH = {"reassoc", "contract", "nsz", "arcp"}
+
+
+class NativeModel(NamedTuple):
+    """A model's pieces. `args` is a tuple of arrays and numbers, handed to each piece as it is."""
+
+    args: tuple[Any, ...]
+    log_prior: Piece  # (args, theta (D,)) -> float
+    difference: Piece  # (args, index, m, origin, candidate) -> sum of d_i, sum of d_i^2 over the batch
+    moments: Piece  # (args, index, m, theta) -> sum of l_i, sum of l_i^2 over the batch
+    total: Piece  # (args, theta) -> sum of l_i over all data
+    gradient: Piece  # (args, index, m, theta, out (D,)): sum over the batch of the gradient of l_i
+    prior_gradient: Piece  # (args, theta, out (D,))
+
+
+class NativeProposal(NamedTuple):
+    """A symmetric proposal's piece: ``(args, theta, step_size, key, step, chain, out)``."""
+
+    args: tuple[Any, ...]
+    propose: Piece
+
+
+class NativeDynamics(NamedTuple):
+    """A dynamics' piece, in place:
+
+    ``(args, theta, grad, aux (A, D), step_size, noise_temperature, key, step, chain)``. `aux` names what
+    the rows of the array are in `State.aux`.
+    """  # noqa: D415
+
+    args: tuple[Any, ...]
+    move: Piece
+    aux: tuple[str, ...]
+
+
+def piece(function: F) -> F:
+    """Mark a function as part of a fused loop; it stays an ordinary function."""
+    _PIECES.append(function)
+    return function
+
+
+@lru_cache(maxsize=1)
+def available() -> bool:
+    """Say whether numba is installed, without importing it."""
+    return importlib.util.find_spec("numba") is not None
+
+
+@lru_cache(maxsize=1)
+def _code_cache() -> str:
+    # numba keys its cache by the outer function alone. A folder per state of the package's source
+    # makes sure that a changed piece is never run from an older build.
+    digest = hashlib.blake2b(digest_size=8)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return str(cache_dir() / "native" / digest.hexdigest())
+
+
+def _is_ours(function: Piece) -> bool:
+    cells = [c.cell_contents for c in function.__closure__ or ()]
+    return function.__module__.split(".")[0] == "mhrun" and all(_is_ours(c) for c in cells if callable(c))
+
+
+def compiled(function: F) -> F:
+    """Compile `function`, whose closure holds pieces.
+
+    The machine code is kept on disk when every piece comes from this package; a user's own pieces
+    are compiled anew in each process, as their sources may change in ways that no cache key sees.
+    """
+    global _registered
+    import numba
+    from numba.extending import register_jitable
+
+    # Inlined always: a call left in a loop keeps it from being vectorised, which costs a factor of four.
+    while _registered < len(_PIECES):
+        register_jitable(forceinline=True)(_PIECES[_registered])
+        _registered += 1
+    options = {"nogil": True, "fastmath": _FAST_MATH, "error_model": "numpy", "cache": _is_ours(function)}
+    before = numba.config.CACHE_DIR
+    try:
+        # The place is fixed when the function is wrapped; other users of numba in this process keep theirs.
+        numba.config.CACHE_DIR = _code_cache()
+        return numba.njit(**options)(function)
+    except RuntimeError:  # no folder can be written: compile, and forget it afterwards
+        return numba.njit(**(options | {"cache": False}))(function)
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+@lru_cache(maxsize=4)
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:  # a forked child needs a pool of its own
+    del process
+    return ThreadPoolExecutor(threads, thread_name_prefix="mhrun-native")
+
+
+def over_chains(block: Piece, chains: int, threads: int, *args: object) -> None:
+    """Call ``block(first, last, *args)`` on contiguous parts of the chains, in parallel."""
+    parts = max(1, min(threads, chains))
+    if parts == 1:
+        block(0, chains, *args)
+        return
+    edges = [chains * i // parts for i in range(parts + 1)]
+    pool = _pool(parts, os.getpid())
+    jobs = [pool.submit(block, *ends, *args) for ends in pairwise(edges)]
+    for job in jobs:
+        job.result()

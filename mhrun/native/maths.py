@@ -1,0 +1,100 @@
+"""Elementary functions in plain arithmetic, so that the compiler can run them in vector lanes.
+
+numba's own `math.exp` and `math.log` are calls, one number at a time. These are series on a short
+interval, good to a few units in the last place of their precision; the tests bound the error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mhrun.native.compiler import piece
+
+f32, i32, f64, i64 = np.float32, np.int32, np.float64, np.int64
+
+LOG2E = 1.4426950408889634
+# log 2 in two parts: k * LN2_HIGH is exact for the k that occur.
+LN2_HIGH_32, LN2_LOW_32 = f32(0.693359375), f32(-2.12194440e-4)
+LN2_HIGH_64, LN2_LOW_64 = 0.6931471803691238, 1.9082149292705877e-10
+
+
+@piece
+def exp_negative_32(x: Any) -> Any:
+    """exp(x) for float32 x <= 0; zero below -87."""
+    x = max(x, f32(-87.0))
+    k = i32(x * f32(LOG2E) - f32(0.5))
+    r = x - f32(k) * LN2_HIGH_32 - f32(k) * LN2_LOW_32  # |r| <= log(2)/2
+    p = f32(1 / 5040)
+    p = p * r + f32(1 / 720)
+    p = p * r + f32(1 / 120)
+    p = p * r + f32(1 / 24)
+    p = p * r + f32(1 / 6)
+    p = p * r + f32(0.5)
+    p = p * r + f32(1.0)
+    p = p * r + f32(1.0)
+    return p * i32((k + i32(127)) << i32(23)).view(np.float32)
+
+
+@piece
+def log_of_ratio_32(e: Any, d: Any) -> Any:
+    """log((1 + e) / (1 + d)) for float32 e and d in [0, 1]: 2 atanh z with |z| <= 1/3."""
+    z = (e - d) / (f32(2.0) + e + d)
+    q = z * z
+    p = f32(1 / 13)
+    p = p * q + f32(1 / 11)
+    p = p * q + f32(1 / 9)
+    p = p * q + f32(1 / 7)
+    p = p * q + f32(1 / 5)
+    p = p * q + f32(1 / 3)
+    p = p * q + f32(1.0)
+    return f32(2.0) * z * p
+
+
+@piece
+def exp_negative_64(x: Any) -> Any:
+    """exp(x) for float64 x <= 0; zero below -700."""
+    x = max(x, -700.0)
+    k = i64(x * LOG2E - 0.5)
+    r = x - f64(k) * LN2_HIGH_64 - f64(k) * LN2_LOW_64
+    p = 1 / 6227020800
+    p = p * r + 1 / 479001600
+    p = p * r + 1 / 39916800
+    p = p * r + 1 / 3628800
+    p = p * r + 1 / 362880
+    p = p * r + 1 / 40320
+    p = p * r + 1 / 5040
+    p = p * r + 1 / 720
+    p = p * r + 1 / 120
+    p = p * r + 1 / 24
+    p = p * r + 1 / 6
+    p = p * r + 0.5
+    p = p * r + 1.0
+    p = p * r + 1.0
+    return p * i64((k + i64(1023)) << i64(52)).view(np.float64)
+
+
+@piece
+def log1p_unit_64(e: Any) -> Any:
+    """log(1 + e) for float64 e in [0, 1]: 2 atanh z with z <= 1/3, by its series to z^33."""
+    z = e / (2.0 + e)
+    q = z * z
+    p = 1 / 33
+    p = p * q + 1 / 31
+    p = p * q + 1 / 29
+    p = p * q + 1 / 27
+    p = p * q + 1 / 25
+    p = p * q + 1 / 23
+    p = p * q + 1 / 21
+    p = p * q + 1 / 19
+    p = p * q + 1 / 17
+    p = p * q + 1 / 15
+    p = p * q + 1 / 13
+    p = p * q + 1 / 11
+    p = p * q + 1 / 9
+    p = p * q + 1 / 7
+    p = p * q + 1 / 5
+    p = p * q + 1 / 3
+    p = p * q + 1.0
+    return 2.0 * z * p

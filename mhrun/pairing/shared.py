@@ -1,0 +1,46 @@
+"""Both points on one fresh minibatch."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from mhrun.random import Draws
+from mhrun.target import Target
+from mhrun.types import Difference, Evaluation
+
+
+class Shared:
+    """A fresh minibatch of `m` at each step, shared by the current and the proposed point.
+
+    MINT as printed (Li & Wong 2017, Algorithm 1). Two evaluations per datum. With a Metropolis rule
+    the invariant law has no closed form: minibatch noise of the log-ratio makes it a little flatter
+    than the tempered target.
+    """
+
+    name = "shared"
+
+    def __init__(self, m: int) -> None:
+        self.m = m
+
+    def refuses(self, target: Target) -> str | None:
+        """Refuse a minibatch that the data cannot give."""
+        return target.refuses_batch(self.m)
+
+    def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
+        """Return the point alone: its score on old data is never used."""
+        return target.prior(theta)
+
+    def current(self, target: Target, kept: Evaluation, draws: Draws) -> Evaluation:
+        """Return the origin with this step's minibatch."""
+        return kept._replace(batch=target.batch(draws, self.m))
+
+    def compare(
+        self,
+        target: Target,
+        origin: Evaluation,
+        theta: Tensor,
+        draws: Draws,
+    ) -> tuple[Evaluation, Difference]:
+        """Score both points on the origin's minibatch."""
+        assert origin.batch is not None
+        return target.prior(theta), target.difference(origin.theta, theta, origin.batch)

@@ -1,0 +1,51 @@
+"""Each point on a minibatch of its own, which it keeps."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from mhrun.random import Draws
+from mhrun.target import Target
+from mhrun.types import Difference, Evaluation
+
+
+class Stored:
+    """The proposed point gets a fresh minibatch of `m`; the current one keeps the one it came with.
+
+    MINT's augmented chain (Li & Wong 2017, section 3.2) and MHBT (Wu, Wang & Wong 2020, Algorithm 1).
+    One evaluation per datum. The chain on (theta, minibatch I) is exact for a density proportional to
+    exp(c mean_I log p(x | theta)), c = n/T, so that theta has the law of its average over I,
+    about exp(c mu + (c sigma)^2 (1 - (m-1)/(n-1)) / 2m) with mu and sigma^2 the mean and the variance
+    over the data of log p(x | theta).
+    """
+
+    name = "stored"
+
+    def __init__(self, m: int) -> None:
+        self.m = m
+
+    def refuses(self, target: Target) -> str | None:
+        """Refuse a minibatch that the data cannot give."""
+        return target.refuses_batch(self.m)
+
+    def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
+        """Score the first points on their first minibatches."""
+        return target.evaluate(theta, target.batch(draws, self.m))._replace(batch=None)
+
+    def current(self, target: Target, kept: Evaluation, draws: Draws) -> Evaluation:
+        """Return the origin as it was scored when it was proposed."""
+        return kept
+
+    def compare(
+        self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws
+    ) -> tuple[Evaluation, Difference]:
+        """Score the candidate on a fresh minibatch, independent of the origin's."""
+        assert origin.log_lik_mean is not None
+        assert origin.log_lik_var is not None
+        candidate = target.evaluate(theta, target.batch(draws, self.m))._replace(batch=None)
+        assert candidate.log_lik_mean is not None
+        assert candidate.log_lik_var is not None
+        difference = Difference(
+            candidate.log_lik_mean - origin.log_lik_mean, candidate.log_lik_var + origin.log_lik_var, self.m
+        )
+        return candidate, difference

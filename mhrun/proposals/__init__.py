@@ -1,0 +1,1 @@
+"""Proposals: where to, and how likely was that? One per file."""

@@ -1,0 +1,46 @@
+"""The Gaussian random walk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from mhrun.native import NativeProposal, piece
+from mhrun.native.philox import PROPOSAL, normals
+from mhrun.random import Draws, Purpose
+from mhrun.types import Controls, Evaluation
+
+u64 = np.uint64
+
+
+class RandomWalk:
+    """theta' = theta + step_size * z, z ~ N(0, I): `step_size` is the standard deviation per coordinate.
+
+    Symmetric, so that its densities cancel.
+    """
+
+    def sample(self, origin: Evaluation, controls: Controls, draws: Draws) -> Tensor:
+        """Return the proposed points (C, D)."""
+        z = draws.normal(Purpose.PROPOSAL, origin.theta.shape[1]).to(origin.theta.dtype)
+        return origin.theta + controls.step_size[:, None] * z
+
+    def log_density(self, origin: Evaluation, to: Tensor, controls: Controls) -> None:
+        """Return None: q(a -> b) = q(b -> a)."""
+        return
+
+    def native(self) -> NativeProposal:
+        """Return the piece of a fused loop."""
+        return NativeProposal((), _propose)
+
+
+@piece
+def _propose(args: Any, theta: Any, step_size: Any, key: Any, step: Any, chain: Any, out: Any) -> None:
+    dim = len(theta)
+    for block in range((dim + 3) // 4):
+        z = normals(u64(block), PROPOSAL, step, chain, key)
+        for lane in range(4):
+            d = 4 * block + lane
+            if d < dim:
+                out[d] = theta[d] + step_size * z[lane]

@@ -1,0 +1,74 @@
+"""A run, as the functions of a report see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import xarray as xr
+
+from mhrun.store.folder import RunFolder
+from mhrun.store.netcdf import open_trace
+from mhrun.target import Target, target_of
+
+T = TypeVar("T")
+
+
+class Run:
+    """A complete run folder: its configuration, summary, traces, and the target they are of."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self._draws: dict[str, npt.NDArray[np.float64]] = {}
+        self._once: dict[Callable[..., Any], Any] = {}
+
+    def once(self, function: Callable[[Run], T]) -> T:
+        """Return ``function(self)``, computed at the first call."""
+        if function not in self._once:
+            self._once[function] = function(self)
+        result: T = self._once[function]
+        return result
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration."""
+        return self.folder.config()
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The summary as the engine left it."""
+        return self.folder.summary() or {}
+
+    @cached_property
+    def target(self) -> Target:
+        """The target, with its data; on the CPU, whatever the run was on."""
+        return target_of(self.config | {"device": "cpu"})
+
+    @property
+    def methods(self) -> Mapping[str, dict[str, Any]]:
+        """What the summary says of each method, in the order they ran."""
+        methods: dict[str, dict[str, Any]] = self.summary["methods"]
+        return methods
+
+    def label(self, method: str) -> str:
+        """The name of a method for people."""
+        return str(self.methods[method]["label"])
+
+    def trace(self, method: str) -> xr.DataTree:
+        """The trace of a method; arrays are read when they are asked for."""
+        return open_trace(self.folder.method(method))
+
+    def draws(self, method: str) -> npt.NDArray[np.float64]:
+        """The draws after burn-in (C, S, D)."""
+        if method not in self._draws:
+            with self.trace(method) as trace:
+                self._draws[method] = trace["posterior"]["theta"].to_numpy()
+        return self._draws[method]
+
+    def stat(self, method: str, name: str) -> npt.NDArray[Any]:
+        """A per-step statistic after burn-in (C, S)."""
+        with self.trace(method) as trace:
+            return trace["sample_stats"][name].to_numpy()

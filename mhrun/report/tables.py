@@ -1,0 +1,76 @@
+"""Tables as CSV, Markdown, LaTeX and HTML, from one frame of values."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from mhrun.diagnostics.grid import Estimate
+from mhrun.store.files import write_text
+
+
+def shown(value: Any) -> str:
+    """Return a value for people: about three figures, and an estimate with its standard error."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    if isinstance(value, Estimate):
+        if not math.isfinite(value.value) or not math.isfinite(value.se):
+            return shown(value.value)
+        places = max(0, min(6, 1 - math.floor(math.log10(value.se)))) if value.se > 0 else 4
+        return f"{value.value:.{places}f} ± {value.se:.{places}f}"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        if value.is_integer() and abs(value) < 1e15:
+            return f"{int(value):,}"
+        if 0.1 <= abs(value) < 10:
+            return f"{value:.3f}"
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return str(value)
+
+
+def write_table(frame: pd.DataFrame, path: Path) -> None:
+    """Write `frame` beside `path` as .csv (full precision), .md and .tex."""
+    write_text(path.with_suffix(".csv"), _numbers(frame).to_csv())
+    text = frame.map(shown)
+    write_text(path.with_suffix(".md"), markdown(text))
+    latex = text.to_latex(escape=True, column_format="l" + "r" * len(text.columns))
+    write_text(path.with_suffix(".tex"), latex.replace("±", r"$\pm$").replace("–", "--"))
+
+
+def markdown(text: pd.DataFrame) -> str:
+    """Return a frame of strings as a Markdown table."""
+    rows = [
+        ["", *map(str, text.columns)],
+        *([str(i), *map(str, row)] for i, row in zip(text.index, text.values, strict=True)),
+    ]
+    rows = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+    widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
+    lines = [
+        "| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) + " |" for row in rows
+    ]
+    lines.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
+    return "\n".join(lines) + "\n"
+
+
+def html(frame: pd.DataFrame) -> str:
+    """Return `frame` as an HTML table, escaped."""
+    return str(frame.map(shown).to_html(border=0, classes="table", escape=True))
+
+
+def _numbers(frame: pd.DataFrame) -> pd.DataFrame:
+    """Split estimates into two columns, the value and its standard error."""
+    columns: dict[str, Any] = {}
+    for name, column in frame.items():
+        values = list(column)
+        if any(isinstance(v, Estimate) for v in values):
+            columns[str(name)] = [v.value if isinstance(v, Estimate) else v for v in values]
+            columns[f"{name} (se)"] = [v.se if isinstance(v, Estimate) else None for v in values]
+        else:
+            columns[str(name)] = values
+    return pd.DataFrame(columns, index=frame.index)

@@ -1,0 +1,1 @@
+"""Rules: given a contest, does the candidate replace the origin? One per file."""

@@ -1,0 +1,33 @@
+"""Barker's rule."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from mhrun.native import Piece, piece
+from mhrun.random import Draws, Purpose
+from mhrun.types import Contest, Verdict
+
+
+class Barker:
+    """Accept with probability r / (1 + r) (Barker 1965).
+
+    Exact like Metropolis, with at least half its acceptance; smooth in log r, which is what the tests
+    that correct for minibatch noise build on.
+    """
+
+    def decide(self, contest: Contest, draws: Draws) -> Verdict:
+        """Accept iff a logistic variable is below log r; a ratio that is not a number is a rejection."""
+        log_ratio = contest.offset + contest.scale * contest.difference.mean
+        accepted = draws.uniform(Purpose.ACCEPT).logit() < log_ratio
+        return Verdict(accepted, log_ratio, contest.difference.size)
+
+    def native(self) -> Piece:
+        """Return the threshold log(u / (1 - u))."""
+        return _threshold
+
+
+@piece
+def _threshold(u: Any) -> Any:
+    return math.log(u) - math.log1p(-u)

@@ -1,0 +1,32 @@
+"""The Metropolis-Hastings rule."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from mhrun.native import Piece, piece
+from mhrun.random import Draws, Purpose
+from mhrun.types import Contest, Verdict
+
+
+class Metropolis:
+    """Accept with probability min(1, r) (Metropolis et al. 1953; Hastings 1970).
+
+    With the exact ratio it leaves the target invariant; with an estimated one it is what MINT and MHBT use.
+    """
+
+    def decide(self, contest: Contest, draws: Draws) -> Verdict:
+        """Accept iff log u < log r; a ratio that is not a number is a rejection."""
+        log_ratio = contest.offset + contest.scale * contest.difference.mean
+        accepted = draws.uniform(Purpose.ACCEPT).log() < log_ratio
+        return Verdict(accepted, log_ratio, contest.difference.size)
+
+    def native(self) -> Piece:
+        """Return the threshold log u."""
+        return _threshold
+
+
+@piece
+def _threshold(u: Any) -> Any:
+    return math.log(u)

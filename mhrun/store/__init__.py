@@ -1,0 +1,1 @@
+"""Run folders: what is written, how it is found again, and what survives a kill."""

@@ -1,0 +1,180 @@
+"""What a method has computed, kept safe while it runs.
+
+A block is an ``.npz`` with the draws of a stretch of steps *and* the state after it, written whole or
+not at all. So at any moment the blocks on disk are a run up to some step, with what it takes to go on
+from there, and what a kill can lose is what came after the last block. When the method has run to its
+end the blocks become ``trace.nc`` (see `mhrun.store.netcdf`).
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mhrun.store.files import explain, read_json, write_json, write_whole
+from mhrun.store.netcdf import TRACE, Shape, write_trace
+
+Array = npt.NDArray[Any]
+
+_DONE = "done.json"
+_CUMULATIVE = ("n_lik", "n_grad")
+_SUMMED = ("accepted", "batch_size", "diverging", "log_ratio_var")
+
+
+class Checkpoint(NamedTuple):
+    """Where a method stands: the last step done, and named arrays of the engine's (state, memory)."""
+
+    step: int
+    arrays: dict[str, Array]
+
+
+class TraceWriter:
+    """Takes the records of a method in, and leaves a trace.
+
+    Args:
+        folder: the method's folder.
+        shape: what the trace holds.
+        info: field name -> dtype of the per-step statistics.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path, shape: Shape, info: Mapping[str, str]) -> None:
+        self.folder = folder
+        self.shape = shape
+        self.info = dict(info)
+        self.wall_s = 0.0
+        self.totals: dict[str, Array] = {name: np.zeros(shape.chains, np.int64) for name in _CUMULATIVE}
+        # Rates are those of the draws proper: burn-in tunes, and is left out.
+        for name in (*_SUMMED, "batch_size_squared"):
+            self.totals[f"sum_{name}"] = np.zeros(shape.chains)
+        self._pending: list[dict[str, Array]] = []
+        self._pending_from = 1
+        self._clock = time.monotonic()
+        self._blocks = folder / "blocks"
+        try:
+            self._blocks.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise explain(error, self._blocks) from error
+
+    def resume(self, warn: Callable[[str], None]) -> Checkpoint | None:
+        """Return where the method stands on disk, or None at its beginning.
+
+        A block that is damaged is dropped with all that follow; their steps are done again.
+        """
+        next_step, last = 1, None
+        paths = self._sorted()
+        for i, path in enumerate(paths):
+            first, stop = _span(path)
+            content = load_block(path) if first == next_step else None
+            if content is None:
+                warn(
+                    f"{path.name} is damaged or out of place; going on from step {next_step - 1:,} before it."
+                )
+                for later in paths[i:]:
+                    later.unlink()
+                break
+            next_step, last = stop, content
+        self._clock = time.monotonic()
+        if last is None:
+            return None
+        self.totals = {key[6:]: value for key, value in last.items() if key.startswith("total/")}
+        self.wall_s = float(last["wall"])
+        self._pending_from = next_step
+        ours = ("total/", "draw/")
+        return Checkpoint(
+            next_step - 1, {k: v for k, v in last.items() if "/" in k and not k.startswith(ours)}
+        )
+
+    def append(self, first_step: int, record: Mapping[str, Array]) -> None:
+        """Take in the steps from `first_step` on: theta (C, K, D) and each field of the info (C, K)."""
+        count = record["theta"].shape[1]
+        now = time.monotonic()
+        wall = self.wall_s + (now - self._clock) * np.arange(1, count + 1) / count
+        self.wall_s, self._clock = float(wall[-1]), now
+        kept = slice(-first_step % self.shape.thin, None, self.shape.thin)
+        proper = slice(max(0, self.shape.warmup + 1 - first_step), None)
+        draws: dict[str, Array] = {"theta": record["theta"][:, kept], "wall_s": wall[kept]}
+        for name in self.info:
+            values = record[name]
+            if name in _CUMULATIVE:
+                values = self.totals[name][:, None] + np.cumsum(values, axis=1, dtype=np.int64)
+                self.totals[name] = values[:, -1].copy()
+            if name in _SUMMED:
+                self.totals[f"sum_{name}"] += values[:, proper].sum(axis=1, dtype=np.float64)
+            draws[name] = values[:, kept]
+        squares = np.square(record["batch_size"][:, proper], dtype=np.float64)
+        self.totals["sum_batch_size_squared"] += squares.sum(axis=1)
+        self._pending.append(draws)
+
+    def pending_bytes(self) -> int:
+        """Return how much has been taken in since the last block."""
+        return sum(a.nbytes for draws in self._pending for a in draws.values())
+
+    def commit(self, checkpoint: Checkpoint) -> None:
+        """Write what was taken in since the last block, with the state after it.
+
+        Raises:
+            UserError: the disk is full; the run is kept up to the block before.
+        """
+        if not self._pending:
+            return
+        content = dict(checkpoint.arrays) | {f"total/{key}": value for key, value in self.totals.items()}
+        for name in self._pending[0]:
+            content[f"draw/{name}"] = _joined([draws[name] for draws in self._pending])
+        content["wall"] = np.asarray(self.wall_s)
+        stop = checkpoint.step + 1
+        path = self._blocks / f"{self._pending_from:012d}-{stop:012d}.npz"
+        write_whole(path, lambda file: np.savez(file, **content))  # type: ignore[arg-type]
+        self._pending, self._pending_from = [], stop
+
+    def finish(self, attributes: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+        """Put the blocks together as ``trace.nc``, note that the method is done, and drop the blocks.
+
+        `attributes` go into the trace, `facts` into the note (see `done`). A kill in between leaves the
+        blocks, and the next start comes here again.
+        """
+        write_trace(self.folder, self.shape, self.info, attributes, (load_block(p) for p in self._sorted()))
+        totals = {key: value.tolist() for key, value in self.totals.items()}
+        write_json(self.folder / _DONE, {"totals": totals, "wall_s": self.wall_s, **facts})
+        shutil.rmtree(self._blocks)
+
+    def _sorted(self) -> list[Path]:
+        return sorted(self._blocks.glob("*.npz"))
+
+
+def done(folder: Path) -> dict[str, Any] | None:
+    """Return what was noted when the method ended, or None if it has not."""
+    return read_json(folder / _DONE) if (folder / TRACE).exists() else None
+
+
+def load_block(path: Path) -> dict[str, Array] | None:
+    """Return the arrays of a block, or None if it is damaged; its checksums are checked, pickles refused."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {key: file[key] for key in file.files}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+
+
+def _span(path: Path) -> tuple[int, int]:
+    first, _, stop = path.stem.partition("-")
+    return int(first), int(stop)
+
+
+def _joined(parts: Sequence[Array]) -> Array:
+    """Concatenate along the draws; a number that never changes is kept once."""
+    # A broadcast number has no strides: that is how the fused loops hand over constants.
+    if all(part.ndim == 2 and not any(part.strides) and part.size for part in parts):
+        values = np.asarray([part[0, 0] for part in parts])
+        if (values == values[0]).all() or np.isnan(values).all():
+            return np.asarray(values[0])
+    return np.concatenate(parts, axis=0 if parts[0].ndim == 1 else 1)

@@ -1,0 +1,148 @@
+"""The folder of one run: ``<outputs>/<experiment>/<digest>/``."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import filelock
+import yaml
+
+from mhrun.store.files import explain, read_json, write_json, write_text
+from mhrun.store.identity import digest
+
+FORMAT = 1
+"""Version of the layout; a folder of another version is not read as if it were this one."""
+
+COMPLETE = "complete"
+
+
+class RunFolder:
+    """Where a run keeps everything: config.yaml, summary.json, log.txt, methods/, report/."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> RunFolder:
+        """Return the folder of a resolved configuration; it need not exist."""
+        return cls(Path(config["runtime"]["outputs"]) / str(config["experiment"]) / digest(config))
+
+    @property
+    def digest(self) -> str:
+        """The name of the run."""
+        return self.path.name
+
+    @property
+    def experiment(self) -> str:
+        """The name of the experiment."""
+        return self.path.parent.name
+
+    @property
+    def report(self) -> Path:
+        """Where the report is."""
+        return self.path / "report"
+
+    @property
+    def log(self) -> Path:
+        """The log."""
+        return self.path / "log.txt"
+
+    def method(self, name: str) -> Path:
+        """Where a method's trace is."""
+        return self.path / "methods" / name
+
+    def create(self, config: Mapping[str, Any]) -> None:
+        """Make the folder and write the configuration, unless they are there.
+
+        Raises:
+            UserError: the place cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise explain(error, self.path) from error
+        target = self.path / "config.yaml"
+        if not target.exists():
+            write_text(target, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+
+    def config(self) -> dict[str, Any]:
+        """Return the resolved configuration that the run was made with."""
+        loaded: dict[str, Any] = yaml.safe_load((self.path / "config.yaml").read_text())
+        return loaded
+
+    def summary(self) -> dict[str, Any] | None:
+        """Return the summary, or None when there is none."""
+        return read_json(self.path / "summary.json")
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Replace the summary."""
+        write_json(self.path / "summary.json", dict(summary))
+
+    def is_complete(self) -> bool:
+        """Say whether every method has run to its end."""
+        summary = self.summary()
+        return summary is not None and summary.get("status") == COMPLETE and summary.get("format") == FORMAT
+
+    def point_latest(self) -> None:
+        """Let ``<outputs>/<experiment>/latest`` lead here."""
+        link = self.path.parent / "latest"
+        partial = link.with_name(f".latest-{os.getpid()}")
+        try:
+            partial.unlink(missing_ok=True)
+            partial.symlink_to(self.path.name, target_is_directory=True)
+            os.replace(partial, link)
+        except OSError:  # no symbolic links here: a file with the name does
+            partial.unlink(missing_ok=True)
+            if not link.is_dir():
+                write_text(link, self.path.name + "\n")
+
+    @contextmanager
+    def held(self, waiting: Callable[[str], None]) -> Iterator[None]:
+        """Hold the folder for this process. If another has it, say so through `waiting`, and wait.
+
+        The operating system lets go of the lock when its holder dies, however it dies.
+        """
+        lock = filelock.FileLock(self.path / ".lock")
+        owner = self.path / ".owner"
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            who = read_json(owner) or {}
+            waiting(
+                f"This run is being computed already (process {who.get('pid', '?')} on {who.get('host', '?')}, "
+                f"since {who.get('since', '?')}). Waiting for it; Ctrl-C to stop waiting."
+            )
+            lock.acquire()
+        try:
+            owner.write_text(
+                json.dumps(
+                    {
+                        "pid": os.getpid(),
+                        "host": socket.gethostname(),
+                        "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+                    }
+                )
+            )
+            yield
+        finally:
+            owner.unlink(missing_ok=True)
+            lock.release()
+
+
+def runs(outputs: Path, experiment: str | None = None) -> list[RunFolder]:
+    """Return all run folders with a configuration, oldest first."""
+    pattern = f"{experiment or '*'}/*/config.yaml"
+    found = [p for p in outputs.glob(pattern) if not p.parent.is_symlink()]
+    return [RunFolder(p.parent) for p in sorted(found, key=lambda p: p.stat().st_mtime)]
+
+
+def sweeps(outputs: Path) -> list[Path]:
+    """Return all sweep folders."""
+    return sorted(p.parent for p in outputs.glob("*/sweeps/*/jobs"))

@@ -1,0 +1,197 @@
+"""The one door to the data: a model on data at a temperature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from mhrun.build import build
+from mhrun.data import Dataset
+from mhrun.errors import Refusal, UserError
+from mhrun.native import NativeModel, available
+from mhrun.random import Draws
+from mhrun.types import Difference, Evaluation, Model
+
+_FULL_PASS = 1 << 22  # log-likelihoods held at once in a pass over all data
+
+
+class Source(Protocol):
+    """Data that can say how many they are before they are loaded."""
+
+    n: int
+
+    def load(self) -> Dataset:
+        """Return the data."""
+        ...
+
+
+class Target:
+    """The density that the chains are after: at temperature T,
+
+    - ``temper="posterior"``: (prior(theta) prod_i p(x_i | theta))^(1/T),
+    - ``temper="likelihood"``: prior(theta) (prod_i p(x_i | theta))^(1/T).
+
+    It draws minibatches, evaluates, and counts what it evaluates. The temperature itself is no part of
+    it: it comes with the controls of each step, one per chain.
+
+    Args:
+        model: prior and log-likelihood.
+        data: what the model is on; a source is loaded when its data are first asked for.
+        temper: which of the two densities above.
+        replacement: whether a minibatch is drawn with replacement (independent indices).
+        device: where the work is done.
+
+    Raises:
+        Refusal: an unknown word for `temper`.
+    """  # noqa: D415
+
+    def __init__(
+        self,
+        model: Model,
+        data: Dataset | Source,
+        *,
+        temper: str = "posterior",
+        replacement: bool = False,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if temper not in ("posterior", "likelihood"):
+            raise Refusal(f"temper = '{temper}' is unknown; choose posterior or likelihood.")
+        self.model = model
+        self.n = data.n  # how many data there are
+        self._source = data
+        self.temper = temper
+        self.replacement = replacement
+        self.device = torch.device(device)
+        self._n_lik = 0
+        self._n_grad = 0
+        self._full: Callable[[Tensor], Tensor] | None = None
+
+    @cached_property
+    def data(self) -> Dataset:
+        """The data, on the device."""
+        loaded = self._source if isinstance(self._source, Dataset) else self._source.load()
+        return loaded.to(self.device)
+
+    @property
+    def dim(self) -> int:
+        """How many parameters D."""
+        return self.model.dim
+
+    def spent(self) -> tuple[int, int]:
+        """Return the log-likelihoods and gradients of single data evaluated per chain since the last call."""
+        counts = self._n_lik, self._n_grad
+        self._n_lik = self._n_grad = 0
+        return counts
+
+    def prior_power(self, temperature: Tensor) -> Tensor:
+        """Return the power that the prior is raised to at these temperatures (C,)."""
+        return 1.0 / temperature if self.temper == "posterior" else torch.ones_like(temperature)
+
+    def refuses_batch(self, m: int) -> str | None:
+        """Return why there can be no minibatch of m, or None."""
+        if m < 1:
+            return f"m = {m} is no minibatch size; choose 1 <= m <= n = {self.n}."
+        if m > self.n and not self.replacement:
+            return (
+                f"m = {m} is more than the n = {self.n} data there are; choose m <= n, or replacement=true."
+            )
+        return None
+
+    def batch(self, draws: Draws, m: int) -> Tensor:
+        """Return the indices of a fresh minibatch (C, m)."""
+        return draws.index(self.n, m, replacement=self.replacement)
+
+    def prior(self, theta: Tensor) -> Evaluation:
+        """Return the evaluation at theta (C, D) that needs no data."""
+        return Evaluation(theta, self.model.log_prior(theta))
+
+    def evaluate(self, theta: Tensor, index: Tensor) -> Evaluation:
+        """Return the evaluation at theta (C, D) on the minibatch `index` (C, m)."""
+        mean, var = _moments(self.model.log_lik(theta, self.data.rows(index)))
+        self._n_lik += index.shape[-1]
+        return Evaluation(theta, self.model.log_prior(theta), mean, var, index)
+
+    def difference(self, origin: Tensor, candidate: Tensor, index: Tensor) -> Difference:
+        """Return log p(x | candidate) - log p(x | origin) over the same minibatch `index` (C, m)."""
+        rows = self.data.rows(index)
+        mean, var = _moments(self.model.log_lik(candidate, rows) - self.model.log_lik(origin, rows))
+        self._n_lik += 2 * index.shape[-1]
+        return Difference(mean, var, index.shape[-1])
+
+    def evaluate_full(self, theta: Tensor) -> Evaluation:
+        """Return the evaluation at theta (C, D) on all data."""
+        mean = self.full_log_lik(theta) / self.n
+        self._n_lik += self.n
+        return Evaluation(theta, self.model.log_prior(theta), mean, torch.zeros_like(mean))
+
+    def full_log_lik(self, theta: Tensor) -> Tensor:
+        """Return the log-likelihood of all data (C,), uncounted: for kernels use `evaluate_full`."""
+        if self._full is None:
+            offered = getattr(self.model, "full_log_lik", None)
+            self._full = offered(self.data.fields) if offered else self._full_pass
+        return self._full(theta)
+
+    def log_density(self, theta: Tensor, temperature: float = 1.0) -> Tensor:
+        """Return the log of the tempered density at theta (C, D), up to a constant, from all data."""
+        t = torch.as_tensor(temperature, dtype=theta.dtype, device=theta.device)
+        return self.full_log_lik(theta) / t + self.prior_power(t) * self.model.log_prior(theta)
+
+    def gradient(self, theta: Tensor, index: Tensor, temperature: Tensor) -> Tensor:
+        """Return the estimated gradient (C, D) of the full-data log posterior from a minibatch (C, m).
+
+        With a likelihood tempered alone, the prior's part is multiplied by T, so that a dynamics that
+        injects noise at temperature T has the target as its limit.
+        """
+        with torch.enable_grad():
+            point = theta.detach().requires_grad_()
+            likelihood = self.model.log_lik(point, self.data.rows(index)).mean(-1) * self.n
+            prior = self.prior_power(temperature) * temperature * self.model.log_prior(point)
+            (grad,) = torch.autograd.grad((likelihood + prior).sum(), point)
+        self._n_grad += index.shape[-1]
+        return grad
+
+    def native(self, *, full: bool) -> NativeModel | None:
+        """Return the model's pieces for a fused loop on this machine's CPU, or None.
+
+        `full`: whether sums over all data will be asked for.
+        """
+        offered = getattr(self.model, "native", None)
+        if offered is None or self.device.type != "cpu" or not available():
+            return None
+        return offered(self.data.fields, full=full)
+
+    def _full_pass(self, theta: Tensor) -> Tensor:
+        part = max(1, _FULL_PASS // len(theta))
+        total = torch.zeros(len(theta), dtype=torch.float64, device=theta.device)
+        for start in range(0, self.n, part):
+            rows = self.data.part(start, min(start + part, self.n))
+            total += self.model.log_lik(theta, rows).sum(-1, dtype=torch.float64)
+        return total.to(theta.dtype)
+
+
+def target_of(config: Mapping[str, Any]) -> Target:
+    """Return the target of a resolved configuration; its data are loaded when they are asked for.
+
+    Raises:
+        UserError: parts that are unknown or settings that have no meaning.
+    """
+    trusted = config["runtime"].get("trust") or ()
+    device = str(config["device"])
+    if device != "cpu" and not (device.split(":")[0] == "cuda" and torch.cuda.is_available()):
+        raise UserError(
+            f"device = '{device}' is not here; choose cpu{' or cuda' * torch.cuda.is_available()}."
+        )
+    model = build(config["model"], trusted, "model")
+    source = build(config["data"], trusted, "data")
+    return Target(model, source, device=device, **config["target"])
+
+
+def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and sample variance along the last axis; the variance of a single value is 0."""
+    mean = values.mean(-1)
+    var = values.var(-1) if values.shape[-1] > 1 else torch.zeros_like(mean)
+    return mean, var

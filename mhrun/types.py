@@ -1,0 +1,248 @@
+"""The words that every room shares.
+
+Letters: C chains, D parameters, m minibatch size, n data, K steps of a block. The leading
+dimension of every tensor of a step is C; trials, rungs of a ladder, replicas and seeds are all chains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from mhrun.native import NativeDynamics, NativeProposal, Piece
+    from mhrun.random import Draws
+    from mhrun.target import Target
+
+Rows = Mapping[str, Tensor]
+"""Data as a model sees them: field name -> (C or 1, m, ...)."""
+
+
+class Evaluation(NamedTuple):
+    """What is known of the target at a point. Fields not computed are None.
+
+    `log_lik_mean` and `log_lik_var` are the mean and the sample variance over the batch of the
+    log-likelihood of one datum; the variance is 0 when the mean is over all data.
+    """
+
+    theta: Tensor  # (C, D)
+    log_prior: Tensor  # (C,)
+    log_lik_mean: Tensor | None = None  # (C,)
+    log_lik_var: Tensor | None = None  # (C,)
+    batch: Tensor | None = None  # (C, m) the indices of the data behind the two fields above
+
+
+class State(NamedTuple):
+    """Where the chains are. Momentum, thermostats and the like live in `aux`, name -> (C, ...)."""
+
+    evaluation: Evaluation
+    aux: dict[str, Tensor]
+
+
+class Controls(NamedTuple):
+    """What the schedules say at one step, each (C,)."""
+
+    step_size: Tensor
+    temperature: Tensor  # of the target: density to the power 1/T
+    noise_temperature: Tensor  # of injected noise: 0 makes an optimiser
+
+
+class Difference(NamedTuple):
+    """An estimate of the mean over the data of log p(x | candidate) - log p(x | origin).
+
+    `var` is the variance that one datum contributes, so that var/size estimates the variance of
+    `mean`; 0 when the mean is exact. `size` is the number of data behind it.
+    """
+
+    mean: Tensor  # (C,)
+    var: Tensor  # (C,)
+    size: int
+
+
+class Contest(NamedTuple):
+    """Shall the candidate replace the origin?  log-ratio = offset + scale * difference.mean.
+
+    `scale` is n/T; `offset` holds the prior and the proposal densities. A rule sees this and nothing else.
+    """
+
+    difference: Difference
+    scale: Tensor  # (C,)
+    offset: Tensor  # (C,)
+
+
+class Verdict(NamedTuple):
+    """What a rule decided: yes or no, the log-ratio it used, and the data behind the decision."""
+
+    accepted: Tensor  # (C,) bool
+    log_ratio: Tensor  # (C,)
+    batch_size: int
+
+
+class Info(NamedTuple):
+    """What one step of any kernel reports, each (C,); traces are allocated from this declaration."""
+
+    accepted: Tensor  # bool
+    log_ratio: Tensor  # log of the acceptance ratio; NaN for a dynamics, which has none
+    log_ratio_var: Tensor  # its variance over minibatches, estimated; NaN for a dynamics
+    batch_size: Tensor  # data behind the decision or the gradient, as papers count them
+    # What the algorithm needs: a faster exact form of the model does not lower these counts.
+    n_lik: Tensor  # log-likelihoods of single data evaluated in this step
+    n_grad: Tensor  # gradients of single data evaluated in this step
+    diverging: Tensor  # bool: something was not finite; the step was refused
+
+
+INFO_DTYPES: dict[str, str] = {
+    "accepted": "bool",
+    "log_ratio": "float32",
+    "log_ratio_var": "float32",
+    "batch_size": "int32",
+    "n_lik": "int64",
+    "n_grad": "int64",
+    "diverging": "bool",
+}
+
+
+@runtime_checkable
+class Model(Protocol):
+    """A prior and the log-likelihood of single data.
+
+    A model may also offer faster exact forms, which the contract tests check against the plain ones:
+
+    - ``full_log_lik(data) -> Callable[[theta (C, D)], (C,)]``: the sum over all data.
+    - ``native(data, full=bool) -> NativeModel``: the pieces of a fused CPU loop (see `mhrun.native`);
+      `full` says whether sums over all data will be asked for.
+    """
+
+    dim: int
+    names: Sequence[str]
+
+    def init(self, chains: int, draws: Draws) -> Tensor:
+        """Return starting points (C, D)."""
+        ...
+
+    def log_prior(self, theta: Tensor) -> Tensor:
+        """(C, D) -> (C,), up to a constant."""
+        ...
+
+    def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
+        """(C, D) and rows of (C or 1, m, ...) -> (C, m), one value per datum."""
+        ...
+
+
+class Proposal(Protocol):
+    """Where to, and how likely was that?  q(origin -> candidate)."""
+
+    def sample(self, origin: Evaluation, controls: Controls, draws: Draws) -> Tensor:
+        """Return the proposed points (C, D)."""
+        ...
+
+    def log_density(self, origin: Evaluation, to: Tensor, controls: Controls) -> Tensor | None:
+        """Return log q(origin -> to) (C,), or None when it cancels because q is symmetric."""
+        ...
+
+    def native(self) -> NativeProposal | None:
+        """Return the piece of a fused loop, or None."""
+        ...
+
+
+class Pairing(Protocol):
+    """On which data are the two points scored?"""
+
+    name: str
+
+    def refuses(self, target: Target) -> str | None:
+        """Return why this pairing cannot work on the target, or None."""
+        ...
+
+    def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
+        """Return the evaluation that the chains begin with."""
+        ...
+
+    def current(self, target: Target, kept: Evaluation, draws: Draws) -> Evaluation:
+        """Return the origin of this step, on the data that this step scores it on."""
+        ...
+
+    def compare(
+        self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws
+    ) -> tuple[Evaluation, Difference]:
+        """Evaluate the candidate `theta` and the difference between it and the origin."""
+        ...
+
+
+class Rule(Protocol):
+    """Given the contest, yes or no?"""
+
+    def decide(self, contest: Contest, draws: Draws) -> Verdict:
+        """Decide every row."""
+        ...
+
+    def native(self) -> Piece | None:
+        """Return the piece ``threshold(u)``: accept iff it is below the log-ratio. None if there is none."""
+        ...
+
+
+class Dynamics(Protocol):
+    """Where to, with no density behind it; may use `aux`."""
+
+    def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
+        """Return the first `aux`."""
+        ...
+
+    def move(
+        self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the next theta (C, D) and aux; `grad` is that of the full-data log posterior, estimated."""
+        ...
+
+    def native(self) -> NativeDynamics | None:
+        """Return the piece of a fused loop, or None."""
+        ...
+
+
+class Kernel(Protocol):
+    """Moves all chains one step."""
+
+    def refuses(self, target: Target) -> str | None:
+        """Return why these parts and this target do not go together, or None."""
+        ...
+
+    def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
+        """Return the first state."""
+        ...
+
+    def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
+        """Return the next state and what happened."""
+        ...
+
+    def fused(self, target: Target, key: int, threads: int) -> Fused | None:
+        """Return a compiled loop that does the same on this CPU, or None where there is none."""
+        ...
+
+
+Record = Mapping[str, "npt.NDArray[np.generic]"]
+"""What some steps left behind: ``theta`` (C, K, D) and each field of `Info` (C, K)."""
+
+
+class Fused(Protocol):
+    """A compiled loop over chains and steps; the same law and the same random numbers as `Kernel.step`."""
+
+    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
+        """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
+        ...
+
+
+def choose(mask: Tensor, yes: Evaluation, no: Evaluation) -> Evaluation:
+    """Return `yes` in the rows where `mask` (C,) holds and `no` elsewhere; None stays None."""
+
+    def pick(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+        if a is None or b is None:
+            return None
+        return torch.where(mask.reshape(-1, *[1] * (a.dim() - 1)), a, b)
+
+    return Evaluation(*(pick(a, b) for a, b in zip(yes, no, strict=True)))  # type: ignore[arg-type]

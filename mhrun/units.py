@@ -1,0 +1,53 @@
+"""Conversions between the papers' parametrisations and ours, kept in this one place.
+
+Ours: `step_size` multiplies the gradient of the full-data log posterior, and injected noise has
+variance ``2 * step_size * noise_temperature``. Temperature T means the density to the power 1/T.
+"""
+
+from __future__ import annotations
+
+import math
+
+from mhrun.errors import Refusal
+
+
+def batch_size(n: int, tau: float) -> int:
+    """Return m = n^tau, the minibatch size of MINT (Li & Wong 2017, section 3.2), to the nearest integer.
+
+    Raises:
+        Refusal: tau is outside (0, 1].
+    """
+    if not 0 < tau <= 1:
+        raise Refusal(f"tau = {tau:g} must lie in (0, 1]: it sets the minibatch size m = n^tau.")
+    return max(1, round(n**tau))
+
+
+def effective_data(n: int, temperature: float) -> float:
+    """Return c = n / T, the number of data that a likelihood at temperature T is worth."""
+    return n / temperature
+
+
+def mint_temperature(n: int, lam: float, m: int) -> float:
+    """Return T = n^(1 - lambda), the temperature of MINT (Li & Wong 2017, section 3.2).
+
+    `m` is the minibatch size, which fixes tau = log m / log n; the paper needs lambda < tau.
+
+    Raises:
+        Refusal: lambda is negative, or not below tau.
+    """
+    if m > n:
+        raise Refusal(f"m = {m} is more than the n = {n} data there are; choose m <= n (tau <= 1).")
+    tau = math.log(m) / math.log(n) if n > 1 else 1.0
+    if lam < 0:
+        raise Refusal(f"lam = {lam:g} must not be negative: the temperature is T = n^(1 - lam).")
+    if lam >= tau:
+        raise Refusal(
+            f"lam = {lam:g} must be below tau = {tau:.4g} (m = {m}): MINT needs lambda < tau, "
+            "or minibatch noise swamps the ratio. Lower lam or raise tau."
+        )
+    return float(n ** (1.0 - lam))
+
+
+def step_from_learning_rate(learning_rate: float, n: int) -> float:
+    """Return our step size for a learning rate that multiplies the gradient of the *mean* log-likelihood."""
+    return learning_rate / n
