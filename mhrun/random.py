@@ -187,7 +187,7 @@ def rectangle(n: int) -> tuple[int, int]:
 
 def _uniforms(words: Tensor) -> Tensor:
     high, low = words[..., 0, 0] >> 5, words[..., 0, 1] >> 6
-    return ((high << 26) + low + 0.5) * 2.0**-53
+    return (((high << 26) + low).double() + 0.5) * 2.0**-53
 
 
 def _normals(words: Tensor) -> Tensor:

@@ -62,6 +62,8 @@ class Target:
             raise Refusal(f"temper = '{temper}' is unknown; choose posterior or likelihood.")
         self.model = model
         self.n = data.n  # how many data there are
+        if self.n >= 2**31:  # what the arithmetic of the index draws holds
+            raise Refusal(f"n = {self.n:,} data are too many; minibatches can be drawn from fewer than 2^31.")
         self._source = data
         self.temper = temper
         self.replacement = replacement

@@ -1,0 +1,40 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mhrun.data import Dataset
+from mhrun.data.mixture import MixtureSample
+
+# Each worker is one of several processes: one thread each.
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep the user's cache folder out of the tests, but share compiled code between the workers."""
+    root = tmp_path_factory.getbasetemp()
+    shared = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    os.environ["MHRUN_CACHE_DIR"] = str(shared / "cache")
+
+
+@pytest.fixture(scope="session")
+def mixture() -> Dataset:
+    """20,000 draws of the tied mixture."""
+    return MixtureSample(20_000, (0.0, 1.0), 2.0, seed=3).load()
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20170724)
+
+
+@pytest.fixture
+def outputs(tmp_path: Path) -> Path:
+    return tmp_path / "outputs"

@@ -1,0 +1,208 @@
+"""The engine from Python, and data from files."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import subprocess
+import sys
+
+import arviz_base
+import numpy as np
+import pytest
+import torch
+from laws import assert_mean
+
+import mhrun
+from mhrun.data import Dataset
+from mhrun.data.files import CATALOGUE, RemoteFile, RemoteSet, ensure, state
+from mhrun.data.mixture import MixtureSample
+from mhrun.errors import Refusal, UserError
+
+
+def gaussian(theta, x):
+    return -0.5 * (x - theta[0]) ** 2
+
+
+def metropolis(pairing):
+    return mhrun.MetropolisHastings(mhrun.RandomWalk(), pairing, mhrun.Metropolis())
+
+
+def test_a_function_is_enough(rng):
+    x = rng.normal(2.0, 1.0, 50)
+    trace = mhrun.sample(
+        gaussian,
+        x,
+        metropolis(mhrun.Full()),
+        start=[0.0],
+        step_size=0.5,
+        acceptance=0.4,
+        steps=1500,
+        warmup=500,
+        chains=40,
+    )
+    draws = trace["posterior"]["theta"].to_numpy()[:, :, 0]
+    assert draws.shape == (40, 1500)
+    assert_mean(draws.mean(axis=1), x.mean(), "posterior mean")
+    assert_mean(((draws - x.mean()) ** 2).mean(axis=1), 1 / 50, "posterior variance")
+    assert float(trace["sample_stats"]["accepted"].mean()) == pytest.approx(0.4, abs=0.05)
+    assert arviz_base.extract(trace).sizes["sample"] == 60_000
+
+
+def test_a_mapping_of_fields_a_prior_and_a_dynamics(rng):
+    x, y = rng.normal(size=(2, 80))
+
+    def log_lik(theta, batch):
+        return -0.5 * (batch["y"] - theta[0] * batch["x"]) ** 2
+
+    trace = mhrun.sample(
+        log_lik,
+        {"x": x, "y": y},
+        mhrun.Unadjusted(mhrun.Langevin(), m=20),
+        log_prior=lambda theta: -0.5 * theta[0] ** 2,
+        start=[0.0],
+        step_size=1e-4,
+        steps=300,
+        warmup=200,
+        chains=30,
+    )
+    mean = float(trace["posterior"]["theta"].mean())
+    assert mean == pytest.approx((x @ y) / (x @ x + 1), abs=0.1)
+
+
+def test_a_folder_keeps_the_trace_and_is_found_again(tmp_path, rng):
+    ask = {"start": [0.0], "step_size": 0.3, "steps": 50, "warmup": 0, "folder": tmp_path / "kept"}
+    x = rng.normal(size=20)
+    one = mhrun.sample(gaussian, x, metropolis(mhrun.Shared(5)), **ask)
+    two = mhrun.sample(gaussian, x, metropolis(mhrun.Shared(5)), **ask)
+    assert np.array_equal(one["posterior"]["theta"], two["posterior"]["theta"])
+    assert "warmup_posterior" not in one.children
+
+
+def test_a_model_object_and_the_compiled_loop(mixture):
+    ask = {"step_size": 1.0, "temperature": 500.0, "steps": 60, "warmup": 10, "chains": 3}
+    kernel = metropolis(mhrun.Stored(100))
+    fast = mhrun.sample(mhrun.TiedMeans(), mixture, kernel, native="on", **ask)
+    plain = mhrun.sample(mhrun.TiedMeans(), mixture, kernel, native="off", **ask)
+    assert fast["posterior"]["parameter"].values.tolist() == ["theta1", "theta2"]
+    assert np.allclose(fast["posterior"]["theta"], plain["posterior"]["theta"], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"start": None}, "needs start="),
+        ({"step_size": -1.0}, "must be positive"),
+        ({"kernel": metropolis(mhrun.Shared(500))}, "more than the n = 20"),
+        ({"chains": 0}, "at least 1"),
+        ({"temperature": 0.0}, "must be positive"),
+        ({"start": [[0.0], [1.0], [2.0]], "chains": 2, "model": mhrun.FunctionModel(gaussian, [0.0])}, None),
+    ],
+)
+def test_mistakes_in_python_are_told_in_one_line(rng, change, told):
+    ask = {
+        "model": gaussian,
+        "kernel": metropolis(mhrun.Shared(5)),
+        "start": [0.0],
+        "step_size": 0.3,
+        "steps": 20,
+    }
+    ask |= {"warmup": 0} | change
+    model, kernel = ask.pop("model"), ask.pop("kernel")
+    if told is None:
+        return
+    with pytest.raises(UserError, match=told):
+        mhrun.sample(model, rng.normal(size=20), kernel, **ask)
+
+
+def test_importing_the_package_is_light():
+    code = "import sys, mhrun; mhrun.__version__; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    with pytest.raises(AttributeError, match="no attribute 'sampel'"):
+        mhrun.sampel  # noqa: B018
+    assert "sample" in dir(mhrun)
+
+
+# --- Data -------------------------------------------------------------------------------------------------
+
+
+def test_data_on_disk_are_the_data_in_memory():
+    ask = {"n": 1_500_000, "means": (0.0, 1.0), "variance": 2.0, "seed": 4}
+    memory = MixtureSample(**ask).load().fields["x"]
+    file = MixtureSample(**ask, storage="file").load().fields["x"]
+    assert torch.equal(memory, file)
+    assert torch.equal(MixtureSample(**ask, storage="file").load().fields["x"], file)
+    # More data begin with the same ones only up to the last whole chunk.
+    assert torch.equal(MixtureSample(**(ask | {"n": 1_000_000})).load().fields["x"], memory[:1_000_000])
+
+
+def test_mixture_draws_have_their_moments(rng):
+    x = MixtureSample(400_000, (0.0, 1.0), 2.0).load().fields["x"].double().numpy()
+    assert_mean(x.reshape(400, -1).mean(1), 0.5)
+    assert_mean(((x - 0.5) ** 2).reshape(400, -1).mean(1), 2.25)
+    with pytest.raises(Refusal, match="memory or file"):
+        MixtureSample(10, (0.0,), storage="tape")
+
+
+def test_read_only_and_mapped_arrays_are_taken_as_they_are(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(10.0))
+    mapped = Dataset.of(np.load(tmp_path / "x.npy", mmap_mode="r"))
+    assert mapped.rows(torch.tensor([[3, 1]]))["x"].tolist() == [[3.0, 1.0]]
+    fixed = np.arange(4.0)
+    fixed.flags.writeable = False
+    assert Dataset.of(fixed).n == 4
+
+
+@pytest.fixture
+def tiny(monkeypatch, tmp_path):
+    """A catalogue with one small file, and a publisher in a folder."""
+    content = b"some digits"
+    published = tmp_path / "published"
+    published.mkdir()
+    (published / "digits.gz").write_bytes(gzip.compress(content))
+    entry = RemoteSet(
+        "Tiny",
+        ("file://nowhere/", f"{published}/"),
+        (RemoteFile("digits.gz", hashlib.sha256(content).hexdigest()),),
+    )
+    monkeypatch.setitem(CATALOGUE, "tiny", entry)
+
+    def copy(self, url, output_file, pooch):
+        with open(url, "rb") as source, open(output_file, "wb") as target:
+            target.write(source.read())
+
+    monkeypatch.setattr("pooch.HTTPDownloader.__call__", copy)
+    return published
+
+
+def test_downloads_are_verified_and_come_from_the_mirror_that_has_them(tiny, tmp_path):
+    said = []
+    assert state("tiny", tmp_path) == "absent"
+    folder = ensure("tiny", tmp_path, said.append)
+    assert len(said) == 2
+    assert state("tiny", tmp_path) == "here"
+    ensure("tiny", tmp_path, said.append)
+    assert len(said) == 2
+    assert [p.name for p in folder.iterdir()] == ["digits.gz"]
+    # Compressed by somebody else, the same content counts.
+    (folder / "digits.gz").write_bytes(gzip.compress(b"some digits", compresslevel=1))
+    assert state("tiny", tmp_path) == "here"
+
+
+def test_wrong_content_is_refused(tiny, tmp_path):
+    (tiny / "digits.gz").write_bytes(gzip.compress(b"other digits"))
+    with pytest.raises(UserError, match="another content than it should be"):
+        ensure("tiny", tmp_path)
+    assert not (tmp_path / "tiny" / "digits.gz").exists()
+    (tmp_path / "tiny" / "digits.gz").write_bytes(b"not gzip at all")
+    assert state("tiny", tmp_path) == "damaged"
+    with pytest.raises(UserError, match="delete it and fetch again"):
+        ensure("tiny", tmp_path)
+
+
+def test_offline_the_message_says_what_to_put_where(tiny, tmp_path):
+    (tiny / "digits.gz").unlink()
+    with pytest.raises(
+        UserError, match=r"Put it at .*tiny/digits\.gz; the SHA-256 of its uncompressed content is"
+    ):
+        ensure("tiny", tmp_path)

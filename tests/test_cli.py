@@ -1,0 +1,182 @@
+"""The command line: what people type, right and wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from runs import FEW
+
+from mhrun.cli.main import run
+
+SMOKE = ["experiment=gmm_tied_means", "scale=smoke", "runtime.threads=1"]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def mistakes(outputs, *extra):
+    return [*SMOKE, f"runtime.outputs={outputs}", *extra]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ["experiment=gmm_tied_mean"],
+            "There is no experiment 'gmm_tied_mean'. Did you mean 'gmm_tied_means'?",
+        ),
+        (["lst"], "'lst' is no command and no KEY=VALUE. Did you mean 'list'?"),
+        (["--fast"], "There is no option '--fast'"),
+        (["seed=1"], "No experiment is named"),
+        (["--cfg", "everything", *SMOKE], "say --cfg job"),
+        (["--config-dir", "nowhere", *SMOKE], "there is no such folder"),
+        (["--config-dir"], "needs a value"),
+        (["experiment=gmm_tied_means", "a=[1,2"], "cannot be read as an override"),
+        ([*SMOKE, "lamm=0.3"], "There is no setting 'lamm'. Did you mean 'lam'?"),
+        ([*SMOKE, "methods.mint.kernel.pairng.m=3"], "Did you mean 'methods.mint.kernel.pairing.m'?"),
+        (
+            [*SMOKE, "rule@methods.mint.kernel.rule=metropols"],
+            "There is no rule 'metropols'. Did you mean 'metropolis'?",
+        ),
+        ([*SMOKE, "lam=0.5"], "lam = 0.5 must be below tau = 0.5"),
+        ([*SMOKE, "lam=-0.1"], "lam = -0.1 must not be negative"),
+        ([*SMOKE, "lam=abc"], "lam = 'abc' must be a number"),
+        ([*SMOKE, "tau=1.5"], "tau = 1.5 must lie in (0, 1]"),
+        ([*SMOKE, "m=10001"], "m = 10001 is more than the n = 10000 data"),
+        ([*SMOKE, "methods.mint.kernel.pairing.m=20000"], "m = 20000 is more than the n = 10000 data"),
+        ([*SMOKE, "methods.mint.kernel.pairing.m=0"], "m = 0 is no minibatch size"),
+        ([*SMOKE, "methods.mint.schedules.step_size.start=-1"], "step size -1 must be positive"),
+        ([*SMOKE, "methods.sgld.schedules.step_size.end=1"], "a polynomial decay goes down"),
+        ([*SMOKE, "methods.sghmc.kernel.dynamics.friction=2"], "friction = 2 must lie in (0, 1]"),
+        ([*SMOKE, "chains=0"], "chains, steps and thin must be at least 1"),
+        ([*SMOKE, "chains=abc"], "chains = 'abc' must be a whole number"),
+        ([*SMOKE, "steps=1.5"], "steps = 1.5 must be a whole number"),
+        ([*SMOKE, "thin=1000"], "keeps none"),
+        ([*SMOKE, "device=tpu"], "device = 'tpu' is not here"),
+        ([*SMOKE, "dtype=float8"], "dtype = 'float8' is unknown"),
+        ([*SMOKE, "native=maybe"], "native = 'maybe' is unknown"),
+        ([*SMOKE, "target.temper=prior"], "temper = 'prior' is unknown"),
+        ([*SMOKE, "data.n=0"], "choose n >= 1"),
+        ([*SMOKE, "model.variance=-1"], "positive variances"),
+        ([*SMOKE, "+model.variace=1"], "takes no 'variace'"),
+        ([*SMOKE, "model._target_=os.system"], "not in a trusted package"),
+        (["experiment=gmm_tied_means", "scale=quik"], "There is no scale 'quik'; choose smoke, quick, paper"),
+        (["-m", *SMOKE, "lam=0.2"], "A sweep needs a key with several values"),
+        (["report", "nothing"], "no run of 'nothing'"),
+        (["report"], "There is no run in outputs yet"),
+        (["report", "--all"], "means nothing here"),
+        (["fetch", "mnst"], "Did you mean 'mnist'?"),
+        (["fetch", "--force"], "means nothing here"),
+    ],
+)
+def test_mistakes_get_one_line_and_leave_nothing(words, told, tmp_path, capsys):
+    assert run(words) == 2
+    captured = capsys.readouterr()
+    assert told in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_an_output_folder_that_cannot_be_written(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert run([*SMOKE, f"runtime.outputs={tmp_path}/file/outputs"]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_disk_without_room(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda path: (0, 0, 1000))
+    assert run([*SMOKE, f"runtime.outputs={tmp_path}/outputs"]) == 2
+    assert "free some space, raise thin" in capsys.readouterr().err
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_a_disk_that_fills_up_while_running(tmp_path, capsys, monkeypatch):
+    real = os.fsync
+    calls = []
+
+    def full(handle):
+        calls.append(handle)
+        if len(calls) == 8:
+            raise OSError(28, "No space left on device")
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    words = [*SMOKE, *FEW, "runtime.block_seconds=0", "runtime.report=false"]
+    assert run(words) == 2
+    assert "is full; free some space and run the same command" in capsys.readouterr().err
+    monkeypatch.setattr(os, "fsync", real)
+    assert run(words) == 0
+    assert "going on from step" in capsys.readouterr().err
+
+
+def test_help_version_and_list(capsys):
+    for words in ([], ["--help"], ["-h"], ["help"]):
+        assert run(words) == 0
+        assert "mhrun experiment=NAME" in capsys.readouterr().out
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("mhrun 0.")
+    assert run(["list"]) == 0
+    out = capsys.readouterr().out
+    assert "gmm_tied_means" in out
+    assert "Figure 1" in out
+    assert "not run yet" in out
+    assert run(["fetch"]) == 0
+    assert "mnist" in capsys.readouterr().out
+
+
+def test_the_configuration_can_be_shown(capsys):
+    assert run([*SMOKE, "--cfg", "job"]) == 0
+    assert "temperature: 1000.0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--help"], ["list"], ["--version"], ["lst"]])
+def test_light_commands_import_nothing_heavy(words, tmp_path):
+    code = (
+        "import sys; from mhrun.cli.main import run; run(sys.argv[1:]); "
+        "heavy = {'torch', 'numpy', 'hydra', 'matplotlib', 'xarray', 'numba', 'scipy', 'pandas'} & set(sys.modules); "
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_run_from_words_to_page_and_again(tmp_path, capsys):
+    words = [*SMOKE, *FEW]
+    assert run(words) == 0
+    captured = capsys.readouterr()
+    assert "report  outputs/gmm_tied_means/" in captured.out
+    assert "mint: done" in captured.err
+    page = tmp_path / captured.out.split("report  ")[1].strip()
+    assert "<h1>Mixture of Gaussians with tied means</h1>" in page.read_text()
+    assert run(words) == 0
+    assert "there already" in capsys.readouterr().err
+    assert run(["list"]) == 0
+    assert "smoke complete" in capsys.readouterr().out
+    assert run(["report"]) == 0
+    assert "index.html" in capsys.readouterr().out
+
+
+def test_a_broken_report_function_is_told(capsys):
+    words = [*SMOKE, *FEW, "report.metrics=mint.figure1.metric"]
+    assert run(words) == 2
+    assert "there is no 'mint.figure1.metric'" in capsys.readouterr().err
+
+
+def test_a_folder_of_ones_own_configurations(tmp_path, capsys):
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    (tmp_path / "mine" / "experiment" / "own.yaml").write_text(
+        "# @package _global_\n"
+        "defaults: [/data: mixture, /model: tied_means, /method@methods.a: mcmc]\n"
+        "temperature: 1.0\nm: 10\nchains: 2\nsteps: 60\nwarmup: 50\n"
+        "data: {n: 500, means: [0.0, 1.0], variance: 2.0}\n"
+    )
+    assert run(["--config-dir", "mine", "experiment=own"]) == 0
+    assert "outputs/own/" in capsys.readouterr().out
+    assert run(["--config-dir", "mine", "experiment=onw"]) == 2
+    assert "Did you mean 'own'?" in capsys.readouterr().err

@@ -1,0 +1,183 @@
+"""Every file in conf/ composes and builds; every part goes with every partner it does not refuse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import yaml
+
+from mhrun.build import build, trusted_object
+from mhrun.cli.compose import compose_config, experiments
+from mhrun.data.mixture import MixtureSample
+from mhrun.engine.assemble import methods_of
+from mhrun.errors import UserError
+from mhrun.kernels import MetropolisHastings, Unadjusted
+from mhrun.models.tied_means import TiedMeans
+from mhrun.paths import CONF, experiment_module
+from mhrun.random import Streams, derive_key
+from mhrun.report.claims import judge_all
+from mhrun.target import Target
+from mhrun.types import Controls
+
+
+def parts(group):
+    return sorted(path.stem for path in CONF.glob(f"{group}/*.yaml"))
+
+
+def part(group, name):
+    node = yaml.safe_load((CONF / group / f"{name}.yaml").read_text())
+    # What an experiment would fill in.
+    for key, value in node.items():
+        if value == "???" or (isinstance(value, str) and value.startswith("${")):
+            node[key] = {
+                "m": 7,
+                "steps": 50,
+                "start": 1e-3,
+                "end": 1e-4,
+                "temperature": 2.0,
+                "step_size": 0.1,
+            }[key]
+    return build(node)
+
+
+@pytest.fixture(scope="module")
+def target():
+    return Target(TiedMeans(), MixtureSample(200, (0.0, 1.0), 2.0))
+
+
+@pytest.mark.parametrize("rule", parts("rule"))
+@pytest.mark.parametrize("pairing", parts("pairing"))
+@pytest.mark.parametrize("proposal", parts("proposal"))
+def test_proposals_pairings_and_rules_go_together(target, proposal, pairing, rule):
+    check(
+        MetropolisHastings(part("proposal", proposal), part("pairing", pairing), part("rule", rule)), target
+    )
+
+
+@pytest.mark.parametrize("dynamics", parts("dynamics"))
+def test_dynamics(target, dynamics):
+    check(Unadjusted(part("dynamics", dynamics), 7), target)
+
+
+def check(kernel, target):
+    """Shapes and kinds; the order of the chains does not matter; nothing given is written to."""
+    if (reason := kernel.refuses(target)) is not None:
+        pytest.skip(reason)
+    chains = 5
+    draws = Streams(derive_key(0, "contract"), chains).at(0)
+    theta = target.model.init(chains, draws)
+    before = theta.clone()
+    state = kernel.start(target, theta, draws)
+    control = Controls(
+        torch.full((chains,), 1e-3, dtype=torch.float64),
+        torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0], dtype=torch.float64),
+        torch.ones(chains, dtype=torch.float64),
+    )
+    draws.step = 1
+    after, info = kernel.step(target, state, control, draws)
+    assert torch.equal(theta, before)
+    assert after.evaluation.theta.shape == (chains, 2)
+    for name, value in info._asdict().items():
+        assert value.shape == (chains,), name
+    assert info.accepted.dtype == torch.bool
+    assert (info.n_lik + info.n_grad > 0).all()
+    assert set(after.aux) == set(state.aux)
+
+
+@pytest.mark.parametrize("schedule", parts("schedule"))
+def test_schedules(schedule):
+    made = part("schedule", schedule)
+    memory = made.start(3)
+    values = made.values(memory, 1, 2)
+    assert set(values) == set(made.quantities)
+    for value in values.values():
+        assert value.expand(2, 3).dtype == torch.float64
+
+
+@pytest.mark.parametrize("name", parts("method"))
+def test_methods_can_be_added_to_an_experiment(name):
+    words = ["experiment=gmm_tied_means", "scale=smoke", f"+method@methods.other={name}"]
+    if name in ("sgld", "sghmc"):
+        words += [f"methods.other.schedules.step_size.{end}" for end in ("start=1e-6", "end=1e-8")]
+    config = compose_config(words)
+    assert methods_of(config)[-1].name == "other"
+
+
+@pytest.mark.parametrize("name", experiments())
+@pytest.mark.parametrize("scale", ["smoke", "quick", "paper"])
+def test_experiments_compose_build_and_have_their_report(name, scale):
+    config = compose_config([f"experiment={name}", f"scale={scale}"])
+    assert config["experiment"] == name
+    assert methods_of(config)
+    report = config["report"]
+    paths = [report["metrics"], report["notes"], *report["tables"].values(), *report["figures"].values()]
+    for path in paths:
+        module, _, function = path.rpartition(".")
+        assert callable(getattr(experiment_module(module), function))
+        if path in [*report["tables"].values(), *report["figures"].values()]:
+            assert getattr(experiment_module(module), function).__doc__
+    claims = judge_all(config, {})
+    assert claims
+    assert len({claim.id for claim in claims}) == len(claims)
+
+
+def test_scales_change_counts_only():
+    kept = []
+    for scale in ("smoke", "quick", "paper"):
+        config = compose_config(["experiment=gmm_tied_means", f"scale={scale}", "data.n=10000"])
+        text = yaml.safe_dump({key: config[key] for key in ("methods", "model", "target", "lam", "tau")})
+        counts = {str(config[key]) for key in ("steps", "warmup")} | {str(config["steps"] + config["warmup"])}
+        kept.append("\n".join(line for line in text.splitlines() if line.split(": ")[-1] not in counts))
+    assert kept[0] == kept[1] == kept[2]
+
+
+# --- Only trusted names are built -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "os.system",
+        "subprocess.run",
+        "builtins.eval",
+        "mhrun.paths.os.system",
+        "mhrun.store.folder.yaml.unsafe_load",
+        "mhrun.paths.importlib",
+        "mhrun.build.importlib.import_module",
+        "mhrun.store.files._plain",
+        "mhrunx.evil",
+        "mhrun",
+        "mhrun.errors.__class__",
+        "../evil",
+        "",
+    ],
+)
+def test_hostile_targets_are_refused(hostile):
+    with pytest.raises(UserError):
+        build({"_target_": hostile, "command": "true"})
+
+
+def test_a_trusted_package_of_the_users_is_allowed(tmp_path, monkeypatch):
+    (tmp_path / "mymodels.py").write_text("class Mine:\n    def __init__(self, a=1):\n        self.a = a\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match="trusted"):
+        build({"_target_": "mymodels.Mine"})
+    assert build({"_target_": "mymodels.Mine", "a": 3}, trusted=["mymodels"]).a == 3
+
+
+def test_arguments_are_checked_by_name():
+    with pytest.raises(UserError, match="takes no 'variace'.*Did you mean 'variance'"):
+        build({"_target_": "mhrun.models.tied_means.TiedMeans", "variace": 1}, where="model")
+    with pytest.raises(UserError, match="needs m"):
+        build({"_target_": "mhrun.pairing.shared.Shared"})
+    with pytest.raises(UserError, match="Did you mean 'TiedMeans'"):
+        trusted_object("mhrun.models.tied_means.TiedMean")
+    with pytest.raises(UserError, match="there is no"):
+        trusted_object("mhrun.nothing.Here")
+
+
+def test_words_that_have_no_meaning(outputs):
+    with pytest.raises(UserError, match="list of points"):
+        methods_of(
+            compose_config(["experiment=gmm_tied_means", "scale=smoke", "methods.sgld.starts=[[1,2,3]]"])
+        )

@@ -1,0 +1,174 @@
+"""Every model in conf/model keeps its contract; the tied means keep their formula."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from reference import tied_log_lik, tied_log_prior
+
+from mhrun.build import build
+from mhrun.data import Dataset
+from mhrun.errors import Refusal, UserError
+from mhrun.models.compressed import compress
+from mhrun.models.function import FunctionModel
+from mhrun.models.tied_means import TiedMeans
+from mhrun.native import philox as pieces
+from mhrun.paths import CONF
+from mhrun.random import Streams, derive_key
+from mhrun.target import Target
+
+MODELS = sorted(CONF.glob("model/*.yaml"))
+# What each model is tried on. A newcomer without an entry gets scalar data.
+DATA = {"default": lambda rng: {"x": rng.normal(0.5, 1.5, 3000).astype(np.float32)}}
+
+
+@pytest.fixture(params=MODELS, ids=lambda path: path.stem)
+def case(request, rng):
+    model = build(yaml.safe_load(request.param.read_text()))
+    data = Dataset.of(DATA.get(request.param.stem, DATA["default"])(rng))
+    draws = Streams(derive_key(0, "start"), 6).at(0)
+    start = model.init(6, draws)
+    theta = start + torch.from_numpy(rng.normal(0, 0.7, start.shape))
+    return model, data, theta
+
+
+def test_shapes(case):
+    model, data, theta = case
+    assert theta.shape == (6, model.dim)
+    assert theta.dtype == torch.float64
+    assert len(model.names) == model.dim
+    index = torch.arange(12).reshape(6, 2)
+    assert model.log_prior(theta).shape == (6,)
+    assert model.log_lik(theta, data.rows(index)).shape == (6, 2)
+    assert model.log_lik(theta, data.rows(index[:1])).shape == (6, 2)
+
+
+def test_a_chain_is_scored_without_its_neighbours(case):
+    model, data, theta = case
+    index = torch.arange(30).reshape(6, 5)
+    together = model.log_lik(theta, data.rows(index))
+    order = torch.tensor([3, 1, 5, 0, 4, 2])
+    assert torch.allclose(model.log_lik(theta[order], data.rows(index[order])), together[order], rtol=1e-12)
+
+
+def test_the_full_sum_is_the_sum(case):
+    model, data, theta = case
+    if not hasattr(model, "full_log_lik"):
+        pytest.skip("offers no faster sum")
+    plain = model.log_lik(theta, data.part(0, data.n)).sum(-1)
+    assert torch.allclose(model.full_log_lik(data.fields)(theta), plain, rtol=1e-10)
+
+
+def test_native_pieces_say_what_the_plain_model_says(case):
+    """Called as plain Python, so that this is the arithmetic itself; float32 per datum."""
+    model, data, theta = case
+    target = Target(model, data)
+    native = target.native(full=True)
+    if native is None:
+        pytest.skip("has no native form")
+    index = torch.arange(40)
+    for here, there in zip(theta[:3], theta[3:], strict=True):
+        a, b = here.numpy(), there.numpy()
+        rows = data.rows(index[None])
+        first, second = (model.log_lik(t[None], rows)[0] for t in (here, there))
+        d = second - first
+        one, two = native.difference(native.args, index.numpy(), 40, a, b)
+        assert one == pytest.approx(float(d.sum()), rel=2e-5, abs=2e-4)
+        assert two == pytest.approx(float(d.square().sum()), rel=2e-5, abs=2e-4)
+        one, two = native.moments(native.args, index.numpy(), 40, a)
+        assert one == pytest.approx(float(first.sum()), rel=1e-5)
+        assert two == pytest.approx(float(first.square().sum()), rel=1e-5)
+        assert native.total(native.args, a) == pytest.approx(
+            float(target.full_log_lik(here[None])), rel=1e-10
+        )
+        out = np.empty(model.dim)
+        point = here.clone().requires_grad_()
+        native.gradient(native.args, index.numpy(), 40, a, out)
+        (grad,) = torch.autograd.grad(model.log_lik(point[None], rows).sum(), point)
+        assert out == pytest.approx(grad.numpy(), rel=1e-4, abs=1e-4)
+        assert native.log_prior(native.args, a) == pytest.approx(float(model.log_prior(here[None])))
+        native.prior_gradient(native.args, a, out)
+        (grad,) = torch.autograd.grad(model.log_prior(point[None]).sum(), point)
+        assert out == pytest.approx(grad.numpy())
+
+
+def test_tied_means_follow_the_paper(rng):
+    model = TiedMeans()
+    theta = torch.from_numpy(rng.normal(0, 1.5, (5, 2)))
+    x = rng.normal(0.5, 2, (5, 7))
+    values = model.log_lik(theta, {"x": torch.from_numpy(x)})
+    expected = [[tied_log_lik(v, *t) for v in row] for t, row in zip(theta.tolist(), x.tolist(), strict=True)]
+    assert values.numpy() == pytest.approx(np.array(expected), rel=1e-12)
+    prior = model.log_prior(theta) - model.log_prior(torch.zeros(1, 2, dtype=torch.float64))
+    assert prior.numpy() == pytest.approx([tied_log_prior(*t) for t in theta.tolist()])
+
+
+def test_tied_means_do_not_see_the_components_exchanged(rng):
+    model = TiedMeans()
+    theta = torch.from_numpy(rng.normal(0, 1, (4, 2)))
+    mirrored = torch.stack([theta.sum(1), -theta[:, 1]], dim=1)
+    rows = {"x": torch.from_numpy(rng.normal(0, 2, (1, 50)))}
+    assert torch.allclose(model.log_lik(theta, rows), model.log_lik(mirrored, rows), rtol=1e-12)
+
+
+@pytest.mark.parametrize("shift", [0.0, 3.0, 11.9])
+def test_compressed_sums_are_exact_as_far_as_they_promise(rng, shift):
+    x = rng.normal(0.5, 1.5, 50_000)
+    nodes, weights = compress(x, 0.25, 20)
+    assert weights.sum() == pytest.approx(len(x), rel=1e-12)
+    s, t = shift / 2, -shift * (0.3 + shift / 2) / 2
+    exact = np.logaddexp(0, s * x + t).sum()
+    assert abs(weights @ np.logaddexp(0, s * nodes + t) - exact) < 1e-11 * len(x)
+
+
+def test_compression_of_a_single_value_and_of_gaps():
+    for x in (np.array([2.5]), np.array([-4.0, 9.0, 9.1])):
+        nodes, weights = compress(x, 0.25, 20)
+        assert weights @ np.sin(nodes) == pytest.approx(np.sin(x).sum(), abs=1e-12)
+        assert len(nodes) <= 3 * 20
+
+
+def test_a_model_from_a_function(rng):
+    def log_lik(theta, batch):
+        return -0.5 * (batch["y"] - theta[0] - theta[1] * batch["x"]) ** 2
+
+    x, y = rng.normal(size=(2, 30))
+    model = FunctionModel(log_lik, [0.0, 0.0], log_prior=lambda theta: -(theta**2).sum(), names=("a", "b"))
+    data = Dataset.of({"x": x, "y": y})
+    theta = torch.from_numpy(rng.normal(size=(3, 2)))
+    index = torch.tensor([[0, 5], [1, 7], [9, 9]])
+    expected = [
+        [-0.5 * (y[i] - a - b * x[i]) ** 2 for i in row]
+        for (a, b), row in zip(theta.tolist(), index.tolist(), strict=True)
+    ]
+    assert model.log_lik(theta, data.rows(index)).numpy() == pytest.approx(np.array(expected))
+    shared = model.log_lik(theta, data.part(0, 30))
+    assert shared.shape == (3, 30)
+    assert model.log_prior(theta).numpy() == pytest.approx(-(theta.numpy() ** 2).sum(1))
+
+
+def test_a_function_that_sums_over_the_data_is_told_so(rng):
+    model = FunctionModel(lambda theta, x: -((x - theta[0]) ** 2).sum(), [0.0], single=True)
+    with pytest.raises(UserError, match="one value per datum"):
+        model.log_lik(torch.zeros(2, 1), {"x": torch.zeros(2, 5)})
+
+
+def test_meaningless_settings_are_refused():
+    with pytest.raises(Refusal, match="positive"):
+        TiedMeans(variance=0)
+    with pytest.raises(UserError, match="one length"):
+        Dataset.of({"x": np.zeros(3), "y": np.zeros(4)})
+    with pytest.raises(UserError, match="at least one row"):
+        Dataset.of(np.zeros(0))
+    with pytest.raises(UserError, match="holds numbers"):
+        Dataset.of(np.array(["a"]))
+    with pytest.raises(Refusal, match="fewer than"):
+        Target(TiedMeans(), type("Many", (), {"n": 2**31})())
+
+
+def test_pieces_are_marked_for_the_compiler():
+    from mhrun.native.compiler import _PIECES
+
+    assert pieces.philox in _PIECES

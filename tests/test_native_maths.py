@@ -1,0 +1,31 @@
+"""The series of `mhrun.native.maths` are as good as they say. Called as plain Python: no compiler."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mhrun.native import maths
+
+
+def test_exponentials_to_a_few_units_in_the_last_place(rng):
+    x = np.concatenate([-rng.exponential(15, 4000), -rng.random(1000), [0.0]])
+    single = np.array([maths.exp_negative_32(np.float32(v)) for v in x])
+    truth = np.exp(x.astype(np.float32).astype(np.float64))
+    normal = x > -86
+    assert np.abs(single[normal] / truth[normal] - 1).max() < 3 * 2.0**-24
+    double = np.array([maths.exp_negative_64(v) for v in x])
+    assert np.abs(double / np.exp(x) - 1).max() < 4 * 2.0**-53
+
+
+def test_far_tails_are_nothing_and_not_garbage():
+    assert 0 <= maths.exp_negative_32(np.float32(-1e30)) < 1e-37
+    assert 0 <= maths.exp_negative_64(-1e300) < 1e-300
+
+
+def test_logarithms(rng):
+    e, d = rng.random((2, 4000)).astype(np.float32)
+    ours = np.array([maths.log_of_ratio_32(a, b) for a, b in zip(e, d, strict=True)])
+    truth = np.log((1 + e.astype(float)) / (1 + d.astype(float)))
+    assert np.abs(ours - truth).max() < 2.0**-22
+    double = np.array([maths.log1p_unit_64(float(v)) for v in e])
+    assert np.abs(double / np.log1p(e.astype(float)) - 1).max() < 6 * 2.0**-53

@@ -1,0 +1,99 @@
+"""Schedules say what they should at each step, and only learn in burn-in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from mhrun.errors import Refusal
+from mhrun.schedules import Plan
+from mhrun.schedules.fixed import Fixed
+from mhrun.schedules.polynomial import Polynomial
+from mhrun.schedules.tuned import Tuned
+
+
+def test_constants_may_differ_between_chains():
+    plan = Plan(
+        {"a": Fixed(step_size=0.5, noise_temperature=0.0), "b": Fixed(temperature=[1.0, 2.0, 4.0])}, 3
+    )
+    controls = plan.controls(plan.start(), 7, 2)
+    assert controls.step_size.tolist() == [[0.5] * 3] * 2
+    assert controls.temperature.tolist() == [[1.0, 2.0, 4.0]] * 2
+    assert controls.noise_temperature.tolist() == [[0.0] * 3] * 2
+
+
+def test_noise_has_the_temperature_of_the_target_unless_told():
+    controls = Plan({"a": Fixed(step_size=1.0, temperature=3.0)}, 2).controls({}, 1, 1)
+    assert controls.noise_temperature.tolist() == [[3.0, 3.0]]
+
+
+def test_the_polynomial_meets_its_ends_and_its_exponent():
+    schedule = Polynomial(start=1e-3, end=1e-5, steps=1000, exponent=0.55)
+    whole = schedule.values({}, 1, 1000)["step_size"][:, 0]
+    assert float(whole[0]) == pytest.approx(1e-3)
+    assert float(whole[-1]) == pytest.approx(1e-5)
+    parts = torch.cat([schedule.values({}, first, 250)["step_size"] for first in (1, 251, 501, 751)])[:, 0]
+    assert torch.equal(parts, whole)
+    # a (b + t)^-0.55: the power -1/0.55 of it is a straight line in t.
+    line = whole.numpy() ** (-1 / 0.55)
+    assert np.abs(np.diff(line, 2)).max() < 1e-6 * line.max()
+
+
+def accept_with(step_size, rng):
+    """A sampler whose acceptance is exp(-step size)."""
+    return torch.from_numpy(rng.random(step_size.shape) < np.exp(-step_size.numpy()))
+
+
+@pytest.mark.parametrize("start", [0.01, 1.0, 30.0])
+def test_tuning_finds_the_acceptance_and_then_holds_still(rng, start):
+    plan = Plan({"s": Tuned(start, 0.30, steps=4000, window=50)}, 16)
+    memory, step = plan.start(), 1
+    while step <= 4000:
+        size = plan.horizon(step)
+        assert size is not None
+        accepted = accept_with(plan.controls(memory, step, size).step_size, rng)
+        for part in torch.split(accepted, 17):  # however the steps are cut
+            memory = plan.learn(memory, step, part)
+            step += len(part)
+    tuned = plan.controls(memory, step, 1).step_size[0]
+    assert np.exp(-tuned.numpy()) == pytest.approx(0.30, abs=0.05)
+    assert plan.horizon(step) is None
+    after = plan.learn(memory, step, torch.ones(500, 16, dtype=torch.bool))
+    assert torch.equal(plan.controls(after, 5000, 1).step_size[0], tuned)
+
+
+def test_chains_are_tuned_each_for_itself(rng):
+    schedule = Tuned(1.0, 0.5, steps=100, window=10)
+    memory = schedule.start(2)
+    accepted = torch.zeros(10, 2, dtype=torch.bool)
+    accepted[:, 1] = True
+    memory = schedule.learn(memory, 1, accepted)
+    low, high = memory["log_step"].tolist()
+    assert low < 0 < high
+
+
+def test_no_burn_in_means_no_tuning():
+    schedule = Tuned(0.7, 0.3, steps=0)
+    assert schedule.horizon(1) is None
+    memory = schedule.learn(schedule.start(1), 1, torch.ones(5, 1, dtype=torch.bool))
+    assert float(memory["log_step"].exp()) == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: Fixed(step_size=-1), "positive"),
+        (lambda: Fixed(temperature=0), "positive"),
+        (lambda: Fixed(noise_temperature=-1), "at least 0"),
+        (lambda: Tuned(-1.0, 0.3, 10), "positive"),
+        (lambda: Tuned(1.0, 1.3, 10), "between 0 and 1"),
+        (lambda: Polynomial(1e-5, 1e-3, 100), "goes down"),
+        (lambda: Polynomial(1e-3, 1e-5, 100, exponent=0), "positive"),
+        (lambda: Plan({"a": Fixed(step_size=1), "b": Fixed(step_size=2)}, 1), "both set step_size"),
+        (lambda: Plan({"a": Fixed(temperature=1)}, 1), "no schedule sets step_size"),
+    ],
+)
+def test_meaningless_settings_are_refused(make, told):
+    with pytest.raises(Refusal, match=told):
+        make()
