@@ -15,8 +15,10 @@ def batch_size(n: int, tau: float) -> int:
     """Return m = n^tau, the minibatch size of MINT (Li & Wong 2017, section 3.2), to the nearest integer.
 
     Raises:
-        Refusal: tau is outside (0, 1].
+        Refusal: tau is outside (0, 1], or there are no data.
     """
+    if n < 1:
+        raise Refusal(f"n = {n} is no number of data; choose n >= 1.")
     if not 0 < tau <= 1:
         raise Refusal(f"tau = {tau:g} must lie in (0, 1]: it sets the minibatch size m = n^tau.")
     return max(1, round(n**tau))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from runs import FEW
@@ -90,7 +91,7 @@ def test_an_output_folder_that_cannot_be_written(tmp_path, capsys):
 
 
 def test_a_disk_without_room(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("shutil.disk_usage", lambda path: (0, 0, 1000))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
     assert run([*SMOKE, f"runtime.outputs={tmp_path}/outputs"]) == 2
     assert "free some space, raise thin" in capsys.readouterr().err
     assert not (tmp_path / "outputs").exists()

@@ -166,7 +166,7 @@ def test_a_trusted_package_of_the_users_is_allowed(tmp_path, monkeypatch):
 
 
 def test_arguments_are_checked_by_name():
-    with pytest.raises(UserError, match="takes no 'variace'.*Did you mean 'variance'"):
+    with pytest.raises(UserError, match=r"takes no 'variace'.*Did you mean 'variance'"):
         build({"_target_": "mhrun.models.tied_means.TiedMeans", "variace": 1}, where="model")
     with pytest.raises(UserError, match="needs m"):
         build({"_target_": "mhrun.pairing.shared.Shared"})

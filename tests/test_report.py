@@ -150,7 +150,7 @@ def test_a_report_made_again_is_the_same(reported):
 
 
 def test_text_from_a_configuration_is_escaped(outputs):
-    folder = compute(outputs, "title=<script>alert(1)</script>")
+    folder = compute(outputs, "title='<script>alert(1)</script>'")
     page = build_report(folder).read_text()
     assert "<script>" not in page
     assert "&lt;script&gt;" in page

@@ -328,7 +328,9 @@ def mode_ratio(run: Run) -> Figure:
         axis.axhline(
             _posterior_ratio(run, temperature(run, method)), color="black", linestyle="--", linewidth=1
         )
+        # The limits are said, not found: a short run may have no draw near a mode, and so no ratio.
         axis.set(xscale="log", xlabel="iterations per chain", title=run.label(method), ylim=(0, 2.5))
+        axis.set_xlim(0.9 * steps[0], 1.1 * steps[-1])
     chains = run.methods[shown[0]]["chains"]
     axes[0][0].set_ylabel(f"ratio of the modes ({chains} chains)")
     axes[0][-1].legend(loc="upper left", bbox_to_anchor=(1, 1))

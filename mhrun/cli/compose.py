@@ -101,21 +101,23 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
         raise UserError(_first_line(error)) from error
 
 
-def sweep_jobs(words: Sequence[str]) -> list[list[str]]:
-    """Return the overrides of each job of a sweep, as Hydra's own sweeper will make them.
+def sweep_jobs(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
+    """Return the overrides of each job of a sweep, as Hydra's own sweeper will make them, and the keys swept.
 
     Raises:
         UserError: words that cannot be read as overrides.
     """
     jobs: list[list[str]] = [[]]
+    swept = []
     for override in _parsed(words):
         if override.is_sweep_override():
             key = override.get_key_element()
             values = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            swept.append(key)
         else:
             values = [override.input_line or ""]
         jobs = [[*job, value] for job in jobs for value in values]
-    return jobs
+    return jobs, swept
 
 
 def _parsed(words: Sequence[str]) -> list[Any]:

@@ -17,7 +17,7 @@ from mhrun.cli.compose import compose_config, register_resolvers, resolved, swee
 from mhrun.cli.running import compute
 from mhrun.errors import Interrupted, UserError
 from mhrun.paths import CONF
-from mhrun.store.files import write_json, write_text
+from mhrun.store.files import read_json, write_json, write_text
 from mhrun.store.folder import RunFolder
 
 DONE, FAILED = "done", "failed"
@@ -28,7 +28,7 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
 
     A job is an ordinary run in its own folder: doing a sweep again does what is missing.
     """
-    jobs = sweep_jobs(words)
+    jobs, swept = sweep_jobs(words)
     if len(jobs) < 2:
         raise UserError("A sweep needs a key with several values, such as lam=0.25,0.35.")
     # Words that Hydra cannot put together stop the sweep before its first job; a job whose settings
@@ -39,7 +39,10 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
     (place / "jobs").mkdir(parents=True, exist_ok=True)
     for old in (place / "jobs").iterdir():
         old.unlink()
-    write_json(place / "sweep.json", {"experiment": name, "overrides": list(words), "jobs": len(jobs)})
+    write_json(
+        place / "sweep.json",
+        {"experiment": name, "overrides": list(words), "swept": swept, "jobs": len(jobs)},
+    )
 
     extra = [f"--config-dir={folder.resolve()}" for folder in folders[:1]]
     sys.argv = ["mhrun", "--multirun", *extra, *words, f"hydra.sweep.dir={place}"]
@@ -87,8 +90,9 @@ def _checked(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> tuple[st
 def _job(config: DictConfig) -> dict[str, Any]:
     """Do one job of a sweep. Never raises but when the user stops: what happened is in a file of the sweep."""
     own = HydraConfig.get()
-    number, overrides = own.job.num, [w for w in own.overrides.task if not w.startswith("experiment=")]
     place = Path(own.sweep.dir) / "jobs"
+    swept = (read_json(place.parent / "sweep.json") or {})["swept"]
+    number, overrides = own.job.num, [w for w in own.overrides.task if w.partition("=")[0] in swept]
     log = place / f"{number:04d}.log"
     result: dict[str, Any] = {"number": number, "overrides": overrides, "status": FAILED, "log": str(log)}
     print(f"[{number}] {' '.join(overrides)}", file=sys.stderr, flush=True)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mhrun.engine.drivers import choose
+from mhrun.engine.drivers import WISHES, choose
 from mhrun.engine.method import Method
-from mhrun.errors import Interrupted
+from mhrun.errors import Interrupted, Refusal
 from mhrun.schedules.plan import Memory
 from mhrun.store.blocks import Checkpoint, TraceWriter, done
 from mhrun.store.files import read_json, write_json
@@ -57,12 +58,30 @@ class Silent:
         """Ignore it."""
 
 
-class Settings(NamedTuple):
-    """How to run, which changes no number."""
+@dataclass(frozen=True)
+class Settings:
+    """How to run.
+
+    Args:
+        native: compiled loops: auto (where they pay), on or off.
+        threads: of compiled loops; None for all cores.
+        block_seconds: how often what was computed is written down.
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
 
     native: str = "auto"
     threads: int | None = None
     block_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.native not in WISHES:
+            raise Refusal(f"native = '{self.native}' is unknown; choose {', '.join(WISHES)}.")
+        if self.threads is not None and (not isinstance(self.threads, int) or self.threads < 1):
+            raise Refusal(f"runtime.threads = {self.threads!r} must be a whole number, at least 1, or null.")
+        if not isinstance(self.block_seconds, int | float) or self.block_seconds < 0:
+            raise Refusal(f"runtime.block_seconds = {self.block_seconds!r} must be a number, at least 0.")
 
 
 def run_method(

@@ -15,6 +15,7 @@ from mhrun.random import Streams
 from mhrun.types import INFO_DTYPES, Controls, Fused, Record, State
 
 NATIVE, PLAIN = "native", "plain"
+WISHES = ("auto", "on", "off")
 
 
 class Driver(Protocol):
@@ -33,17 +34,15 @@ def choose(method: Method, wish: str, begun_with: str | None, threads: int | Non
 
     Args:
         method: what is run.
-        wish: ``auto`` (compile where it pays), ``on`` (compile or refuse) or ``off``.
+        wish: one of `WISHES`: compile where it pays, compile or refuse, never compile.
         begun_with: the driver that an interrupted run began with, which it must go on with: the two
             follow the same law with the same random numbers, but round differently.
         threads: for compiled loops; None for all cores this process may use.
 
     Raises:
-        Refusal: an unknown wish, or a compiled loop is wished for where there is none.
+        Refusal: a compiled loop is wished for where there is none.
         UserError: the run began with a compiled loop that cannot be had now.
     """
-    if wish not in ("auto", "on", "off"):
-        raise Refusal(f"native = '{wish}' is unknown; choose auto, on or off.")
     if begun_with == PLAIN or (begun_with is None and wish == "off"):
         return Plain(method)
     if begun_with is None and wish == "auto" and not method.compiling_pays():

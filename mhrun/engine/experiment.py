@@ -38,7 +38,8 @@ def run_experiment(config: Mapping[str, Any], watcher: Watcher) -> RunFolder:
     if folder.is_complete() and not runtime["force"]:
         folder.point_latest()
         return folder
-    torch.set_num_threads(runtime["threads"] or usable_cores())
+    settings = Settings(config["native"], runtime["threads"], runtime["block_seconds"])
+    torch.set_num_threads(settings.threads or usable_cores())
     methods = methods_of(config)
     check_space(methods, folder.path)
     folder.create(config)
@@ -48,7 +49,7 @@ def run_experiment(config: Mapping[str, Any], watcher: Watcher) -> RunFolder:
             (folder.path / "summary.json").unlink(missing_ok=True)
         if not folder.is_complete():  # while we waited, the other process may have done it
             with _logged(folder), _asked_to_stop() as stop:
-                _run(config, folder, methods, watcher, stop)
+                _run(config, folder, methods, settings, watcher, stop)
         folder.point_latest()
     return folder
 
@@ -57,10 +58,10 @@ def _run(
     config: Mapping[str, Any],
     folder: RunFolder,
     methods: list[Method],
+    settings: Settings,
     watcher: Watcher,
     stop: Callable[[], bool],
 ) -> None:
-    runtime = config["runtime"]
     begun = folder.summary() or {}
     summary: dict[str, Any] = {
         "experiment": config["experiment"],
@@ -82,7 +83,6 @@ def _run(
     if len(summary["sources"]) > 1:
         log.warning("this run was begun with another state of the code: %s", ", ".join(summary["sources"]))
     folder.write_summary(summary)
-    settings = Settings(config["native"], runtime["threads"], float(runtime["block_seconds"]))
     try:
         for method in methods:
             attributes = {"experiment": config["experiment"], "method": method.name, "digest": folder.digest}

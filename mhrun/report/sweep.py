@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def build_sweep_report(place: Path) -> Path:
     """Write the sweep's table and figure and return its page."""
     jobs = jobs_of(place)
     frame = sweep_table(jobs)
-    write_table(frame.set_index(frame.columns[0]) if len(frame) else frame, place / "sweep")
+    write_table(frame.set_index(frame.columns[0]), place / "sweep")
     keys = [str(c) for c in frame.columns[: list(frame.columns).index("method")]]
     with style():
         figure = sweep_figure(frame, keys)
@@ -64,18 +65,12 @@ def sweep_table(jobs: list[dict[str, Any]]) -> pd.DataFrame:
         summary, config = folder.summary(), folder.config()
         if summary is None:
             continue
-        swept = dict(_pair(word) for word in job["overrides"] if "=" in word)
+        swept = dict(_pair(word) for word in job["overrides"])
         wanted = (config.get("report") or {}).get("sweep") or ["accept_rate"]
         for name, method in summary["methods"].items():
             metrics = {key: _metric(summary, name, key) for key in wanted}
             rows.append(swept | {"method": method["label"]} | metrics | {"run": folder.digest})
-    frame = pd.DataFrame(rows)
-    # What all jobs share was not swept.
-    if len(frame):
-        keys = list(frame.columns[: list(frame.columns).index("method")])
-        same = [key for key in keys if len(frame[key].unique()) == 1 and len(jobs) > 1]
-        frame = frame.drop(columns=same if len(same) < len(keys) else [])
-    return frame
+    return pd.DataFrame(rows)
 
 
 def sweep_figure(frame: pd.DataFrame, keys: list[str]) -> Figure:
@@ -89,8 +84,8 @@ def sweep_figure(frame: pd.DataFrame, keys: list[str]) -> Figure:
     others = frame[keys[1:]].apply(lambda row: ", ".join(f"{k} = {v}" for k, v in row.items()), axis=1)
     others = others if len(keys) > 1 else pd.Series([""] * len(frame), index=frame.index)
     for axis, metric in zip(axes.flat, metrics, strict=False):
-        for colour, method in zip(COLOURS, frame["method"].unique(), strict=False):
-            for line, other in zip(_LINES, others.unique(), strict=False):
+        for colour, method in zip(cycle(COLOURS), frame["method"].unique(), strict=False):
+            for line, other in zip(cycle(_LINES), others.unique(), strict=False):
                 part = frame[(frame["method"] == method) & (others == other)]
                 value = part[metric].map(_number).to_numpy(dtype=float)
                 if np.isfinite(value).any():

@@ -54,11 +54,17 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the content of a JSON file, or None when it is not there or not whole."""
+    """Return the content of a JSON file, or None when it is not there or not whole.
+
+    Raises:
+        UserError: it is there and cannot be read.
+    """
     try:
         value = json.loads(path.read_text())
-    except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
+    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, UnicodeDecodeError):
         return None
+    except OSError as error:
+        raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from error
     return value if isinstance(value, dict) else None
 
 
