@@ -1,26 +1,39 @@
 """From configuration to objects, for trusted names only.
 
 A node with the key ``_target_`` names a class or function and its other keys are the arguments, as in
-Hydra. Only what is *defined in* a trusted package can be named: this one, and those the user lists
-under ``runtime.trust``. A name that merely passes through a trusted module (``mhrun.paths.os``) is refused.
+Hydra. Only what is *defined in* a trusted package can be named: this one, and those that the user
+names with ``--trust`` or in the environment (``MHRUN_TRUST``). A configuration cannot trust for the user: it
+may have come from someone else. A name that merely passes through a trusted module (``mhrun.paths.os``)
+is refused.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping, Sequence
-from typing import Any
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from mhrun.errors import UserError, nearest
 
+T = TypeVar("T")
 
-def build(node: Any, trusted: Sequence[str] = (), where: str = "") -> Any:
+TRUST = "MHRUN_TRUST"
+"""The environment variable that names the user's trusted packages, with commas between them."""
+
+
+def trusted() -> tuple[str, ...]:
+    """Return the packages whose classes and functions a configuration may name."""
+    named = (name.strip() for name in os.environ.get(TRUST, "").split(","))
+    return ("mhrun", *(name for name in named if name))
+
+
+def build(node: Any, where: str = "") -> Any:
     """Return `node` with every ``_target_`` in it called, innermost first.
 
     Args:
         node: plain dictionaries, lists and values.
-        trusted: packages allowed besides this one.
         where: the path of the node, for messages.
 
     Raises:
@@ -28,28 +41,28 @@ def build(node: Any, trusted: Sequence[str] = (), where: str = "") -> Any:
     """
     if isinstance(node, Mapping):
         inner = {
-            str(key): build(value, trusted, f"{where}.{key}".lstrip("."))
+            str(key): build(value, f"{where}.{key}".lstrip("."))
             for key, value in node.items()
             if key != "_target_"
         }
-        return _call(str(node["_target_"]), inner, trusted, where) if "_target_" in node else inner
+        return _call(str(node["_target_"]), inner, where) if "_target_" in node else inner
     if isinstance(node, list | tuple):
-        return [build(value, trusted, f"{where}[{i}]") for i, value in enumerate(node)]
+        return [build(value, f"{where}[{i}]") for i, value in enumerate(node)]
     return node
 
 
-def trusted_object(name: str, trusted: Sequence[str] = (), where: str = "") -> Any:
+def trusted_object(name: str, where: str = "") -> Any:
     """Return the class or function called `name`, defined in a trusted package.
 
     Raises:
         UserError: it is not there, or not trusted.
     """
-    allowed = ("mhrun", *trusted)
+    allowed = trusted()
     at = f"{where}: " if where else ""
     if not _within(name, allowed):
         raise UserError(
             f"{at}'{name}' is not in a trusted package ({', '.join(allowed)}); "
-            "if you trust it, add its package: 'runtime.trust=[name]'."
+            "if you trust it, say so: --trust PACKAGE."
         )
     module_name, _, attribute = name.rpartition(".")
     try:
@@ -69,8 +82,16 @@ def _within(name: str, packages: Sequence[str]) -> bool:
     return any(name.startswith(f"{package}.") for package in packages)
 
 
-def _call(name: str, arguments: dict[str, Any], trusted: Sequence[str], where: str) -> Any:
-    function = trusted_object(name, trusted, where)
+def _call(name: str, arguments: dict[str, Any], where: str) -> Any:
+    return call(trusted_object(name, where), arguments, name, where)
+
+
+def call(function: Callable[..., T], arguments: Mapping[str, Any], name: str, where: str = "") -> T:
+    """Return ``function(**arguments)``, after a look at whether it takes them.
+
+    Raises:
+        UserError: it does not take one of them, or needs another.
+    """
     parameters = inspect.signature(function).parameters
     at = f"{where}: " if where else ""
     for key in arguments:

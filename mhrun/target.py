@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from mhrun.build import build
+from mhrun.build import build, call
 from mhrun.data import Dataset
 from mhrun.errors import Refusal, UserError
 from mhrun.native import NativeModel, available
@@ -181,15 +181,15 @@ def target_of(config: Mapping[str, Any]) -> Target:
     Raises:
         UserError: parts that are unknown or settings that have no meaning.
     """
-    trusted = config["runtime"].get("trust") or ()
     device = str(config["device"])
     if device != "cpu" and not (device.split(":")[0] == "cuda" and torch.cuda.is_available()):
         raise UserError(
             f"device = '{device}' is not here; choose cpu{' or cuda' * torch.cuda.is_available()}."
         )
-    model = build(config["model"], trusted, "model")
-    source = build(config["data"], trusted, "data")
-    return Target(model, source, device=device, **config["target"])
+    model = build(config["model"], "model")
+    source = build(config["data"], "data")
+    settings = {"model": model, "data": source, "device": device} | dict(config["target"])
+    return call(Target, settings, "the target", "target")
 
 
 def _moments(values: Tensor) -> tuple[Tensor, Tensor]:

@@ -68,11 +68,16 @@ def mistakes(outputs, *extra):
         ([*SMOKE, "model._target_=os.system"], "not in a trusted package"),
         (["experiment=gmm_tied_means", "scale=quik"], "There is no scale 'quik'; choose smoke, quick, paper"),
         (["-m", *SMOKE, "lam=0.2"], "A sweep needs a key with several values"),
+        ([*SMOKE, "+target.tempr=posterior"], "takes no 'tempr'. Did you mean 'temper'?"),
+        ([*SMOKE, "runtime.threads=0"], "runtime.threads = 0 must be a whole number"),
+        ([*SMOKE, "runtime.block_seconds=often"], "runtime.block_seconds = 'often' must be a number"),
+        (["list", "gmm_tied_mean"], "There is no experiment 'gmm_tied_mean'. Did you mean 'gmm_tied_means'?"),
+        (["list", "--all"], "There is no option '--all'"),
         (["report", "nothing"], "no run of 'nothing'"),
         (["report"], "There is no run in outputs yet"),
-        (["report", "--all"], "means nothing here"),
+        (["report", "--all"], "There is no option '--all'"),
         (["fetch", "mnst"], "Did you mean 'mnist'?"),
-        (["fetch", "--force"], "means nothing here"),
+        (["fetch", "--force"], "There is no option '--force'"),
     ],
 )
 def test_mistakes_get_one_line_and_leave_nothing(words, told, tmp_path, capsys):
@@ -167,6 +172,45 @@ def test_a_broken_report_function_is_told(capsys):
     words = [*SMOKE, *FEW, "report.metrics=mint.figure1.metric"]
     assert run(words) == 2
     assert "there is no 'mint.figure1.metric'" in capsys.readouterr().err
+
+
+MODEL = """
+import torch
+
+class Location:
+    dim, names = 1, ("mu",)
+    def init(self, chains, draws):
+        return torch.zeros(chains, 1, dtype=torch.float64)
+    def log_prior(self, theta):
+        return -0.5 * theta[:, 0] ** 2 / 100
+    def log_lik(self, theta, rows):
+        return -torch.log1p((rows["x"] - theta) ** 2)
+"""
+
+
+def test_a_model_of_ones_own(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("MHRUN_TRUST", "")  # put back afterwards
+    for name, text in {
+        "cauchy.py": MODEL,
+        "model/cauchy.yaml": "_target_: cauchy.Location\n",
+        "experiment/mine.yaml": "# @package _global_\n"
+        "defaults: [/data: mixture, /model: cauchy, /method@methods.mint: mint]\n"
+        "temperature: 10.0\nm: 50\nchains: 2\nsteps: 60\nwarmup: 50\n"
+        "data: {n: 500, means: [0.0, 1.0], variance: 2.0}\n",
+    }.items():
+        (tmp_path / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "mine" / name).write_text(text)
+    words = ["--config-dir", "mine", "experiment=mine"]
+    assert run(words) == 2
+    assert "if you trust it, say so: --trust PACKAGE" in capsys.readouterr().err
+    assert not (tmp_path / "outputs").exists()
+    assert run([*words, "--trust=cauchy"]) == 0
+    assert "outputs/mine/" in capsys.readouterr().out
+    assert run(["-m", *words, "m=20,50", "--trust", "cauchy"]) == 0
+    assert run(["list", "--config-dir", "mine", "mine"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("quick complete") == 2
+    assert "gmm_tied_means" not in out
 
 
 def test_a_folder_of_ones_own_configurations(tmp_path, capsys):

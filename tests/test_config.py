@@ -162,7 +162,8 @@ def test_a_trusted_package_of_the_users_is_allowed(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UserError, match="trusted"):
         build({"_target_": "mymodels.Mine"})
-    assert build({"_target_": "mymodels.Mine", "a": 3}, trusted=["mymodels"]).a == 3
+    monkeypatch.setenv("MHRUN_TRUST", "other, mymodels")
+    assert build({"_target_": "mymodels.Mine", "a": 3}).a == 3
 
 
 def test_arguments_are_checked_by_name():

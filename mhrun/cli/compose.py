@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mhrun import units
+from mhrun.cli.places import experiments
 from mhrun.errors import UserError, nearest
 from mhrun.paths import CONF
 
@@ -54,12 +55,6 @@ def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*values)
 
     return checked
-
-
-def experiments(folders: Sequence[Path] = ()) -> dict[str, Path]:
-    """Return the experiments there are: name -> file."""
-    places = [CONF, *folders]
-    return {p.stem: p for place in places for p in sorted((place / "experiment").glob("*.yaml"))}
 
 
 def compose_config(words: Sequence[str], folders: Sequence[Path] = ()) -> dict[str, Any]:
@@ -128,16 +123,17 @@ def _parsed(words: Sequence[str]) -> list[Any]:
         raise UserError(f"'{bad}' cannot be read as an override: write KEY=VALUE (mhrun --help).") from error
 
 
+def search_path(folders: Sequence[Path]) -> list[str]:
+    """Return the override that lets Hydra find what is in the user's folders."""
+    places = ",".join(f"'file://{folder.resolve()}'" for folder in folders)
+    return [f"hydra.searchpath=[{places}]"] if folders else []
+
+
 def _composed(words: Sequence[str], folders: Sequence[Path]) -> DictConfig:
     _parsed(words)
-    extra = (
-        [f"hydra.searchpath=[{','.join(f'file://{folder.resolve()}' for folder in folders)}]"]
-        if folders
-        else []
-    )
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), **version_base()):
-        return compose("config", overrides=[*words, *extra], return_hydra_config=True)
+        return compose("config", overrides=[*words, *search_path(folders)], return_hydra_config=True)
 
 
 def _cause(error: BaseException) -> UserError | None:

@@ -25,6 +25,9 @@ Examples:
 
 The same settings find the same run again: done is done, and what was interrupted (Ctrl-C, a kill, a
 power cut) goes on from where it was. Options:
-  -m, --multirun     a sweep            --config-dir DIR   a folder of your own configurations
-  --cfg job          show, do not run   --version          --help
+  -m, --multirun     a sweep
+  --cfg job          show the settings, do not run
+  --config-dir DIR   a folder of your own: YAML files as in conf/, and the Python files they name
+  --trust PACKAGE    let configurations name classes of this package or file of yours
+  --version, --help
 """

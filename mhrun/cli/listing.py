@@ -7,28 +7,37 @@ from pathlib import Path
 
 import yaml
 
-from mhrun.cli.places import outputs_of
-from mhrun.paths import CONF
+from mhrun.cli.places import experiments, outputs_of
+from mhrun.errors import UserError, nearest
 from mhrun.store.folder import RunFolder, runs
 
 
-def show_list(words: Sequence[str]) -> int:
-    """Print the list; ``runtime.outputs=FOLDER`` says where runs are looked for."""
-    outputs, rest = outputs_of(words)
-    del rest
-    for path in sorted((CONF / "experiment").glob("*.yaml")):
-        head = yaml.safe_load(path.read_text())
-        print(path.stem)
+def show_list(words: Sequence[str], folders: Sequence[Path]) -> int:
+    """Print the list; ``runtime.outputs=FOLDER`` says where runs are looked for.
+
+    Raises:
+        UserError: a word that means nothing here.
+    """
+    outputs, names = outputs_of(words)
+    there = experiments(folders)
+    for name in names:
+        if name not in there:
+            raise UserError(f"There is no experiment '{name}'.{nearest(name, there)}")
+    for name, path in there.items():
+        if names and name not in names:
+            continue
+        head = yaml.safe_load(path.read_text()) or {}
+        print(name)
         print(f"    {head.get('title', '')}")
         if head.get("reproduces"):
             print(f"    reproduces {head['reproduces']}")
-        found = runs(outputs, path.stem)
+        found = runs(outputs, name)
         for folder in found:
             print(f"    {_line(folder)}")
         if not found:
-            print(f"    not run yet: mhrun experiment={path.stem}")
-    others = {p.parent.parent.name for p in outputs.glob("*/*/config.yaml") if not p.parent.is_symlink()}
-    for name in sorted(others - {p.stem for p in (CONF / "experiment").glob("*.yaml")}):
+            print(f"    not run yet: mhrun experiment={name}")
+    others = {folder.experiment for folder in runs(outputs)} - set(there)
+    for name in sorted(others if not names else ()):
         print(name)
         for folder in runs(outputs, name):
             print(f"    {_line(folder)}")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from mhrun.build import TRUST
 from mhrun.errors import Interrupted, UserError, nearest
 
 COMMANDS = ("list", "report", "fetch", "help")
@@ -17,7 +18,8 @@ OK, FAILED, MISTAKE, STOPPED = 0, 1, 2, 130
 class Words(NamedTuple):
     """A command line, taken apart."""
 
-    overrides: list[str]
+    command: str  # one of COMMANDS, or run
+    rest: list[str]  # overrides, or the command's own words
     folders: list[Path]
     multirun: bool
     show: bool
@@ -57,75 +59,82 @@ def _dispatch(arguments: list[str]) -> int:
 
         print(f"mhrun {__version__}")
         return OK
-    command, rest = arguments[0], arguments[1:]
-    if command == "list":
+    words = taken_apart(arguments)
+    if words.command == "list":
         from mhrun.cli.listing import show_list
 
-        return show_list(rest)
-    if command == "report":
+        return show_list(words.rest, words.folders)
+    if words.command == "report":
         from mhrun.cli.reporting import make_reports
 
-        return make_reports(rest)
-    if command == "fetch":
+        return make_reports(words.rest)
+    if words.command == "fetch":
         from mhrun.cli.fetching import fetch
 
-        return fetch(rest)
-    words = taken_apart(arguments)
+        return fetch(words.rest)
     if words.show:
         import yaml
 
         from mhrun.cli.compose import compose_config
 
-        print(yaml.safe_dump(compose_config(words.overrides, words.folders), sort_keys=False), end="")
+        print(yaml.safe_dump(compose_config(words.rest, words.folders), sort_keys=False), end="")
         return OK
     if words.multirun:
         from mhrun.cli.sweep import sweep
 
-        return sweep(words.overrides, words.folders)
+        return sweep(words.rest, words.folders)
     from mhrun.cli.running import run_once
 
-    return run_once(words.overrides, words.folders)
+    return run_once(words.rest, words.folders)
 
 
 def taken_apart(arguments: Sequence[str]) -> Words:
-    """Return overrides and options of a run's command line.
+    """Return a command line taken apart, after doing what --config-dir and --trust ask of this process.
 
     Raises:
         UserError: an option or a command that does not exist.
     """
-    overrides: list[str] = []
+    waiting = list(arguments)
+    command = waiting.pop(0) if waiting[0] in COMMANDS else "run"
+    rest: list[str] = []
     folders: list[Path] = []
+    trust: list[str] = []
     multirun = show = False
-    rest = list(arguments)
-    while rest:
-        word = rest.pop(0)
-        if word in ("-m", "--multirun"):
-            multirun = True
-        elif word in ("--config-dir", "-cd", "--cfg", "-c"):
-            if not rest:
+    while waiting:
+        word, _, value = (
+            waiting.pop(0).partition("=") if waiting[0].startswith("-") else (waiting.pop(0), "", "")
+        )
+        if word in ("--config-dir", "-cd", "--trust", "--cfg", "-c"):
+            if not value and not waiting:
                 raise UserError(f"{word} needs a value.")
-            value = rest.pop(0)
-            if word in ("--cfg", "-c"):
-                if value != "job":
-                    raise UserError(f"--cfg {value} is unknown; say --cfg job.")
-                show = True
-            else:
+            value = value or waiting.pop(0)
+            if word == "--trust":
+                trust += value.split(",")
+            elif word in ("--config-dir", "-cd"):
                 folders.append(Path(value))
-        elif word.startswith("--config-dir="):
-            folders.append(Path(word.partition("=")[2]))
+            elif value != "job":
+                raise UserError(f"--cfg {value} is unknown; say --cfg job.")
+            else:
+                show = True
+        elif word in ("-m", "--multirun") and command == "run":
+            multirun = True
         elif word.startswith("-"):
             raise UserError(f"There is no option '{word}' (mhrun --help shows what there is).")
-        elif "=" not in word and not word.startswith("~"):
+        elif command == "run" and "=" not in word and not word.startswith("~"):
             known = nearest(word, COMMANDS)
             raise UserError(
                 f"'{word}' is no command and no KEY=VALUE.{known} mhrun --help shows what there is."
             )
         else:
-            overrides.append(word)
+            rest.append(word)
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"--config-dir {folder}: there is no such folder.")
-    return Words(overrides, folders, multirun, show)
+    # A folder of the user's own holds classes beside their YAML; last on the path, it can hide no library.
+    sys.path += [str(folder.resolve()) for folder in folders]
+    if trust:  # in the environment, so that the jobs of a sweep have it wherever they run
+        os.environ[TRUST] = ",".join([*filter(None, [os.environ.get(TRUST)]), *trust])
+    return Words(command, rest, folders, multirun, show)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,12 @@ from mhrun.errors import UserError
 from mhrun.paths import CONF
 
 
+def experiments(folders: Sequence[Path] = ()) -> dict[str, Path]:
+    """Return the experiments there are: name -> file."""
+    places = [CONF, *folders]
+    return {p.stem: p for place in places for p in sorted((place / "experiment").glob("*.yaml"))}
+
+
 def outputs_of(words: Sequence[str]) -> tuple[Path, list[str]]:
     """Return where runs are kept, and the other words.
 

@@ -13,7 +13,14 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from mhrun.cli.compose import compose_config, register_resolvers, resolved, sweep_jobs, version_base
+from mhrun.cli.compose import (
+    compose_config,
+    register_resolvers,
+    resolved,
+    search_path,
+    sweep_jobs,
+    version_base,
+)
 from mhrun.cli.running import compute
 from mhrun.errors import Interrupted, UserError
 from mhrun.paths import CONF
@@ -44,8 +51,7 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
         {"experiment": name, "overrides": list(words), "swept": swept, "jobs": len(jobs)},
     )
 
-    extra = [f"--config-dir={folder.resolve()}" for folder in folders[:1]]
-    sys.argv = ["mhrun", "--multirun", *extra, *words, f"hydra.sweep.dir={place}"]
+    sys.argv = ["mhrun", "--multirun", *words, *search_path(folders), f"hydra.sweep.dir={place}"]
     register_resolvers()
     hydra.main(config_path=str(CONF), config_name="config", **version_base())(_job)()
 

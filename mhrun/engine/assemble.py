@@ -27,7 +27,6 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
     Raises:
         UserError: parts that are unknown or do not go together, or settings that have no meaning.
     """
-    trusted = config["runtime"].get("trust") or ()
     if config["dtype"] not in _DTYPES:
         raise Refusal(f"dtype = '{config['dtype']}' is unknown; choose float64 or float32.")
     target = target_of(config)
@@ -42,9 +41,9 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
         try:
             method = Method(
                 name=name,
-                kernel=build(node["kernel"], trusted, f"{where}.kernel"),
+                kernel=build(node["kernel"], f"{where}.kernel"),
                 target=target,
-                plan=Plan(build(node["schedules"], trusted, f"{where}.schedules"), chains),
+                plan=Plan(build(node["schedules"], f"{where}.schedules"), chains),
                 shape=Shape(chains, target.model.names, warmup, steps, thin),
                 seed=_whole("seed", config["seed"]),
                 dtype=_DTYPES[config["dtype"]],

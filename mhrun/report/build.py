@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from mhrun.build import trusted_object
+from mhrun.build import trusted, trusted_object
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
 from mhrun.paths import experiment_module
@@ -38,27 +38,23 @@ def build_report(folder: RunFolder) -> Path:
         raise UserError(f"{folder.path} is not complete; run the same command again to finish it.")
     run = Run(folder)
     spec = run.config.get("report") or {}
-    trusted = run.config["runtime"].get("trust") or ()
     place = folder.path / ".report.partial"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
 
-    found = run.once(_function(spec["metrics"], trusted)) if spec.get("metrics") else {}
+    found = run.once(_function(spec["metrics"])) if spec.get("metrics") else {}
     judged = judge_all(run.config, found)
     tables = [
         _table("methods", methods_table, run, place),
         _table("claims", lambda _: claims_table(judged), run, place),
     ]
     tables[1] = tables[1]._replace(caption="The paper's claims beside ours.")
-    tables += [
-        _table(name, _function(path, trusted), run, place)
-        for name, path in (spec.get("tables") or {}).items()
-    ]
+    tables += [_table(name, _function(path), run, place) for name, path in (spec.get("tables") or {}).items()]
     figures = []
     with style():
         for name, path in (spec.get("figures") or {}).items():
-            figures.append(_figure(name, _function(path, trusted), run, place))
-    notes = run.once(_function(spec["notes"], trusted)) if spec.get("notes") else []
+            figures.append(_figure(name, _function(path), run, place))
+    notes = run.once(_function(spec["notes"])) if spec.get("notes") else []
     write_page(place / "index.html", run, paper_of(run.config), judged, tables, figures, notes)
 
     # The old report goes when the new one is whole.
@@ -112,11 +108,11 @@ def claims_table(judged: list[Judged]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def _function(path: str, trusted: Any) -> Callable[[Run], Any]:
+def _function(path: str) -> Callable[[Run], Any]:
     """Return a report function: ``mint.figure1.density`` is in experiments/, anything else a trusted name."""
     module, _, name = path.rpartition(".")
-    if module.split(".")[0] in {"mhrun", *trusted}:
-        found: Callable[[Run], Any] = trusted_object(path, trusted, "report")
+    if module.split(".")[0] in trusted():
+        found: Callable[[Run], Any] = trusted_object(path, "report")
         return found
     try:
         return getattr(experiment_module(module), name)
