@@ -73,7 +73,7 @@ def against_jax(rounds: int, chain_steps: int, console: Console) -> list[dict[st
     for cores in sorted({1, min(2, len(os.sched_getaffinity(0)))}):
         contenders = {
             "ours": (Contender(sys.executable, "ours.py", cores, N, "on", "memory"), 1.0),
-            "ours, plain torch": (Contender(sys.executable, "ours.py", cores, N, "off", "memory"), 0.1),
+            "ours, plain torch": (Contender(sys.executable, "ours.py", cores, N, "off", "memory"), 0.02),
             "JAX": (Contender(PEER, "jax_mint.py", cores, N), 1.0),
         }
         clock = "cpu" if cores == 1 else "wall"
@@ -187,9 +187,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=7, help="pieces of work per contender (default 7)")
+    parser.add_argument("--rounds", type=int, default=5, help="pieces of work per contender (default 5)")
     parser.add_argument(
-        "--chain-steps", type=int, default=200_000, help="size of a piece of work (default 200,000)"
+        "--chain-steps", type=int, default=400_000, help="size of a piece of work (default 400,000)"
     )
     parser.add_argument(
         "--largest", type=int, default=10**8, help="largest n (default 10^8: a file of 400 MB)"
