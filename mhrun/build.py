@@ -89,14 +89,18 @@ def _call(name: str, arguments: dict[str, Any], where: str) -> Any:
 def call(function: Callable[..., T], arguments: Mapping[str, Any], name: str, where: str = "") -> T:
     """Return ``function(**arguments)``, after a look at whether it takes them.
 
+    Where it is annotated with int, float, bool or str, the value must be one; 1e3 is a whole number.
+
     Raises:
-        UserError: it does not take one of them, or needs another.
+        UserError: it does not take one of them, needs another, or cannot work with them.
     """
     parameters = inspect.signature(function).parameters
     at = f"{where}: " if where else ""
-    for key in arguments:
+    checked = {}
+    for key, value in arguments.items():
         if key not in parameters:
             raise UserError(f"{at}{name} takes no '{key}'.{nearest(key, parameters)}")
+        checked[key] = _as(parameters[key].annotation, value, f"{at}{key}")
     missing = [
         key
         for key, parameter in parameters.items()
@@ -106,4 +110,26 @@ def call(function: Callable[..., T], arguments: Mapping[str, Any], name: str, wh
     ]
     if missing:
         raise UserError(f"{at}{name} needs {', '.join(missing)}.")
-    return function(**arguments)
+    try:
+        return function(**checked)
+    except (TypeError, ValueError, IndexError) as error:
+        raise UserError(f"{at}{name} cannot be made of these settings: {error}") from error
+
+
+def _as(annotation: Any, value: Any, what: str) -> Any:
+    """Return a value as the annotation has it; an annotation that is not a plain one asks for nothing."""
+    kind = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    kind, _, optional = kind.partition(" | ")
+    if (optional and optional != "None") or (value is None and optional):
+        return value
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind == "int":
+        if not number or value != value or abs(value) == float("inf") or value != int(value):
+            raise UserError(f"{what} = {value!r} must be a whole number.")
+        return int(value)
+    kinds = {"float": (number, "a number"), "bool": (isinstance(value, bool), "true or false")}
+    kinds["str"] = (isinstance(value, str), "a word")
+    fits, should = kinds.get(kind, (True, ""))
+    if not fits:
+        raise UserError(f"{what} = {value!r} must be {should}.")
+    return value

@@ -18,7 +18,9 @@ class Refusal(UserError):
 
 
 class Interrupted(Exception):
-    """The user asked to stop. Everything computed is on disk; the same command goes on from there."""
+    """The user asked to stop. Everything computed is on disk, and `command` goes on from there."""
+
+    command = "the same command"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -33,8 +33,11 @@ SMALL = 1024
 _PREFETCH = 1 << 17  # numbers made at once: fewer, larger calls
 
 
+USES = 16
+
+
 class Purpose(IntEnum):
-    """What a random number is for; each has a stream of its own."""
+    """What a random number is for; each has streams of its own, one for each `use` below `USES`."""
 
     INIT = 0
     PROPOSAL = 1
@@ -75,21 +78,24 @@ class Streams:
         self.device = torch.device(device)
         self.compiled = compiled
 
-    def words(self, purpose: Purpose, first_step: int, steps: int, blocks: int) -> Tensor:
+    def words(
+        self, purpose: Purpose, first_step: int, steps: int, blocks: int, use: int = 0, first_block: int = 0
+    ) -> Tensor:
         """Return 32-bit words held in int64, (steps, C, blocks, 4)."""
         step = torch.arange(first_step, first_step + steps, device=self.device)[:, None, None]
         chain = torch.arange(self.first_chain, self.first_chain + self.chains, device=self.device)[:, None]
-        block = torch.arange(blocks, device=self.device)
-        high = ((step >> 32) & 0xFFFFFF) | (int(purpose) << 24)
+        block = torch.arange(first_block, first_block + blocks, device=self.device)
+        high = ((step >> 32) & 0xFFFFF) | (use << 20) | (int(purpose) << 24)
         return torch.stack(torch.broadcast_tensors(*philox(block, step & LOW, high, chain, self.key)), -1)
 
-    def compiled_indices(self, first_step: int, steps: int, n: int, m: int, replacement: bool) -> Tensor:
+    def compiled_indices(
+        self, first_step: int, steps: int, n: int, m: int, replacement: bool, use: int = 0, start: int = 0
+    ) -> Tensor:
         """Return minibatches from the compiled generator, (steps, C, m)."""
         from mhrun.native.numbers import indices
 
-        sides = rectangle(n)
-        out = indices(self.key, first_step, steps, self.first_chain, self.chains, n, m, sides, replacement)
-        return torch.from_numpy(out)
+        span = (first_step, steps, self.first_chain, self.chains)
+        return torch.from_numpy(indices(self.key, *span, n, m, rectangle(n), replacement, use, start))
 
     def at(self, step: int) -> Draws:
         """Return the numbers of one step."""
@@ -99,14 +105,28 @@ class Streams:
 class Draws:
     """The random numbers of one step, for all chains; set `step` to move on.
 
+    A number is drawn once: what a step draws for one purpose more than once needs another `use` each
+    time, and drawing the same numbers again is an error, as they would not be independent.
+
     Those of several steps are made at once and kept. As they are functions of the step, this changes
     nothing but the speed.
     """
 
     def __init__(self, streams: Streams, step: int) -> None:
         self.streams = streams
-        self.step = step
         self._kept: dict[Hashable, tuple[int, Tensor]] = {}
+        self._drawn: set[Hashable] = set()
+        self.step = step
+
+    @property
+    def step(self) -> int:
+        """The step whose numbers these are."""
+        return self._step
+
+    @step.setter
+    def step(self, step: int) -> None:
+        self._step = step
+        self._drawn.clear()
 
     @property
     def chains(self) -> int:
@@ -118,38 +138,50 @@ class Draws:
         """Where the numbers are."""
         return self.streams.device
 
-    def normal(self, purpose: Purpose, count: int) -> Tensor:
+    def normal(self, purpose: Purpose, count: int, use: int = 0) -> Tensor:
         """Return standard normals (C, count), float64: Box-Muller on 32-bit words, cut at 6.66 sigma."""
         blocks = -(-count // 4)
 
         def make(first: int, steps: int) -> Tensor:
-            return _normals(self.streams.words(purpose, first, steps, blocks))[..., :count]
+            return _normals(self.streams.words(purpose, first, steps, blocks, use))[..., :count]
 
-        return self._take((purpose, count), 4 * blocks, make)
+        self._once((purpose, use))
+        return self._take((purpose, use, count), 4 * blocks, make)
 
-    def uniform(self, purpose: Purpose) -> Tensor:
+    def uniform(self, purpose: Purpose, use: int = 0) -> Tensor:
         """Return uniforms in (0, 1), (C,), float64, with 53 random bits."""
+        self._once((purpose, use))
         return self._take(
-            purpose, 4, lambda first, steps: _uniforms(self.streams.words(purpose, first, steps, 1))
+            (purpose, use),
+            4,
+            lambda first, steps: _uniforms(self.streams.words(purpose, first, steps, 1, use)),
         )
 
-    def index(self, n: int, m: int, *, replacement: bool) -> Tensor:
+    def index(self, n: int, m: int, *, replacement: bool, use: int = 0, start: int = 0) -> Tensor:
         """Return the indices of a minibatch (C, m), int64, uniform over the n data and fresh in each step.
 
         With replacement they are independent, from 64-bit words (bias below n / 2^64). Without, they
-        are the first m images of a keyed permutation of the n data.
+        are images of a keyed permutation of the n data: those of start, start + 1, ... A batch that grows
+        goes on with `start` at its size.
         """
 
         def make(first: int, steps: int) -> Tensor:
             if self.streams.compiled:
-                return self.streams.compiled_indices(first, steps, n, m, replacement)
+                return self.streams.compiled_indices(first, steps, n, m, replacement, use, start)
             blocks = -(-m // 2) if replacement else -(-n // 2) if n <= SMALL else 2
-            words = self.streams.words(Purpose.MINIBATCH, first, steps, blocks)
+            base = start if replacement else 0
+            words = self.streams.words(Purpose.MINIBATCH, first, steps, blocks, use, base)
             if replacement:
                 return _independent(words, n, m)
-            return _order(words, n)[..., :m] if n <= SMALL else _permuted(words, n, m)
+            return _order(words, n)[..., start : start + m] if n <= SMALL else _permuted(words, n, m, start)
 
-        return self._take((n, m, replacement), n if n <= SMALL else m, make)
+        self._once((Purpose.MINIBATCH, use, start))
+        return self._take((n, m, replacement, use, start), n if n <= SMALL else m, make)
+
+    def _once(self, what: Hashable) -> None:
+        if what in self._drawn:
+            raise RuntimeError(f"{what} is drawn twice in one step: give each draw a `use` of its own.")
+        self._drawn.add(what)
 
     def _take(self, what: Hashable, size: int, make: Callable[[int, int], Tensor]) -> Tensor:
         """Return this step's part of ``make(first step, K) -> (K, C, ...)``, of `size` numbers a chain."""
@@ -211,10 +243,10 @@ def _order(words: Tensor, n: int) -> Tensor:
     return keys[..., :n].argsort(dim=-1)
 
 
-def _permuted(words: Tensor, n: int, m: int) -> Tensor:
+def _permuted(words: Tensor, n: int, m: int, start: int) -> Tensor:
     a, b = rectangle(n)
     keys = words.flatten(start_dim=2)  # (K, C, 8)
-    out = _feistel(torch.arange(m, device=words.device), keys[:, :, None], a, b)
+    out = _feistel(torch.arange(start, start + m, device=words.device), keys[:, :, None], a, b)
     while a * b > n:
         outside = (out >= n).nonzero(as_tuple=True)
         if not len(outside[0]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -12,9 +12,9 @@ from torch import Tensor
 from mhrun.build import build, call
 from mhrun.data import Dataset
 from mhrun.errors import Refusal, UserError
-from mhrun.native import NativeModel, available
+from mhrun.native import NativeModel, available, native_form
 from mhrun.random import Draws
-from mhrun.types import Difference, Evaluation, Model
+from mhrun.types import Difference, Evaluation, Model, Rows
 
 _FULL_PASS = 1 << 22  # log-likelihoods held at once in a pass over all data
 
@@ -109,33 +109,51 @@ class Target:
 
     def prior(self, theta: Tensor) -> Evaluation:
         """Return the evaluation at theta (C, D) that needs no data."""
-        return Evaluation(theta, self.model.log_prior(theta))
+        return Evaluation(theta, self.model.log_prior(theta).double())
+
+    def error_share(self, size: Tensor | int) -> Tensor | float:
+        """Return what is left of the variance of a minibatch's mean, var / size, at this size.
+
+        Without replacement it falls to 0 as the minibatch becomes all data.
+        """
+        return 1.0 if self.replacement else 1.0 - size / self.n
 
     def evaluate(self, theta: Tensor, index: Tensor) -> Evaluation:
         """Return the evaluation at theta (C, D) on the minibatch `index` (C, m)."""
         mean, var = _moments(self.model.log_lik(theta, self.data.rows(index)))
         self._n_lik += index.shape[-1]
-        return Evaluation(theta, self.model.log_prior(theta), mean, var, index)
+        return self.prior(theta)._replace(log_lik_mean=mean, log_lik_var=var, batch=index)
 
     def difference(self, origin: Tensor, candidate: Tensor, index: Tensor) -> Difference:
         """Return log p(x | candidate) - log p(x | origin) over the same minibatch `index` (C, m)."""
         rows = self.data.rows(index)
         mean, var = _moments(self.model.log_lik(candidate, rows) - self.model.log_lik(origin, rows))
-        self._n_lik += 2 * index.shape[-1]
-        return Difference(mean, var, index.shape[-1])
+        m = index.shape[-1]
+        self._n_lik += 2 * m
+        return Difference(mean, var, _sizes(m, mean), var / m * self.error_share(m))
+
+    def gap(self, origin: Evaluation, candidate: Evaluation, m: int) -> Difference:
+        """Return the difference of two evaluations, each on a minibatch of m, or on all data at m = n."""
+        assert origin.log_lik_mean is not None
+        assert origin.log_lik_var is not None
+        assert candidate.log_lik_mean is not None
+        assert candidate.log_lik_var is not None
+        mean = candidate.log_lik_mean - origin.log_lik_mean
+        var = candidate.log_lik_var + origin.log_lik_var
+        return Difference(mean, var, _sizes(m, mean), var / m * self.error_share(m))
 
     def evaluate_full(self, theta: Tensor) -> Evaluation:
         """Return the evaluation at theta (C, D) on all data."""
         mean = self.full_log_lik(theta) / self.n
         self._n_lik += self.n
-        return Evaluation(theta, self.model.log_prior(theta), mean, torch.zeros_like(mean))
+        return self.prior(theta)._replace(log_lik_mean=mean, log_lik_var=torch.zeros_like(mean))
 
     def full_log_lik(self, theta: Tensor) -> Tensor:
-        """Return the log-likelihood of all data (C,), uncounted: for kernels use `evaluate_full`."""
+        """Return the log-likelihood of all data (C,), float64, uncounted: for kernels use `evaluate_full`."""
         if self._full is None:
-            offered = getattr(self.model, "full_log_lik", None)
+            offered = native_form(self.model, "full_log_lik", "log_lik")
             self._full = offered(self.data.fields) if offered else self._full_pass
-        return self._full(theta)
+        return self._full(theta.double())
 
     def log_density(self, theta: Tensor, temperature: float = 1.0) -> Tensor:
         """Return the log of the tempered density at theta (C, D), up to a constant, from all data."""
@@ -156,23 +174,41 @@ class Target:
         self._n_grad += index.shape[-1]
         return grad
 
+    def gradient_full(self, theta: Tensor, temperature: Tensor) -> Tensor:
+        """Return the gradient (C, D) of the log posterior on all data; see `gradient`."""
+        with torch.enable_grad():
+            point = theta.detach().requires_grad_()
+            grad = torch.zeros_like(theta)
+            prior: Tensor | float = self.prior_power(temperature) * temperature * self.model.log_prior(point)
+            for rows in self._parts(theta):
+                part = self.model.log_lik(point, rows).sum(-1) + prior
+                grad += torch.autograd.grad(part.sum(), point)[0]
+                prior = 0.0  # once
+        self._n_grad += self.n
+        return grad
+
     def native(self, *, full: bool) -> NativeModel | None:
         """Return the model's pieces for a fused loop on this machine's CPU, or None.
 
         `full`: whether sums over all data will be asked for.
         """
-        offered = getattr(self.model, "native", None)
+        offered = native_form(self.model, "native", "log_prior", "log_lik")
         if offered is None or self.device.type != "cpu" or not available():
             return None
-        return offered(self.data.fields, full=full)
+        pieces: NativeModel = offered(self.data.fields, full=full)
+        return pieces
+
+    def _parts(self, theta: Tensor) -> Iterator[Rows]:
+        """Yield all data in parts that leave room for the log-likelihoods of every chain."""
+        part = max(1, _FULL_PASS // len(theta))
+        for start in range(0, self.n, part):
+            yield self.data.part(start, min(start + part, self.n))
 
     def _full_pass(self, theta: Tensor) -> Tensor:
-        part = max(1, _FULL_PASS // len(theta))
         total = torch.zeros(len(theta), dtype=torch.float64, device=theta.device)
-        for start in range(0, self.n, part):
-            rows = self.data.part(start, min(start + part, self.n))
+        for rows in self._parts(theta):
             total += self.model.log_lik(theta, rows).sum(-1, dtype=torch.float64)
-        return total.to(theta.dtype)
+        return total
 
 
 def target_of(config: Mapping[str, Any]) -> Target:
@@ -193,7 +229,12 @@ def target_of(config: Mapping[str, Any]) -> Target:
 
 
 def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and sample variance along the last axis; the variance of a single value is 0."""
+    """Return mean and sample variance along the last axis, float64; the variance of a single value is 0."""
+    values = values.double()
     mean = values.mean(-1)
     var = values.var(-1) if values.shape[-1] > 1 else torch.zeros_like(mean)
     return mean, var
+
+
+def _sizes(m: int, like: Tensor) -> Tensor:
+    return torch.full_like(like, m, dtype=torch.int64)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from mhrun.native import NativeDynamics, NativeProposal, Piece
+    from mhrun.native import NativeDynamics, NativePairing, NativeProposal, Piece
     from mhrun.random import Draws
     from mhrun.target import Target
 
@@ -56,13 +56,13 @@ class Controls(NamedTuple):
 class Difference(NamedTuple):
     """An estimate of the mean over the data of log p(x | candidate) - log p(x | origin).
 
-    `var` is the variance that one datum contributes, so that var/size estimates the variance of
-    `mean`; 0 when the mean is exact. `size` is the number of data behind it.
+    Sums are float64 whatever the chains are in: they are multiplied by n/T, and their rounding with them.
     """
 
     mean: Tensor  # (C,)
-    var: Tensor  # (C,)
-    size: int
+    var: Tensor  # (C,) the sample variance of what is averaged
+    size: Tensor  # (C,) the number of data behind it
+    error: Tensor  # (C,) the variance of `mean` over minibatches, estimated; 0 when all data are behind it
 
 
 class Contest(NamedTuple):
@@ -81,7 +81,7 @@ class Verdict(NamedTuple):
 
     accepted: Tensor  # (C,) bool
     log_ratio: Tensor  # (C,)
-    batch_size: int
+    batch_size: Tensor  # (C,)
 
 
 class Info(NamedTuple):
@@ -154,10 +154,12 @@ class Proposal(Protocol):
 class Pairing(Protocol):
     """On which data are the two points scored?"""
 
-    name: str
-
     def refuses(self, target: Target) -> str | None:
         """Return why this pairing cannot work on the target, or None."""
+        ...
+
+    def reads(self, target: Target) -> int:
+        """Return how many data a decision reads at first, for plans and estimates."""
         ...
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
@@ -172,6 +174,10 @@ class Pairing(Protocol):
         self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws
     ) -> tuple[Evaluation, Difference]:
         """Evaluate the candidate `theta` and the difference between it and the origin."""
+        ...
+
+    def native(self) -> NativePairing | None:
+        """Return what a fused loop does in this pairing's place, or None."""
         ...
 
 
@@ -207,6 +213,12 @@ class Dynamics(Protocol):
 
 class Kernel(Protocol):
     """Moves all chains one step."""
+
+    decides: bool  # whether a step ends in an acceptance test
+
+    def reads(self, target: Target) -> int:
+        """Return how many data a step of one chain reads, for plans and estimates."""
+        ...
 
     def refuses(self, target: Target) -> str | None:
         """Return why these parts and this target do not go together, or None."""

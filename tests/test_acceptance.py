@@ -10,6 +10,7 @@ import torch
 from reference import mint_shared_log_ratio, mint_stored_log_ratio
 
 from mhrun.data import Dataset
+from mhrun.data.mixture import MixtureSample
 from mhrun.dynamics.hamiltonian import Hamiltonian
 from mhrun.dynamics.langevin import Langevin
 from mhrun.kernels import MetropolisHastings, Unadjusted
@@ -75,10 +76,10 @@ def test_every_step_is_the_papers(data, pairing, rule, replacement, temper):
         for i in range(C):
             proposal = tuple(p + 0.8 * s for p, s in zip(position[i], z[i], strict=True))
             batch = x[index[i]]
-            if pairing.name == "stored":
+            if isinstance(pairing, Stored):
                 log_ratio = mint_stored_log_ratio(held[i], batch, position[i], proposal, c, power)
             else:
-                rows = batch if pairing.name == "shared" else x
+                rows = batch if isinstance(pairing, Shared) else x
                 log_ratio = mint_shared_log_ratio(rows, position[i], proposal, c, power)
             threshold = math.log(u[i]) if isinstance(rule, Metropolis) else math.log(u[i] / (1 - u[i]))
             accepted = threshold < log_ratio
@@ -134,7 +135,6 @@ KERNELS = {
     "full": (MetropolisHastings(RandomWalk(), Full(), Metropolis()), 0.8),
     "barker": (MetropolisHastings(RandomWalk(), Full(), Barker()), 0.8),
     "langevin": (Unadjusted(Langevin(), 9), 3e-3),
-    "langevin_full": (Unadjusted(Langevin(), None), 3e-3),
     "hamiltonian": (Unadjusted(Hamiltonian(0.2, 0.05), 9), 3e-3),
 }
 
@@ -225,3 +225,75 @@ def test_minibatches_that_cannot_be_drawn_are_refused(data):
         assert "more than the n = 60" in kernel.refuses(target)
         assert kernel.refuses(Target(TiedMeans(), data, replacement=True)) is None
     assert "no minibatch" in MetropolisHastings(RandomWalk(), Stored(0), Metropolis()).refuses(target)
+
+
+def test_all_data_have_no_error(data):
+    for replacement, share in ((False, 0.0), (True, 1.0)):
+        target = Target(TiedMeans(), data, replacement=replacement)
+        index = torch.arange(N).expand(2, N)
+        theta = torch.tensor([[0.0, 1.0], [0.5, 0.5]], dtype=torch.float64)
+        difference = target.difference(theta, theta + 0.3, index)
+        assert difference.error.tolist() == pytest.approx((difference.var / N * share).tolist())
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+def test_the_error_of_a_difference_is_its_variance_over_minibatches(data, replacement):
+    target = Target(TiedMeans(), data, replacement=replacement)
+    chains, m = 20_000, N // 2
+    theta = torch.tensor([[0.0, 1.0]], dtype=torch.float64).expand(chains, 2)
+    index = Streams(KEY, chains).at(1).index(N, m, replacement=replacement)
+    difference = target.difference(theta, theta + 0.3, index)
+    ratio = float(difference.mean.var() / difference.error.mean())
+    assert ratio == pytest.approx(1.0, abs=5 * math.sqrt(2 / chains))
+
+
+def test_a_dynamics_on_all_data_has_the_whole_gradient(data):
+    theta = torch.tensor([[0.0, 1.0], [0.3, 0.7]], dtype=torch.float64)
+    point = theta.clone().requires_grad_()
+    for replacement in (False, True):
+        target = Target(TiedMeans(), data, replacement=replacement)
+        (wanted,) = torch.autograd.grad(target.log_density(point).sum(), point)
+        found = target.gradient_full(theta, torch.ones(2))
+        assert found.flatten().tolist() == pytest.approx(wanted.flatten().tolist())
+        target.spent()
+        kernel = Unadjusted(Langevin(), None)
+        draws = Streams(KEY, 2).at(0)
+        state = kernel.start(target, theta, draws)
+        draws.step = 1
+        still = Controls(torch.full((2,), 1e-3), torch.ones(2), torch.zeros(2))
+        moved, info = kernel.step(target, state, still, draws)
+        assert torch.allclose(moved.evaluation.theta, theta + 1e-3 * wanted, atol=1e-12)
+        assert info.n_grad.tolist() == [N, N]
+
+
+def test_a_part_that_was_changed_has_no_compiled_form(data):
+    class Twice(Shared):
+        def compare(self, target, origin, theta, draws):
+            candidate, difference = super().compare(target, origin, theta, draws)
+            return candidate, difference._replace(mean=2 * difference.mean)
+
+    class Wider(TiedMeans):
+        def log_lik(self, theta, rows):
+            return 0.5 * super().log_lik(theta, rows)
+
+    class Same(Shared):
+        pass
+
+    target = Target(TiedMeans(), data)
+    kernels = [MetropolisHastings(RandomWalk(), kind(9), Metropolis()) for kind in (Shared, Same, Twice)]
+    assert [kernel.fused(target, 1, 1) is not None for kernel in kernels] == [True, True, False]
+    changed = Target(Wider(), data)
+    assert kernels[0].fused(changed, 1, 1) is None
+    theta = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
+    assert float(changed.full_log_lik(theta)) == pytest.approx(0.5 * float(target.full_log_lik(theta)))
+
+
+def test_sums_are_double_whatever_the_chains_are_in():
+    data = MixtureSample(200_000, (0.0, 1.0), 2.0, seed=1).load()
+    target = Target(TiedMeans(), data)
+    single = torch.tensor([[0.0, 1.0], [0.1, 0.9]], dtype=torch.float32)
+    exact = target.full_log_lik(single.double())
+    evaluation = target.evaluate_full(single)
+    assert evaluation.log_lik_mean is not None
+    assert evaluation.log_lik_mean.dtype == torch.float64
+    assert torch.allclose(target.n * evaluation.log_lik_mean, exact, rtol=1e-12)

@@ -204,7 +204,7 @@ def test_stationary_chains_are_reversible(pairing):
     """E f(before) g(after) = E g(before) f(after) in the stationary chain, for f and g not alike."""
     target, state, theta = exact_start(60_000, 2)
     temperature = len(X) / C_EFFECTIVE
-    if pairing.name == "full":
+    if isinstance(pairing, Full):
         precision = C_EFFECTIVE + PRIOR
         rng = np.random.default_rng(3)
         mean = C_EFFECTIVE * X.mean() / precision

@@ -177,3 +177,40 @@ def test_normals_and_uniforms_follow_their_laws():
         0
     ]
     assert_counts(pairs.ravel(), np.full(256, 1 / 256), "pairs of normals")
+
+
+@pytest.mark.parametrize("n", [300, 5000])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_batch_without_repeats_grows(n, compiled):
+    streams = Streams(derive_key(9, "grow"), 6, compiled=compiled)
+    whole = streams.at(4).index(n, 200, replacement=False)
+    draws = streams.at(4)
+    parts = [draws.index(n, 50, replacement=False, start=start) for start in (0, 50, 100, 150)]
+    assert torch.equal(torch.cat(parts, dim=1), whole)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_parts_of_a_batch_with_repeats_are_independent(compiled):
+    draws = Streams(derive_key(9, "grow"), 400, compiled=compiled).at(4)
+    one = draws.index(10**6, 50, replacement=True).double()
+    two = draws.index(10**6, 50, replacement=True, start=50).double()
+    r = np.corrcoef(one.flatten(), two.flatten())[0, 1]
+    assert abs(r) < 5 / np.sqrt(one.numel())  # 5 sigma: 6e-7
+    assert not set(one[0].tolist()) & set(two[0].tolist())
+
+
+def test_uses_of_a_purpose_have_numbers_of_their_own():
+    draws = Streams(derive_key(10, "uses"), 20_000).at(1)
+    columns = [draws.uniform(Purpose.ACCEPT, use).numpy() for use in range(4)]
+    r = np.corrcoef(columns) - np.eye(4)
+    assert np.abs(r).max() < 5.5 / np.sqrt(20_000)
+
+
+def test_numbers_are_drawn_once():
+    draws = Streams(derive_key(11, "once"), 2).at(1)
+    draws.uniform(Purpose.ACCEPT)
+    with pytest.raises(RuntimeError, match="drawn twice"):
+        draws.normal(Purpose.ACCEPT, 1)
+    draws.normal(Purpose.ACCEPT, 1, use=1)
+    draws.step = 2
+    draws.uniform(Purpose.ACCEPT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +17,7 @@ from mhrun.schedules.tuned import Tuned
 
 def test_constants_may_differ_between_chains():
     plan = Plan(
-        {"a": Fixed(step_size=0.5, noise_temperature=0.0), "b": Fixed(temperature=[1.0, 2.0, 4.0])}, 3
+        {"a": Fixed(step_size=0.5, noise_temperature=0.0), "b": Fixed(temperature=[1.0, 2.0, 4.0])}, 3, 0, 10
     )
     controls = plan.controls(plan.start(), 7, 2)
     assert controls.step_size.tolist() == [[0.5] * 3] * 2
@@ -24,20 +26,27 @@ def test_constants_may_differ_between_chains():
 
 
 def test_noise_has_the_temperature_of_the_target_unless_told():
-    controls = Plan({"a": Fixed(step_size=1.0, temperature=3.0)}, 2).controls({}, 1, 1)
+    controls = Plan({"a": Fixed(step_size=1.0, temperature=3.0)}, 2, 0, 10).controls({}, 1, 1)
     assert controls.noise_temperature.tolist() == [[3.0, 3.0]]
 
 
 def test_the_polynomial_meets_its_ends_and_its_exponent():
-    schedule = Polynomial(start=1e-3, end=1e-5, steps=1000, exponent=0.55)
+    schedule = Polynomial(start=1e-3, end=1e-5, exponent=0.55).over(400, 600)
     whole = schedule.values({}, 1, 1000)["step_size"][:, 0]
     assert float(whole[0]) == pytest.approx(1e-3)
     assert float(whole[-1]) == pytest.approx(1e-5)
-    parts = torch.cat([schedule.values({}, first, 250)["step_size"] for first in (1, 251, 501, 751)])[:, 0]
-    assert torch.equal(parts, whole)
     # a (b + t)^-0.55: the power -1/0.55 of it is a straight line in t.
     line = whole.numpy() ** (-1 / 0.55)
     assert np.abs(np.diff(line, 2)).max() < 1e-6 * line.max()
+
+
+def test_step_sizes_are_the_same_to_the_bit_however_steps_are_cut(rng):
+    schedule = Polynomial(start=1e-3, end=1e-5).over(0, 10_000)
+    whole = schedule.values({}, 1, 10_000)["step_size"]
+    for _ in range(20):
+        cuts = [1, *sorted(rng.choice(np.arange(2, 10_001), 300, replace=False).tolist()), 10_001]
+        parts = [schedule.values({}, a, b - a)["step_size"] for a, b in itertools.pairwise(cuts)]
+        assert torch.equal(torch.cat(parts), whole)
 
 
 def accept_with(step_size, rng):
@@ -47,7 +56,7 @@ def accept_with(step_size, rng):
 
 @pytest.mark.parametrize("start", [0.01, 1.0, 30.0])
 def test_tuning_finds_the_acceptance_and_then_holds_still(rng, start):
-    plan = Plan({"s": Tuned(start, 0.30, steps=4000, window=50)}, 16)
+    plan = Plan({"s": Tuned(start, 0.30, window=50)}, 16, 4000, 10_000)
     memory, step = plan.start(), 1
     while step <= 4000:
         size = plan.horizon(step)
@@ -64,7 +73,7 @@ def test_tuning_finds_the_acceptance_and_then_holds_still(rng, start):
 
 
 def test_chains_are_tuned_each_for_itself(rng):
-    schedule = Tuned(1.0, 0.5, steps=100, window=10)
+    schedule = Tuned(1.0, 0.5, window=10).over(100, 0)
     memory = schedule.start(2)
     accepted = torch.zeros(10, 2, dtype=torch.bool)
     accepted[:, 1] = True
@@ -73,25 +82,20 @@ def test_chains_are_tuned_each_for_itself(rng):
     assert low < 0 < high
 
 
-def test_no_burn_in_means_no_tuning():
-    schedule = Tuned(0.7, 0.3, steps=0)
-    assert schedule.horizon(1) is None
-    memory = schedule.learn(schedule.start(1), 1, torch.ones(5, 1, dtype=torch.bool))
-    assert float(memory["log_step"].exp()) == pytest.approx(0.7)
-
-
 @pytest.mark.parametrize(
     ("make", "told"),
     [
         (lambda: Fixed(step_size=-1), "positive"),
         (lambda: Fixed(temperature=0), "positive"),
         (lambda: Fixed(noise_temperature=-1), "at least 0"),
-        (lambda: Tuned(-1.0, 0.3, 10), "positive"),
-        (lambda: Tuned(1.0, 1.3, 10), "between 0 and 1"),
-        (lambda: Polynomial(1e-5, 1e-3, 100), "goes down"),
-        (lambda: Polynomial(1e-3, 1e-5, 100, exponent=0), "positive"),
-        (lambda: Plan({"a": Fixed(step_size=1), "b": Fixed(step_size=2)}, 1), "both set step_size"),
-        (lambda: Plan({"a": Fixed(temperature=1)}, 1), "no schedule sets step_size"),
+        (lambda: Tuned(-1.0, 0.3), "positive"),
+        (lambda: Tuned(1.0, 1.3), "between 0 and 1"),
+        (lambda: Plan({"a": Tuned(1.0, 0.3)}, 1, 49, 1000), "too short to tune"),
+        (lambda: Polynomial(1e-5, 1e-3), "goes down"),
+        (lambda: Polynomial(1e-3, 1e-5, exponent=0), "positive"),
+        (lambda: Plan({"a": Fixed(step_size=1), "b": Fixed(step_size=2)}, 1, 0, 1), "both set step_size"),
+        (lambda: Plan({"a": Fixed(temperature=1)}, 1, 0, 1), "no schedule sets step_size"),
+        (lambda: Plan({"a": Fixed(step_size=[1.0, 2.0])}, 3, 0, 1), "2 values for 3 chains"),
     ],
 )
 def test_meaningless_settings_are_refused(make, told):

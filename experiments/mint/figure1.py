@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from mhrun.diagnostics.chains import ess, rhat
 from mhrun.diagnostics.grid import (
@@ -32,8 +32,12 @@ Array = npt.NDArray[np.floating]
 
 RADIUS = 0.01  # the paper's ball about a mode
 WIDE = 0.1  # the same with a hundred times the hits
-OUTER = Grid.of((-10.0, -10.0), (10.0, 10.0), 80)  # where the tempered density is normalised
-CONCENTRATED = 5000  # effective data beyond which the density is two spikes on any common grid
+CONCENTRATED = 2000  # effective data beyond which the density is two spikes on any common grid
+ORDER = 5  # points a side in a piece as wide as the density's own scale
+EXACT = 1e-6  # what probabilities may miss
+_STRIP = 10.0  # |theta2| up to where the two components are one lump; beyond, there are two ridges
+_REACH = 5.0  # half the width of a ridge
+_CHUNK = 1024  # points at once
 
 
 class Law(NamedTuple):
@@ -47,6 +51,16 @@ class Law(NamedTuple):
         inside = np.concatenate([grid.shares(draws)[:, :-1] for grid in self.grids], axis=1)
         return np.append(inside, 1 - inside.sum(axis=1, keepdims=True), axis=1)
 
+    def maps(self, values: Array) -> list[tuple[Array, Array, Array]]:
+        """Return values of the cells (cells + 1,) per area, for each grid with its centres in x and in y."""
+        found, at = [], 0
+        for grid in self.grids:
+            x, y = ((edges[:-1] + edges[1:]) / 2 for edges in grid)
+            area = (grid.x[1] - grid.x[0]) * (grid.y[1] - grid.y[0])
+            found.append((x, y, values[at : at + len(x) * len(y)].reshape(len(x), len(y)) / area))
+            at += len(x) * len(y)
+        return found
+
 
 class Truth:
     """What can be known of a run's target without sampling, by quadrature over theta.
@@ -54,24 +68,24 @@ class Truth:
     Sums over the data are exact to about 1e-13 a datum (`mhrun.models.compressed`).
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, order: int = ORDER) -> None:
         self.target = target
+        self.order = order
         nodes, weights = compress(target.data.fields["x"].numpy(), 0.25, 20)
         self._rows = {"x": torch.from_numpy(nodes)[None]}
         self._shares = torch.from_numpy(weights / target.n)
         self.modes = np.stack([self._mode(start) for start in ((0.0, 1.0), (1.0, -1.0))])
-        self._laws: dict[tuple[str, float, int, int], Law] = {}
-        self._totals: dict[tuple[str, float, int], Array] = {}
+        self._laws: dict[tuple[str, float, int, int], Law | None] = {}
+        self._totals: dict[tuple[str, float, int], float | None] = {}
 
     def moments(self, theta: Array) -> tuple[Array, Array]:
         """Return mean and variance over the data of log p(x | theta) at theta (P, 2)."""
-        mean, second = [], []
-        for part in torch.from_numpy(theta).split(4096):
+        mean, var = [], []
+        for part in torch.from_numpy(theta).split(_CHUNK):
             values = self.target.model.log_lik(part, self._rows)
             mean.append(values @ self._shares)
-            second.append(values.square() @ self._shares)
-        mu = torch.cat(mean)
-        return mu.numpy(), (torch.cat(second) - mu.square()).numpy()
+            var.append(values.sub_(mean[-1][:, None]).square_() @ self._shares)
+        return torch.cat(mean).numpy(), torch.cat(var).numpy()
 
     def log_tempered(self, temperature: float) -> Callable[[Array], Array]:
         """Return the log of the tempered density, (P, 2) -> (P,)."""
@@ -89,7 +103,7 @@ class Truth:
         without replacement brings.
         """
         c, n = self.target.n / temperature, self.target.n
-        rest = 1.0 if self.target.replacement else 1 - (m - 1) / (n - 1)
+        rest = 1.0 if self.target.replacement or n == 1 else 1 - (m - 1) / (n - 1)
 
         def log_density(theta: Array) -> Array:
             mean, var = self.moments(theta)
@@ -97,36 +111,93 @@ class Truth:
 
         return log_density
 
-    def law(self, kind: str, temperature: float, m: int = 0, cells: int = 40) -> Law:
-        """Return the cell probabilities of the `tempered` or the `stored` law.
+    def law(self, kind: str, temperature: float, m: int = 0, cells: int = 40) -> Law | None:
+        """Return the cell probabilities of the `tempered` or the `stored` law, or None where it has none.
 
         At temperatures near 1 the density is two spikes: then the cells are 30 x 30 about each mode.
+
+        Raises:
+            ArithmeticError: the cells hold more than there is, which is an error of the quadrature.
         """
         key = (kind, temperature, m, cells)
         if key not in self._laws:
-            log_density = (
-                self.log_tempered(temperature) if kind == "tempered" else self.log_stored(temperature, m)
-            )
-            if self.target.n / temperature < CONCENTRATED:
-                grids = [Grid.of((-4.0, -4.0), (4.0, 4.0), cells)]
-                total = np.logaddexp.reduce(self._outer(key[:3], log_density))
-            else:
-                grids = [self._window(mode, temperature) for mode in self.modes]
-                total = None
-            masses = np.concatenate([log_masses(log_density, grid) for grid in grids])
-            p = np.exp(masses - (np.logaddexp.reduce(masses) if total is None else total))
-            self._laws[key] = Law(grids, np.append(p, max(0.0, 1 - p.sum())))
+            self._laws[key] = self._law(*key)
         return self._laws[key]
 
-    def _outer(self, key: tuple[str, float, int], log_density: Callable[[Array], Array]) -> Array:
-        if key not in self._totals:
-            self._totals[key] = log_masses(log_density, OUTER)
-        return self._totals[key]
+    def _law(self, kind: str, temperature: float, m: int, cells: int) -> Law | None:
+        log_density = (
+            self.log_tempered(temperature) if kind == "tempered" else self.log_stored(temperature, m)
+        )
+        if (kind, temperature, m) not in self._totals:
+            self._totals[kind, temperature, m] = self._log_total(log_density, temperature)
+        total = self._totals[kind, temperature, m]
+        if total is None:
+            return None
+        grids = self._windows(temperature) or [Grid.of((-4.0, -4.0), (4.0, 4.0), cells)]
+        scale = self._scale(temperature)
+        masses = [log_masses(log_density, grid, self.order, scale) for grid in grids]
+        p = np.exp(np.concatenate(masses) - total)
+        outside = 1 - p.sum()
+        if outside < -EXACT:
+            raise ArithmeticError(f"the cells of the {kind} law at T = {temperature:g} sum to {p.sum():.9f}.")
+        return Law(grids, np.append(p, max(0.0, outside)))
+
+    def _log_total(self, log_density: Callable[[Array], Array], temperature: float) -> float | None:
+        """Return the log of the integral over the plane, or None if the density does not end within reach.
+
+        In u = theta1 + theta2 / 2, the middle of the two components, and theta2 the two modes are mirror
+        images. Where |theta2| is large, one component has all the data and the other is free: two ridges
+        that only the prior ends, with a good part of the mass at high temperatures.
+        """
+        a, b = self._scale(temperature, turned=True)
+        power = float(self.target.prior_power(torch.tensor(temperature)))
+        middle = float(self.modes[0] @ (1.0, 0.5))
+        half = _STRIP / 2 + _REACH
+
+        def strip(at: Array) -> Array:
+            return log_density(np.stack([at[:, 0] - at[:, 1] / 2, at[:, 1]], axis=1))
+
+        def ridge(at: Array, sign: int, first: bool) -> Array:
+            far = sign * np.exp(at[:, 1])
+            near = at[:, 0] if first else at[:, 0] - far
+            return log_density(np.stack([near, far], axis=1)) + at[:, 1]
+
+        grid = Grid.of((middle - half, -_STRIP), (middle + half, _STRIP), 40)
+        parts = [log_masses(strip, grid, self.order, (a, b)).reshape(40, 40)]
+        edges = [parts[0][[0, -1]].ravel()]
+        end = 8.0 * np.sqrt(self.target.model.prior_variances[1] / power)
+        if end > _STRIP:
+            low, high = np.log(_STRIP), np.log(end)
+            grid = Grid.of((middle - _REACH, low), (middle + _REACH, high), 20)
+            for sign in (1, -1):
+                for first in (True, False):
+                    part = log_masses(
+                        lambda at, s=sign, f=first: ridge(at, s, f), grid, self.order, (a, 0.25)
+                    )
+                    parts.append(part.reshape(20, 20))
+                    edges += [parts[-1][[0, -1]].ravel(), parts[-1][:, -1]]
+        else:
+            edges.append(parts[0][:, [0, -1]].ravel())
+        total = float(np.logaddexp.reduce(np.concatenate([part.ravel() for part in parts])))
+        return total if np.exp(np.concatenate(edges) - total).sum() < EXACT else None
 
     def _with_prior(self, mean: Array, theta: Array, temperature: float) -> Array:
         t = torch.as_tensor(temperature, dtype=torch.float64)
         prior = self.target.prior_power(t) * self.target.model.log_prior(torch.from_numpy(theta))
         return self.target.n / temperature * mean + prior.numpy()
+
+    def _scale(self, temperature: float, *, turned: bool = False) -> tuple[float, float]:
+        """Return the standard deviations along the two axes (theta1 or, `turned`, u; theta2) at a mode.
+
+        Each is that of a section through the mode, with the other axis held: the narrowest there is.
+        """
+        narrowest = []
+        for mode in self.modes:
+            hessian = self._hessian(torch.from_numpy(mode)).numpy()
+            axes = np.array([[1.0, -0.5 if turned else 0.0], [0.0, 1.0]])
+            narrowest.append(np.sqrt(temperature / -np.diag(axes.T @ hessian @ axes)))
+        a, b = np.min(narrowest, axis=0)
+        return float(a), float(b)
 
     def _mode(self, start: tuple[float, float]) -> Array:
         point = torch.tensor(start, dtype=torch.float64)
@@ -143,11 +214,19 @@ class Truth:
         mean = self.target.model.log_lik(theta, self._rows)[0] @ self._shares
         return self.target.n * mean + self.target.model.log_prior(theta)[0]
 
-    def _window(self, mode: Array, temperature: float) -> Grid:
-        hessian = self._hessian(torch.from_numpy(mode)).numpy()
-        sd = np.sqrt(np.diag(np.linalg.inv(-hessian)) * temperature)
-        low, high = mode - 6 * sd, mode + 6 * sd
-        return Grid.of((low[0], low[1]), (high[0], high[1]), 30)
+    def _windows(self, temperature: float) -> list[Grid]:
+        """Return 30 x 30 cells about each mode, or nothing where these would overlap or the density is broad."""
+        if self.target.n / temperature < CONCENTRATED:
+            return []
+        grids = []
+        for mode in self.modes:
+            hessian = self._hessian(torch.from_numpy(mode)).numpy()
+            sd = np.sqrt(np.diag(np.linalg.inv(-hessian)) * temperature)
+            low, high = mode - 6 * sd, mode + 6 * sd
+            grids.append(Grid.of((low[0], low[1]), (high[0], high[1]), 30))
+        one, two = grids
+        apart = any(a[-1] < b[0] or b[-1] < a[0] for a, b in zip(one, two, strict=True))
+        return grids if apart else []
 
 
 def truth(run: Run) -> Truth:
@@ -361,6 +440,7 @@ def one_mode(run: Run) -> Figure:
             )
         axis.set(title=run.label(method), xlabel="iteration", ylim=(-4.5, 4.5))
         axis.xaxis.set_major_locator(MaxNLocator(3))
+        axis.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes[0][0].set_ylabel(r"$\theta_2$")
     return figure
 

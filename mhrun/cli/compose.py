@@ -21,6 +21,7 @@ from mhrun import units
 from mhrun.cli.places import experiments
 from mhrun.errors import UserError, nearest
 from mhrun.paths import CONF
+from mhrun.store.identity import departures
 
 
 def version_base() -> dict[str, str]:
@@ -33,7 +34,6 @@ def register_resolvers() -> None:
     """Teach OmegaConf the arithmetic that configurations use."""
     resolvers: dict[str, Callable[..., Any]] = {
         "times": lambda a, b: a * b,
-        "plus": lambda a, b: a + b,
         "batch_size": units.batch_size,
         "mint_temperature": units.mint_temperature,
     }
@@ -57,8 +57,12 @@ def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def compose_config(words: Sequence[str], folders: Sequence[Path] = ()) -> dict[str, Any]:
+def compose_config(
+    words: Sequence[str], folders: Sequence[Path] = (), *, compare: bool = True
+) -> dict[str, Any]:
     """Return the resolved configuration of these overrides, as plain dictionaries.
+
+    `compare`: note what it has other than the settings of the paper.
 
     Raises:
         UserError: an override that means nothing, or a setting that has no meaning.
@@ -66,9 +70,24 @@ def compose_config(words: Sequence[str], folders: Sequence[Path] = ()) -> dict[s
     register_resolvers()
     try:
         config = _composed(words, folders)
-        return resolved(config, config.hydra.runtime.choices.get("experiment"))
+        plain = resolved(config, config.hydra.runtime.choices.get("experiment"))
     except (HydraException, OmegaConfBaseException) as error:
         raise _explained(error, words, folders) from error
+    return compared(plain, reference_of(plain, folders)) if compare else plain
+
+
+def reference_of(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> dict[str, Any] | None:
+    """Return the configuration at which the experiment's claims are judged: its own, at scale=paper."""
+    if not (config.get("report") or {}).get("paper"):
+        return None
+    composed = _composed([f"experiment={config['experiment']}", "scale=paper"], folders)
+    return resolved(composed, config["experiment"])
+
+
+def compared(config: dict[str, Any], reference: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the configuration with a note of what it has other than its reference."""
+    found = None if reference is None else departures(config, reference)
+    return config | {"runtime": config["runtime"] | {"departures": found}}
 
 
 def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
@@ -81,6 +100,7 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
         raise UserError("No experiment is named; say mhrun experiment=NAME (mhrun list shows the names).")
     plain = OmegaConf.create({key: value for key, value in config.items_ex(resolve=False) if key != "hydra"})
     plain.experiment = experiment
+    _check(OmegaConf.to_container(plain, resolve=False))
     try:
         missing = sorted(str(key) for key in OmegaConf.missing_keys(plain))
         if missing:
@@ -94,6 +114,36 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
                 f"There is no scale '{found[1]}'; choose {', '.join(plain.scales) or 'none'}."
             ) from error
         raise UserError(_first_line(error)) from error
+
+
+_KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "seed": (int, "a whole number"),
+    "data": (dict, "a group of settings; choose one, such as data=mixture"),
+    "model": (dict, "a group of settings; choose one, such as model=tied_means"),
+    "target": (dict, "a group of settings"),
+    "methods": (dict, "a group of methods"),
+    "runtime": (dict, "a group of settings"),
+    "runtime.outputs": (str, "a folder"),
+    "runtime.force": (bool, "true or false"),
+    "runtime.report": (bool, "true or false"),
+}
+
+
+def _check(config: Any) -> None:
+    """Refuse what no part would: settings of the whole that are of the wrong kind."""
+    for path, (kind, should) in _KINDS.items():
+        node = config
+        for key in path.split("."):
+            node = node.get(key)
+        if not isinstance(node, kind) or (kind is int and isinstance(node, bool)):
+            raise UserError(f"{path} = {node!r} must be {should}.")
+    for name in ("data", "model"):
+        if "_target_" not in config[name]:
+            raise UserError(f"the experiment has no {name}; choose one in its defaults (/{name}: NAME).")
+    for name, method in config["methods"].items():
+        for part in ("kernel", "schedules"):
+            if not isinstance(method, dict) or not isinstance(method.get(part), dict):
+                raise UserError(f"methods.{name} has no {part}; begin from a method in conf/method.")
 
 
 def sweep_jobs(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:

@@ -38,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
         print(f"mhrun: {error}", file=sys.stderr)
         return MISTAKE
     except Interrupted as stop:
-        print(f"mhrun: {stop}. Nothing is lost: the same command goes on from there.", file=sys.stderr)
+        print(f"mhrun: {stop}. Nothing is lost: {stop.command} goes on from there.", file=sys.stderr)
         return STOPPED
     except KeyboardInterrupt:
         print("mhrun: stopped.", file=sys.stderr)

@@ -11,10 +11,13 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from mhrun.cli.compose import (
+    compared,
     compose_config,
+    reference_of,
     register_resolvers,
     resolved,
     search_path,
@@ -40,16 +43,15 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
         raise UserError("A sweep needs a key with several values, such as lam=0.25,0.35.")
     # Words that Hydra cannot put together stop the sweep before its first job; a job whose settings
     # have no meaning fails by itself.
-    name, outputs = _checked(jobs, folders)
+    config = _checked(jobs, folders)
+    name, outputs = str(config["experiment"]), Path(config["runtime"]["outputs"])
     digest = hashlib.sha256("\n".join(sorted(words)).encode()).hexdigest()[:12]
     place = outputs / name / "sweeps" / digest
     (place / "jobs").mkdir(parents=True, exist_ok=True)
     for old in (place / "jobs").iterdir():
         old.unlink()
-    write_json(
-        place / "sweep.json",
-        {"experiment": name, "overrides": list(words), "swept": swept, "jobs": len(jobs)},
-    )
+    about = {"experiment": name, "overrides": list(words), "swept": swept, "jobs": len(jobs)}
+    write_json(place / "sweep.json", about | {"reference": reference_of(config, folders)})
 
     sys.argv = ["mhrun", "--multirun", *words, *search_path(folders), f"hydra.sweep.dir={place}"]
     register_resolvers()
@@ -70,23 +72,27 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
     return 0
 
 
-def _checked(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> tuple[str, Path]:
-    """Return the experiment and the outputs folder of the jobs.
+def _checked(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> dict[str, Any]:
+    """Return the configuration of one of the jobs.
 
     Raises:
-        UserError: jobs of several experiments, or none that can be put together.
+        UserError: jobs of several experiments, words that cannot be put together, or no job with a meaning.
     """
-    found, first_error = None, None
+    found: dict[str, Any] | None = None
+    first_error = None
     for job in jobs:
         try:
-            config = compose_config(job, folders)
+            config = compose_config(job, folders, compare=False)
         except UserError as error:
+            if isinstance(error.__cause__, HydraException):
+                raise
             first_error = first_error or error
             continue
-        here = (str(config["experiment"]), Path(config["runtime"]["outputs"]))
-        if found not in (None, here):
+        found = found or config
+        if config["experiment"] != found["experiment"]:
             raise UserError("A sweep is of one experiment; run several experiments one by one.")
-        found = here
+        if config["runtime"]["outputs"] != found["runtime"]["outputs"]:
+            raise UserError("A sweep has one runtime.outputs.")
     if found is None:
         assert first_error is not None
         raise first_error
@@ -97,19 +103,20 @@ def _job(config: DictConfig) -> dict[str, Any]:
     """Do one job of a sweep. Never raises but when the user stops: what happened is in a file of the sweep."""
     own = HydraConfig.get()
     place = Path(own.sweep.dir) / "jobs"
-    swept = (read_json(place.parent / "sweep.json") or {})["swept"]
-    number, overrides = own.job.num, [w for w in own.overrides.task if w.partition("=")[0] in swept]
+    sweep = read_json(place.parent / "sweep.json") or {}
+    number = own.job.num
+    overrides = [word for word in own.overrides.task if word.partition("=")[0] in sweep["swept"]]
     log = place / f"{number:04d}.log"
     result: dict[str, Any] = {"number": number, "overrides": overrides, "status": FAILED, "log": str(log)}
     print(f"[{number}] {' '.join(overrides)}", file=sys.stderr, flush=True)
     register_resolvers()
     try:
-        plain = resolved(config, own.runtime.choices.get("experiment"))
+        plain = compared(resolved(config, own.runtime.choices.get("experiment")), sweep["reference"])
         result["folder"] = str(RunFolder.of(plain).path)
         folder = compute(plain)
         result |= {"status": DONE, "digest": folder.digest}
-    except (Interrupted, KeyboardInterrupt) as stop:
-        print(f"mhrun: {stop}. Nothing is lost: the same command goes on from there.", file=sys.stderr)
+    except Interrupted as stop:
+        print(f"mhrun: {stop}. Nothing is lost: {stop.command} goes on from there.", file=sys.stderr)
         raise KeyboardInterrupt from stop
     except Exception as error:
         told = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"

@@ -21,12 +21,12 @@ def ess(draws: Array, method: str = "bulk") -> float:
 
 
 def rhat(draws: Array, most: int = 5000) -> float:
-    """Return the rank-normalised split R-hat of draws (C, S); NaN when it cannot be told.
+    """Return the rank-normalised split R-hat of draws (C, S); NaN when it cannot be told, as of one chain.
 
     Longer chains are thinned to `most` draws: that costs R-hat nothing, and ranking is what takes the time.
     """
     from arviz_stats.base.array import array_stats
 
-    if not np.isfinite(draws).all() or np.ptp(draws) == 0 or draws.shape[1] < 4:
+    if len(draws) < 2 or not np.isfinite(draws).all() or np.ptp(draws) == 0 or draws.shape[1] < 4:
         return float("nan")
     return float(array_stats.rhat(draws[:, :: -(-draws.shape[1] // most)]))

@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.floating]
 
+FAR = 8.0  # standard deviations beyond which a density is nothing: e^-32
+
 
 class Grid(NamedTuple):
     """A rectangle cut into cells, in two dimensions."""
@@ -36,27 +38,74 @@ class Grid(NamedTuple):
         return out
 
 
-def log_masses(log_density: Callable[[Array], Array], grid: Grid, points: int = 2) -> Array:
+def log_masses(
+    log_density: Callable[[Array], Array],
+    grid: Grid,
+    points: int = 2,
+    scale: tuple[float, float] | None = None,
+) -> Array:
     """Return the log of the integral of exp(log_density) over each cell (cells,).
 
-    Gauss-Legendre quadrature with `points` a side in each cell; `log_density` is (P, 2) -> (P,).
+    Gauss-Legendre quadrature with `points` a side in each cell. With `scale`, the distances in x and in y
+    over which the density changes (a standard deviation along each axis), cells are first halved until
+    none is wider, and pieces where the density is nothing are left out: a cell of such pieces is -inf.
+
+    Args:
+        log_density: (P, 2) -> (P,).
+        grid: the cells.
+        points: a side, in each cell or piece.
+        scale: of the density; None takes every cell as it is.
     """
+    pieces = _pieces(grid)
+    if scale is not None:
+        pieces = _cut(pieces, log_density, np.asarray(scale))
     nodes, weights = np.polynomial.legendre.leggauss(points)
-
-    def placed(edges: Array) -> tuple[Array, Array]:
-        half = np.diff(edges) / 2
-        return ((edges[:-1] + half)[:, None] + half[:, None] * nodes).ravel(), (
-            half[:, None] * weights
-        ).ravel()
-
-    (x, wx), (y, wy) = placed(grid.x), placed(grid.y)
-    theta = np.stack(np.meshgrid(x, y, indexing="ij"), axis=-1).reshape(-1, 2)
-    values = log_density(theta).reshape(len(x), len(y))
+    offsets = np.stack(np.meshgrid(nodes, nodes, indexing="ij"), axis=-1).reshape(-1, 2)
+    theta = pieces.centre[:, None] + pieces.half[:, None] * offsets
+    values = log_density(theta.reshape(-1, 2)).reshape(len(theta), -1)
     top = values.max()
-    mass = np.exp(values - top) * np.outer(wx, wy)
-    cells = mass.reshape(len(grid.x) - 1, points, len(grid.y) - 1, points).sum(axis=(1, 3))
+    mass = np.exp(values - top) @ np.outer(weights, weights).ravel() * pieces.half.prod(axis=1)
     with np.errstate(divide="ignore"):
-        return (np.log(cells) + top).ravel()
+        return np.log(np.bincount(pieces.cell, mass, (len(grid.x) - 1) * (len(grid.y) - 1))) + top
+
+
+class _Pieces(NamedTuple):
+    """Rectangles that cells are cut into."""
+
+    centre: Array  # (P, 2)
+    half: Array  # (P, 2) half the sides
+    cell: npt.NDArray[np.intp]  # (P,) the cell that each is of
+
+
+def _pieces(grid: Grid) -> _Pieces:
+    """Return the cells themselves."""
+    sides = [np.stack([(e[:-1] + e[1:]) / 2, np.diff(e) / 2], axis=-1) for e in grid]
+    both = np.stack(np.broadcast_arrays(sides[0][:, None], sides[1][None]), axis=-1).reshape(-1, 2, 2)
+    return _Pieces(both[:, 0], both[:, 1], np.arange(len(both)))
+
+
+def _cut(pieces: _Pieces, log_density: Callable[[Array], Array], scale: Array) -> _Pieces:
+    """Halve pieces until none is wider than `scale`, and drop those whose density is nothing."""
+    top = -np.inf
+    while True:
+        centre, half, cell = pieces
+        values = log_density(centre)
+        top = max(top, values.max())
+        # A piece matters if any of it is within FAR standard deviations: its centre may be further by
+        # the half sides. So a peak between the centres of wide pieces is not lost.
+        kept = values > top - 0.5 * (FAR + (half / scale).sum(axis=1)) ** 2
+        centre, half, cell = centre[kept], half[kept], cell[kept]
+        if (2 * half <= scale * (1 + 1e-9)).all():
+            return _Pieces(centre, half, cell)
+        for axis in range(2):
+            wide = 2 * half[:, axis] > scale[axis] * (1 + 1e-9)
+            half = half.copy()
+            half[wide, axis] /= 2
+            shift = np.zeros_like(half)
+            shift[wide, axis] = half[wide, axis]
+            centre = np.concatenate([centre - shift, (centre + shift)[wide]])
+            half, cell = np.concatenate([half, half[wide]]), np.concatenate([cell, cell[wide]])
+        pieces = _Pieces(centre, half, cell)
 
 
 def total_variation(shares: Array, probability: Array) -> float:
@@ -68,8 +117,10 @@ def monte_carlo_distance(shares: Array) -> float:
     """Return the total variation distance that Monte Carlo error alone brings about, on average.
 
     From the spread of the chains' shares (C, cells) about their mean: what `total_variation` would show
-    of chains whose law is exactly right.
+    of chains whose law is exactly right. One chain has no spread: NaN.
     """
+    if len(shares) < 2:
+        return float("nan")
     error = shares.std(axis=0, ddof=1) / np.sqrt(len(shares))
     return float(0.5 * np.sqrt(2 / np.pi) * error.sum())
 
@@ -87,12 +138,15 @@ def chi_squared(shares: Array, probability: Array) -> Estimate:
     Chains are independent, so the product of two different chains' deviations has the square as its
     mean: Monte Carlo noise cancels, which it does not in a plain distance. The standard error is a
     jackknife over chains. Cells with p < 1e-9 are left out. sqrt(chi2)/2 bounds the total variation.
+    One chain has no pair, and the value is NaN; two have no standard error.
     """
     kept = probability > 1e-9
     deviation = (shares[:, kept] - probability[kept]) / np.sqrt(probability[kept])
 
     def estimate(rows: Array) -> float:
         count = len(rows)
+        if count < 2:
+            return float("nan")
         total = rows.sum(axis=0)
         return float((total @ total - np.square(rows).sum()) / (count * (count - 1)))
 
@@ -100,8 +154,10 @@ def chi_squared(shares: Array, probability: Array) -> Estimate:
 
 
 def jackknife(estimate: Callable[[Array], float], rows: Array) -> Estimate:
-    """Return an estimate from independent rows and its jackknife standard error."""
+    """Return an estimate from independent rows and its jackknife standard error; NaN for a single row."""
     count = len(rows)
+    if count < 2:
+        return Estimate(estimate(rows), float("nan"))
     left_out = np.array([estimate(np.delete(rows, i, axis=0)) for i in range(count)])
     return Estimate(
         estimate(rows), float(np.sqrt((count - 1) / count * np.square(left_out - left_out.mean()).sum()))

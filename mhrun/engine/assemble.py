@@ -43,7 +43,7 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
                 name=name,
                 kernel=build(node["kernel"], f"{where}.kernel"),
                 target=target,
-                plan=Plan(build(node["schedules"], f"{where}.schedules"), chains),
+                plan=Plan(build(node["schedules"], f"{where}.schedules"), chains, warmup, steps),
                 shape=Shape(chains, target.model.names, warmup, steps, thin),
                 seed=_whole("seed", config["seed"]),
                 dtype=_DTYPES[config["dtype"]],
@@ -64,7 +64,8 @@ def check_space(methods: list[Method], folder: Path) -> None:
     Raises:
         UserError: there is less free space than the traces can take.
     """
-    need = sum(trace_bytes(method) for method in methods)
+    there = sum(path.stat().st_size for path in folder.glob("methods/**/*") if path.is_file())
+    need = sum(trace_bytes(method) for method in methods) - there
     place = next(p for p in (folder, *folder.parents) if p.exists())
     free = shutil.disk_usage(place).free
     if need > free:
@@ -82,7 +83,7 @@ def trace_bytes(method: Method) -> int:
 
 
 def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0:  # NaN for inf
         raise Refusal(f"{name} = {value!r} must be a whole number.")
     return int(value)
 

@@ -115,7 +115,7 @@ def run_method(
         state, memory = _unpack(checkpoint.arrays, method)
     watcher.begin(method.name, step, method.shape.total, driver.name)
 
-    count, last_block = driver.longest or 64, time.monotonic()
+    count, last_block = 16, time.monotonic()
     while step < method.shape.total:
         began = time.monotonic()
         size = min(count, method.shape.total - step, method.plan.horizon(step + 1) or count)
@@ -132,10 +132,10 @@ def run_method(
 
         # Where a chunk ends changes no number: it is a matter of progress and memory only.
         now = time.monotonic()
-        if driver.longest is None and size == count:
+        if size == count:
             faster = _CHUNK_SECONDS / max(now - began, 1e-6)
             fits = _CHUNK_BYTES // (40 + 8 * method.target.dim) // method.shape.chains
-            count = max(16, min(int(count * min(faster, 4.0)), fits))
+            count = max(1, min(int(count * min(faster, 8.0)), fits))
         stopping = stop()
         full = writer.pending_bytes() > _BLOCK_BYTES or now - last_block > settings.block_seconds
         if full or stopping or step == method.shape.total:

@@ -22,7 +22,6 @@ class Driver(Protocol):
     """Does K steps; every field of `controls` is (K, C)."""
 
     name: str
-    longest: int | None  # steps in one call that it can do well
 
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
         """Do the K steps from `first_step` on."""
@@ -69,7 +68,6 @@ class Native:
     """A compiled loop."""
 
     name = NATIVE
-    longest: int | None = None
 
     def __init__(self, fused: Fused) -> None:
         self._fused = fused
@@ -83,7 +81,6 @@ class Plain:
     """One call per step, in torch, on any device."""
 
     name = PLAIN
-    longest: int | None = 64
 
     def __init__(self, method: Method) -> None:
         self._method = method

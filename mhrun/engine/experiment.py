@@ -21,7 +21,8 @@ from mhrun.engine.drivers import usable_cores
 from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method
 from mhrun.errors import Interrupted
-from mhrun.store.folder import COMPLETE, FORMAT, RunFolder
+from mhrun.store.folder import COMPLETE, RunFolder
+from mhrun.store.identity import FORMAT
 
 log = logging.getLogger("mhrun")
 
@@ -36,6 +37,7 @@ def run_experiment(config: Mapping[str, Any], watcher: Watcher) -> RunFolder:
     folder = RunFolder.of(config)
     runtime = config["runtime"]
     if folder.is_complete() and not runtime["force"]:
+        folder.create(config)
         folder.point_latest()
         return folder
     settings = Settings(config["native"], runtime["threads"], runtime["block_seconds"])
@@ -92,6 +94,8 @@ def _run(
             log.info("%s: done, %.1f s", method.name, noted["wall_s"])
             folder.write_summary(summary)
     except BaseException as error:
+        if isinstance(error, Interrupted) and config["runtime"]["force"]:
+            error.command = "the same command without runtime.force=true"
         summary["status"] = "stopped" if isinstance(error, Interrupted | KeyboardInterrupt) else "failed"
         log.error("%s: %s", type(error).__name__, error)
         folder.write_summary(summary)
@@ -106,19 +110,18 @@ def _of_method(method: Method, node: Mapping[str, Any], noted: Mapping[str, Any]
         name: np.asarray(values, dtype=float) for name, values in noted["totals"].items()
     }  # null is NaN
     decisions = shape.chains * shape.steps
-    mean = {
-        name: float(totals[f"sum_{name}"].sum()) / decisions
-        for name in ("accepted", "batch_size", "log_ratio_var")
-    }
+    mean = {name: float(totals[f"sum_{name}"].sum()) / decisions for name in ("accepted", "batch_size")}
+    finite = float(totals["count_log_ratio_var"].sum())
+    noise = float(totals["sum_log_ratio_var"].sum()) / finite if finite else float("nan")
     spread = float(totals["sum_batch_size_squared"].sum()) / decisions - mean["batch_size"] ** 2
     return {
         "label": node.get("label", method.name),
         "accept_rate": mean["accepted"],
-        "n_accept_tests": 0 if np.isnan(mean["log_ratio_var"]) else decisions,
+        "n_accept_tests": decisions if method.kernel.decides else 0,
         "accept_rate_by_chain": (totals["sum_accepted"] / shape.steps).tolist(),
         "minibatch_size_mean": mean["batch_size"],
         "minibatch_size_sd": max(0.0, spread) ** 0.5,
-        "log_ratio_noise_sd": mean["log_ratio_var"] ** 0.5,
+        "log_ratio_noise_sd": noise**0.5,
         "likelihood_evals": int(totals["n_lik"].sum()),
         "gradient_evals": int(totals["n_grad"].sum()),
         "diverging": int(totals["sum_diverging"].sum()),

@@ -15,8 +15,8 @@ from mhrun.target import Target
 from mhrun.types import Kernel, State
 
 # Rough costs of the plain path on one core, for deciding whether compiling pays: seconds per step, and
-# per datum and chain. What they decide is recorded with the run.
-_PLAIN_STEP, _PLAIN_DATUM, _COMPILING_PAYS = 2e-4, 3e-8, 4.0
+# per datum that a chain reads. What they decide is recorded with the run.
+_PLAIN_STEP, _PLAIN_DATUM, _COMPILING_PAYS = 2e-4, 1.5e-8, 4.0
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,16 @@ class Method:
             raise Refusal(f"thin = {self.shape.thin} keeps none of {self.shape.steps} steps.")
         if reason := self.kernel.refuses(self.target):
             raise Refusal(reason)
+        if self.plan.adapts and not self.kernel.decides:
+            raise Refusal(
+                "a step size cannot be tuned to an acceptance rate: its steps have no acceptance test."
+            )
+        with torch.no_grad():
+            outside = ~self.target.model.log_prior(self._first_points()).isfinite()
+        if outside.any():
+            raise Refusal(
+                f"chain {int(outside.nonzero()[0])} starts where the prior is 0; choose another start."
+            )
 
     @property
     def key(self) -> int:
@@ -66,19 +76,21 @@ class Method:
 
     def first_state(self) -> State:
         """Return the state before the first step; what it costs to score it is no step's."""
-        chains, device = self.shape.chains, self.target.device
-        draws = Streams(self.key, chains, device).at(0)
-        if self.starts is None:
-            theta = self.target.model.init(chains, draws)
-        else:
-            theta = self.starts[torch.arange(chains) % len(self.starts)]
+        draws = Streams(self.key, self.shape.chains, self.target.device).at(0)
         with torch.no_grad():
-            state = self.kernel.start(self.target, theta.to(device=device, dtype=self.dtype), draws)
+            state = self.kernel.start(self.target, self._first_points(), draws)
         self.target.spent()
         return state
 
     def compiling_pays(self) -> bool:
         """Say whether the run is long enough to wait for a compiler; depends on counts alone."""
-        batch = getattr(getattr(self.kernel, "pairing", self.kernel), "m", None) or self.target.n
-        per_step = _PLAIN_STEP + _PLAIN_DATUM * self.shape.chains * batch
+        per_step = _PLAIN_STEP + _PLAIN_DATUM * self.shape.chains * self.kernel.reads(self.target)
         return self.shape.total * per_step > _COMPILING_PAYS
+
+    def _first_points(self) -> Tensor:
+        chains, device = self.shape.chains, self.target.device
+        if self.starts is None:
+            theta = self.target.model.init(chains, Streams(self.key, chains, device).at(0))
+        else:
+            theta = self.starts[torch.arange(chains) % len(self.starts)]
+        return theta.to(device=device, dtype=self.dtype)

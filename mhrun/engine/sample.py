@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -17,6 +19,9 @@ from mhrun.models.function import FunctionModel
 from mhrun.schedules import Plan, Schedule
 from mhrun.schedules.fixed import Fixed
 from mhrun.schedules.tuned import Tuned
+from mhrun.store.files import read_json, write_json
+from mhrun.store.fingerprint import fingerprint
+from mhrun.store.folder import RunFolder
 from mhrun.store.netcdf import Shape, open_trace
 from mhrun.target import Target
 from mhrun.types import Kernel, Model
@@ -68,14 +73,15 @@ def sample(
         thin: keep every thin-th step.
         device: cpu or cuda.
         native: compiled loops where there are some: auto (long runs), on or off.
-        folder: where to keep the trace; a call with the same folder goes on from what is there. None
-            keeps it in memory.
+        folder: where to keep the trace; the same call goes on from what is there, another is refused.
+            None keeps it in memory.
 
     Returns:
         A DataTree with the groups ``posterior`` and ``sample_stats`` (and ``warmup_...``).
 
     Raises:
-        UserError: parts that do not go together, or settings that have no meaning.
+        UserError: parts that do not go together, settings that have no meaning, or a folder that holds the
+            trace of another call.
     """
     rows = Dataset.of(data)
     if isinstance(model, Model):
@@ -88,22 +94,39 @@ def sample(
         single = not isinstance(data, Mapping | Dataset)
         whole = FunctionModel(model, start, log_prior=log_prior, single=single)
     schedules: dict[str, Schedule] = {"temperature": Fixed(temperature=temperature)}
-    if not isinstance(step_size, int | float):
-        schedules["step_size"] = step_size
+    if not isinstance(step_size, Real):
+        schedules["step_size"] = cast(Schedule, step_size)
     elif acceptance is None:
-        schedules["step_size"] = Fixed(step_size=step_size)
+        schedules["step_size"] = Fixed(step_size=float(step_size))
     else:
-        schedules["step_size"] = Tuned(step_size, acceptance, warmup)
+        schedules["step_size"] = Tuned(float(step_size), acceptance)
     target = Target(whole, rows, temper=temper, replacement=replacement, device=device)
     points = None if start is None else torch.atleast_2d(torch.as_tensor(start, dtype=torch.float64))
     shape = Shape(chains, target.model.names, warmup, steps, thin)
-    method = Method("sample", kernel, target, Plan(schedules, chains), shape, seed, starts=points)
+    plan = Plan(schedules, chains, warmup, steps)
+    method = Method("sample", kernel, target, plan, shape, seed, starts=points)
     method.check()
     settings = Settings(native=native)
+    attributes = {"seed": seed}
     if folder is not None:
-        run_method(method, Path(folder), settings, Silent(), lambda: False, {"seed": seed})
-        return open_trace(Path(folder))
-    with tempfile.TemporaryDirectory(prefix="mhrun-") as place:
-        run_method(method, Path(place), settings, Silent(), lambda: False, {"seed": seed})
-        with open_trace(Path(place)) as trace:
+        place = RunFolder(Path(folder))
+        place.path.mkdir(parents=True, exist_ok=True)
+        with place.held(lambda line: print(line, file=sys.stderr)):
+            _same(place.path, fingerprint(model, rows.fields, log_prior, kernel, temper, replacement, plan.schedules,
+                                          points, shape, seed))  # fmt: skip
+            run_method(method, place.path, settings, Silent(), lambda: False, attributes)
+            return open_trace(place.path)
+    with tempfile.TemporaryDirectory(prefix="mhrun-") as temporary:
+        run_method(method, Path(temporary), settings, Silent(), lambda: False, attributes)
+        with open_trace(Path(temporary)) as trace:
             return trace.load()
+
+
+def _same(folder: Path, told: str) -> None:
+    """Refuse a folder that holds the trace of another call."""
+    note = folder / "call.json"
+    there = read_json(note)
+    if there is None and not (folder / "blocks").exists():
+        write_json(note, {"fingerprint": told})
+    elif there is None or there["fingerprint"] != told:
+        raise UserError(f"'{folder}' holds the trace of another call; choose another folder, or remove it.")

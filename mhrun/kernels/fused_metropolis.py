@@ -8,14 +8,24 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mhrun.native import NativeModel, NativeProposal, Piece, compiled, over_chains
-from mhrun.native.philox import ACCEPT, filler, split_key, uniform
+from mhrun.native import (
+    FULL,
+    SHARED,
+    STORED,
+    NativeModel,
+    NativePairing,
+    NativeProposal,
+    Piece,
+    compiled,
+    native_form,
+    over_chains,
+)
+from mhrun.native.philox import ACCEPT, MINIBATCH, filler, split_key, uniform
 from mhrun.random import rectangle
 from mhrun.target import Target
 from mhrun.types import Controls, Evaluation, Pairing, Proposal, Record, Rule, State
 
 u64 = np.uint64
-_MODES = {"shared": 0, "stored": 1, "full": 2}
 _loops: dict[tuple[Piece, ...], Piece] = {}
 
 
@@ -26,17 +36,16 @@ class FusedMetropolis:
         self,
         model: NativeModel,
         proposal: NativeProposal,
+        pairing: NativePairing,
         threshold: Piece,
-        mode: int,
-        m: int,
         target: Target,
         key: int,
         threads: int,
     ) -> None:
-        self._model = model
+        self._wayl = model
         self._proposal = proposal
-        self._mode = mode
-        self._m = m
+        self._way = pairing.way
+        self._m = target.n if pairing.m is None else pairing.m
         self._target = target
         self._key = key
         self._threads = threads
@@ -58,15 +67,18 @@ class FusedMetropolis:
         cls, proposal: Proposal, pairing: Pairing, rule: Rule, target: Target, key: int, threads: int
     ) -> FusedMetropolis | None:
         """Return the loop for these parts, or None if one of them has no native form."""
-        mode = _MODES.get(pairing.name)
-        native_proposal, threshold = proposal.native(), rule.native()
-        if mode is None or native_proposal is None or threshold is None:
+        forms = (
+            native_form(proposal, "native", "sample", "log_density"),
+            native_form(pairing, "native", "start", "current", "compare"),
+            native_form(rule, "native", "decide"),
+        )
+        moving, scoring, threshold = (form() if form is not None else None for form in forms)
+        if moving is None or scoring is None or threshold is None:
             return None
-        model = target.native(full=pairing.name == "full")
+        model = target.native(full=scoring.way == FULL)
         if model is None:
             return None
-        m = getattr(pairing, "m", None) or target.n
-        return cls(model, native_proposal, threshold, mode, m, target, key, threads)
+        return cls(model, moving, scoring, threshold, target, key, threads)
 
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
         """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
@@ -89,23 +101,24 @@ class FusedMetropolis:
             self._loop,
             chains,
             self._threads,
-            *(u64(first_step), self._mode, self._m, u64(n), tuple(u64(s) for s in rectangle(n))),
+            *(u64(first_step), self._way, self._m, u64(n), tuple(u64(s) for s in rectangle(n))),
             split_key(self._key),
             *(theta, cache),
             controls.step_size.numpy(),
             (n / controls.temperature).numpy(),
             self._target.prior_power(controls.temperature).numpy(),
-            *(self._model.args, self._proposal.args),
+            float(self._target.error_share(self._m)) if self._way != FULL else 0.0,
+            *(self._wayl.args, self._proposal.args),
             *record.values(),
         )
-        evaluations = {0: 2 * self._m, 1: self._m, 2: n}[self._mode]
+        evaluations = {SHARED: 2 * self._m, STORED: self._m, FULL: n}[self._way]
         for name, dtype, value in (
             ("batch_size", np.int32, self._m),
             ("n_lik", np.int64, evaluations),
             ("n_grad", np.int64, 0),
         ):
             record[name] = np.broadcast_to(dtype(value), (chains, steps))
-        mean, var = (None, None) if self._mode == 0 else (cache[:, 1].copy(), cache[:, 2].copy())
+        mean, var = (None, None) if self._way == SHARED else (cache[:, 1].copy(), cache[:, 2].copy())
         tensors = (None if a is None else torch.from_numpy(a) for a in (theta, cache[:, 0].copy(), mean, var))
         return State(Evaluation(*tensors), {}), record  # type: ignore[arg-type]
 
@@ -123,7 +136,7 @@ def _loop(
         first_chain: Any,
         last_chain: Any,
         first_step: Any,
-        mode: Any,
+        way: Any,
         m: Any,
         n: Any,
         sides: Any,
@@ -133,6 +146,7 @@ def _loop(
         step_size: Any,  # (K, C)
         scale: Any,  # (K, C) n / T
         prior_power: Any,  # (K, C)
+        error_share: Any,  # of the variance of a minibatch's mean
         model: Any,
         proposal: Any,
         out_theta: Any,
@@ -143,7 +157,7 @@ def _loop(
     ) -> None:
         # Element by element: a slice assignment here keeps LLVM from vectorising the loops of the pieces.
         steps, dim = step_size.shape[0], theta.shape[1]
-        index = np.empty(m + 1 if mode < 2 else 1, np.int64)
+        index = np.empty(m + 1 if way != FULL else 1, np.int64)
         candidate = np.empty(dim)
         for c in range(first_chain, last_chain):
             current = theta[c]
@@ -153,12 +167,12 @@ def _loop(
                 propose(proposal, current, step_size[k, c], key, step, chain, candidate)
                 prior = log_prior(model, candidate)
                 mean, var = 0.0, 0.0
-                if mode == 2:  # full: the current point's sum is kept
+                if way == FULL:  # full: the current point's sum is kept
                     mean = total(model, candidate) / np.float64(n)
                     gain, spread = mean - cache[c, 1], 0.0
                 else:
-                    fill(index, m, n, sides, step, chain, key)
-                    if mode == 1:  # stored: each point has a minibatch of its own
+                    fill(index, m, n, sides, step, chain, key, MINIBATCH, 0)
+                    if way == STORED:  # stored: each point has a minibatch of its own
                         one, two = moments(model, index, m, candidate)
                         mean = one / m
                         var = (two - one * mean) / max(m - 1, 1)
@@ -177,7 +191,7 @@ def _loop(
                     out_theta[c, k, d] = theta[c, d]
                 out_accepted[c, k] = accept
                 out_log_ratio[c, k] = log_ratio
-                out_var[c, k] = scale[k, c] ** 2 * spread / m
+                out_var[c, k] = scale[k, c] ** 2 * spread / m * error_share
                 out_diverging[c, k] = log_ratio != log_ratio
 
     return loop

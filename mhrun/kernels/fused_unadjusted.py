@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mhrun.native import NativeDynamics, NativeModel, Piece, compiled, over_chains
-from mhrun.native.philox import filler, split_key
+from mhrun.native import NativeDynamics, NativeModel, Piece, compiled, native_form, over_chains
+from mhrun.native.philox import MINIBATCH, filler, split_key
 from mhrun.random import rectangle
 from mhrun.target import Target
 from mhrun.types import Controls, Dynamics, Record, State
@@ -45,11 +45,12 @@ class FusedUnadjusted:
         cls, dynamics: Dynamics, m: int | None, target: Target, key: int, threads: int
     ) -> FusedUnadjusted | None:
         """Return the loop for these parts, or None if one of them has no native form."""
-        native = dynamics.native()
+        form = native_form(dynamics, "native", "start", "move")
+        native = form() if form is not None else None
         model = target.native(full=False) if native is not None else None
-        if native is None or model is None:
+        if native is None or model is None or m is None:
             return None
-        return cls(model, native, m if m is not None else target.n, target, key, threads)
+        return cls(model, native, m, target, key, threads)
 
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
         """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
@@ -121,7 +122,7 @@ def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> P
             for k in range(steps):
                 if not stopped[c]:
                     step = first_step + u64(k)
-                    fill(index, m, n, sides, step, chain, key)
+                    fill(index, m, n, sides, step, chain, key, MINIBATCH, 0)
                     gradient(model, index, m, current, grad)
                     prior_gradient(model, current, prior)
                     for d in range(dim):

@@ -23,6 +23,8 @@ class MetropolisHastings:
         rule: yes or no?
     """
 
+    decides = True
+
     def __init__(self, proposal: Proposal, pairing: Pairing, rule: Rule) -> None:
         self.proposal = proposal
         self.pairing = pairing
@@ -31,6 +33,10 @@ class MetropolisHastings:
     def refuses(self, target: Target) -> str | None:
         """Ask the parts."""
         return self.pairing.refuses(target)
+
+    def reads(self, target: Target) -> int:
+        """Ask the pairing."""
+        return self.pairing.reads(target)
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
         """Score the starting points (C, D)."""
@@ -48,7 +54,7 @@ class MetropolisHastings:
             backward = self.proposal.log_density(candidate, origin.theta, controls)
             assert backward is not None
             offset = offset + backward - forward
-        scale = target.n / controls.temperature
+        scale = (target.n / controls.temperature).double()
         verdict = self.rule.decide(Contest(difference, scale, offset), draws)
 
         n_lik, n_grad = target.spent()
@@ -57,13 +63,13 @@ class MetropolisHastings:
         info = Info(
             accepted=verdict.accepted,
             log_ratio=verdict.log_ratio,
-            log_ratio_var=scale**2 * difference.var / difference.size,
-            batch_size=torch.full_like(verdict.accepted, verdict.batch_size, dtype=torch.int32),
+            log_ratio_var=scale**2 * difference.error,
+            batch_size=verdict.batch_size,
             n_lik=torch.full_like(verdict.accepted, n_lik, dtype=torch.int64),
             n_grad=torch.full_like(verdict.accepted, n_grad, dtype=torch.int64),
             diverging=diverging,
         )
-        return State(choose(verdict.accepted, candidate, origin), {}), info
+        return State(choose(verdict.accepted, candidate, origin), state.aux), info
 
     def fused(self, target: Target, key: int, threads: int) -> Fused | None:
         """Return the compiled loop if every part has a native form."""

@@ -22,6 +22,8 @@ class Unadjusted:
         m: minibatch size; None for all data.
     """
 
+    decides = False
+
     def __init__(self, dynamics: Dynamics, m: int | None) -> None:
         self.dynamics = dynamics
         self.m = m
@@ -30,6 +32,10 @@ class Unadjusted:
         """Refuse a minibatch that the data cannot give."""
         return target.refuses_batch(self.m) if self.m is not None else None
 
+    def reads(self, target: Target) -> int:
+        """Return the minibatch size."""
+        return self.m if self.m is not None else target.n
+
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
         """Begin at theta (C, D)."""
         stopped = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
@@ -37,11 +43,13 @@ class Unadjusted:
 
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
         """Move every chain one step."""
-        m = self.m if self.m is not None else target.n
         aux = dict(state.aux)
         stopped = aux.pop("stopped")
         theta = state.evaluation.theta
-        grad = target.gradient(theta, target.batch(draws, m), controls.temperature)
+        if self.m is None:
+            grad = target.gradient_full(theta, controls.temperature)
+        else:
+            grad = target.gradient(theta, target.batch(draws, self.m), controls.temperature)
         moved, aux_moved = self.dynamics.move(theta, grad, aux, controls, draws)
         stopped = stopped | ~moved.isfinite().all(-1)
         moved = torch.where(stopped[:, None], theta, moved)
@@ -51,7 +59,7 @@ class Unadjusted:
             accepted=~stopped,
             log_ratio=nan,
             log_ratio_var=nan,
-            batch_size=torch.full_like(stopped, m, dtype=torch.int32),
+            batch_size=torch.full_like(stopped, self.reads(target), dtype=torch.int32),
             n_lik=torch.full_like(stopped, n_lik, dtype=torch.int64),
             n_grad=torch.full_like(stopped, n_grad, dtype=torch.int64),
             diverging=stopped,

@@ -7,23 +7,33 @@ can be called, read and tested without numba, and numba is imported only when a 
 """
 
 from mhrun.native.compiler import (
+    FULL,
+    SHARED,
+    STORED,
     NativeDynamics,
     NativeModel,
+    NativePairing,
     NativeProposal,
     Piece,
     available,
     compiled,
+    native_form,
     over_chains,
     piece,
 )
 
 __all__ = [
+    "FULL",
+    "SHARED",
+    "STORED",
     "NativeDynamics",
     "NativeModel",
+    "NativePairing",
     "NativeProposal",
     "Piece",
     "available",
     "compiled",
+    "native_form",
     "over_chains",
     "piece",
 ]

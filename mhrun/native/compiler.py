@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,16 @@ class NativeModel(NamedTuple):
     prior_gradient: Piece  # (args, theta, out (D,))
 
 
+class NativePairing(NamedTuple):
+    """A pairing, as one of the ways to score that the Metropolis-Hastings loop has."""
+
+    way: int  # SHARED, STORED or FULL
+    m: int | None  # minibatch size; None for all data
+
+
+SHARED, STORED, FULL = 0, 1, 2
+
+
 class NativeProposal(NamedTuple):
     """A symmetric proposal's piece: ``(args, theta, step_size, key, step, chain, out)``."""
 
@@ -51,6 +62,21 @@ class NativeDynamics(NamedTuple):
     args: tuple[Any, ...]
     move: Piece
     aux: tuple[str, ...]
+
+
+def native_form(part: Any, form: str, *plain: str) -> Callable[..., Any] | None:
+    """Return the method `form` of a part, if it was written by whoever wrote its methods `plain`.
+
+    A subclass that changes what a method does has not changed its compiled form: then there is none.
+    """
+
+    def depth(name: str) -> float:
+        return next((i for i, owner in enumerate(type(part).__mro__) if name in vars(owner)), math.inf)
+
+    if depth(form) == math.inf or any(depth(name) < depth(form) for name in plain):
+        return None
+    found: Callable[..., Any] = getattr(part, form)
+    return found
 
 
 def piece(function: F) -> F:

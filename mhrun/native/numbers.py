@@ -9,18 +9,28 @@ import numpy as np
 import numpy.typing as npt
 
 from mhrun.native.compiler import Piece, compiled
-from mhrun.native.philox import filler, split_key
+from mhrun.native.philox import MINIBATCH, filler, split_key
 
 u64 = np.uint64
 
 
 @lru_cache(maxsize=3)
 def _loop(fill: Piece) -> Piece:
-    def loop(out: Any, m: Any, n: Any, sides: Any, step: Any, first_chain: Any, key: Any) -> None:
+    def loop(
+        out: Any,
+        m: Any,
+        n: Any,
+        sides: Any,
+        step: Any,
+        first_chain: Any,
+        key: Any,
+        purpose: Any,
+        start: Any,
+    ) -> None:
         index = np.empty(m + 1, np.int64)
         for k in range(out.shape[0]):
             for c in range(out.shape[1]):
-                fill(index, m, n, sides, step + u64(k), first_chain + u64(c), key)
+                fill(index, m, n, sides, step + u64(k), first_chain + u64(c), key, purpose, start)
                 out[k, c, :] = index[:m]
 
     return compiled(loop)
@@ -36,9 +46,13 @@ def indices(
     m: int,
     sides: tuple[int, int],
     replacement: bool,
+    use: int = 0,
+    start: int = 0,
 ) -> npt.NDArray[np.int64]:
     """Return the minibatches of some steps, (steps, chains, m)."""
     out = np.empty((steps, chains, m), np.int64)
     loop = _loop(filler(n, replacement))
-    loop(out, m, u64(n), (u64(sides[0]), u64(sides[1])), u64(step), u64(first_chain), split_key(key))
+    purpose = MINIBATCH + u64(use << 20)
+    place = (u64(n), (u64(sides[0]), u64(sides[1])), u64(step), u64(first_chain))
+    loop(out, m, *place, split_key(key), purpose, start)
     return out

@@ -19,7 +19,7 @@ LOW = u64(0xFFFFFFFF)
 S32 = u64(32)
 MUL_0, MUL_1 = u64(0xD2511F53), u64(0xCD9E8D57)
 WEYL_0, WEYL_1 = u64(0x9E3779B9), u64(0xBB67AE85)
-# Purposes, in the place that they have in the counter (see mhrun.random.Purpose).
+# Purposes, in the place that they have in the counter (see mhrun.random.Purpose); `use` is added at 1 << 20.
 PROPOSAL, MINIBATCH, ACCEPT, NOISE = u64(1 << 24), u64(2 << 24), u64(3 << 24), u64(5 << 24)
 SMALL = 1024
 
@@ -33,7 +33,7 @@ def split_key(key: int) -> tuple[np.uint64, np.uint64]:
 def philox(block: Any, step: Any, purpose: Any, chain: Any, key: Any) -> Any:
     """Philox4x32-10 of the counter (block, step, purpose, chain): four words."""
     k0, k1 = key
-    c0, c1, c2, c3 = block, step & LOW, purpose | ((step >> S32) & u64(0xFFFFFF)), chain
+    c0, c1, c2, c3 = block, step & LOW, purpose | ((step >> S32) & u64(0xFFFFF)), chain
     for _ in range(10):
         p0 = (c0 & LOW) * MUL_0
         p1 = (c2 & LOW) * MUL_1
@@ -69,11 +69,16 @@ def scaled(low: Any, high: Any, n: Any) -> Any:
 
 
 @piece
-def independent(index: Any, m: Any, n: Any, sides: Any, step: Any, chain: Any, key: Any) -> None:
-    """Fill index[:m] with independent uniform indices below n; `index` has room for m + 1."""
+def independent(
+    index: Any, m: Any, n: Any, sides: Any, step: Any, chain: Any, key: Any, purpose: Any, start: Any
+) -> None:
+    """Fill index[:m] with independent uniform indices below n; `index` has room for m + 1.
+
+    `purpose` is `MINIBATCH` with its use; `start` is how many of the batch there are already.
+    """
     half = (m + 1) // 2
     for j in range(half):
-        a, b, c, d = philox(u64(j), step, MINIBATCH, chain, key)
+        a, b, c, d = philox(u64(start + j), step, purpose, chain, key)
         index[j] = scaled(a, b, n)
         index[half + j] = scaled(c, d, n)  # one place beyond m when m is odd
 
@@ -110,13 +115,15 @@ def feistel(position: Any, a: Any, b: Any, keys: Any) -> Any:
 
 
 @piece
-def distinct(index: Any, m: Any, n: Any, sides: Any, step: Any, chain: Any, key: Any) -> None:
-    """Fill index[:m] with the first m images of a keyed permutation of [0, n), n > SMALL."""
+def distinct(
+    index: Any, m: Any, n: Any, sides: Any, step: Any, chain: Any, key: Any, purpose: Any, start: Any
+) -> None:
+    """Fill index[:m] with images of a keyed permutation of [0, n), n > SMALL: those from `start` on."""
     a, b = sides
-    p, q = philox(u64(0), step, MINIBATCH, chain, key), philox(u64(1), step, MINIBATCH, chain, key)
+    p, q = philox(u64(0), step, purpose, chain, key), philox(u64(1), step, purpose, chain, key)
     keys = (p[0], p[1], p[2], p[3], q[0], q[1], q[2], q[3])
     for j in range(m):
-        index[j] = feistel(u64(j), a, b, keys)
+        index[j] = feistel(u64(start + j), a, b, keys)
     if a * b > n:
         for j in range(m):
             while index[j] >= n:  # rare: walk on to the next image inside
@@ -124,21 +131,23 @@ def distinct(index: Any, m: Any, n: Any, sides: Any, step: Any, chain: Any, key:
 
 
 @piece
-def ordered(index: Any, m: Any, n: Any, sides: Any, step: Any, chain: Any, key: Any) -> None:
-    """Fill index[:m] with the first of an exactly uniform order of [0, n), n <= SMALL."""
+def ordered(
+    index: Any, m: Any, n: Any, sides: Any, step: Any, chain: Any, key: Any, purpose: Any, start: Any
+) -> None:
+    """Fill index[:m] from an exactly uniform order of [0, n), n <= SMALL, from place `start` on."""
     half = (n + u64(1)) // u64(2)
     keys = np.empty(np.int64(2 * half), np.int64)
     for j in range(half):
-        a, b, c, d = philox(u64(j), step, MINIBATCH, chain, key)
+        a, b, c, d = philox(u64(j), step, purpose, chain, key)
         keys[np.int64(j)] = np.int64((b << u64(31)) ^ a)
         keys[np.int64(half + j)] = np.int64((d << u64(31)) ^ c)
     order = np.argsort(keys[: np.int64(n)])
     for j in range(m):
-        index[j] = order[j]
+        index[j] = order[start + j]
 
 
 def filler(n: int, replacement: bool) -> Piece:
-    """Return the piece ``(index, m, n, sides, step, chain, key)`` that fills index[:m] with a minibatch."""
+    """Return the piece that fills index[:m] with a minibatch: `independent`, `distinct` or `ordered`."""
     if replacement:
         return independent
     return ordered if n <= SMALL else distinct

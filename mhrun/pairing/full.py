@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+from mhrun.native import FULL, NativePairing
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Difference, Evaluation
@@ -12,12 +14,13 @@ from mhrun.types import Difference, Evaluation
 class Full:
     """All n data, with the current point's sum kept: n evaluations a step. Exact for the tempered target."""
 
-    name = "full"
-    m = None
-
     def refuses(self, target: Target) -> str | None:
         """Refuse nothing."""
         return None
+
+    def reads(self, target: Target) -> int:
+        """Return all data: the current point has its sum."""
+        return target.n
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
         """Score the first points."""
@@ -36,9 +39,9 @@ class Full:
     ) -> tuple[Evaluation, Difference]:
         """Score the candidate on all data."""
         candidate = target.evaluate_full(theta)
-        assert candidate.log_lik_mean is not None
-        assert candidate.log_lik_var is not None
-        assert origin.log_lik_mean is not None
-        return candidate, Difference(
-            candidate.log_lik_mean - origin.log_lik_mean, candidate.log_lik_var, target.n
-        )
+        exact = target.gap(origin, candidate, target.n)
+        return candidate, exact._replace(error=torch.zeros_like(exact.mean))
+
+    def native(self) -> NativePairing:
+        """Return the loop's own way of doing it."""
+        return NativePairing(FULL, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from mhrun.native import SHARED, NativePairing
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Difference, Evaluation
@@ -17,14 +18,16 @@ class Shared:
     than the tempered target.
     """
 
-    name = "shared"
-
     def __init__(self, m: int) -> None:
         self.m = m
 
     def refuses(self, target: Target) -> str | None:
         """Refuse a minibatch that the data cannot give."""
         return target.refuses_batch(self.m)
+
+    def reads(self, target: Target) -> int:
+        """Return the minibatch, twice."""
+        return 2 * self.m
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
         """Return the point alone: its score on old data is never used."""
@@ -44,3 +47,7 @@ class Shared:
         """Score both points on the origin's minibatch."""
         assert origin.batch is not None
         return target.prior(theta), target.difference(origin.theta, theta, origin.batch)
+
+    def native(self) -> NativePairing:
+        """Return the loop's own way of doing it."""
+        return NativePairing(SHARED, self.m)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from mhrun.native import STORED, NativePairing
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Difference, Evaluation
@@ -19,14 +20,16 @@ class Stored:
     over the data of log p(x | theta).
     """
 
-    name = "stored"
-
     def __init__(self, m: int) -> None:
         self.m = m
 
     def refuses(self, target: Target) -> str | None:
         """Refuse a minibatch that the data cannot give."""
         return target.refuses_batch(self.m)
+
+    def reads(self, target: Target) -> int:
+        """Return the minibatch, once."""
+        return self.m
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
         """Score the first points on their first minibatches."""
@@ -40,12 +43,9 @@ class Stored:
         self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws
     ) -> tuple[Evaluation, Difference]:
         """Score the candidate on a fresh minibatch, independent of the origin's."""
-        assert origin.log_lik_mean is not None
-        assert origin.log_lik_var is not None
         candidate = target.evaluate(theta, target.batch(draws, self.m))._replace(batch=None)
-        assert candidate.log_lik_mean is not None
-        assert candidate.log_lik_var is not None
-        difference = Difference(
-            candidate.log_lik_mean - origin.log_lik_mean, candidate.log_lik_var + origin.log_lik_var, self.m
-        )
-        return candidate, difference
+        return candidate, target.gap(origin, candidate, self.m)
+
+    def native(self) -> NativePairing:
+        """Return the loop's own way of doing it."""
+        return NativePairing(STORED, self.m)

@@ -96,9 +96,7 @@ def claims_table(judged: list[Judged]) -> pd.DataFrame:
             "where": claim.artefact,
             "what": claim.quantity,
             "paper": claim.paper,
-            "ours": Estimate(claim.ours, claim.se)
-            if claim.ours is not None and claim.se is not None
-            else claim.ours,
+            "ours": claim.estimate,
             "rule": claim.rule,
             "holds": claim.holds,
             "verdict": claim.verdict + (f" ({claim.why})" if claim.why else ""),

@@ -32,6 +32,11 @@ class Judged(NamedTuple):
     why: str
     note: str
 
+    @property
+    def estimate(self) -> Estimate | float | None:
+        """Our number, with its standard error where it has one."""
+        return self.ours if self.ours is None or self.se is None else Estimate(self.ours, self.se)
+
 
 def judge_all(config: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[Judged]:
     """Judge every claim of a run's experiment.

@@ -26,7 +26,9 @@ def shown(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        if value.is_integer() and abs(value) < 1e15:
+        if abs(value) >= 1e7:
+            return f"{value:.2e}".replace("e+", "e")
+        if value.is_integer():
             return f"{int(value):,}"
         if 0.1 <= abs(value) < 10:
             return f"{value:.3f}"

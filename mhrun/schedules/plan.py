@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -22,6 +22,14 @@ class Schedule(Protocol):
     """
 
     quantities: tuple[str, ...]
+
+    def over(self, warmup: int, steps: int) -> Schedule:
+        """Return this schedule for a method with so many steps of burn-in and so many after it.
+
+        Raises:
+            Refusal: it has no meaning there.
+        """
+        ...
 
     def start(self, chains: int) -> Memory:
         """Return the first memory."""
@@ -48,13 +56,15 @@ class Plan:
     Args:
         schedules: name -> schedule; the names are for people.
         chains: C.
+        warmup: steps of burn-in, in which a schedule may adapt.
+        steps: steps after it.
 
     Raises:
-        Refusal: two schedules for one quantity, or none for the step size.
+        Refusal: two schedules for one quantity, none for the step size, or one that adapts after burn-in.
     """
 
-    def __init__(self, schedules: Mapping[str, Schedule], chains: int) -> None:
-        self.schedules = dict(schedules)
+    def __init__(self, schedules: Mapping[str, Schedule], chains: int, warmup: int, steps: int) -> None:
+        self.schedules = {name: schedule.over(warmup, steps) for name, schedule in schedules.items()}
         self.chains = chains
         owner: dict[str, str] = {}
         for name, schedule in self.schedules.items():
@@ -65,7 +75,24 @@ class Plan:
                     )
                 owner[quantity] = name
         if "step_size" not in owner:
-            raise Refusal("no schedule sets step_size; add one, such as schedule=fixed.")
+            raise Refusal("no schedule sets step_size; add one that does.")
+        if self.horizon(warmup + 1) is not None:
+            raise Refusal("a schedule that adapts must be done with it at the end of burn-in.")
+        self._check()
+
+    @property
+    def adapts(self) -> bool:
+        """Whether a schedule learns from acceptances."""
+        return self.horizon(1) is not None
+
+    def _check(self) -> None:
+        memory = self.start()
+        for name, schedule in self.schedules.items():
+            for quantity, value in schedule.values(_own(memory, name), 1, 1).items():
+                if value.shape[-1] not in (1, self.chains):
+                    raise Refusal(
+                        f"{quantity} has {value.shape[-1]} values for {self.chains} chains; give one, or one each."
+                    )
 
     def start(self) -> Memory:
         """Return the first memory of all schedules."""
@@ -108,6 +135,10 @@ class Blind:
 
     quantities: tuple[str, ...]
 
+    def over(self, warmup: int, steps: int) -> Self:
+        """Return itself."""
+        return self
+
     def start(self, chains: int) -> Memory:
         """Remember nothing."""
         return {}
@@ -119,3 +150,17 @@ class Blind:
     def learn(self, memory: Memory, first_step: int, accepted: Tensor) -> Memory:
         """Learn nothing."""
         return memory
+
+
+_GRID = 1024
+
+
+def on_grid(values: Callable[[Tensor], Tensor], first_step: int, steps: int) -> Tensor:
+    """Return ``values(t)`` (K,) for t = first_step - 1, ..., the same to the bit however steps are cut.
+
+    Vectorised functions round by where a number stands in an array; so they are asked on a fixed grid.
+    """
+    start = (first_step - 1) // _GRID * _GRID
+    stop = -(-(first_step - 1 + steps) // _GRID) * _GRID
+    parts = [values(torch.arange(t, t + _GRID, dtype=torch.float64)) for t in range(start, stop, _GRID)]
+    return torch.cat(parts)[first_step - 1 - start :][:steps]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import torch
+import copy
+import math
+
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.schedules.plan import Blind, Memory
+from mhrun.schedules.plan import Blind, Memory, on_grid
 
 
 class Polynomial(Blind):
@@ -20,19 +22,26 @@ class Polynomial(Blind):
 
     quantities: tuple[str, ...] = ("step_size",)
 
-    def __init__(self, start: float, end: float, steps: int, exponent: float = 0.55) -> None:
+    def __init__(self, start: float, end: float, exponent: float = 0.55) -> None:
         if not 0 < end < start:
             raise Refusal(
                 f"a polynomial decay goes down: 0 < end < start, not start = {start:g}, end = {end:g}."
             )
-        if exponent <= 0 or steps < 2:
-            raise Refusal(f"exponent = {exponent:g} must be positive and steps = {steps} at least 2.")
-        self.start_value = start
+        if exponent <= 0:
+            raise Refusal(f"exponent = {exponent:g} must be positive.")
+        self.first = start
+        self.last = end
         self.exponent = exponent
-        # ((b + steps - 1) / b)^exponent = start / end
-        self.offset = (steps - 1) / ((start / end) ** (1 / exponent) - 1)
+        self._b = math.inf
+
+    def over(self, warmup: int, steps: int) -> Polynomial:
+        """Return the decay over all steps."""
+        placed = copy.copy(self)
+        # ((b + total - 1) / b)^exponent = first / last
+        placed._b = max(1, warmup + steps - 1) / ((self.first / self.last) ** (1 / self.exponent) - 1)
+        return placed
 
     def values(self, memory: Memory, first_step: int, steps: int) -> dict[str, Tensor]:
         """Return the step sizes (K, 1); the first step has number 1."""
-        t = torch.arange(first_step - 1, first_step - 1 + steps, dtype=torch.float64)
-        return {"step_size": (self.start_value * (1 + t / self.offset) ** -self.exponent)[:, None]}
+        sizes = on_grid(lambda t: self.first * (1 + t / self._b) ** -self.exponent, first_step, steps)
+        return {"step_size": sizes[:, None]}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
 
@@ -13,13 +15,12 @@ class Tuned:
     """Robbins-Monro on the logarithm of the step size, each chain for itself.
 
     After the k-th window of `window` steps, log step += gain k^-0.6 (acceptance in the window - target),
-    until `steps` have passed; then the step size is the average over the second half of the windows.
+    to the end of burn-in; then the step size is the average over the second half of the windows.
     Constant after that, as the papers use it.
 
     Args:
         start: the first step size.
         acceptance: the rate to reach; 0.30 in Li & Wong (2017).
-        steps: the length of the burn-in.
         window: steps between two changes.
         gain: of the first change. The best gain is one over the slope of acceptance against log step.
 
@@ -29,20 +30,28 @@ class Tuned:
 
     quantities: tuple[str, ...] = ("step_size",)
 
-    def __init__(
-        self, start: float, acceptance: float, steps: int, window: int = 50, gain: float = 3.0
-    ) -> None:
+    def __init__(self, start: float, acceptance: float, window: int = 50, gain: float = 3.0) -> None:
         if start <= 0:
             raise Refusal(f"step size {start:g} must be positive.")
         if not 0 < acceptance < 1:
             raise Refusal(f"acceptance = {acceptance:g} must lie strictly between 0 and 1.")
-        if window < 1 or steps < 0:
-            raise Refusal(f"window = {window} must be at least 1 and steps = {steps} at least 0.")
+        if window < 1:
+            raise Refusal(f"window = {window} must be at least 1.")
         self.first = start
         self.acceptance = acceptance
         self.window = window
-        self.windows = steps // window
+        self.windows = 0
         self.gain = gain
+
+    def over(self, warmup: int, steps: int) -> Tuned:
+        """Return the schedule that has the burn-in to tune in."""
+        if warmup < self.window:
+            raise Refusal(
+                f"warmup = {warmup} is too short to tune a step size in; make it {20 * self.window} or more."
+            )
+        placed = copy.copy(self)
+        placed.windows = warmup // self.window
+        return placed
 
     def start(self, chains: int) -> Memory:
         """Return the first log step sizes, and room for their average and the acceptances so far."""

@@ -25,7 +25,8 @@ Array = npt.NDArray[Any]
 
 _DONE = "done.json"
 _CUMULATIVE = ("n_lik", "n_grad")
-_SUMMED = ("accepted", "batch_size", "diverging", "log_ratio_var")
+_SUMMED = ("accepted", "batch_size", "diverging")
+_AVERAGED = ("log_ratio_var",)  # over the steps where it is finite
 
 
 class Checkpoint(NamedTuple):
@@ -54,8 +55,10 @@ class TraceWriter:
         self.wall_s = 0.0
         self.totals: dict[str, Array] = {name: np.zeros(shape.chains, np.int64) for name in _CUMULATIVE}
         # Rates are those of the draws proper: burn-in tunes, and is left out.
-        for name in (*_SUMMED, "batch_size_squared"):
+        for name in (*_SUMMED, *_AVERAGED, "batch_size_squared"):
             self.totals[f"sum_{name}"] = np.zeros(shape.chains)
+        for name in _AVERAGED:
+            self.totals[f"count_{name}"] = np.zeros(shape.chains)
         self._pending: list[dict[str, Array]] = []
         self._pending_from = 1
         self._clock = time.monotonic()
@@ -110,9 +113,15 @@ class TraceWriter:
                 self.totals[name] = values[:, -1].copy()
             if name in _SUMMED:
                 self.totals[f"sum_{name}"] += values[:, proper].sum(axis=1, dtype=np.float64)
+            if name in _AVERAGED:
+                finite = np.isfinite(values[:, proper])
+                self.totals[f"sum_{name}"] += np.where(finite, values[:, proper], 0.0).sum(axis=1)
+                self.totals[f"count_{name}"] += finite.sum(axis=1)
             draws[name] = values[:, kept]
         squares = np.square(record["batch_size"][:, proper], dtype=np.float64)
         self.totals["sum_batch_size_squared"] += squares.sum(axis=1)
+        if self.shape.thin > 1:  # views would keep what was thinned out in memory
+            draws = {name: values if _constant(values) else values.copy() for name, values in draws.items()}
         self._pending.append(draws)
 
     def pending_bytes(self) -> int:
@@ -173,8 +182,12 @@ def _span(path: Path) -> tuple[int, int]:
 def _joined(parts: Sequence[Array]) -> Array:
     """Concatenate along the draws; a number that never changes is kept once."""
     # A broadcast number has no strides: that is how the fused loops hand over constants.
-    if all(part.ndim == 2 and not any(part.strides) and part.size for part in parts):
+    if all(_constant(part) for part in parts):
         values = np.asarray([part[0, 0] for part in parts])
         if (values == values[0]).all() or np.isnan(values).all():
             return np.asarray(values[0])
     return np.concatenate(parts, axis=0 if parts[0].ndim == 1 else 1)
+
+
+def _constant(values: Array) -> bool:
+    return bool(values.ndim == 2 and not any(values.strides) and values.size)

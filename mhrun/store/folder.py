@@ -15,10 +15,7 @@ import filelock
 import yaml
 
 from mhrun.store.files import explain, read_json, write_json, write_text
-from mhrun.store.identity import digest
-
-FORMAT = 1
-"""Version of the layout; a folder of another version is not read as if it were this one."""
+from mhrun.store.identity import FORMAT, digest
 
 COMPLETE = "complete"
 
@@ -59,7 +56,10 @@ class RunFolder:
         return self.path / "methods" / name
 
     def create(self, config: Mapping[str, Any]) -> None:
-        """Make the folder and write the configuration, unless they are there.
+        """Make the folder and write the configuration.
+
+        Where the run is there already, what changes no number of it may have changed: titles, labels, what
+        the report shows.
 
         Raises:
             UserError: the place cannot be written.
@@ -69,8 +69,9 @@ class RunFolder:
         except OSError as error:
             raise explain(error, self.path) from error
         target = self.path / "config.yaml"
-        if not target.exists():
-            write_text(target, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+        text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+        if not target.exists() or target.read_text() != text:
+            write_text(target, text)
 
     def config(self) -> dict[str, Any]:
         """Return the resolved configuration that the run was made with."""

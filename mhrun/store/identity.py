@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+FORMAT = 1
+"""Version of the layout of run folders and traces."""
+
+# What may differ from a paper's settings without making it another experiment.
+_FREE = ("seed", "device", "native", "data.storage", "data.seed")
 # What changes no number that is computed: where things are put and how they are shown.
 _COSMETIC = ("runtime", "report", "scales", "title", "reproduces")
 
@@ -23,6 +28,44 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def digest(config: Mapping[str, Any]) -> str:
-    """Return the name of the run of this configuration: twelve hexadecimal digits."""
-    text = json.dumps(identity(config), sort_keys=True, separators=(",", ":"), allow_nan=True)
+    """Return the name of the run of this configuration: twelve hexadecimal digits.
+
+    1e5 and 100000 are one number; another version of the layout is another run.
+    """
+    told = {"format": FORMAT} | _plain(identity(config))
+    text = json.dumps(told, sort_keys=True, separators=(",", ":"), allow_nan=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def departures(config: Mapping[str, Any], reference: Mapping[str, Any]) -> list[str]:
+    """Return what a configuration has other than `reference`, a line for each setting.
+
+    What is no matter of the algorithm is left out, and so are methods that only one of them has.
+    """
+    ours, theirs = dict(_leaves(_plain(identity(config)))), dict(_leaves(_plain(identity(reference))))
+    common = set(config["methods"]) & set(reference["methods"])
+    found = []
+    for path in sorted({**ours, **theirs}, key=lambda path: (path != "scale", path)):
+        first, _, rest = path.partition(".")
+        if path in _FREE or (first == "methods" and rest.partition(".")[0] not in common):
+            continue
+        mine, paper = ours.get(path, "absent"), theirs.get(path, "absent")
+        if mine != paper:
+            found.append(f"{path} = {mine}" + ("" if path == "scale" else f" (paper: {paper})"))
+    return found
+
+
+def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(node, Mapping) and node:
+        for key, value in node.items():
+            yield from _leaves(value, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, node
+
+
+def _plain(node: Any) -> Any:
+    if isinstance(node, Mapping):
+        return {str(key): _plain(value) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [_plain(value) for value in node]
+    return int(node) if isinstance(node, float) and node.is_integer() else node
