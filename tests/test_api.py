@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import subprocess
 import sys
 
@@ -77,6 +78,65 @@ def test_a_folder_keeps_the_trace_and_is_found_again(tmp_path, rng):
     two = mhrun.sample(gaussian, x, metropolis(mhrun.Shared(5)), **ask)
     assert np.array_equal(one["posterior"]["theta"], two["posterior"]["theta"])
     assert "warmup_posterior" not in one.children
+
+
+def test_a_folder_is_of_one_call(tmp_path, rng):
+    x = rng.normal(size=50)
+    call = {"start": [0.0], "step_size": 0.3, "steps": 60, "warmup": 0, "folder": tmp_path / "kept"}
+    first = mhrun.sample(gaussian, x, metropolis(mhrun.Shared(20)), **call)["posterior"]["theta"].to_numpy()
+    again = mhrun.sample(gaussian, x, metropolis(mhrun.Shared(20)), **call)["posterior"]["theta"].to_numpy()
+    assert (first == again).all()
+    for data, kernel, change in (
+        (x + 1, metropolis(mhrun.Shared(20)), {}),
+        (x, metropolis(mhrun.Shared(21)), {}),
+        (x, metropolis(mhrun.Stored(20)), {}),
+        (x, metropolis(mhrun.Shared(20)), {"seed": 1}),
+        (x, metropolis(mhrun.Shared(20)), {"steps": 90}),
+        (x, metropolis(mhrun.Shared(20)), {"step_size": 0.2}),
+        (x, metropolis(mhrun.Shared(20)), {"temperature": 2.0}),
+    ):
+        with pytest.raises(UserError, match="holds the trace of another call"):
+            mhrun.sample(gaussian, data, kernel, **(call | change))
+    with pytest.raises(UserError, match="another call"):
+        mhrun.sample(lambda theta, b: -((b - theta[0]) ** 2), x, metropolis(mhrun.Shared(20)), **call)
+
+
+def test_tuning_needs_an_acceptance_test_and_a_burn_in(rng):
+    x = rng.normal(size=50)
+    with pytest.raises(Refusal, match="no acceptance test"):
+        mhrun.sample(
+            gaussian, x, mhrun.Unadjusted(mhrun.Langevin(), 10), start=[0.0], step_size=0.1, acceptance=0.3
+        )
+    with pytest.raises(Refusal, match="too short to tune"):
+        mhrun.sample(
+            gaussian, x, metropolis(mhrun.Full()), start=[0.0], step_size=0.1, acceptance=0.3, warmup=9
+        )
+
+
+def test_a_likelihood_of_zero_is_a_rejection_and_hides_nothing(rng, tmp_path):
+    x = rng.uniform(-1, 1, 200)
+
+    def bounded(theta, batch):
+        return torch.where((batch - theta[0]).abs() < 1.5, 0.0, -torch.inf)
+
+    model = mhrun.FunctionModel(bounded, [0.0], single=True)
+    trace = mhrun.sample(model, {"x": x}, metropolis(mhrun.Shared(20)), step_size=0.6, steps=400, warmup=0,
+                         folder=tmp_path)  # fmt: skip
+    draws = trace["posterior"]["theta"].to_numpy()
+    accepted = trace["sample_stats"]["accepted"].to_numpy()
+    assert 0.1 < accepted.mean() < 0.9
+    assert np.isneginf(trace["sample_stats"]["log_ratio"].to_numpy()).any()
+    assert np.abs(draws).max() < 2.5
+    noted = json.loads((tmp_path / "done.json").read_text())["totals"]
+    assert sum(noted["count_log_ratio_var"]) < 1600
+    assert np.isfinite(noted["sum_log_ratio_var"]).all()
+
+
+def test_a_start_outside_the_prior_is_refused(rng):
+    x = rng.normal(size=50)
+    with pytest.raises(Refusal, match="chain 0 starts where the prior is 0"):
+        mhrun.sample(gaussian, x, metropolis(mhrun.Full()), start=[2.0], step_size=0.1,
+                     log_prior=lambda theta: torch.where(theta[0] < 1, 0.0, -torch.inf))  # fmt: skip
 
 
 def test_a_model_object_and_the_compiled_loop(mixture):

@@ -10,7 +10,10 @@ from types import SimpleNamespace
 import pytest
 from runs import FEW
 
+from mhrun.cli.compose import compose_config
 from mhrun.cli.main import run
+from mhrun.engine.assemble import methods_of
+from mhrun.store.identity import digest
 
 SMOKE = ["experiment=gmm_tied_means", "scale=smoke", "runtime.threads=1"]
 
@@ -73,6 +76,22 @@ def mistakes(outputs, *extra):
         ([*SMOKE, "runtime.block_seconds=often"], "runtime.block_seconds = 'often' must be a number"),
         (["list", "gmm_tied_mean"], "There is no experiment 'gmm_tied_mean'. Did you mean 'gmm_tied_means'?"),
         (["list", "--all"], "There is no option '--all'"),
+        ([*SMOKE, "runtime.force=no"], "runtime.force = 'no' must be true or false"),
+        ([*SMOKE, "runtime.report=no"], "runtime.report = 'no' must be true or false"),
+        ([*SMOKE, "target.replacement=no"], "replacement = 'no' must be true or false"),
+        ([*SMOKE, "m=100.5"], "m = 100.5 must be a whole number"),
+        ([*SMOKE, "methods.mint.kernel.pairing.m=abc"], "m = 'abc' must be a whole number"),
+        ([*SMOKE, "temperature=abc"], "schedules.temperature"),
+        ([*SMOKE, "temperature=[1,2]"], "temperature has 2 values for 4 chains"),
+        ([*SMOKE, "data.means=[]"], "means = []"),
+        ([*SMOKE, "data.seed=-1"], "seed = -1"),
+        ([*SMOKE, "+data.weights=[1,2]"], "weights = [1, 2] must be 2 shares"),
+        ([*SMOKE, "model.start=[0]"], "two numbers each"),
+        ([*SMOKE, "steps=inf"], "steps = inf must be a whole number"),
+        ([*SMOKE, "methods=null"], "methods = None must be a group of methods"),
+        ([*SMOKE, "+methods.mine.label=x"], "methods.mine has no kernel"),
+        ([*SMOKE, "seed=abc"], "seed = 'abc' must be a whole number"),
+        ([*SMOKE, "+methods.mint.warmup=10"], "mint: warmup = 10 is too short to tune"),
         (["report", "nothing"], "no run of 'nothing'"),
         (["report"], "There is no run in outputs yet"),
         (["report", "--all"], "There is no option '--all'"),
@@ -93,6 +112,13 @@ def test_an_output_folder_that_cannot_be_written(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert run([*SMOKE, f"runtime.outputs={tmp_path}/file/outputs"]) == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_whole_numbers_may_be_written_as_powers_of_ten(capsys):
+    assert run([*SMOKE, "m=1e2", "data.n=1e4", "--cfg", "job"]) == 0
+    with_floats = compose_config([*SMOKE, "m=1e2", "data.n=1e4"])
+    assert digest(with_floats) == digest(compose_config([*SMOKE, "m=100", "data.n=10000"]))
+    assert methods_of(with_floats)[0].kernel.pairing.m == 100
 
 
 def test_a_disk_without_room(tmp_path, capsys, monkeypatch):

@@ -131,6 +131,25 @@ def test_scales_change_counts_only():
     assert kept[0] == kept[1] == kept[2]
 
 
+def departures_of(*words):
+    return compose_config(["experiment=gmm_tied_means", "scale=paper", *words])["runtime"]["departures"]
+
+
+def test_what_differs_from_the_paper_is_noted():
+    assert departures_of() == []
+    assert departures_of("seed=3", "native=off", "data.storage=file", "~methods.sgld") == []
+    assert departures_of("+method@methods.more=mint") == []
+    assert "m = 2000 (paper: 1000)" in departures_of("m=2000")
+    assert departures_of("rule@methods.mint.kernel.rule=barker") != []
+    assert departures_of("methods.mint.kernel.pairing.m=10") == [
+        "methods.mint.kernel.pairing.m = 10 (paper: 1000)"
+    ]
+    for word in ("steps=100", "warmup=100", "chains=2", "temperature=5", "target.replacement=true",
+                 "model.variance=7", "dtype=float32", "thin=2"):  # fmt: skip
+        assert departures_of(word), word
+    assert departures_of("scale=quick")[0] == "scale = quick"
+
+
 # --- Only trusted names are built -------------------------------------------------------------------------
 
 

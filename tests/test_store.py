@@ -165,6 +165,14 @@ def test_a_run_is_found_again_and_not_done_twice(outputs):
     assert [r.path for r in runs(outputs)] == [folder.path]
 
 
+def test_what_changes_no_number_is_brought_up_to_date(outputs):
+    folder = compute(outputs)
+    again = compute(outputs, "title=Another", "~report.figures.density")
+    assert again.path == folder.path
+    assert folder.config()["title"] == "Another"
+    assert "density" not in folder.config()["report"]["figures"]
+
+
 def test_the_summary_says_what_was_promised(outputs):
     summary = compute(outputs, *FEW).summary()
     for key in (

@@ -51,6 +51,14 @@ class MixtureSample:
             raise Refusal(f"variance = {variance:g} must be positive.")
         if storage not in ("memory", "file"):
             raise Refusal(f"storage = '{storage}' is unknown; choose memory or file.")
+        if not means:
+            raise Refusal("means = [] has no component; give at least one mean.")
+        if seed < 0:
+            raise Refusal(f"seed = {seed} of the data must not be negative.")
+        if weights is not None and (
+            len(weights) != len(means) or min(weights) < 0 or abs(sum(weights) - 1) > 1e-9
+        ):
+            raise Refusal(f"weights = {list(weights)} must be {len(means)} shares that sum to 1.")
         self.n = n
         self.means = tuple(float(mean) for mean in means)
         self.variance = float(variance)
