@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import yaml
+from omegaconf import OmegaConf
 
 from mhrun.build import build, trusted_object
 from mhrun.cli.compose import compose_config, experiments
@@ -25,19 +26,11 @@ def parts(group):
 
 
 def part(group, name):
+    """Build a part as an experiment would."""
     node = yaml.safe_load((CONF / group / f"{name}.yaml").read_text())
-    # What an experiment would fill in.
-    for key, value in node.items():
-        if value == "???" or (isinstance(value, str) and value.startswith("${")):
-            node[key] = {
-                "m": 7,
-                "steps": 50,
-                "start": 1e-3,
-                "end": 1e-4,
-                "temperature": 2.0,
-                "step_size": 0.1,
-            }[key]
-    return build(node)
+    given = [f"probe.{key}={10.0**-i}" for i, key in enumerate((k for k in node if node[k] == "???"), 2)]
+    words = ["experiment=gmm_tied_means", "scale=smoke", "m=7", "lam=0.1", f"+{group}@probe={name}"]
+    return build(compose_config([*words, *given], compare=False)["probe"])
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +79,7 @@ def check(kernel, target):
 
 @pytest.mark.parametrize("schedule", parts("schedule"))
 def test_schedules(schedule):
-    made = part("schedule", schedule)
+    made = part("schedule", schedule).over(200, 400)
     memory = made.start(3)
     values = made.values(memory, 1, 2)
     assert set(values) == set(made.quantities)
@@ -94,12 +87,20 @@ def test_schedules(schedule):
         assert value.expand(2, 3).dtype == torch.float64
 
 
+def _unresolved(words):
+    return OmegaConf.to_container(composed(words, ()))
+
+
 @pytest.mark.parametrize("name", parts("method"))
 def test_methods_can_be_added_to_an_experiment(name):
     words = ["experiment=gmm_tied_means", "scale=smoke", f"+method@methods.other={name}"]
-    if name in ("sgld", "sghmc"):
-        words += [f"methods.other.schedules.step_size.{end}" for end in ("start=1e-6", "end=1e-8")]
-    config = compose_config(words)
+    schedules = _unresolved(words)["methods"]["other"]["schedules"]
+    given = [
+        f"methods.other.schedules.{schedule}.{key}={10.0**-i}"
+        for schedule, node in schedules.items()
+        for i, key in enumerate((k for k in node if node[k] == "???"), 5)
+    ]
+    config = compose_config([*words, *given])
     assert methods_of(config)[-1].name == "other"
 
 

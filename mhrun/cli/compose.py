@@ -69,7 +69,7 @@ def compose_config(
     """
     register_resolvers()
     try:
-        config = _composed(words, folders)
+        config = composed(words, folders)
         plain = resolved(config, config.hydra.runtime.choices.get("experiment"))
     except (HydraException, OmegaConfBaseException) as error:
         raise _explained(error, words, folders) from error
@@ -80,8 +80,8 @@ def reference_of(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> dic
     """Return the configuration at which the experiment's claims are judged: its own, at scale=paper."""
     if not (config.get("report") or {}).get("paper"):
         return None
-    composed = _composed([f"experiment={config['experiment']}", "scale=paper"], folders)
-    return resolved(composed, config["experiment"])
+    whole = composed([f"experiment={config['experiment']}", "scale=paper"], folders)
+    return resolved(whole, config["experiment"])
 
 
 def compared(config: dict[str, Any], reference: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -179,7 +179,8 @@ def search_path(folders: Sequence[Path]) -> list[str]:
     return [f"hydra.searchpath=[{places}]"] if folders else []
 
 
-def _composed(words: Sequence[str], folders: Sequence[Path]) -> DictConfig:
+def composed(words: Sequence[str], folders: Sequence[Path] = ()) -> DictConfig:
+    """Return the configuration of these overrides as Hydra has it, not yet resolved."""
     _parsed(words)
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), **version_base()):
@@ -229,7 +230,7 @@ def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path]) -> str
     """Return the setting that a misspelt key most likely means: all of it, or its last part."""
     chosen = [word for word in words if word.startswith("experiment=")]
     try:
-        config = OmegaConf.to_container(_composed(chosen, folders), resolve=False)
+        config = OmegaConf.to_container(composed(chosen, folders), resolve=False)
     except (HydraException, OmegaConfBaseException, UserError):
         return ""
     known = [k for k in _keys(config) if not k.startswith("hydra")]  # type: ignore[arg-type]

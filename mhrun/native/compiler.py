@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import inspect
 import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from mhrun.paths import PACKAGE, cache_dir
@@ -91,19 +93,23 @@ def available() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
-@lru_cache(maxsize=1)
-def _code_cache() -> str:
-    # numba keys its cache by the outer function alone. A folder per state of the package's source
-    # makes sure that a changed piece is never run from an older build.
+def _code_cache(function: Piece) -> str:
+    # numba keys its cache by the outer function alone. A folder per state of the sources that its pieces
+    # come from makes sure that a changed piece is never run from an older build.
+    files = {Path(inspect.getfile(part)) for part in (function, *_closure(function))}
     digest = hashlib.blake2b(digest_size=8)
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in sorted(files | set((PACKAGE / "native").glob("*.py"))):
         digest.update(path.read_bytes())
     return str(cache_dir() / "native" / digest.hexdigest())
 
 
+def _closure(function: Piece) -> list[Piece]:
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    return [part for part in cells if callable(part)]
+
+
 def _is_ours(function: Piece) -> bool:
-    cells = [c.cell_contents for c in function.__closure__ or ()]
-    return function.__module__.split(".")[0] == "mhrun" and all(_is_ours(c) for c in cells if callable(c))
+    return function.__module__.split(".")[0] == "mhrun" and all(map(_is_ours, _closure(function)))
 
 
 def compiled(function: F) -> F:
@@ -124,7 +130,7 @@ def compiled(function: F) -> F:
     before = numba.config.CACHE_DIR
     try:
         # The place is fixed when the function is wrapped; other users of numba in this process keep theirs.
-        numba.config.CACHE_DIR = _code_cache()
+        numba.config.CACHE_DIR = _code_cache(function)
         return numba.njit(**options)(function)
     except RuntimeError:  # no folder can be written: compile, and forget it afterwards
         return numba.njit(**(options | {"cache": False}))(function)
