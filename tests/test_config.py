@@ -8,7 +8,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from mhrun.build import build, trusted_object
-from mhrun.cli.compose import compose_config, experiments
+from mhrun.cli.compose import compose_config, composed
 from mhrun.data.mixture import MixtureSample
 from mhrun.engine.assemble import methods_of
 from mhrun.errors import UserError
@@ -88,7 +88,7 @@ def test_schedules(schedule):
 
 
 def _unresolved(words):
-    return OmegaConf.to_container(composed(words, ()))
+    return OmegaConf.to_container(composed(words))
 
 
 @pytest.mark.parametrize("name", parts("method"))

@@ -89,7 +89,7 @@ def _killed_at(call: int, outputs: Path, words: tuple[str, ...]) -> None:
 
 
 def test_a_kill_at_any_dealing_with_the_disk_loses_nothing(whole, outputs):
-    """Each child gets as far as one more call than the one before, so that every moment is tried once."""
+    """Each child goes on from what the one before left, and is killed some calls later."""
     words, expected = whole
     kills = 0
     for call in range(1, 2000, 7):
@@ -106,6 +106,24 @@ def test_a_kill_at_any_dealing_with_the_disk_loses_nothing(whole, outputs):
     for name in METHODS:
         assert_same_bits(contents(folder, name), expected[name])
     assert not list(folder.path.rglob("*.partial"))
+
+
+@pytest.mark.slow
+def test_a_kill_at_every_dealing_with_the_disk_loses_nothing(whole, outputs):
+    words, expected = whole
+    for call in range(1, 2000):
+        fresh = outputs / str(call)
+        child = FORK.Process(target=_killed_at, args=(call, fresh, words))
+        child.start()
+        child.join(120)
+        if child.exitcode == 0:
+            break
+        folder = compute(fresh, *words)
+        for name in METHODS:
+            assert_same_bits(contents(folder, name), expected[name])
+        shutil.rmtree(fresh)
+    assert child.exitcode == 0
+    assert call > 50
 
 
 @pytest.mark.slow
