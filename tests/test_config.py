@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 
 from mhrun.build import build, trusted_object
 from mhrun.cli.compose import compose_config, composed
+from mhrun.cli.places import experiments
 from mhrun.data.mixture import MixtureSample
 from mhrun.engine.assemble import methods_of
 from mhrun.errors import UserError
