@@ -79,23 +79,44 @@ class Streams:
         self.compiled = compiled
 
     def words(
-        self, purpose: Purpose, first_step: int, steps: int, blocks: int, use: int = 0, first_block: int = 0
+        self,
+        purpose: Purpose,
+        first_step: int,
+        steps: int,
+        blocks: int,
+        use: int = 0,
+        first_block: int = 0,
+        rows: Tensor | None = None,
     ) -> Tensor:
-        """Return 32-bit words held in int64, (steps, C, blocks, 4)."""
+        """Return 32-bit words held in int64, (steps, C, blocks, 4), or those of some of the chains."""
         step = torch.arange(first_step, first_step + steps, device=self.device)[:, None, None]
-        chain = torch.arange(self.first_chain, self.first_chain + self.chains, device=self.device)[:, None]
+        chain = (
+            self.first_chain
+            + (torch.arange(self.chains, device=self.device) if rows is None else rows)[:, None]
+        )
         block = torch.arange(first_block, first_block + blocks, device=self.device)
         high = ((step >> 32) & 0xFFFFF) | (use << 20) | (int(purpose) << 24)
         return torch.stack(torch.broadcast_tensors(*philox(block, step & LOW, high, chain, self.key)), -1)
 
     def compiled_indices(
-        self, first_step: int, steps: int, n: int, m: int, replacement: bool, use: int = 0, start: int = 0
+        self,
+        first_step: int,
+        steps: int,
+        n: int,
+        m: int,
+        replacement: bool,
+        use: int = 0,
+        start: int = 0,
+        rows: Tensor | None = None,
     ) -> Tensor:
         """Return minibatches from the compiled generator, (steps, C, m)."""
         from mhrun.native.numbers import indices
 
-        span = (first_step, steps, self.first_chain, self.chains)
-        return torch.from_numpy(indices(self.key, *span, n, m, rectangle(n), replacement, use, start))
+        chains = self.first_chain + (torch.arange(self.chains) if rows is None else rows)
+        out = indices(
+            self.key, first_step, steps, chains.numpy(), n, m, rectangle(n), replacement, use, start
+        )
+        return torch.from_numpy(out)
 
     def at(self, step: int) -> Draws:
         """Return the numbers of one step."""
@@ -157,25 +178,29 @@ class Draws:
             lambda first, steps: _uniforms(self.streams.words(purpose, first, steps, 1, use)),
         )
 
-    def index(self, n: int, m: int, *, replacement: bool, use: int = 0, start: int = 0) -> Tensor:
+    def index(
+        self, n: int, m: int, *, replacement: bool, use: int = 0, start: int = 0, rows: Tensor | None = None
+    ) -> Tensor:
         """Return the indices of a minibatch (C, m), int64, uniform over the n data and fresh in each step.
 
         With replacement they are independent, from 64-bit words (bias below n / 2^64). Without, they
         are images of a keyed permutation of the n data: those of start, start + 1, ... A batch that grows
-        goes on with `start` at its size.
+        goes on with `start` at its size, and with `rows` for the chains that still want data.
         """
 
         def make(first: int, steps: int) -> Tensor:
             if self.streams.compiled:
-                return self.streams.compiled_indices(first, steps, n, m, replacement, use, start)
+                return self.streams.compiled_indices(first, steps, n, m, replacement, use, start, rows)
             blocks = -(-m // 2) if replacement else -(-n // 2) if n <= SMALL else 2
             base = start if replacement else 0
-            words = self.streams.words(Purpose.MINIBATCH, first, steps, blocks, use, base)
+            words = self.streams.words(Purpose.MINIBATCH, first, steps, blocks, use, base, rows)
             if replacement:
                 return _independent(words, n, m)
             return _order(words, n)[..., start : start + m] if n <= SMALL else _permuted(words, n, m, start)
 
         self._once((Purpose.MINIBATCH, use, start))
+        if rows is not None:
+            return make(self.step, 1)[0]
         return self._take((n, m, replacement, use, start), n if n <= SMALL else m, make)
 
     def _once(self, what: Hashable) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mhrun.build import build, call
 from mhrun.data import Dataset
+from mhrun.data.files import look_in
 from mhrun.errors import Refusal, UserError
 from mhrun.native import NativeModel, available, native_form
 from mhrun.random import Draws
@@ -71,6 +72,8 @@ class Target:
         self._n_lik = 0
         self._n_grad = 0
         self._full: Callable[[Tensor], Tensor] | None = None
+        self._nodes: list[tuple[Rows, Tensor]] | None = None
+        self._largest: Callable[[Tensor, Tensor], Tensor] | None = None
 
     @cached_property
     def data(self) -> Dataset:
@@ -107,6 +110,10 @@ class Target:
         """Return the indices of a fresh minibatch (C, m)."""
         return draws.index(self.n, m, replacement=self.replacement)
 
+    def more(self, draws: Draws, start: int, stop: int, rows: Tensor) -> Tensor:
+        """Return the data start..stop of a growing minibatch of some chains (R,): indices (R, stop - start)."""
+        return draws.index(self.n, stop - start, replacement=False, start=start, rows=rows)
+
     def prior(self, theta: Tensor) -> Evaluation:
         """Return the evaluation at theta (C, D) that needs no data."""
         return Evaluation(theta, self.model.log_prior(theta).double())
@@ -131,6 +138,43 @@ class Target:
         m = index.shape[-1]
         self._n_lik += 2 * m
         return Difference(mean, var, _sizes(m, mean), var / m * self.error_share(m))
+
+    def terms(self, origin: Tensor, candidate: Tensor, index: Tensor) -> Tensor:
+        """Return log p(x | candidate) - log p(x | origin) of each datum of `index` (R, k), uncounted."""
+        rows = self.data.rows(index)
+        return self.model.log_lik(candidate, rows).double() - self.model.log_lik(origin, rows)
+
+    def full_moments(self, origin: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and variance (divisor n) over all data of the terms, each (C,), uncounted."""
+        one = torch.zeros(len(origin), dtype=torch.float64, device=origin.device)
+        two = torch.zeros_like(one)
+        for rows, weights in self._weighted(origin):
+            terms = self.model.log_lik(candidate, rows).double() - self.model.log_lik(origin, rows)
+            one += (terms * weights).sum(-1)
+            two += (terms.square() * weights).sum(-1)
+        mean = one / self.n
+        return mean, (two / self.n - mean.square()).clamp_min(0.0)
+
+    def _weighted(self, theta: Tensor) -> Iterable[tuple[Rows, Tensor | float]]:
+        """Return all data in parts with weights, or the few weighted nodes that a model offers for them."""
+        if self._nodes is None:
+            offered = native_form(self.model, "nodes", "log_lik")
+            self._nodes = [offered(self.data.fields)] if offered else []
+        return self._nodes or ((rows, 1.0) for rows in self._parts(theta))
+
+    def full_largest(self, origin: Tensor, candidate: Tensor) -> Tensor:
+        """Return the largest absolute term over all data (C,), uncounted; exact or the model's own bound."""
+        if self._largest is None:
+            offered = native_form(self.model, "bound", "log_lik")
+            self._largest = offered(self.data.fields) if offered else self._largest_pass
+        return self._largest(origin, candidate).double()
+
+    def _largest_pass(self, origin: Tensor, candidate: Tensor) -> Tensor:
+        found = torch.zeros(len(origin), dtype=torch.float64, device=origin.device)
+        for rows in self._parts(origin):
+            terms = self.model.log_lik(candidate, rows).double() - self.model.log_lik(origin, rows)
+            found = torch.maximum(found, terms.abs().amax(-1))
+        return found
 
     def gap(self, origin: Evaluation, candidate: Evaluation, m: int) -> Difference:
         """Return the difference of two evaluations, each on a minibatch of m, or on all data at m = n."""
@@ -222,6 +266,7 @@ def target_of(config: Mapping[str, Any]) -> Target:
         raise UserError(
             f"device = '{device}' is not here; choose cpu{' or cuda' * torch.cuda.is_available()}."
         )
+    look_in((config.get("runtime") or {}).get("data_dir"))
     model = build(config["model"], "model")
     source = build(config["data"], "data")
     settings = {"model": model, "data": source, "device": device} | dict(config["target"])
@@ -229,11 +274,9 @@ def target_of(config: Mapping[str, Any]) -> Target:
 
 
 def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and sample variance along the last axis, float64; the variance of a single value is 0."""
+    """Return mean and sample variance along the last axis, float64; one value has no variance: NaN."""
     values = values.double()
-    mean = values.mean(-1)
-    var = values.var(-1) if values.shape[-1] > 1 else torch.zeros_like(mean)
-    return mean, var
+    return values.mean(-1), values.var(-1) if values.shape[-1] > 1 else torch.full_like(values[..., 0], torch.nan)
 
 
 def _sizes(m: int, like: Tensor) -> Tensor:

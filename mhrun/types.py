@@ -65,15 +65,53 @@ class Difference(NamedTuple):
     error: Tensor  # (C,) the variance of `mean` over minibatches, estimated; 0 when all data are behind it
 
 
-class Contest(NamedTuple):
-    """Shall the candidate replace the origin?  log-ratio = offset + scale * difference.mean.
+class Supply(Protocol):
+    """Where a rule that grows its minibatch gets data from.
 
-    `scale` is n/T; `offset` holds the prior and the proposal densities. A rule sees this and nothing else.
+    A term is log p(x | candidate) - log p(x | origin) of one datum, float64.
     """
 
-    difference: Difference
+    n: int  # how many data there are
+    n_lik: Tensor  # (C,) log-likelihoods of single data evaluated so far
+    n_aside: Tensor  # (C,) those of them that served a statistic of all data, not the minibatch
+
+    def terms(self, rows: Tensor, start: int, stop: int) -> Tensor:
+        """Return the terms of the data start..stop of the minibatches of some chains (R,): (R, stop - start)."""
+        ...
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Return mean and variance of the terms of all data, each (C,); every datum is read."""
+        ...
+
+    def largest(self) -> Tensor:
+        """Return the largest absolute term of all data (C,); every datum is read."""
+        ...
+
+
+class Contest(NamedTuple):
+    """Shall the candidate replace the origin?  log-ratio = offset + scale * (mean of the terms of all data).
+
+    `scale` is n/T; `offset` holds the prior and the proposal densities. The mean is estimated by
+    `difference`, or by what a rule draws from `supply`: a contest has one of the two. A rule sees this and
+    nothing else.
+    """
+
+    difference: Difference | None
     scale: Tensor  # (C,)
     offset: Tensor  # (C,)
+    supply: Supply | None = None
+
+    @property
+    def log_ratio(self) -> Tensor:
+        """The log-ratio that `difference` estimates, (C,)."""
+        assert self.difference is not None
+        return self.offset + self.scale * self.difference.mean
+
+    def settled(self, accepted: Tensor) -> Verdict:
+        """Return the verdict of a rule that decides by `difference`."""
+        assert self.difference is not None
+        error = self.scale**2 * self.difference.error
+        return Verdict(accepted, self.log_ratio, error, self.difference.size)
 
 
 class Verdict(NamedTuple):
@@ -81,6 +119,7 @@ class Verdict(NamedTuple):
 
     accepted: Tensor  # (C,) bool
     log_ratio: Tensor  # (C,)
+    log_ratio_var: Tensor  # (C,) its variance over minibatches, estimated
     batch_size: Tensor  # (C,)
 
 
@@ -93,6 +132,9 @@ class Info(NamedTuple):
     batch_size: Tensor  # data behind the decision or the gradient, as papers count them
     # What the algorithm needs: a faster exact form of the model does not lower these counts.
     n_lik: Tensor  # log-likelihoods of single data evaluated in this step
+    n_aside: (
+        Tensor  # those of n_lik that served a statistic of all data, which papers leave out of their counts
+    )
     n_grad: Tensor  # gradients of single data evaluated in this step
     diverging: Tensor  # bool: something was not finite; the step was refused
 
@@ -103,6 +145,7 @@ INFO_DTYPES: dict[str, str] = {
     "log_ratio_var": "float32",
     "batch_size": "int32",
     "n_lik": "int64",
+    "n_aside": "int64",
     "n_grad": "int64",
     "diverging": "bool",
 }
@@ -115,6 +158,8 @@ class Model(Protocol):
     A model may also offer faster exact forms, which the contract tests check against the plain ones:
 
     - ``full_log_lik(data) -> Callable[[theta (C, D)], (C,)]``: the sum over all data.
+    - ``nodes(data) -> (rows, weights)``: a few weighted rows on which sums over all data of smooth functions of
+      log_lik are exact; ``bound(data) -> Callable[[theta, theta'], (C,)]``: the largest absolute difference.
     - ``native(data, full=bool) -> NativeModel``: the pieces of a fused CPU loop (see `mhrun.native`);
       `full` says whether sums over all data will be asked for.
     """
@@ -154,6 +199,8 @@ class Proposal(Protocol):
 class Pairing(Protocol):
     """On which data are the two points scored?"""
 
+    supplies: bool  # whether it leaves it to the rule how many data are read
+
     def refuses(self, target: Target) -> str | None:
         """Return why this pairing cannot work on the target, or None."""
         ...
@@ -172,8 +219,8 @@ class Pairing(Protocol):
 
     def compare(
         self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws
-    ) -> tuple[Evaluation, Difference]:
-        """Evaluate the candidate `theta` and the difference between it and the origin."""
+    ) -> tuple[Evaluation, Difference | Supply]:
+        """Evaluate the candidate `theta`, and the difference between it and the origin or a supply of it."""
         ...
 
     def native(self) -> NativePairing | None:
@@ -183,6 +230,8 @@ class Pairing(Protocol):
 
 class Rule(Protocol):
     """Given the contest, yes or no?"""
+
+    grows: bool  # whether it draws the data it needs from the contest's supply
 
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
         """Decide every row."""

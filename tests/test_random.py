@@ -57,7 +57,7 @@ def test_both_paths_make_the_same_numbers():
 )
 def test_both_paths_draw_the_same_minibatches(n, m, replacement):
     key = derive_key(1, "batches")
-    compiled = indices(key, 3, 4, 0, 5, n, m, rectangle(n), replacement)
+    compiled = indices(key, 3, 4, np.arange(5), n, m, rectangle(n), replacement)
     draws = Streams(key, 5).at(3)
     for k in range(4):
         draws.step = 3 + k
@@ -120,7 +120,7 @@ def test_small_data_are_ordered_exactly_uniformly():
 def test_permuted_batches_have_the_moments_of_sampling_without_replacement(n, m):
     """Batch means of functions that a poor permutation would betray: trends, parities, rows and columns."""
     count = min(40_000, 20_000_000 // m)
-    index = indices(derive_key(4, "moments"), 1, count, 0, 1, n, m, rectangle(n), False)[:, 0]
+    index = indices(derive_key(4, "moments"), 1, count, np.arange(1), n, m, rectangle(n), False)[:, 0]
     position = np.arange(n)
     _a, b = rectangle(n)
     rng = np.random.default_rng(0)
@@ -146,7 +146,7 @@ def test_permuted_batches_have_the_moments_of_sampling_without_replacement(n, m)
 
 def test_permuted_batches_are_uniform_in_single_data_and_in_pairs():
     n, m, count = 1030, 40, 50_000
-    index = indices(derive_key(6, "pairs"), 1, count, 0, 1, n, m, rectangle(n), False)[:, 0]
+    index = indices(derive_key(6, "pairs"), 1, count, np.arange(1), n, m, rectangle(n), False)[:, 0]
     single = np.bincount(index.ravel(), minlength=n)
     # Within a batch data are not independent; across batches the first of each are.
     assert_counts(np.bincount(index[:, 0], minlength=n), np.full(n, 1 / n), "first of a batch")

@@ -62,7 +62,7 @@ def test_a_trace_holds_what_went_in(tmp_path, thin, warmup):
             assert np.array_equal(posterior["theta"], whole["theta"][:, steps - 1])
             for name in INFO_DTYPES:
                 expected = whole[name]
-                if name in ("n_lik", "n_grad"):
+                if name in ("n_lik", "n_aside", "n_grad"):
                     expected = np.cumsum(expected, axis=1)
                 assert stats[name].dtype == INFO_DTYPES[name]
                 assert np.array_equal(stats[name], expected[:, steps - 1])

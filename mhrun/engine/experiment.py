@@ -123,6 +123,7 @@ def _of_method(method: Method, node: Mapping[str, Any], noted: Mapping[str, Any]
         "minibatch_size_sd": max(0.0, spread) ** 0.5,
         "log_ratio_noise_sd": noise**0.5,
         "likelihood_evals": int(totals["n_lik"].sum()),
+        "aside_evals": int(totals["n_aside"].sum()),
         "gradient_evals": int(totals["n_grad"].sum()),
         "diverging": int(totals["sum_diverging"].sum()),
         "steps": shape.steps,

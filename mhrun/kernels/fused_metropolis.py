@@ -115,6 +115,7 @@ class FusedMetropolis:
         for name, dtype, value in (
             ("batch_size", np.int32, self._m),
             ("n_lik", np.int64, evaluations),
+            ("n_aside", np.int64, 0),
             ("n_grad", np.int64, 0),
         ):
             record[name] = np.broadcast_to(dtype(value), (chains, steps))
@@ -175,12 +176,12 @@ def _loop(
                     if way == STORED:  # stored: each point has a minibatch of its own
                         one, two = moments(model, index, m, candidate)
                         mean = one / m
-                        var = (two - one * mean) / max(m - 1, 1)
+                        var = max(two - one * mean, 0.0) / max(m - 1, 1)
                         gain, spread = mean - cache[c, 1], var + cache[c, 2]
                     else:  # shared: both on this one
                         one, two = difference(model, index, m, current, candidate)
                         gain = one / m
-                        spread = (two - one * gain) / max(m - 1, 1)
+                        spread = max(two - one * gain, 0.0) / max(m - 1, 1)
                 log_ratio = prior_power[k, c] * (prior - cache[c, 0]) + scale[k, c] * gain
                 accept = threshold(uniform(ACCEPT, step, chain, key)) < log_ratio
                 if accept:
@@ -191,7 +192,7 @@ def _loop(
                     out_theta[c, k, d] = theta[c, d]
                 out_accepted[c, k] = accept
                 out_log_ratio[c, k] = log_ratio
-                out_var[c, k] = scale[k, c] ** 2 * spread / m * error_share
+                out_var[c, k] = scale[k, c] ** 2 * spread / m * error_share if m > 1 else np.nan
                 out_diverging[c, k] = log_ratio != log_ratio
 
     return loop

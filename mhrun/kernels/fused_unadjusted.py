@@ -85,6 +85,7 @@ class FusedUnadjusted:
             ("log_ratio_var", np.float32(np.nan)),
             ("batch_size", np.int32(self._m)),
             ("n_lik", np.int64(0)),
+            ("n_aside", np.int64(0)),
             ("n_grad", np.int64(self._m)),
         ):
             record[name] = np.broadcast_to(value, (chains, steps))

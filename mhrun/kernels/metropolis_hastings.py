@@ -8,7 +8,7 @@ from torch import Tensor
 from mhrun.kernels.fused_metropolis import FusedMetropolis
 from mhrun.random import Draws
 from mhrun.target import Target
-from mhrun.types import Contest, Controls, Fused, Info, Pairing, Proposal, Rule, State, choose
+from mhrun.types import Contest, Controls, Difference, Fused, Info, Pairing, Proposal, Rule, State, choose
 
 
 class MetropolisHastings:
@@ -31,7 +31,14 @@ class MetropolisHastings:
         self.rule = rule
 
     def refuses(self, target: Target) -> str | None:
-        """Ask the parts."""
+        """Ask the parts, and whether rule and pairing go together."""
+        rule, pairing = type(self.rule).__name__, type(self.pairing).__name__
+        if self.rule.grows and not self.pairing.supplies:
+            return f"{rule} grows its minibatch, which {pairing} does not let it; choose pairing growing."
+        if self.pairing.supplies and not self.rule.grows:
+            return (
+                f"{pairing} leaves the minibatch to the rule, but {rule} wants one; choose another pairing."
+            )
         return self.pairing.refuses(target)
 
     def reads(self, target: Target) -> int:
@@ -46,7 +53,7 @@ class MetropolisHastings:
         """Move every chain one step."""
         origin = self.pairing.current(target, state.evaluation, draws)
         theta = self.proposal.sample(origin, controls, draws)
-        candidate, difference = self.pairing.compare(target, origin, theta, draws)
+        candidate, found = self.pairing.compare(target, origin, theta, draws)
 
         offset = target.prior_power(controls.temperature) * (candidate.log_prior - origin.log_prior)
         forward = self.proposal.log_density(origin, theta, controls)
@@ -55,17 +62,26 @@ class MetropolisHastings:
             assert backward is not None
             offset = offset + backward - forward
         scale = (target.n / controls.temperature).double()
-        verdict = self.rule.decide(Contest(difference, scale, offset), draws)
+        if isinstance(found, Difference):
+            contest = Contest(found, scale, offset)
+        else:
+            contest = Contest(None, scale, offset, found)
+        verdict = self.rule.decide(contest, draws)
 
-        n_lik, n_grad = target.spent()
+        counted, n_grad = target.spent()
+        none = torch.zeros_like(verdict.batch_size)
+        n_lik, n_aside = (
+            (none, none) if contest.supply is None else (contest.supply.n_lik, contest.supply.n_aside)
+        )
         # A rejection for want of a number: an infinite ratio against the candidate is an honest one.
         diverging = verdict.log_ratio.isnan()
         info = Info(
             accepted=verdict.accepted,
             log_ratio=verdict.log_ratio,
-            log_ratio_var=scale**2 * difference.error,
+            log_ratio_var=verdict.log_ratio_var,
             batch_size=verdict.batch_size,
-            n_lik=torch.full_like(verdict.accepted, n_lik, dtype=torch.int64),
+            n_lik=n_lik + counted,
+            n_aside=n_aside,
             n_grad=torch.full_like(verdict.accepted, n_grad, dtype=torch.int64),
             diverging=diverging,
         )

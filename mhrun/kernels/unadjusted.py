@@ -61,6 +61,7 @@ class Unadjusted:
             log_ratio_var=nan,
             batch_size=torch.full_like(stopped, self.reads(target), dtype=torch.int32),
             n_lik=torch.full_like(stopped, n_lik, dtype=torch.int64),
+            n_aside=torch.zeros_like(stopped, dtype=torch.int64),
             n_grad=torch.full_like(stopped, n_grad, dtype=torch.int64),
             diverging=stopped,
         )

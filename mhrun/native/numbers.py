@@ -22,7 +22,7 @@ def _loop(fill: Piece) -> Piece:
         n: Any,
         sides: Any,
         step: Any,
-        first_chain: Any,
+        chains: Any,
         key: Any,
         purpose: Any,
         start: Any,
@@ -30,7 +30,7 @@ def _loop(fill: Piece) -> Piece:
         index = np.empty(m + 1, np.int64)
         for k in range(out.shape[0]):
             for c in range(out.shape[1]):
-                fill(index, m, n, sides, step + u64(k), first_chain + u64(c), key, purpose, start)
+                fill(index, m, n, sides, step + u64(k), chains[c], key, purpose, start)
                 out[k, c, :] = index[:m]
 
     return compiled(loop)
@@ -40,8 +40,7 @@ def indices(
     key: int,
     step: int,
     steps: int,
-    first_chain: int,
-    chains: int,
+    chains: npt.NDArray[np.int64],
     n: int,
     m: int,
     sides: tuple[int, int],
@@ -49,10 +48,10 @@ def indices(
     use: int = 0,
     start: int = 0,
 ) -> npt.NDArray[np.int64]:
-    """Return the minibatches of some steps, (steps, chains, m)."""
-    out = np.empty((steps, chains, m), np.int64)
+    """Return the minibatches of some steps, (steps, len(chains), m)."""
+    out = np.empty((steps, len(chains), m), np.int64)
     loop = _loop(filler(n, replacement))
     purpose = MINIBATCH + u64(use << 20)
-    place = (u64(n), (u64(sides[0]), u64(sides[1])), u64(step), u64(first_chain))
+    place = (u64(n), (u64(sides[0]), u64(sides[1])), u64(step), chains.astype(u64))
     loop(out, m, *place, split_key(key), purpose, start)
     return out

@@ -14,6 +14,8 @@ from mhrun.types import Difference, Evaluation
 class Full:
     """All n data, with the current point's sum kept: n evaluations a step. Exact for the tempered target."""
 
+    supplies = False
+
     def refuses(self, target: Target) -> str | None:
         """Refuse nothing."""
         return None

@@ -18,6 +18,8 @@ class Shared:
     than the tempered target.
     """
 
+    supplies = False
+
     def __init__(self, m: int) -> None:
         self.m = m
 

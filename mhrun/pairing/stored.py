@@ -20,6 +20,8 @@ class Stored:
     over the data of log p(x | theta).
     """
 
+    supplies = False
+
     def __init__(self, m: int) -> None:
         self.m = m
 

@@ -17,11 +17,12 @@ class Barker:
     that correct for minibatch noise build on.
     """
 
+    grows = False
+
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
         """Accept iff a logistic variable is below log r; a ratio that is not a number is a rejection."""
-        log_ratio = contest.offset + contest.scale * contest.difference.mean
-        accepted = draws.uniform(Purpose.ACCEPT).logit() < log_ratio
-        return Verdict(accepted, log_ratio, contest.difference.size)
+        accepted = draws.uniform(Purpose.ACCEPT).logit() < contest.log_ratio
+        return contest.settled(accepted)
 
     def native(self) -> Piece:
         """Return the threshold log(u / (1 - u))."""

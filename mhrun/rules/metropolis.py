@@ -16,11 +16,12 @@ class Metropolis:
     With the exact ratio it leaves the target invariant; with an estimated one it is what MINT and MHBT use.
     """
 
+    grows = False
+
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
         """Accept iff log u < log r; a ratio that is not a number is a rejection."""
-        log_ratio = contest.offset + contest.scale * contest.difference.mean
-        accepted = draws.uniform(Purpose.ACCEPT).log() < log_ratio
-        return Verdict(accepted, log_ratio, contest.difference.size)
+        accepted = draws.uniform(Purpose.ACCEPT).log() < contest.log_ratio
+        return contest.settled(accepted)
 
     def native(self) -> Piece:
         """Return the threshold log u."""

@@ -24,7 +24,7 @@ from mhrun.store.netcdf import TRACE, Shape, write_trace
 Array = npt.NDArray[Any]
 
 _DONE = "done.json"
-_CUMULATIVE = ("n_lik", "n_grad")
+_CUMULATIVE = ("n_lik", "n_aside", "n_grad")
 _SUMMED = ("accepted", "batch_size", "diverging")
 _AVERAGED = ("log_ratio_var",)  # over the steps where it is finite
 

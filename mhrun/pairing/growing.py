@@ -1,0 +1,82 @@
+"""Both points on one fresh minibatch, as large as the rule wants it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mhrun.random import Draws
+from mhrun.target import Target
+from mhrun.types import Evaluation
+
+
+class Growing:
+    """A fresh minibatch at each step, shared by both points, that the rule draws from until it can decide.
+
+    What the adaptive tests build on (Korattikara et al. 2014, Bardenet et al. 2014, Seita et al. 2017). Two
+    evaluations per datum.
+    """
+
+    supplies = True
+
+    def refuses(self, target: Target) -> str | None:
+        """Refuse minibatches with replacement: the tests end when all data are read."""
+        return (
+            "a growing minibatch is drawn without replacement: replacement=false." * target.replacement
+            or None
+        )
+
+    def reads(self, target: Target) -> int:
+        """Return a guess: the rule knows."""
+        return min(target.n, 200)
+
+    def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
+        """Return the point alone: its score on old data is never used."""
+        return target.prior(theta)
+
+    def current(self, target: Target, kept: Evaluation, draws: Draws) -> Evaluation:
+        """Return the origin as it is."""
+        return kept
+
+    def compare(
+        self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws
+    ) -> tuple[Evaluation, Terms]:
+        """Return the candidate and a supply of terms."""
+        return target.prior(theta), Terms(target, origin.theta, theta, draws)
+
+    def native(self) -> None:
+        """Return None: there is no fused loop for it."""
+        return
+
+
+class Terms:
+    """See `mhrun.types.Supply`."""
+
+    def __init__(self, target: Target, origin: Tensor, candidate: Tensor, draws: Draws) -> None:
+        self.n = target.n
+        self.n_lik = torch.zeros(len(origin), dtype=torch.int64, device=origin.device)
+        self.n_aside = torch.zeros_like(self.n_lik)
+        self._target = target
+        self._origin = origin
+        self._candidate = candidate
+        self._draws = draws
+
+    def terms(self, rows: Tensor, start: int, stop: int) -> Tensor:
+        """Return the terms of the data start..stop of the minibatches of some chains (R,): (R, stop - start)."""
+        index = self._target.more(self._draws, start, stop, rows)
+        self.n_lik[rows] += 2 * (stop - start)
+        return self._target.terms(self._origin[rows], self._candidate[rows], index)
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Return mean and variance of the terms of all data, each (C,)."""
+        self._aside()
+        return self._target.full_moments(self._origin, self._candidate)
+
+    def largest(self) -> Tensor:
+        """Return the largest absolute term of all data (C,)."""
+        self._aside()
+        return self._target.full_largest(self._origin, self._candidate)
+
+    def _aside(self) -> None:
+        self.n_lik += 2 * self.n
+        self.n_aside += 2 * self.n

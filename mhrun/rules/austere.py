@@ -1,0 +1,142 @@
+"""AustereMH: the Metropolis-Hastings decision as a sequence of t-tests."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from scipy import special
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.random import Draws, Purpose
+from mhrun.rules.austere_design import EPSILONS, SIZES, Design, Designs, conservative
+from mhrun.rules.growth import ACCEPT, REJECT, UNDECIDED, Looks, grow, steps_of
+from mhrun.types import Contest, Supply, Verdict
+
+
+class Austere:
+    """Accept iff the mean term is above mu0 = (log u - offset) / scale, by t-tests (Korattikara et al. 2014).
+
+    m more data are read until the one-sided p-value of the mean against mu0 is below epsilon, or all n are
+    read, where the decision is the exact one. The design (m, epsilon) is given, or chosen:
+
+    - ``conservative``: once, for the least data expected of a test whose mean is at mu0, with an error of the
+      decision below `bound` (their equation 8; AustereMH(C) of Seita et al. 2017);
+    - ``per_step``: for each test by itself from the mean and the variance of all terms, which costs a pass over
+      all data that the papers leave out of their counts (AustereMH(NC)).
+
+    Args:
+        m: how much a minibatch grows by; with design ``given``.
+        epsilon: the p-value to reach; with design ``given``.
+        design: given, conservative or per_step.
+        bound: of the error of a decision, for a design that is chosen.
+        reach: the largest |mean - mu0|, in standard errors of a single look at all data, that a per-step
+            design tells apart.
+        ignores_u: leave log u out of mu0 when choosing a per-step design, all but (the authors' code).
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
+
+    grows = True
+
+    def __init__(
+        self,
+        m: int | None = None,
+        epsilon: float | None = None,
+        design: str = "given",
+        bound: float | None = None,
+        reach: float = 10.0,
+        ignores_u: bool = False,
+    ) -> None:
+        if design not in ("given", "conservative", "per_step"):
+            raise Refusal(f"design = '{design}' is unknown; choose given, conservative or per_step.")
+        if design == "given":
+            if m is None or epsilon is None:
+                raise Refusal("AustereMH needs m and epsilon, or a design that chooses them.")
+            if m < 2 or not 0 < epsilon < 0.5:
+                raise Refusal(f"m = {m} must be at least 2, and epsilon = {epsilon:g} between 0 and 0.5.")
+        elif bound is None or not 0 < bound < 0.5:
+            raise Refusal(f"bound = {bound} of the decision's error must lie between 0 and 0.5.")
+        self.design = design
+        self.bound = bound
+        self.reach = reach
+        self.ignores_u = ignores_u
+        self._given = None if m is None or epsilon is None else Design(m, epsilon)
+
+    def decide(self, contest: Contest, draws: Draws) -> Verdict:
+        """Read data until every chain is decided."""
+        supply = contest.supply
+        assert supply is not None
+        n, chains, device = supply.n, len(contest.scale), contest.scale.device
+        log_u = draws.uniform(Purpose.ACCEPT).log()
+        threshold = (log_u - contest.offset) / contest.scale
+        if self.design == "per_step":
+            m, epsilon = self._per_step(contest, supply, threshold, log_u)
+            sizes = steps_of(n, min(SIZES[0], n))
+            limits = torch.stack([_limits(e, n, sizes[0], device) for e in EPSILONS])
+            which = (
+                torch.tensor(EPSILONS, dtype=torch.float64, device=device)
+                .sub(epsilon[:, None])
+                .abs()
+                .argmin(1)
+            )
+        else:
+            fixed = self._given or self._conservative(n)
+            sizes = steps_of(n, min(fixed.m, n))
+            limits = _limits(fixed.epsilon, n, sizes[0], device)[None]
+            which = torch.zeros(chains, dtype=torch.int64, device=device)
+            m = torch.full((chains,), fixed.m, dtype=torch.int64, device=device)
+
+        def judge(looks: Looks) -> Tensor:
+            here = slice(looks.first - 1, looks.first - 1 + len(looks.size))
+            gap = looks.mean - threshold[looks.rows, None]
+            # The sample standard deviation, the standard error of the mean, and what all data leave of it.
+            spread = looks.var / (looks.size - 1).clamp_min(1) * (1 - (looks.size - 1) / max(n - 1, 1))
+            sure = gap.abs() > limits[which[looks.rows], here] * spread.sqrt()
+            ready = (looks.size % m[looks.rows, None] == 0) | (looks.size == n)
+            decided = ready & (sure | (looks.size == n))
+            return torch.where(decided, torch.where(gap > 0, ACCEPT, REJECT), UNDECIDED).to(torch.int8)
+
+        found = grow(supply, sizes, judge, chains, device)
+        log_ratio = contest.offset + contest.scale * found.mean
+        error = contest.scale**2 * found.var / found.size * (1 - found.size / n)
+        return Verdict(found.accepted, log_ratio, error, found.size)
+
+    def _conservative(self, n: int) -> Design:
+        assert self.bound is not None
+        return _conservative(n, self.bound)
+
+    def _per_step(
+        self, contest: Contest, supply: Supply, threshold: Tensor, log_u: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        assert self.bound is not None
+        n = supply.n
+        mean, var = supply.moments()
+        if self.ignores_u:
+            threshold = threshold - log_u / contest.scale * (1 - 1 / n)
+        mu_std = (mean - threshold) * (n - 1) ** 0.5 / var.sqrt()
+        return _designs(n, self.reach).choose(mu_std, self.bound)
+
+    def native(self) -> None:
+        """Return None: there is no fused loop for it."""
+        return
+
+
+@lru_cache(maxsize=8)
+def _conservative(n: int, bound: float) -> Design:
+    return conservative(n, bound)
+
+
+@lru_cache(maxsize=4)
+def _designs(n: int, reach: float) -> Designs:
+    return Designs.of(n, reach=reach)
+
+
+@lru_cache(maxsize=32)
+def _limits(epsilon: float, n: int, m: int, device: torch.device) -> Tensor:
+    """Return the |t| whose one-sided p-value is epsilon, at each look (L,)."""
+    freedom = np.maximum(np.asarray(steps_of(n, m), dtype=float) - 1, 1)
+    return torch.from_numpy(-special.stdtrit(freedom, epsilon)).to(device)

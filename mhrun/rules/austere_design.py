@@ -1,0 +1,248 @@
+"""The design of AustereMH's sequential test: its minibatch and its threshold from a bound on its error.
+
+The test adds m data at a time, without replacement, and stops when the standardised distance z of the
+mean from the threshold leaves [-G, G], G the upper epsilon point of the normal law. Taking the means as
+jointly normal, z is a Markov chain that depends on the data only through
+
+    mu_std = (mu - mu0) sqrt(N - 1) / sigma,
+
+with mu and sigma the mean and the standard deviation (divisor N) of the difference of log-likelihoods
+over all N data, and mu0 what mu has to exceed. The error is the probability of stopping on the wrong side.
+
+Source: Korattikara, Chen & Welling 2014, section 5.2 and supplements A and D; the grid of designs and the
+choice before every test are those of Seita et al. 2017, section 6.2 and supplement B.2.1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.special import ndtr, ndtri
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.paths import cache_dir
+
+Array = npt.NDArray[np.float64]
+
+
+class Design(NamedTuple):
+    """How the sequential test is run: `m` data more per look, until one tail is below `epsilon`."""
+
+    m: int
+    epsilon: float
+
+
+EPSILONS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.2)
+SIZES = (50, 100, 150, 200, 250, 300, 350, 400, 450, 500)
+DESIGNS = tuple(Design(m, epsilon) for m in SIZES for epsilon in EPSILONS)
+
+_CELLS = 100
+_GONE = 1e-14  # a walk with less mass than this left is over
+_FEW = 25  # values of mu_std at a time: BLAS would cut larger products over threads, at a loss
+
+
+class Profile(NamedTuple):
+    """What one design does with N data, as functions of |mu_std|, each (K,)."""
+
+    mu_std: Array
+    error: Array  # probability that the decision is not the one of all data
+    usage: Array  # expected number of data: m times the looks, so the last look counts as a whole one
+    looks: Array  # expected number of looks
+
+
+def profile(n_data: int, m: int, epsilon: float, mu_std: npt.ArrayLike, cells: int = _CELLS) -> Profile:
+    """Return error and usage of one design, by dynamic programming over the looks.
+
+    Args:
+        n_data: the number of data N.
+        m: data added per look.
+        epsilon: the tail below which the test stops, in (0, 0.5).
+        mu_std: values (K,), whose signs do not matter.
+        cells: parts that [-G, G] is cut into; 100 give the released tables of Seita et al. Where a step of
+            z, about 2 sqrt(m/N), is smaller than a cell they are too few: for N = 1e6, m = 50 and epsilon
+            0.005 the error at 0 is 0.199 with 100, 0.215 with 400 and 0.214 with 800.
+
+    Raises:
+        Refusal: `m` is not positive or `epsilon` out of range.
+    """
+    if m < 1 or not 0 < epsilon < 0.5:
+        raise Refusal(f"The design m = {m}, epsilon = {epsilon:g} is none: m >= 1 and 0 < epsilon < 0.5.")
+    mu = np.abs(np.atleast_1d(np.asarray(mu_std, np.float64)))
+    error, looks = np.zeros_like(mu), np.ones_like(mu)
+    for start in range(0, len(mu), _FEW):
+        part = slice(start, start + _FEW)
+        for wrong, undecided in _walk(n_data, m, epsilon, mu[part], cells):
+            error[part] += wrong
+            looks[part] += undecided
+    return Profile(mu, error, m * looks, looks)
+
+
+def _walk(n_data: int, m: int, epsilon: float, mu: Array, cells: int) -> Iterator[tuple[Array, Array]]:
+    """Yield, for each look but the one at all data, the mass (K,) that stops wrongly and that goes on.
+
+    Given the z before, z is normal with mean shrink z + pull var and variance `var` (Korattikara et al.,
+    supplement A). Up to a constant its density at c is
+
+        exp(-shrink (c - z)^2 / (2 var))
+        exp(shrink ((1 - shrink) z^2 / (2 var) - pull z)) exp(pull c - (1 - shrink) c^2 / (2 var)),
+
+    so that one matrix, which depends on distances alone, serves all values of mu_std. What goes on is
+    laid on the cells in proportion to that density, and its sum is what has not stopped.
+    """
+    bound = -ndtri(epsilon)
+    width = 2 * bound / cells
+    centres = width * (np.arange(cells) + 0.5) - bound
+    distance = np.abs(np.subtract.outer(np.arange(cells), np.arange(cells)))
+    alive = np.arange(len(mu))
+    # All walks start at z = 0; the first look does not ask where, as its `shrink` is 0.
+    mass = np.full((len(mu), cells), 1 / cells)
+    for look in range(1, -(-n_data // m)):
+        before, now = (look - 1) * m / n_data, look * m / n_data
+        shrink = math.sqrt(before / now * (1 - now) / (1 - before))
+        var = (now - before) / (now * (1 - before))
+        pull = mu[alive, None] * math.sqrt(now / (1 - now))
+        mean = shrink * centres + pull * var
+        low, high = ndtr((-bound - mean) / math.sqrt(var)), ndtr((mean - bound) / math.sqrt(var))
+        wrong, undecided = np.zeros_like(mu), np.zeros_like(mu)
+        wrong[alive] = np.sum(mass * low, axis=1)
+        undecided[alive] = left = np.sum(mass * (1 - low - high), axis=1)
+        yield wrong, undecided
+
+        kept = left >= _GONE
+        if not kept.any():
+            return
+        near = np.exp(-shrink / (2 * var) * (width * np.arange(cells)) ** 2)[distance]
+        square = (1 - shrink) / (2 * var) * centres**2
+        linear = pull[kept] * centres
+        mass = ((mass[kept] * np.exp(shrink * (square - linear))) @ near) * np.exp(linear - square)
+        mass *= (left[kept] / mass.sum(axis=1))[:, None]
+        alive = alive[kept]
+
+
+def conservative(n_data: int, bound: float, cells: int = _CELLS) -> Design:
+    """Return the design with the least usage at mu_std = 0 among those whose error there is below `bound`.
+
+    The error is largest at 0, so the bound holds for every test (Korattikara et al. 2014, eq. 8).
+
+    Raises:
+        Refusal: no design of the grid has so small an error.
+    """
+    best, least = None, math.inf
+    for design in DESIGNS:
+        error, looks = 0.0, 1.0
+        # Both only grow: a design is given up at the look where it has lost.
+        for wrong, undecided in _walk(n_data, *design, np.zeros(1), cells):
+            error, looks = error + float(wrong[0]), looks + float(undecided[0])
+            if error >= bound or design.m * looks >= least:
+                break
+        if error < bound and design.m * looks < least:
+            best, least = design, design.m * looks
+    if best is None:
+        least_error = float(profile(n_data, max(SIZES), min(EPSILONS), 0.0, cells).error[0])
+        raise Refusal(
+            f"No design of AustereMH keeps its error below {bound:g} with {n_data:,} data; "
+            f"take a bound of {math.ceil(least_error * 1000 + 0.5) / 1000:g} or more."
+        )
+    return best
+
+
+class Designs:
+    """Error and usage of all `DESIGNS` for N data, on a grid of |mu_std|, and the choice among them.
+
+    Between the values of the grid both are interpolated; beyond `reach` they are those at `reach`.
+    """
+
+    def __init__(self, error: Array, usage: Array, reach: float) -> None:
+        """Take the tables, each (designs, values of |mu_std| from 0 to `reach`)."""
+        self.reach = reach
+        self.tables = torch.from_numpy(np.stack([error, usage]))
+        self.sizes = torch.tensor([design.m for design in DESIGNS])
+        self.epsilons = torch.tensor([design.epsilon for design in DESIGNS], dtype=torch.float64)
+
+    @classmethod
+    def of(cls, n_data: int, reach: float = 10.0, count: int = 101) -> Designs:
+        """Return the tables for N data, from the cache folder if they have been made before.
+
+        Args:
+            n_data: the number of data N.
+            reach: the largest |mu_std| of the grid; 10 is that of Seita et al.
+            count: values of the grid.
+
+        Raises:
+            Refusal: a grid of less than two values.
+        """
+        if count < 2 or not 0 < reach < math.inf:
+            raise Refusal(f"A grid of {count} values up to {reach:g} is none; AustereMH uses 101 up to 10.")
+        # Tables of another state of this file are never read.
+        state = hashlib.blake2b(Path(__file__).read_bytes(), digest_size=8).hexdigest()
+        path = cache_dir() / "austere" / f"{n_data}-{reach}-{count}-{state}.npz"
+        tables = _read(path, (len(DESIGNS), count))
+        if tables is None:
+            grid = np.linspace(0, reach, count)
+            profiles = [profile(n_data, *design, grid) for design in DESIGNS]
+            tables = np.stack([p.error for p in profiles]), np.stack([p.usage for p in profiles])
+            _write(path, *tables)
+        return cls(*tables, reach)
+
+    def at(self, mu_std: Tensor) -> tuple[Tensor, Tensor]:
+        """Return error and usage of every design, each (designs, ...), at mu_std (...)."""
+        # They stay where they were used last.
+        moved = (table.to(mu_std.device) for table in (self.tables, self.sizes, self.epsilons))
+        self.tables, self.sizes, self.epsilons = moved
+        last = self.tables.shape[-1] - 1
+        # What is not a number says nothing of the test: the worst case, 0.
+        place = mu_std.double().abs().nan_to_num(0.0, math.inf).clamp(max=self.reach) * (last / self.reach)
+        low = place.long().clamp(max=last - 1)
+        error, usage = torch.lerp(self.tables[..., low], self.tables[..., low + 1], place - low)
+        return error, usage
+
+    def choose(self, mu_std: Tensor, bound: float) -> tuple[Tensor, Tensor]:
+        """Return m (C,) int64 and epsilon (C,) float64 for the mu_std (C,) of each chain's test.
+
+        The least usage with an error below `bound` (Seita et al. 2017, AustereMH(NC)); where no design has
+        that, the least error.
+        """
+        best = _best(*self.at(mu_std), bound)
+        return self.sizes[best], self.epsilons[best]
+
+
+def _best(error: Tensor, usage: Tensor, bound: float) -> Tensor:
+    """Return the index (C,) of the design to use, from error and usage (designs, C)."""
+    good = error < bound
+    loss = torch.where(good.any(0), usage.masked_fill(~good, math.inf), error)
+    # Designs may tie, say when one look is always enough: the first, on every device.
+    return (loss == loss.amin(0)).cumsum(0).eq(0).sum(0)
+
+
+def _read(path: Path, shape: tuple[int, int]) -> tuple[Array, Array] | None:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            error, usage = file["error"], file["usage"]
+    except Exception:  # there is no file, or it is damaged in one of many ways: made again
+        return None
+    whole = error.shape == usage.shape == shape and np.isfinite(error).all() and np.isfinite(usage).all()
+    return (error, usage) if whole else None
+
+
+def _write(path: Path, error: Array, usage: Array) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
+    except OSError:  # no folder can be written: the tables are made anew next time
+        return
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, error=error, usage=usage)
+        os.replace(partial, path)  # whole or not at all
+    finally:
+        Path(partial).unlink(missing_ok=True)

@@ -1,0 +1,103 @@
+"""MHminibatch: Barker's rule from a minibatch, with its noise made part of the decision."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.random import Draws, Purpose
+from mhrun.rules.correction import correction, inverse, quantiles
+from mhrun.rules.growth import ACCEPT, REJECT, UNDECIDED, Looks, grow, steps_of
+from mhrun.types import Contest, Verdict
+
+
+class MHMinibatch:
+    """Accept iff D + X_nc + X_corr > 0, as soon as D is known well enough (Seita et al. 2017, Algorithm 1).
+
+    D is the log-ratio estimated from b data, with variance s^2. Once s^2 < v, X_nc ~ N(0, v - s^2) tops its
+    noise up to variance v = sigma^2, and X_corr makes of it a logistic variable (`mhrun.rules.correction`): if D
+    is normal, the step accepts with Barker's probability 1 / (1 + exp(-log r)), whatever b. Until then m more
+    data are read. When all n are, the exact Barker test decides.
+
+    Args:
+        m: first minibatch size, and how much it grows by.
+        sigma: the standard deviation that D's noise is topped up to, below pi / sqrt(3).
+        density: of X_corr: ``nnls`` (right to 4e-6 in distribution) or ``paper`` (to 9e-4).
+        lam: of the paper's regularised least squares; None for its 10.
+        half_width_steps: of the paper's grid; None for its 4000.
+        five_sd: decide by the sign of D when |D| > 5 s: ``off`` (the paper's text), ``undecided`` (only while
+            s^2 >= v; it spares data and errs with probability 3e-7 at most), or ``always`` (the authors' code;
+            with s^2 < v it leaves out the randomness that Barker's rule has).
+        finite: reckon with s^2 shrinking as the minibatch becomes all data; the paper does not.
+        at_end: when all data are read: ``barker`` (exact) or ``sign`` (of D: the authors' code).
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
+
+    grows = True
+
+    def __init__(
+        self,
+        m: int,
+        sigma: float = 1.0,
+        density: str = "nnls",
+        lam: float | None = None,
+        half_width_steps: int | None = None,
+        five_sd: str = "off",
+        finite: bool = False,
+        at_end: str = "barker",
+    ) -> None:
+        if m < 2:
+            raise Refusal(f"m = {m} data have no variance; choose m >= 2.")
+        for name, value, known in (
+            ("five_sd", five_sd, ("off", "undecided", "always")),
+            ("at_end", at_end, ("barker", "sign")),
+        ):
+            if value not in known:
+                raise Refusal(f"{name} = '{value}' is unknown; choose {', '.join(known)}.")
+        self.m = m
+        self.variance = sigma**2
+        self.five_sd = five_sd
+        self.finite = finite
+        self.at_end = at_end
+        self._table = quantiles(correction(density, sigma, lam, half_width_steps))
+
+    def decide(self, contest: Contest, draws: Draws) -> Verdict:
+        """Read data until every chain is decided."""
+        supply = contest.supply
+        assert supply is not None
+        normal = draws.normal(Purpose.ACCEPT, 1)[:, 0]
+        corrected = inverse(draws.uniform(Purpose.ACCEPT, use=1), self._table)
+        logistic = draws.uniform(Purpose.ACCEPT, use=2).logit()
+        v, n = self.variance, supply.n
+
+        def judge(looks: Looks) -> Tensor:
+            rows = looks.rows[:, None]
+            d = contest.offset[rows] + contest.scale[rows] * looks.mean
+            s2 = self._variance(contest.scale[rows], looks.var, looks.size, n)
+            known = s2 < v
+            noise = (v - s2).clamp_min(0.0).sqrt() * normal[rows] + corrected[rows]
+            verdict = torch.where(known, (d + noise > 0).to(torch.int8), UNDECIDED)
+            if self.five_sd != "off":
+                far = d.abs() > 5 * s2.sqrt()
+                if self.five_sd == "undecided":
+                    far &= ~known
+                verdict = torch.where(far, torch.where(d > 0, ACCEPT, REJECT).to(torch.int8), verdict)
+            end = d + logistic[rows] > 0 if self.at_end == "barker" else d > 0
+            last = (looks.size == n) & ((verdict == UNDECIDED) | (self.at_end == "barker"))
+            return torch.where(last, end.to(torch.int8), verdict)
+
+        found = grow(supply, steps_of(n, min(self.m, n)), judge, len(contest.scale), contest.scale.device)
+        log_ratio = contest.offset + contest.scale * found.mean
+        error = contest.scale**2 * found.var / found.size * (1 - found.size / n)
+        return Verdict(found.accepted, log_ratio, error, found.size)
+
+    def _variance(self, scale: Tensor, var: Tensor, size: Tensor, n: int) -> Tensor:
+        share = 1 - (size - 1) / (n - 1) if self.finite and n > 1 else 1.0
+        return scale**2 * var / size * share
+
+    def native(self) -> None:
+        """Return None: there is no fused loop for it."""
+        return

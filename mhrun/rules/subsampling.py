@@ -1,0 +1,112 @@
+"""MHSubLhd: the Metropolis-Hastings decision by a concentration bound."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.random import Draws, Purpose
+from mhrun.rules.growth import ACCEPT, REJECT, UNDECIDED, Looks, grow
+from mhrun.types import Contest, Verdict
+
+_BOUNDS = ("empirical_bernstein", "hoeffding_serfling", "bernstein_serfling")
+
+
+class MHSubLhd:
+    """Accept iff the mean term is above (log u - offset) / scale, once a bound is sure of it.
+
+    Adaptive subsampling (Bardenet, Doucet & Holmes 2014): the minibatch grows by the factor gamma until the
+    mean is further from the threshold than a bound that holds with probability 1 - delta over all looks, or
+    all n data are read. The bound needs the range of the terms, [-C, C]; C is the largest absolute term, for
+    which all data are read (counted aside; papers leave it out).
+
+    Args:
+        m: first minibatch size.
+        gamma: what it grows by, above 1.
+        delta: the probability of a wrong decision.
+        p: how delta is shared among looks: (p - 1) / p look^-p, p > 1.
+        bound: empirical_bernstein, hoeffding_serfling or bernstein_serfling.
+        released: as the code of Seita et al. (2017) has it: the spread of all terms in the bound's place of the
+            minibatch's, looks counted from 2, and a decision forced at the last size below n.
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
+
+    grows = True
+
+    def __init__(
+        self,
+        m: int,
+        gamma: float = 2.0,
+        delta: float = 0.01,
+        p: float = 2.0,
+        bound: str = "empirical_bernstein",
+        released: bool = False,
+    ) -> None:
+        if bound not in _BOUNDS:
+            raise Refusal(f"bound = '{bound}' is unknown; choose {', '.join(_BOUNDS)}.")
+        if m < 1 or gamma <= 1 or not 0 < delta < 1 or p <= 1:
+            raise Refusal(
+                f"MHSubLhd needs m >= 1, gamma > 1, 0 < delta < 1 and p > 1, not {m}, {gamma:g}, {delta:g}, {p:g}."
+            )
+        self.m = m
+        self.gamma = gamma
+        self.delta = delta
+        self.p = p
+        self.bound = bound
+        self.released = released
+
+    def sizes(self, n: int) -> list[int]:
+        """Return the sizes of the looks; with `released`, the last is below n."""
+        found = [min(self.m, n)]
+        while found[-1] < n:
+            found.append(min(n, math.ceil(self.gamma * found[-1])))
+        return found[:-1] if self.released and len(found) > 1 else found
+
+    def decide(self, contest: Contest, draws: Draws) -> Verdict:
+        """Read data until every chain is decided."""
+        supply = contest.supply
+        assert supply is not None
+        n = supply.n
+        sizes = self.sizes(n)
+        threshold = (draws.uniform(Purpose.ACCEPT).log() - contest.offset) / contest.scale
+        largest = supply.largest()
+        spread = supply.moments()[1] if self.released else None
+        if self.released:  # one pass gives both
+            supply.n_lik -= 2 * n
+            supply.n_aside -= 2 * n
+
+        def judge(looks: Looks) -> Tensor:
+            look = torch.arange(looks.first, looks.first + len(looks.size), device=threshold.device)
+            var = looks.var if spread is None else spread[looks.rows, None].expand_as(looks.mean)
+            share = (self.p - 1) / self.p * (look + self.released).double() ** -self.p * self.delta
+            limit = self._limit(looks.size, var, largest[looks.rows, None], share, n)
+            gap = looks.mean - threshold[looks.rows, None]
+            decided = (gap.abs() >= limit) | (looks.size == sizes[-1])
+            return torch.where(decided, torch.where(gap > 0, ACCEPT, REJECT), UNDECIDED).to(torch.int8)
+
+        found = grow(supply, sizes, judge, len(contest.scale), contest.scale.device)
+        log_ratio = contest.offset + contest.scale * found.mean
+        error = contest.scale**2 * found.var / found.size * (1 - found.size / n)
+        return Verdict(found.accepted, log_ratio, error, found.size)
+
+    def _limit(self, size: Tensor, var: Tensor, largest: Tensor, delta: Tensor, n: int) -> Tensor:
+        """Return how far the mean of `size` terms can be from that of all, but with probability delta."""
+        t = size.double()
+        if self.bound == "empirical_bernstein":
+            log = torch.log(3 / delta)
+            return (2 * var * log / t).sqrt() + 6 * largest * log / t
+        if self.bound == "hoeffding_serfling":
+            return largest * (2 * (1 - (t - 1) / n) * torch.log(2 / delta) / t).sqrt()
+        log = torch.log(5 / delta)
+        rest = torch.where(t <= n / 2, 1 - (t - 1) / n, (1 - t / n) * (1 + 1 / t))
+        kappa = 7 / 3 + 3 / math.sqrt(2)
+        return (2 * var * rest * log / t).sqrt() + kappa * 2 * largest * log / t
+
+    def native(self) -> None:
+        """Return None: there is no fused loop for it."""
+        return

@@ -1,0 +1,224 @@
+"""Acceptance tests that grow their minibatch: against plain loops, and against the probabilities they promise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import special
+
+from mhrun.data import Dataset
+from mhrun.kernels import MetropolisHastings
+from mhrun.models.function import FunctionModel
+from mhrun.pairing.growing import Growing, Terms
+from mhrun.pairing.shared import Shared
+from mhrun.proposals.random_walk import RandomWalk
+from mhrun.random import Purpose, Streams, derive_key
+from mhrun.rules.austere import Austere
+from mhrun.rules.correction import correction, inverse, quantiles
+from mhrun.rules.metropolis import Metropolis
+from mhrun.rules.mh_minibatch import MHMinibatch
+from mhrun.rules.subsampling import MHSubLhd
+from mhrun.target import Target
+from mhrun.types import Contest
+
+N = 1_000
+KEY = derive_key(21, "growing")
+
+
+class Fixed:
+    """A supply whose terms are given: one row of N terms for all chains, each chain in an order of its own."""
+
+    def __init__(self, terms, chains):
+        order = Streams(KEY, chains).at(7).index(N, N, replacement=False)
+        self.values = torch.from_numpy(terms)[order]
+        self.n = N
+        self.n_lik = torch.zeros(chains, dtype=torch.int64)
+        self.n_aside = torch.zeros(chains, dtype=torch.int64)
+
+    def terms(self, rows, start, stop):
+        self.n_lik[rows] += 2 * (stop - start)
+        return self.values[rows, start:stop]
+
+    def moments(self):
+        self.n_lik += 2 * N
+        self.n_aside += 2 * N
+        return self.values.mean(1), self.values.var(1, correction=0)
+
+    def largest(self):
+        self.n_lik += 2 * N
+        self.n_aside += 2 * N
+        return self.values.abs().amax(1)
+
+
+def contest_of(mean, spread, scale, offset, chains, seed=0):
+    """A contest whose terms have this mean and standard deviation exactly."""
+    raw = np.random.default_rng(seed).standard_t(8, N)
+    terms = mean + spread * (raw - raw.mean()) / raw.std()
+    supply = Fixed(terms, chains)
+    full = torch.full((chains,), 1.0, dtype=torch.float64)
+    return Contest(None, scale * full, offset * full, supply)
+
+
+CASES = [(0.02, 0.3, 60.0, -0.4), (-0.01, 1.0, 25.0, 0.3), (0.1, 0.5, 40.0, 0.0), (0.0, 0.8, 200.0, 0.1)]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("five_sd", ["off", "undecided", "always"])
+def test_mh_minibatch_is_the_papers_loop(case, five_sd):
+    chains, m, sigma = 40, 50, 0.9
+    contest = contest_of(*case, chains)
+    rule = MHMinibatch(m, sigma, five_sd=five_sd)
+    verdict = rule.decide(contest, Streams(KEY, chains).at(1))
+    draws = Streams(KEY, chains).at(1)
+    z = draws.normal(Purpose.ACCEPT, 1)[:, 0].numpy()
+    corr = inverse(draws.uniform(Purpose.ACCEPT, use=1), quantiles(correction("nnls", sigma))).numpy()
+    u = draws.uniform(Purpose.ACCEPT, use=2).numpy()
+    scale, offset = float(contest.scale[0]), float(contest.offset[0])
+    for c in range(chains):
+        x = scale * contest.supply.values[c].numpy()
+        b = m
+        while True:
+            mean = x[:b].mean()
+            s2 = ((x[:b] - mean) ** 2).mean() / b
+            d = mean + offset
+            if b == N:
+                accept = d + math.log(u[c] / (1 - u[c])) > 0
+                break
+            if five_sd == "always" and abs(d) > 5 * math.sqrt(s2):
+                accept = d > 0
+                break
+            if s2 < sigma**2:
+                accept = d + math.sqrt(sigma**2 - s2) * z[c] + corr[c] > 0
+                break
+            if five_sd == "undecided" and abs(d) > 5 * math.sqrt(s2):
+                accept = d > 0
+                break
+            b = min(b + m, N)
+        assert (bool(verdict.accepted[c]), int(verdict.batch_size[c])) == (accept, b)
+        assert float(verdict.log_ratio[c]) == pytest.approx(d)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_austere_is_the_papers_loop(case):
+    chains, m, epsilon = 40, 50, 0.05
+    contest = contest_of(*case, chains)
+    verdict = Austere(m, epsilon).decide(contest, Streams(KEY, chains).at(1))
+    u = Streams(KEY, chains).at(1).uniform(Purpose.ACCEPT).numpy()
+    scale, offset = float(contest.scale[0]), float(contest.offset[0])
+    for c in range(chains):
+        x = contest.supply.values[c].numpy()
+        mu0 = (math.log(u[c]) - offset) / scale
+        n = 0
+        while True:
+            n = min(n + m, N)
+            mean = x[:n].mean()
+            sd = math.sqrt(((x[:n] ** 2).mean() - mean**2) * n / (n - 1))
+            s = sd / math.sqrt(n) * math.sqrt(1 - (n - 1) / (N - 1))
+            if n == N or 1 - special.stdtr(n - 1, abs(mean - mu0) / s) < epsilon:
+                break
+        assert (bool(verdict.accepted[c]), int(verdict.batch_size[c])) == (mean > mu0, n)
+
+
+@pytest.mark.parametrize("released", [False, True])
+@pytest.mark.parametrize("bound", ["empirical_bernstein", "hoeffding_serfling", "bernstein_serfling"])
+@pytest.mark.parametrize("case", CASES)
+def test_mhsublhd_is_the_papers_loop(case, bound, released):
+    chains, m, gamma, delta, p = 40, 50, 1.5, 0.1, 2.0
+    contest = contest_of(*case, chains)
+    rule = MHSubLhd(m, gamma, delta, p, bound, released)
+    verdict = rule.decide(contest, Streams(KEY, chains).at(1))
+    u = Streams(KEY, chains).at(1).uniform(Purpose.ACCEPT).numpy()
+    scale, offset = float(contest.scale[0]), float(contest.offset[0])
+    for c in range(chains):
+        x = contest.supply.values[c].numpy()
+        psi = (math.log(u[c]) - offset) / scale
+        largest = np.abs(x).max()
+        t, look = m, 1
+        while True:
+            share = (p - 1) / (p * (look + released) ** p) * delta
+            mean, sd = x[:t].mean(), x.std() if released else x[:t].std()
+            if bound == "empirical_bernstein":
+                c_t = sd * math.sqrt(2 * math.log(3 / share) / t) + 6 * largest * math.log(3 / share) / t
+            elif bound == "hoeffding_serfling":
+                c_t = largest * math.sqrt(2 * (1 - (t - 1) / N) * math.log(2 / share) / t)
+            else:
+                rho = 1 - (t - 1) / N if t <= N / 2 else (1 - t / N) * (1 + 1 / t)
+                kappa = 7 / 3 + 3 / math.sqrt(2)
+                c_t = sd * math.sqrt(2 * rho * math.log(5 / share) / t)
+                c_t += kappa * 2 * largest * math.log(5 / share) / t
+            following = min(N, math.ceil(gamma * t))
+            if abs(mean - psi) >= c_t or t == N or (released and following == N):
+                break
+            t, look = following, look + 1
+        assert (bool(verdict.accepted[c]), int(verdict.batch_size[c])) == (mean > psi, t)
+
+
+PAIRS = [(m, 1.0, c, o) for m in (-0.03, 0.0, 0.02) for c, o in ((30.0, 0.2), (120.0, -0.5))]
+
+
+@pytest.mark.parametrize("case", PAIRS)
+def test_mh_minibatch_accepts_as_barker_would(case):
+    mean, _spread, scale, offset = case
+    chains = 6_000
+    exact = special.expit(offset + scale * mean)
+    kind = {"finite": True}  # the paper's s^2 takes no account of n: 0.02 off where half of all data are read
+    for rule in (MHMinibatch(100, **kind), MHMinibatch(100, five_sd="undecided", **kind), MHMinibatch(N)):
+        verdict = rule.decide(contest_of(*case, chains), Streams(KEY, chains).at(1))
+        share = float(verdict.accepted.double().mean())
+        error = math.sqrt(exact * (1 - exact) / chains)
+        # 4.5 standard errors (7e-6), and 1e-3 for what is not normal in a mean of 100 or more terms.
+        assert abs(share - exact) < 4.5 * error + (0.0 if rule.m == N else 1e-3)
+
+
+@pytest.mark.parametrize("case", PAIRS)
+def test_sequential_tests_keep_the_error_that_they_promise(case):
+    mean, _spread, scale, offset = case
+    chains = 2_000
+    exact = min(1.0, math.exp(offset + scale * mean))
+    slack = 4.5 * math.sqrt(max(exact * (1 - exact), 1e-4) / chains)
+    for rule, bound in (
+        (Austere(design="conservative", bound=0.1), 0.1),
+        (Austere(design="per_step", bound=0.05), 0.05),
+        (MHSubLhd(50, 1.5, 0.05), 0.05),
+    ):
+        contest = contest_of(*case, chains)
+        verdict = rule.decide(contest, Streams(KEY, chains).at(1))
+        assert abs(float(verdict.accepted.double().mean()) - exact) < bound + slack
+        assert (verdict.batch_size <= N).all()
+        assert (contest.supply.n_lik - contest.supply.n_aside >= 2 * verdict.batch_size).all()
+        assert (contest.supply.n_aside > 0).all() == (not isinstance(rule, Austere) or rule.design == "per_step")
+
+
+def test_the_supply_is_the_targets(rng):
+    data = Dataset({"x": torch.from_numpy(rng.normal(size=(300,)))})
+    model = FunctionModel(lambda theta, x: -0.5 * (x - theta[0]) ** 2, [0.0], single=True)
+    target = Target(model, data)
+    one, two = torch.tensor([[0.0], [0.5], [1.0]]).double(), torch.tensor([[0.3], [0.1], [0.2]]).double()
+    supply = Terms(target, one, two, Streams(KEY, 3).at(1))
+    x = data.fields["x"].numpy()
+    wanted = -0.5 * (x - two.numpy()) ** 2 + 0.5 * (x - one.numpy()) ** 2
+    mean, var = supply.moments()
+    assert mean.numpy() == pytest.approx(wanted.mean(1))
+    assert var.numpy() == pytest.approx(wanted.var(1))
+    assert supply.largest().numpy() == pytest.approx(np.abs(wanted).max(1))
+    rows = torch.tensor([0, 2])
+    parts = [supply.terms(torch.arange(3), 0, 100)[rows], supply.terms(rows, 100, 300)]
+    whole = torch.cat(parts, dim=1).numpy()
+    assert np.sort(whole, axis=1) == pytest.approx(np.sort(wanted[[0, 2]], axis=1))
+    assert supply.n_lik.tolist() == [1200 + 600, 1200 + 200, 1200 + 600]
+    assert supply.n_aside.tolist() == [1200] * 3
+
+
+def test_rules_and_pairings_that_do_not_go_together_say_so(mixture):
+    model = FunctionModel(lambda theta, x: -0.5 * (x - theta[0]) ** 2, [0.0], single=True)
+    target = Target(model, mixture)
+    grown = MetropolisHastings(RandomWalk(), Growing(), Metropolis())
+    assert "Metropolis wants one" in grown.refuses(target)
+    fixed = MetropolisHastings(RandomWalk(), Shared(10), MHMinibatch(50))
+    assert "choose pairing growing" in fixed.refuses(target)
+    right = MetropolisHastings(RandomWalk(), Growing(), MHMinibatch(50))
+    assert right.refuses(target) is None
+    assert "replacement=false" in right.refuses(Target(model, mixture, replacement=True))
