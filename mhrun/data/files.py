@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import os
 import tempfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -69,9 +70,21 @@ CATALOGUE: dict[str, RemoteSet] = {
 }
 
 
+_chosen: str | None = None
+
+
+def look_in(folder: str | None) -> None:
+    """Say where data sets are from now on in this process; None: where `data_dir` finds them by itself.
+
+    Where they lie changes no number, so it is no setting of a data set: it would enter the run's identity.
+    """
+    global _chosen
+    _chosen = folder
+
+
 def data_dir(setting: str | None = None) -> Path:
-    """Return the data folder: the setting, else $MHRUN_DATA_DIR, else the cache folder's."""
-    chosen = setting or os.environ.get("MHRUN_DATA_DIR")
+    """Return the data folder: the setting, else that of `look_in`, else $MHRUN_DATA_DIR, else the cache's."""
+    chosen = setting or _chosen or os.environ.get("MHRUN_DATA_DIR")
     return Path(chosen).expanduser() if chosen else cache_dir() / "data"
 
 
@@ -95,12 +108,39 @@ def ensure(name: str, folder: Path, say: Callable[[str], None] = lambda _: None)
         target = folder / name / file.name
         good = _content_is(target, file.sha256)
         if good is False:
-            raise UserError(
-                f"{target} is not what it should be (SHA-256 of its content); delete it and fetch again."
-            )
+            raise _damaged(target)
         if good is None:
             _download(name, file, target, say)
     return folder / name
+
+
+def content(name: str, file: str) -> bytes:
+    """Return the uncompressed content of a data set's file in the data folder, verified; nothing is downloaded.
+
+    Raises:
+        UserError: the file is not there, damaged, or cannot be read.
+    """
+    path = data_dir() / name / file
+    sha256 = {known.name: known.sha256 for known in CATALOGUE[name].files}[file]
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
+            found = stream.read()
+    except FileNotFoundError as error:
+        raise UserError(
+            f"There is no {path}: get it with 'mhrun fetch {name}', or say with "
+            "runtime.data_dir=FOLDER or MHRUN_DATA_DIR where the data sets are."
+        ) from error
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise _damaged(path) from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); see to its permissions.") from error
+    if hashlib.sha256(found).hexdigest() != sha256:
+        raise _damaged(path)
+    return found
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(f"{path} is not what it should be (SHA-256 of its content); delete it and fetch again.")
 
 
 def _download(name: str, file: RemoteFile, target: Path, say: Callable[[str], None]) -> None:
@@ -142,6 +182,6 @@ def _content_is(path: Path, sha256: str) -> bool | None:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
             while part := stream.read(1 << 20):
                 digest.update(part)
-    except (OSError, EOFError):
+    except (OSError, EOFError, zlib.error):
         return False
     return digest.hexdigest() == sha256

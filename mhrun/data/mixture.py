@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from mhrun.data.dataset import Dataset
+from mhrun.data.generated import generated
 from mhrun.errors import Refusal
-from mhrun.paths import cache_dir
 
 _CHUNK = 1_000_000
 
@@ -85,16 +80,5 @@ class MixtureSample:
         return out
 
     def _mapped(self) -> npt.NDArray[np.float32]:
-        recipe = json.dumps([self.n, self.means, self.variance, self.weights, self.seed])
-        name = hashlib.blake2b(recipe.encode(), digest_size=8).hexdigest()
-        path = cache_dir() / "generated" / f"mixture-{name}.f32"
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
-            os.close(handle)
-            try:
-                self._filled(np.memmap(partial, np.float32, "w+", shape=(self.n,)))
-                os.replace(partial, path)  # whole or not at all
-            finally:
-                Path(partial).unlink(missing_ok=True)
-        return np.memmap(path, np.float32, "c", shape=(self.n,))
+        recipe = [self.n, self.means, self.variance, self.weights, self.seed]
+        return generated("mixture", recipe, self.n, np.float32, self._filled)

@@ -22,7 +22,8 @@ class Hamiltonian:
     """v' = (1 - a) v + e g + sqrt(2 e (a - b) T) z,  theta' = theta + v'  (Chen, Fox & Guestrin 2014, eq. 15).
 
     e is the step size (their eta), g the estimated gradient of the full-data log posterior, T the noise
-    temperature. Momenta begin at zero, and have variance e T in the limit of small e and a.
+    temperature. Momenta begin at zero. In the limit of small e and a, and of e V / a where V is the variance
+    of the gradient's own noise, they have variance e T; that noise adds e V / 2 a to T unless b pays for it.
 
     Args:
         friction: a, in (0, 1].

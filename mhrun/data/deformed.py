@@ -1,0 +1,141 @@
+"""Two classes of MNIST and as many deformed images of them as are wanted: a surrogate of infinite MNIST."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mhrun.data.dataset import Dataset
+from mhrun.data.files import CATALOGUE
+from mhrun.data.generated import generated
+from mhrun.data.mnist_pairs import PIXELS, MnistPair
+from mhrun.errors import Refusal
+
+_SIDE = 28
+_CHUNK = 512
+_UNIT = 256  # displacements and weights are whole 256ths, so that all arithmetic on pixels is exact
+_VERSION = 1  # of the recipe
+
+Ints = npt.NDArray[np.int32]
+Bytes = npt.NDArray[np.uint8]
+
+
+class DeformedPair:
+    """MNIST's training images of two digits, then deformed ones: ``x`` (n, 784) uint8, ``y`` (n,) int8.
+
+    A deformed image is a random original read at displaced places: bilinear, zero outside. The
+    displacements along the two axes are two different fields of a pool; a field is uniform noise on
+    (-1, 1) after a Gaussian filter, scaled to a root mean square of `displacement` pixels. This stands in
+    for infinite MNIST (Loosli, Canu & Bottou 2007), whose images cannot be had offline: it is a
+    surrogate, with `displacement` set so that MHMiniBatch reads about as many data as Seita et al. (2017)
+    say. It is made once and kept as a memory-mapped file. With the same seed, fewer images are the first
+    of more. y and the pixels are as in `MnistPair`.
+
+    Args:
+        n: how many images, originals included.
+        digits: the two; y = +1 for the first.
+        seed: of the deformations.
+        displacement: root mean square, in pixels.
+        smoothness: standard deviation of the Gaussian filter, in pixels.
+        fields: how many there are in the pool.
+
+    Raises:
+        Refusal: a setting that has no meaning, or fewer images than there are originals.
+    """
+
+    def __init__(
+        self,
+        n: int = 100_000,
+        digits: Sequence[int] = (1, 7),
+        seed: int = 0,
+        displacement: float = 0.8,
+        smoothness: float = 4.0,
+        fields: int = 400,
+    ) -> None:
+        self._originals = MnistPair(digits)
+        if n < self._originals.n:
+            raise Refusal(f"n = {n:,} is less than the {self._originals.n:,} originals; choose more.")
+        if displacement < 0 or smoothness <= 0 or fields < 2 or seed < 0:
+            raise Refusal("DeformedPair needs displacement and seed >= 0, smoothness > 0 and fields >= 2.")
+        self.n = n
+        self.digits = self._originals.digits
+        self.seed = seed
+        self.displacement = float(displacement)
+        self.smoothness = float(smoothness)
+        self.fields = fields
+
+    def load(self) -> Dataset:
+        """Return the data set; the first call takes seconds.
+
+        Raises:
+            UserError: see `MnistPair.load`.
+        """
+        recipe = [_VERSION, self.n, self.digits, self.seed, self.displacement, self.smoothness, self.fields]
+        source = [file.sha256 for file in CATALOGUE["mnist"].files]
+        kept = generated("deformed", [*recipe, source], self.n * (PIXELS + 1), np.uint8, self._fill)
+        x, y = kept[: self.n * PIXELS].reshape(self.n, PIXELS), kept[self.n * PIXELS :].view(np.int8)
+        made = self.n - self._originals.n
+        description = (
+            f"{self._originals.n:,} MNIST training images of the digits {self.digits[0]} (y = +1) and "
+            f"{self.digits[1]} (y = -1) and {made:,} deformed ones (displacement {self.displacement:g} "
+            "pixel, root mean square): a surrogate of infinite MNIST"
+        )
+        return Dataset({"x": torch.from_numpy(x), "y": torch.from_numpy(y)}, description)
+
+    def _fill(self, out: Bytes) -> None:
+        originals = self._originals.load().fields
+        have = self._originals.n
+        x, y = out[: self.n * PIXELS].reshape(self.n, PIXELS), out[self.n * PIXELS :]
+        x[:have], y[:have] = originals["x"].numpy(), originals["y"].numpy().view(np.uint8)
+        starts = range(have, self.n, _CHUNK)
+        # One generator per chunk, and whole chunks are drawn: the images do not depend on n.
+        first, *seeds = np.random.SeedSequence(self.seed).spawn(1 + len(starts))
+        pool = self._pool(np.random.default_rng(first))
+        images = originals["x"].numpy().reshape(have, _SIDE, _SIDE)
+        for start, seed in zip(starts, seeds, strict=True):
+            rng = np.random.default_rng(seed)
+            which, down, across = rng.integers(0, [[have], [self.fields], [self.fields - 1]], (3, _CHUNK))
+            across += across >= down  # another field
+            part = slice(0, min(_CHUNK, self.n - start))
+            x[start : start + _CHUNK] = deformed(images[which[part]], pool[down[part]], pool[across[part]])
+            y[start : start + _CHUNK] = y[which[part]]
+
+    def _pool(self, rng: np.random.Generator) -> Ints:
+        """Return the fields (fields, 784), in 256ths of a pixel."""
+        from scipy.ndimage import gaussian_filter
+
+        noise = rng.uniform(-1, 1, (self.fields, _SIDE, _SIDE))
+        # With zeros around the noise: mirrored at the edges, the middle of an image would hardly be deformed.
+        smooth = gaussian_filter(noise, (0, self.smoothness, self.smoothness), mode="constant")
+        smooth = smooth.reshape(self.fields, PIXELS)
+        scale = self.displacement / np.sqrt((smooth**2).mean(1, keepdims=True))
+        return np.rint(_UNIT * scale * smooth).astype(np.int32)
+
+
+def deformed(images: Bytes, down: Ints, across: Ints) -> Bytes:
+    """Return images (B, 28, 28) read at displaced places, (B, 784): bilinear, zero outside, rounded to a byte.
+
+    Args:
+        images: the images to read.
+        down: how much further down each pixel is read, (B, 784), in 256ths of a pixel.
+        across: how much further right.
+    """
+    # A margin of zeros that no displacement reaches past.
+    margin = 1 + int(max(np.abs(down).max(initial=0), np.abs(across).max(initial=0))) // _UNIT + 1
+    side = _SIDE + 2 * margin
+    padded = np.pad(images, ((0, 0), (margin, margin), (margin, margin))).reshape(-1)
+    place = _UNIT * (margin + np.arange(_SIDE, dtype=np.int32))
+    row = np.repeat(place, _SIDE) + down
+    column = np.tile(place, _SIDE) + across
+    corner = (np.arange(len(images)) * side**2)[:, None] + (row >> 8) * side + (column >> 8)
+    row, column = row & (_UNIT - 1), column & (_UNIT - 1)
+
+    def between(at: npt.NDArray[np.int64]) -> Ints:  # along the row
+        left, right = padded[at].astype(np.int32), padded[at + 1].astype(np.int32)
+        return _UNIT * left + column * (right - left)
+
+    above, below = between(corner), between(corner + side)
+    return ((_UNIT * above + row * (below - above) + _UNIT**2 // 2) >> 16).astype(np.uint8)

@@ -1,0 +1,77 @@
+"""Two classes of MNIST, for logistic regression."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from mhrun.data.dataset import Dataset
+from mhrun.data.files import content
+from mhrun.data.idx import parse_idx
+from mhrun.errors import Refusal, UserError
+
+PIXELS = 784  # 28 x 28
+_FILES = {"train": "train", "test": "t10k"}
+# How many images there are of each digit.
+_COUNTS = {
+    "train": (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
+    "test": (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
+}
+
+
+class MnistPair:
+    """The images of two digits, in the order of MNIST's files: ``x`` (n, 784) uint8, ``y`` (n,) int8.
+
+    y is +1 for the first digit and -1 for the second. A pixel k stands for k/255: bytes are exact, take a
+    quarter of the room, and a minibatch is gathered sooner and a pass over all data done sooner than
+    with float32, though each datum is converted when it is used.
+
+    Args:
+        digits: the two.
+        split: ``train`` or ``test``.
+        n: how many images that is, for a configuration whose settings follow from it; checked.
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
+
+    def __init__(self, digits: Sequence[int] = (1, 7), split: str = "train", n: int | None = None) -> None:
+        if split not in _FILES:
+            raise Refusal(f"split = '{split}' is unknown; choose train or test.")
+        if len(set(digits)) != 2 or len(digits) != 2 or not set(digits) <= set(range(10)):
+            raise Refusal(f"digits = {list(digits)} must be two different digits, such as [1, 7].")
+        self.digits = tuple(int(digit) for digit in digits)
+        self.split = split
+        self.counts = tuple(_COUNTS[split][digit] for digit in self.digits)
+        self.n = sum(self.counts)
+        if n is not None and n != self.n:
+            raise Refusal(f"n = {n:,} is not how many images there are; set data.n={self.n}.")
+
+    def load(self) -> Dataset:
+        """Return the data set, from the files in the data folder.
+
+        Raises:
+            UserError: the files are not there, damaged, or hold other counts than MNIST's.
+        """
+        images, labels = (
+            parse_idx(content("mnist", name), name)
+            for name in (f"{_FILES[self.split]}-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1"))
+        )
+        found = tuple(int((labels == digit).sum()) for digit in self.digits)
+        if found != self.counts or images.shape != (len(labels), 28, 28):
+            raise UserError(
+                f"MNIST's {self.split} images should hold {self.counts} of the digits {self.digits} and hold "
+                f"{found}, of shape {images.shape}; delete the files and fetch them again: mhrun fetch mnist."
+            )
+        chosen = np.isin(labels, self.digits)
+        x = images[chosen].reshape(-1, PIXELS)
+        y = np.where(labels[chosen] == self.digits[0], np.int8(1), np.int8(-1))
+        words = " and ".join(
+            f"{count:,} of digit {digit} (y = {sign})"
+            for count, digit, sign in zip(self.counts, self.digits, ("+1", "-1"), strict=True)
+        )
+        return Dataset(
+            {"x": torch.from_numpy(x), "y": torch.from_numpy(y)}, f"MNIST, {self.split} images: {words}"
+        )

@@ -1,0 +1,132 @@
+"""The mean of a Gaussian of unit variance (Seita et al. 2017, section 2.2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.native import NativeModel, piece
+from mhrun.random import Draws
+from mhrun.types import Rows
+
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+
+
+class GaussianMean:
+    """x_i ~ N(theta, 1); theta ~ N(0, prior_variance), or flat. D = 1.
+
+    With the flat prior the posterior is N(mean of the data, 1/n). It is the worst case of the tests that stop
+    when they are sure: with a positive probability, whatever n is, they need all data.
+
+    Args:
+        prior_variance: flat if None.
+        start: where chains begin unless a method says otherwise.
+
+    Raises:
+        Refusal: a prior variance that is not positive.
+    """
+
+    dim = 1
+    names: Sequence[str] = ("theta",)
+
+    def __init__(self, prior_variance: float | None = None, start: float = 0.0) -> None:
+        if prior_variance is not None and prior_variance <= 0:
+            raise Refusal("GaussianMean needs a positive prior_variance, or null for a flat prior.")
+        self.precision = 0.0 if prior_variance is None else 1.0 / prior_variance  # of the prior
+        self.start = float(start)
+
+    def init(self, chains: int, draws: Draws) -> Tensor:
+        """Return starting points (C, 1)."""
+        return torch.full((chains, 1), self.start, dtype=torch.float64, device=draws.device)
+
+    def log_prior(self, theta: Tensor) -> Tensor:
+        """(C, 1) -> (C,)."""
+        return -0.5 * self.precision * theta[:, 0] ** 2
+
+    def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
+        """(C, 1) and x (C or 1, m) -> (C, m)."""
+        return -0.5 * (rows["x"] - theta) ** 2 - HALF_LOG_2PI
+
+    def full_log_lik(self, data: Rows) -> Callable[[Tensor], Tensor]:
+        """Return the exact sum over all data, from their number, mean and squared deviations."""
+        n, mean, square = _statistics(data)
+        return lambda theta: -0.5 * (square + n * (mean - theta[:, 0]) ** 2) - n * HALF_LOG_2PI
+
+    def bound(self, data: Rows) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return ``(theta, to) -> max_i |log p(x_i | to) - log p(x_i | theta)|``, (C,): it is at one of two data."""
+        low, high = (float(value) for value in torch.aminmax(data["x"]))
+
+        def largest(theta: Tensor, to: Tensor) -> Tensor:
+            step, middle = (to - theta)[:, 0], 0.5 * (to + theta)[:, 0]  # a term is step (x - middle)
+            return (step * torch.maximum((low - middle).abs(), (high - middle).abs())).abs()
+
+        return largest
+
+    def native(self, data: Rows, *, full: bool) -> NativeModel:
+        """Return the pieces of the fused loop, in float64."""
+        args = (data["x"].numpy(), self.precision, *_statistics(data))
+        return NativeModel(args, _log_prior, _difference, _moments, _total, _gradient, _prior_gradient)
+
+
+def _statistics(data: Rows) -> tuple[int, float, float]:
+    """Return the number of data, their mean and the sum of their squared deviations from it."""
+    x = data["x"].cpu().numpy()
+    mean = float(x.mean(dtype=np.float64))
+    square = 0.0
+    for start in range(0, len(x), 1 << 20):  # the data may be memory-mapped
+        part = x[start : start + (1 << 20)].astype(np.float64) - mean
+        square += float(part @ part)
+    return len(x), mean, square
+
+
+@piece
+def _log_prior(args: Any, theta: Any) -> Any:
+    return -0.5 * args[1] * theta[0] ** 2
+
+
+@piece
+def _prior_gradient(args: Any, theta: Any, out: Any) -> None:
+    out[0] = -args[1] * theta[0]
+
+
+@piece
+def _difference(args: Any, index: Any, m: Any, origin: Any, candidate: Any) -> Any:
+    x = args[0]
+    step, middle = candidate[0] - origin[0], 0.5 * (candidate[0] + origin[0])
+    total, square = 0.0, 0.0
+    for j in range(m):
+        term = step * (x[index[j]] - middle)
+        total += term
+        square += term * term
+    return total, square
+
+
+@piece
+def _moments(args: Any, index: Any, m: Any, theta: Any) -> Any:
+    x = args[0]
+    total, square = 0.0, 0.0
+    for j in range(m):
+        value = -0.5 * (x[index[j]] - theta[0]) ** 2 - HALF_LOG_2PI
+        total += value
+        square += value * value
+    return total, square
+
+
+@piece
+def _total(args: Any, theta: Any) -> Any:
+    n, mean, square = args[2], args[3], args[4]
+    return -0.5 * (square + n * (mean - theta[0]) ** 2) - n * HALF_LOG_2PI
+
+
+@piece
+def _gradient(args: Any, index: Any, m: Any, theta: Any, out: Any) -> None:
+    x = args[0]
+    out[0] = 0.0
+    for j in range(m):
+        out[0] += x[index[j]] - theta[0]
