@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
+import torch
 from laws import Z
 
+from mhrun.data import Dataset
 from mhrun.diagnostics.chains import ess, rhat
 from mhrun.diagnostics.grid import (
     Grid,
@@ -16,6 +20,9 @@ from mhrun.diagnostics.grid import (
     total_variation,
 )
 from mhrun.diagnostics.modes import hits, nearest, ratio
+from mhrun.models.tied_means import TiedMeans
+from mhrun.paths import experiment_module
+from mhrun.target import Target
 
 
 def gaussian(theta):
@@ -25,6 +32,22 @@ def gaussian(theta):
 def test_quadrature_of_a_gaussian():
     grid = Grid.of((-8.0, -8.0), (8.0, 8.0), 64)
     assert np.logaddexp.reduce(log_masses(gaussian, grid, 4)) == pytest.approx(np.log(2 * np.pi), abs=1e-9)
+
+
+@pytest.mark.parametrize("sd", [0.5, 0.05, 0.003])
+def test_quadrature_of_a_gaussian_narrower_than_the_cells(sd):
+    """Off the middle of any cell, two of them far apart, in proportion 1 : 3."""
+
+    def log_density(theta):
+        one, two = (gaussian((theta - centre) / sd) for centre in ([0.61, -1.3], [-2.07, 2.9]))
+        return np.logaddexp(one, two + np.log(3)) - np.log(4 * 2 * np.pi * sd**2)
+
+    grid = Grid.of((-8.0, -8.0), (8.0, 8.0), 32)
+    masses = np.exp(log_masses(log_density, grid, 5, (sd, sd)))
+    finer = np.exp(log_masses(log_density, grid, 9, (sd, sd)))
+    assert masses.sum() == pytest.approx(1, abs=1e-8)
+    assert np.abs(masses - finer).sum() < 1e-8
+    assert masses.reshape(32, 32)[:, :18].sum() == pytest.approx(0.25, abs=1e-3)
 
 
 def test_shares_are_counts_and_know_what_is_outside():
@@ -82,6 +105,23 @@ def test_ratios_of_sums(rng):
     assert found.se == pytest.approx(np.sqrt(2 / (30 * 400)), rel=0.3)
 
 
+def test_one_chain_and_two_have_what_they_can_have(rng, law):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        shares = rng.multinomial(400, law, size=2) / 400
+        assert np.isnan(chi_squared(shares[:1], law)).all()
+        assert np.isnan(monte_carlo_distance(shares[:1]))
+        assert np.isfinite(total_variation(shares[:1], law))
+        two = chi_squared(shares, law)
+        assert np.isfinite(two.value)
+        assert np.isnan(two.se)
+        single = ratio(np.array([3]), np.array([2]))
+        assert single.value == 1.5
+        assert np.isnan(single.se)
+        assert np.isnan(rhat(rng.normal(size=(1, 100))))
+        assert np.isfinite(ess(rng.normal(size=(1, 100))))
+
+
 def test_modes():
     modes = np.array([[0.0, 1.0], [1.0, -1.0]])
     draws = np.array([[[0.0, 1.005], [0.9, -1.0], [5.0, 5.0]]])
@@ -101,3 +141,79 @@ def test_chain_diagnostics_are_arvizs(rng):
     for nothing in (np.zeros((4, 100)), np.full((4, 100), np.nan), np.zeros((4, 2))):
         assert np.isnan(ess(nothing))
         assert np.isnan(rhat(nothing))
+
+
+# --- The exact laws of the mixture with tied means ---------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def truths(mixture):
+    exact = experiment_module("mint.exact")
+    return [exact.Truth(Target(TiedMeans(), mixture), order=order) for order in (exact.ORDER, 8)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "c", "m"),
+    [("tempered", c, 0) for c in (30, 300, 1000, 4000, 20000)]
+    + [("stored", 30, 1000), ("stored", 300, 1000), ("stored", 500, 1000), ("stored", 4000, 8000)],
+)
+def test_laws_are_exact_at_every_temperature(truths, kind, c, m):
+    """Cells and total are integrated in different coordinates: that they agree is a test of both."""
+    law, finer = (truth.law(kind, truth.target.n / c, m) for truth in truths)
+    assert np.abs(law.probability - finer.probability).sum() < 1e-6
+    assert law.probability.sum() == pytest.approx(1, abs=1e-6)
+    if c >= 300 and len(law.grids) == 1:
+        assert law.probability[:-1].sum() == pytest.approx(1, abs=1e-6)
+    if len(law.grids) == 2:  # the windows leave out what is beyond six standard deviations
+        assert law.probability[-1] < 1e-4
+    common = truths[0].law(kind, truths[0].target.n / c, m, cells=40)
+    assert common.probability.sum() == pytest.approx(1, abs=1e-6)
+
+
+def trapezoids(log_density, x, y):
+    at = np.stack(np.meshgrid(x, y, indexing="ij"), axis=-1).reshape(-1, 2)
+    values = log_density(at)
+    return np.logaddexp.reduce(values) + np.log((x[1] - x[0]) * (y[1] - y[0]))
+
+
+@pytest.mark.parametrize("c", [10, 30])
+def test_the_total_against_a_plain_sum_over_the_plane(truths, c):
+    """Far out there are two ridges; at c = 10 they hold some hundredths of the mass."""
+    truth, temperature = truths[0], truths[0].target.n / c
+    log_density = truth.log_tempered(temperature)
+    middle = truth.modes[0] @ (1.0, 0.5)
+
+    def in_middle(at):
+        return log_density(np.stack([at[:, 0] - at[:, 1] / 2, at[:, 1]], axis=1))
+
+    def on_ridge(at, sign, first):
+        far = sign * at[:, 1]
+        return log_density(np.stack([at[:, 0] if first else at[:, 0] - far, far], axis=1))
+
+    across, along = np.arange(-12.0, 12.0, 0.25), np.arange(-20.0, 20.01, 0.4)
+    far = np.arange(21.2, 8 * np.sqrt(temperature), 2.0)
+    parts = [trapezoids(in_middle, middle + across, along)]
+    parts += [
+        trapezoids(lambda at, s=sign, f=first: on_ridge(at, s, f), middle + across[32:-32], far)
+        for sign in (1, -1)
+        for first in (True, False)
+    ]
+    law = truth.law("tempered", temperature)
+    cells = log_masses(log_density, law.grids[0], 6)
+    error = np.exp(cells - np.logaddexp.reduce(parts)) - law.probability[:-1]
+    assert np.abs(error).sum() < (2e-4 if c == 10 else 1e-6)
+    assert (law.probability[-1] > 0.03) == (c == 10)
+
+
+def test_a_law_that_does_not_end_is_none(truths):
+    assert truths[0].law("stored", truths[0].target.n / 2000, 1000) is None
+    assert truths[0].law("tempered", truths[0].target.n / 0.5) is None
+
+
+def test_modes_are_found_whatever_the_data():
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=4000) * 2**0.5)
+    x[::2] += 3
+    exact = experiment_module("mint.exact")
+    truth = exact.Truth(Target(TiedMeans(), Dataset.of(x.float())))
+    assert np.allclose(np.sort(truth.modes[:, 1]), [-3, 3], atol=0.3)
+    assert np.allclose(truth.modes[0] @ (1, 1), truth.modes[1][0], atol=0.05)

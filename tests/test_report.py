@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
+import shutil
+import warnings
+from pathlib import Path
 
+import filelock
 import matplotlib.image
 import numpy as np
 import pandas as pd
 import pytest
-from runs import compute
+from runs import FEW, compute
 
+from mhrun.cli.main import run
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
+from mhrun.paths import EXPERIMENTS
 from mhrun.report.build import build_report
+from mhrun.report.build import reported as is_reported
 from mhrun.report.claims import in_words, judge_all, satisfied
-from mhrun.report.tables import markdown, shown, write_table
-from mhrun.store.folder import RunFolder
+from mhrun.report.fresh import source
+from mhrun.report.page import write_page
+from mhrun.report.tables import markdown, rendered, shown, write_table
+from mhrun.store.folder import RunFolder, runs
 
 
 @pytest.mark.parametrize(
@@ -50,35 +60,58 @@ def test_rules_that_say_nothing_are_refused(rule):
 
 PAPER = {
     "experiment": "gmm_tied_means",
-    "scale": "paper",
     "report": {"paper": "mint"},
-    "data": {"n": 1000000},
-    "tau": 0.5,
-    "lam": 0.25,
-    "m": 1000,
-    "target": {"temper": "posterior"},
+    "runtime": {"departures": []},
 }
 
 
-def verdicts(config, metrics):
-    return {claim.id: claim for claim in judge_all(config, metrics)}
+def verdicts(metrics, departures=()):
+    runtime = {} if departures is None else {"departures": list(departures)}
+    return {claim.id: claim for claim in judge_all(PAPER | {"runtime": runtime}, metrics)}
 
 
-def test_verdicts_are_given_at_the_papers_scale_and_settings_only():
-    metrics = {"mint.tv": 0.01, "mint_stored.tv": 0.06, "mint.mode_ratio": Estimate(1.02, 0.05)}
-    found = verdicts(PAPER, metrics)
+METRICS = {"mint.tv": 0.01, "mint_stored.tv": 0.06, "mint.mode_ratio": Estimate(1.02, 0.05)}
+
+
+def test_verdicts_at_the_papers_settings():
+    found = verdicts(METRICS)
     assert found["f1l-close"].verdict == "reproduced"
     assert found["f1l-close-stored"].verdict == "not reproduced"
     assert found["f1r-ratio"].verdict == "reproduced"
-    assert found["f1r-sgld"].verdict == "not run at paper scale"  # there is no number
-    quick = verdicts(PAPER | {"scale": "quick"}, metrics)
-    assert quick["f1l-close"].verdict == "not run at paper scale"
-    assert quick["f1l-close"].holds
-    assert not quick["f1l-close-stored"].holds
-    other = verdicts(PAPER | {"lam": 0.35}, metrics)
-    assert "lam = 0.35 (paper: 0.25)" in other["f1l-close"].why
-    nothing = verdicts(PAPER, {"mint.tv": float("nan")})
-    assert nothing["f1l-close"].holds is None
+    assert not found["f1r-ratio"].why
+
+
+@pytest.mark.parametrize(
+    ("departures", "why"),
+    [
+        (["lam = 0.35 (paper: 0.25)"], "other settings than the paper's: lam = 0.35 (paper: 0.25)"),
+        (["scale = quick (paper: paper)"], "other settings than the paper's: scale = quick"),
+        (
+            ["scale = quick", "a = 1 (paper: 2)", "b = 1 (paper: 2)", "c = 1 (paper: 2)", "d = 0 (paper: 2)"],
+            "other settings than the paper's: scale = quick, a = 1 (paper: 2), b = 1 (paper: 2), and 2 more",
+        ),
+        (None, "settings could not be compared"),
+    ],
+)
+def test_no_verdict_at_other_settings(departures, why):
+    """Any setting counts, not some that a list names."""
+    found = verdicts(METRICS, departures)
+    assert {claim.verdict for claim in found.values()} == {"not run at paper scale"}
+    assert found["f1l-close"].why == why
+    assert found["f1l-close"].holds
+    assert not found["f1l-close-stored"].holds
+
+
+def test_a_number_that_is_missing_and_one_that_is_none():
+    left_out = verdicts(METRICS)["f1r-sgld"]
+    assert left_out.verdict == "not run at paper scale"
+    assert left_out.why == "this run has no sgld.modes_visited_most"
+    assert left_out.holds is None
+    for value in (float("nan"), float("inf"), Estimate(float("nan"), 0.1)):
+        broken = verdicts(METRICS | {"mint.tv": value})["f1l-close"]
+        assert broken.verdict == "not reproduced"
+        assert broken.why == "mint.tv is not a finite number"
+        assert broken.holds is False
 
 
 def test_values_for_people():
@@ -86,7 +119,7 @@ def test_values_for_people():
     assert shown(Estimate(1.0, float("nan"))) == "1"
     assert shown(0.01234) == "0.0123"
     assert shown(1.0004) == "1.000"
-    assert shown(2.1e12) == "2,100,000,000,000"
+    assert shown(2.1e12) == "2.10e12"
     assert shown(None) == "–"
     assert shown(float("nan")) == "–"
     assert shown(True) == "yes"
@@ -95,7 +128,7 @@ def test_values_for_people():
 
 def test_tables_in_every_kind(tmp_path):
     frame = pd.DataFrame({"a|b": [Estimate(1.5, 0.1), None], "c": [0.25, 1e6]}, index=["x_1", "y & z"])
-    write_table(frame, tmp_path / "t")
+    write_table(rendered(frame), tmp_path / "t")
     csv = pd.read_csv(tmp_path / "t.csv", index_col=0)
     assert csv.loc["x_1", "a|b"] == 1.5
     assert csv.loc["x_1", "a|b (se)"] == 0.1
@@ -139,6 +172,11 @@ def test_numbers_and_verdicts_go_into_the_summary(reported):
     assert summary["metrics"]["sgld.modes_visited_most"] == 1
     assert set(summary["metrics"]["mint.chi2"]) == {"value", "se"}
     assert all(claim["verdict"] == "not run at paper scale" for claim in summary["claims"])
+    # A metric that a claim misspells would not be there.
+    assert summary["claims"]
+    assert {claim["id"]: claim["holds"] is not None for claim in summary["claims"]} == {
+        claim["id"]: True for claim in summary["claims"]
+    }
 
 
 def test_a_report_made_again_is_the_same(reported):
@@ -151,7 +189,7 @@ def test_a_report_made_again_is_the_same(reported):
 
 def test_text_from_a_configuration_is_escaped(outputs):
     folder = compute(outputs, "title='<script>alert(1)</script>'")
-    page = build_report(folder).read_text()
+    page = build_report(folder).page.read_text()
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
 
@@ -159,3 +197,268 @@ def test_text_from_a_configuration_is_escaped(outputs):
 def test_an_incomplete_run_has_no_report(tmp_path):
     with pytest.raises(UserError, match="not complete"):
         build_report(RunFolder(tmp_path))
+
+
+# --- Unusual runs -------------------------------------------------------------------------------------------
+
+SHORT = ("steps=60", "warmup=50")
+SLOW = ("~methods.sgld", "~methods.sghmc")  # a gradient at each step
+TEMPERED = ("~methods.mint", "~methods.mint_stored", "~methods.tempered_mcmc")
+
+
+@pytest.mark.parametrize(
+    ("words", "figures"),
+    [
+        ((*SHORT, *SLOW), 3),
+        (("thin=20", "steps=400", "warmup=60", *SLOW), 3),
+        ((*SHORT, "steps=1", *SLOW), 3),
+        ((*SHORT, "chains=1", *SLOW), 3),
+        ((*SHORT, "chains=2", *SLOW), 3),
+        ((*SHORT, "temperature=1", *SLOW), 1),
+        ((*SHORT, *TEMPERED, *SLOW), 1),
+        ((*SHORT, *SLOW, "~methods.mcmc"), 2),
+        ((*SHORT, *SLOW, "tau=0.7", "lam=0.65", "data.n=1000000", "~methods.mint"), 3),
+        ((*SHORT, *SLOW, "lam=0"), 3),
+    ],
+)
+def test_unusual_runs_have_their_reports(outputs, words, figures):
+    folder = compute(outputs, *words)
+    with warnings.catch_warnings():
+        for kind in (RuntimeWarning, UserWarning):
+            warnings.simplefilter("error", kind)
+        built = build_report(folder)
+    assert built.failures == []
+    page = built.page.read_text()
+    assert page.count("<img") == figures
+    assert page.count("No method of this run samples") == 3 - figures
+    assert "nan" not in "".join((folder.report / f"{name}.md").read_text() for name in ("distances", "modes"))
+
+
+def test_what_one_chain_cannot_tell_is_a_dash(outputs):
+    folder = compute(outputs, *SHORT, "chains=1", *FEW, *SLOW[1:])
+    build_report(folder)
+    lines = [line.split("|") for line in (folder.report / "distances.md").read_text().splitlines()]
+    row = dict(zip(map(str.strip, lines[0]), map(str.strip, lines[2]), strict=True))
+    assert {row[name] for name in ("TV by chance", "chi-squared", "R-hat")} == {"–"}
+    assert row["TV"] != "–"
+
+
+def test_methods_with_one_label_are_told_apart(outputs):
+    words = ["+method@methods.mint_barker=mint", "rule@methods.mint_barker.kernel.rule=barker"]
+    folder = compute(outputs, *SHORT, *FEW, *SLOW[1:], *words)
+    build_report(folder)
+    for name in ("methods", "distances", "modes"):
+        rows = pd.read_csv(folder.report / f"{name}.csv", index_col=0).index
+        assert list(rows) == ["MINT (mint)", "MINT (mint_barker)"]
+
+
+def test_a_method_that_diverges_is_in_no_mode(outputs):
+    """A frozen chain visits one mode too; that is no finding."""
+    folder = compute(outputs, *SHORT, "~methods.sghmc", *TEMPERED, "~methods.mcmc")
+    summary = folder.summary()
+    summary["methods"]["sgld"]["diverging"] = 3
+    folder.write_summary(summary)
+    build_report(folder)
+    found = {claim["id"]: claim for claim in folder.summary()["claims"]}["f1r-sgld"]
+    assert found["ours"] is None
+    assert found["holds"] is False
+    assert folder.summary()["metrics"]["sgld.modes_visited_most"] is None
+
+
+# --- Parts that fail ----------------------------------------------------------------------------------------
+
+PARTS = '''
+"""An author's functions."""
+from matplotlib import pyplot as plt
+import pandas as pd
+
+def metrics(run):
+    """Numbers."""
+    return {"mint.tv": 0.5}
+
+def table(run):
+    """A table of ours."""
+    return pd.DataFrame({"a": [1.0]}, index=["x"])
+
+def figure(run):
+    """A figure of ours."""
+    figure, axis = plt.subplots()
+    axis.plot([1, 2])
+    return figure
+
+def notes(run):
+    """Notes."""
+    return ["A note of ours."]
+
+def broken(run):
+    """A part of ours."""
+    return {}["absent"]
+
+def half(run):
+    """A figure that cannot be saved."""
+    figure, axis = plt.subplots()
+    axis.set_title("$\\\\frac{$")
+    return figure
+'''
+SMALLEST = ["experiment=gmm_tied_means", "scale=smoke", "runtime.threads=1", *SHORT, *FEW, *SLOW[1:]]
+
+
+@pytest.fixture
+def author(tmp_path, monkeypatch):
+    """A trusted module of functions; its name is new each time, for it stays imported."""
+    name = f"author_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(PARTS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("MHRUN_TRUST", name)
+    monkeypatch.chdir(tmp_path)
+    return name
+
+
+def of(author, **parts):
+    """Words for a report of an author's functions."""
+    named = {"metrics": "metrics", "tables": "table", "figures": "figure", "notes": "notes"} | parts
+    paths = {"metrics": "report.metrics", "notes": "report.notes"}
+    words = [
+        f"{paths.get(part, f'+report.{part}.ours')}={author}.{function}" for part, function in named.items()
+    ]
+    return [*words, "~report.figures.density", "~report.figures.mode_ratio", "~report.figures.one_mode",
+            "~report.tables.distances", "~report.tables.modes"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("part", "function", "line", "images", "told"),
+    [
+        ("figures", "broken", "This figure could not be drawn: KeyError", 0, "ours: This figure"),
+        ("figures", "half", "This figure could not be drawn: ", 0, "ours: This figure"),
+        ("tables", "broken", "This table could not be made: KeyError", 1, "ours: This table"),
+        ("notes", "broken", "The notes could not be made: KeyError", 1, "notes: The notes"),
+        ("metrics", "broken", "The metrics could not be computed: KeyError", 1, "metrics: The metrics"),
+    ],
+)
+def test_a_part_that_fails_leaves_a_line(author, capsys, part, function, line, images, told):
+    words = [*SMALLEST, *of(author, **{part: function})]
+    assert run(words) == 1
+    err = capsys.readouterr().err
+    assert err.count(f"mhrun: {told}") == 1
+    folder = runs(Path("outputs"))[0]
+    assert folder.is_complete()
+    page = (folder.report / "index.html").read_text()
+    assert line in html.unescape(page)
+    assert page.count("<img") == images
+    assert ("A note of ours." in page) == (part != "notes")
+    assert (folder.report / "ours.csv").exists() == (part != "tables")
+    log = folder.log.read_text()
+    assert "Traceback" in log
+    assert f"in {function}" in log or function == "half"
+    # The page is made again at each try, and says so each time.
+    assert run(words) == 1
+    assert told in capsys.readouterr().err
+    assert run(["report"]) == 1
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wrong", ["figures", "metrics"])
+def test_a_function_that_is_not_there_is_a_mistake(author, capsys, wrong):
+    assert run([*SMALLEST, *of(author, **{wrong: "fgure"})]) == 2
+    assert f"there is no '{author}.fgure'" in capsys.readouterr().err
+
+
+def test_names_of_parts_are_names_of_files(outputs):
+    folder = compute(outputs, *SHORT, *FEW, *SLOW[1:])
+    config = folder.config()
+    config["report"]["figures"] = {"../../x": "mint.figure1.density"}
+    folder.create(config)
+    with pytest.raises(UserError, match=r"'\.\./\.\./x' is no name"):
+        build_report(folder)
+
+
+# --- Fresh pages --------------------------------------------------------------------------------------------
+
+
+def test_a_page_is_made_again_when_what_it_depends_on_changes(author, tmp_path, capsys, monkeypatch):
+    words = [*SMALLEST, *of(author)]
+    assert run(words) == 0
+    folder = runs(Path("outputs"))[0]
+    traces = {p: p.stat().st_mtime_ns for p in folder.path.glob("methods/*/trace.nc")}
+
+    def made_again(*more):
+        capsys.readouterr()
+        assert run([*words, *more]) == 0
+        assert {p: p.stat().st_mtime_ns for p in traces} == traces
+        return "report: metrics" in capsys.readouterr().err
+
+    assert is_reported(folder)
+    assert not made_again()
+    assert made_again("title=Another")
+    assert "Another" in (folder.report / "index.html").read_text()
+    assert made_again()
+
+    # An author edits a figure function.
+    path = tmp_path / f"{author}.py"
+    path.write_text(path.read_text().replace("A note of ours", "Another note"))
+    source.cache_clear()  # as in a new process
+    assert not is_reported(folder)
+    assert made_again()
+    assert not made_again()
+
+    # And the claims.
+    shutil.copytree(EXPERIMENTS / "mint", tmp_path / "papers" / "mint")
+    monkeypatch.setattr("mhrun.report.claims.EXPERIMENTS", tmp_path / "papers")
+    assert is_reported(folder)
+    claims = tmp_path / "papers" / "mint" / "claims.yaml"
+    claims.write_text(claims.read_text().replace("below: 0.02", "below: 0.9"))
+    assert made_again()
+    assert {c["id"]: c["holds"] for c in folder.summary()["claims"]}["f1l-close"]
+
+    (folder.report / "index.html").unlink()
+    assert made_again()
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("moment", range(5))
+def test_a_kill_leaves_a_page_that_is_fresh_or_made_again(author, monkeypatch, moment):
+    """Killed between any two of the steps that put a page of another title in the place of an old one."""
+    assert run([*SMALLEST, *of(author)]) == 0
+    folder = runs(Path("outputs"))[0]
+    folder.create(folder.config() | {"title": "Another"})
+    steps = []
+
+    def killing(real):
+        def step(*arguments, **named):
+            if len(steps) == moment:
+                raise Killed
+            steps.append(real)
+            return real(*arguments, **named)
+
+        return step
+
+    with monkeypatch.context() as patch:
+        for owner, name in ((RunFolder, "write_summary"), (shutil, "rmtree"), (Path, "rename")):
+            patch.setattr(owner, name, killing(getattr(owner, name)))
+        with pytest.raises(Killed):
+            build_report(folder)
+    assert not is_reported(folder)
+    assert folder.is_complete()
+    assert "Another" in build_report(folder, again=False).page.read_text()
+    assert is_reported(folder)
+
+
+def test_the_folder_is_held_while_its_report_is_made(reported, monkeypatch):
+    held = []
+
+    def watched(*arguments):
+        try:
+            filelock.FileLock(reported.path / ".lock").acquire(timeout=0).lock.release()
+            held.append(False)
+        except filelock.Timeout:
+            held.append(True)
+        return write_page(*arguments)
+
+    monkeypatch.setattr("mhrun.report.build.write_page", watched)
+    build_report(reported)
+    assert held == [True]
+    build_report(reported, again=False)
+    assert held == [True]

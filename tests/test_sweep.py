@@ -1,14 +1,28 @@
-"""Sweeps: go on past a failing job, say so at once and at the end, and do only what is missing."""
+"""Sweeps go on past a failing job, say so at once and at the end, and do only what is missing.
+
+Beside them the list of what has been run, and how a run shows on a terminal.
+"""
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
 
+import matplotlib.image
 import pandas as pd
 import pytest
 from runs import FEW
 
 from mhrun.cli.main import run
+from mhrun.cli.progress import Bars
+from mhrun.cli.running import compute
+from mhrun.store.folder import RunFolder, runs
 
 WORDS = ["-m", "experiment=gmm_tied_means", "scale=smoke", "runtime.threads=1", "~methods.sghmc", *FEW]
 
@@ -60,3 +74,136 @@ def test_a_sweep_that_cannot_be_put_together(capsys, tmp_path):
     assert run([*WORDS, "lam=0.2,0.3", "lamm=1"]) == 2
     assert "There is no setting 'lamm'" in capsys.readouterr().err
     assert not (tmp_path / "outputs").exists()
+
+
+QUICK = ("steps=60", "warmup=50")
+
+
+def the_sweep(tmp_path):
+    return next((tmp_path / "outputs/gmm_tied_means/sweeps").iterdir())
+
+
+def test_a_sweep_whose_jobs_all_failed_has_a_page_of_failures(tmp_path, capsys, monkeypatch):
+    def failing(config):
+        raise ValueError("nothing works")
+
+    monkeypatch.setattr("mhrun.cli.sweep.compute", failing)
+    assert run([*WORDS, "lam=0.2,0.3"]) == 1
+    assert not (the_sweep(tmp_path) / "index.html").exists()
+    assert run(["report"]) == 0
+    assert "sweep   outputs" in capsys.readouterr().out
+    page = (the_sweep(tmp_path) / "index.html").read_text()
+    assert page.count("ValueError: nothing works") == 2
+    assert "<img" not in page
+    assert page.count("There is no number to show") == 1
+
+
+def test_a_sweep_with_a_run_that_was_deleted(tmp_path, capsys):
+    assert run([*WORDS, *QUICK, "lam=0.3,0.2"]) == 0
+    folders = runs(tmp_path / "outputs")
+    gone = next(folder for folder in folders if folder.config()["lam"] == 0.3)
+    shutil.rmtree(gone.path)
+    assert run(["report"]) == 0
+    sweep = the_sweep(tmp_path)
+    page = (sweep / "index.html").read_text()
+    assert f'{gone.digest}: <span class="bad">its run is missing' in page
+    assert list(pd.read_csv(sweep / "sweep.csv")["lam"]) == [0.2]
+    for folder in folders:
+        shutil.rmtree(folder.path, ignore_errors=True)
+    assert run(["report"]) == 0
+    assert (sweep / "index.html").read_text().count("its run is missing") == 2
+    assert not (sweep / "sweep.csv").exists()
+
+
+def test_the_table_of_a_sweep(tmp_path):
+    """Methods with one label are told apart, no test means no acceptance, and errors are beside estimates."""
+    words = [word for word in WORDS if word != "~methods.sgld"]
+    words += ["+method@methods.barker=mint", "rule@methods.barker.kernel.rule=barker"]
+    words += [*QUICK, "report.sweep=[accept_rate,tv,chi2]"]
+    assert run([*words, "lam=0.3,0.1", "tau=0.5,0.6"]) == 0
+    sweep = the_sweep(tmp_path)
+    table = pd.read_csv(sweep / "sweep.csv").set_index("method")
+    assert set(table.index) == {"MINT (mint)", "MINT (barker)", "SGLD"}
+    assert table.loc["SGLD", "accept_rate"].isna().all()
+    assert table.loc["MINT (barker)", "accept_rate"].between(0, 1).all()
+    assert table.loc["MINT (mint)", "chi2 (se)"].notna().all()
+    lines = (sweep / "sweep.md").read_text().splitlines()
+    assert lines[0].split("|")[1].strip() == "lam"
+    assert [line for line in lines if "MINT (mint)" in line and " ± " in line]
+    assert all(line.split("|")[4].strip() == "–" for line in lines if "SGLD" in line)
+    assert matplotlib.image.imread(sweep / "sweep.png").shape[0] > 200
+
+
+# --- The list -----------------------------------------------------------------------------------------------
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from mhrun.store.folder import RunFolder
+with RunFolder(Path(sys.argv[1])).held(print):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_killed_run_is_listed_as_interrupted(tmp_path, capsys):
+    folder = RunFolder(tmp_path / "outputs" / "gmm_tied_means" / "0123456789ab")
+    folder.create({"experiment": "gmm_tied_means"})
+    folder.write_summary({"status": "running", "scale": "quick"})
+    with subprocess.Popen([sys.executable, "-c", HOLDER, folder.path], stdout=subprocess.PIPE) as holder:
+        try:
+            assert holder.stdout.readline() == b"held\n"
+            assert run(["list"]) == 0
+            assert "quick running" in capsys.readouterr().out
+        finally:
+            os.kill(holder.pid, signal.SIGKILL)
+    assert (folder.path / ".owner").exists()
+    time.sleep(0.05)
+    assert run(["list"]) == 0
+    assert "quick interrupted" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a: [1, 2\nb: 3\n", "is no YAML (line 2"),
+        ("- a\n", "holds no settings"),
+        ("a: \x01", "cannot be read"),
+    ],
+)
+def test_an_experiment_file_that_is_broken_is_told_in_a_line(tmp_path, capsys, text, told):
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    (tmp_path / "mine" / "experiment" / "broken.yaml").write_text(text)
+    assert run(["list", "--config-dir", "mine"]) == 2
+    err = capsys.readouterr().err
+    assert told in err
+    assert "broken.yaml'" in err
+    assert err.count("\n") == 1
+
+
+# --- The terminal -------------------------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_the_cursor_comes_back_whatever_ends_a_run(tmp_path, monkeypatch, error):
+    hide, show = "\x1b[?25l", "\x1b[?25h"
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    monkeypatch.setattr("mhrun.cli.progress.watcher", lambda: Bars(terminal))
+
+    def stopped(config, watching):
+        watching.begin("mint", 0, 100, "plain")
+        watching.advance(10, 0.3, 20, 0)
+        assert hide in terminal.getvalue()
+        assert show not in terminal.getvalue()
+        raise error
+
+    monkeypatch.setattr("mhrun.engine.experiment.run_experiment", stopped)
+    with pytest.raises(error):
+        compute({"experiment": "x", "methods": {}, "runtime": {"outputs": tmp_path, "force": True}})
+    assert terminal.getvalue().rindex(show) > terminal.getvalue().rindex(hide)

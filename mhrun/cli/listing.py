@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import filelock
 import yaml
 
 from mhrun.cli.places import experiments, outputs_of
@@ -16,7 +18,7 @@ def show_list(words: Sequence[str], folders: Sequence[Path]) -> int:
     """Print the list; ``runtime.outputs=FOLDER`` says where runs are looked for.
 
     Raises:
-        UserError: a word that means nothing here.
+        UserError: a word that means nothing here, or an experiment's file that cannot be read.
     """
     outputs, names = outputs_of(words)
     there = experiments(folders)
@@ -26,7 +28,7 @@ def show_list(words: Sequence[str], folders: Sequence[Path]) -> int:
     for name, path in there.items():
         if names and name not in names:
             continue
-        head = yaml.safe_load(path.read_text()) or {}
+        head = _head(path)
         print(name)
         print(f"    {head.get('title', '')}")
         if head.get("reproduces"):
@@ -47,7 +49,7 @@ def show_list(words: Sequence[str], folders: Sequence[Path]) -> int:
 def _line(folder: RunFolder) -> str:
     summary = folder.summary() or {}
     status = summary.get("status", "begun")
-    if status == "running" and not (folder.path / ".owner").exists():
+    if status == "running" and not _held(folder):
         status = "interrupted"
     claims = summary.get("claims", [])
     verdicts = (
@@ -59,6 +61,33 @@ def _line(folder: RunFolder) -> str:
     page = folder.report / "index.html"
     where = page if page.exists() else folder.path
     return f"{folder.digest}  {summary.get('scale', '?'):6}{status:12}{when}{verdicts}  {_short(where)}"
+
+
+def _held(folder: RunFolder) -> bool:
+    """Say whether a process has the folder: the system drops the lock of one that dies, however it dies."""
+    lock = folder.path / ".lock"
+    if not lock.exists():
+        return False
+    try:
+        with filelock.FileLock(lock).acquire(timeout=0):
+            return False
+    except (filelock.Timeout, OSError):  # where we may not lock, it cannot be told
+        return True
+
+
+def _head(path: Path) -> dict[str, Any]:
+    """Return what an experiment's file says, unresolved."""
+    try:
+        head = yaml.safe_load(path.read_text()) or {}
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise UserError(f"'{path}' is no YAML ({line}{error.problem}); mend it.") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        told = " ".join(str(error).split())
+        raise UserError(f"'{path}' cannot be read ({told}); mend it.") from error
+    if not isinstance(head, dict):
+        raise UserError(f"'{path}' holds no settings (KEY: VALUE); mend it.")
+    return head
 
 
 def _short(path: Path) -> str:

@@ -9,13 +9,14 @@ from typing import IO, Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from mhrun.engine.chains import Watcher
-
 _EVERY = 5.0  # seconds between plain lines
 
 
-def watcher(stream: IO[str] | None = None) -> Watcher:
-    """Return a moving bar if `stream` (standard error) is a terminal, else a writer of plain lines."""
+def watcher(stream: IO[str] | None = None) -> Bars | Lines:
+    """Return a moving bar if `stream` (standard error) is a terminal, else a writer of plain lines.
+
+    Whoever asks for it closes it, whatever happens in between.
+    """
     stream = stream or sys.stderr
     return Bars(stream) if stream.isatty() else Lines(stream)
 
@@ -49,13 +50,16 @@ class Bars:
         self._progress.update(self._task, completed=step, facts=_facts(accept_rate, n_lik, n_grad))
 
     def end(self, method: str) -> None:
-        """Leave the bar as it is."""
+        """Leave the bar as it is; the next one comes below it."""
         self._progress.refresh()
-        self._progress.stop()
 
     def note(self, message: str) -> None:
         """Write a line above the bars."""
         self._progress.console.print(message, style="yellow", markup=False)
+
+    def close(self) -> None:
+        """Leave the terminal as it was: a bar that still moves has its cursor hidden."""
+        self._progress.stop()
 
 
 class Lines:
@@ -93,6 +97,9 @@ class Lines:
     def note(self, message: str) -> None:
         """Write the message."""
         self._write(message)
+
+    def close(self) -> None:
+        """Nothing is left open."""
 
     def _write(self, line: str) -> None:
         print(line, file=self._stream, flush=True)

@@ -11,9 +11,13 @@ from mhrun.store.folder import runs, sweeps
 
 
 def make_reports(words: Sequence[str]) -> int:
-    """Make the reports of all complete runs and sweeps, or of those of the named experiments."""
+    """Make the reports of all complete runs and sweeps, or of those of the named experiments.
+
+    Returns 1 if one of them, or a part of one, could not be made.
+    """
     outputs, names = outputs_of(words)
     known = {folder.experiment for folder in runs(outputs)}
+    known |= {place.parent.parent.name for place in sweeps(outputs)}
     for name in names:
         if name not in known:
             raise UserError(f"There is no run of '{name}' in {outputs}.{nearest(name, known)}")
@@ -22,7 +26,12 @@ def make_reports(words: Sequence[str]) -> int:
     from mhrun.report.build import build_report
     from mhrun.report.sweep import build_sweep_report
 
-    failed = 0
+    failures: list[str] = []
+
+    def tell(line: str) -> None:
+        failures.append(line)
+        print(f"mhrun: {line}", file=sys.stderr, flush=True)
+
     for folder in runs(outputs):
         if names and folder.experiment not in names:
             continue
@@ -30,11 +39,13 @@ def make_reports(words: Sequence[str]) -> int:
             print(f"skipped {folder.path} (not complete)", file=sys.stderr)
             continue
         try:
-            print(f"report  {build_report(folder)}", flush=True)
+            built = build_report(folder, lambda message: print(message, file=sys.stderr, flush=True))
+            print(f"report  {built.page}", flush=True)
+            for line in built.failures:
+                tell(line)
         except UserError as error:  # one bad report should not keep the others from being made
-            failed += 1
-            print(f"mhrun: {folder.path}: {error}", file=sys.stderr)
+            tell(f"{folder.path}: {error}")
     for place in sweeps(outputs):
         if not names or place.parent.parent.name in names:
-            print(f"sweep   {build_sweep_report(place)}", flush=True)
-    return 1 if failed else 0
+            print(f"sweep   {build_sweep_report(place, tell)}", flush=True)
+    return 1 if failures else 0

@@ -12,12 +12,16 @@ from mhrun.store.folder import RunFolder
 
 
 def run_once(words: Sequence[str], folders: Sequence[Path]) -> int:
-    """Run what the words say and print where the report is."""
-    folder = compute(compose_config(words, folders))
+    """Run what the words say, print where the report is, and return 1 if a part of it could not be made."""
+    config = compose_config(words, folders)
+    folder = compute(config)
     print(f"run     {folder.path}")
-    if (folder.report / "index.html").exists():
-        print(f"report  {folder.report / 'index.html'}")
-    return 0
+    if not config["runtime"]["report"]:
+        return 0
+    from mhrun.report.build import PAGE, reported
+
+    print(f"report  {folder.report / PAGE}")
+    return 0 if reported(folder) else 1
 
 
 def compute(config: Mapping[str, Any]) -> RunFolder:
@@ -33,20 +37,22 @@ def compute(config: Mapping[str, Any]) -> RunFolder:
     place = RunFolder.of(config)
     if place.is_complete() and not config["runtime"]["force"]:
         print(f"This run is there already ({place.digest}); runtime.force=true begins anew.", file=sys.stderr)
-    folder = run_experiment(config, watcher())
-    if config["runtime"]["report"] and not _reported(folder):
-        from mhrun.report.build import build_report
-
-        print("report: metrics, claims, tables, figures ...", file=sys.stderr, flush=True)
-        build_report(folder)
+    watching = watcher()
+    try:
+        folder = run_experiment(config, watching)
+    finally:  # whatever ends it, the terminal is given back as it was
+        watching.close()
+    if config["runtime"]["report"]:
+        _report(folder)
     return folder
 
 
-def _reported(folder: RunFolder) -> bool:
-    page, summary = folder.report / "index.html", folder.path / "summary.json"
-    return page.exists() and page.stat().st_mtime >= _finished(folder, summary)
+def _report(folder: RunFolder) -> None:
+    from mhrun.report.build import build_report, reported
 
-
-def _finished(folder: RunFolder, summary: Path) -> float:
-    done = [p.stat().st_mtime for p in (folder.path / "methods").glob("*/done.json")]
-    return max(done, default=summary.stat().st_mtime)
+    if reported(folder):
+        return
+    print("report: metrics, claims, tables, figures ...", file=sys.stderr, flush=True)
+    built = build_report(folder, lambda message: print(message, file=sys.stderr, flush=True), again=False)
+    for line in built.failures:
+        print(f"mhrun: {line}", file=sys.stderr, flush=True)

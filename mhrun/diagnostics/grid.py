@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.floating]
 
-FAR = 8.0  # standard deviations beyond which a density is nothing: e^-32
+FAR = 7.0  # standard deviations beyond which a density is nothing: e^-24.5
 
 
 class Grid(NamedTuple):
@@ -48,7 +48,8 @@ def log_masses(
 
     Gauss-Legendre quadrature with `points` a side in each cell. With `scale`, the distances in x and in y
     over which the density changes (a standard deviation along each axis), cells are first halved until
-    none is wider, and pieces where the density is nothing are left out: a cell of such pieces is -inf.
+    none is wider, which is what `points` are then for: narrower ones have fewer. Pieces where the density
+    is nothing are left out; a cell of such pieces is -inf.
 
     Args:
         log_density: (P, 2) -> (P,).
@@ -56,15 +57,17 @@ def log_masses(
         points: a side, in each cell or piece.
         scale: of the density; None takes every cell as it is.
     """
-    pieces = _pieces(grid)
+    pieces, sides = _pieces(grid), (points, points)
     if scale is not None:
         pieces = _cut(pieces, log_density, np.asarray(scale))
-    nodes, weights = np.polynomial.legendre.leggauss(points)
-    offsets = np.stack(np.meshgrid(nodes, nodes, indexing="ij"), axis=-1).reshape(-1, 2)
+        widest = 2 * pieces.half.max(axis=0) / scale
+        sides = (round(2 + (points - 2) * widest[0]), round(2 + (points - 2) * widest[1]))
+    (x, wx), (y, wy) = (np.polynomial.legendre.leggauss(side) for side in sides)
+    offsets = np.stack(np.meshgrid(x, y, indexing="ij"), axis=-1).reshape(-1, 2)
     theta = pieces.centre[:, None] + pieces.half[:, None] * offsets
     values = log_density(theta.reshape(-1, 2)).reshape(len(theta), -1)
     top = values.max()
-    mass = np.exp(values - top) @ np.outer(weights, weights).ravel() * pieces.half.prod(axis=1)
+    mass = np.exp(values - top) @ np.outer(wx, wy).ravel() * pieces.half.prod(axis=1)
     with np.errstate(divide="ignore"):
         return np.log(np.bincount(pieces.cell, mass, (len(grid.x) - 1) * (len(grid.y) - 1))) + top
 

@@ -27,8 +27,8 @@ class Growing:
         )
 
     def reads(self, target: Target) -> int:
-        """Return a guess: the rule knows."""
-        return min(target.n, 200)
+        """Return a guess, between the hundreds and the tens of thousands that the tests read."""
+        return min(target.n, 10_000)
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
         """Return the point alone: its score on old data is never used."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import io
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -16,55 +17,100 @@ from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
 from mhrun.paths import experiment_module
 from mhrun.report.claims import Judged, judge_all, paper_of
+from mhrun.report.fresh import page_digest
+from mhrun.report.guard import Guard
 from mhrun.report.page import FigureOnPage, TableOnPage, write_page
 from mhrun.report.run import Run
 from mhrun.report.style import style
-from mhrun.report.tables import write_table
+from mhrun.report.tables import rendered, write_table
 from mhrun.store.files import write_whole
 from mhrun.store.folder import RunFolder
 
 FORMATS = ("png", "pdf")
+PAGE = "index.html"
 
 
-def build_report(folder: RunFolder) -> Path:
+class Built(NamedTuple):
+    """A report that was made."""
+
+    page: Path
+    failures: list[str]  # a line for each part that could not be made
+
+
+class Parts(NamedTuple):
+    """The functions of a report."""
+
+    metrics: Callable[[Run], Any] | None
+    notes: Callable[[Run], Any] | None
+    tables: dict[str, Callable[[Run], Any]]
+    figures: dict[str, Callable[[Run], Any]]
+
+
+def reported(folder: RunFolder) -> bool:
+    """Say whether a run has its page, whole, and all that the page depends on is as it was."""
+    mark = (folder.summary() or {}).get("report")
+    return bool(mark) and (folder.report / PAGE).exists() and mark == page_digest(folder)
+
+
+def build_report(
+    folder: RunFolder, waiting: Callable[[str], None] = lambda message: None, *, again: bool = True
+) -> Built:
     """Compute the metrics of a complete run, judge its claims, draw its tables and figures.
 
-    Metrics and verdicts go into summary.json, everything else into report/; returns the page.
+    Metrics and verdicts go into summary.json, everything else into report/. A part that fails leaves a
+    line in its place, and a page with such a line counts as none at the next run of the same command.
+
+    Args:
+        folder: the run; it is held meanwhile.
+        waiting: is told if another process has it.
+        again: False leaves a page that is as it should be.
 
     Raises:
         UserError: the run is not complete, or its report names something that is not there.
     """
+    _check_complete(folder)
+    with folder.held(waiting):
+        _check_complete(folder)  # another process may have begun it anew while we waited
+        if not again and reported(folder):
+            return Built(folder.report / PAGE, [])
+        return _build(folder)
+
+
+def _check_complete(folder: RunFolder) -> None:
     if not folder.is_complete():
         raise UserError(f"{folder.path} is not complete; run the same command again to finish it.")
-    run = Run(folder)
-    spec = run.config.get("report") or {}
+
+
+def _build(folder: RunFolder) -> Built:
+    run, guard, mark = Run(folder), Guard(folder.log), page_digest(folder)
+    parts = _parts(run.config.get("report") or {})
     place = folder.path / ".report.partial"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
 
-    found = run.once(_function(spec["metrics"])) if spec.get("metrics") else {}
-    judged = judge_all(run.config, found)
-    tables = [
-        _table("methods", methods_table, run, place),
-        _table("claims", lambda _: claims_table(judged), run, place),
-    ]
-    tables[1] = tables[1]._replace(caption="The paper's claims beside ours.")
-    tables += [_table(name, _function(path), run, place) for name, path in (spec.get("tables") or {}).items()]
-    figures = []
+    found = guard("metrics", "The metrics could not be computed", lambda: _metrics(parts.metrics, run))
+    metrics = {} if isinstance(found, str) else found
+    told = guard("claims", "The claims could not be judged", lambda: _judged(run.config, metrics))
+    paper, judged = (None, []) if isinstance(told, str) else told
+    tables = {"methods": methods_table, "claims": lambda _: claims_table(judged)} | parts.tables
+    shown = [_table(name, function, run, guard, place) for name, function in tables.items()]
     with style():
-        for name, path in (spec.get("figures") or {}).items():
-            figures.append(_figure(name, _function(path), run, place))
-    notes = run.once(_function(spec["notes"])) if spec.get("notes") else []
-    write_page(place / "index.html", run, paper_of(run.config), judged, tables, figures, notes)
+        figures = [_figure(name, function, run, guard, place) for name, function in parts.figures.items()]
+    notes = guard(
+        "notes", "The notes could not be made", lambda: list(parts.notes(run)) if parts.notes else []
+    )
+    lines = [line for line in (found, told) if isinstance(line, str)]
+    write_page(place / PAGE, run, paper, judged, shown, figures, notes, lines)
 
-    # The old report goes when the new one is whole.
+    # The old report goes when the new one is whole. Whenever a kill comes, either the mark stands beside
+    # the page that it is of, or there is none and the page is made again.
+    summary = {key: value for key, value in run.summary.items() if key != "report"}
+    folder.write_summary(summary)
     shutil.rmtree(folder.report, ignore_errors=True)
     place.rename(folder.report)
-    summary = dict(run.summary)
-    summary["metrics"] = _plain(found)
-    summary["claims"] = [claim._asdict() for claim in judged]
-    folder.write_summary(summary)
-    return folder.report / "index.html"
+    summary |= {"metrics": _plain(metrics), "claims": [claim._asdict() for claim in judged]}
+    folder.write_summary(summary if guard.failures else summary | {"report": mark})
+    return Built(folder.report / PAGE, guard.failures)
 
 
 def methods_table(run: Run) -> pd.DataFrame:
@@ -106,40 +152,89 @@ def claims_table(judged: list[Judged]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def _function(path: str) -> Callable[[Run], Any]:
+def _parts(spec: Mapping[str, Any]) -> Parts:
+    """Return the functions that a report names, all of them there, before anything is made."""
+    groups: dict[str, dict[str, Callable[[Run], Any]]] = {}
+    for group in ("tables", "figures"):
+        named = spec.get(group) or {}
+        if not isinstance(named, Mapping):
+            raise UserError(f"report.{group} = {named!r} must be a group of settings, NAME: FUNCTION.")
+        for name in named:
+            if not re.fullmatch(r"[\w-]+", str(name)):  # it becomes the name of a file
+                raise UserError(f"report.{group}: '{name}' is no name; use letters, digits, - and _.")
+        groups[group] = {str(name): _function(path) for name, path in named.items()}
+    metrics, notes = (_function(spec[key]) if spec.get(key) else None for key in ("metrics", "notes"))
+    return Parts(metrics, notes, groups["tables"], groups["figures"])
+
+
+def _function(path: Any) -> Callable[[Run], Any]:
     """Return a report function: ``mint.figure1.density`` is in experiments/, anything else a trusted name."""
-    module, _, name = path.rpartition(".")
+    module, _, name = str(path).rpartition(".")
     if module.split(".")[0] in trusted():
-        found: Callable[[Run], Any] = trusted_object(path, "report")
+        found: Callable[[Run], Any] = trusted_object(str(path), "report")
         return found
     try:
         return getattr(experiment_module(module), name)
     except (ModuleNotFoundError, AttributeError) as error:
         raise UserError(f"report: there is no '{path}' in experiments/ ({error}).") from error
+    except (ImportError, SyntaxError) as error:
+        raise UserError(f"report: '{path}' cannot be imported ({error}).") from error
+
+
+def _metrics(function: Callable[[Run], Any] | None, run: Run) -> dict[str, Any]:
+    return dict(run.once(function)) if function else {}
+
+
+def _judged(
+    config: Mapping[str, Any], metrics: Mapping[str, Any]
+) -> tuple[dict[str, Any] | None, list[Judged]]:
+    return paper_of(config), judge_all(config, metrics)
 
 
 def _caption(function: Callable[..., Any]) -> str:
     return inspect.cleandoc(function.__doc__ or "")
 
 
-def _table(name: str, function: Callable[[Run], pd.DataFrame], run: Run, place: Path) -> TableOnPage:
-    frame = run.once(function)
-    write_table(frame, place / name)
-    return TableOnPage(name, _caption(function), frame)
+def _table(
+    name: str, function: Callable[[Run], pd.DataFrame], run: Run, guard: Guard, place: Path
+) -> TableOnPage:
+    made = guard(name, "This table could not be made", lambda: rendered(run.once(function)))
+    if not isinstance(made, str):
+        write_table(made, place / name)
+    return TableOnPage(name, _caption(function) or name, made)
 
 
-def _figure(name: str, function: Callable[[Run], Any], run: Run, place: Path) -> FigureOnPage:
+def _figure(name: str, function: Callable[[Run], Any], run: Run, guard: Guard, place: Path) -> FigureOnPage:
+    drawn = guard(name, "This figure could not be drawn", lambda: draw(lambda: function(run)))
+    if not isinstance(drawn, str):
+        write_drawn(drawn, place / name)
+    return FigureOnPage(name, _caption(function) or name, drawn if isinstance(drawn, str) else drawn["png"])
+
+
+def draw(make: Callable[[], Any]) -> dict[str, bytes] | str:
+    """Return a figure in each format; or, where there is nothing to draw, the line that `make` gives instead."""
     from matplotlib import pyplot as plt
 
-    figure = function(run)
-    drawn = {}
-    for kind in FORMATS:
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, metadata={"CreationDate": None} if kind == "pdf" else None)
-        drawn[kind] = buffer.getvalue()
-        write_whole(place / f"{name}.{kind}", lambda file, data=drawn[kind]: file.write(data))  # type: ignore[misc]
-    plt.close(figure)
-    return FigureOnPage(name, _caption(function), drawn["png"])
+    before = set(plt.get_fignums())
+    try:
+        figure = make()
+        if isinstance(figure, str):
+            return figure
+        drawn = {}
+        for kind in FORMATS:
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, metadata={"CreationDate": None} if kind == "pdf" else None)
+            drawn[kind] = buffer.getvalue()
+        return drawn
+    finally:
+        for number in set(plt.get_fignums()) - before:
+            plt.close(number)
+
+
+def write_drawn(drawn: Mapping[str, bytes], path: Path) -> None:
+    """Write a figure beside `path` in each format."""
+    for kind, content in drawn.items():
+        write_whole(path.with_name(f"{path.name}.{kind}"), lambda file, data=content: file.write(data))  # type: ignore[misc]
 
 
 def _plain(metrics: Mapping[str, Any]) -> dict[str, Any]:

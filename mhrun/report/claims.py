@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
@@ -13,6 +15,7 @@ from mhrun.errors import UserError, nearest
 from mhrun.paths import EXPERIMENTS
 
 REPRODUCED, NOT_REPRODUCED, NOT_AT_SCALE = "reproduced", "not reproduced", "not run at paper scale"
+_TOLD = 3  # settings that are named before the rest are counted
 
 Metric = Estimate | float
 
@@ -27,7 +30,9 @@ class Judged(NamedTuple):
     ours: float | None
     se: float | None
     rule: str
-    holds: bool | None  # whether our number satisfies the rule, whatever the scale; None: there is no number
+    holds: (
+        bool | None
+    )  # whether our number satisfies the rule, whatever the settings; None: there is no number
     verdict: str
     why: str
     note: str
@@ -41,48 +46,75 @@ class Judged(NamedTuple):
 def judge_all(config: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[Judged]:
     """Judge every claim of a run's experiment.
 
-    A claim gets a verdict only from a run at the paper's scale and with the paper's settings; from any
-    other it says whether the rule holds, which is a hint and no verdict.
+    A claim gets a verdict only from a run with the paper's settings, scale and all; from any other it says
+    whether the rule holds, which is a hint and no verdict.
 
     Raises:
         UserError: a claim that cannot be read.
     """
-    paper = (config.get("report") or {}).get("paper")
-    if not paper:
+    book = _book(config)
+    if book is None:
         return []
-    book = yaml.safe_load((EXPERIMENTS / paper / "claims.yaml").read_text())
-    entry = book["experiments"].get(config["experiment"], {})
-    differing = _differing(config, entry.get("settings", {}))
-    return [_judge(claim, config["scale"], differing, metrics) for claim in entry.get("claims", [])]
+    other = _other_settings(config)
+    claims = (book["experiments"].get(config["experiment"]) or {}).get("claims", [])
+    return [_judge(claim, other, metrics) for claim in claims]
 
 
 def paper_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return title, authors, year and place of the paper that a run reproduces."""
-    paper = (config.get("report") or {}).get("paper")
-    if not paper:
-        return None
-    book = yaml.safe_load((EXPERIMENTS / paper / "claims.yaml").read_text())
-    found: dict[str, Any] = book["paper"]
+    book = _book(config)
+    found: dict[str, Any] | None = None if book is None else book["paper"]
     return found
 
 
-def _judge(
-    claim: Mapping[str, Any], scale: str, differing: list[str], metrics: Mapping[str, Metric]
-) -> Judged:
-    found = metrics.get(claim["metric"])
+def claims_file(config: Mapping[str, Any]) -> Path | None:
+    """Return where the claims of the run's paper are, or None if it is of no paper."""
+    paper = (config.get("report") or {}).get("paper")
+    return EXPERIMENTS / str(paper) / "claims.yaml" if paper else None
+
+
+def _book(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    path = claims_file(config)
+    if path is None:
+        return None
+    try:
+        book = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        first = str(error).splitlines()[0]
+        raise UserError(f"the claims of {path.parent.name} cannot be read: {first}; mend {path}.") from error
+    if not isinstance(book, dict) or not {"paper", "experiments"} <= set(book):
+        raise UserError(f"the claims of {path.parent.name} need `paper` and `experiments`; mend {path}.")
+    return book
+
+
+def _other_settings(config: Mapping[str, Any]) -> str:
+    """Return why the settings are not the paper's, or an empty string."""
+    departures = (config.get("runtime") or {}).get("departures")
+    if departures is None:
+        return "settings could not be compared"
+    if not departures:
+        return ""
+    told = [re.sub(r"^(scale = \S+).*", r"\1", line) for line in departures[:_TOLD]]
+    if len(departures) > _TOLD:
+        told.append(f"and {len(departures) - _TOLD} more")
+    return f"other settings than the paper's: {', '.join(told)}"
+
+
+def _judge(claim: Mapping[str, Any], other: str, metrics: Mapping[str, Metric]) -> Judged:
+    name = claim["metric"]
+    found = metrics.get(name)
     value = found.value if isinstance(found, Estimate) else found
     se = found.se if isinstance(found, Estimate) else None
-    holds = None
-    if value is not None and math.isfinite(value):
-        holds = satisfied(claim["rule"], value, se, claim["id"])
+    finite = value is not None and math.isfinite(value)
+    # A number that is not one satisfies no rule; that there is none at all says nothing.
+    holds = None if value is None else finite and satisfied(claim["rule"], value, se, claim["id"])
     if holds is None:
-        verdict, why = NOT_AT_SCALE, f"this run has no {claim['metric']}"
-    elif differing:
-        verdict, why = NOT_AT_SCALE, f"other settings than the paper's: {', '.join(differing)}"
-    elif scale not in claim.get("scales", ["paper"]):
-        verdict, why = NOT_AT_SCALE, f"scale = {scale}"
+        verdict, why = NOT_AT_SCALE, f"this run has no {name}"
+    elif other:
+        verdict, why = NOT_AT_SCALE, other
     else:
-        verdict, why = (REPRODUCED if holds else NOT_REPRODUCED), ""
+        verdict = REPRODUCED if holds else NOT_REPRODUCED
+        why = "" if finite else f"{name} is not a finite number"
     return Judged(
         id=claim["id"],
         artefact=claim["artefact"],
@@ -148,15 +180,3 @@ def in_words(rule: Mapping[str, Any]) -> str:
         else:
             parts.append(f"{key} {value:g}" if key != "equals" else f"exactly {value:g}")
     return ", ".join(parts)
-
-
-def _differing(config: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
-    found = []
-    for path, wanted in settings.items():
-        node: Any = config
-        for part in path.split("."):
-            node = node.get(part) if isinstance(node, Mapping) else None
-        same = math.isclose(node, wanted, rel_tol=1e-9) if isinstance(node, int | float) else node == wanted
-        if not same:
-            found.append(f"{path} = {node} (paper: {wanted})")
-    return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -24,11 +25,18 @@ class Run:
         self.folder = folder
         self._draws: dict[str, npt.NDArray[np.float64]] = {}
         self._once: dict[Callable[..., Any], Any] = {}
+        self._failed: dict[Callable[..., Any], Exception] = {}
 
     def once(self, function: Callable[[Run], T]) -> T:
-        """Return ``function(self)``, computed at the first call."""
+        """Return ``function(self)``, computed at the first call; an error is raised again at every call."""
+        if function in self._failed:
+            raise self._failed[function]
         if function not in self._once:
-            self._once[function] = function(self)
+            try:
+                self._once[function] = function(self)
+            except Exception as error:
+                self._failed[function] = error
+                raise
         result: T = self._once[function]
         return result
 
@@ -54,8 +62,8 @@ class Run:
         return methods
 
     def label(self, method: str) -> str:
-        """The name of a method for people."""
-        return str(self.methods[method]["label"])
+        """The name of a method for people; no other method of the run has it."""
+        return labels(self.config, self.methods)[method]
 
     def trace(self, method: str) -> xr.DataTree:
         """The trace of a method; arrays are read when they are asked for."""
@@ -72,3 +80,10 @@ class Run:
         """A per-step statistic after burn-in (C, S)."""
         with self.trace(method) as trace:
             return trace["sample_stats"][name].to_numpy()
+
+
+def labels(config: Mapping[str, Any], methods: Iterable[str]) -> dict[str, str]:
+    """Return the name of each method for people; where several would have one, its own name beside it."""
+    plain = {name: str(config["methods"][name].get("label") or name) for name in methods}
+    times = Counter(plain.values())
+    return {name: label if times[label] == 1 else f"{label} ({name})" for name, label in plain.items()}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import io
+import sys
+from collections.abc import Callable, Mapping
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,17 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from mhrun.diagnostics.grid import Estimate
-from mhrun.report.build import FORMATS
+from mhrun.report.build import draw, write_drawn
+from mhrun.report.guard import Guard
 from mhrun.report.page import FigureOnPage, TableOnPage, template
+from mhrun.report.run import labels
 from mhrun.report.style import COLOURS, style
-from mhrun.report.tables import write_table
-from mhrun.store.files import read_json, write_text, write_whole
+from mhrun.report.tables import rendered, write_table
+from mhrun.store.files import read_json, write_text
 from mhrun.store.folder import RunFolder
 
 _LINES = ("-", "--", ":", "-.")
+_NOTHING = "There is no number to show: no job has left any."
 
 
 def jobs_of(place: Path) -> list[dict[str, Any]]:
@@ -29,81 +33,107 @@ def jobs_of(place: Path) -> list[dict[str, Any]]:
     return [job for job in found if job is not None]
 
 
-def build_sweep_report(place: Path) -> Path:
-    """Write the sweep's table and figure and return its page."""
-    jobs = jobs_of(place)
-    frame = sweep_table(jobs)
-    write_table(frame.set_index(frame.columns[0]), place / "sweep")
-    keys = [str(c) for c in frame.columns[: list(frame.columns).index("method")]]
-    with style():
-        figure = sweep_figure(frame, keys)
-        drawn = {}
-        for kind in FORMATS:
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind)
-            drawn[kind] = buffer.getvalue()
-            write_whole(place / f"sweep.{kind}", lambda file, data=drawn[kind]: file.write(data))  # type: ignore[misc]
-        plt.close(figure)
+def build_sweep_report(
+    place: Path, tell: Callable[[str], None] = lambda line: print(f"mhrun: {line}", file=sys.stderr)
+) -> Path:
+    """Write the sweep's table and figure and return its page, which lists the failures too.
+
+    `tell` is told of a part that could not be made; a line stands in its place.
+    """
+    jobs, guard = jobs_of(place), Guard(place / "log.txt")
+    frame = sweep_table(place, jobs)
+    table: dict[str, str] | str = _NOTHING
+    figure: dict[str, bytes] | str = _NOTHING
+    if not frame.empty:
+        keys = [str(c) for c in frame.columns[: list(frame.columns).index("method")]]
+        table = guard("sweep", "This table could not be made", lambda: rendered(frame.set_index(keys[0])))
+        with style():
+            figure = guard(
+                "sweep", "This figure could not be drawn", lambda: draw(lambda: sweep_figure(frame, keys))
+            )
+    for old in place.glob("sweep.*"):
+        if old.suffix != ".json":  # which is the sweep itself
+            old.unlink()
+    if not isinstance(table, str):
+        write_table(table, place / "sweep")
+    if not isinstance(figure, str):
+        write_drawn(figure, place / "sweep")
     sweep = read_json(place / "sweep.json") or {}
     page = template("sweep.html.j2").render(
         title=f"{sweep.get('experiment', '')}: {' '.join(sweep.get('overrides', []))}",
-        table=TableOnPage("sweep", "", frame),
-        figure=FigureOnPage("sweep", "", drawn["png"]),
-        jobs=jobs,
+        table=TableOnPage("sweep", "", table),
+        figure=FigureOnPage("sweep", "", figure if isinstance(figure, str) else figure["png"]),
+        jobs=[job | {"missing": _missing(place, job)} for job in jobs],
     )
     write_text(place / "index.html", page)
+    for line in guard.failures:
+        tell(line)
     return place / "index.html"
 
 
-def sweep_table(jobs: list[dict[str, Any]]) -> pd.DataFrame:
+def sweep_table(place: Path, jobs: list[dict[str, Any]]) -> pd.DataFrame:
     """Return a row per job and method: what was swept, then the metrics that the experiment names."""
     rows = []
     for job in jobs:
-        if job["status"] != "done":
+        if job["status"] != "done" or _missing(place, job):
             continue
-        folder = RunFolder(Path(job["folder"]))
-        summary, config = folder.summary(), folder.config()
-        if summary is None:
-            continue
+        folder = _folder(place, job)
+        summary, config = folder.summary() or {}, folder.config()
         swept = dict(_pair(word) for word in job["overrides"])
         wanted = (config.get("report") or {}).get("sweep") or ["accept_rate"]
-        for name, method in summary["methods"].items():
+        for name, label in labels(config, summary["methods"]).items():
             metrics = {key: _metric(summary, name, key) for key in wanted}
-            rows.append(swept | {"method": method["label"]} | metrics | {"run": folder.digest})
+            rows.append(swept | {"method": label} | metrics | {"run": folder.digest})
     return pd.DataFrame(rows)
 
 
-def sweep_figure(frame: pd.DataFrame, keys: list[str]) -> Figure:
+def sweep_figure(frame: pd.DataFrame, keys: list[str]) -> Figure | str:
     """Draw each metric against the first key swept; colours are methods, line styles the other keys."""
     metrics = [
         c for c in frame.columns if c not in (*keys, "method", "run") and frame[c].map(_number).notna().any()
     ]
-    columns = min(3, max(1, len(metrics)))
+    if not metrics:
+        return _NOTHING
+    columns = min(3, len(metrics))
     rows = -(-len(metrics) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(3.6 * columns, 2.7 * rows), squeeze=False)
-    others = frame[keys[1:]].apply(lambda row: ", ".join(f"{k} = {v}" for k, v in row.items()), axis=1)
-    others = others if len(keys) > 1 else pd.Series([""] * len(frame), index=frame.index)
+    if pd.api.types.is_numeric_dtype(frame[keys[0]]):
+        frame = frame.sort_values(keys[0], kind="stable")  # lines go from left to right
+    told = frame[keys[1:]].itertuples(index=False, name=None) if len(keys) > 1 else [()] * len(frame)
+    lines = [", ".join(f"{k} = {v}" for k, v in zip(keys[1:], row, strict=True)) for row in told]
+    others = pd.Series(lines, index=frame.index)
+    legend: dict[str, Any] = {}
     for axis, metric in zip(axes.flat, metrics, strict=False):
         for colour, method in zip(cycle(COLOURS), frame["method"].unique(), strict=False):
             for line, other in zip(cycle(_LINES), others.unique(), strict=False):
                 part = frame[(frame["method"] == method) & (others == other)]
                 value = part[metric].map(_number).to_numpy(dtype=float)
                 if np.isfinite(value).any():
-                    error = (
-                        part[metric]
-                        .map(lambda v: v.se if isinstance(v, Estimate) else 0.0)
-                        .to_numpy(dtype=float)
-                    )
-                    label = f"{method} {f'({other})' if other else ''}"
-                    axis.errorbar(part[keys[0]], value, np.nan_to_num(error), fmt=line, marker="o", markersize=3,
-                                  color=colour, linewidth=1, capsize=2, label=label)  # fmt: skip
+                    error = np.nan_to_num(part[metric].map(_error).to_numpy(dtype=float))
+                    drawn = axis.errorbar(part[keys[0]], value, error, fmt=line, marker="o", markersize=3,
+                                          color=colour, linewidth=1, capsize=2)  # fmt: skip
+                    legend.setdefault(f"{method} ({other})" if other else method, drawn)
         axis.set(xlabel=keys[0], title=metric)
     for axis in axes.flat[len(metrics) :]:
         axis.remove()
-    handles, labels = axes.flat[0].get_legend_handles_labels()
     figure.tight_layout()
-    figure.legend(handles, labels, loc="upper left", bbox_to_anchor=(1, 1))
+    figure.legend(legend.values(), legend.keys(), loc="upper left", bbox_to_anchor=(1, 1))
     return figure
+
+
+def _folder(place: Path, job: Mapping[str, Any]) -> RunFolder:
+    # By where the sweep is, not by the path that the job noted: that is relative to where it was begun.
+    return RunFolder(place.parent.parent / str(job.get("digest")))
+
+
+def _missing(place: Path, job: Mapping[str, Any]) -> str:
+    """Return what is wrong with the run of a job that was done, or an empty string."""
+    if job["status"] != "done":
+        return ""
+    folder = _folder(place, job)
+    if not (folder.path / "config.yaml").exists() or folder.summary() is None:
+        return "its run is missing; the same command computes it again"
+    return "" if folder.is_complete() else "its run is not complete; the same command goes on with it"
 
 
 def _pair(word: str) -> tuple[str, Any]:
@@ -115,7 +145,10 @@ def _pair(word: str) -> tuple[str, Any]:
 
 
 def _metric(summary: dict[str, Any], method: str, key: str) -> Any:
-    found = summary["metrics"].get(f"{method}.{key}", summary["methods"][method].get(key))
+    about = summary["methods"][method]
+    if key == "accept_rate" and not about["n_accept_tests"]:
+        return None  # a dynamics without a test accepts nothing, though it always moves
+    found = summary["metrics"].get(f"{method}.{key}", about.get(key))
     if isinstance(found, dict):
         return Estimate(*(float("nan") if found[part] is None else found[part] for part in ("value", "se")))
     return found
@@ -125,3 +158,7 @@ def _number(value: Any) -> float:
     if isinstance(value, Estimate):
         return value.value
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else float("nan")
+
+
+def _error(value: Any) -> float:
+    return value.se if isinstance(value, Estimate) else 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +37,28 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def write_table(frame: pd.DataFrame, path: Path) -> None:
-    """Write `frame` beside `path` as .csv (full precision), .md and .tex."""
-    write_text(path.with_suffix(".csv"), _numbers(frame).to_csv())
+def rendered(frame: pd.DataFrame) -> dict[str, str]:
+    """Return `frame` as csv (full precision), md, tex and html (escaped)."""
     text = frame.map(shown)
-    write_text(path.with_suffix(".md"), markdown(text))
     latex = text.to_latex(escape=True, column_format="l" + "r" * len(text.columns))
-    write_text(path.with_suffix(".tex"), latex.replace("±", r"$\pm$").replace("–", "--"))
+    return {
+        "csv": _numbers(frame).to_csv(),
+        "md": markdown(text),
+        "tex": latex.replace("±", r"$\pm$").replace("–", "--"),
+        "html": str(text.to_html(border=0, classes="table", escape=True)),
+    }
+
+
+def write_table(table: Mapping[str, str], path: Path) -> None:
+    """Write what `rendered` returned beside `path` as .csv, .md and .tex."""
+    for kind in ("csv", "md", "tex"):
+        write_text(path.with_name(f"{path.name}.{kind}"), table[kind])
 
 
 def markdown(text: pd.DataFrame) -> str:
     """Return a frame of strings as a Markdown table."""
     rows = [
-        ["", *map(str, text.columns)],
+        [str(text.index.name or ""), *map(str, text.columns)],
         *([str(i), *map(str, row)] for i, row in zip(text.index, text.values, strict=True)),
     ]
     rows = [[cell.replace("|", r"\|") for cell in row] for row in rows]
@@ -58,11 +68,6 @@ def markdown(text: pd.DataFrame) -> str:
     ]
     lines.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
     return "\n".join(lines) + "\n"
-
-
-def html(frame: pd.DataFrame) -> str:
-    """Return `frame` as an HTML table, escaped."""
-    return str(frame.map(shown).to_html(border=0, classes="table", escape=True))
 
 
 def _numbers(frame: pd.DataFrame) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -41,7 +42,7 @@ Judge = Callable[[Looks], Tensor]
 def grow(supply: Supply, sizes: Sequence[int], judge: Judge, chains: int, device: torch.device) -> Grown:
     """Read data until every chain is decided, and return how.
 
-    Chains go in step: the data of several looks are drawn at once, twice as many looks in each round, and
+    Chains go in step: the data of several looks are drawn at once, twice as many data in each round, and
     each chain ends at the first look that decides. So the decisions are those of one look after the other,
     while the device is asked only a few times; what is drawn beyond a decision is counted as evaluated.
 
@@ -58,11 +59,11 @@ def grow(supply: Supply, sizes: Sequence[int], judge: Judge, chains: int, device
     rows = torch.arange(chains, device=device)
     # Moments about the first look's mean: sums of squares would lose the variance of terms far from zero.
     shift, one, two = (torch.zeros(chains, dtype=torch.float64, device=device) for _ in range(3))
-    look, read, count = 0, 0, 1
+    look, read = 0, 0
     while len(rows):
-        stop = min(look + count, len(sizes))
-        while stop > look + 1 and (sizes[stop - 1] - read) * len(rows) > _HELD:
-            stop -= 1
+        # As many looks as at most double what the next one reads, and fit.
+        limit = min(2 * sizes[look], read + _HELD // len(rows))
+        stop = max(look + 1, bisect_left(sizes, limit))
         terms = supply.terms(rows, read, sizes[stop - 1])
         if read == 0:
             shift = terms[:, : sizes[0]].mean(-1)
@@ -85,7 +86,7 @@ def grow(supply: Supply, sizes: Sequence[int], judge: Judge, chains: int, device
         var[who] = looks.var[ended, when]
         going = ~ended
         rows, shift, one, two = rows[going], shift[going], one[going, -1], two[going, -1]
-        look, read, count = stop, sizes[stop - 1], 2 * count
+        look, read = stop, sizes[stop - 1]
     return Grown(accepted, size, mean, var)
 
 

@@ -1,0 +1,62 @@
+"""What the page of a run depends on, as a digest: a page of another digest is made again."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from mhrun.build import trusted
+from mhrun.paths import EXPERIMENTS
+from mhrun.report.claims import claims_file
+from mhrun.report.run import labels
+from mhrun.store.folder import RunFolder
+
+
+def page_digest(folder: RunFolder) -> str:
+    """Return the digest of all that the page of a complete run depends on but the code of this package."""
+    config, summary = folder.config(), folder.summary() or {}
+    spec = config.get("report") or {}
+    claims = claims_file(config)
+    told = {
+        "report": spec,
+        "title": config.get("title"),
+        "reproduces": config.get("reproduces"),
+        "labels": labels(config, summary.get("methods", {})),
+        "departures": (config.get("runtime") or {}).get("departures"),
+        "claims": claims.read_text() if claims and claims.is_file() else None,
+        "sources": {module: source(module) for module in sorted(set(_modules(spec)))},
+        "finished": summary.get("finished"),
+    }
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+@cache
+def source(module: str) -> str:
+    """Return the text of a module that report functions are in, and of an experiment's those beside it.
+
+    It is read once: the text that this process found is that of the code that it runs.
+    """
+    if module.split(".")[0] in trusted():
+        try:
+            found = importlib.util.find_spec(module)
+        except ImportError:
+            found = None
+        paths = [Path(found.origin)] if found and found.origin else []
+    elif all(part.isidentifier() for part in module.split(".")):
+        paths = sorted(EXPERIMENTS.joinpath(*module.split(".")).parent.glob("*.py"))
+    else:
+        paths = []
+    return "\n".join(path.read_text() for path in paths if path.is_file())
+
+
+def _modules(spec: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the modules of the functions that a report names."""
+    for node in spec.values():
+        for path in node.values() if isinstance(node, Mapping) else [node]:
+            if isinstance(path, str) and "." in path:
+                yield path.rpartition(".")[0]

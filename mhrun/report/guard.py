@@ -1,0 +1,45 @@
+"""One part of a report that fails does not take the others with it."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Guard:
+    """Calls what may fail, and keeps what happened.
+
+    Args:
+        log: the file that tracebacks are added to.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        self.failures: list[str] = []
+
+    def __call__(self, name: str, what: str, make: Callable[[], T]) -> T | str:
+        """Return ``make()``, or a line that says what could not be made and why.
+
+        Args:
+            name: of the part, for where many parts are spoken of.
+            what: the beginning of the line, such as "This figure could not be drawn".
+            make: makes it.
+        """
+        try:
+            return make()
+        # An author's function meets runs that its author did not think of: whatever goes wrong in one, the
+        # hours of computing behind the run should still show all the rest. Ctrl-C is none of these.
+        except Exception as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            line = f"{what}: {': '.join([type(error).__name__, *lines[:1]])}"
+            with open(self.log, "a") as file:
+                file.write(
+                    f"{time.strftime('%Y-%m-%d %H:%M:%S')} ERROR {name}: {line}\n{traceback.format_exc()}"
+                )
+            self.failures.append(f"{name}: {line} (log: {self.log})")
+            return line
