@@ -276,7 +276,9 @@ def target_of(config: Mapping[str, Any]) -> Target:
 def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and sample variance along the last axis, float64; one value has no variance: NaN."""
     values = values.double()
-    return values.mean(-1), values.var(-1) if values.shape[-1] > 1 else torch.full_like(values[..., 0], torch.nan)
+    return values.mean(-1), values.var(-1) if values.shape[-1] > 1 else torch.full_like(
+        values[..., 0], torch.nan
+    )
 
 
 def _sizes(m: int, like: Tensor) -> Tensor:

@@ -189,7 +189,9 @@ def test_sequential_tests_keep_the_error_that_they_promise(case):
         assert abs(float(verdict.accepted.double().mean()) - exact) < bound + slack
         assert (verdict.batch_size <= N).all()
         assert (contest.supply.n_lik - contest.supply.n_aside >= 2 * verdict.batch_size).all()
-        assert (contest.supply.n_aside > 0).all() == (not isinstance(rule, Austere) or rule.design == "per_step")
+        assert (contest.supply.n_aside > 0).all() == (
+            not isinstance(rule, Austere) or rule.design == "per_step"
+        )
 
 
 def test_the_supply_is_the_targets(rng):

@@ -207,3 +207,17 @@ def test_the_cursor_comes_back_whatever_ends_a_run(tmp_path, monkeypatch, error)
     with pytest.raises(error):
         compute({"experiment": "x", "methods": {}, "runtime": {"outputs": tmp_path, "force": True}})
     assert terminal.getvalue().rindex(show) > terminal.getvalue().rindex(hide)
+
+
+def test_each_method_has_one_bar(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    bars = Bars(terminal)
+    for method in ("mint", "mcmc"):
+        bars.begin(method, 0, 100, "plain")
+        bars.advance(100, 0.3, 20, 0)
+        bars.end(method)
+    bars.close()
+    bars.close()
+    # Shown once and left once: a display that is begun anew would draw the bars before it again.
+    assert terminal.getvalue().count("\x1b[?25l") == terminal.getvalue().count("\x1b[?25h") == 1

@@ -53,7 +53,7 @@ def own_law(run: Run, method: str) -> Law | None:
     kernel = run.config["methods"][method]["kernel"]
     rule = kernel.get("rule", {}).get("_target_", "")
     pairing = kernel.get("pairing", {}).get("_target_", "")
-    if (m := stored(run, method)) is not None and rule.endswith(".Metropolis"):
+    if (m := stored(run, method)) is not None and rule.endswith((".Metropolis", ".Barker")):
         return truth(run).law("stored", temperature(run, method), m)
     if pairing.endswith(".Full") and rule.endswith((".Metropolis", ".Barker")):
         return truth(run).law("tempered", temperature(run, method))
@@ -285,8 +285,8 @@ def notes(run: Run) -> list[str]:
         lines.append(
             "MINT's algorithm as printed scores both points on one fresh minibatch (`mint`); its derivation in "
             "section 3.2 keeps the current point's minibatch (`mint_stored`). They are two chains. The stored one "
-            "has a known law, exp(c mu + (c sigma)^2 (1 - (m-1)/(n-1)) / 2m); the shared one has none in closed "
-            "form: minibatch noise in the log-ratio makes it a little flatter than the tempered density."
+            "has a known law, about exp(c mu + (c sigma)^2 (1 - (m-1)/(n-1)) / 2m) and here computed with all "
+            "cumulants; the shared one has none in closed form: minibatch noise in the log-ratio makes it a little flatter than the tempered density."
         )
     lines += [
         f"The printed ratio 1.00 is that of the likelihood, which is the same at both modes. The prior is not: "

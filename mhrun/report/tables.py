@@ -20,7 +20,9 @@ def shown(value: Any) -> str:
     if isinstance(value, Estimate):
         if not math.isfinite(value.value) or not math.isfinite(value.se):
             return shown(value.value)
-        places = max(0, min(6, 1 - math.floor(math.log10(value.se)))) if value.se > 0 else 4
+        if value.se == 0:
+            return shown(value.value)
+        places = max(0, min(6, 1 - math.floor(math.log10(value.se))))
         return f"{value.value:.{places}f} ± {value.se:.{places}f}"
     if isinstance(value, bool):
         return "yes" if value else "no"
