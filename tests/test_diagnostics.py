@@ -206,7 +206,6 @@ def test_the_total_against_a_plain_sum_over_the_plane(truths, c):
 
 
 def test_a_law_that_does_not_end_is_none(truths):
-    assert truths[0].law("stored", truths[0].target.n / 2000, 1000) is None
     assert truths[0].law("tempered", truths[0].target.n / 0.5) is None
 
 

@@ -162,7 +162,7 @@ PAIRS = [(m, 1.0, c, o) for m in (-0.03, 0.0, 0.02) for c, o in ((30.0, 0.2), (1
 @pytest.mark.parametrize("case", PAIRS)
 def test_mh_minibatch_accepts_as_barker_would(case):
     mean, _spread, scale, offset = case
-    chains = 6_000
+    chains = 2_000
     exact = special.expit(offset + scale * mean)
     kind = {"finite": True}  # the paper's s^2 takes no account of n: 0.02 off where half of all data are read
     for rule in (MHMinibatch(100, **kind), MHMinibatch(100, five_sd="undecided", **kind), MHMinibatch(N)):

@@ -127,6 +127,8 @@ class Truth:
     def _law(self, kind: str, temperature: float, m: int, cells: int | None) -> Law | None:
         hot = kind == "tempered"
         log_density = self.log_tempered(temperature) if hot else self.log_stored(temperature, m)
+        if not hot and self.target.n / temperature > m:
+            return None  # beyond c = m the best few minibatches make the law, and it has no scale of its own
         if (kind, temperature, m) not in self._totals:
             self._totals[kind, temperature, m] = self._log_total(log_density, temperature)
         total = self._totals[kind, temperature, m]

@@ -286,7 +286,8 @@ def notes(run: Run) -> list[str]:
             "MINT's algorithm as printed scores both points on one fresh minibatch (`mint`); its derivation in "
             "section 3.2 keeps the current point's minibatch (`mint_stored`). They are two chains. The stored one "
             "has a known law, about exp(c mu + (c sigma)^2 (1 - (m-1)/(n-1)) / 2m) and here computed with all "
-            "cumulants; the shared one has none in closed form: minibatch noise in the log-ratio makes it a little flatter than the tempered density."
+            "cumulants; the shared one has none in closed form: minibatch noise in the log-ratio makes it a little "
+            "flatter than the tempered density."
         )
     lines += [
         f"The printed ratio 1.00 is that of the likelihood, which is the same at both modes. The prior is not: "
