@@ -38,7 +38,7 @@ def main(cores: int, n: int, native: str, storage: str) -> None:
     def work(chains: int, steps: int, seed: int) -> float:
         place = folder / f"{chains}-{steps}-{seed}"
         shape = Shape(chains, ("theta1", "theta2"), 0, steps, 1)
-        method = Method("mint", kernel, target, Plan({"all": fixed}, chains), shape, seed)
+        method = Method("mint", kernel, target, Plan({"all": fixed}, chains, 0, steps), shape, seed)
         noted = run_method(method, place, Settings(native, cores), Silent(), lambda: False, {})
         shutil.rmtree(place)
         return float(sum(noted["totals"]["sum_accepted"])) / (chains * steps)
