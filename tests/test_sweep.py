@@ -221,3 +221,16 @@ def test_each_method_has_one_bar(monkeypatch):
     bars.close()
     # Shown once and left once: a display that is begun anew would draw the bars before it again.
     assert terminal.getvalue().count("\x1b[?25l") == terminal.getvalue().count("\x1b[?25h") == 1
+
+
+def test_a_job_whose_report_has_a_part_that_fails_is_told(tmp_path, capsys, monkeypatch):
+    def broken(run):
+        raise ZeroDivisionError("no such luck")
+
+    monkeypatch.setattr("mhrun.report.build.methods_table", broken)
+    assert run([*WORDS, "lam=0.2,0.3"]) == 1
+    err = capsys.readouterr().err
+    assert "2 of 2 jobs failed" in err
+    assert "a part of its report could not be made" in err
+    sweep = next((tmp_path / "outputs/gmm_tied_means/sweeps").iterdir())
+    assert (sweep / "sweep.csv").exists()  # what was computed is shown

@@ -120,7 +120,7 @@ def sizes(run: Run) -> pd.DataFrame:
         "besides, per decision": "aside",
         "acceptance": "accept_rate",
     }
-    return _table(run, found, names)
+    return run.by_method(found, names)
 
 
 def fidelity(run: Run) -> pd.DataFrame:
@@ -139,7 +139,7 @@ def fidelity(run: Run) -> pd.DataFrame:
         "log score, printed": "score_printed",
         "chi-squared, printed": "chi2_printed",
     }
-    return _table(run, found, names)
+    return run.by_method(found, names)
 
 
 def scatter(run: Run) -> Figure:
@@ -213,14 +213,6 @@ def notes(run: Run) -> list[str]:
 def _panels(count: int, width: float, height: float) -> tuple[Figure, npt.NDArray[np.object_]]:
     count = max(1, count)
     return plt.subplots(1, count, figsize=(width * count, height), sharey=True, squeeze=False)
-
-
-def _table(run: Run, found: dict[str, Estimate | float], names: dict[str, str]) -> pd.DataFrame:
-    rows = {
-        run.label(method): {column: found.get(f"{method}.{name}") for column, name in names.items()}
-        for method in run.methods
-    }
-    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def _estimate(by_chain: Array) -> Estimate:

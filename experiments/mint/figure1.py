@@ -158,11 +158,7 @@ def modes(run: Run) -> pd.DataFrame:
         "modes visited by one chain": "modes_visited_most",
         "acceptance": "accept_rate",
     }
-    rows = {
-        run.label(method): {column: found.get(f"{method}.{name}") for column, name in names.items()}
-        for method in run.methods
-    }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return run.by_method(found, names)
 
 
 def density(run: Run) -> Figure | str:

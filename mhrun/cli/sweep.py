@@ -60,8 +60,8 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
     from mhrun.report.sweep import build_sweep_report, jobs_of
 
     results = jobs_of(place)
-    failed = [job for job in results if job["status"] != DONE]
-    if len(failed) < len(results):
+    failed = [job for job in results if "error" in job]
+    if any(job["status"] == DONE for job in results):
         print(f"sweep   {build_sweep_report(place)}")
     if failed or len(results) < len(jobs):
         print(f"\n{len(failed)} of {len(jobs)} jobs failed:", file=sys.stderr)
@@ -110,11 +110,15 @@ def _job(config: DictConfig) -> dict[str, Any]:
     result: dict[str, Any] = {"number": number, "overrides": overrides, "status": FAILED, "log": str(log)}
     print(f"[{number}] {' '.join(overrides)}", file=sys.stderr, flush=True)
     register_resolvers()
+    from mhrun.report.build import reported
+
     try:
         plain = compared(resolved(config, own.runtime.choices.get("experiment")), sweep["reference"])
         result["folder"] = str(RunFolder.of(plain).path)
         folder = compute(plain)
         result |= {"status": DONE, "digest": folder.digest}
+        if plain["runtime"]["report"] and not reported(folder):
+            result |= {"error": "a part of its report could not be made", "log": str(folder.log)}
     except Interrupted as stop:
         print(f"mhrun: {stop}. Nothing is lost: {stop.command} goes on from there.", file=sys.stderr)
         raise KeyboardInterrupt from stop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -50,3 +51,37 @@ def generated(
         finally:
             Path(partial).unlink(missing_ok=True)
     return np.memmap(path, dtype, "c", shape=(size,))
+
+
+def kept(kind: str, name: str, state: str, make: Callable[[], dict[str, npt.NDArray[Any]]]) -> dict[str, Any]:
+    """Return the named arrays that `make` computes, from the cache folder if they are there.
+
+    They appear whole or not at all. A file that is damaged, or of another `state` of the code, is computed
+    again; a folder that cannot be written costs the computing each time, and no run.
+
+    Args:
+        kind: the folder.
+        name: the file's name, of all that decides the numbers.
+        state: of the code that computes them.
+        make: computes them.
+    """
+    path = cache_dir() / kind / f"{name}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            found = {key: file[key] for key in file.files}
+        if str(found.pop("state")) == state:
+            return found
+    # A damaged archive can raise nearly anything, and whatever it is, computing again mends it.
+    except Exception:
+        pass
+    made = make()
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.savez(file, state=np.array(state), **made)  # type: ignore[arg-type]
+            os.replace(partial, path)
+        finally:
+            Path(partial).unlink(missing_ok=True)
+    return made

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import xarray as xr
 
 from mhrun.store.folder import RunFolder
@@ -64,6 +65,17 @@ class Run:
     def label(self, method: str) -> str:
         """The name of a method for people; no other method of the run has it."""
         return labels(self.config, self.methods)[method]
+
+    def by_method(self, found: Mapping[str, Any], columns: Mapping[str, str]) -> pd.DataFrame:
+        """Return a table with a row for each method; `columns` leads from a heading to a metric of `found`.
+
+        A metric is called ``<method>.<metric>`` there; what is missing stays empty.
+        """
+        rows = {
+            self.label(method): {heading: found.get(f"{method}.{name}") for heading, name in columns.items()}
+            for method in self.methods
+        }
+        return pd.DataFrame.from_dict(rows, orient="index")
 
     def trace(self, method: str) -> xr.DataTree:
         """The trace of a method; arrays are read when they are asked for."""

@@ -101,9 +101,7 @@ class Austere:
             return torch.where(decided, torch.where(gap > 0, ACCEPT, REJECT), UNDECIDED).to(torch.int8)
 
         found = grow(supply, sizes, judge, chains, device)
-        log_ratio = contest.offset + contest.scale * found.mean
-        error = contest.scale**2 * found.var / found.size * (1 - found.size / n)
-        return Verdict(found.accepted, log_ratio, error, found.size)
+        return found.verdict(contest, n)
 
     def _conservative(self, n: int) -> Design:
         assert self.bound is not None

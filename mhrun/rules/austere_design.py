@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -29,8 +27,8 @@ import torch
 from scipy.special import ndtr, ndtri
 from torch import Tensor
 
+from mhrun.data.generated import kept
 from mhrun.errors import Refusal
-from mhrun.paths import cache_dir
 
 Array = npt.NDArray[np.float64]
 
@@ -185,14 +183,14 @@ class Designs:
             raise Refusal(f"A grid of {count} values up to {reach:g} is none; AustereMH uses 101 up to 10.")
         # Tables of another state of this file are never read.
         state = hashlib.blake2b(Path(__file__).read_bytes(), digest_size=8).hexdigest()
-        path = cache_dir() / "austere" / f"{n_data}-{reach}-{count}-{state}.npz"
-        tables = _read(path, (len(DESIGNS), count))
-        if tables is None:
-            grid = np.linspace(0, reach, count)
+        grid = np.linspace(0, reach, count)
+
+        def make() -> dict[str, Array]:
             profiles = [profile(n_data, *design, grid) for design in DESIGNS]
-            tables = np.stack([p.error for p in profiles]), np.stack([p.usage for p in profiles])
-            _write(path, *tables)
-        return cls(*tables, reach)
+            return {name: np.stack([getattr(p, name) for p in profiles]) for name in ("error", "usage")}
+
+        tables = kept("austere", f"{n_data}-{reach}-{count}", state, make)
+        return cls(tables["error"], tables["usage"], reach)
 
     def at(self, mu_std: Tensor) -> tuple[Tensor, Tensor]:
         """Return error and usage of every design, each (designs, ...), at mu_std (...)."""
@@ -222,27 +220,3 @@ def _best(error: Tensor, usage: Tensor, bound: float) -> Tensor:
     loss = torch.where(good.any(0), usage.masked_fill(~good, math.inf), error)
     # Designs may tie, say when one look is always enough: the first, on every device.
     return (loss == loss.amin(0)).cumsum(0).eq(0).sum(0)
-
-
-def _read(path: Path, shape: tuple[int, int]) -> tuple[Array, Array] | None:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            error, usage = file["error"], file["usage"]
-    except Exception:  # there is no file, or it is damaged in one of many ways: made again
-        return None
-    whole = error.shape == usage.shape == shape and np.isfinite(error).all() and np.isfinite(usage).all()
-    return (error, usage) if whole else None
-
-
-def _write(path: Path, error: Array, usage: Array) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
-    except OSError:  # no folder can be written: the tables are made anew next time
-        return
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, error=error, usage=usage)
-        os.replace(partial, path)  # whole or not at all
-    finally:
-        Path(partial).unlink(missing_ok=True)

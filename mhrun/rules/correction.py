@@ -5,20 +5,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from scipy import special
 from torch import Tensor
 
+from mhrun.data.generated import kept
 from mhrun.errors import Refusal, nearest
-from mhrun.paths import cache_dir
 from mhrun.rules.deconvolution import (
     REACH,
     Correction,
@@ -72,13 +69,13 @@ def correction(
     lam = _DEFAULTS[kind][0] if lam is None else float(lam)
     half = _DEFAULTS[kind][1] if half_width_steps is None else half_width_steps
     check_sigma(sigma)
-    recipe = f"{kind}-{sigma!r}-{lam!r}-{half}"
-    path = cache_dir() / "correction" / f"{recipe}.npz"
-    recipe = f"{_VERSION}-{recipe}"
-    found = _read(path, recipe)
-    if found is None:
-        found = ridge(sigma, lam, half) if kind == "paper" else nonnegative(sigma, lam, half / REACH)
-        _write(path, recipe, found)
+
+    def solve() -> dict[str, npt.NDArray[np.float64]]:
+        solved = ridge(sigma, lam, half) if kind == "paper" else nonnegative(sigma, lam, half / REACH)
+        return {"points": solved.points, "masses": solved.masses, "spread": np.array(solved.spread)}
+
+    arrays = kept("correction", f"{kind}-{sigma!r}-{lam!r}-{half}", str(_VERSION), solve)
+    found = Correction(arrays["points"], arrays["masses"], sigma, float(arrays["spread"]))
     for array in (found.points, found.masses):
         array.setflags(write=False)  # every caller has the same one
     return found
@@ -148,31 +145,3 @@ def kolmogorov(normal: Tensor, u: Tensor, sigma: float) -> Tensor:
     check_sigma(sigma)
     k = torch.from_numpy(special.kolmogi(u.double().cpu().numpy())).to(u.device)
     return (4 * k * k - sigma * sigma).clamp_(min=0.0).sqrt_() * normal
-
-
-def _read(path: Path, recipe: str) -> Correction | None:
-    """Return the stored correction, or None when there is none, or an old or a damaged one."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            if str(file["recipe"]) != recipe:
-                return None
-            points, masses = file["points"], file["masses"]
-            sigma, spread = (float(number) for number in file["numbers"])
-    except Exception:  # a damaged archive can raise nearly anything, and computing again mends it
-        return None
-    fits = points.shape == masses.shape and points.dtype == masses.dtype == np.float64
-    return Correction(points, masses, sigma, spread) if fits else None
-
-
-def _write(path: Path, recipe: str, solved: Correction) -> None:
-    """Store a correction, whole or not at all; a folder that cannot be written costs seconds, not the run."""
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                numbers = np.array([solved.sigma, solved.spread])
-                np.savez(file, recipe=recipe, points=solved.points, masses=solved.masses, numbers=numbers)
-            os.replace(partial, path)
-        finally:
-            Path(partial).unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from mhrun.types import Supply
+from mhrun.types import Contest, Supply, Verdict
 
 _HELD = 1 << 22  # terms held at once
 UNDECIDED, REJECT, ACCEPT = -1, 0, 1
@@ -33,6 +33,12 @@ class Grown(NamedTuple):
     size: Tensor  # data behind the decision
     mean: Tensor  # of their terms
     var: Tensor  # divisor size
+
+    def verdict(self, contest: Contest, n: int) -> Verdict:
+        """Return it as a rule's verdict on the contest that it was about."""
+        log_ratio = contest.offset + contest.scale * self.mean
+        error = contest.scale**2 * self.var / self.size * (1 - self.size / n)
+        return Verdict(self.accepted, log_ratio, error, self.size)
 
 
 Judge = Callable[[Looks], Tensor]

@@ -90,9 +90,7 @@ class MHMinibatch:
             return torch.where(last, end.to(torch.int8), verdict)
 
         found = grow(supply, steps_of(n, min(self.m, n)), judge, len(contest.scale), contest.scale.device)
-        log_ratio = contest.offset + contest.scale * found.mean
-        error = contest.scale**2 * found.var / found.size * (1 - found.size / n)
-        return Verdict(found.accepted, log_ratio, error, found.size)
+        return found.verdict(contest, n)
 
     def _variance(self, scale: Tensor, var: Tensor, size: Tensor, n: int) -> Tensor:
         share = 1 - (size - 1) / (n - 1) if self.finite and n > 1 else 1.0

@@ -90,9 +90,7 @@ class MHSubLhd:
             return torch.where(decided, torch.where(gap > 0, ACCEPT, REJECT), UNDECIDED).to(torch.int8)
 
         found = grow(supply, sizes, judge, len(contest.scale), contest.scale.device)
-        log_ratio = contest.offset + contest.scale * found.mean
-        error = contest.scale**2 * found.var / found.size * (1 - found.size / n)
-        return Verdict(found.accepted, log_ratio, error, found.size)
+        return found.verdict(contest, n)
 
     def _limit(self, size: Tensor, var: Tensor, largest: Tensor, delta: Tensor, n: int) -> Tensor:
         """Return how far the mean of `size` terms can be from that of all, but with probability delta."""

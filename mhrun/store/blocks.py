@@ -9,8 +9,10 @@ end the blocks become ``trace.nc`` (see `mhrun.store.netcdf`).
 from __future__ import annotations
 
 import shutil
+import struct
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -170,7 +172,17 @@ def load_block(path: Path) -> dict[str, Array] | None:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {key: file[key] for key in file.files}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    # What a damaged archive can raise: of the file, of its directory, of an array's header.
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        EOFError,
+        RuntimeError,
+        struct.error,
+        zipfile.BadZipFile,
+        zlib.error,
+    ):
         return None
 
 

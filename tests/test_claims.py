@@ -1,0 +1,94 @@
+"""Claims are judged by the rules that are written beside them."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhrun.diagnostics.grid import Estimate
+from mhrun.errors import UserError
+from mhrun.report.claims import in_words, judge_all, satisfied
+
+
+@pytest.mark.parametrize(
+    ("rule", "value", "se", "holds"),
+    [
+        ({"equals": 1}, 1.0, None, True),
+        ({"equals": 1}, 2.0, None, False),
+        ({"below": 0.02}, 0.0199, None, True),
+        ({"below": 0.02}, 0.02, None, False),
+        ({"above": 3}, 3.1, None, True),
+        ({"between": [0.4, 0.6]}, 0.6, None, True),
+        ({"between": [0.4, 0.6]}, 0.61, None, False),
+        ({"near": 1, "at_most": 0.2}, 1.2, None, True),
+        ({"near": 1, "at_most": 0.2}, 0.79, None, False),
+        ({"near": 1, "standard_errors": 3}, 1.29, 0.1, True),
+        ({"near": 1, "standard_errors": 3}, 1.31, 0.1, False),
+        ({"near": 1, "standard_errors": 3}, 1.0, None, False),
+        ({"near": 1, "at_most": 0.2, "standard_errors": 3}, 1.25, 0.1, False),
+    ],
+)
+def test_rules(rule, value, se, holds):
+    assert satisfied(rule, value, se) == holds
+    assert in_words(rule)
+
+
+@pytest.mark.parametrize("rule", [{}, {"bellow": 1}, {"near": 1}, {"at_most": 1}])
+def test_rules_that_say_nothing_are_refused(rule):
+    with pytest.raises(UserError, match="claim x"):
+        satisfied(rule, 1.0, None, "x")
+
+
+PAPER = {
+    "experiment": "gmm_tied_means",
+    "report": {"paper": "mint"},
+    "runtime": {"departures": []},
+}
+
+
+def verdicts(metrics, departures=()):
+    runtime = {} if departures is None else {"departures": list(departures)}
+    return {claim.id: claim for claim in judge_all(PAPER | {"runtime": runtime}, metrics)}
+
+
+METRICS = {"mint.tv": 0.01, "mint_stored.tv": 0.06, "mint.mode_ratio": Estimate(1.02, 0.05)}
+
+
+def test_verdicts_at_the_papers_settings():
+    found = verdicts(METRICS)
+    assert found["f1l-close"].verdict == "reproduced"
+    assert found["f1l-close-stored"].verdict == "not reproduced"
+    assert found["f1r-ratio"].verdict == "reproduced"
+    assert not found["f1r-ratio"].why
+
+
+@pytest.mark.parametrize(
+    ("departures", "why"),
+    [
+        (["lam = 0.35 (paper: 0.25)"], "other settings than the paper's: lam = 0.35 (paper: 0.25)"),
+        (["scale = quick (paper: paper)"], "other settings than the paper's: scale = quick"),
+        (
+            ["scale = quick", "a = 1 (paper: 2)", "b = 1 (paper: 2)", "c = 1 (paper: 2)", "d = 0 (paper: 2)"],
+            "other settings than the paper's: scale = quick, a = 1 (paper: 2), b = 1 (paper: 2), and 2 more",
+        ),
+        (None, "settings could not be compared"),
+    ],
+)
+def test_no_verdict_at_other_settings(departures, why):
+    """Any setting counts, not some that a list names."""
+    found = verdicts(METRICS, departures)
+    assert {claim.verdict for claim in found.values()} == {"not run at paper scale"}
+    assert found["f1l-close"].why == why
+    assert found["f1l-close"].holds
+    assert not found["f1l-close-stored"].holds
+
+
+def test_a_number_that_is_missing_and_one_that_is_none():
+    left_out = verdicts(METRICS)["f1r-sgld"]
+    assert left_out.verdict == "not run at paper scale"
+    assert left_out.why == "this run has no sgld.modes_visited_most"
+    assert left_out.holds is None
+    for value in (float("nan"), float("inf"), Estimate(float("nan"), 0.1)):
+        broken = verdicts(METRICS | {"mint.tv": value})["f1l-close"]
+        assert broken.verdict == "not reproduced"
+        assert broken.why == "mint.tv is not a finite number"
+        assert broken.holds is False
