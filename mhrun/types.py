@@ -72,8 +72,7 @@ class Supply(Protocol):
     """
 
     n: int  # how many data there are
-    n_lik: Tensor  # (C,) log-likelihoods of single data evaluated so far
-    n_aside: Tensor  # (C,) those of them that served a statistic of all data, not the minibatch
+    n_aside: Tensor  # (C,) log-likelihoods of single data evaluated so far for a statistic of all data
 
     def terms(self, rows: Tensor, start: int, stop: int) -> Tensor:
         """Return the terms of the data start..stop of the minibatches of some chains (R,): (R, stop - start)."""
@@ -238,7 +237,10 @@ class Rule(Protocol):
         ...
 
     def native(self) -> Piece | None:
-        """Return the piece ``threshold(u)``: accept iff it is below the log-ratio. None if there is none."""
+        """Return the piece ``threshold(u)``: accept iff it is below the log-ratio. None if there is none.
+
+        A rule that grows may offer ``sequential(n) -> NativeTest`` in its place.
+        """
         ...
 
 

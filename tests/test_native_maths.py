@@ -29,3 +29,14 @@ def test_logarithms(rng):
     assert np.abs(ours - truth).max() < 2.0**-22
     double = np.array([maths.log1p_unit_64(float(v)) for v in e])
     assert np.abs(double / np.log1p(e.astype(float)) - 1).max() < 6 * 2.0**-53
+
+
+def test_logarithms_and_turns_of_random_words(rng):
+    word = np.concatenate([rng.integers(0, 2**32, 4000), [0, 1, 2**31, 2**30, 3 * 2**30, 2**32 - 1]])
+    u = (word + 0.5) * 2.0**-32
+    ours = np.array([maths.log_64(v) for v in u])
+    assert np.abs(ours - np.log(u)).max() < 8 * 2.0**-53
+    assert np.abs(ours / np.log(u) - 1)[u < 0.99].max() < 6 * 2.0**-53
+    cosine, sine = np.array([maths.cos_sin_64(v) for v in u]).T
+    assert np.abs(cosine - np.cos(2 * np.pi * u)).max() < 8 * 2.0**-53
+    assert np.abs(sine - np.sin(2 * np.pi * u)).max() < 8 * 2.0**-53

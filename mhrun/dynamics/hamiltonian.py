@@ -11,11 +11,9 @@ from torch import Tensor
 
 from mhrun.errors import Refusal
 from mhrun.native import NativeDynamics, piece
-from mhrun.native.philox import NOISE, normals
+from mhrun.native.philox import NOISE, fill_normals
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls
-
-u64 = np.uint64
 
 
 class Hamiltonian:
@@ -76,11 +74,8 @@ def _move(
 ) -> None:
     friction, estimate = args
     noise = math.sqrt(2 * step_size * (friction - estimate) * temperature)
-    dim = len(theta)
-    for block in range((dim + 3) // 4):
-        z = normals(u64(block), NOISE, step, chain, key)
-        for lane in range(4):
-            d = 4 * block + lane
-            if d < dim:
-                aux[0, d] = (1 - friction) * aux[0, d] + step_size * grad[d] + noise * z[lane]
-                theta[d] += aux[0, d]
+    z = np.empty_like(theta)
+    fill_normals(z, NOISE, step, chain, key)
+    for d in range(len(theta)):
+        aux[0, d] = (1 - friction) * aux[0, d] + step_size * grad[d] + noise * z[d]
+        theta[d] += aux[0, d]

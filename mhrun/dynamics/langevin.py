@@ -9,11 +9,9 @@ import numpy as np
 from torch import Tensor
 
 from mhrun.native import NativeDynamics, piece
-from mhrun.native.philox import NOISE, normals
+from mhrun.native.philox import NOISE, fill_normals
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls
-
-u64 = np.uint64
 
 
 class Langevin:
@@ -54,10 +52,7 @@ def _move(
     chain: Any,
 ) -> None:
     noise = math.sqrt(2 * step_size * temperature)
-    dim = len(theta)
-    for block in range((dim + 3) // 4):
-        z = normals(u64(block), NOISE, step, chain, key)
-        for lane in range(4):
-            d = 4 * block + lane
-            if d < dim:
-                theta[d] += step_size * grad[d] + noise * z[lane]
+    z = np.empty_like(theta)
+    fill_normals(z, NOISE, step, chain, key)
+    for d in range(len(theta)):
+        theta[d] += step_size * grad[d] + noise * z[d]

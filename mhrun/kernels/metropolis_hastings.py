@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mhrun.kernels.fused_growing import FusedGrowing
 from mhrun.kernels.fused_metropolis import FusedMetropolis
 from mhrun.random import Draws
 from mhrun.target import Target
@@ -68,11 +69,12 @@ class MetropolisHastings:
             contest = Contest(None, scale, offset, found)
         verdict = self.rule.decide(contest, draws)
 
-        counted, n_grad = target.spent()
-        none = torch.zeros_like(verdict.batch_size)
-        n_lik, n_aside = (
-            (none, none) if contest.supply is None else (contest.supply.n_lik, contest.supply.n_aside)
-        )
+        n_lik, n_grad = target.spent()
+        evaluated = torch.full_like(verdict.batch_size, n_lik)
+        n_aside = torch.zeros_like(evaluated)
+        if contest.supply is not None:  # at both points; what was read ahead of the decision is left out
+            n_aside = contest.supply.n_aside
+            evaluated = 2 * verdict.batch_size + n_aside
         # A rejection for want of a number: an infinite ratio against the candidate is an honest one.
         diverging = verdict.log_ratio.isnan()
         info = Info(
@@ -80,7 +82,7 @@ class MetropolisHastings:
             log_ratio=verdict.log_ratio,
             log_ratio_var=verdict.log_ratio_var,
             batch_size=verdict.batch_size,
-            n_lik=n_lik + counted,
+            n_lik=evaluated,
             n_aside=n_aside,
             n_grad=torch.full_like(verdict.accepted, n_grad, dtype=torch.int64),
             diverging=diverging,
@@ -89,4 +91,5 @@ class MetropolisHastings:
 
     def fused(self, target: Target, key: int, threads: int) -> Fused | None:
         """Return the compiled loop if every part has a native form."""
-        return FusedMetropolis.of(self.proposal, self.pairing, self.rule, target, key, threads)
+        loop = FusedGrowing if self.rule.grows else FusedMetropolis
+        return loop.of(self.proposal, self.pairing, self.rule, target, key, threads)

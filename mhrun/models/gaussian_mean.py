@@ -70,8 +70,11 @@ class GaussianMean:
 
     def native(self, data: Rows, *, full: bool) -> NativeModel:
         """Return the pieces of the fused loop, in float64."""
-        args = (data["x"].numpy(), self.precision, *_statistics(data))
-        return NativeModel(args, _log_prior, _difference, _moments, _total, _gradient, _prior_gradient)
+        low, high = (float(value) for value in torch.aminmax(data["x"]))
+        args = (data["x"].numpy(), self.precision, *_statistics(data), low, high)
+        return NativeModel(
+            args, _log_prior, _difference, _moments, _total, _gradient, _prior_gradient, _terms, _survey
+        )
 
 
 def _statistics(data: Rows) -> tuple[int, float, float]:
@@ -130,3 +133,20 @@ def _gradient(args: Any, index: Any, m: Any, theta: Any, out: Any) -> None:
     out[0] = 0.0
     for j in range(m):
         out[0] += x[index[j]] - theta[0]
+
+
+@piece
+def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any) -> None:
+    x = args[0]
+    step, middle = candidate[0] - origin[0], 0.5 * (candidate[0] + origin[0])
+    for j in range(m):
+        out[j] = step * (x[index[j]] - middle)
+
+
+@piece
+def _survey(args: Any, origin: Any, candidate: Any) -> Any:
+    n, mean, square, low, high = args[2], args[3], args[4], args[5], args[6]
+    step, middle = candidate[0] - origin[0], 0.5 * (candidate[0] + origin[0])
+    total = step * n * (mean - middle)
+    largest = max(abs(step * (low - middle)), abs(step * (high - middle)))
+    return total, step**2 * (square + n * (mean - middle) ** 2), largest

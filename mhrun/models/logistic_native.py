@@ -10,6 +10,7 @@ import numpy.typing as npt
 from mhrun.native import NativeModel, piece
 from mhrun.native.maths import exp_negative_64, log1p_unit_64
 
+_TILE = 256  # rows at a time
 _FLUSH = 256  # gradients summed in the precision of the data before the float64 sum takes over
 
 
@@ -24,7 +25,9 @@ def pieces(x: npt.NDArray[Any], y: npt.NDArray[Any], scale: float, precision: fl
     """
     zero = np.zeros(1, x.dtype if x.dtype.kind == "f" else np.float32)
     args = (np.ascontiguousarray(x), y, zero, scale, precision)
-    return NativeModel(args, _log_prior, _difference, _moments, _total, _gradient, _prior_gradient)
+    return NativeModel(
+        args, _log_prior, _difference, _moments, _total, _gradient, _prior_gradient, _terms, _survey
+    )
 
 
 @piece
@@ -72,46 +75,131 @@ def _product(weights: Any, row: Any, zero: Any) -> Any:
     return np.float64(total)
 
 
+# Four rows at a time, as each weight is then loaded once for all of them. A loop of its own for one point and
+# for two: what is written out is what the compiler keeps in registers.
+
+
 @piece
-def _difference(args: Any, index: Any, m: Any, origin: Any, candidate: Any) -> Any:
+def _products(x: Any, index: Any, start: Any, m: Any, w: Any, zero: Any, out: Any) -> None:
+    """out[j] = w . x[index[start + j]] for j < m."""
+    fours = m // 4 * 4
+    for j in range(0, fours, 4):
+        at = start + j
+        p, q, r, s = x[index[at]], x[index[at + 1]], x[index[at + 2]], x[index[at + 3]]
+        a, b, c, d = zero[0], zero[0], zero[0], zero[0]
+        for k in range(len(w)):
+            a += w[k] * p[k]
+            b += w[k] * q[k]
+            c += w[k] * r[k]
+            d += w[k] * s[k]
+        out[j], out[j + 1], out[j + 2], out[j + 3] = a, b, c, d
+    for j in range(fours, m):
+        p = x[index[start + j]]
+        a = zero[0]
+        for k in range(len(w)):
+            a += w[k] * p[k]
+        out[j] = a
+
+
+@piece
+def _product_pairs(
+    x: Any, index: Any, start: Any, m: Any, v: Any, w: Any, zero: Any, out: Any, other: Any
+) -> None:
+    """out[j] and other[j] = v . x and w . x of x[index[start + j]] for j < m."""
+    fours = m // 4 * 4
+    for j in range(0, fours, 4):
+        at = start + j
+        p, q, r, s = x[index[at]], x[index[at + 1]], x[index[at + 2]], x[index[at + 3]]
+        a, b, c, d = zero[0], zero[0], zero[0], zero[0]
+        e, f, g, h = zero[0], zero[0], zero[0], zero[0]
+        for k in range(len(w)):
+            a += v[k] * p[k]
+            e += w[k] * p[k]
+            b += v[k] * q[k]
+            f += w[k] * q[k]
+            c += v[k] * r[k]
+            g += w[k] * r[k]
+            d += v[k] * s[k]
+            h += w[k] * s[k]
+        out[j], out[j + 1], out[j + 2], out[j + 3] = a, b, c, d
+        other[j], other[j + 1], other[j + 2], other[j + 3] = e, f, g, h
+    for j in range(fours, m):
+        p = x[index[start + j]]
+        a, e = zero[0], zero[0]
+        for k in range(len(w)):
+            a += v[k] * p[k]
+            e += w[k] * p[k]
+        out[j], other[j] = a, e
+
+
+@piece
+def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any) -> None:
     x, y, zero, scale = args[0], args[1], args[2], args[3]
     here, there = _rounded(origin, scale, zero), _rounded(candidate, scale, zero)
-    row = np.empty_like(here)
+    before = np.empty(_TILE)
+    for start in range(0, m, _TILE):
+        size = min(_TILE, m - start)
+        part = out[start : start + size]
+        _product_pairs(x, index, start, size, here, there, zero, before, part)
+        for j in range(size):
+            sign = np.float64(y[index[start + j]])
+            part[j] = _log_sigmoid(sign * part[j]) - _log_sigmoid(sign * before[j])
+
+
+@piece
+def _difference(args: Any, index: Any, m: Any, origin: Any, candidate: Any) -> Any:
+    terms = np.empty(m)
+    _terms(args, index, m, origin, candidate, terms)
     total, square = 0.0, 0.0
     for j in range(m):
-        _read(x, index[j], row)
-        sign = np.float64(y[index[j]])
-        gain = _log_sigmoid(sign * _product(there, row, zero)) - _log_sigmoid(
-            sign * _product(here, row, zero)
-        )
-        total += gain
-        square += gain * gain
+        total += terms[j]
+        square += terms[j] * terms[j]
     return total, square
+
+
+@piece
+def _survey(args: Any, origin: Any, candidate: Any) -> Any:
+    n = len(args[0])
+    index, terms = np.empty(_TILE, np.int64), np.empty(_TILE)
+    total, square, largest = 0.0, 0.0, 0.0
+    for start in range(0, n, _TILE):
+        size = min(_TILE, n - start)
+        for j in range(size):
+            index[j] = start + j
+        _terms(args, index, size, origin, candidate, terms)
+        for j in range(size):
+            total += terms[j]
+            square += terms[j] * terms[j]
+            largest = max(largest, abs(terms[j]))
+    return total, square, largest
 
 
 @piece
 def _moments(args: Any, index: Any, m: Any, theta: Any) -> Any:
     x, y, zero, scale = args[0], args[1], args[2], args[3]
     weights = _rounded(theta, scale, zero)
-    row = np.empty_like(weights)
+    values = np.empty(_TILE)
     total, square = 0.0, 0.0
-    for j in range(m):
-        _read(x, index[j], row)
-        value = _log_sigmoid(np.float64(y[index[j]]) * _product(weights, row, zero))
-        total += value
-        square += value * value
+    for start in range(0, m, _TILE):
+        size = min(_TILE, m - start)
+        _products(x, index, start, size, weights, zero, values)
+        for j in range(size):
+            value = _log_sigmoid(np.float64(y[index[start + j]]) * values[j])
+            total += value
+            square += value * value
     return total, square
 
 
 @piece
 def _total(args: Any, theta: Any) -> Any:
-    x, y, zero, scale = args[0], args[1], args[2], args[3]
-    weights = _rounded(theta, scale, zero)
-    row = np.empty_like(weights)
+    n = len(args[0])
+    index = np.empty(_TILE, np.int64)
     total = 0.0
-    for i in range(len(x)):
-        _read(x, i, row)
-        total += _log_sigmoid(np.float64(y[i]) * _product(weights, row, zero))
+    for start in range(0, n, _TILE):
+        size = min(_TILE, n - start)
+        for j in range(size):
+            index[j] = start + j
+        total += _moments(args, index, size, theta)[0]
     return total
 
 

@@ -104,10 +104,7 @@ class TiedMeans:
         can miss is a cell's width times their slope.
         """
         x = data["x"].cpu().numpy()
-        cell = ((x - x.min()) * (4095 / max(float(np.ptp(x)), 1e-30))).astype(np.int64)
-        _, first = np.unique(cell, return_index=True)
-        chosen = np.unique(np.append(first, [x.argmin(), x.argmax()]))
-        rows = {"x": torch.from_numpy(x[chosen]).to(data["x"].device)[None]}
+        rows = {"x": torch.from_numpy(_spread(x)).to(data["x"].device)[None]}
 
         def largest(origin: Tensor, candidate: Tensor) -> Tensor:
             return (self.log_lik(candidate, rows) - self.log_lik(origin, rows)).abs().amax(-1)
@@ -118,8 +115,18 @@ class TiedMeans:
         """Return the pieces of the fused loop. Per-datum arithmetic is float32, sums of all data float64."""
         empty = np.empty(0)
         statistics = _statistics(data, self.variance) if full else (0.0, 0.0, 0.0, empty, empty)
-        args = (data["x"].numpy(), self.variance, *self.prior_variances, *statistics)
-        return NativeModel(args, _log_prior, _difference, _moments, _total, _gradient, _prior_gradient)
+        x = data["x"].numpy()
+        args = (x, self.variance, *self.prior_variances, *statistics, _spread(x) if full else x[:0])
+        return NativeModel(
+            args, _log_prior, _difference, _moments, _total, _gradient, _prior_gradient, _terms, _survey
+        )
+
+
+def _spread(x: Any) -> Any:
+    """Return one datum of each of 4096 cells, and the two extremes."""
+    cell = ((x - x.min()) * (4095 / max(float(np.ptp(x)), 1e-30))).astype(np.int64)
+    _, first = np.unique(cell, return_index=True)
+    return x[np.unique(np.append(first, [x.argmin(), x.argmax()]))]
 
 
 def _statistics(data: Rows, variance: float) -> tuple[float, float, float, Any, Any]:
@@ -229,3 +236,40 @@ def _gradient(args: Any, index: Any, m: Any, theta: Any, out: Any) -> None:
         square += np.float64(two)
     out[0] = total / v
     out[1] = square / v
+
+
+@piece
+def _term(x: Any, v: Any, origin: Any, candidate: Any) -> Any:
+    """Log p(x | candidate) - log p(x | origin) in float64."""
+    before = (origin[1] * x - origin[1] * (origin[0] + 0.5 * origin[1])) / v
+    after = (candidate[1] * x - candidate[1] * (candidate[0] + 0.5 * candidate[1])) / v
+    near = (candidate[0] - origin[0]) * (2 * x - origin[0] - candidate[0]) / (2 * v)
+    soft = max(after, 0.0) - max(before, 0.0)
+    return (
+        near
+        + soft
+        + log1p_unit_64(exp_negative_64(-abs(after)))
+        - log1p_unit_64(exp_negative_64(-abs(before)))
+    )
+
+
+@piece
+def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any) -> None:
+    x, v = args[0], args[1]
+    for j in range(m):
+        out[j] = np.float64(x[index[j]])
+    for j in range(m):
+        out[j] = _term(out[j], v, origin, candidate)
+
+
+@piece
+def _survey(args: Any, origin: Any, candidate: Any) -> Any:
+    v, nodes, weights, spread = args[1], args[7], args[8], args[9]
+    total, square, largest = 0.0, 0.0, 0.0
+    for j in range(len(nodes)):
+        term = _term(nodes[j], v, origin, candidate)
+        total += weights[j] * term
+        square += weights[j] * term * term
+    for j in range(len(spread)):
+        largest = max(largest, abs(_term(np.float64(spread[j]), v, origin, candidate)))
+    return total, square, largest

@@ -7,13 +7,18 @@ can be called, read and tested without numba, and numba is imported only when a 
 """
 
 from mhrun.native.compiler import (
+    ACCEPT,
     FULL,
+    GROWING,
+    REJECT,
     SHARED,
     STORED,
+    UNDECIDED,
     NativeDynamics,
     NativeModel,
     NativePairing,
     NativeProposal,
+    NativeTest,
     Piece,
     available,
     compiled,
@@ -23,13 +28,18 @@ from mhrun.native.compiler import (
 )
 
 __all__ = [
+    "ACCEPT",
     "FULL",
+    "GROWING",
+    "REJECT",
     "SHARED",
     "STORED",
+    "UNDECIDED",
     "NativeDynamics",
     "NativeModel",
     "NativePairing",
     "NativeProposal",
+    "NativeTest",
     "Piece",
     "available",
     "compiled",

@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from itertools import pairwise
@@ -35,16 +35,38 @@ class NativeModel(NamedTuple):
     total: Piece  # (args, theta) -> sum of l_i over all data
     gradient: Piece  # (args, index, m, theta, out (D,)): sum over the batch of the gradient of l_i
     prior_gradient: Piece  # (args, theta, out (D,))
+    # For minibatches that grow; without these two they run in torch.
+    terms: Piece | None = None  # (args, index, m, origin, candidate, out (m,)): d_i of each datum
+    survey: Piece | None = (
+        None  # (args, origin, candidate) -> sums over all data of d_i, d_i^2; largest |d_i|
+    )
 
 
 class NativePairing(NamedTuple):
-    """A pairing, as one of the ways to score that the Metropolis-Hastings loop has."""
+    """A pairing, as one of the ways to score that the Metropolis-Hastings loops have."""
 
-    way: int  # SHARED, STORED or FULL
-    m: int | None  # minibatch size; None for all data
+    way: int  # SHARED, STORED, FULL or GROWING
+    m: int | None  # minibatch size; None for all data, or as many as the rule wants
 
 
-SHARED, STORED, FULL = 0, 1, 2
+SHARED, STORED, FULL, GROWING = 0, 1, 2, 3
+
+
+class NativeTest(NamedTuple):
+    """The pieces of a rule that grows its minibatch: an acceptance test in looks at more and more data.
+
+    `begin` returns four numbers of the step, which `judge` is handed as `noted`; the verdict is ACCEPT, REJECT
+    or UNDECIDED, and at the last look one of the first two.
+    """
+
+    args: tuple[Any, ...]
+    sizes: Sequence[int]  # data at each look, increasing, n at most
+    surveys: bool  # whether `begin` is told of all data
+    begin: Piece  # (args, n, scale, offset, mean, var, largest |d_i| of all data, key, step, chain) -> noted
+    judge: Piece  # (args, noted, look from 0 on, size, n, scale, offset, mean, var so far) -> verdict
+
+
+UNDECIDED, REJECT, ACCEPT = -1, 0, 1
 
 
 class NativeProposal(NamedTuple):

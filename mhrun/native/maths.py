@@ -98,3 +98,55 @@ def log1p_unit_64(e: Any) -> Any:
     p = p * q + 1 / 3
     p = p * q + 1.0
     return 2.0 * z * p
+
+
+@piece
+def log_64(x: Any) -> Any:
+    """log(x) for a normal float64 x > 0: 2 atanh s with |s| <= 0.172, by its series to s^23."""
+    bits = f64(x).view(np.int64)
+    k = (bits - i64(0x3FE6A09E667F3BCD)) >> i64(52)  # x / 2^k is in [sqrt(1/2), sqrt(2))
+    f = i64(bits - (k << i64(52))).view(np.float64) - 1.0
+    s = f / (2.0 + f)
+    q = s * s
+    p = 1 / 23
+    p = p * q + 1 / 21
+    p = p * q + 1 / 19
+    p = p * q + 1 / 17
+    p = p * q + 1 / 15
+    p = p * q + 1 / 13
+    p = p * q + 1 / 11
+    p = p * q + 1 / 9
+    p = p * q + 1 / 7
+    p = p * q + 1 / 5
+    p = p * q + 1 / 3
+    return f64(k) * LN2_HIGH_64 + (2.0 * s + (2.0 * s * q * p + f64(k) * LN2_LOW_64))
+
+
+@piece
+def cos_sin_64(t: Any) -> Any:
+    """cos(2 pi t) and sin(2 pi t) for float64 t in [0, 1]: series on the eighth of a turn about a quarter turn."""
+    k = i64(4.0 * t + 0.5)
+    x = (t - f64(k) * 0.25) * 6.283185307179586
+    q = x * x
+    p = 1 / 355687428096000
+    p = p * q - 1 / 1307674368000
+    p = p * q + 1 / 6227020800
+    p = p * q - 1 / 39916800
+    p = p * q + 1 / 362880
+    p = p * q - 1 / 5040
+    p = p * q + 1 / 120
+    p = p * q - 1 / 6
+    s = x + x * q * p
+    p = 1 / 20922789888000
+    p = p * q - 1 / 87178291200
+    p = p * q + 1 / 479001600
+    p = p * q - 1 / 3628800
+    p = p * q + 1 / 40320
+    p = p * q - 1 / 720
+    p = p * q + 1 / 24
+    c = 1.0 - 0.5 * q + q * q * p
+    odd = (k & i64(1)) != 0
+    cosine, sine = s if odd else c, c if odd else s
+    cosine = -cosine if ((k + i64(1)) & i64(2)) != 0 else cosine
+    sine = -sine if (k & i64(2)) != 0 else sine
+    return cosine, sine

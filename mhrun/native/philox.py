@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from mhrun.native.compiler import Piece, piece
+from mhrun.native.maths import cos_sin_64, log_64
 
 u64 = np.uint64
 LOW = u64(0xFFFFFFFF)
@@ -21,6 +22,7 @@ MUL_0, MUL_1 = u64(0xD2511F53), u64(0xCD9E8D57)
 WEYL_0, WEYL_1 = u64(0x9E3779B9), u64(0xBB67AE85)
 # Purposes, in the place that they have in the counter (see mhrun.random.Purpose); `use` is added at 1 << 20.
 PROPOSAL, MINIBATCH, ACCEPT, NOISE = u64(1 << 24), u64(2 << 24), u64(3 << 24), u64(5 << 24)
+USE = u64(1 << 20)
 SMALL = 1024
 
 
@@ -55,11 +57,27 @@ def uniform(purpose: Any, step: Any, chain: Any, key: Any) -> Any:
 def normals(block: Any, purpose: Any, step: Any, chain: Any, key: Any) -> Any:
     """Four standard normals by Box-Muller."""
     a, b, c, d = philox(block, step, purpose, chain, key)
-    r = math.sqrt(-2.0 * math.log((np.float64(a) + 0.5) * 2.0**-32))
-    s = math.sqrt(-2.0 * math.log((np.float64(c) + 0.5) * 2.0**-32))
-    t = 2.0 * math.pi * ((np.float64(b) + 0.5) * 2.0**-32)
-    w = 2.0 * math.pi * ((np.float64(d) + 0.5) * 2.0**-32)
-    return r * math.cos(t), r * math.sin(t), s * math.cos(w), s * math.sin(w)
+    r = math.sqrt(-2.0 * log_64((np.float64(a) + 0.5) * 2.0**-32))
+    s = math.sqrt(-2.0 * log_64((np.float64(c) + 0.5) * 2.0**-32))
+    x, y = cos_sin_64((np.float64(b) + 0.5) * 2.0**-32)
+    z, w = cos_sin_64((np.float64(d) + 0.5) * 2.0**-32)
+    return r * x, r * y, s * z, s * w
+
+
+@piece
+def fill_normals(out: Any, purpose: Any, step: Any, chain: Any, key: Any) -> None:
+    """Fill out (D,) with standard normals."""
+    whole = len(out) // 4
+    for block in range(whole):  # without a branch, so that it runs in vector lanes
+        x, y, z, w = normals(u64(block), purpose, step, chain, key)
+        out[4 * block] = x
+        out[4 * block + 1] = y
+        out[4 * block + 2] = z
+        out[4 * block + 3] = w
+    if 4 * whole < len(out):
+        rest = normals(u64(whole), purpose, step, chain, key)
+        for d in range(4 * whole, len(out)):
+            out[d] = rest[d - 4 * whole]
 
 
 @piece

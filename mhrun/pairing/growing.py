@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mhrun.native import GROWING, NativePairing
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Evaluation
@@ -44,9 +45,9 @@ class Growing:
         """Return the candidate and a supply of terms."""
         return target.prior(theta), Terms(target, origin.theta, theta, draws)
 
-    def native(self) -> None:
-        """Return None: there is no fused loop for it."""
-        return
+    def native(self) -> NativePairing:
+        """Return the loop's own way of doing it."""
+        return NativePairing(GROWING, None)
 
 
 class Terms:
@@ -54,8 +55,7 @@ class Terms:
 
     def __init__(self, target: Target, origin: Tensor, candidate: Tensor, draws: Draws) -> None:
         self.n = target.n
-        self.n_lik = torch.zeros(len(origin), dtype=torch.int64, device=origin.device)
-        self.n_aside = torch.zeros_like(self.n_lik)
+        self.n_aside = torch.zeros(len(origin), dtype=torch.int64, device=origin.device)
         self._target = target
         self._origin = origin
         self._candidate = candidate
@@ -64,7 +64,6 @@ class Terms:
     def terms(self, rows: Tensor, start: int, stop: int) -> Tensor:
         """Return the terms of the data start..stop of the minibatches of some chains (R,): (R, stop - start)."""
         index = self._target.more(self._draws, start, stop, rows)
-        self.n_lik[rows] += 2 * (stop - start)
         return self._target.terms(self._origin[rows], self._candidate[rows], index)
 
     def moments(self) -> tuple[Tensor, Tensor]:
@@ -78,5 +77,4 @@ class Terms:
         return self._target.full_largest(self._origin, self._candidate)
 
     def _aside(self) -> None:
-        self.n_lik += 2 * self.n
         self.n_aside += 2 * self.n

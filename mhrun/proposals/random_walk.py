@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from mhrun.native import NativeProposal, piece
-from mhrun.native.philox import PROPOSAL, normals
+from mhrun.native.philox import PROPOSAL, fill_normals
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls, Evaluation
-
-u64 = np.uint64
 
 
 class RandomWalk:
@@ -37,10 +34,6 @@ class RandomWalk:
 
 @piece
 def _propose(args: Any, theta: Any, step_size: Any, key: Any, step: Any, chain: Any, out: Any) -> None:
-    dim = len(theta)
-    for block in range((dim + 3) // 4):
-        z = normals(u64(block), PROPOSAL, step, chain, key)
-        for lane in range(4):
-            d = 4 * block + lane
-            if d < dim:
-                out[d] = theta[d] + step_size * z[lane]
+    fill_normals(out, PROPOSAL, step, chain, key)
+    for d in range(len(theta)):
+        out[d] = theta[d] + step_size * out[d]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +12,9 @@ from scipy import special
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.native import NativeTest, piece
+from mhrun.native.philox import ACCEPT as ACCEPT_DRAW
+from mhrun.native.philox import uniform
 from mhrun.random import Draws, Purpose
 from mhrun.rules.austere_design import EPSILONS, SIZES, Design, Designs, conservative
 from mhrun.rules.growth import ACCEPT, REJECT, UNDECIDED, Looks, grow, steps_of
@@ -119,8 +124,90 @@ class Austere:
         return _designs(n, self.reach).choose(mu_std, self.bound)
 
     def native(self) -> None:
-        """Return None: there is no fused loop for it."""
+        """Return None: it is no threshold on one difference; see `sequential`."""
         return
+
+    def sequential(self, n: int) -> NativeTest:
+        """Return the pieces of the fused loop."""
+        if self.design != "per_step":
+            fixed = self._given or self._conservative(n)
+            sizes = steps_of(n, min(fixed.m, n))
+            limits = _limits(fixed.epsilon, n, sizes[0], torch.device("cpu"))[None].numpy()
+            args = (limits, fixed.m, self.ignores_u)
+            return NativeTest(args, sizes, False, _begin_fixed, _judge)
+        assert self.bound is not None
+        sizes = steps_of(n, min(SIZES[0], n))
+        limits = torch.stack([_limits(e, n, sizes[0], torch.device("cpu")) for e in EPSILONS]).numpy()
+        designs = _designs(n, self.reach)
+        error, usage = (table.contiguous().numpy() for table in designs.tables.cpu())
+        chosen = (error, usage, designs.sizes.cpu().numpy(), self.reach, self.bound)
+        return NativeTest((limits, 0, self.ignores_u, *chosen), sizes, True, _begin_per_step, _judge)
+
+
+@piece
+def _begin_fixed(
+    args: Any,
+    n: Any,
+    scale: Any,
+    offset: Any,
+    mean: Any,
+    var: Any,
+    largest: Any,
+    key: Any,
+    step: Any,
+    chain: Any,
+) -> Any:
+    log_u = math.log(uniform(ACCEPT_DRAW, step, chain, key))
+    return (log_u - offset) / scale, 0, args[1], 0.0
+
+
+@piece
+def _begin_per_step(
+    args: Any,
+    n: Any,
+    scale: Any,
+    offset: Any,
+    mean: Any,
+    var: Any,
+    largest: Any,
+    key: Any,
+    step: Any,
+    chain: Any,
+) -> Any:
+    error, usage, sizes, reach, bound = args[3], args[4], args[5], args[6], args[7]
+    log_u = math.log(uniform(ACCEPT_DRAW, step, chain, key))
+    threshold = (log_u - offset) / scale
+    aimed = threshold - log_u / scale * (1 - 1 / n) if args[2] else threshold
+    mu_std = abs(mean - aimed) * math.sqrt(n - 1) / math.sqrt(var)
+    last = error.shape[1] - 1
+    # What is not a number says nothing of the test: the worst case, 0.
+    place = min(mu_std, reach) * (last / reach) if mu_std == mu_std else 0.0
+    low = min(np.int64(place), last - 1)
+    share = place - low
+    best, least, safest, lowest = -1, np.inf, 0, np.inf
+    for d in range(len(sizes)):
+        wrong = error[d, low] + share * (error[d, low + 1] - error[d, low])
+        needs = usage[d, low] + share * (usage[d, low + 1] - usage[d, low])
+        if wrong < bound and needs < least:
+            best, least = d, needs
+        if wrong < lowest:
+            safest, lowest = d, wrong
+    if best < 0:
+        best = safest
+    return threshold, best % len(args[0]), sizes[best], 0.0
+
+
+@piece
+def _judge(
+    args: Any, noted: Any, look: Any, size: Any, n: Any, scale: Any, offset: Any, mean: Any, var: Any
+) -> Any:
+    gap = mean - noted[0]
+    verdict = ACCEPT if gap > 0 else REJECT
+    if size < n:
+        spread = var / max(size - 1, 1) * (1 - (size - 1) / max(n - 1, 1))
+        if size % noted[2] != 0 or not abs(gap) > args[0][noted[1], look] * math.sqrt(spread):
+            verdict = UNDECIDED
+    return verdict
 
 
 @lru_cache(maxsize=8)

@@ -10,10 +10,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from mhrun.native import ACCEPT, REJECT, UNDECIDED
 from mhrun.types import Contest, Supply, Verdict
 
+__all__ = ["ACCEPT", "REJECT", "UNDECIDED", "Grown", "Judge", "Looks", "grow", "steps_of"]
+
 _HELD = 1 << 22  # terms held at once
-UNDECIDED, REJECT, ACCEPT = -1, 0, 1
 
 
 class Looks(NamedTuple):
@@ -50,7 +52,7 @@ def grow(supply: Supply, sizes: Sequence[int], judge: Judge, chains: int, device
 
     Chains go in step: the data of several looks are drawn at once, twice as many data in each round, and
     each chain ends at the first look that decides. So the decisions are those of one look after the other,
-    while the device is asked only a few times; what is drawn beyond a decision is counted as evaluated.
+    while the device is asked only a few times. What is read beyond a decision changes no count.
 
     Args:
         supply: where the terms come from.

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.native import NativeTest, piece
+from mhrun.native.philox import ACCEPT as ACCEPT_DRAW
+from mhrun.native.philox import USE, normals, uniform
 from mhrun.random import Draws, Purpose
 from mhrun.rules.correction import correction, inverse, quantiles
 from mhrun.rules.growth import ACCEPT, REJECT, UNDECIDED, Looks, grow, steps_of
 from mhrun.types import Contest, Verdict
+
+u64 = np.uint64
 
 
 class MHMinibatch:
@@ -97,5 +106,62 @@ class MHMinibatch:
         return scale**2 * var / size * share
 
     def native(self) -> None:
-        """Return None: there is no fused loop for it."""
+        """Return None: it is no threshold on one difference; see `sequential`."""
         return
+
+    def sequential(self, n: int) -> NativeTest:
+        """Return the pieces of the fused loop."""
+        table = (self._table.probabilities.numpy(), self._table.points.numpy())
+        five_sd = ("off", "undecided", "always").index(self.five_sd)
+        args = (self.variance, five_sd, self.finite, self.at_end == "barker", *table)
+        return NativeTest(args, steps_of(n, min(self.m, n)), False, _begin, _judge)
+
+
+@piece
+def _begin(
+    args: Any,
+    n: Any,
+    scale: Any,
+    offset: Any,
+    mean: Any,
+    var: Any,
+    largest: Any,
+    key: Any,
+    step: Any,
+    chain: Any,
+) -> Any:
+    probabilities, points = args[4], args[5]
+    normal = normals(u64(0), ACCEPT_DRAW, step, chain, key)[0]
+    u = uniform(ACCEPT_DRAW + USE, step, chain, key)
+    low, high = 0, len(probabilities) - 1
+    while high - low > 1:  # probabilities[low] <= u < probabilities[high], but at the ends
+        middle = (low + high) // 2
+        if probabilities[middle] <= u:
+            low = middle
+        else:
+            high = middle
+    share = (u - probabilities[low]) / (probabilities[high] - probabilities[low])
+    corrected = points[low] + min(max(share, 0.0), 1.0) * (points[high] - points[low])
+    w = uniform(ACCEPT_DRAW + USE + USE, step, chain, key)
+    return normal, corrected, math.log(w) - math.log1p(-w), 0.0
+
+
+@piece
+def _judge(
+    args: Any, noted: Any, look: Any, size: Any, n: Any, scale: Any, offset: Any, mean: Any, var: Any
+) -> Any:
+    v, five_sd, finite, barker = args[0], args[1], args[2], args[3]
+    d = offset + scale * mean
+    s2 = scale * scale * var / size
+    if finite and n > 1:
+        s2 *= 1.0 - (size - 1) / (n - 1)
+    verdict = UNDECIDED
+    if s2 < v:
+        verdict = ACCEPT if d + math.sqrt(v - s2) * noted[0] + noted[1] > 0 else REJECT
+    if (five_sd == 2 or (five_sd == 1 and not s2 < v)) and abs(d) > 5 * math.sqrt(s2):
+        verdict = ACCEPT if d > 0 else REJECT
+    if size == n and barker:
+        verdict = ACCEPT if d + noted[2] > 0 else REJECT
+    elif size == n and verdict == UNDECIDED:
+        verdict = ACCEPT if d > 0 else REJECT
+    return verdict

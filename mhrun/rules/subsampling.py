@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.native import NativeTest, piece
+from mhrun.native.philox import ACCEPT as ACCEPT_DRAW
+from mhrun.native.philox import uniform
 from mhrun.random import Draws, Purpose
 from mhrun.rules.growth import ACCEPT, REJECT, UNDECIDED, Looks, grow
 from mhrun.types import Contest, Verdict
 
+_KAPPA = 7 / 3 + 3 / math.sqrt(2)
 _BOUNDS = ("empirical_bernstein", "hoeffding_serfling", "bernstein_serfling")
 
 
@@ -77,7 +83,6 @@ class MHSubLhd:
         largest = supply.largest()
         spread = supply.moments()[1] if self.released else None
         if self.released:  # one pass gives both
-            supply.n_lik -= 2 * n
             supply.n_aside -= 2 * n
 
         def judge(looks: Looks) -> Tensor:
@@ -102,9 +107,54 @@ class MHSubLhd:
             return largest * (2 * (1 - (t - 1) / n) * torch.log(2 / delta) / t).sqrt()
         log = torch.log(5 / delta)
         rest = torch.where(t <= n / 2, 1 - (t - 1) / n, (1 - t / n) * (1 + 1 / t))
-        kappa = 7 / 3 + 3 / math.sqrt(2)
-        return (2 * var * rest * log / t).sqrt() + kappa * 2 * largest * log / t
+        return (2 * var * rest * log / t).sqrt() + _KAPPA * 2 * largest * log / t
 
     def native(self) -> None:
-        """Return None: there is no fused loop for it."""
+        """Return None: it is no threshold on one difference; see `sequential`."""
         return
+
+    def sequential(self, n: int) -> NativeTest:
+        """Return the pieces of the fused loop."""
+        sizes = self.sizes(n)
+        shares = [(self.p - 1) / self.p * (i + 1 + self.released) ** -self.p for i in range(len(sizes))]
+        args = (np.asarray(shares) * self.delta, _BOUNDS.index(self.bound), self.released)
+        return NativeTest(args, sizes, True, _begin, _judge)
+
+
+@piece
+def _begin(
+    args: Any,
+    n: Any,
+    scale: Any,
+    offset: Any,
+    mean: Any,
+    var: Any,
+    largest: Any,
+    key: Any,
+    step: Any,
+    chain: Any,
+) -> Any:
+    log_u = math.log(uniform(ACCEPT_DRAW, step, chain, key))
+    return (log_u - offset) / scale, largest, var, 0.0
+
+
+@piece
+def _judge(
+    args: Any, noted: Any, look: Any, size: Any, n: Any, scale: Any, offset: Any, mean: Any, var: Any
+) -> Any:
+    shares, bound, released = args
+    spread = noted[2] if released else var
+    if bound == 0:
+        log = math.log(3 / shares[look])
+        limit = math.sqrt(2 * spread * log / size) + 6 * noted[1] * log / size
+    elif bound == 1:
+        limit = noted[1] * math.sqrt(2 * (1 - (size - 1) / n) * math.log(2 / shares[look]) / size)
+    else:
+        log = math.log(5 / shares[look])
+        rest = 1 - (size - 1) / n if size <= n / 2 else (1 - size / n) * (1 + 1 / size)
+        limit = math.sqrt(2 * spread * rest * log / size) + _KAPPA * 2 * noted[1] * log / size
+    gap = mean - noted[0]
+    verdict = UNDECIDED
+    if abs(gap) >= limit or look == len(shares) - 1:
+        verdict = ACCEPT if gap > 0 else REJECT
+    return verdict

@@ -1,0 +1,201 @@
+"""The Metropolis-Hastings step whose rule reads data until it can decide, as one compiled loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mhrun.native import (
+    ACCEPT,
+    GROWING,
+    UNDECIDED,
+    NativeModel,
+    NativeProposal,
+    NativeTest,
+    Piece,
+    compiled,
+    native_form,
+    over_chains,
+)
+from mhrun.native.philox import MINIBATCH, filler, split_key
+from mhrun.random import rectangle
+from mhrun.target import Target
+from mhrun.types import Controls, Evaluation, Pairing, Proposal, Record, Rule, State
+
+u64 = np.uint64
+_TILE = 1024  # terms held at once
+_loops: dict[tuple[Piece, ...], Piece] = {}
+
+
+class FusedGrowing:
+    """See `MetropolisHastings`: the same law and the same random numbers, in machine code.
+
+    One datum after the other: nothing is read ahead of the decision.
+    """
+
+    def __init__(
+        self,
+        model: NativeModel,
+        proposal: NativeProposal,
+        test: NativeTest,
+        target: Target,
+        key: int,
+        threads: int,
+    ) -> None:
+        assert model.terms is not None
+        assert model.survey is not None
+        self._model = model
+        self._proposal = proposal
+        self._test = test
+        self._target = target
+        self._key = key
+        self._threads = threads
+        fill = filler(target.n, replacement=False)
+        pieces = (fill, proposal.propose, test.begin, test.judge, model.log_prior, model.terms, model.survey)
+        if pieces not in _loops:
+            _loops[pieces] = compiled(_loop(*pieces))
+        self._loop = _loops[pieces]
+
+    @classmethod
+    def of(
+        cls, proposal: Proposal, pairing: Pairing, rule: Rule, target: Target, key: int, threads: int
+    ) -> FusedGrowing | None:
+        """Return the loop for these parts, or None if one of them has no native form."""
+        moves = native_form(proposal, "native", "sample", "log_density")
+        scores = native_form(pairing, "native", "start", "current", "compare")
+        tests = native_form(rule, "sequential", "decide")
+        if moves is None or scores is None or tests is None:
+            return None
+        moving, scoring, test = moves(), scores(), tests(target.n)
+        if moving is None or scoring is None or scoring.way != GROWING or test is None:
+            return None
+        model = target.native(full=test.surveys)
+        if model is None or model.terms is None or model.survey is None:
+            return None
+        return cls(model, moving, test, target, key, threads)
+
+    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
+        """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
+        steps, chains = controls.step_size.shape
+        n, surveys = self._target.n, self._test.surveys
+        theta = state.evaluation.theta.double().numpy().copy()
+        log_prior = state.evaluation.log_prior.double().numpy().copy()
+        record: dict[str, npt.NDArray[Any]] = {
+            "theta": np.empty((chains, steps, theta.shape[1])),
+            "accepted": np.empty((chains, steps), np.bool_),
+            "log_ratio": np.empty((chains, steps), np.float32),
+            "log_ratio_var": np.empty((chains, steps), np.float32),
+            "batch_size": np.empty((chains, steps), np.int32),
+            "diverging": np.empty((chains, steps), np.bool_),
+        }
+        over_chains(
+            self._loop,
+            chains,
+            self._threads,
+            *(u64(first_step), n, tuple(u64(s) for s in rectangle(n)), split_key(self._key)),
+            *(theta, log_prior),
+            controls.step_size.numpy(),
+            (n / controls.temperature).numpy(),
+            self._target.prior_power(controls.temperature).numpy(),
+            *(np.asarray(self._test.sizes, np.int64), surveys),
+            *(self._model.args, self._proposal.args, self._test.args),
+            *record.values(),
+        )
+        aside = 2 * n if surveys else 0
+        record["n_aside"] = np.broadcast_to(np.int64(aside), (chains, steps))
+        record["n_lik"] = 2 * record["batch_size"].astype(np.int64) + aside
+        record["n_grad"] = np.broadcast_to(np.int64(0), (chains, steps))
+        return State(Evaluation(torch.from_numpy(theta), torch.from_numpy(log_prior)), {}), record
+
+
+def _loop(
+    fill: Piece,
+    propose: Piece,
+    begin: Piece,
+    judge: Piece,
+    log_prior: Piece,
+    terms: Piece,
+    survey: Piece,
+) -> Piece:
+    def loop(
+        first_chain: Any,
+        last_chain: Any,
+        first_step: Any,
+        n: Any,
+        sides: Any,
+        key: Any,
+        theta: Any,  # (C, D), in and out
+        kept_prior: Any,  # (C,), in and out
+        step_size: Any,  # (K, C)
+        scale: Any,  # (K, C) n / T
+        prior_power: Any,  # (K, C)
+        sizes: Any,  # (L,) data at each look
+        surveys: Any,
+        model: Any,
+        proposal: Any,
+        test: Any,
+        out_theta: Any,
+        out_accepted: Any,
+        out_log_ratio: Any,
+        out_var: Any,
+        out_size: Any,
+        out_diverging: Any,
+    ) -> None:
+        # Element by element: a slice assignment here keeps LLVM from vectorising the loops of the pieces.
+        steps, dim = step_size.shape[0], theta.shape[1]
+        index = np.empty(_TILE + 1, np.int64)
+        values = np.empty(_TILE)
+        candidate = np.empty(dim)
+        for c in range(first_chain, last_chain):
+            current = theta[c]
+            chain = u64(c)
+            for k in range(steps):
+                step = first_step + u64(k)
+                propose(proposal, current, step_size[k, c], key, step, chain, candidate)
+                prior = log_prior(model, candidate)
+                offset = prior_power[k, c] * (prior - kept_prior[c])
+                mean, var, largest = 0.0, 0.0, 0.0
+                if surveys:
+                    one, two, largest = survey(model, current, candidate)
+                    mean = one / n
+                    var = max(two / n - mean * mean, 0.0)
+                noted = begin(test, n, scale[k, c], offset, mean, var, largest, key, step, chain)
+                # Moments about the first data's mean: sums of squares would lose the variance of terms far from 0.
+                read, shift, one, two, verdict, look = 0, 0.0, 0.0, 0.0, UNDECIDED, 0
+                while verdict == UNDECIDED:
+                    upto = sizes[look]
+                    while read < upto:
+                        count = min(_TILE, upto - read)
+                        fill(index, count, u64(n), sides, step, chain, key, MINIBATCH, read)
+                        terms(model, index, count, current, candidate, values)
+                        if read == 0:
+                            for j in range(count):
+                                shift += values[j]
+                            shift /= count
+                        for j in range(count):
+                            one += values[j] - shift
+                            two += (values[j] - shift) ** 2
+                        read += count
+                    centred = one / read
+                    mean = shift + centred
+                    var = max(two / read - centred * centred, 0.0)
+                    verdict = judge(test, noted, look, read, n, scale[k, c], offset, mean, var)
+                    look += 1
+                accept = verdict == ACCEPT
+                if accept:
+                    kept_prior[c] = prior
+                    for d in range(dim):
+                        theta[c, d] = candidate[d]
+                for d in range(dim):
+                    out_theta[c, k, d] = theta[c, d]
+                log_ratio = offset + scale[k, c] * mean
+                out_accepted[c, k] = accept
+                out_log_ratio[c, k] = log_ratio
+                out_var[c, k] = scale[k, c] ** 2 * var / read * (1 - read / n)
+                out_size[c, k] = read
+                out_diverging[c, k] = log_ratio != log_ratio
+
+    return loop
