@@ -267,6 +267,11 @@ class Kernel(Protocol):
 
     decides: bool  # whether a step ends in an acceptance test
 
+    @property
+    def grows(self) -> bool:
+        """Whether the data it reads in a step depend on how the test goes."""
+        ...
+
     def reads(self, target: Target) -> int:
         """Return how many data a step of one chain reads, for plans and estimates."""
         ...

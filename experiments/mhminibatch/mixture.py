@@ -10,11 +10,12 @@ from matplotlib.figure import Figure
 from scipy.special import gammaln
 
 from mhrun.diagnostics.chains import ess
-from mhrun.diagnostics.grid import Estimate, Grid, log_masses
+from mhrun.diagnostics.grid import Grid, log_masses
 from mhrun.report.run import Run
 from mhrun.report.style import COLOURS, GREYS
 
 from ..mint.exact import Truth
+from .common import SIZE_COLUMNS, Metrics, estimate, of_sizes, size_histograms, value
 
 Array = npt.NDArray[np.floating]
 
@@ -48,40 +49,30 @@ def _exact(run: Run) -> tuple[Array, Array, Array]:
     return bins, mean, np.sqrt(square - mean**2)
 
 
-def metrics(run: Run) -> dict[str, Estimate | float]:
+def metrics(run: Run) -> Metrics:
     """Everything of this experiment that a claim or a table speaks of."""
-    found: dict[str, Estimate | float] = {}
-    n = run.target.n
+    found: Metrics = {}
     _bins, mean, _sd = exact(run)
     for method in run.methods:
-        size = run.stat(method, "batch_size").astype(float)
         draws = run.draws(method)
         by_chain = draws.mean(axis=1)
         error = by_chain.std(axis=0, ddof=1) / np.sqrt(len(draws)) if len(draws) > 1 else np.full(2, np.nan)
         scores = [score(chain, run, scripted=True) for chain in draws]
         plain = [score(chain, run, scripted=False) for chain in draws]
-        found |= {
-            f"{method}.{name}": value
-            for name, value in {
-                "size": _estimate(size.mean(axis=1)),
-                "size_sd": float(size.mean(axis=1).std(ddof=1)) if len(size) > 1 else float("nan"),
-                "largest": float(size.max()),
-                "tail": float(size.max() / size.mean()),
-                "full_share": float((size == n).mean()),
-                "accept_rate": run.methods[method]["accept_rate"],
-                "aside": run.methods[method]["aside_evals"] / 2 / run.methods[method]["n_accept_tests"],
-                "mean_z": float(np.abs((by_chain.mean(axis=0) - mean) / error).max()),
-                "ess": float(min(ess(draws[:, :, d]) for d in range(2))),
-                "score": _estimate(np.array([s for s, _ in scores])),
-                "chi2": _estimate(np.array([c for _, c in scores])),
-                "score_printed": _estimate(np.array([s for s, _ in plain])),
-                "chi2_printed": _estimate(np.array([c for _, c in plain])),
-            }.items()
+        found |= of_sizes(run, method)
+        more: Metrics = {
+            "mean_z": float(np.abs((by_chain.mean(axis=0) - mean) / error).max()),
+            "ess": float(min(ess(draws[:, :, d]) for d in range(2))),
+            "score": estimate(np.array([s for s, _ in scores])),
+            "chi2": estimate(np.array([c for _, c in scores])),
+            "score_printed": estimate(np.array([s for s, _ in plain])),
+            "chi2_printed": estimate(np.array([c for _, c in plain])),
         }
+        found |= {f"{method}.{name}": number for name, number in more.items()}
     if all(f"{test}.size" in found for test in TESTS):
-        sizes = [_value(found[f"{test}.size"]) for test in TESTS]
+        sizes = [value(found[f"{test}.size"]) for test in TESTS]
         found["ratio.next_best"] = min(sizes[1:]) / sizes[0]
-        found["same.mean_z"] = max(_value(found[f"{test}.mean_z"]) for test in TESTS)
+        found["same.mean_z"] = max(value(found[f"{test}.mean_z"]) for test in TESTS)
     return found
 
 
@@ -112,15 +103,7 @@ def sizes(run: Run) -> pd.DataFrame:
     for a statistic of all data, which the paper leaves out: the range of the terms in MHSubLhd.
     """
     found = run.once(metrics)
-    names = {
-        "minibatch": "size",
-        "sd over trials": "size_sd",
-        "largest": "largest",
-        "all data read": "full_share",
-        "besides, per decision": "aside",
-        "acceptance": "accept_rate",
-    }
-    return run.by_method(found, names)
+    return run.by_method(found, SIZE_COLUMNS)
 
 
 def fidelity(run: Run) -> pd.DataFrame:
@@ -171,23 +154,7 @@ def histograms(run: Run) -> Figure:
 
     Both axes logarithmic, 23 cells over the sizes there can be; dashed: the mean.
     """
-    shown = [method for method in TESTS if method in run.methods]
-    figure, axes = plt.subplots(
-        1, max(1, len(shown)), figsize=(3.2 * max(1, len(shown)), 2.8), sharey=True, squeeze=False
-    )
-    edges = np.geomspace(30, run.target.n * 1.05, 24)
-    for axis, method, colour in zip(axes[0], shown, COLOURS, strict=False):
-        size = run.stat(method, "batch_size")[0]
-        axis.hist(size, bins=edges, color=colour)
-        axis.axvline(size.mean(), color="black", linestyle="--", linewidth=1)
-        axis.set(
-            xscale="log",
-            yscale="log",
-            xlabel="data read",
-            title=f"{run.label(method)}: mean {size.mean():,.0f}",
-        )
-    axes[0][0].set_ylabel("decisions")
-    return figure
+    return size_histograms(run, TESTS, 30, 23)
 
 
 def notes(run: Run) -> list[str]:
@@ -208,17 +175,3 @@ def notes(run: Run) -> list[str]:
         "Minibatches are drawn afresh for each decision, without replacement; the authors read a shuffled list "
         "from where the last decision stopped.",
     ]
-
-
-def _panels(count: int, width: float, height: float) -> tuple[Figure, npt.NDArray[np.object_]]:
-    count = max(1, count)
-    return plt.subplots(1, count, figsize=(width * count, height), sharey=True, squeeze=False)
-
-
-def _estimate(by_chain: Array) -> Estimate:
-    error = float(by_chain.std(ddof=1) / np.sqrt(len(by_chain))) if len(by_chain) > 1 else float("nan")
-    return Estimate(float(by_chain.mean()), error)
-
-
-def _value(found: Estimate | float) -> float:
-    return found.value if isinstance(found, Estimate) else found

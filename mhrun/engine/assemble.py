@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from mhrun.build import build
 from mhrun.engine.method import Method
+from mhrun.engine.starts import starts_of
 from mhrun.errors import Refusal, UserError
 from mhrun.schedules import Plan
 from mhrun.store.netcdf import Shape
@@ -29,6 +29,9 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
     """
     if config["dtype"] not in _DTYPES:
         raise Refusal(f"dtype = '{config['dtype']}' is unknown; choose float64 or float32.")
+    report = config.get("report") or {}
+    if not config["methods"] and (report.get("tables") or report.get("figures")):
+        return []  # a report of computations alone
     target = target_of(config)
     methods = []
     for name, node in config["methods"].items():
@@ -38,16 +41,24 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
             _whole(key, config[key] if node.get(key) is None else node[key])
             for key in ("chains", "warmup", "steps", "thin")
         )
+        often = config["thin_stats"] if node.get("thin_stats") is None else node["thin_stats"]
         try:
             method = Method(
                 name=name,
                 kernel=build(node["kernel"], f"{where}.kernel"),
                 target=target,
                 plan=Plan(build(node["schedules"], f"{where}.schedules"), chains, warmup, steps),
-                shape=Shape(chains, target.model.names, warmup, steps, thin),
+                shape=Shape(
+                    chains,
+                    target.model.names,
+                    warmup,
+                    steps,
+                    thin,
+                    None if often is None else _whole("thin_stats", often),
+                ),
                 seed=_whole("seed", config["seed"]),
                 dtype=_DTYPES[config["dtype"]],
-                starts=_points(node.get("starts"), target.dim, where),
+                starts=starts_of(node.get("starts"), target.dim, where),
             )
             method.check()
         except Refusal as error:
@@ -78,23 +89,12 @@ def check_space(methods: list[Method], folder: Path) -> None:
 def trace_bytes(method: Method) -> int:
     """Return how much disk a method can take at most: its blocks and its trace, uncompressed."""
     sizes = {"bool": 1, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
-    per_draw = 8 * method.target.dim + sum(sizes[dtype] for dtype in INFO_DTYPES.values())
-    return 2 * per_draw * method.shape.chains * (method.shape.total // method.shape.thin)
+    shape, per_step = method.shape, sum(sizes[dtype] for dtype in INFO_DTYPES.values())
+    per_chain = 8 * method.target.dim * (shape.total // shape.thin)
+    return 2 * shape.chains * (per_chain + per_step * (shape.total // shape.stats_thin))
 
 
 def _whole(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0:  # NaN for inf
         raise Refusal(f"{name} = {value!r} must be a whole number.")
     return int(value)
-
-
-def _points(starts: Any, dim: int, where: str) -> Tensor | None:
-    if starts is None:
-        return None
-    try:
-        points = torch.as_tensor(starts, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError):
-        points = torch.empty(0)
-    if points.dim() != 2 or points.shape[1] != dim:
-        raise UserError(f"{where}.starts must be a list of points, each of {dim} numbers.")
-    return points

@@ -101,7 +101,7 @@ def run_method(
     if (noted := done(folder)) is not None:
         shutil.rmtree(folder / "blocks", ignore_errors=True)  # a kill may have come between the two
         return noted
-    writer = TraceWriter(folder, method.shape, INFO_DTYPES)
+    writer = TraceWriter(folder, method.shape, INFO_DTYPES, method.target.n)
     plan_file = folder / "driver.json"
     begun = read_json(plan_file) or {}
     driver = choose(method, settings.native, begun.get("driver"), settings.threads)
@@ -113,6 +113,8 @@ def run_method(
     else:
         step = checkpoint.step
         state, memory = _unpack(checkpoint.arrays, method)
+    driver.prepare(state)
+    writer.start_clock()
     watcher.begin(method.name, step, method.shape.total, driver.name)
 
     count, last_block = 16, time.monotonic()
@@ -143,7 +145,8 @@ def run_method(
             last_block = now
         if stopping and step < method.shape.total:
             raise Interrupted(f"{method.name} stopped after step {step:,} of {method.shape.total:,}")
-    writer.finish(attributes, {"driver": driver.name})
+    last = method.plan.controls(memory, step, 1)
+    writer.finish(attributes, {"driver": driver.name, "step_size": last.step_size[0].tolist()})
     watcher.end(method.name)
     noted = done(folder)
     assert noted is not None

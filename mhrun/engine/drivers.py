@@ -23,6 +23,10 @@ class Driver(Protocol):
 
     name: str
 
+    def prepare(self, state: State) -> None:
+        """Do what need not be timed, such as compiling."""
+        ...
+
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
         """Do the K steps from `first_step` on."""
         ...
@@ -72,6 +76,11 @@ class Native:
     def __init__(self, fused: Fused) -> None:
         self._fused = fused
 
+    def prepare(self, state: State) -> None:
+        """Have the loop compiled, by no steps at all."""
+        none = torch.empty(0, len(state.evaluation.theta), dtype=torch.float64)
+        self._fused.advance(state, 1, Controls(none, none, none))
+
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
         """Do the K steps from `first_step` on."""
         return self._fused.advance(state, first_step, controls)
@@ -87,6 +96,9 @@ class Plain:
         device = method.target.device
         compiled = device.type == "cpu" and available() and method.compiling_pays()
         self._draws = Streams(method.key, method.shape.chains, device, compiled=compiled).at(1)
+
+    def prepare(self, state: State) -> None:
+        """Nothing needs doing."""
 
     @torch.no_grad()
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:

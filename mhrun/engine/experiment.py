@@ -25,6 +25,7 @@ from mhrun.store.folder import COMPLETE, RunFolder
 from mhrun.store.identity import FORMAT
 
 log = logging.getLogger("mhrun")
+_MUCH = 0.1  # share of decisions on all data from which on a user is told
 
 
 def run_experiment(config: Mapping[str, Any], watcher: Watcher) -> RunFolder:
@@ -92,6 +93,9 @@ def _run(
             noted = run_method(method, folder.method(method.name), settings, watcher, stop, attributes)
             summary["methods"][method.name] = _of_method(method, config["methods"][method.name], noted)
             log.info("%s: done, %.1f s", method.name, noted["wall_s"])
+            if warning := _reads_too_much(method, summary["methods"][method.name]):
+                watcher.note(warning)
+                log.warning(warning)
             folder.write_summary(summary)
     except BaseException as error:
         if isinstance(error, Interrupted) and config["runtime"]["force"]:
@@ -102,6 +106,15 @@ def _run(
         raise
     summary |= {"status": COMPLETE, "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
     folder.write_summary(summary)
+
+
+def _reads_too_much(method: Method, noted: Mapping[str, Any]) -> str | None:
+    if not method.kernel.grows or noted["all_data_share"] < _MUCH:
+        return None
+    return (
+        f"{method.name}: {noted['all_data_share']:.0%} of its decisions read all {method.target.n:,} data, so that its "
+        "minibatches save little; a lower step size or a higher temperature needs fewer data."
+    )
 
 
 def _of_method(method: Method, node: Mapping[str, Any], noted: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,8 +130,10 @@ def _of_method(method: Method, node: Mapping[str, Any], noted: Mapping[str, Any]
     return {
         "label": node.get("label", method.name),
         "accept_rate": mean["accepted"],
+        "all_data_share": float(totals["sum_all_data"].sum()) / decisions,
         "n_accept_tests": decisions if method.kernel.decides else 0,
         "accept_rate_by_chain": (totals["sum_accepted"] / shape.steps).tolist(),
+        "step_size_by_chain": noted["step_size"],  # at the last step
         "minibatch_size_mean": mean["batch_size"],
         "minibatch_size_sd": max(0.0, spread) ** 0.5,
         "log_ratio_noise_sd": noise**0.5,
@@ -130,6 +145,7 @@ def _of_method(method: Method, node: Mapping[str, Any], noted: Mapping[str, Any]
         "warmup": shape.warmup,
         "chains": shape.chains,
         "thin": shape.thin,
+        "thin_stats": shape.stats_thin,
         "wall_s": noted["wall_s"],
         "driver": noted["driver"],
     }

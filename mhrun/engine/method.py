@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from mhrun.engine.starts import Starts
 from mhrun.errors import Refusal
 from mhrun.random import Streams, derive_key
 from mhrun.schedules import Plan
@@ -15,8 +16,8 @@ from mhrun.target import Target
 from mhrun.types import Kernel, State
 
 # Rough costs of the plain path on one core, for deciding whether compiling pays: seconds per step, and
-# per datum that a chain reads. What they decide is recorded with the run.
-_PLAIN_STEP, _PLAIN_DATUM, _COMPILING_PAYS = 2e-4, 1.5e-8, 4.0
+# per datum that a chain reads, more where there are many parameters. What they decide is recorded with the run.
+_PLAIN_STEP, _PLAIN_DATUM, _NARROW, _COMPILING_PAYS = 2e-4, 1.5e-8, 8, 4.0
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Method:
         shape: chains, steps and what is kept.
         seed: of all its random numbers.
         dtype: of the state.
-        starts: points (any, D) that chains begin at, dealt out in turn; None for the model's own.
+        starts: where chains begin; None for where the model has them begin.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Method:
     shape: Shape
     seed: int
     dtype: torch.dtype = torch.float64
-    starts: Tensor | None = None
+    starts: Starts | None = None
 
     def check(self) -> None:
         """Ask the parts whether they go together.
@@ -49,13 +50,15 @@ class Method:
         Raises:
             Refusal: they do not.
         """
-        if self.shape.chains < 1 or self.shape.steps < 1 or self.shape.warmup < 0 or self.shape.thin < 1:
+        shape = self.shape
+        if min(shape.chains, shape.steps, shape.thin, shape.stats_thin) < 1 or shape.warmup < 0:
             raise Refusal(
-                "chains, steps and thin must be at least 1 and warmup at least 0, not "
-                f"{self.shape.chains}, {self.shape.steps}, {self.shape.thin} and {self.shape.warmup}."
+                "chains, steps, thin and thin_stats must be at least 1 and warmup at least 0, not "
+                f"{shape.chains}, {shape.steps}, {shape.thin}, {shape.stats_thin} and {shape.warmup}."
             )
-        if self.shape.steps < self.shape.thin:
-            raise Refusal(f"thin = {self.shape.thin} keeps none of {self.shape.steps} steps.")
+        for name, thin in (("thin", shape.thin), ("thin_stats", shape.stats_thin)):
+            if shape.steps < thin:
+                raise Refusal(f"{name} = {thin} keeps none of {shape.steps} steps.")
         if reason := self.kernel.refuses(self.target):
             raise Refusal(reason)
         if self.plan.adapts and not self.kernel.decides:
@@ -84,13 +87,12 @@ class Method:
 
     def compiling_pays(self) -> bool:
         """Say whether the run is long enough to wait for a compiler; depends on counts alone."""
-        per_step = _PLAIN_STEP + _PLAIN_DATUM * self.shape.chains * self.kernel.reads(self.target)
+        datum = _PLAIN_DATUM * max(1.0, self.target.dim / _NARROW)
+        per_step = _PLAIN_STEP + datum * self.shape.chains * self.kernel.reads(self.target)
         return self.shape.total * per_step > _COMPILING_PAYS
 
     def _first_points(self) -> Tensor:
         chains, device = self.shape.chains, self.target.device
-        if self.starts is None:
-            theta = self.target.model.init(chains, Streams(self.key, chains, device).at(0))
-        else:
-            theta = self.starts[torch.arange(chains) % len(self.starts)]
+        start = self.target.model.init if self.starts is None else self.starts
+        theta = start(chains, Streams(self.key, chains, device).at(0))
         return theta.to(device=device, dtype=self.dtype)

@@ -14,6 +14,7 @@ import torch
 from mhrun.data import Dataset
 from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.method import Method
+from mhrun.engine.starts import starts_of
 from mhrun.errors import UserError
 from mhrun.models.function import FunctionModel
 from mhrun.schedules import Plan, Schedule
@@ -102,9 +103,10 @@ def sample(
         schedules["step_size"] = Tuned(float(step_size), acceptance)
     target = Target(whole, rows, temper=temper, replacement=replacement, device=device)
     points = None if start is None else torch.atleast_2d(torch.as_tensor(start, dtype=torch.float64))
+    starts = None if points is None else starts_of(points.tolist(), target.dim, "sample")
     shape = Shape(chains, target.model.names, warmup, steps, thin)
     plan = Plan(schedules, chains, warmup, steps)
-    method = Method("sample", kernel, target, plan, shape, seed, starts=points)
+    method = Method("sample", kernel, target, plan, shape, seed, starts=starts)
     method.check()
     settings = Settings(native=native)
     attributes = {"seed": seed}

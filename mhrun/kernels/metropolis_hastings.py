@@ -26,6 +26,11 @@ class MetropolisHastings:
 
     decides = True
 
+    @property
+    def grows(self) -> bool:
+        """Whether the rule decides how many data are read."""
+        return self.rule.grows
+
     def __init__(self, proposal: Proposal, pairing: Pairing, rule: Rule) -> None:
         self.proposal = proposal
         self.pairing = pairing

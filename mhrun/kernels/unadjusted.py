@@ -23,6 +23,7 @@ class Unadjusted:
     """
 
     decides = False
+    grows = False
 
     def __init__(self, dynamics: Dynamics, m: int | None) -> None:
         self.dynamics = dynamics

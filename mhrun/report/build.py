@@ -116,7 +116,8 @@ def _build(folder: RunFolder) -> Built:
 def methods_table(run: Run) -> pd.DataFrame:
     """What each method did and what it cost, all chains together.
 
-    Acceptance and minibatch sizes after burn-in; evaluations and seconds with it. An evaluation is the
+    The step size is that of the last step, the mean over chains. Acceptance and minibatch sizes after burn-in;
+    evaluations and seconds with it. An evaluation is the
     log-likelihood (or gradient) of one datum at one point.
     """
     rows = {}
@@ -124,6 +125,7 @@ def methods_table(run: Run) -> pd.DataFrame:
         rows[run.label(name)] = {
             "chains": method["chains"],
             "steps": method["steps"],
+            "step size": sum(method["step_size_by_chain"]) / method["chains"],
             "acceptance": method["accept_rate"] if method["n_accept_tests"] else None,
             "minibatch": method["minibatch_size_mean"],
             "± sd": method["minibatch_size_sd"],

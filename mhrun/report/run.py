@@ -88,6 +88,11 @@ class Run:
                 self._draws[method] = trace["posterior"]["theta"].to_numpy()
         return self._draws[method]
 
+    def draw_steps(self, method: str) -> npt.NDArray[np.int64]:
+        """The steps, 1 being the first after burn-in, that the kept draws are taken after (S,)."""
+        warmup, steps, thin = (self.methods[method][key] for key in ("warmup", "steps", "thin"))
+        return np.arange((warmup // thin + 1) * thin, warmup + steps + 1, thin) - warmup
+
     def stat(self, method: str, name: str) -> npt.NDArray[Any]:
         """A per-step statistic after burn-in (C, S)."""
         with self.trace(method) as trace:

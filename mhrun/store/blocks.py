@@ -45,19 +45,21 @@ class TraceWriter:
         folder: the method's folder.
         shape: what the trace holds.
         info: field name -> dtype of the per-step statistics.
+        n: how many data there are: the steps that read them all are counted.
 
     Raises:
         UserError: the folder cannot be written.
     """
 
-    def __init__(self, folder: Path, shape: Shape, info: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, shape: Shape, info: Mapping[str, str], n: int = 0) -> None:
         self.folder = folder
+        self.n = n
         self.shape = shape
         self.info = dict(info)
         self.wall_s = 0.0
         self.totals: dict[str, Array] = {name: np.zeros(shape.chains, np.int64) for name in _CUMULATIVE}
         # Rates are those of the draws proper: burn-in tunes, and is left out.
-        for name in (*_SUMMED, *_AVERAGED, "batch_size_squared"):
+        for name in (*_SUMMED, *_AVERAGED, "batch_size_squared", "all_data"):
             self.totals[f"sum_{name}"] = np.zeros(shape.chains)
         for name in _AVERAGED:
             self.totals[f"count_{name}"] = np.zeros(shape.chains)
@@ -88,7 +90,6 @@ class TraceWriter:
                     later.unlink()
                 break
             next_step, last = stop, content
-        self._clock = time.monotonic()
         if last is None:
             return None
         self.totals = {key[6:]: value for key, value in last.items() if key.startswith("total/")}
@@ -99,15 +100,20 @@ class TraceWriter:
             next_step - 1, {k: v for k, v in last.items() if "/" in k and not k.startswith(ours)}
         )
 
+    def start_clock(self) -> None:
+        """Let the seconds of the next steps begin now."""
+        self._clock = time.monotonic()
+
     def append(self, first_step: int, record: Mapping[str, Array]) -> None:
         """Take in the steps from `first_step` on: theta (C, K, D) and each field of the info (C, K)."""
         count = record["theta"].shape[1]
         now = time.monotonic()
         wall = self.wall_s + (now - self._clock) * np.arange(1, count + 1) / count
         self.wall_s, self._clock = float(wall[-1]), now
-        kept = slice(-first_step % self.shape.thin, None, self.shape.thin)
+        drawn = slice(-first_step % self.shape.thin, None, self.shape.thin)
+        kept = slice(-first_step % self.shape.stats_thin, None, self.shape.stats_thin)
         proper = slice(max(0, self.shape.warmup + 1 - first_step), None)
-        draws: dict[str, Array] = {"theta": record["theta"][:, kept], "wall_s": wall[kept]}
+        draws: dict[str, Array] = {"theta": record["theta"][:, drawn], "wall_s": wall[kept]}
         for name in self.info:
             values = record[name]
             if name in _CUMULATIVE:
@@ -122,6 +128,7 @@ class TraceWriter:
             draws[name] = values[:, kept]
         squares = np.square(record["batch_size"][:, proper], dtype=np.float64)
         self.totals["sum_batch_size_squared"] += squares.sum(axis=1)
+        self.totals["sum_all_data"] += (record["batch_size"][:, proper] == self.n).sum(axis=1)
         if self.shape.thin > 1:  # views would keep what was thinned out in memory
             draws = {name: values if _constant(values) else values.copy() for name, values in draws.items()}
         self._pending.append(draws)

@@ -1,7 +1,8 @@
 """Traces as NetCDF4 in the InferenceData schema, which xarray and ArviZ open as they are.
 
 Groups ``posterior`` (theta: chain, draw, parameter) and ``sample_stats`` (chain, draw), and the same
-for the burn-in with the prefix ``warmup_``.
+for the burn-in with the prefix ``warmup_``. Where statistics are kept more often than theta, which a wide
+model's disk asks for, the two groups differ in their draws.
 """
 
 from __future__ import annotations
@@ -37,7 +38,13 @@ class Shape(NamedTuple):
     parameters: Sequence[str]
     warmup: int  # steps of burn-in, before the draws proper
     steps: int  # steps after it
-    thin: int  # every thin-th step is kept
+    thin: int  # theta is kept of every thin-th step
+    thin_stats: int | None = None  # statistics are kept of every thin_stats-th step; None: as theta
+
+    @property
+    def stats_thin(self) -> int:
+        """The steps between two kept statistics."""
+        return self.thin if self.thin_stats is None else self.thin_stats
 
     @property
     def total(self) -> int:
@@ -73,9 +80,7 @@ def write_trace(
                 | {"inference_library_version": __version__}
                 | dict(attributes)
             )
-            burn_in = shape.warmup // shape.thin
-            kept = shape.total // shape.thin
-            _fill(file, shape, info, blocks, [("warmup_", 0, burn_in), ("", burn_in, kept)])
+            _fill(file, shape, info, blocks)
         with open(partial, "rb+") as written:
             os.fsync(written.fileno())
         os.replace(partial, target)
@@ -90,43 +95,51 @@ def _fill(
     shape: Shape,
     info: Mapping[str, str],
     blocks: Iterable[dict[str, Array] | None],
-    spans: list[tuple[str, int, int]],
 ) -> None:
-    spans = [(prefix, low, high) for prefix, low, high in spans if low < high]
-    for prefix, low, high in spans:
-        _groups(file, prefix, shape, info, high - low)
-    at = 0
+    kinds = {"posterior": shape.thin, "sample_stats": shape.stats_thin}
+    spans: dict[str, list[tuple[str, int, int]]] = {}
+    for kind, thin in kinds.items():
+        burn_in, kept = shape.warmup // thin, shape.total // thin
+        spans[kind] = [s for s in (("warmup_", 0, burn_in), ("", burn_in, kept)) if s[1] < s[2]]
+        for prefix, low, high in spans[kind]:
+            _group(file, prefix, kind, shape, info, high - low)
+    done = dict.fromkeys(kinds, 0)
     for block in blocks:
         if block is None:
             raise UserError("A block of the trace is damaged; run the same command again to have it redone.")
-        count = len(block["draw/wall_s"])
-        for prefix, low, high in spans:
-            a, b = max(at, low), min(at + count, high)
-            if a >= b:
-                continue
-            there, here = slice(a - low, b - low), slice(a - at, b - at)
-            stats = file.groups[prefix + "sample_stats"]
-            file.groups[prefix + "posterior"].variables["theta"][:, there] = block["draw/theta"][:, here]
-            stats.variables["wall_s"][there] = block["draw/wall_s"][here]
-            for name in info:
-                values = np.broadcast_to(block[f"draw/{name}"], (shape.chains, count))[:, here]
-                stats.variables[name][:, there] = values.astype("int8") if info[name] == "bool" else values
-        at += count
+        counts = {"posterior": block["draw/theta"].shape[1], "sample_stats": len(block["draw/wall_s"])}
+        for kind, count in counts.items():
+            at = done[kind]
+            for prefix, low, high in spans[kind]:
+                a, b = max(at, low), min(at + count, high)
+                if a >= b:
+                    continue
+                there, here = slice(a - low, b - low), slice(a - at, b - at)
+                variables = file.groups[prefix + kind].variables
+                if kind == "posterior":
+                    variables["theta"][:, there] = block["draw/theta"][:, here]
+                    continue
+                variables["wall_s"][there] = block["draw/wall_s"][here]
+                for name in info:
+                    values = np.broadcast_to(block[f"draw/{name}"], (shape.chains, count))[:, here]
+                    variables[name][:, there] = values.astype("int8") if info[name] == "bool" else values
+            done[kind] += count
 
 
-def _groups(file: Any, prefix: str, shape: Shape, info: Mapping[str, str], draws: int) -> None:
-    posterior, stats = (file.create_group(prefix + name) for name in ("posterior", "sample_stats"))
-    for group in (posterior, stats):
-        for name, size in (("chain", shape.chains), ("draw", draws)):
-            group.dimensions[name] = size
-            group.create_variable(name, (name,), data=np.arange(size, dtype=np.int64))
-    posterior.dimensions["parameter"] = len(shape.parameters)
-    labels = posterior.create_variable("parameter", ("parameter",), h5py.string_dtype())
-    labels[...] = np.asarray(shape.parameters, dtype=object)
-    _variable(posterior, "theta", "float64", ("chain", "draw", "parameter"))
+def _group(file: Any, prefix: str, kind: str, shape: Shape, info: Mapping[str, str], draws: int) -> None:
+    group = file.create_group(prefix + kind)
+    for name, size in (("chain", shape.chains), ("draw", draws)):
+        group.dimensions[name] = size
+        group.create_variable(name, (name,), data=np.arange(size, dtype=np.int64))
+    if kind == "posterior":
+        group.dimensions["parameter"] = len(shape.parameters)
+        labels = group.create_variable("parameter", ("parameter",), h5py.string_dtype())
+        labels[...] = np.asarray(shape.parameters, dtype=object)
+        _variable(group, "theta", "float64", ("chain", "draw", "parameter"))
+        return
     for name, dtype in info.items():
-        _variable(stats, name, dtype, ("chain", "draw"))
-    _variable(stats, "wall_s", "float64", ("draw",))
+        _variable(group, name, dtype, ("chain", "draw"))
+    _variable(group, "wall_s", "float64", ("draw",))
 
 
 def _compression(dtype: str) -> dict[str, Any]:

@@ -1,0 +1,45 @@
+"""How well draws of a logistic regression tell the test images apart."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from mhrun.data.mnist_pairs import MnistPair
+from mhrun.report.run import Run
+
+Array = npt.NDArray[np.floating]
+_PART = 2048  # draws at a time
+
+
+@lru_cache(maxsize=2)
+def _signed(first: int, second: int) -> npt.NDArray[np.float32]:
+    """Return y x of the test images (n, 784): a draw is right where its product with it is positive."""
+    fields = MnistPair([first, second], split="test").load().fields
+    x, y = fields["x"].numpy(), fields["y"].numpy()
+    return (x.astype(np.float32) / 255 * y[:, None]).astype(np.float32)
+
+
+def signed_images(run: Run) -> npt.NDArray[np.float32]:
+    """Return the test images of this run's two digits, with the sign of their label."""
+    _ = run.target  # which knows where data are looked for
+    first, second = run.config["data"]["digits"]
+    return _signed(int(first), int(second))
+
+
+def accuracy(run: Run, theta: Array) -> Array:
+    """Return the share of the test images that each draw (..., 784) has right; a tie is half right."""
+    images = signed_images(run)
+    flat = theta.reshape(-1, theta.shape[-1]).astype(np.float32)
+    found = np.empty(len(flat))
+    for start in range(0, len(flat), _PART):
+        margin = flat[start : start + _PART] @ images.T
+        found[start : start + _PART] = (margin > 0).mean(axis=1) + 0.5 * (margin == 0).mean(axis=1)
+    return found.reshape(theta.shape[:-1])
+
+
+def running_mean(draws: Array) -> Array:
+    """Return the mean of the draws (C, S, D) so far."""
+    return np.cumsum(draws, axis=1) / np.arange(1, draws.shape[1] + 1)[:, None]

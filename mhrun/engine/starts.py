@@ -1,0 +1,56 @@
+"""Where chains begin, when it is not where the model has them begin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mhrun.errors import UserError
+from mhrun.random import Draws, Purpose
+
+Starts = Callable[[int, Draws], Tensor]
+"""How many chains, and their random numbers -> starting points (C, D)."""
+
+
+def starts_of(said: Any, dim: int, where: str) -> Starts | None:
+    """Return the starts that a configuration asks for.
+
+    Args:
+        said: a list of points, dealt out to the chains in turn; ``{normal: sd}``, normal about 0 in every
+            coordinate; ``{uniform: [low, high]}`` likewise; or None.
+        dim: D.
+        where: in which place of the configuration it was said.
+
+    Raises:
+        UserError: it is none of these.
+    """
+    if said is None:
+        return None
+    if isinstance(said, Mapping):
+        return _drawn(said, dim, where)
+    try:
+        points = torch.as_tensor(said, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        points = torch.empty(0)
+    if points.dim() != 2 or points.shape[1] != dim:
+        raise UserError(f"{where}.starts must be a list of points, each of {dim} numbers.")
+    return lambda chains, draws: points[torch.arange(chains) % len(points)]
+
+
+def _drawn(said: Mapping[str, Any], dim: int, where: str) -> Starts:
+    match dict(said):
+        case {"normal": int() | float() as sd, **rest} if sd > 0 and not rest:
+            return lambda chains, draws: sd * draws.normal(Purpose.INIT, dim)
+        case {"uniform": [int() | float() as low, int() | float() as high], **rest} if (
+            low < high and not rest
+        ):
+            # The normal distribution function makes uniforms of normals.
+            return lambda chains, draws: (
+                low + (high - low) * torch.special.ndtr(draws.normal(Purpose.INIT, dim))
+            )
+    raise UserError(
+        f"{where}.starts = {dict(said)} is unknown; say normal: SD, uniform: [LOW, HIGH], or a list of points."
+    )
