@@ -11,11 +11,6 @@ import worker
 
 worker.pin_to(int(sys.argv[1]))
 
-import os  # noqa: E402
-
-os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen={'true' if int(sys.argv[1]) > 1 else 'false'}"
-os.environ["JAX_PLATFORMS"] = "cpu"
-
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
@@ -53,10 +48,10 @@ def main(n: int) -> None:
     def run(theta, keys):
         return jax.lax.scan(jax.vmap(step), theta, keys)
 
-    def work(chains: int, steps: int, seed: int) -> float:
+    def work(chains: int, steps: int, seed: int) -> dict[str, float]:
         keys = jax.random.split(jax.random.key(seed), (steps, chains))
         _, trace = jax.block_until_ready(run(jnp.tile(jnp.array([0.0, 1.0]), (chains, 1)), keys))
-        return float(trace[1].mean())
+        return {"accepted": float(trace[1].mean())}
 
     worker.serve(work)
 

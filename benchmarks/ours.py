@@ -1,6 +1,7 @@
-"""MINT on the tied mixture, by this project's engine: traces and statistics written to disk, as in a run.
+"""This project's engine: traces and statistics written to disk, as in a run.
 
-Arguments: cores, number of data, native (on or off), storage (memory or file).
+Arguments: cores, problem (a name in PROBLEMS), number of data, native (on or off), storage (memory or file;
+of the mixture of MINT).
 """
 
 from __future__ import annotations
@@ -14,34 +15,88 @@ worker.pin_to(int(sys.argv[1]))
 import shutil  # noqa: E402
 import tempfile  # noqa: E402
 from pathlib import Path  # noqa: E402
+from typing import NamedTuple  # noqa: E402
 
+import problem  # noqa: E402
+import problem_growing as growing  # noqa: E402
+import problem_logistic as logistic  # noqa: E402
 import torch  # noqa: E402
-from problem import STEP_SIZE, M, temperature  # noqa: E402
 
 import mhrun  # noqa: E402
 from mhrun.engine.chains import Settings, Silent, run_method  # noqa: E402
 from mhrun.engine.method import Method  # noqa: E402
+from mhrun.models.logistic import Logistic  # noqa: E402
+from mhrun.pairing.growing import Growing  # noqa: E402
+from mhrun.rules.mh_minibatch import MHMinibatch  # noqa: E402
 from mhrun.schedules import Plan  # noqa: E402
 from mhrun.store.netcdf import Shape  # noqa: E402
+from mhrun.types import Pairing, Rule  # noqa: E402
 
 
-def main(cores: int, n: int, native: str, storage: str) -> None:
-    torch.set_num_threads(cores)
+class Work(NamedTuple):
+    """A problem as the engine wants it."""
+
+    target: mhrun.Target
+    pairing: Pairing
+    rule: Rule
+    step_size: float
+    temperature: float
+    wide: bool = False  # theta is kept of the last step only
+
+
+def mint(n: int, storage: str) -> Work:
+    """Return MINT on the tied mixture."""
     data = mhrun.MixtureSample(n, (0.0, 1.0), 2.0, storage=storage).load()
     if storage == "file":  # the page cache is warm, as it is after the first minutes of a run
         data.fields["x"].sum()
     target = mhrun.Target(mhrun.TiedMeans(), data, replacement=True)
-    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(M), mhrun.Metropolis())
-    fixed = mhrun.Fixed(step_size=STEP_SIZE, temperature=temperature(n))
+    parts = mhrun.Shared(problem.M), mhrun.Metropolis()
+    return Work(target, *parts, problem.STEP_SIZE, problem.temperature(n))
+
+
+def mh_minibatch(n: int, storage: str) -> Work:
+    """Return MHminibatch on the tied mixture."""
+    data = mhrun.Dataset.of(growing.mixture(n).astype("float32"))
+    target = mhrun.Target(mhrun.TiedMeans(), data, temper="likelihood")
+    rule = MHMinibatch(growing.M, growing.SIGMA, "paper")
+    return Work(target, Growing(), rule, growing.STEP_SIZE, growing.temperature(n))
+
+
+def mint_logistic(n: int, storage: str) -> Work:
+    """Return MINT on logistic regression."""
+    parts = _logistic(n), mhrun.Shared(logistic.M), mhrun.Metropolis()
+    return Work(*parts, logistic.STEP_SIZE, logistic.TEMPERATURE, wide=True)
+
+
+def metropolis_logistic(n: int, storage: str) -> Work:
+    """Return Metropolis on all data of logistic regression."""
+    return Work(_logistic(n), mhrun.Full(), mhrun.Metropolis(), logistic.FULL_STEP_SIZE, 1.0, wide=True)
+
+
+def _logistic(n: int) -> mhrun.Target:
+    x, y = logistic.images(n)
+    model = Logistic(logistic.DIM, start="zeros")
+    return mhrun.Target(model, mhrun.Dataset.of({"x": x, "y": y}), replacement=True)
+
+
+PROBLEMS = {made.__name__: made for made in (mint, mh_minibatch, mint_logistic, metropolis_logistic)}
+
+
+def main(cores: int, name: str, n: int, native: str, storage: str) -> None:
+    torch.set_num_threads(cores)
+    asked = PROBLEMS[name](n, storage)
+    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), asked.pairing, asked.rule)
+    fixed = mhrun.Fixed(step_size=asked.step_size, temperature=asked.temperature)
     folder = Path(tempfile.mkdtemp(prefix="mhrun-bench-"))
 
-    def work(chains: int, steps: int, seed: int) -> float:
+    def work(chains: int, steps: int, seed: int) -> dict[str, float]:
         place = folder / f"{chains}-{steps}-{seed}"
-        shape = Shape(chains, ("theta1", "theta2"), 0, steps, 1)
-        method = Method("mint", kernel, target, Plan({"all": fixed}, chains, 0, steps), shape, seed)
+        shape = Shape(chains, asked.target.model.names, 0, steps, steps if asked.wide else 1, 1)
+        method = Method(name, kernel, asked.target, Plan({"all": fixed}, chains, 0, steps), shape, seed)
         noted = run_method(method, place, Settings(native, cores), Silent(), lambda: False, {})
         shutil.rmtree(place)
-        return float(sum(noted["totals"]["sum_accepted"])) / (chains * steps)
+        means = {"accepted": "sum_accepted", "batch": "sum_batch_size"}
+        return {key: float(sum(noted["totals"][total])) / (chains * steps) for key, total in means.items()}
 
     try:
         worker.serve(work)
@@ -50,4 +105,4 @@ def main(cores: int, n: int, native: str, storage: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5])

@@ -2,7 +2,7 @@
 
 A contender is a process of its own, in its own environment. It is asked ``{"chains", "steps", "seed"}``
 and answers with the seconds that it took, by the wall and of its CPU, and the acceptance rate, by which
-the contenders are checked to be the same algorithm. Only the standard library is used here, so that any
+the contenders are checked to be the same algorithm; with the mean minibatch size too, where it varies. Only the standard library is used here, so that any
 environment can import it.
 """
 
@@ -21,17 +21,19 @@ def pin_to(cores: int) -> None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(cores)
+    os.environ["XLA_FLAGS"] = f"--xla_cpu_multi_thread_eigen={'true' if cores > 1 else 'false'}"
+    os.environ["JAX_PLATFORMS"] = "cpu"
 
 
-def serve(work: Callable[[int, int, int], float]) -> None:
-    """Answer until the input ends; ``work(chains, steps, seed)`` returns the acceptance rate."""
+def serve(work: Callable[[int, int, int], dict[str, float]]) -> None:
+    """Answer until the input ends; ``work(chains, steps, seed)`` returns what it found, ``accepted`` at least."""
     for line in sys.stdin:
         question = json.loads(line)
         wall, cpu = time.perf_counter(), time.process_time()
-        accepted = work(question["chains"], question["steps"], question["seed"])
+        found = work(question["chains"], question["steps"], question["seed"])
         answer = {
             "wall": time.perf_counter() - wall,
             "cpu": time.process_time() - cpu,
-            "accepted": accepted,
+            **found,
         }
         print(json.dumps(answer), flush=True)

@@ -127,6 +127,8 @@ def _as(annotation: Any, value: Any, what: str) -> Any:
         if not number or value != value or abs(value) == float("inf") or value != int(value):
             raise UserError(f"{what} = {value!r} must be a whole number.")
         return int(value)
+    if isinstance(value, dict) and kind.isidentifier() and kind not in ("Any", "dict", "Mapping", "object"):
+        raise UserError(f"{what} names no part; give it a _target_, or choose one of conf/.")
     kinds = {"float": (number, "a number"), "bool": (isinstance(value, bool), "true or false")}
     kinds["str"] = (isinstance(value, str), "a word")
     fits, should = kinds.get(kind, (True, ""))

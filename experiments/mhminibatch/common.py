@@ -44,7 +44,7 @@ def of_sizes(run: Run, method: str) -> Metrics:
         "last_share": float((size == size.max()).mean()),
         "full_share": float((size == run.target.n).mean()),
         "accept_rate": noted["accept_rate"],
-        "aside": noted["aside_evals"] / 2 / noted["n_accept_tests"],
+        "aside": noted["aside_evals"] / 2 / (noted["chains"] * (noted["warmup"] + noted["steps"])),
     }
     return {f"{method}.{name}": number for name, number in found.items()}
 

@@ -34,6 +34,7 @@ def register_resolvers() -> None:
     """Teach OmegaConf the arithmetic that configurations use."""
     resolvers: dict[str, Callable[..., Any]] = {
         "times": lambda a, b: a * b,
+        "power": lambda a, b: a**b,
         "batch_size": units.batch_size,
         "mint_temperature": units.mint_temperature,
     }
@@ -137,7 +138,7 @@ def _check(config: Any) -> None:
             node = node.get(key)
         if not isinstance(node, kind) or (kind is int and isinstance(node, bool)):
             raise UserError(f"{path} = {node!r} must be {should}.")
-    for name in ("data", "model"):
+    for name in ("data", "model") if config["methods"] or not config["report"] else ():
         if "_target_" not in config[name]:
             raise UserError(f"the experiment has no {name}; choose one in its defaults (/{name}: NAME).")
     for name, method in config["methods"].items():

@@ -54,7 +54,8 @@ class FusedGrowing:
         self._key = key
         self._threads = threads
         fill = filler(target.n, replacement=False)
-        pieces = (fill, proposal.propose, test.begin, test.judge, model.log_prior, model.terms, model.survey)
+        moving = (proposal.propose, proposal.log_ratio)
+        pieces = (fill, *moving, test.begin, test.judge, model.log_prior, model.terms, model.survey)
         if pieces not in _loops:
             _loops[pieces] = compiled(_loop(*pieces))
         self._loop = _loops[pieces]
@@ -114,6 +115,7 @@ class FusedGrowing:
 def _loop(
     fill: Piece,
     propose: Piece,
+    proposal_ratio: Piece,
     begin: Piece,
     judge: Piece,
     log_prior: Piece,
@@ -157,6 +159,7 @@ def _loop(
                 propose(proposal, current, step_size[k, c], key, step, chain, candidate)
                 prior = log_prior(model, candidate)
                 offset = prior_power[k, c] * (prior - kept_prior[c])
+                offset += proposal_ratio(proposal, current, candidate)
                 mean, var, largest = 0.0, 0.0, 0.0
                 if surveys:
                     one, two, largest = survey(model, current, candidate)

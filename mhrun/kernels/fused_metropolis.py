@@ -52,6 +52,7 @@ class FusedMetropolis:
         pieces = (
             filler(target.n, target.replacement),
             proposal.propose,
+            proposal.log_ratio,
             threshold,
             model.log_prior,
             model.difference,
@@ -127,6 +128,7 @@ class FusedMetropolis:
 def _loop(
     fill: Piece,
     propose: Piece,
+    proposal_ratio: Piece,
     threshold: Piece,
     log_prior: Piece,
     difference: Piece,
@@ -182,7 +184,9 @@ def _loop(
                         one, two = difference(model, index, m, current, candidate)
                         gain = one / m
                         spread = max(two - one * gain, 0.0) / max(m - 1, 1)
-                log_ratio = prior_power[k, c] * (prior - cache[c, 0]) + scale[k, c] * gain
+                offset = prior_power[k, c] * (prior - cache[c, 0])
+                offset += proposal_ratio(proposal, current, candidate)
+                log_ratio = offset + scale[k, c] * gain
                 accept = threshold(uniform(ACCEPT, step, chain, key)) < log_ratio
                 if accept:
                     cache[c, 0], cache[c, 1], cache[c, 2] = prior, mean, var

@@ -9,7 +9,19 @@ from mhrun.kernels.fused_growing import FusedGrowing
 from mhrun.kernels.fused_metropolis import FusedMetropolis
 from mhrun.random import Draws
 from mhrun.target import Target
-from mhrun.types import Contest, Controls, Difference, Fused, Info, Pairing, Proposal, Rule, State, choose
+from mhrun.types import (
+    Contest,
+    Controls,
+    Difference,
+    Evaluation,
+    Fused,
+    Info,
+    Pairing,
+    Proposal,
+    Rule,
+    State,
+    choose,
+)
 
 
 class MetropolisHastings:
@@ -59,19 +71,7 @@ class MetropolisHastings:
         """Move every chain one step."""
         origin = self.pairing.current(target, state.evaluation, draws)
         theta = self.proposal.sample(origin, controls, draws)
-        candidate, found = self.pairing.compare(target, origin, theta, draws)
-
-        offset = target.prior_power(controls.temperature) * (candidate.log_prior - origin.log_prior)
-        forward = self.proposal.log_density(origin, theta, controls)
-        if forward is not None:
-            backward = self.proposal.log_density(candidate, origin.theta, controls)
-            assert backward is not None
-            offset = offset + backward - forward
-        scale = (target.n / controls.temperature).double()
-        if isinstance(found, Difference):
-            contest = Contest(found, scale, offset)
-        else:
-            contest = Contest(None, scale, offset, found)
+        candidate, contest = self.contest(target, origin, theta, controls, draws)
         verdict = self.rule.decide(contest, draws)
 
         n_lik, n_grad = target.spent()
@@ -93,6 +93,25 @@ class MetropolisHastings:
             diverging=diverging,
         )
         return State(choose(verdict.accepted, candidate, origin), state.aux), info
+
+    def contest(
+        self, target: Target, origin: Evaluation, theta: Tensor, controls: Controls, draws: Draws
+    ) -> tuple[Evaluation, Contest]:
+        """Score the points theta (C, D) against the origin: what the rule decides on."""
+        candidate, found = self.pairing.compare(target, origin, theta, draws)
+
+        offset = target.prior_power(controls.temperature) * (candidate.log_prior - origin.log_prior)
+        forward = self.proposal.log_density(origin, theta, controls)
+        if forward is not None:
+            backward = self.proposal.log_density(candidate, origin.theta, controls)
+            assert backward is not None
+            offset = offset + backward - forward
+        scale = (target.n / controls.temperature).double()
+        if isinstance(found, Difference):
+            contest = Contest(found, scale, offset)
+        else:
+            contest = Contest(None, scale, offset, found)
+        return candidate, contest
 
     def fused(self, target: Target, key: int, threads: int) -> Fused | None:
         """Return the compiled loop if every part has a native form."""

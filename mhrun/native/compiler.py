@@ -69,11 +69,18 @@ class NativeTest(NamedTuple):
 UNDECIDED, REJECT, ACCEPT = -1, 0, 1
 
 
+def symmetric(args: Any, origin: Any, candidate: Any) -> Any:
+    """Return 0: the log-ratio of the densities of a symmetric proposal."""
+    return 0.0
+
+
 class NativeProposal(NamedTuple):
-    """A symmetric proposal's piece: ``(args, theta, step_size, key, step, chain, out)``."""
+    """A proposal's pieces."""
 
     args: tuple[Any, ...]
-    propose: Piece
+    propose: Piece  # (args, theta, step_size, key, step, chain, out)
+    # (args, origin, candidate) -> log q(candidate -> origin) - log q(origin -> candidate)
+    log_ratio: Piece = symmetric
 
 
 class NativeDynamics(NamedTuple):
@@ -107,6 +114,9 @@ def piece(function: F) -> F:
     """Mark a function as part of a fused loop; it stays an ordinary function."""
     _PIECES.append(function)
     return function
+
+
+piece(symmetric)
 
 
 @lru_cache(maxsize=1)

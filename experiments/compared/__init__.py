@@ -1,0 +1,1 @@
+"""Every acceptance test on the same posteriors: beyond the papers."""

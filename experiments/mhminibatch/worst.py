@@ -1,0 +1,74 @@
+"""Lemma 1 of Seita et al. (2017): where the earlier tests read all data with a probability that does not fall."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from scipy.special import ndtr
+
+from mhrun.diagnostics.grid import Estimate
+from mhrun.report.run import Run
+
+from .common import Metrics, estimate, of_sizes, size_histograms
+
+# Of the lemma: P(|z| in [0.5, 1]) twice over, of the proposal's direction, and of u between two ratios.
+P0 = float(2 * (ndtr(1.0) - ndtr(0.5)))
+P1 = P0 / 2
+P2 = math.exp(-1.125) - math.exp(-2.0)
+
+
+def metrics(run: Run) -> Metrics:
+    """Everything of this experiment that a claim or a table speaks of."""
+    found: Metrics = {"lemma.c": P0 * P1 * P2}
+    for method in run.methods:
+        found |= of_sizes(run, method)
+        size = run.stat(method, "batch_size")
+        found[f"{method}.full_share"] = estimate((size == run.target.n).mean(axis=1))
+        found[f"{method}.share"] = estimate(size.mean(axis=1) / run.target.n)
+        draws = run.draws(method)[:, :, 0]
+        mean = float(run.target.data.fields["x"].double().mean())
+        error = draws.mean(axis=1).std(ddof=1) / np.sqrt(len(draws))
+        found[f"{method}.mean_z"] = float(abs(draws.mean() - mean) / error)
+        found[f"{method}.sd"] = Estimate(float(draws.std() * math.sqrt(run.target.n)), float("nan"))
+    return found
+
+
+def usage(run: Run) -> pd.DataFrame:
+    """What a decision reads.
+
+    The share of the data behind a decision and the share of decisions that read all data, with standard errors over
+    chains; data read besides, per decision; the posterior mean's deviation in standard errors, and its standard
+    deviation times sqrt(n), which should be 1.
+    """
+    names = {
+        "share of the data": "share",
+        "all data read": "full_share",
+        "besides, per decision": "aside",
+        "acceptance": "accept_rate",
+        "mean, z": "mean_z",
+        "sd times root n": "sd",
+    }
+    return run.by_method(run.once(metrics), names)
+
+
+def histograms(run: Run) -> Figure:
+    """How many data a decision reads, in one chain.
+
+    Both axes logarithmic; dashed: the mean.
+    """
+    return size_histograms(run, ("austere", "mhsublhd", "mhminibatch"), 90, 20)
+
+
+def notes(run: Run) -> list[str]:
+    """What a reader should know beside the numbers."""
+    return [
+        f"The lemma bounds the probability of reading all data by c = p0 p1 p2 = {P0 * P1 * P2:.5f} from below, for "
+        "every n: normal data of unit variance, a flat prior, temperature 1, proposals N(theta, 1/n). For AustereMH it "
+        "needs a critical value above 2, that is epsilon below 0.023.",
+        "MHminibatch is no better here: its variance is n^2 (theta' - theta)^2 / b, of order n / b at this step, so "
+        "that it needs a share of the data that does not fall with n either. What it saves elsewhere comes from a "
+        "higher temperature or a smaller step.",
+    ]
