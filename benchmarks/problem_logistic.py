@@ -15,7 +15,7 @@ INK = 0.2  # share of pixels that are not 0
 M = 100
 TEMPERATURE = 100.0
 STEP_SIZE = 0.05  # of MINT
-FULL_STEP_SIZE = 0.008  # of Metropolis on all data, for an acceptance rate of about a third
+FULL_STEP_SIZE = 0.008  # of Metropolis on all data, for an acceptance rate of about 0.3
 
 
 def images(n: int) -> tuple[np.ndarray, np.ndarray]:

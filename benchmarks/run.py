@@ -1,5 +1,7 @@
 """Measure speed: ``make bench``. Prints tables and writes them to outputs/benchmarks.json.
 
+``--only`` makes some of them, and writes them to a file that bears their names.
+
 Contenders are processes of their own, asked in turn, round after round, so that a busy machine is busy
 for all of them; medians over rounds. One core: CPU time. Several cores: wall time.
 """
@@ -16,9 +18,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import problem_growing
+import problem_logistic
 from rich.console import Console
 from rich.table import Table
 
@@ -42,7 +48,7 @@ class Contender:
         )
 
     def ask(self, chains: int, steps: int, seed: int = 0) -> dict[str, float]:
-        """Return the seconds and the acceptance rate of one piece of work."""
+        """Return the seconds of one piece of work, and what it found: the acceptance rate at least."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"chains": chains, "steps": steps, "seed": seed}) + "\n")
@@ -59,45 +65,66 @@ class Contender:
         self._process.wait()
 
 
+Field = Mapping[str, tuple[Contender, float]]
+"""Contenders by name, each with the share of the steps that it is asked for: less where it is slow."""
+
+
+class Goal(NamedTuple):
+    """What our time over a peer's should not exceed."""
+
+    peer: str
+    chains: int
+    ratio: float
+
+
 def make_peers() -> None:
-    if PEER.exists():
+    asked, made = HERE / "peers.txt", PEERS / "peers.txt"
+    if made.exists() and made.read_text() == asked.read_text():
         return
     print(f"making {PEERS.name} ...", flush=True)
-    subprocess.run([sys.executable, "-m", "venv", str(PEERS)], check=True)
-    subprocess.run([str(PEER), "-m", "pip", "install", "--quiet", "-r", str(HERE / "peers.txt")], check=True)
+    if not PEER.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(PEERS)], check=True)
+    subprocess.run([str(PEER), "-m", "pip", "install", "--quiet", "-r", str(asked)], check=True)
+    made.write_text(asked.read_text())
+
+
+def in_turn(field: Field, chains: int, rounds: int, chain_steps: int, clock: str) -> dict[str, Any]:
+    """Ask all contenders, round after round; return the cost and what they found, each by name."""
+    seen: dict[str, list[dict[str, float]]] = {name: [] for name in field}
+    for contender, share in field.values():  # what is compiled is compiled now
+        contender.ask(chains, _steps(chain_steps, share, chains))
+    for seed in range(1, rounds + 1):
+        for name, (contender, share) in field.items():
+            seen[name].append(contender.ask(chains, _steps(chain_steps, share, chains), seed))
+    cost = {
+        name: statistics.median(a[clock] for a in answers)
+        / (_steps(chain_steps, field[name][1], chains) * chains)
+        * 1e6
+        for name, answers in seen.items()
+    }
+    found = {
+        what: {name: statistics.mean(a[what] for a in answers) for name, answers in seen.items()}
+        for what in ("accepted", "batch")
+        if all(what in answers[0] for answers in seen.values())
+    }
+    return {"us_per_chain_step": cost, **found}
 
 
 def against_jax(rounds: int, chain_steps: int, console: Console) -> list[dict[str, Any]]:
     """MINT, n = 10^6, m = 1000, independent uniform minibatches: microseconds per chain-step."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for cores in sorted({1, min(2, len(os.sched_getaffinity(0)))}):
-        contenders = {
-            "ours": (Contender(sys.executable, "ours.py", cores, N, "on", "memory"), 1.0),
-            "ours, plain torch": (Contender(sys.executable, "ours.py", cores, N, "off", "memory"), 0.02),
+        field = {
+            "ours": (_ours(cores, "mint", N), 1.0),
+            "ours, plain torch": (_ours(cores, "mint", N, native="off"), 0.02),
             "JAX": (Contender(PEER, "jax_mint.py", cores, N), 1.0),
         }
         clock = "cpu" if cores == 1 else "wall"
-        for chains in (1, 20, 100):
-            seen: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
-            for contender, share in contenders.values():  # what is compiled is compiled now
-                contender.ask(chains, _steps(chain_steps, share, chains))
-            for seed in range(1, rounds + 1):
-                for name, (contender, share) in contenders.items():
-                    seen[name].append(contender.ask(chains, _steps(chain_steps, share, chains), seed))
-            cost = {
-                name: statistics.median(a[clock] for a in answers)
-                / (_steps(chain_steps, contenders[name][1], chains) * chains)
-                * 1e6
-                for name, answers in seen.items()
-            }
-            accepted = {
-                name: statistics.mean(a["accepted"] for a in answers) for name, answers in seen.items()
-            }
-            rows.append(
-                {"cores": cores, "clock": clock, "C": chains, "us_per_chain_step": cost, "accepted": accepted}
-            )
-        for contender, _ in contenders.values():
-            contender.stop()
+        rows += [
+            {"cores": cores, "clock": clock, "C": chains} | in_turn(field, chains, rounds, chain_steps, clock)
+            for chains in (1, 20, 100)
+        ]
+        _stop(field)
     table = Table(title="MINT, n = 1e6, m = 1000: microseconds per chain-step (median)", title_justify="left")
     for column in (
         "cores",
@@ -125,9 +152,7 @@ def against_jax(rounds: int, chain_steps: int, console: Console) -> list[dict[st
 def over_n(rounds: int, chain_steps: int, largest: int, console: Console) -> list[dict[str, Any]]:
     """Cost per step against the number of data, on one core, data memory-mapped at 10^8."""
     sizes = [n for n in (10**4, 10**5, 10**6, 10**7, 10**8) if n <= largest]
-    contenders = {
-        n: Contender(sys.executable, "ours.py", 1, n, "on", "file" if n >= 10**8 else "memory") for n in sizes
-    }
+    contenders = {n: _ours(1, "mint", n, storage="file" if n >= 10**8 else "memory") for n in sizes}
     for contender in contenders.values():
         contender.ask(20, _steps(chain_steps, 1, 20))
     seen: dict[int, list[float]] = {n: [] for n in sizes}
@@ -148,6 +173,80 @@ def over_n(rounds: int, chain_steps: int, largest: int, console: Console) -> lis
     return rows
 
 
+def mh_minibatch(rounds: int, chain_steps: int, console: Console) -> list[dict[str, Any]]:
+    """MHminibatch (Seita et al. 2017, Algorithm 1) on the mixture, n = 10^6: microseconds per chain-step."""
+    with tempfile.TemporaryDirectory() as folder:
+        n, table = problem_growing.N, Path(folder) / "quantiles.npz"
+        save_quantiles(table)
+        field = {
+            "ours": (_ours(1, "mh_minibatch", n), 1.0),
+            "JAX": (Contender(PEER, "jax_growing.py", 1, n, table), 0.1),
+            "NumPy": (Contender(PEER, "numpy_growing.py", 1, n, table), 0.02),
+        }
+        rows = [{"C": c} | in_turn(field, c, rounds, chain_steps, "cpu") for c in (1, 10)]
+        _stop(field)
+    goals = [Goal("JAX", 10, 0.75), Goal("NumPy", 10, 1 / 8)]
+    title = "MHminibatch, n = 1e6, m = 50, one core: microseconds per chain-step (median)"
+    console.print(_against_peers(title, rows, goals))
+    return rows
+
+
+def logistic(rounds: int, chain_steps: int, console: Console) -> dict[str, list[dict[str, Any]]]:
+    """Logistic regression on 13,007 images: MINT, and Metropolis on all data: microseconds per chain-step."""
+    n, m = problem_logistic.N, problem_logistic.M
+    parts = {
+        "mint": ("JAX", f"MINT, m = {m}", 0.1, [Goal("JAX", 10, 0.55)]),
+        "metropolis": (
+            "BlackJAX",
+            "Metropolis on all data",
+            0.005,
+            [Goal("BlackJAX", 1, 1.0), Goal("BlackJAX", 10, 1.0)],
+        ),
+    }
+    found = {}
+    for name, (peer, what, share, goals) in parts.items():
+        field = {
+            "ours": (_ours(1, f"{name}_logistic", n), share),
+            peer: (Contender(PEER, "jax_logistic.py", 1, name, n), share),
+        }
+        rows = [{"C": c} | in_turn(field, c, rounds, chain_steps, "cpu") for c in (1, 10)]
+        _stop(field)
+        title = f"Logistic regression, {what}, one core: microseconds per chain-step"
+        console.print(_against_peers(title, rows, goals))
+        found[name] = rows
+    return found
+
+
+def save_quantiles(path: Path) -> None:
+    """Write down the table that MHminibatch draws its correction from."""
+    from mhrun.rules.correction import correction, quantiles
+
+    table = quantiles(correction("paper", problem_growing.SIGMA))
+    np.savez(path, probabilities=table.probabilities.numpy(), points=table.points.numpy())
+
+
+def _against_peers(title: str, rows: list[dict[str, Any]], goals: list[Goal]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for column in ("C", "peer", "ours", "peer's", "ours / peer's", "goal", "acceptance (ours, peer's)"):
+        table.add_column(column, justify="right")
+    aims = {(goal.peer, goal.chains): f"<= {goal.ratio:.3g}" for goal in goals}
+    for row in rows:
+        cost, accepted = row["us_per_chain_step"], row["accepted"]
+        for peer in cost:
+            if peer == "ours":
+                continue
+            table.add_row(
+                str(row["C"]),
+                peer,
+                f"{cost['ours']:.2f}",
+                f"{cost[peer]:.2f}",
+                f"{cost['ours'] / cost[peer]:.3f}",
+                aims.get((peer, row["C"]), ""),
+                f"{accepted['ours']:.4f}, {accepted[peer]:.4f}",
+            )
+    return table
+
+
 def start_up(rounds: int, console: Console) -> dict[str, float]:
     """CPU seconds of the light commands, and of the first compiled block with nothing cached."""
     found = {}
@@ -162,7 +261,7 @@ def start_up(rounds: int, console: Console) -> dict[str, float]:
         found[f"mhrun {' '.join(words)}, CPU s"] = statistics.median(times)
     with tempfile.TemporaryDirectory() as empty:
         for name in ("first compiled block, nothing cached, s", "first compiled block, cached, s"):
-            contender = Contender(sys.executable, "ours.py", 1, 10_000, "on", "memory", MHRUN_CACHE_DIR=empty)
+            contender = _ours(1, "mint", 10_000, MHRUN_CACHE_DIR=empty)
             found[name] = contender.ask(1, 100)["wall"]
             contender.stop()
     table = Table(title="Start-up", title_justify="left")
@@ -174,6 +273,17 @@ def start_up(rounds: int, console: Console) -> dict[str, float]:
     return found
 
 
+def _ours(
+    cores: int, problem: str, n: int, native: str = "on", storage: str = "memory", **environment: str
+) -> Contender:
+    return Contender(sys.executable, "ours.py", cores, problem, n, native, storage, **environment)
+
+
+def _stop(field: Field) -> None:
+    for contender, _ in field.values():
+        contender.stop()
+
+
 def _steps(chain_steps: int, share: float, chains: int) -> int:
     return max(10, int(chain_steps * share) // chains)
 
@@ -181,6 +291,15 @@ def _steps(chain_steps: int, share: float, chains: int) -> int:
 def _children() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
+
+
+TABLES: dict[str, Callable[[argparse.Namespace, Console], Any]] = {
+    "start_up": lambda asked, console: start_up(asked.rounds, console),
+    "against_jax": lambda asked, console: against_jax(asked.rounds, asked.chain_steps, console),
+    "over_n": lambda asked, console: over_n(asked.rounds, asked.chain_steps, asked.largest, console),
+    "mh_minibatch": lambda asked, console: mh_minibatch(asked.rounds, asked.chain_steps, console),
+    "logistic": lambda asked, console: logistic(asked.rounds, asked.chain_steps, console),
+}
 
 
 def main() -> None:
@@ -194,18 +313,18 @@ def main() -> None:
     parser.add_argument(
         "--largest", type=int, default=10**8, help="largest n (default 10^8: a file of 400 MB)"
     )
+    parser.add_argument("--only", nargs="+", default=[], choices=TABLES, help="make these tables only")
     arguments = parser.parse_args()
     console = Console(width=110)
+    chosen = [name for name in TABLES if name in (arguments.only or TABLES)]
     make_peers()
     found = {
         "when": time.strftime("%Y-%m-%d %H:%M"),
         "machine": f"{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} cores",
         "python": platform.python_version(),
-        "start_up": start_up(arguments.rounds, console),
-        "against_jax": against_jax(arguments.rounds, arguments.chain_steps, console),
-        "over_n": over_n(arguments.rounds, arguments.chain_steps, arguments.largest, console),
-    }
-    place = ROOT / "outputs" / "benchmarks.json"
+    } | {name: TABLES[name](arguments, console) for name in chosen}
+    name = "-".join(["benchmarks", *(chosen if arguments.only else [])]) + ".json"
+    place = ROOT / "outputs" / name
     place.parent.mkdir(exist_ok=True)
     place.write_text(json.dumps(found, indent=2) + "\n")
     console.print(f"written to {place.relative_to(ROOT)}")

@@ -2,8 +2,8 @@
 
 A contender is a process of its own, in its own environment. It is asked ``{"chains", "steps", "seed"}``
 and answers with the seconds that it took, by the wall and of its CPU, and the acceptance rate, by which
-the contenders are checked to be the same algorithm; with the mean minibatch size too, where it varies. Only the standard library is used here, so that any
-environment can import it.
+the contenders are checked to be the same algorithm; where minibatches grow, their mean size too. Only the
+standard library is used here, so that any environment can import it.
 """
 
 from __future__ import annotations

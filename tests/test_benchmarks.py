@@ -1,4 +1,4 @@
-"""Our own contender of the benchmarks still runs; speeds are for `make bench`."""
+"""The contenders of the benchmarks that need no JAX still run, and do the same; speeds are for `make bench`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,37 @@ import pytest
 
 from mhrun.paths import PACKAGE
 
-SCRIPT = PACKAGE.parent / "benchmarks" / "ours.py"
+FOLDER = PACKAGE.parent / "benchmarks"
+pytestmark = pytest.mark.skipif(not FOLDER.exists(), reason="the benchmarks are in the repository only")
 
 
-@pytest.mark.skipif(not SCRIPT.exists(), reason="the benchmarks are in the repository only")
-def test_our_contender_answers():
-    question = json.dumps({"chains": 2, "steps": 30, "seed": 1}) + "\n"
-    words = [sys.executable, str(SCRIPT), "1", "10000", "off", "memory"]
-    done = subprocess.run(words, input=question, capture_output=True, text=True, timeout=120)
+def answer(script: str, *words: object, chains: int = 2, steps: int = 30) -> dict[str, float]:
+    question = json.dumps({"chains": chains, "steps": steps, "seed": 1}) + "\n"
+    command = [sys.executable, str(FOLDER / script), "1", *map(str, words)]
+    done = subprocess.run(command, input=question, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    assert 0 < answer["accepted"] < 1
-    assert answer["wall"] > 0
+    found = json.loads(done.stdout)
+    assert 0 < found["accepted"] < 1
+    assert found["wall"] > 0
+    return found
+
+
+@pytest.mark.parametrize(
+    ("problem", "n", "batch"),
+    [("mint", 10_000, 1000), ("mint_logistic", 500, 100), ("metropolis_logistic", 500, 500)],
+)
+def test_our_contender_answers(problem, n, batch):
+    assert answer("ours.py", problem, n, "off", "memory")["batch"] == batch
+
+
+def test_contenders_of_mh_minibatch_agree(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    import run
+
+    run.save_quantiles(tmp_path / "table.npz")
+    sizes = {"chains": 5, "steps": 200}
+    ours = answer("ours.py", "mh_minibatch", 10_000, "off", "memory", **sizes)
+    theirs = answer("numpy_growing.py", 10_000, tmp_path / "table.npz", **sizes)
+    # About five standard errors of a difference of two means over 5 chains.
+    assert abs(ours["accepted"] - theirs["accepted"]) < 0.11
+    assert abs(ours["batch"] / theirs["batch"] - 1) < 0.4
