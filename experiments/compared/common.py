@@ -35,10 +35,13 @@ class Tried(NamedTuple):
     repeats: int
 
     @property
-    def wrong(self) -> float:
+    def wrong(self) -> Estimate:
         """The root mean square error of the acceptance probability, without what chance adds to it."""
         noise = self.found * (1 - self.found) / max(1, self.repeats - 1)
-        return float(np.sqrt(max(0.0, np.mean((self.found - self.exact) ** 2 - noise))))
+        square = max(0.0, float(np.mean((self.found - self.exact) ** 2 - noise)))
+        chance = np.maximum(noise, self.exact * (1 - self.exact) / self.repeats)
+        error = float(np.sqrt(2 * np.sum(chance**2))) / len(noise)  # of the mean square
+        return Estimate(square**0.5, min(error**0.5, error / (2 * square**0.5)) if square else error**0.5)
 
     @property
     def worst(self) -> float:
@@ -170,11 +173,14 @@ def decisions_figure(run: Run, found: Metrics, methods: list[str]) -> Figure:
     """Draw each test's wrong decisions against its evaluations per decision."""
     figure, axis = plt.subplots(figsize=(6.4, 4.2))
     for method, (colour, marker) in zip(methods, _looks(), strict=False):
-        size, wrong = (float(found[f"{method}.{name}"]) for name in ("size", "wrong"))  # type: ignore[arg-type]
-        y = max(wrong, _FLOOR)
-        all_of_it = float(found[f"{method}.per_decision"])  # type: ignore[arg-type]
-        axis.plot([2 * size, max(all_of_it, 2 * size)], [y, y], color=colour, linewidth=0.8)
-        axis.plot(2 * size, y, marker, color=colour, markerfacecolor="none", markersize=6)
+        wrong = found[f"{method}.wrong"]
+        assert isinstance(wrong, Estimate)
+        y = max(wrong.value, _FLOOR)
+        size, all_of_it = (float(found[f"{method}.{name}"]) for name in ("size", "per_decision"))  # type: ignore[arg-type]
+        counted = min(2 * size, all_of_it)
+        axis.plot([counted, all_of_it], [y, y], color=colour, linewidth=0.8)
+        axis.plot([all_of_it] * 2, [y, wrong.value + 2 * wrong.se], color=colour, linewidth=0.8)
+        axis.plot(counted, y, marker, color=colour, markerfacecolor="none", markersize=6)
         axis.plot(all_of_it, y, marker, color=colour, markersize=6, label=run.label(method), linestyle="")
     axis.set(
         xscale="log",
@@ -190,13 +196,12 @@ _FLOOR = 1e-3  # below this an error is not told from chance
 
 
 def efficiency_figure(run: Run, found: Metrics, methods: list[str]) -> Figure:
-    """Draw each test's effective sample size per million evaluations, as bars."""
+    """Draw each test's effective sample size per million evaluations."""
     figure, axis = plt.subplots(figsize=(6.0, 0.32 * len(methods) + 0.9))
     ordered = sorted(methods, key=lambda method: float(found[f"{method}.ess_per_million"]))  # type: ignore[arg-type]
     values = [float(found[f"{method}.ess_per_million"]) for method in ordered]  # type: ignore[arg-type]
-    axis.barh([run.label(method) for method in ordered], values, color=COLOURS[0])
+    axis.plot(values, [run.label(method) for method in ordered], "o", color=COLOURS[0])
     axis.set(xscale="log", xlabel="effective sample size per million log-likelihoods evaluated")
-    axis.grid(axis="y", visible=False)
     return figure
 
 

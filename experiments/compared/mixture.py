@@ -84,8 +84,8 @@ def distance(run: Run) -> Figure:
 def decisions(run: Run) -> Figure:
     """Wrong decisions against what a decision costs.
 
-    Root mean square error of the probability to accept (at 0.001: not told from chance). Filled: all that is evaluated;
-    hollow: what the papers count.
+    Root mean square error of the probability to accept (below 0.001 drawn there), lines up to two standard errors
+    above it. Filled: all that is evaluated; hollow: what the papers count.
     """
     return decisions_figure(run, run.once(metrics), list(run.methods))
 

@@ -119,7 +119,7 @@ def densities(run: Run) -> Figure:
     """The density of X_corr, sigma = 1.
 
     Masses over cells: the paper's choice (lambda 10, G = 4000) and masses that may not be negative; grey: the logistic
-    density. The clipped one is cut off at 6.9 and has bumps beyond.
+    density. As no density does it exactly, what does it best is bumps that the normal variable smooths out.
     """
     figure, axis = plt.subplots(figsize=(5.6, 3.2))
     axis.plot(AT, special.expit(AT) * special.expit(-AT), color="grey", linewidth=1, label="logistic")

@@ -76,13 +76,13 @@ def variance(run: Run) -> Figure:
     """The variance of the terms against the step size.
 
     Of (n/K) (log p(x|theta') - log p(x|theta)) over data, at one theta in one direction. It is this, over the
-    minibatch size, that MHminibatch brings below 1 (dotted: that many data are read); dashed: the square
+    minibatch size, that MHminibatch brings below 1 (dotted: that many data are read); grey: the square
     of the step. In 1/K it is a square exactly.
     """
     steps, variances = run.once(variance_by_step)
     figure, axis = plt.subplots(figsize=(4.6, 3.2))
-    axis.plot(steps, variances, "o-", markersize=4)
-    axis.plot(steps, variances[0] * (steps / steps[0]) ** 2, "--", color="grey", linewidth=1)
+    axis.plot(steps, variances[0] * (steps / steps[0]) ** 2, color="lightgrey", linewidth=4)
+    axis.plot(steps, variances, "o", markersize=4)
     axis.axhline(float(run.config["m"]), color="black", linestyle=":", linewidth=1)
     axis.set(xscale="log", yscale="log", xlabel="step size", ylabel="variance of a term")
     return figure
