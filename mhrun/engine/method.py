@@ -16,9 +16,9 @@ from mhrun.target import Target
 from mhrun.types import Kernel, State
 
 # Rough costs of the plain path on one core, for deciding whether compiling pays: seconds per step, and
-# per datum that a chain reads, more where there are many parameters or data come in rounds. What they decide is
+# per datum that a chain reads and each of its parameters, more where data come in rounds. What they decide is
 # recorded with the run.
-_PLAIN_STEP, _PLAIN_DATUM, _NARROW, _IN_ROUNDS, _COMPILING_PAYS = 2e-4, 1.5e-8, 8, 5, 4.0
+_PLAIN_STEP, _PLAIN_DATUM, _PLAIN_PARAMETER, _IN_ROUNDS, _COMPILING_PAYS = 3e-4, 6e-8, 2e-9, 2, 4.0
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,8 @@ class Method:
 
     def compiling_pays(self) -> bool:
         """Say whether the run is long enough to wait for a compiler; depends on counts alone."""
-        datum = _PLAIN_DATUM * max(1.0, self.target.dim / _NARROW) * (_IN_ROUNDS if self.kernel.grows else 1)
+        datum = _PLAIN_DATUM + _PLAIN_PARAMETER * self.target.dim
+        datum *= _IN_ROUNDS if self.kernel.grows else 1
         per_step = _PLAIN_STEP + datum * self.shape.chains * self.kernel.reads(self.target)
         return self.shape.total * per_step > _COMPILING_PAYS
 
