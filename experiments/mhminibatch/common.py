@@ -37,6 +37,7 @@ def of_sizes(run: Run, method: str) -> Metrics:
     found: Metrics = {
         "size": estimate(by_trial),
         "size_sd": float(by_trial.std(ddof=1)) if len(size) > 1 else float("nan"),
+        "one_trial": float(by_trial[0]),
         "largest": float(size.max()),
         "tail": float(size.max() / size.mean()),
         "most": float(np.quantile(size, 0.999)),

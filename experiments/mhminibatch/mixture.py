@@ -15,7 +15,7 @@ from mhrun.report.run import Run
 from mhrun.report.style import COLOURS, GREYS
 
 from ..mint.exact import Truth
-from .common import SIZE_COLUMNS, Metrics, estimate, of_sizes, size_histograms, value
+from .common import SIZE_COLUMNS, Metrics, estimate, in_order, of_sizes, size_histograms, value
 
 Array = npt.NDArray[np.floating]
 
@@ -71,6 +71,7 @@ def metrics(run: Run) -> Metrics:
         found |= {f"{method}.{name}": number for name, number in more.items()}
     if all(f"{test}.size" in found for test in TESTS):
         sizes = [value(found[f"{test}.size"]) for test in TESTS]
+        found["order.size"] = in_order(found, [f"{test}.size" for test in TESTS])
         found["ratio.next_best"] = min(sizes[1:]) / sizes[0]
         found["same.mean_z"] = max(value(found[f"{test}.mean_z"]) for test in TESTS)
     return found
