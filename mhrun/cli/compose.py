@@ -114,6 +114,8 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
             raise UserError(
                 f"There is no scale '{found[1]}'; choose {', '.join(plain.scales) or 'none'}."
             ) from error
+        if found := re.search(r"Interpolation key '([\w.]+)' not found", str(error)):
+            raise UserError(f"'{found[1]}' is referred to and not there; add +{found[1]}=VALUE.") from error
         raise UserError(_first_line(error)) from error
 
 
