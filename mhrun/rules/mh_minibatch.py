@@ -40,6 +40,8 @@ class MHMinibatch:
             with s^2 < v it leaves out the randomness that Barker's rule has).
         finite: reckon with s^2 shrinking as the minibatch becomes all data; the paper does not.
         at_end: when all data are read: ``barker`` (exact) or ``sign`` (of D: the authors' code).
+        prior: False leaves the contest's offset out of D, prior and proposal densities, so that the law is that of
+            a flat prior: the authors' code, which has a symmetric proposal.
 
     Raises:
         Refusal: a setting that has no meaning.
@@ -57,6 +59,7 @@ class MHMinibatch:
         five_sd: str = "off",
         finite: bool = False,
         at_end: str = "barker",
+        prior: bool = True,
     ) -> None:
         if m < 2:
             raise Refusal(f"m = {m} data have no variance; choose m >= 2.")
@@ -71,10 +74,13 @@ class MHMinibatch:
         self.five_sd = five_sd
         self.finite = finite
         self.at_end = at_end
+        self.prior = prior
         self._table = quantiles(correction(density, sigma, lam, half_width_steps))
 
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
         """Read data until every chain is decided."""
+        if not self.prior:
+            contest = contest._replace(offset=torch.zeros_like(contest.offset))
         supply = contest.supply
         assert supply is not None
         normal = draws.normal(Purpose.ACCEPT, 1)[:, 0]
@@ -113,7 +119,7 @@ class MHMinibatch:
         """Return the pieces of the fused loop."""
         table = (self._table.probabilities.numpy(), self._table.points.numpy())
         five_sd = ("off", "undecided", "always").index(self.five_sd)
-        args = (self.variance, five_sd, self.finite, self.at_end == "barker", *table)
+        args = (self.variance, five_sd, self.finite, self.at_end == "barker", *table, self.prior)
         return NativeTest(args, steps_of(n, min(self.m, n)), False, _begin, _judge)
 
 
@@ -151,7 +157,7 @@ def _judge(
     args: Any, noted: Any, look: Any, size: Any, n: Any, scale: Any, offset: Any, mean: Any, var: Any
 ) -> Any:
     v, five_sd, finite, barker = args[0], args[1], args[2], args[3]
-    d = offset + scale * mean
+    d = scale * mean + (offset if args[6] else 0.0)
     s2 = scale * scale * var / size
     if finite and n > 1:
         s2 *= 1.0 - (size - 1) / (n - 1)
