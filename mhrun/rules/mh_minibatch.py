@@ -79,8 +79,7 @@ class MHMinibatch:
 
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
         """Read data until every chain is decided."""
-        if not self.prior:
-            contest = contest._replace(offset=torch.zeros_like(contest.offset))
+        offset = contest.offset if self.prior else torch.zeros_like(contest.offset)
         supply = contest.supply
         assert supply is not None
         normal = draws.normal(Purpose.ACCEPT, 1)[:, 0]
@@ -90,7 +89,7 @@ class MHMinibatch:
 
         def judge(looks: Looks) -> Tensor:
             rows = looks.rows[:, None]
-            d = contest.offset[rows] + contest.scale[rows] * looks.mean
+            d = offset[rows] + contest.scale[rows] * looks.mean
             s2 = self._variance(contest.scale[rows], looks.var, looks.size, n)
             known = s2 < v
             noise = (v - s2).clamp_min(0.0).sqrt() * normal[rows] + corrected[rows]
