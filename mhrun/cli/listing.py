@@ -51,12 +51,8 @@ def _line(folder: RunFolder) -> str:
     status = summary.get("status", "begun")
     if status == "running" and not _held(folder):
         status = "interrupted"
-    claims = summary.get("claims", [])
-    verdicts = (
-        f", {sum(c['verdict'] == 'reproduced' for c in claims)} of {len(claims)} claims reproduced"
-        if claims
-        else ""
-    )
+    judged = [c["verdict"] for c in summary.get("claims", []) if c["verdict"].endswith("reproduced")]
+    verdicts = f", {judged.count('reproduced')} of {len(judged)} claims reproduced" if judged else ""
     when = str(summary.get("finished") or summary.get("started") or "")[:16].replace("T", " ")
     page = folder.report / "index.html"
     where = page if page.exists() else folder.path
