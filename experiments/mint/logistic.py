@@ -242,8 +242,8 @@ def notes(run: Run) -> list[str]:
     return [
         first,
         f"At a random theta the noise of a minibatch is nearly normal, where a chain is it is not (distances "
-        f"{value(found['noise.random.ks']):.3f} and {value(found['noise.late.ks']):.3f}): most images are told apart well, and "
-        "few badly.",
+        f"{value(found['noise.random.ks']):.3f} and {value(found['noise.late.ks']):.3f}): most images are told "
+        "apart well, and few badly.",
         "The temperature is not printed: T = n / m^0.99 follows its section 3.4; n / m^0.5 is the hotter one.",
         f"A draw of MINT is right on {_percent(found, 'mint.final')} of the test images, the mean of its draws on "
         f"{_percent(found, 'mint.of_mean')}; the paper says more than 99 % and not of which of the two.",
