@@ -171,7 +171,7 @@ def notes(run: Run) -> list[str]:
         "limits the paper's is that negative masses are cut off after solving.",
         "One printed number, 1.2e-2 at G = 4000, sigma 1.1, lambda 0.1, is taken for a misprint: 1.9e-2 comes out here "
         "and from dense normal equations. The other 39 agree to two digits.",
-        "The paper's check of Corollary 1 (grow until the bound is below delta) cannot have been made: at the minibatch "
-        "sizes that it reports the bound is above 0.5 for any terms at all. MHminibatch leaves it out here.",
+        "The paper's check of Corollary 1 (grow until the bound is below delta) cannot have been made: at the "
+        "minibatch sizes that it reports the bound is above 0.5 for any terms at all. MHminibatch leaves it out here.",
         "Doubling G at one range is dividing lambda by 4: the two halves of the table show the same curve.",
     ]
