@@ -57,7 +57,7 @@ def mistakes(outputs, *extra):
         ([*SMOKE, "methods.mint.schedules.step_size.start=-1"], "step size -1 must be positive"),
         ([*SMOKE, "methods.sgld.schedules.step_size.end=1"], "a polynomial decay goes down"),
         ([*SMOKE, "methods.sghmc.kernel.dynamics.friction=2"], "friction = 2 must lie in (0, 1]"),
-        ([*SMOKE, "chains=0"], "chains, steps and thin must be at least 1"),
+        ([*SMOKE, "chains=0"], "chains, steps, thin and thin_stats must be at least 1"),
         ([*SMOKE, "chains=abc"], "chains = 'abc' must be a whole number"),
         ([*SMOKE, "steps=1.5"], "steps = 1.5 must be a whole number"),
         ([*SMOKE, "thin=1000"], "keeps none"),

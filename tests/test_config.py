@@ -30,7 +30,7 @@ def part(group, name):
     """Build a part as an experiment would."""
     node = yaml.safe_load((CONF / group / f"{name}.yaml").read_text())
     given = [f"probe.{key}={10.0**-i}" for i, key in enumerate((k for k in node if node[k] == "???"), 2)]
-    words = ["experiment=gmm_tied_means", "scale=smoke", "m=7", "lam=0.1", f"+{group}@probe={name}"]
+    words = ["experiment=gmm_tied_means", "scale=smoke", "m=7", "lam=0.1", "+step_size=0.01", f"+{group}@probe={name}"]
     return build(compose_config([*words, *given], compare=False)["probe"])
 
 
@@ -110,7 +110,7 @@ def test_methods_can_be_added_to_an_experiment(name):
 def test_experiments_compose_build_and_have_their_report(name, scale):
     config = compose_config([f"experiment={name}", f"scale={scale}"])
     assert config["experiment"] == name
-    assert methods_of(config)
+    assert len(methods_of(config)) == len(config["methods"])
     report = config["report"]
     paths = [report["metrics"], report["notes"], *report["tables"].values(), *report["figures"].values()]
     for path in paths:
@@ -119,7 +119,7 @@ def test_experiments_compose_build_and_have_their_report(name, scale):
         if path in [*report["tables"].values(), *report["figures"].values()]:
             assert getattr(experiment_module(module), function).__doc__
     claims = judge_all(config, {})
-    assert claims
+    assert claims or "paper" not in report
     assert len({claim.id for claim in claims}) == len(claims)
 
 
