@@ -38,9 +38,13 @@ class Tried(NamedTuple):
     def wrong(self) -> Estimate:
         """The root mean square error of the acceptance probability, without what chance adds to it."""
         noise = self.found * (1 - self.found) / max(1, self.repeats - 1)
+        if np.isnan(self.found).any():
+            return Estimate(float("nan"), float("nan"))
         square = max(0.0, float(np.mean((self.found - self.exact) ** 2 - noise)))
         chance = np.maximum(noise, self.exact * (1 - self.exact) / self.repeats)
-        error = float(np.sqrt(2 * np.sum(chance**2))) / len(noise)  # of the mean square
+        off = np.maximum(0.0, (self.found - self.exact) ** 2 - chance)
+        # Of the mean square, for these pairs; that others might have been chosen is not in it.
+        error = float(np.sqrt(np.sum(2 * chance**2 + 4 * off * chance))) / len(noise)
         return Estimate(square**0.5, min(error**0.5, error / (2 * square**0.5)) if square else error**0.5)
 
     @property
@@ -56,7 +60,14 @@ class Tried(NamedTuple):
 
 
 def tried(run: Run, method: str, origins: Array, candidates: Array, repeats: int) -> Tried:
-    """Have the acceptance test of a method decide again and again on the same pairs of points (P, D)."""
+    """Have the acceptance test of a method decide again and again on the same pairs of points (P, D).
+
+    NaN for a pairing that stores minibatches: those of its chain are selected by acceptance, and fresh ones would say
+    nothing of it.
+    """
+    pairing = str(run.config["methods"][method]["kernel"]["pairing"]["_target_"])
+    if pairing.endswith(".Stored"):
+        return Tried(np.full(len(origins), np.nan), np.full(len(origins), np.nan), repeats)
     node, target = run.config["methods"][method], run.target
     kernel: MetropolisHastings = build(node["kernel"], f"methods.{method}.kernel")
     here, there = torch.from_numpy(origins), torch.from_numpy(candidates)
@@ -91,7 +102,8 @@ def _controls(node: dict[str, Any], chains: int) -> Controls:
 def pairs_of(run: Run, method: str) -> tuple[Array, Array]:
     """Return points (P, D) that a method drew, and points that the proposal of this run leads to from them."""
     count, draws = int(run.config["pairs"]), run.draws(method)
-    flat = draws[:, :: max(1, draws.shape[1] // count)].reshape(-1, draws.shape[2])
+    late = draws[:, draws.shape[1] // 2 :]  # whatever burn-in there was
+    flat = late[:, :: max(1, late.shape[1] // count)].reshape(-1, draws.shape[2])
     origins = flat[np.linspace(0, len(flat) - 1, count).astype(int)]
     node = run.config["methods"][method]
     kernel = build(node["kernel"], f"methods.{method}.kernel")
@@ -106,7 +118,7 @@ def promised(run: Run, method: str) -> float:
     name = str(rule["_target_"]).rpartition(".")[2]
     if name == "MHSubLhd":
         return float(rule["delta"])
-    if name == "Austere" and rule.get("bound") is not None:
+    if name == "Austere" and rule.get("design") != "given":
         return float(rule["bound"])
     exact = run.config["methods"][method]["kernel"]["pairing"]["_target_"].endswith(".Full")
     return 0.0 if exact else float("nan")
@@ -114,7 +126,7 @@ def promised(run: Run, method: str) -> float:
 
 def evaluations(run: Run, method: str) -> Array:
     """Return the log-likelihoods of single data evaluated by all chains up to each kept draw (S,)."""
-    return run.stat(method, "n_lik").sum(axis=0)[run.draw_steps(method) - 1].astype(float)
+    return run.at_draws(method, "n_lik").sum(axis=0).astype(float)
 
 
 def moments_to_tell(draws: int) -> Array:
@@ -175,6 +187,8 @@ def decisions_figure(run: Run, found: Metrics, methods: list[str]) -> Figure:
     for method, (colour, marker) in zip(methods, _looks(), strict=False):
         wrong = found[f"{method}.wrong"]
         assert isinstance(wrong, Estimate)
+        if np.isnan(wrong.value):
+            continue
         y = max(wrong.value, _FLOOR)
         size, all_of_it = (float(found[f"{method}.{name}"]) for name in ("size", "per_decision"))  # type: ignore[arg-type]
         counted = min(2 * size, all_of_it)

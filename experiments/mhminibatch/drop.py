@@ -20,6 +20,7 @@ def metrics(run: Run) -> Metrics:
     drop = int(run.config["drop"])
     for method in run.methods:
         steps, right = run.draw_steps(method), accuracy(run, run.draws(method))
+        run.every_step(method)
         size = run.stat(method, "batch_size").astype(float)
         accepted = run.stat(method, "accepted")
         before, after = steps <= drop, steps > drop
@@ -58,12 +59,12 @@ def stages(run: Run) -> pd.DataFrame:
         "accuracy at the drop": "at_drop",
         "at the end": "final",
         "per tenfold steps, before": "slope_before",
-        "after": "slope_after",
+        "per tenfold steps, after": "slope_after",
         "minibatch, before": "size_before",
-        "after ": "size_after",
+        "minibatch, after": "size_after",
         "all data, after": "full_after",
         "acceptance, before": "accept_before",
-        "after  ": "accept_after",
+        "acceptance, after": "accept_after",
     }
     return run.by_method(run.once(metrics), names)
 

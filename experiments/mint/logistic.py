@@ -63,13 +63,11 @@ def metrics(run: Run) -> Metrics:
 
 def passes(run: Run, method: str) -> Array:
     """Return the passes through the data up to each kept draw (S,): a MINT step is m/n of one."""
-    read = run.stat(method, "batch_size").mean(axis=0).cumsum(dtype=np.float64)
-    return read[run.draw_steps(method) - 1] / run.target.n
+    return run.at_draws(method, "batch_size").mean(axis=0) / run.target.n
 
 
 def _seconds(run: Run, method: str) -> Array:
-    wall = run.stat(method, "wall_s")
-    return wall[run.draw_steps(method) - 1]
+    return run.at_draws(method, "wall_s")
 
 
 def _reached(spent: Array, right: Array) -> float:
@@ -80,7 +78,10 @@ def _reached(spent: Array, right: Array) -> float:
 def step_length(run: Run, method: str) -> float:
     """Return the mean length of the accepted moves, in steps that go on from the last draws."""
     node = run.config["methods"][method]
-    said = {key: node["schedules"][key][key] for key in ("step_size", "temperature")}
+    schedules = node["schedules"]
+    if any(schedules.get(key, {}).get(key) is None for key in ("step_size", "temperature")):
+        return float("nan")  # not constant
+    said = {key: schedules[key][key] for key in ("step_size", "temperature")}
     trace = mhrun.sample(
         run.target.model,
         run.target.data,
@@ -104,7 +105,8 @@ def minibatch_noise(run: Run) -> dict[str, tuple[Array, float, float]]:
     function is from the normal one of the same mean and variance, and its skewness.
     """
     m, rng = int(run.config["m"]), np.random.default_rng(0)
-    draws, steps = run.draws("mint"), run.draw_steps("mint")
+    method = "mint" if "mint" in run.methods else next(iter(run.methods))
+    draws, steps = run.draws(method), run.draw_steps(method)
     early = int(np.searchsorted(steps, min(500, steps[-1])))
     points = {
         "random": torch.from_numpy(0.05 * rng.standard_normal(run.target.dim)),

@@ -33,7 +33,7 @@ class Watcher(Protocol):
         """A method begins, or goes on, after `step` steps."""
 
     def advance(self, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
-        """Some steps are done; the counts are of all chains together, from the beginning."""
+        """Some steps are done; counts are of all chains together, from the beginning; the rate since it was started."""
 
     def end(self, method: str) -> None:
         """The method is at its end."""
@@ -118,6 +118,7 @@ def run_method(
     watcher.begin(method.name, step, method.shape.total, driver.name)
 
     count, last_block = 16, time.monotonic()
+    accepted, since = 0.0, step
     while step < method.shape.total:
         began = time.monotonic()
         size = min(count, method.shape.total - step, method.plan.horizon(step + 1) or count)
@@ -126,9 +127,10 @@ def run_method(
         memory = method.plan.learn(memory, step + 1, torch.from_numpy(record["accepted"].T.copy()))
         writer.append(step + 1, record)
         step += size
+        accepted += float(record["accepted"].mean()) * size
         watcher.advance(
             step,
-            float(record["accepted"].mean()),
+            accepted / (step - since),
             *(int(writer.totals[k].sum()) for k in ("n_lik", "n_grad")),
         )
 

@@ -33,7 +33,7 @@ _loops: dict[tuple[Piece, ...], Piece] = {}
 class FusedGrowing:
     """See `MetropolisHastings`: the same law and the same random numbers, in machine code.
 
-    One datum after the other: nothing is read ahead of the decision.
+    One look after the other: nothing is read ahead of the decision.
     """
 
     def __init__(

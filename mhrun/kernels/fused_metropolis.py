@@ -42,7 +42,7 @@ class FusedMetropolis:
         key: int,
         threads: int,
     ) -> None:
-        self._wayl = model
+        self._model = model
         self._proposal = proposal
         self._way = pairing.way
         self._m = target.n if pairing.m is None else pairing.m
@@ -109,7 +109,7 @@ class FusedMetropolis:
             (n / controls.temperature).numpy(),
             self._target.prior_power(controls.temperature).numpy(),
             float(self._target.error_share(self._m)) if self._way != FULL else 0.0,
-            *(self._wayl.args, self._proposal.args),
+            *(self._model.args, self._proposal.args),
             *record.values(),
         )
         evaluations = {SHARED: 2 * self._m, STORED: self._m, FULL: n}[self._way]

@@ -37,7 +37,7 @@ def page_digest(folder: RunFolder) -> str:
 
 @cache
 def source(module: str) -> str:
-    """Return the text of a module that report functions are in, and of an experiment's those beside it.
+    """Return the text of a module that report functions are in; of an experiment's, that of all experiments.
 
     It is read once: the text that this process found is that of the code that it runs.
     """
@@ -48,7 +48,7 @@ def source(module: str) -> str:
             found = None
         paths = [Path(found.origin)] if found and found.origin else []
     elif all(part.isidentifier() for part in module.split(".")):
-        paths = sorted(EXPERIMENTS.joinpath(*module.split(".")).parent.glob("*.py"))
+        paths = sorted(EXPERIMENTS.rglob("*.py"))  # experiments share functions
     else:
         paths = []
     return "\n".join(path.read_text() for path in paths if path.is_file())

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
+from mhrun.errors import UserError
 from mhrun.store.folder import RunFolder
 from mhrun.store.netcdf import open_trace
 from mhrun.target import Target, target_of
@@ -92,6 +93,36 @@ class Run:
         """The steps, 1 being the first after burn-in, that the kept draws are taken after (S,)."""
         warmup, steps, thin = (self.methods[method][key] for key in ("warmup", "steps", "thin"))
         return np.arange((warmup // thin + 1) * thin, warmup + steps + 1, thin) - warmup
+
+    def at_draws(self, method: str, name: str) -> npt.NDArray[Any]:
+        """A statistic at the steps that the kept draws are taken after (C, S), summed up if it is of single steps.
+
+        Counts (n_lik, n_aside, n_grad) are sums from the first step on in the trace, seconds too; of any other
+        statistic, the sum over the steps after burn-in.
+
+        Raises:
+            UserError: statistics of every step are asked for and the trace has fewer.
+        """
+        noted = self.methods[method]
+        thin, steps, warmup = noted["thin_stats"], self.draw_steps(method), noted["warmup"]
+        values = self.stat(method, name)
+        if name in ("n_lik", "n_aside", "n_grad", "wall_s"):
+            first = (warmup // thin + 1) * thin - warmup
+            at = (steps - first) // thin
+            if (at < 0).any() or ((steps - first) % thin != 0).any():
+                raise UserError(f"{method}: thin must be a multiple of thin_stats = {thin} for this report.")
+            return values[..., at]
+        self.every_step(method)
+        return values.cumsum(axis=-1, dtype=np.float64)[..., steps - 1]
+
+    def every_step(self, method: str) -> None:
+        """Make sure that the trace has the statistics of every step.
+
+        Raises:
+            UserError: it has not.
+        """
+        if self.methods[method]["thin_stats"] != 1:
+            raise UserError(f"{method}: this report needs the statistics of every step; set thin_stats=1.")
 
     def stat(self, method: str, name: str) -> npt.NDArray[Any]:
         """A per-step statistic after burn-in (C, S)."""

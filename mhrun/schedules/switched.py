@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import torch
 
 from mhrun.errors import Refusal
@@ -31,9 +33,13 @@ class Switched(Blind):
         temperature: list[float] | None = None,
         noise_temperature: list[float] | None = None,
     ) -> None:
+        if not at or not all(
+            isinstance(step, int | float) and step >= 1 and step == int(step) for step in at
+        ):
+            raise Refusal(f"at = {list(at)} must be whole numbers of steps, at least 1.")
         self._at = torch.as_tensor(at, dtype=torch.int64)
-        if len(at) == 0 or (self._at < 1).any() or (self._at.diff() <= 0).any():
-            raise Refusal(f"at = {list(at)} must be steps in increasing order.")
+        if (self._at.diff() <= 0).any():
+            raise Refusal(f"at = {list(at)} must be in increasing order.")
         given = {"step_size": step_size, "temperature": temperature, "noise_temperature": noise_temperature}
         self._values = {
             name: torch.as_tensor(list(values), dtype=torch.float64)
@@ -45,7 +51,19 @@ class Switched(Blind):
             if len(values) != len(at) + 1:
                 raise Refusal(f"{name} has {len(values)} values; {len(at)} changes need {len(at) + 1}.")
             if not bool((values >= 0 if name == "noise_temperature" else values > 0).all()):
-                raise Refusal(f"{name} = {values.tolist()} must be positive.")
+                raise Refusal(
+                    f"{name} = {values.tolist()} must be {'at least 0' if 'noise' in name else 'positive'}."
+                )
+
+    def over(self, warmup: int, steps: int) -> Self:
+        """Return itself, if all its changes come.
+
+        Raises:
+            Refusal: one would come after the last step.
+        """
+        if int(self._at[-1]) >= warmup + steps:
+            raise Refusal(f"at = {self._at.tolist()} comes after the last of {warmup + steps} steps.")
+        return self
 
     def values(self, memory: Memory, first_step: int, steps: int) -> dict[str, torch.Tensor]:
         """Return each quantity at some steps, (K, 1)."""

@@ -129,7 +129,7 @@ class TraceWriter:
         squares = np.square(record["batch_size"][:, proper], dtype=np.float64)
         self.totals["sum_batch_size_squared"] += squares.sum(axis=1)
         self.totals["sum_all_data"] += (record["batch_size"][:, proper] == self.n).sum(axis=1)
-        if self.shape.thin > 1:  # views would keep what was thinned out in memory
+        if max(self.shape.thin, self.shape.stats_thin) > 1:  # views would keep what was thinned out in memory
             draws = {name: values if _constant(values) else values.copy() for name, values in draws.items()}
         self._pending.append(draws)
 
