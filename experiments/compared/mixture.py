@@ -64,7 +64,7 @@ def metrics(run: Run) -> Metrics:
 def compared(run: Run) -> pd.DataFrame:
     """Data per decision against correctness.
 
-    Data behind a decision, after burn-in; data it reads besides; log-likelihoods evaluated per decision, at both points.
+    Data behind a decision, after burn-in; data it reads besides; log-likelihoods per decision, at both points.
     How far the probability to accept is off on pairs of points from the posterior (root mean square, without what
     chance adds; the largest, with it; of a chain that stores its minibatches it cannot be told so), and what the
     test promises. Distance (total variation) of all draws from quadrature; effective sample size of all chains, and

@@ -170,8 +170,8 @@ def notes(run: Run) -> list[str]:
         "a standard deviation; MHminibatch ran with sigma = 0.9 and decides by sign when |D| > 5 s; MHSubLhd "
         "ran with gamma = 2, the spread of all terms in its bound, and a decision forced below n. The text's "
         "settings stand beside them as methods of their own. The authors' ratio leaves the prior "
-        "out; here it is in, as in the text, but for the method that says so: it samples another posterior, which its "
-        "deviation shows.",
+        "out; here it is in, as in the text, but for the method that says so, which samples the posterior under a "
+        "flat one.",
         "The error bound of the paper's Corollary 1 is never below 0.57 at these sizes, whatever the data, so that no "
         "check of it (delta) can have been in force; it is not made.",
         "Minibatches are drawn afresh for each decision, without replacement; the authors read a shuffled list "

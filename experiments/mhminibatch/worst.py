@@ -67,10 +67,10 @@ def notes(run: Run) -> list[str]:
     """What a reader should know beside the numbers."""
     return [
         "AustereMH reads all data in a share of its decisions that falls with n, below the lemma's constant from about "
-        "n = 10^6 on (0.27, 0.06, 0.017, 0.003 at n = 10^3 ... 10^6 with m = 100): the last looks, with all but m of the "
+        "n = 10^6 on (0.27, 0.06, 0.017, 0.003 at n = 10^3 ... 10^6, m = 100): the last looks, with all but m of the "
         "data, have a standard error of nearly 0, so that only a mean within some sqrt(m/n) of its threshold is left "
         "to the end. The share of the data that it reads falls far more slowly (0.62, 0.50, 0.42, 0.36), and its draws "
-        "are too wide, as its errors are made where a decision is close. Of MHSubLhd the lemma holds.",
+        "are too wide, as it errs where a decision is close. Of MHSubLhd the lemma holds.",
         f"The lemma bounds the probability of reading all data by c = p0 p1 p2 = {P0 * P1 * P2:.5f} from below, for "
         "every n: normal data of unit variance, a flat prior, temperature 1, proposals N(theta, 1/n). For AustereMH it "
         "needs a critical value above 2, that is epsilon below 0.023.",
