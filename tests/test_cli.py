@@ -60,7 +60,16 @@ def mistakes(outputs, *extra):
         ([*SMOKE, "chains=0"], "chains, steps, thin and thin_stats must be at least 1"),
         ([*SMOKE, "chains=abc"], "chains = 'abc' must be a whole number"),
         ([*SMOKE, "steps=1.5"], "steps = 1.5 must be a whole number"),
-        ([*SMOKE, "thin=1000"], "keeps none"),
+        ([*SMOKE, "thin=1000"], "thin = 1000 keeps none"),
+        ([*SMOKE, "thin_stats=0"], "thin and thin_stats must be at least 1"),
+        ([*SMOKE, "thin_stats=1000"], "thin_stats = 1000 keeps none"),
+        ([*SMOKE, "+methods.mint.thin_stats=1.5"], "mint: thin_stats = 1.5 must be a whole number"),
+        ([*SMOKE, "+methods.mint.starts={normal: -1}"], "methods.mint.starts = {'normal': -1} is unknown"),
+        (
+            [*SMOKE, "~methods.mint.kernel.rule", "+methods.mint.kernel.rule={sigma: 1}"],
+            "methods.mint.kernel: rule names no part; give it a _target_, or choose one of conf/",
+        ),
+        ([*SMOKE, "+methods.mint.kernel.rule.sigma=1"], "takes no 'sigma'"),
         ([*SMOKE, "device=tpu"], "device = 'tpu' is not here"),
         ([*SMOKE, "dtype=float8"], "dtype = 'float8' is unknown"),
         ([*SMOKE, "native=maybe"], "native = 'maybe' is unknown"),
@@ -237,6 +246,43 @@ def test_a_model_of_ones_own(tmp_path, capsys, monkeypatch):
     out = capsys.readouterr().out
     assert out.count("quick complete") == 2
     assert "gmm_tied_means" not in out
+
+
+TABLE = """
+import pandas as pd
+
+def table(run):
+    '''A computation of ours.'''
+    return pd.DataFrame({"value": [run.config["seed"] + 0.25]}, index=["x"])
+"""
+
+
+def test_an_experiment_may_be_a_computation_without_methods(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("MHRUN_TRUST", "")  # put back afterwards
+    place = tmp_path / "mine" / "experiment"
+    place.mkdir(parents=True)
+    (tmp_path / "mine" / "computed.py").write_text(TABLE)
+    (place / "sums.yaml").write_text(
+        "# @package _global_\ntitle: Sums\nreport: {tables: {ours: computed.table}}\n"
+    )
+    (place / "bare.yaml").write_text(
+        "# @package _global_\ndefaults: [/data: gaussian, /model: gaussian_mean]\ndata: {n: 10}\n"
+    )
+    words = ["--config-dir", "mine", "--trust", "computed"]
+    assert run([*words, "experiment=sums", "seed=2"]) == 0
+    page = tmp_path / capsys.readouterr().out.split("report  ")[1].strip()
+    assert "A computation of ours" in page.read_text()
+    assert page.with_name("ours.csv").read_text().splitlines()[1] == "x,2.25"
+    assert '"status": "complete"' in (page.parents[1] / "summary.json").read_text()
+    assert run([*words, "experiment=sums", "seed=2"]) == 0
+    assert "there already" in capsys.readouterr().err
+    for name in ("bare", "sums"):
+        assert run([*words, f"experiment={name}", *["~report.tables"] * (name == "sums")]) == 2
+        captured = capsys.readouterr()
+        assert captured.err.count("\n") == 1
+        assert captured.out == ""
+        assert "there is no method to run" in captured.err or name == "sums"
+    assert len(list((tmp_path / "outputs").glob("*/*/summary.json"))) == 2  # and latest
 
 
 def test_a_folder_of_ones_own_configurations(tmp_path, capsys):

@@ -30,7 +30,14 @@ def part(group, name):
     """Build a part as an experiment would."""
     node = yaml.safe_load((CONF / group / f"{name}.yaml").read_text())
     given = [f"probe.{key}={10.0**-i}" for i, key in enumerate((k for k in node if node[k] == "???"), 2)]
-    words = ["experiment=gmm_tied_means", "scale=smoke", "m=7", "lam=0.1", "+step_size=0.01", f"+{group}@probe={name}"]
+    words = [
+        "experiment=gmm_tied_means",
+        "scale=smoke",
+        "m=7",
+        "lam=0.1",
+        "+step_size=0.01",
+        f"+{group}@probe={name}",
+    ]
     return build(compose_config([*words, *given], compare=False)["probe"])
 
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import filelock
 import matplotlib.image
@@ -19,12 +20,13 @@ from runs import FEW, compute
 from mhrun.cli.main import run
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
-from mhrun.paths import EXPERIMENTS
+from mhrun.paths import EXPERIMENTS, experiment_module
 from mhrun.report.build import build_report
 from mhrun.report.build import reported as is_reported
 from mhrun.report.claims import judge_all
 from mhrun.report.fresh import source
 from mhrun.report.page import write_page
+from mhrun.report.run import Run
 from mhrun.report.tables import markdown, rendered, shown, write_table
 from mhrun.store.folder import RunFolder, runs
 
@@ -377,3 +379,53 @@ def test_the_folder_is_held_while_its_report_is_made(reported, monkeypatch):
     assert held == [True]
     build_report(reported, again=False)
     assert held == [True]
+
+
+# --- What a report sees of a trace --------------------------------------------------------------------------
+
+
+class Known(Run):
+    """A run of one method whose minibatch sizes are known, kept as a trace would keep them."""
+
+    def __init__(self, warmup, thin, often):
+        super().__init__(RunFolder(Path()))
+        noted = {"warmup": warmup, "steps": 24, "thin": thin, "thin_stats": often}
+        self.summary = {"methods": {"a": noted}}
+        self.size = np.random.default_rng(warmup).integers(1, 99, (2, warmup + 24))
+        self.kept = [step for step in range(warmup + 1, warmup + 25) if step % thin == 0]
+        self.looked_at = [step for step in range(warmup + 1, warmup + 25) if step % often == 0]
+
+    def stat(self, method, name):
+        values = self.size if name == "batch_size" else self.size.cumsum(axis=1)
+        values = values[0] if name == "wall_s" else values
+        return values[..., np.array(self.looked_at) - 1]
+
+
+@pytest.mark.parametrize(
+    ("warmup", "thin", "often"),
+    [(0, 1, 1), (0, 7, 1), (10, 1, 1), (10, 7, 1), (7, 7, 7), (10, 6, 3), (11, 8, 4)],
+)
+def test_statistics_are_told_at_the_draws(warmup, thin, often):
+    run = Known(warmup, thin, often)
+    assert run.draw_steps("a").tolist() == [step - warmup for step in run.kept]
+    for c in range(2):
+        sums = [int(run.size[c, :step].sum()) for step in run.kept]  # of counts, with the burn-in
+        assert run.at_draws("a", "n_lik")[c].tolist() == sums
+        if c == 0:
+            assert run.at_draws("a", "wall_s").tolist() == sums
+        if often == 1:
+            sums = [int(run.size[c, warmup:step].sum()) for step in run.kept]
+            spent = experiment_module("mhminibatch.mnist").data_spent(run, "a")
+            assert run.at_draws("a", "batch_size")[c].tolist() == spent[c].tolist() == sums
+            run.target = SimpleNamespace(n=100)
+            passes = [run.size[:, warmup:step].sum() / 200 for step in run.kept]
+            assert experiment_module("mint.logistic").passes(run, "a") == pytest.approx(np.array(passes))
+
+
+@pytest.mark.parametrize(
+    ("name", "thin", "often", "told"),
+    [("batch_size", 6, 3, "set thin_stats=1"), ("n_lik", 4, 3, "multiple of thin_stats = 3")],
+)
+def test_statistics_that_were_not_kept_are_missed_in_one_line(name, thin, often, told):
+    with pytest.raises(UserError, match=told):
+        Known(0, thin, often).at_draws("a", name)

@@ -10,12 +10,14 @@ import signal
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from runs import FEW, assert_same_bits, compute, config, contents
 
 from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import run_experiment
 from mhrun.errors import Interrupted
+from mhrun.report.run import Run
 
 WORDS = {
     "plain": (*FEW, "native=off"),
@@ -61,6 +63,27 @@ def test_control_c_leaves_a_run_that_goes_on(whole, outputs, chunks):
     assert '"status": "stopped"' in summary
     for name in METHODS:
         assert_same_bits(contents(folder, name), expected[name])
+
+
+def test_a_thinned_run_that_is_stopped_has_the_draws_and_all_statistics_of_the_whole_one(whole, outputs):
+    """Every 7th draw, counted from the first step of a burn-in of 200; each step's statistics."""
+    words, expected = whole
+    words = (*words, "thin=7", "thin_stats=1", "runtime.block_seconds=0")
+    with pytest.raises(Interrupted):
+        run_experiment(config(outputs, *words), StopAfter(5))
+    assert len(list(outputs.rglob("blocks/*.npz"))) == 5
+    folder = compute(outputs, *words)
+    steps = Run(folder).draw_steps("mint")
+    assert steps.tolist() == list(range(3, 401, 7))
+    for name in METHODS:
+        draws = Run(folder).draws(name)
+        assert np.array_equal(draws, expected[name]["/posterior/theta"][:, steps - 1])
+        found = contents(folder, name)
+        assert np.array_equal(
+            found["/warmup_posterior/theta"], expected[name]["/warmup_posterior/theta"][:, 6::7]
+        )
+        statistics = [key for key in expected[name] if "sample_stats" in key]
+        assert_same_bits({k: found[k] for k in statistics}, {k: expected[name][k] for k in statistics})
 
 
 def _killed_at(call: int, outputs: Path, words: tuple[str, ...]) -> None:

@@ -12,6 +12,7 @@ from mhrun.errors import Refusal
 from mhrun.schedules import Plan
 from mhrun.schedules.fixed import Fixed
 from mhrun.schedules.polynomial import Polynomial
+from mhrun.schedules.switched import Switched
 from mhrun.schedules.tuned import Tuned
 
 
@@ -47,6 +48,34 @@ def test_step_sizes_are_the_same_to_the_bit_however_steps_are_cut(rng):
         cuts = [1, *sorted(rng.choice(np.arange(2, 10_001), 300, replace=False).tolist()), 10_001]
         parts = [schedule.values({}, a, b - a)["step_size"] for a, b in itertools.pairwise(cuts)]
         assert torch.equal(torch.cat(parts), whole)
+
+
+def test_a_value_holds_up_to_the_step_that_it_changes_after():
+    schedule = Switched([3, 4, 2000], step_size=[0.5, 0.25, 4.0, 1.0], noise_temperature=[1, 0, 0, 2])
+    assert schedule.quantities == ("step_size", "noise_temperature")
+    found = schedule.over(10, 5000).values({}, 1, 2002)
+    steps = np.arange(1, 2003)
+    stretch = np.select([steps <= 3, steps <= 4, steps <= 2000], [0, 1, 2], 3)
+    assert found["step_size"][:, 0].tolist() == np.array([0.5, 0.25, 4.0, 1.0])[stretch].tolist()
+    assert found["noise_temperature"][:, 0].tolist() == np.array([1.0, 0, 0, 2])[stretch].tolist()
+    assert found["step_size"].dtype == torch.float64
+    for first in (1, 3, 4, 5, 2000, 2001):  # however steps are cut
+        part = schedule.values({}, first, 2)["step_size"]
+        assert torch.equal(part, found["step_size"][first - 1 : first + 1])
+
+
+def test_a_plan_takes_each_quantity_from_its_own_schedule():
+    """Burn-in counts among the steps; the noise follows the temperature that drops."""
+    plan = Plan(
+        {"a": Switched([12], temperature=[100.0, 1.0]), "b": Switched([11, 13], step_size=[3.0, 2.0, 1.0])},
+        2, 10, 10,
+    )  # fmt: skip
+    assert not plan.adapts
+    memory = plan.learn(plan.start(), 1, torch.ones(10, 2, dtype=torch.bool))
+    controls = plan.controls(memory, 10, 5)
+    assert controls.temperature.tolist() == [[t, t] for t in (100, 100, 100, 1, 1)]
+    assert controls.noise_temperature.tolist() == controls.temperature.tolist()
+    assert controls.step_size.tolist() == [[e, e] for e in (3, 3, 2, 2, 1)]
 
 
 def accept_with(step_size, rng):
@@ -96,6 +125,23 @@ def test_chains_are_tuned_each_for_itself(rng):
         (lambda: Plan({"a": Fixed(step_size=1), "b": Fixed(step_size=2)}, 1, 0, 1), "both set step_size"),
         (lambda: Plan({"a": Fixed(temperature=1)}, 1, 0, 1), "no schedule sets step_size"),
         (lambda: Plan({"a": Fixed(step_size=[1.0, 2.0])}, 3, 0, 1), "2 values for 3 chains"),
+        (lambda: Switched([], step_size=[1.0]), "whole numbers of steps"),
+        (lambda: Switched([0], step_size=[1.0, 2.0]), "whole numbers of steps"),
+        (lambda: Switched([2.5], step_size=[1.0, 2.0]), "whole numbers of steps"),
+        (lambda: Switched([[5]], step_size=[1.0, 2.0]), "whole numbers of steps"),
+        (lambda: Switched([5, 5], step_size=[1.0, 2.0, 3.0]), "increasing order"),
+        (lambda: Switched([5, 4], step_size=[1.0, 2.0, 3.0]), "increasing order"),
+        (lambda: Switched([5], step_size=[1.0]), "step_size has 1 values; 1 changes need 2"),
+        (lambda: Switched([5], temperature=[1.0, 2.0, 3.0]), "temperature has 3 values"),
+        (lambda: Switched([5], temperature=[1.0, 0.0]), "temperature = .* must be positive"),
+        (lambda: Switched([5], step_size=[float("nan"), 1.0]), "step_size = .* must be positive"),
+        (lambda: Switched([5], noise_temperature=[1.0, -1.0]), "noise_temperature = .* must be at least 0"),
+        (lambda: Plan({"a": Switched([12], step_size=[1.0, 2.0])}, 1, 4, 8), "after the last of 12 steps"),
+        (lambda: Plan({"a": Switched([5], temperature=[1.0, 2.0])}, 1, 0, 9), "no schedule sets step_size"),
+        (
+            lambda: Plan({"a": Fixed(step_size=1), "b": Switched([5], step_size=[1, 2])}, 1, 0, 9),
+            "both set step_size",
+        ),
     ],
 )
 def test_meaningless_settings_are_refused(make, told):

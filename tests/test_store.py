@@ -45,28 +45,32 @@ def written(folder: Path, shape: Shape, cuts, rng_seed=0, stop_at=None):
     return whole
 
 
-@pytest.mark.parametrize("thin", [1, 3])
+@pytest.mark.parametrize(("thin", "often"), [(1, None), (3, None), (3, 1), (1, 4), (5, 2)])
 @pytest.mark.parametrize("warmup", [0, 10, 12])
-def test_a_trace_holds_what_went_in(tmp_path, thin, warmup):
-    shape = Shape(2, ("a", "b"), warmup, 50, thin)
+def test_a_trace_holds_what_went_in(tmp_path, thin, often, warmup):
+    shape = Shape(2, ("a", "b"), warmup, 50, thin, often)
     whole = written(tmp_path, shape, [7, 8, 31, 33, 62])
-    kept = np.arange(thin, shape.total + 1, thin)
     with open_trace(tmp_path) as trace:
-        for prefix, steps in (("warmup_", kept[kept <= warmup]), ("", kept[kept > warmup])):
-            if prefix and not len(steps):
-                assert "warmup_posterior" not in trace.children
-                continue
-            posterior, stats = trace[f"{prefix}posterior"], trace[f"{prefix}sample_stats"]
-            assert posterior["theta"].dims == ("chain", "draw", "parameter")
-            assert posterior["parameter"].values.tolist() == ["a", "b"]
-            assert np.array_equal(posterior["theta"], whole["theta"][:, steps - 1])
-            for name in INFO_DTYPES:
-                expected = whole[name]
-                if name in ("n_lik", "n_aside", "n_grad"):
-                    expected = np.cumsum(expected, axis=1)
-                assert stats[name].dtype == INFO_DTYPES[name]
-                assert np.array_equal(stats[name], expected[:, steps - 1])
-            assert (np.diff(stats["wall_s"]) >= 0).all()
+        for kind, every in (("posterior", thin), ("sample_stats", often or thin)):
+            kept = np.arange(every, shape.total + 1, every)
+            for prefix, steps in (("warmup_", kept[kept <= warmup]), ("", kept[kept > warmup])):
+                if not len(steps):
+                    assert f"{prefix}{kind}" not in trace.children
+                    continue
+                group = trace[f"{prefix}{kind}"]
+                assert group["draw"].values.tolist() == list(range(len(steps)))
+                if kind == "posterior":
+                    assert group["theta"].dims == ("chain", "draw", "parameter")
+                    assert group["parameter"].values.tolist() == ["a", "b"]
+                    assert np.array_equal(group["theta"], whole["theta"][:, steps - 1])
+                    continue
+                for name in INFO_DTYPES:
+                    expected = whole[name]
+                    if name in ("n_lik", "n_aside", "n_grad"):
+                        expected = np.cumsum(expected, axis=1)
+                    assert group[name].dtype == INFO_DTYPES[name]
+                    assert np.array_equal(group[name], expected[:, steps - 1])
+                assert (np.diff(group["wall_s"]) >= 0).all()
     noted = done(tmp_path)
     assert noted["totals"]["n_lik"] == whole["n_lik"].sum(1).tolist()
     assert noted["totals"]["sum_accepted"] == pytest.approx(whole["accepted"][:, warmup:].sum(1))

@@ -1,0 +1,236 @@
+"""Every experiment from its configuration to its page, with few data and few steps, on made-up images."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from types import SimpleNamespace
+
+import digits
+import matplotlib.image
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from mhrun.cli.compose import compose_config
+from mhrun.cli.places import experiments
+from mhrun.diagnostics.grid import Estimate
+from mhrun.engine.chains import Silent
+from mhrun.engine.experiment import run_experiment
+from mhrun.paths import CONF, experiment_module
+from mhrun.report.build import build_report
+from mhrun.report.claims import judge_all
+from mhrun.report.run import Run
+from mhrun.store.netcdf import open_trace
+
+FEW = ("steps=24", "chains=2")
+COOL = "temperature=3"  # so that the images are told apart within these steps
+NEVER = "(x9.*|steps90|seconds95|length)"  # what a curve may not come to
+
+
+def without(*methods):
+    return tuple(f"~methods.{method}" for method in methods)
+
+
+IN_FIGURES_ALONE = without("mhminibatch_printed", "mhsublhd_printed", "austere_c_same", "mhsublhd_same")
+MANY_ALIKE = without("barker", "mint_stored", "mhminibatch_printed", "mhminibatch_released")
+
+
+@dataclass
+class Case:
+    """How an experiment is made small, and which of its metrics may be no number then."""
+
+    words: tuple[str, ...]
+    empty: str = ""  # a regular expression
+    like: tuple[str, ...] = field(default=())  # experiments with other settings and the same report
+
+
+CASES = {
+    "corrections": Case(("half_widths=[2000,4000]",)),
+    "mint_logistic": Case(
+        ("data.n=240", "steps=60", "full=30", "tests=20", COOL, "hot=10"),
+        rf"(mhminibatch|austere_n?c|mhsublhd)\.{NEVER}",
+        like=("mint_logistic_flat",),
+    ),
+    "mixture_tests": Case((*FEW, "data.n=2000", "temperature=20")),
+    "mnist_tests": Case(
+        (*FEW, COOL, "data.n=240", "design.n=240", "thin=3", *IN_FIGURES_ALONE),
+        rf"(austere_n?c|austere_nc_released|mhsublhd)\.{NEVER}",  # those that begin far off
+        like=("mnist_tests_100k",),
+    ),
+    "step_sizes": Case((*FEW, COOL, "data.n=300")),
+    "temperature_drop": Case(("chains=2", "data.n=240"), like=("temperature_drop_100k",)),
+    "tests_compared": Case(
+        (*FEW, "warmup=10", "data.n=1100", "m_mint=50", "pairs=4", "repeats=8", *MANY_ALIKE),
+        r"(mint|mhminibatch)\w*\.promised",
+    ),
+    "tests_compared_mnist": Case(
+        (*FEW, COOL, "data.n=240", "m=20", "m_mint=50", "scales.smoke.truth=40", "thin=3", *MANY_ALIKE),
+        r"(mint|mhminibatch)\w*\.promised",
+    ),
+    "worst_case": Case((*FEW, "warmup=0", "data.n=1100"), r"\w+\.sd"),  # it has no standard error
+}
+ELSEWHERE = {"gmm_tied_means"}  # see test_report
+
+
+def small(name, outputs):
+    words = ["scale=smoke", "runtime.threads=1", f"runtime.outputs={outputs}", *CASES[name].words]
+    return compose_config([f"experiment={name}", *words], compare=False)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """A few hundred images that are easily told apart."""
+    rng = np.random.default_rng(17)
+    signed = experiment_module("mhminibatch.classify")._signed
+    with pytest.MonkeyPatch.context() as patch:
+        train, test = (digits.blobs(rng, ones, sevens) for ones, sevens in ((130, 110), (30, 26)))
+        digits.install(tmp_path_factory.mktemp("images"), patch, train, test)
+        signed.cache_clear()
+        yield train, test
+    signed.cache_clear()
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Coarser quadrature, narrower grids, one format of figures, traces opened once: the rest is as it is."""
+    monkeypatch.setattr("mhrun.report.build.FORMATS", ("png",))
+    monkeypatch.setattr("mhrun.report.run.open_trace", cache(lambda folder: open_trace(folder).load()))
+    solve = experiment_module("mhminibatch.corrections").ridges
+    masses = experiment_module("compared.mixture").log_masses
+    for module, name, coarser in (
+        ("mhminibatch.corrections", "SIMULATED", 2000),
+        ("mhminibatch.corrections", "ridges", lambda sigma, lams, half: solve(sigma, lams, half // 20)),
+        ("compared.mixture", "log_masses", lambda density, grid, order=1: masses(density, grid, 1)),
+        ("mhminibatch.mixture", "log_masses", lambda density, grid, order=1: masses(density, grid, 1)),
+    ):
+        monkeypatch.setattr(experiment_module(module), name, coarser)
+
+
+@pytest.fixture
+def whole_columns(monkeypatch):
+    """A column of a metric that no method has would stay empty, and nobody would be told."""
+    real = Run.by_method
+
+    def by_method(run, found, columns):
+        asked = {f"{method}.{name}" for method in run.methods for name in columns.values()}
+        assert {name for name in asked - set(found) if not name.startswith("truth.")} == set()
+        return real(run, found, columns)
+
+    monkeypatch.setattr(Run, "by_method", by_method)
+
+
+def test_every_experiment_is_tested():
+    named = [name for case in CASES.items() for name in (case[0], *case[1].like)]
+    assert sorted([*named, *ELSEWHERE]) == sorted(experiments())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_experiment_has_all_of_its_report(name, images, quick, whole_columns, outputs):
+    config = small(name, outputs)
+    folder = run_experiment(config, Silent())
+    assert build_report(folder).failures == []
+    summary, spec = folder.summary(), config["report"]
+
+    # A claim on a metric that is not there is judged against nothing.
+    for each in (name, *CASES[name].like):
+        claims = judge_all(config | {"experiment": each}, dict.fromkeys(summary["metrics"], 0.0))
+        assert bool(claims) == ("paper" in spec)
+        assert {claim.why for claim in claims if claim.holds is None} == set()
+    empty = [
+        key
+        for key, value in summary["metrics"].items()
+        if value is None or (isinstance(value, dict) and None in value.values())
+    ]
+    assert [key for key in empty if not re.fullmatch(CASES[name].empty, key)] == []
+
+    assert (folder.report / "index.html").read_text().count("<img") == len(spec["figures"]) > 0
+    for figure in spec["figures"]:
+        shades = (255 * matplotlib.image.imread(folder.report / f"{figure}.png")[..., 0]).astype(int)
+        assert np.count_nonzero(np.bincount(shades.ravel())) > 30
+    for table in spec["tables"]:
+        frame = pd.read_csv(folder.report / f"{table}.csv", index_col=0)
+        assert not frame.drop(columns=[c for c in frame if c.endswith("(se)")]).isna().all().any()
+        assert not frame.isna().all(axis=1).any()
+
+
+@pytest.mark.parametrize(("name", "like"), [(n, other) for n, case in CASES.items() for other in case.like])
+def test_settings_alone_tell_two_experiments_apart(name, like):
+    """So that what holds of the metrics of the one holds of the other's."""
+    text = yaml.safe_load((CONF / "experiment" / f"{like}.yaml").read_text())
+    assert text["defaults"][0] == name
+    assert not {"methods", "report"} & set(text)
+
+
+class Told(Silent):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, message):
+        self.notes.append(message)
+
+
+def test_a_test_that_reads_all_data_too_often_is_told_of_once(outputs):
+    words = ["data.n=300", "m=20", "chains=4", "steps=50", "warmup=30", "native=off"]
+    words.append("methods.mhminibatch.schedules.temperature.temperature=30")  # so that it need not
+    watcher, again = Told(), Told()
+    config = compose_config(
+        ["experiment=worst_case", "scale=smoke", f"runtime.outputs={outputs}", *words], compare=False
+    )
+    run = Run(run_experiment(config, watcher))
+    shares = {name: float((run.stat(name, "batch_size") == 300).mean()) for name in run.methods}
+    assert shares == pytest.approx({name: run.methods[name]["all_data_share"] for name in run.methods})
+    assert shares["metropolis"] == 1  # by its nature: there is nothing to tell
+    assert min(shares["austere"], shares["mhsublhd"]) > 0.1 > shares["mhminibatch"]
+    assert [note.split(",")[0] for note in watcher.notes] == [
+        f"{name}: {shares[name]:.0%} of its decisions read all 300 data" for name in ("austere", "mhsublhd")
+    ]
+    run_experiment(config, again)
+    assert again.notes == []
+
+
+# --- What reports are computed from -------------------------------------------------------------------------
+
+
+def test_a_curve_reaches_its_level_between_two_draws_or_never():
+    reached = experiment_module("mhminibatch.mnist").reached
+    spent = np.array([100.0, 300, 400, 900])
+    assert reached(spent, np.array([0.5, 0.8, 0.95, 0.2])) == pytest.approx(
+        np.interp(0.9, [0.8, 0.95], [300, 400])
+    )
+    assert reached(spent, np.array([0.5, 0.9, 0.2, 0.95])) == 300
+    assert reached(spent, np.array([0.9, 0.1, 0.1, 1.0])) == 100
+    assert np.isnan(reached(spent, np.array([0.5, 0.8, 0.89, 0.899])))
+    first = experiment_module("mint.logistic")._reached
+    assert first(spent, np.array([0.5, 0.94, 0.95, 1.0])) == 400
+    assert np.isnan(first(spent, np.full(4, 0.949)))
+
+
+def test_means_so_far_and_orders():
+    draws = np.random.default_rng(2).normal(size=(2, 7, 3))
+    means = experiment_module("mhminibatch.classify").running_mean(draws)
+    for s in range(7):
+        assert means[:, s] == pytest.approx(draws[:, : s + 1].mean(axis=1))
+    in_order = experiment_module("mhminibatch.common").in_order
+    found = {"a": 1.0, "b": Estimate(2.0, 9.0), "c": 2.0, "d": 1.5, "e": np.nan}
+    assert in_order(found, ["a", "b"]) == 1
+    assert in_order(found, ["a", "b", "c", "d"]) == 1  # equals are in no order
+    assert in_order(found, ["d", "c"]) == 1
+    assert in_order(found, ["a", "e", "b"]) == 0
+    assert np.isnan(in_order(found, ["a", "x"]))
+
+
+def test_accuracy_is_the_share_of_images_on_the_right_side(images, outputs):
+    run = SimpleNamespace(target=None, config={"data": {"digits": [1, 7]}})
+    pictures, labels = images[1]
+    chosen = (labels == 1) | (labels == 7)
+    x, sign = pictures[chosen].reshape(-1, 784) / 255, np.where(labels[chosen] == 1, 1, -1)
+    theta = np.random.default_rng(3).normal(size=(2, 3, 784))
+    theta[1, 2] = 0.0
+    found = experiment_module("mhminibatch.classify").accuracy(run, theta)
+    for c, s in np.ndindex(2, 3):
+        margin = sign * (x @ theta[c, s])
+        assert found[c, s] == pytest.approx(np.mean((margin > 0) + 0.5 * (margin == 0)))
+    assert found[1, 2] == 0.5
