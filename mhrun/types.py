@@ -36,6 +36,7 @@ class Evaluation(NamedTuple):
     log_lik_mean: Tensor | None = None  # (C,)
     log_lik_var: Tensor | None = None  # (C,)
     batch: Tensor | None = None  # (C, m) the indices of the data behind the two fields above
+    grad: Tensor | None = None  # (C, D) of the log posterior of all data, estimated on the same data
 
 
 class State(NamedTuple):
@@ -181,6 +182,8 @@ class Model(Protocol):
 
 class Proposal(Protocol):
     """Where to, and how likely was that?  q(origin -> candidate)."""
+
+    gradients: bool  # whether it needs the gradient at both points
 
     def sample(self, origin: Evaluation, controls: Controls, draws: Draws) -> Tensor:
         """Return the proposed points (C, D)."""

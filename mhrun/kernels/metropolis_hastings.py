@@ -57,6 +57,12 @@ class MetropolisHastings:
             return (
                 f"{pairing} leaves the minibatch to the rule, but {rule} wants one; choose another pairing."
             )
+        if self.pairing.supplies and self.proposal.gradients:
+            # A test that corrects for minibatch noise cannot have the minibatch that drove the proposal.
+            return (
+                f"{type(self.proposal).__name__} follows a minibatch's gradient, and {pairing} has no minibatch yet; "
+                "choose a proposal without gradients."
+            )
         return self.pairing.refuses(target)
 
     def reads(self, target: Target) -> int:
@@ -65,11 +71,16 @@ class MetropolisHastings:
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
         """Score the starting points (C, D)."""
-        return State(self.pairing.start(target, theta, draws), {})
+        evaluation = self.pairing.start(target, theta, draws)
+        if not self.proposal.gradients:  # else the first step takes the gradient there
+            evaluation = evaluation._replace(batch=None)
+        return State(evaluation, {})
 
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
         """Move every chain one step."""
         origin = self.pairing.current(target, state.evaluation, draws)
+        if self.proposal.gradients and origin.grad is None:
+            origin = _with_gradient(target, origin, controls.temperature)
         theta = self.proposal.sample(origin, controls, draws)
         candidate, contest = self.contest(target, origin, theta, controls, draws)
         verdict = self.rule.decide(contest, draws)
@@ -92,13 +103,16 @@ class MetropolisHastings:
             n_grad=torch.full_like(verdict.accepted, n_grad, dtype=torch.int64),
             diverging=diverging,
         )
-        return State(choose(verdict.accepted, candidate, origin), state.aux), info
+        chosen = choose(verdict.accepted, candidate, origin)._replace(batch=None)
+        return State(chosen, state.aux), info
 
     def contest(
         self, target: Target, origin: Evaluation, theta: Tensor, controls: Controls, draws: Draws
     ) -> tuple[Evaluation, Contest]:
         """Score the points theta (C, D) against the origin: what the rule decides on."""
         candidate, found = self.pairing.compare(target, origin, theta, draws)
+        if self.proposal.gradients:
+            candidate = _with_gradient(target, candidate, controls.temperature)
 
         offset = target.prior_power(controls.temperature) * (candidate.log_prior - origin.log_prior)
         forward = self.proposal.log_density(origin, theta, controls)
@@ -117,3 +131,10 @@ class MetropolisHastings:
         """Return the compiled loop if every part has a native form."""
         loop = FusedGrowing if self.rule.grows else FusedMetropolis
         return loop.of(self.proposal, self.pairing, self.rule, target, key, threads)
+
+
+def _with_gradient(target: Target, point: Evaluation, temperature: Tensor) -> Evaluation:
+    """Return the point with its gradient on the data that it was scored on."""
+    if point.batch is None:
+        return point._replace(grad=target.gradient_full(point.theta, temperature))
+    return point._replace(grad=target.gradient(point.theta, point.batch, temperature))

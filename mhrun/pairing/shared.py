@@ -37,7 +37,7 @@ class Shared:
 
     def current(self, target: Target, kept: Evaluation, draws: Draws) -> Evaluation:
         """Return the origin with this step's minibatch."""
-        return kept._replace(batch=target.batch(draws, self.m))
+        return kept._replace(batch=target.batch(draws, self.m), grad=None)
 
     def compare(
         self,
@@ -48,7 +48,8 @@ class Shared:
     ) -> tuple[Evaluation, Difference]:
         """Score both points on the origin's minibatch."""
         assert origin.batch is not None
-        return target.prior(theta), target.difference(origin.theta, theta, origin.batch)
+        candidate = target.prior(theta)._replace(batch=origin.batch)
+        return candidate, target.difference(origin.theta, theta, origin.batch)
 
     def native(self) -> NativePairing:
         """Return the loop's own way of doing it."""

@@ -35,7 +35,7 @@ class Stored:
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
         """Score the first points on their first minibatches."""
-        return target.evaluate(theta, target.batch(draws, self.m))._replace(batch=None)
+        return target.evaluate(theta, target.batch(draws, self.m))
 
     def current(self, target: Target, kept: Evaluation, draws: Draws) -> Evaluation:
         """Return the origin as it was scored when it was proposed."""
@@ -45,7 +45,7 @@ class Stored:
         self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws
     ) -> tuple[Evaluation, Difference]:
         """Score the candidate on a fresh minibatch, independent of the origin's."""
-        candidate = target.evaluate(theta, target.batch(draws, self.m))._replace(batch=None)
+        candidate = target.evaluate(theta, target.batch(draws, self.m))
         return candidate, target.gap(origin, candidate, self.m)
 
     def native(self) -> NativePairing:

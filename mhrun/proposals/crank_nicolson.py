@@ -28,6 +28,8 @@ class CrankNicolson:
         Refusal: it is not positive.
     """
 
+    gradients = False
+
     def __init__(self, prior_sd: float = 1.0) -> None:
         if prior_sd <= 0:
             raise Refusal(f"prior_sd = {prior_sd:g} must be positive.")

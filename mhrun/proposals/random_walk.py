@@ -18,6 +18,8 @@ class RandomWalk:
     Symmetric, so that its densities cancel.
     """
 
+    gradients = False
+
     def sample(self, origin: Evaluation, controls: Controls, draws: Draws) -> Tensor:
         """Return the proposed points (C, D)."""
         z = draws.normal(Purpose.PROPOSAL, origin.theta.shape[1]).to(origin.theta.dtype)

@@ -1,0 +1,52 @@
+"""Each point on a fresh minibatch, where the last candidate's moves on to the current point."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from mhrun.random import Draws
+from mhrun.target import Target
+from mhrun.types import Difference, Evaluation
+
+
+class Moving:
+    """The proposed point gets a fresh minibatch of `m`; the current one that of the last proposal, accepted or not.
+
+    As the authors' code of Wu, Wang & Wong (2020) has it, where their Algorithm 1 keeps the minibatch of a point
+    that stays (`mhrun.pairing.stored.Stored`). Two evaluations per datum. The noise of a lucky minibatch cannot
+    freeze the chain; but it is no Metropolis-Hastings chain on points and minibatches, and no law is known that
+    it has.
+    """
+
+    supplies = False
+
+    def __init__(self, m: int) -> None:
+        self.m = m
+
+    def refuses(self, target: Target) -> str | None:
+        """Refuse a minibatch that the data cannot give."""
+        return target.refuses_batch(self.m)
+
+    def reads(self, target: Target) -> int:
+        """Return the minibatch, twice."""
+        return 2 * self.m
+
+    def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
+        """Return the point alone: each step scores it anew."""
+        return target.prior(theta)
+
+    def current(self, target: Target, kept: Evaluation, draws: Draws) -> Evaluation:
+        """Score the origin on the minibatch of the step before."""
+        before = draws.streams.at(draws.step - 1)
+        return target.evaluate(kept.theta, target.batch(before, self.m))
+
+    def compare(
+        self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws
+    ) -> tuple[Evaluation, Difference]:
+        """Score the candidate on a fresh minibatch, independent of the origin's."""
+        candidate = target.evaluate(theta, target.batch(draws, self.m))
+        return candidate, target.gap(origin, candidate, self.m)
+
+    def native(self) -> None:
+        """Return None: there is no fused loop for it."""
+        return

@@ -1,0 +1,38 @@
+"""A Langevin move as a proposal."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from mhrun.random import Draws, Purpose
+from mhrun.types import Controls, Evaluation
+
+
+class Langevin:
+    """theta' = theta + e g + sqrt(2 e tau) z: a step of SGLD, to be accepted or not.
+
+    g is the gradient of the log posterior of all data (at temperature 1), estimated on the minibatch that the point is
+    scored on; e the step size and tau the noise temperature of the controls. Forward and reverse density each have
+    the gradient of their own point on its own minibatch (Wu, Wang & Wong 2020, Algorithm 1 with eq. 5; Li & Wong
+    2017, section 4.3). A paper's learning rate on the mean log-likelihood is e = rate / n, and its noise of variance
+    2 rate / n^2 has tau = 1 / n (`mhrun.units`); tau = T makes moves that a small step all but always accepts.
+    """
+
+    gradients = True
+
+    def sample(self, origin: Evaluation, controls: Controls, draws: Draws) -> Tensor:
+        """Return the proposed points (C, D)."""
+        assert origin.grad is not None
+        z = draws.normal(Purpose.PROPOSAL, origin.theta.shape[1]).to(origin.theta.dtype)
+        step = controls.step_size[:, None]
+        return origin.theta + step * origin.grad + (2 * step * controls.noise_temperature[:, None]).sqrt() * z
+
+    def log_density(self, origin: Evaluation, to: Tensor, controls: Controls) -> Tensor:
+        """Return log q(origin -> to) (C,), without the constant that both directions share."""
+        assert origin.grad is not None
+        gap = (to - origin.theta - controls.step_size[:, None] * origin.grad).double()
+        return -gap.square().sum(-1) / (4 * controls.step_size * controls.noise_temperature).double()
+
+    def native(self) -> None:
+        """Return None: there is no piece with gradients."""
+        return
