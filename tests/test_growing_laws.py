@@ -6,6 +6,8 @@ alarms: each comparison has the rate `ALPHA` of `laws`.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -72,7 +74,7 @@ def promised(rule, x, c, theta, to):
 
 N = 1_100
 X = np.random.default_rng(3).normal(0.4, 1.0, N)
-CHAINS, STEPS = 400, 1200
+CHAINS, STEPS = 400, 1000
 
 
 def drawn(rule, c, step=STEP):
@@ -88,6 +90,7 @@ def drawn(rule, c, step=STEP):
     return (record["theta"][:, 100:, 0] - X.mean()) * c**0.5, record["batch_size"]
 
 
+@cache
 def predicted_variance(rule, c):
     """Return the variance of the law, in that of the posterior, from the chain's matrix on a grid of 121 points."""
     grid = np.linspace(-4.5, 4.5, 121)
