@@ -174,7 +174,7 @@ class Told(Silent):
 
 def test_a_test_that_reads_all_data_too_often_is_told_of_once(outputs):
     words = ["data.n=300", "m=20", "chains=4", "steps=50", "warmup=30", "native=off"]
-    words.append("methods.mhminibatch.schedules.temperature.temperature=30")  # so that it need not
+    words.append("methods.mhminibatch.schedules.temperature.temperature=2")  # so that it seldom need
     watcher, again = Told(), Told()
     config = compose_config(
         ["experiment=worst_case", "scale=smoke", f"runtime.outputs={outputs}", *words], compare=False
@@ -183,7 +183,7 @@ def test_a_test_that_reads_all_data_too_often_is_told_of_once(outputs):
     shares = {name: float((run.stat(name, "batch_size") == 300).mean()) for name in run.methods}
     assert shares == pytest.approx({name: run.methods[name]["all_data_share"] for name in run.methods})
     assert shares["metropolis"] == 1  # by its nature: there is nothing to tell
-    assert min(shares["austere"], shares["mhsublhd"]) > 0.1 > shares["mhminibatch"]
+    assert min(shares["austere"], shares["mhsublhd"]) > 0.1 > shares["mhminibatch"] > 0
     assert [note.split(",")[0] for note in watcher.notes] == [
         f"{name}: {shares[name]:.0%} of its decisions read all 300 data" for name in ("austere", "mhsublhd")
     ]
