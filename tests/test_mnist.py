@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
-import struct
 
 import numpy as np
 import pytest
 import torch
 import yaml
+from digits import idx, install
 from scipy.ndimage import map_coordinates
 
 import mhrun.data.deformed as deformation
@@ -26,10 +25,6 @@ from mhrun.paths import CONF, cache_dir
 COUNTS = (0, 31, 0, 3, 0, 0, 0, 26, 0, 0)
 
 
-def idx(array):
-    return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
-
-
 @pytest.fixture
 def digits(tmp_path, monkeypatch, rng):
     """Write a small MNIST, of smooth blobs, and tell the catalogue and the counts of it."""
@@ -38,17 +33,7 @@ def digits(tmp_path, monkeypatch, rng):
     places = rng.uniform(9, 19, (2, len(labels), 1, 1))
     squares = (rows - places[0]) ** 2 + (columns - places[1]) ** 2
     images = (255 * np.exp(-squares / 18)).astype(np.uint8)
-    folder = tmp_path / "data" / "mnist"
-    folder.mkdir(parents=True)
-    known = []
-    for entry, array in zip(files.CATALOGUE["mnist"].files, [images, labels] * 2, strict=True):
-        (folder / entry.name).write_bytes(gzip.compress(idx(array)))
-        known.append(files.RemoteFile(entry.name, hashlib.sha256(idx(array)).hexdigest()))
-    monkeypatch.setitem(
-        files.CATALOGUE, "mnist", files.CATALOGUE["mnist"]._replace(files=tuple(known), mirrors=())
-    )
-    monkeypatch.setattr(pairs, "_COUNTS", {"train": COUNTS, "test": COUNTS})
-    monkeypatch.setenv("MHRUN_DATA_DIR", str(folder.parent))
+    install(tmp_path, monkeypatch, (images, labels), (images, labels))
     monkeypatch.setenv("MHRUN_CACHE_DIR", str(tmp_path / "cache"))
     return images, labels
 
