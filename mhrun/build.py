@@ -112,8 +112,11 @@ def call(function: Callable[..., T], arguments: Mapping[str, Any], name: str, wh
         raise UserError(f"{at}{name} needs {', '.join(missing)}.")
     try:
         return function(**checked)
-    except (TypeError, ValueError, IndexError) as error:
+    except (TypeError, ValueError, IndexError, OverflowError) as error:
         raise UserError(f"{at}{name} cannot be made of these settings: {error}") from error
+
+
+_PARTS = ("Proposal", "Pairing", "Rule", "Dynamics", "Model", "Kernel", "Schedule")
 
 
 def _as(annotation: Any, value: Any, what: str) -> Any:
@@ -127,7 +130,7 @@ def _as(annotation: Any, value: Any, what: str) -> Any:
         if not number or value != value or abs(value) == float("inf") or value != int(value):
             raise UserError(f"{what} = {value!r} must be a whole number.")
         return int(value)
-    if isinstance(value, dict) and kind.isidentifier() and kind not in ("Any", "dict", "Mapping", "object"):
+    if kind in _PARTS and (value is None or isinstance(value, dict | list | str | int | float)):
         raise UserError(f"{what} names no part; give it a _target_, or choose one of conf/.")
     kinds = {"float": (number, "a number"), "bool": (isinstance(value, bool), "true or false")}
     kinds["str"] = (isinstance(value, str), "a word")

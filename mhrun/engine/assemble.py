@@ -30,12 +30,18 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
     if config["dtype"] not in _DTYPES:
         raise Refusal(f"dtype = '{config['dtype']}' is unknown; choose float64 or float32.")
     report = config.get("report") or {}
-    if not config["methods"] and (report.get("tables") or report.get("figures")):
+    if not config["methods"] and not config["data"] and (report.get("tables") or report.get("figures")):
         return []  # a report of computations alone
+    if not config["methods"]:
+        raise Refusal("there is no method to run; add one, such as +method@methods.mint=mint.")
     target = target_of(config)
     methods = []
     for name, node in config["methods"].items():
         where = f"methods.{name}"
+        for part, said in {"kernel": node["kernel"], **node["schedules"]}.items():
+            if not isinstance(said, Mapping) or "_target_" not in said:
+                place = part if part == "kernel" else f"schedules.{part}"
+                raise UserError(f"{where}.{place} names no part; give it a _target_, or choose one of conf/.")
         # A method may have counts of its own; the experiment's hold otherwise.
         chains, warmup, steps, thin = (
             _whole(key, config[key] if node.get(key) is None else node[key])
@@ -64,8 +70,6 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
         except Refusal as error:
             raise Refusal(f"{name}: {error}") from error
         methods.append(method)
-    if not methods:
-        raise Refusal("there is no method to run; add one, such as +method@methods.mint=mint.")
     return methods
 
 

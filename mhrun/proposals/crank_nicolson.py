@@ -31,7 +31,7 @@ class CrankNicolson:
     gradients = False
 
     def __init__(self, prior_sd: float = 1.0) -> None:
-        if prior_sd <= 0:
+        if not prior_sd > 0:
             raise Refusal(f"prior_sd = {prior_sd:g} must be positive.")
         self.prior_sd = prior_sd
 
