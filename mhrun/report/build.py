@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from mhrun.build import trusted, trusted_object
@@ -125,7 +126,9 @@ def methods_table(run: Run) -> pd.DataFrame:
         rows[run.label(name)] = {
             "chains": method["chains"],
             "steps": method["steps"],
-            "step size": sum(method["step_size_by_chain"]) / method["chains"],
+            "step size": float(np.mean(method["step_size_by_chain"]))
+            if "step_size_by_chain" in method
+            else None,
             "acceptance": method["accept_rate"] if method["n_accept_tests"] else None,
             "minibatch": method["minibatch_size_mean"],
             "± sd": method["minibatch_size_sd"],
