@@ -147,3 +147,8 @@ def test_chains_are_tuned_each_for_itself(rng):
 def test_meaningless_settings_are_refused(make, told):
     with pytest.raises(Refusal, match=told):
         make()
+
+
+def test_a_schedule_that_sets_nothing_is_refused():
+    with pytest.raises(Refusal, match="schedule 'other' sets nothing"):
+        Plan({"step_size": Fixed(step_size=1.0), "other": Switched([3])}, 2, 0, 10)

@@ -164,7 +164,7 @@ def accuracy_figure(run: Run) -> Figure:
         axis.axhline(LEVEL, color="grey", linestyle=":", linewidth=1)
         axis.set(xscale="log", xlabel="data read, as the paper counts", ylim=(0.5, 1.0))
         axis.set_title(title)
-        axis.legend(loc="lower right", fontsize=7)
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncol=2, fontsize=7)
     axes[0].set_ylabel("accuracy")
     return figure
 

@@ -210,7 +210,7 @@ def accuracy_figure(run: Run) -> Figure:
         axis.axhline(LEVEL, color="grey", linestyle=":", linewidth=1)
         axis.set(xscale="log", xlabel="passes through the data", ylim=(0.5, 1.0), title=title)
     axes[0].set_ylabel("accuracy")
-    axes[1].legend(loc="lower right")
+    axes[1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
 
 

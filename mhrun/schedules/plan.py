@@ -60,7 +60,7 @@ class Plan:
         steps: steps after it.
 
     Raises:
-        Refusal: two schedules for one quantity, none for the step size, or one that adapts after burn-in.
+        Refusal: a schedule that sets nothing, two for one quantity, none for the step size, or one that adapts after burn-in.
     """
 
     def __init__(self, schedules: Mapping[str, Schedule], chains: int, warmup: int, steps: int) -> None:
@@ -68,6 +68,8 @@ class Plan:
         self.chains = chains
         owner: dict[str, str] = {}
         for name, schedule in self.schedules.items():
+            if not schedule.quantities:
+                raise Refusal(f"schedule '{name}' sets nothing; give it a step_size or a temperature.")
             for quantity in schedule.quantities:
                 if quantity in owner:
                     raise Refusal(

@@ -47,8 +47,6 @@ class Switched(Blind):
             if values is not None
         }
         self.quantities = tuple(self._values)
-        if not self._values:
-            raise Refusal("Switched changes nothing; give it a step_size or a temperature.")
         for name, values in self._values.items():
             if len(values) != len(at) + 1:
                 raise Refusal(f"{name} has {len(values)} values; {len(at)} changes need {len(at) + 1}.")
