@@ -60,7 +60,8 @@ class Plan:
         steps: steps after it.
 
     Raises:
-        Refusal: a schedule that sets nothing, two for one quantity, none for the step size, or one that adapts after burn-in.
+        Refusal: a schedule that sets nothing, two for one quantity, none for the step size, or one that adapts
+            after burn-in.
     """
 
     def __init__(self, schedules: Mapping[str, Schedule], chains: int, warmup: int, steps: int) -> None:
