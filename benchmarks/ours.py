@@ -20,17 +20,20 @@ from typing import NamedTuple  # noqa: E402
 import problem  # noqa: E402
 import problem_growing as growing  # noqa: E402
 import problem_logistic as logistic  # noqa: E402
+import problem_network as network  # noqa: E402
 import torch  # noqa: E402
 
 import mhrun  # noqa: E402
 from mhrun.engine.chains import Settings, Silent, run_method  # noqa: E402
 from mhrun.engine.method import Method  # noqa: E402
 from mhrun.models.logistic import Logistic  # noqa: E402
+from mhrun.models.perceptron import Perceptron  # noqa: E402
 from mhrun.pairing.growing import Growing  # noqa: E402
+from mhrun.proposals.langevin import Langevin  # noqa: E402
 from mhrun.rules.mh_minibatch import MHMinibatch  # noqa: E402
 from mhrun.schedules import Plan  # noqa: E402
 from mhrun.store.netcdf import Shape  # noqa: E402
-from mhrun.types import Pairing, Rule  # noqa: E402
+from mhrun.types import Pairing, Proposal, Rule  # noqa: E402
 
 
 class Work(NamedTuple):
@@ -41,7 +44,9 @@ class Work(NamedTuple):
     rule: Rule
     step_size: float
     temperature: float
-    wide: bool = False  # theta is kept of the last step only
+    thin: int | None = 1  # theta is kept of every thin-th step
+    proposal: Proposal | None = None  # None: a random walk
+    dtype: torch.dtype = torch.float64
 
 
 def mint(n: int, storage: str) -> Work:
@@ -65,12 +70,12 @@ def mh_minibatch(n: int, storage: str) -> Work:
 def mint_logistic(n: int, storage: str) -> Work:
     """Return MINT on logistic regression."""
     parts = _logistic(n), mhrun.Shared(logistic.M), mhrun.Metropolis()
-    return Work(*parts, logistic.STEP_SIZE, logistic.TEMPERATURE, wide=True)
+    return Work(*parts, logistic.STEP_SIZE, logistic.TEMPERATURE, None)
 
 
 def metropolis_logistic(n: int, storage: str) -> Work:
     """Return Metropolis on all data of logistic regression."""
-    return Work(_logistic(n), mhrun.Full(), mhrun.Metropolis(), logistic.FULL_STEP_SIZE, 1.0, wide=True)
+    return Work(_logistic(n), mhrun.Full(), mhrun.Metropolis(), logistic.FULL_STEP_SIZE, 1.0, None)
 
 
 def _logistic(n: int) -> mhrun.Target:
@@ -79,20 +84,30 @@ def _logistic(n: int) -> mhrun.Target:
     return mhrun.Target(model, mhrun.Dataset.of({"x": x, "y": y}), replacement=True)
 
 
-PROBLEMS = {made.__name__: made for made in (mint, mh_minibatch, mint_logistic, metropolis_logistic)}
+def mint_network(n: int, storage: str) -> Work:
+    """Return MINT with a Langevin proposal on a network."""
+    x, y = network.images(n)
+    target = mhrun.Target(Perceptron(network.LAYERS), mhrun.Dataset.of({"x": x, "y": y}), replacement=True)
+    parts, dtype = (mhrun.Shared(network.M), mhrun.Metropolis()), torch.float32
+    return Work(target, *parts, network.RATE / n, n / network.C, None, Langevin(), dtype)
+
+
+_MADE = (mint, mh_minibatch, mint_logistic, metropolis_logistic, mint_network)
+PROBLEMS = {made.__name__: made for made in _MADE}
 
 
 def main(cores: int, name: str, n: int, native: str, storage: str) -> None:
     torch.set_num_threads(cores)
     asked = PROBLEMS[name](n, storage)
-    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), asked.pairing, asked.rule)
+    kernel = mhrun.MetropolisHastings(asked.proposal or mhrun.RandomWalk(), asked.pairing, asked.rule)
     fixed = mhrun.Fixed(step_size=asked.step_size, temperature=asked.temperature)
     folder = Path(tempfile.mkdtemp(prefix="mhrun-bench-"))
 
     def work(chains: int, steps: int, seed: int) -> dict[str, float]:
         place = folder / f"{chains}-{steps}-{seed}"
-        shape = Shape(chains, asked.target.model.names, 0, steps, steps if asked.wide else 1, 1)
-        method = Method(name, kernel, asked.target, Plan({"all": fixed}, chains, 0, steps), shape, seed)
+        names = asked.target.model.names if asked.thin else ()
+        shape, plan = Shape(chains, names, 0, steps, asked.thin, 1), Plan({"all": fixed}, chains, 0, steps)
+        method = Method(name, kernel, asked.target, plan, shape, seed, asked.dtype)
         noted = run_method(method, place, Settings(native, cores), Silent(), lambda: False, {})
         shutil.rmtree(place)
         means = {"accepted": "sum_accepted", "batch": "sum_batch_size"}

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import problem_growing
 import problem_logistic
+import problem_network
 from rich.console import Console
 from rich.table import Table
 
@@ -217,6 +218,24 @@ def logistic(rounds: int, chain_steps: int, console: Console) -> dict[str, list[
     return found
 
 
+def network(rounds: int, chain_steps: int, console: Console) -> list[dict[str, Any]]:
+    """MINT with a Langevin proposal on 784-200-10, m = 200: microseconds per chain-step."""
+    n, share = problem_network.N, 0.002
+    field = {
+        "ours": (_ours(1, "mint_network", n, native="auto"), share),
+        "JAX": (Contender(PEER, "jax_network.py", 1, n), share),
+        "torch SGD": (Contender(sys.executable, "torch_network.py", 1, n), share),
+    }
+    rows = [{"C": c} | in_turn(field, c, rounds, chain_steps, "cpu") for c in (1, 10)]
+    _stop(field)
+    goals = [Goal("JAX", 1, 1.0), Goal("JAX", 10, 0.75), Goal("torch SGD", 1, 1.5)]
+    title = "784-200-10 network, MINT with Langevin moves, m = 200, one core: microseconds per chain-step"
+    console.print(_against_peers(title, rows, goals))
+    ten, one = (row["us_per_chain_step"]["ours"] for row in reversed(rows))
+    console.print(f"ten chains over ten single ones: {ten / one:.2f} (goal <= 1.2)")
+    return rows
+
+
 def save_quantiles(path: Path) -> None:
     """Write down the table that MHminibatch draws its correction from."""
     from mhrun.rules.correction import correction, quantiles
@@ -298,6 +317,7 @@ TABLES: dict[str, Callable[[argparse.Namespace, Console], Any]] = {
     "against_jax": lambda asked, console: against_jax(asked.rounds, asked.chain_steps, console),
     "over_n": lambda asked, console: over_n(asked.rounds, asked.chain_steps, asked.largest, console),
     "mh_minibatch": lambda asked, console: mh_minibatch(asked.rounds, asked.chain_steps, console),
+    "network": lambda asked, console: network(asked.rounds, asked.chain_steps, console),
     "logistic": lambda asked, console: logistic(asked.rounds, asked.chain_steps, console),
 }
 

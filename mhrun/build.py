@@ -116,7 +116,7 @@ def call(function: Callable[..., T], arguments: Mapping[str, Any], name: str, wh
         raise UserError(f"{at}{name} cannot be made of these settings: {error}") from error
 
 
-_PARTS = ("Proposal", "Pairing", "Rule", "Dynamics", "Model", "Kernel", "Schedule")
+_PARTS = ("Proposal", "Pairing", "Rule", "Dynamics", "Model", "Kernel", "Schedule", "OwnPrior", "Evaluation")
 
 
 def _as(annotation: Any, value: Any, what: str) -> Any:

@@ -30,6 +30,7 @@ WEYL_0, WEYL_1 = 0x9E3779B9, 0xBB67AE85
 LOW = 0xFFFFFFFF
 FEISTEL_ROUNDS = 8
 SMALL = 1024
+MANY = 4096  # normals of a chain and a step from which on they are made one step at a time
 _PREFETCH = 1 << 17  # numbers made at once: fewer, larger calls
 
 
@@ -60,8 +61,9 @@ class Streams:
         chains: how many chains C.
         device: where the numbers are made.
         first_chain: the number of the first chain, when these are a part of a larger set.
-        compiled: whether minibatch indices come from the compiled generator: the same numbers, ten
-            times sooner, after a second or two of compiling. Needs a CPU and numba.
+        compiled: whether minibatch indices, and normals where there are many, come from the compiled
+            generator: the same numbers (normals to rounding), ten times sooner, after a second or two of compiling.
+            Needs a CPU and numba.
     """
 
     def __init__(
@@ -77,6 +79,13 @@ class Streams:
         self.first_chain = first_chain
         self.device = torch.device(device)
         self.compiled = compiled
+        self._numbers = torch.arange(first_chain, first_chain + chains, device=self.device)
+
+    def of(self, name: str, rows: Tensor) -> Streams:
+        """Return other streams, by `name`, of some of the chains (R,); a chain's do not depend on the others."""
+        found = Streams(derive_key(self.key, name), len(rows), self.device, compiled=self.compiled)
+        found._numbers = self._numbers[rows]
+        return found
 
     def words(
         self,
@@ -90,10 +99,7 @@ class Streams:
     ) -> Tensor:
         """Return 32-bit words held in int64, (steps, C, blocks, 4), or those of some of the chains."""
         step = torch.arange(first_step, first_step + steps, device=self.device)[:, None, None]
-        chain = (
-            self.first_chain
-            + (torch.arange(self.chains, device=self.device) if rows is None else rows)[:, None]
-        )
+        chain = (self._numbers if rows is None else self._numbers[rows])[:, None]
         block = torch.arange(first_block, first_block + blocks, device=self.device)
         high = ((step >> 32) & 0xFFFFF) | (use << 20) | (int(purpose) << 24)
         return torch.stack(torch.broadcast_tensors(*philox(block, step & LOW, high, chain, self.key)), -1)
@@ -112,10 +118,30 @@ class Streams:
         """Return minibatches from the compiled generator, (steps, C, m)."""
         from mhrun.native.numbers import indices
 
-        chains = self.first_chain + (torch.arange(self.chains) if rows is None else rows)
+        chains = self._numbers if rows is None else self._numbers[rows]
         out = indices(
             self.key, first_step, steps, chains.numpy(), n, m, rectangle(n), replacement, use, start
         )
+        return torch.from_numpy(out)
+
+    def many_normals(
+        self, purpose: Purpose, step: int, count: int, dtype: torch.dtype, use: int = 0
+    ) -> Tensor | None:
+        """Return normals (C, count) of one step from a generator that is made for many, or None if there is none.
+
+        On a GPU it is the device's own: a function of key, purpose and step as all are, but a chain's numbers then
+        depend on how many chains there are.
+        """
+        if self.device.type == "cuda":
+            seed = derive_key(self.key, f"{int(purpose)}/{use}/{step}") >> 1
+            generator = torch.Generator(self.device).manual_seed(seed)
+            return torch.randn(self.chains, count, dtype=dtype, device=self.device, generator=generator)
+        if not self.compiled:
+            return None
+        from mhrun.native.numbers import normals
+
+        kind = "float32" if dtype == torch.float32 else "float64"
+        out = normals(self.key, step, self._numbers.numpy(), count, int(purpose), use, kind)
         return torch.from_numpy(out)
 
     def at(self, step: int) -> Draws:
@@ -159,15 +185,22 @@ class Draws:
         """Where the numbers are."""
         return self.streams.device
 
-    def normal(self, purpose: Purpose, count: int, use: int = 0) -> Tensor:
-        """Return standard normals (C, count), float64: Box-Muller on 32-bit words, cut at 6.66 sigma."""
+    def normal(
+        self, purpose: Purpose, count: int, use: int = 0, dtype: torch.dtype = torch.float64
+    ) -> Tensor:
+        """Return standard normals (C, count): Box-Muller on 32-bit words, cut at 6.66 sigma."""
         blocks = -(-count // 4)
+        if count >= MANY:
+            self._once((purpose, use))
+            if (found := self.streams.many_normals(purpose, self.step, count, dtype, use)) is not None:
+                return found
+            return _normals(self.streams.words(purpose, self.step, 1, blocks, use))[0, :, :count].to(dtype)
 
         def make(first: int, steps: int) -> Tensor:
             return _normals(self.streams.words(purpose, first, steps, blocks, use))[..., :count]
 
         self._once((purpose, use))
-        return self._take((purpose, use, count), 4 * blocks, make)
+        return self._take((purpose, use, count), 4 * blocks, make).to(dtype)
 
     def uniform(self, purpose: Purpose, use: int = 0) -> Tensor:
         """Return uniforms in (0, 1), (C,), float64, with 53 random bits."""

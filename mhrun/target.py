@@ -44,6 +44,9 @@ class Target:
         data: what the model is on; a source is loaded when its data are first asked for.
         temper: which of the two densities above.
         replacement: whether a minibatch is drawn with replacement (independent indices).
+        common_batch: whether all chains of a step read one minibatch: wide rows are gathered once, and many
+            chains cost little more than one. Each chain has the law that it has alone, but they are not
+            independent of each other.
         device: where the work is done.
 
     Raises:
@@ -57,6 +60,7 @@ class Target:
         *,
         temper: str = "posterior",
         replacement: bool = False,
+        common_batch: bool = False,
         device: torch.device | str = "cpu",
     ) -> None:
         if temper not in ("posterior", "likelihood"):
@@ -68,12 +72,15 @@ class Target:
         self._source = data
         self.temper = temper
         self.replacement = replacement
+        self.common_batch = common_batch
         self.device = torch.device(device)
         self._n_lik = 0
         self._n_grad = 0
         self._full: Callable[[Tensor], Tensor] | None = None
         self._nodes: list[tuple[Rows, Tensor]] | None = None
         self._largest: Callable[[Tensor, Tensor], Tensor] | None = None
+        self._slope: Callable[[Tensor, Rows], tuple[Tensor, Tensor]] | None = None
+        self._gathered: tuple[Tensor, Rows] | None = None
 
     @cached_property
     def data(self) -> Dataset:
@@ -92,6 +99,11 @@ class Target:
         self._n_lik = self._n_grad = 0
         return counts
 
+    def spend(self, n_lik: int, n_grad: int) -> None:
+        """Count evaluations that were made, or put back what `spent` took."""
+        self._n_lik += n_lik
+        self._n_grad += n_grad
+
     def prior_power(self, temperature: Tensor) -> Tensor:
         """Return the power that the prior is raised to at these temperatures (C,)."""
         return 1.0 / temperature if self.temper == "posterior" else torch.ones_like(temperature)
@@ -107,8 +119,19 @@ class Target:
         return None
 
     def batch(self, draws: Draws, m: int) -> Tensor:
-        """Return the indices of a fresh minibatch (C, m)."""
-        return draws.index(self.n, m, replacement=self.replacement)
+        """Return the indices of a fresh minibatch, (C, m) or one for all chains (1, m)."""
+        first = torch.zeros(1, dtype=torch.int64, device=self.device) if self.common_batch else None
+        return draws.index(self.n, m, replacement=self.replacement, rows=first)
+
+    def pass_batch(self, draws: Draws, m: int) -> Tensor:
+        """Return the indices of this step's piece (C, m) of a pass over all data in random order.
+
+        A pass has n // m pieces, and leaves out what is left over.
+        """
+        number, piece = divmod(draws.step - 1, self.n // m)
+        rows = torch.arange(draws.chains, device=self.device)
+        order = draws.streams.at(number + 1)  # one order for a whole pass; steps' own minibatches have use 0
+        return order.index(self.n, m, replacement=False, use=1, start=piece * m, rows=rows)
 
     def more(self, draws: Draws, start: int, stop: int, rows: Tensor) -> Tensor:
         """Return the data start..stop of a growing minibatch of some chains (R,): indices (R, stop - start)."""
@@ -125,16 +148,52 @@ class Target:
         """
         return 1.0 if self.replacement else 1.0 - size / self.n
 
-    def evaluate(self, theta: Tensor, index: Tensor) -> Evaluation:
-        """Return the evaluation at theta (C, D) on the minibatch `index` (C, m)."""
-        mean, var = _moments(self.model.log_lik(theta, self.data.rows(index)))
+    def evaluate(self, theta: Tensor, index: Tensor, slope: Tensor | None = None) -> Evaluation:
+        """Return the evaluation at theta (C, D) on the minibatch `index` (C or 1, m).
+
+        `slope`: the temperature (C,) for a gradient from the same pass, see `gradient`; None for none.
+        """
+        rows, grad = self._rows(index), None
+        if slope is None:
+            log_lik = self.model.log_lik(theta, rows)
+        else:
+            log_lik, grad = self._with_slope(theta, rows)
+            grad = self._add_prior(grad.mul_(self.n), theta, slope)
+            self._n_grad += index.shape[-1]
+        log_lik = _likelihoods(log_lik)
+        mean, var = _moments(log_lik)
         self._n_lik += index.shape[-1]
-        return self.prior(theta)._replace(log_lik_mean=mean, log_lik_var=var, batch=index)
+        return self.prior(theta)._replace(
+            log_lik_mean=mean, log_lik_var=var, batch=index, grad=grad, log_lik=log_lik
+        )
+
+    def _rows(self, index: Tensor) -> Rows:
+        """Return the data at `index`; those of the last index are kept, as two points are scored on them."""
+        if self._gathered is None or self._gathered[0] is not index:
+            self._gathered = index, self.data.rows(index)
+        return self._gathered[1]
+
+    def with_gradient(self, point: Evaluation, slope: Tensor | None) -> Evaluation:
+        """Return the point with its gradient on the data that it was scored on, if one is wanted and not there."""
+        if slope is None or point.grad is not None:
+            return point
+        if point.batch is None:
+            return point._replace(grad=self.gradient_full(point.theta, slope))
+        return point._replace(grad=self.gradient(point.theta, point.batch, slope))
+
+    def paired(self, origin: Evaluation, candidate: Evaluation) -> Difference:
+        """Return the difference of two evaluations on one minibatch, datum by datum."""
+        assert origin.log_lik is not None
+        assert candidate.log_lik is not None
+        mean, var = _moments(candidate.log_lik.double() - origin.log_lik)
+        m = origin.log_lik.shape[-1]
+        return Difference(mean, var, _sizes(m, mean), var / m * self.error_share(m))
 
     def difference(self, origin: Tensor, candidate: Tensor, index: Tensor) -> Difference:
         """Return log p(x | candidate) - log p(x | origin) over the same minibatch `index` (C, m)."""
         rows = self.data.rows(index)
-        mean, var = _moments(self.model.log_lik(candidate, rows) - self.model.log_lik(origin, rows))
+        found = _likelihoods(self.model.log_lik(candidate, rows))
+        mean, var = _moments(found - self.model.log_lik(origin, rows))
         m = index.shape[-1]
         self._n_lik += 2 * m
         return Difference(mean, var, _sizes(m, mean), var / m * self.error_share(m))
@@ -142,14 +201,15 @@ class Target:
     def terms(self, origin: Tensor, candidate: Tensor, index: Tensor) -> Tensor:
         """Return log p(x | candidate) - log p(x | origin) of each datum of `index` (R, k), uncounted."""
         rows = self.data.rows(index)
-        return self.model.log_lik(candidate, rows).double() - self.model.log_lik(origin, rows)
+        return _likelihoods(self.model.log_lik(candidate, rows)).double() - self.model.log_lik(origin, rows)
 
     def full_moments(self, origin: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance (divisor n) over all data of the terms, each (C,), uncounted."""
         one = torch.zeros(len(origin), dtype=torch.float64, device=origin.device)
         two = torch.zeros_like(one)
         for rows, weights in self._weighted(origin):
-            terms = self.model.log_lik(candidate, rows).double() - self.model.log_lik(origin, rows)
+            found = _likelihoods(self.model.log_lik(candidate, rows)).double()
+            terms = found - self.model.log_lik(origin, rows)
             one += (terms * weights).sum(-1)
             two += (terms.square() * weights).sum(-1)
         mean = one / self.n
@@ -172,7 +232,9 @@ class Target:
     def _largest_pass(self, origin: Tensor, candidate: Tensor) -> Tensor:
         found = torch.zeros(len(origin), dtype=torch.float64, device=origin.device)
         for rows in self._parts(origin):
-            terms = self.model.log_lik(candidate, rows).double() - self.model.log_lik(origin, rows)
+            terms = _likelihoods(self.model.log_lik(candidate, rows)).double() - self.model.log_lik(
+                origin, rows
+            )
             found = torch.maximum(found, terms.abs().amax(-1))
         return found
 
@@ -186,11 +248,12 @@ class Target:
         var = candidate.log_lik_var + origin.log_lik_var
         return Difference(mean, var, _sizes(m, mean), var / m * self.error_share(m))
 
-    def evaluate_full(self, theta: Tensor) -> Evaluation:
-        """Return the evaluation at theta (C, D) on all data."""
-        mean = self.full_log_lik(theta) / self.n
+    def evaluate_full(self, theta: Tensor, slope: Tensor | None = None) -> Evaluation:
+        """Return the evaluation at theta (C, D) on all data; `slope` as in `evaluate`."""
+        mean = _likelihoods(self.full_log_lik(theta) / self.n)
         self._n_lik += self.n
-        return self.prior(theta)._replace(log_lik_mean=mean, log_lik_var=torch.zeros_like(mean))
+        grad = None if slope is None else self.gradient_full(theta, slope)
+        return self.prior(theta)._replace(log_lik_mean=mean, log_lik_var=torch.zeros_like(mean), grad=grad)
 
     def full_log_lik(self, theta: Tensor) -> Tensor:
         """Return the log-likelihood of all data (C,), float64, uncounted: for kernels use `evaluate_full`."""
@@ -210,26 +273,42 @@ class Target:
         With a likelihood tempered alone, the prior's part is multiplied by T, so that a dynamics that
         injects noise at temperature T has the target as its limit.
         """
-        with torch.enable_grad():
-            point = theta.detach().requires_grad_()
-            likelihood = self.model.log_lik(point, self.data.rows(index)).mean(-1) * self.n
-            prior = self.prior_power(temperature) * temperature * self.model.log_prior(point)
-            (grad,) = torch.autograd.grad((likelihood + prior).sum(), point)
+        _, grad = self._with_slope(theta, self.data.rows(index))
         self._n_grad += index.shape[-1]
-        return grad
+        return self._add_prior(grad.mul_(self.n), theta, temperature)
 
     def gradient_full(self, theta: Tensor, temperature: Tensor) -> Tensor:
         """Return the gradient (C, D) of the log posterior on all data; see `gradient`."""
+        grad = torch.zeros_like(theta)
+        for rows in self._parts(theta):
+            log_lik, mean = self._with_slope(theta, rows)
+            grad += mean * log_lik.shape[-1]
+        self._n_grad += self.n
+        return self._add_prior(grad, theta, temperature)
+
+    def _with_slope(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return the log-likelihoods (C, m) and the gradient (C, D) of their mean, from one pass."""
+        if self._slope is None:
+            self._slope = native_form(self.model, "log_lik_and_grad", "log_lik") or self._by_autograd
+        return self._slope(theta, rows)
+
+    def _by_autograd(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
             point = theta.detach().requires_grad_()
-            grad = torch.zeros_like(theta)
-            prior: Tensor | float = self.prior_power(temperature) * temperature * self.model.log_prior(point)
-            for rows in self._parts(theta):
-                part = self.model.log_lik(point, rows).sum(-1) + prior
-                grad += torch.autograd.grad(part.sum(), point)[0]
-                prior = 0.0  # once
-        self._n_grad += self.n
-        return grad
+            log_lik = self.model.log_lik(point, rows)
+            (grad,) = torch.autograd.grad(log_lik.mean(-1).sum(), point)
+        return log_lik.detach(), grad.contiguous()  # autograd may return one number for many parameters
+
+    def _add_prior(self, grad: Tensor, theta: Tensor, temperature: Tensor) -> Tensor:
+        """Return grad + T power grad log prior, the power being that of `prior_power`."""
+        with torch.enable_grad():
+            point = theta.detach().requires_grad_()
+            log_prior = self.model.log_prior(point)
+            if not log_prior.requires_grad:  # flat
+                return grad
+            (slope,) = torch.autograd.grad(log_prior.sum(), point)
+        factor = self.prior_power(temperature) * temperature
+        return grad.add_(factor[:, None].to(grad.dtype) * slope)
 
     def native(self, *, full: bool) -> NativeModel | None:
         """Return the model's pieces for a fused loop on this machine's CPU, or None.
@@ -237,7 +316,7 @@ class Target:
         `full`: whether sums over all data will be asked for.
         """
         offered = native_form(self.model, "native", "log_prior", "log_lik")
-        if offered is None or self.device.type != "cpu" or not available():
+        if offered is None or self.common_batch or self.device.type != "cpu" or not available():
             return None
         pieces: NativeModel = offered(self.data.fields, full=full)
         return pieces
@@ -271,6 +350,11 @@ def target_of(config: Mapping[str, Any]) -> Target:
     source = build(config["data"], "data")
     settings = {"model": model, "data": source, "device": device} | dict(config["target"])
     return call(Target, settings, "the target", "target")
+
+
+def _likelihoods(values: Tensor) -> Tensor:
+    """Return values with NaN for +infinity, which is no likelihood: every rule rejects NaN, and it is counted."""
+    return values.masked_fill(values == torch.inf, torch.nan)
 
 
 def _moments(values: Tensor) -> tuple[Tensor, Tensor]:

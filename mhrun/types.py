@@ -6,7 +6,7 @@ dimension of every tensor of a step is C; trials, rungs of a ladder, replicas an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -37,6 +37,7 @@ class Evaluation(NamedTuple):
     log_lik_var: Tensor | None = None  # (C,)
     batch: Tensor | None = None  # (C, m) the indices of the data behind the two fields above
     grad: Tensor | None = None  # (C, D) of the log posterior of all data, estimated on the same data
+    log_lik: Tensor | None = None  # (C, m) what the mean and the variance are of
 
 
 class State(NamedTuple):
@@ -52,6 +53,11 @@ class Controls(NamedTuple):
     step_size: Tensor
     temperature: Tensor  # of the target: density to the power 1/T
     noise_temperature: Tensor  # of injected noise: 0 makes an optimiser
+    backward: Tensor | None = None  # how much wider backward moves are, where a kernel adapts it
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Controls:
+        """Return the controls with every one of them changed."""
+        return Controls(*(None if control is None else change(control) for control in self))  # type: ignore[arg-type]
 
 
 class Difference(NamedTuple):
@@ -151,12 +157,23 @@ INFO_DTYPES: dict[str, str] = {
 }
 
 
+class Block(NamedTuple):
+    """A part of theta that belongs together, such as the weights of a layer."""
+
+    name: str
+    start: int
+    stop: int
+    weights: bool  # rather than biases, which weight decay leaves out
+
+
 @runtime_checkable
 class Model(Protocol):
     """A prior and the log-likelihood of single data.
 
     A model may also offer faster exact forms, which the contract tests check against the plain ones:
 
+    - ``log_lik_and_grad(theta, rows) -> (log_lik (C, m), its mean's gradient (C, D))``: both from one pass.
+    - ``predict(theta, rows) -> (C, m, K)``: log-probabilities of K classes; ``blocks``: see `Block`.
     - ``full_log_lik(data) -> Callable[[theta (C, D)], (C,)]``: the sum over all data.
     - ``nodes(data) -> (rows, weights)``: a few weighted rows on which sums over all data of smooth functions of
       log_lik are exact; ``bound(data) -> Callable[[theta, theta'], (C,)]``: the largest absolute difference.
@@ -178,6 +195,11 @@ class Model(Protocol):
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
         """(C, D) and rows of (C or 1, m, ...) -> (C, m), one value per datum."""
         ...
+
+
+def blocks_of(model: Model) -> Sequence[Block]:
+    """Return the blocks of theta that a model names; none if it names none."""
+    return getattr(model, "blocks", ())
 
 
 class Proposal(Protocol):
@@ -202,6 +224,7 @@ class Pairing(Protocol):
     """On which data are the two points scored?"""
 
     supplies: bool  # whether it leaves it to the rule how many data are read
+    rescores: bool  # whether each step scores the current point anew
 
     def refuses(self, target: Target) -> str | None:
         """Return why this pairing cannot work on the target, or None."""
@@ -215,12 +238,17 @@ class Pairing(Protocol):
         """Return the evaluation that the chains begin with."""
         ...
 
-    def current(self, target: Target, kept: Evaluation, draws: Draws) -> Evaluation:
-        """Return the origin of this step, on the data that this step scores it on."""
+    def current(
+        self, target: Target, kept: Evaluation, draws: Draws, slope: Tensor | None = None
+    ) -> Evaluation:
+        """Return the origin of this step, on the data that this step scores it on.
+
+        `slope`: the temperature (C,) for which the proposal wants gradients, or None if it wants none.
+        """
         ...
 
     def compare(
-        self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws
+        self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws, slope: Tensor | None = None
     ) -> tuple[Evaluation, Difference | Supply]:
         """Evaluate the candidate `theta`, and the difference between it and the origin or a supply of it."""
         ...
@@ -297,7 +325,10 @@ class Kernel(Protocol):
 
 
 Record = Mapping[str, "npt.NDArray[np.generic]"]
-"""What some steps left behind: ``theta`` (C, K, D) and each field of `Info` (C, K)."""
+"""What some steps left behind: each field of `Info` (C, K), and ``theta`` (C, draws, D) of those that are kept.
+
+A `Fused` loop leaves the theta of all of them.
+"""
 
 
 class Fused(Protocol):

@@ -7,6 +7,7 @@ variance ``2 * step_size * noise_temperature``. Temperature T means the density 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from mhrun.errors import Refusal
 
@@ -53,3 +54,27 @@ def mint_temperature(n: int, lam: float, m: int) -> float:
 def step_from_learning_rate(learning_rate: float, n: int) -> float:
     """Return our step size for a learning rate that multiplies the gradient of the *mean* log-likelihood."""
     return learning_rate / n
+
+
+def steps_from_learning_rates(rates: Sequence[float], chains: int, n: int) -> list[float]:
+    """Return our step sizes, one per chain: as many chains for each of the learning rates, those of one side by side.
+
+    Raises:
+        Refusal: the chains cannot be shared out among the rates.
+    """
+    each, left = divmod(chains, len(rates)) if len(rates) else (0, 1)
+    if left or not each:
+        raise Refusal(f"{chains} chains cannot be shared out among {len(rates)} learning rates.")
+    return [step_from_learning_rate(float(rate), n) for rate in rates for _ in range(each)]
+
+
+def learning_rate_steps(lowest: float, highest: float, count: int, n: int) -> list[float]:
+    """Return our step sizes for `count` learning rates at equal ratios, both ends with them.
+
+    Raises:
+        Refusal: there is no such grid.
+    """
+    if not 0 < lowest < highest or count < 2 or count != int(count):
+        raise Refusal(f"{count} learning rates from {lowest:g} to {highest:g} are no grid.")
+    ratio = (highest / lowest) ** (1 / (count - 1))
+    return [step_from_learning_rate(lowest * ratio**k, n) for k in range(int(count))]

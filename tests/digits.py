@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 import mhrun.data.mnist_pairs as pairs
-from mhrun.data import files
+from mhrun.data import files, images
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -49,4 +49,6 @@ def install(
         for split, (_, labels) in (("train", train), ("test", test))
     }
     patch.setattr(pairs, "_COUNTS", counts)
+    for split, (_, labels) in (("train", train), ("test", test)):
+        patch.setitem(images._FILES, split, (images._FILES[split][0], len(labels)))
     patch.setenv("MHRUN_DATA_DIR", str(place.parent))

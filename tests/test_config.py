@@ -26,10 +26,18 @@ def parts(group):
     return sorted(path.stem for path in CONF.glob(f"{group}/*.yaml"))
 
 
+STEPS = {"every": 5, "cycle": 10}  # settings that are whole numbers
+
+
+def filled(path, node, first):
+    """Return overrides for the settings of a part that have no default."""
+    missing = [key for key in node if node[key] == "???"]
+    return [f"{path}.{key}={STEPS.get(key, 10.0**-i)}" for i, key in enumerate(missing, first)]
+
+
 def part(group, name):
     """Build a part as an experiment would."""
-    node = yaml.safe_load((CONF / group / f"{name}.yaml").read_text())
-    given = [f"probe.{key}={10.0**-i}" for i, key in enumerate((k for k in node if node[k] == "???"), 2)]
+    given = filled("probe", yaml.safe_load((CONF / group / f"{name}.yaml").read_text()), 2)
     words = [
         "experiment=gmm_tied_means",
         "scale=smoke",
@@ -53,6 +61,12 @@ def test_proposals_pairings_and_rules_go_together(target, proposal, pairing, rul
     check(
         MetropolisHastings(part("proposal", proposal), part("pairing", pairing), part("rule", rule)), target
     )
+
+
+@pytest.mark.parametrize("prior", parts("prior"))
+def test_priors(target, prior):
+    refused = Unadjusted(part("dynamics", "langevin"), 7, prior=part("prior", prior)).refuses(target)
+    assert "a model with blocks" in refused
 
 
 @pytest.mark.parametrize("dynamics", parts("dynamics"))
@@ -102,11 +116,10 @@ def _unresolved(words):
 @pytest.mark.parametrize("name", parts("method"))
 def test_methods_can_be_added_to_an_experiment(name):
     words = ["experiment=gmm_tied_means", "scale=smoke", f"+method@methods.other={name}"]
+    words += ["+step_size=1e-7", "+epoch=5"]  # that methods refer to
     schedules = _unresolved(words)["methods"]["other"]["schedules"]
     given = [
-        f"methods.other.schedules.{schedule}.{key}={10.0**-i}"
-        for schedule, node in schedules.items()
-        for i, key in enumerate((k for k in node if node[k] == "???"), 5)
+        word for s, node in schedules.items() for word in filled(f"methods.other.schedules.{s}", node, 5)
     ]
     config = compose_config([*words, *given])
     assert methods_of(config)[-1].name == "other"

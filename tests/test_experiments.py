@@ -35,6 +35,7 @@ def without(*methods):
 
 
 IN_FIGURES_ALONE = without("mhminibatch_printed", "mhsublhd_printed", "austere_c_same", "mhsublhd_same")
+SOME_DECAYS = without("sgd_1", "sgd_4", "sgd_5", "sgd_momentum_1", "sgd_momentum_4", "sgd_momentum_5")
 MANY_ALIKE = without("barker", "mint_stored", "mhminibatch_printed", "mhminibatch_released")
 
 
@@ -48,17 +49,51 @@ class Case:
 
 
 CASES = {
+    "backward_moves": Case(("draws=60", "dims=[10,100]")),
     "corrections": Case(("half_widths=[2000,4000]",)),
+    "mhbt_gaussian": Case(
+        (
+            "data.n=1000",
+            "m=100",
+            "chains=60",
+            "scales.smoke.few=60",
+            "model.start=2.0",  # so that it is converged from the first
+            "methods.mhbt_2_m5000.kernel.pairing.m=900",
+        ),
+        r"(mhbt|full)_\w+\.steps_to_close|d[25]\.slower",
+    ),
+    "mhbt_mixture": Case(("chains=2", "steps=60", "long=60", "warmup=50", "data.n=2000", "m=200")),
     "mint_logistic": Case(
         ("data.n=240", "steps=60", "full=30", "tests=20", COOL, "hot=10"),
         rf"(mhminibatch|austere_n?c|mhsublhd)\.{NEVER}",
         like=("mint_logistic_flat",),
+    ),
+    "mint_network": Case(("data.n=200", "m=20", "evaluation.data.n=50")),
+    "mint_rates": Case(
+        (
+            "data.n=200",
+            "m=50",
+            "evaluation.data.skip=200",
+            "evaluation.data.n=40",
+            "trainings=2",
+            *SOME_DECAYS,
+        )
     ),
     "mixture_tests": Case((*FEW, "data.n=2000", "temperature=20")),
     "mnist_tests": Case(
         (*FEW, COOL, "data.n=240", "design.n=240", "thin=3", *IN_FIGURES_ALONE),
         rf"(austere_n?c|austere_nc_released|mhsublhd)\.{NEVER}",  # those that begin far off
         like=("mnist_tests_100k",),
+    ),
+    "preserved_optima": Case(("batches=60", "n=1200", "m=200", "sizes=[50,200]", "heats=[5.0,20.0]")),
+    "rsgld_acceptance": Case(
+        ("dim=3", "data.n=300", "m=50", "chains=7", "steps=24"),
+        r"\w+\.eps_(half|tenth)",  # which no learning rate may have
+    ),
+    "rsgld_mnist": Case(
+        ("data.n=200", "data.skip=0", "m=20", "evaluation.data.n=50"),
+        r"\w+\.sd_rises",  # where all trainings are alike
+        like=("rsgld_mnist_softmax",),
     ),
     "step_sizes": Case((*FEW, COOL, "data.n=300")),
     "temperature_drop": Case(("chains=2", "data.n=240"), like=("temperature_drop_100k",)),

@@ -99,8 +99,8 @@ def test_mhbt_is_reversible_on_points_and_minibatches(target, rng, proposal):
                 return scored._replace(grad=target.gradient(scored.theta, index, torch.ones(1)))
 
             class Given(Stored):
-                def compare(self, target, origin, theta, draws, here=other):
-                    candidate = target.evaluate(theta, torch.tensor([here]))
+                def compare(self, target, origin, theta, draws, slope=None, here=other):
+                    candidate = target.evaluate(theta, torch.tensor([here]), slope)
                     return candidate, target.gap(origin, candidate, M)
 
             kernel.pairing = Given(M)
@@ -181,14 +181,15 @@ def test_a_gradient_is_that_of_the_points_own_minibatch(target):
             draws.step = k
             fresh = Streams(KEY, chains).at(k).index(N, M, replacement=False)
             before = Streams(KEY, chains).at(k - 1).index(N, M, replacement=False)
-            origin = pairing.current(target, state.evaluation, Streams(KEY, chains).at(k))
+            theta, warm = state.evaluation.theta, controls(chains).temperature
+            origin = pairing.current(target, state.evaluation, Streams(KEY, chains).at(k), warm)
             used = {Shared: fresh, Moving: before, Stored: index, Full: None}[type(pairing)]
             if used is not None and not isinstance(pairing, Stored):
                 assert torch.equal(origin.batch, used)
+                assert torch.allclose(origin.grad, target.gradient(theta, used, warm))
             state, info = kernel.step(target, state, controls(chains), draws)
-            grad = state.evaluation.grad
-            assert grad is not None
-            theta, warm = state.evaluation.theta, controls(chains).temperature
+            grad, theta = state.evaluation.grad, state.evaluation.theta
+            assert (grad is None) == pairing.rescores
             index = torch.where(info.accepted[:, None], fresh, index)
             if isinstance(pairing, Stored):
                 assert torch.allclose(grad, target.gradient(theta, index, warm))

@@ -276,7 +276,7 @@ def test_the_compiled_loop_reads_and_decides_the_same(name, problem):
     state, infos, thetas = start, [], []
     for k in range(steps):
         draws.step = k + 1
-        state, info = kernel.step(target, state, Controls(*(c[k] for c in controls)), draws)
+        state, info = kernel.step(target, state, controls.each(lambda c, k=k: c[k]), draws)
         infos.append(info)
         thetas.append(state.evaluation.theta)
     for threads in (1, 2):

@@ -31,8 +31,12 @@ def labelled_rows(rng, dim):
     return {"x": rng.random((300, dim)), "y": rng.choice([-1, 1], 300)}
 
 
+def classes(rng, dim):
+    return {"x": rng.integers(0, 256, (40, 784), dtype=np.uint8), "y": rng.integers(0, 10, 40)}
+
+
 # A model is tried on the first kind of data that it can read.
-KINDS = (scalars, labelled_rows)
+KINDS = (scalars, labelled_rows, classes)
 
 
 def readable(model, theta, rng):
@@ -81,6 +85,20 @@ def test_the_full_sum_is_the_sum(case):
         pytest.skip("offers no faster sum")
     plain = model.log_lik(theta, data.part(0, data.n)).sum(-1)
     assert torch.allclose(model.full_log_lik(data.fields)(theta), plain, rtol=1e-10)
+
+
+@pytest.mark.parametrize("count", [1, 6])
+def test_a_slope_is_that_of_the_mean_of_the_rows(case, count):
+    model, data, theta = case
+    if not hasattr(model, "log_lik_and_grad"):
+        pytest.skip("leaves it to autograd")
+    rows = data.rows(torch.arange(5 * count).reshape(count, 5))
+    point = theta.clone().requires_grad_()
+    wanted = model.log_lik(point, rows)
+    (slope,) = torch.autograd.grad(wanted.mean(-1).sum(), point)
+    values, found = model.log_lik_and_grad(theta, rows)
+    assert torch.allclose(values, wanted.detach().to(values.dtype), rtol=1e-6)
+    assert torch.allclose(found, slope.to(found.dtype), rtol=1e-4, atol=1e-6)
 
 
 def test_native_pieces_say_what_the_plain_model_says(case):

@@ -13,7 +13,7 @@ from scipy import stats
 
 from mhrun.native import philox as pieces
 from mhrun.native.numbers import indices
-from mhrun.random import LOW, Purpose, Streams, derive_key, philox, rectangle
+from mhrun.random import LOW, MANY, Purpose, Streams, derive_key, philox, rectangle
 
 
 # Known answers of the reference implementation, Random123's kat_vectors.
@@ -214,3 +214,88 @@ def test_numbers_are_drawn_once():
     draws.normal(Purpose.ACCEPT, 1, use=1)
     draws.step = 2
     draws.uniform(Purpose.ACCEPT)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("count", [MANY, MANY + 1, MANY + 6, MANY + 7])
+def test_many_normals_of_both_generators_are_one_s(dtype, count):
+    """To rounding; and they are those that fewer normals begin with."""
+    key = derive_key(12, "many")
+    for step in (1, 2**33 + 5):
+        plain = Streams(key, 3, first_chain=2).at(step)
+        found = Streams(key, 3, first_chain=2, compiled=True).at(step).normal(Purpose.NOISE, count, 3, dtype)
+        wanted = plain.normal(Purpose.NOISE, count, 3, dtype)
+        assert found.dtype == wanted.dtype == dtype
+        assert found.shape == wanted.shape == (3, count)
+        tolerance = 1e-12 if dtype == torch.float64 else 1e-6
+        assert torch.allclose(found, wanted, rtol=tolerance, atol=tolerance)
+        few = Streams(key, 3, first_chain=2).at(step).normal(Purpose.NOISE, MANY - 1, 3, dtype)
+        assert torch.equal(few, wanted[:, : MANY - 1])
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_many_normals_follow_their_law_and_are_each_chain_s_own(compiled):
+    key, count = derive_key(13, "many"), 20_001
+
+    def drawn(chains, step, purpose=Purpose.NOISE, use=0, first=0):
+        streams = Streams(key, chains, first_chain=first, compiled=compiled)
+        return streams.at(step).normal(purpose, count, use).numpy()
+
+    many = drawn(4, 7)
+    for chain in (0, 3):
+        assert np.array_equal(drawn(1, 7, first=chain)[0], many[chain])
+    assert stats.kstest(many.ravel(), "norm").pvalue > ALPHA
+    others = [drawn(1, 8), drawn(1, 7, Purpose.PROPOSAL), drawn(1, 7, use=1)]
+    lagged = np.stack([many[0, :-1], many[0, 1:]])
+    r = np.corrcoef(np.concatenate([many, *others])) - np.eye(7)
+    assert np.abs(r).max() < 5.5 / np.sqrt(count)
+    assert abs(np.corrcoef(lagged)[0, 1]) < 5.5 / np.sqrt(count)
+    square = np.corrcoef(many[0, 0:-1:2] ** 2, many[0, 1::2] ** 2)[0, 1]  # the two of a Box-Muller pair
+    assert abs(square) < 5.5 / np.sqrt(count / 2)
+    draws = Streams(key, 1, compiled=compiled).at(1)
+    draws.normal(Purpose.NOISE, MANY)
+    with pytest.raises(RuntimeError, match="drawn twice"):
+        draws.normal(Purpose.NOISE, MANY)
+    draws.step = 2
+    assert not np.array_equal(draws.normal(Purpose.NOISE, count)[0].numpy(), drawn(1, 1)[0])
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_streams_of_some_chains_are_theirs_whoever_the_others_are(compiled):
+    whole = Streams(derive_key(14, "of"), 6, first_chain=3, compiled=compiled)
+    some, one = whole.of("trial", torch.tensor([4, 0, 5])), whole.of("trial", torch.tensor([0]))
+    assert (some.chains, one.chains) == (3, 1)
+
+    def ask(streams, step):
+        draws = streams.at(step)
+        return [
+            draws.uniform(Purpose.ACCEPT)[:, None],
+            draws.normal(Purpose.PROPOSAL, 5),
+            draws.normal(Purpose.NOISE, MANY),
+            draws.index(2000, 7, replacement=False).double(),
+            draws.index(2000, 7, replacement=True, use=1).double(),
+        ]
+
+    named = whole.of("other", torch.tensor([4, 0, 5]))
+    for step in (1, 500):
+        found = ask(some, step)
+        for a, b in zip(found, ask(one, step), strict=True):
+            assert torch.equal(a[1], b[0])
+        # Numbers of their own: neither the parent's nor another name's, nor those of the step before.
+        parents = [values[[4, 0, 5]] for values in ask(whole, step)]
+        for others in (parents, ask(named, step), ask(some, step + 1)):
+            for a, b in zip(found, others, strict=True):
+                assert not (a == b).all(-1).any()
+    again = whole.of("trial", torch.tensor([2])).of("deeper", torch.tensor([0]))
+    direct = whole.of("trial", torch.arange(6)).of("deeper", torch.tensor([2]))
+    assert torch.equal(again.at(1).uniform(Purpose.ACCEPT), direct.at(1).uniform(Purpose.ACCEPT))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_many_normals_of_a_gpu_are_a_function_of_the_step():
+    key = derive_key(15, "many")
+    one, two = (Streams(key, 3, "cuda").at(5).normal(Purpose.NOISE, 20_001) for _ in range(2))
+    assert torch.equal(one, two)
+    other = Streams(key, 3, "cuda").at(6).normal(Purpose.NOISE, 20_001)
+    assert abs(float(torch.corrcoef(torch.stack([one[0], other[0]]))[0, 1])) < 5.5 / math.sqrt(20_001)
+    assert stats.kstest(one.cpu().numpy().ravel(), "norm").pvalue > ALPHA

@@ -12,12 +12,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from runs import FEW, assert_same_bits, compute, config, contents
 
-from mhrun.engine.chains import Silent
+from mhrun.data import Dataset
+from mhrun.engine.chains import Settings, Silent, run_method
+from mhrun.engine.estimate import in_words
 from mhrun.engine.experiment import run_experiment
+from mhrun.engine.method import Method
 from mhrun.errors import Interrupted
+from mhrun.evaluation.predictive import Predictive
+from mhrun.kernels import MetropolisHastings
+from mhrun.models.perceptron import Perceptron
+from mhrun.pairing.moving import Moving
+from mhrun.pairing.shared import Shared
+from mhrun.proposals.langevin import Langevin
 from mhrun.report.run import Run
+from mhrun.rules.metropolis import Metropolis
+from mhrun.schedules import Plan
+from mhrun.schedules.fixed import Fixed
+from mhrun.store.netcdf import Shape, open_trace
+from mhrun.target import Target
 
 WORDS = {
     "plain": (*FEW, "native=off"),
@@ -245,3 +260,94 @@ def test_the_clock_may_jump(outputs, monkeypatch):
     monkeypatch.setattr(time, "time", lambda: real() - 1e6)
     folder = compute(outputs, *FEW)
     assert folder.summary()["methods"]["mint"]["wall_s"] > 0
+
+
+def test_a_list_of_draws_survives_a_stop(whole, outputs):
+    words, expected = whole
+    kept = [1, 17, 199, 200, 201, 333, 600]
+    words = (*words, f"thin={kept}".replace(" ", ""), "runtime.block_seconds=0")
+    with pytest.raises(Interrupted):
+        run_experiment(config(outputs, *words), StopAfter(5))
+    folder = compute(outputs, *words)
+    for name in METHODS:
+        found, every = contents(folder, name), expected[name]
+        for group, steps in (("warmup_posterior", [0, 16, 198, 199]), ("posterior", [0, 132, 399])):
+            assert np.array_equal(found[f"/{group}/theta"], every[f"/{group}/theta"][:, steps])
+        statistics = [key for key in every if "sample_stats" in key]
+        assert_same_bits({k: found[k] for k in statistics}, {k: every[k] for k in statistics})
+
+
+class Noted(Silent):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.lines.append(message)
+
+
+def test_a_run_that_is_estimated_first_is_the_same(whole, outputs, monkeypatch):
+    """Steps that are done for the clock alone are forgotten: their draws, their counts, their files."""
+    words, expected = whole
+    watcher = Noted()
+    run_experiment(config(outputs / "short", *words), watcher)
+    assert watcher.lines == []
+    monkeypatch.setattr("mhrun.engine.estimate._WORTH", 0.0)
+    monkeypatch.setattr("mhrun.engine.estimate._TRIED", 0.02)
+    watcher = Noted()
+    folder = run_experiment(config(outputs, *words), watcher)
+    assert [line.split(":")[0] for line in watcher.lines[:-1]] == list(METHODS)
+    assert all("600 steps of 4 chains, about " in line for line in watcher.lines[:-1])
+    assert watcher.lines[-1].startswith("in all about ")
+    for name in METHODS:
+        assert_same_bits(contents(folder, name), expected[name])
+    watcher = Noted()
+    run_experiment(config(outputs, *words), watcher)  # nothing is left to do
+    assert watcher.lines == []
+
+
+def test_an_estimate_is_of_what_is_left(outputs, monkeypatch):
+    words = (*FEW, "native=off", "runtime.block_seconds=0")
+    with pytest.raises(Interrupted):
+        run_experiment(config(outputs, *words), StopAfter(2))
+    monkeypatch.setattr("mhrun.engine.estimate._WORTH", 0.0)
+    monkeypatch.setattr("mhrun.engine.estimate._seconds_per_step", lambda *_: 1.0)
+    watcher = Noted()
+    run_experiment(config(outputs, *words), watcher)
+    done = 600 - int(watcher.lines[0].removeprefix("mint: ").split(" ")[0])
+    assert 0 < done < 600
+    assert watcher.lines[1].startswith("sghmc: 600 steps of 4 chains, about 10 min")
+    assert watcher.lines[2] == f"in all about {in_words(1200 - done)}"
+
+
+def test_seconds_are_said_as_people_do():
+    for seconds, told in (
+        (0.2, "0 s"), (89, "89 s"), (90, "1.5 min"), (600, "10 min"), (5399, "90 min"), (5400, "1.5 h"),
+        (86400 * 1.4, "34 h"), (86400 * 1.5, "1.5 days"), (86400 * 123.4, "123 days"),
+    ):  # fmt: skip
+        assert in_words(seconds) == told
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("pairing", [Shared(20), Moving(20)])
+def test_a_network_on_a_gpu_that_is_stopped_is_the_whole_one(tmp_path, pairing):
+    rng = np.random.default_rng(0)
+    data = Dataset.of({"x": rng.normal(size=(200, 30)), "y": rng.integers(0, 4, 200)})
+    model = Perceptron([30, 200, 4])
+    plan = Plan({"s": Fixed(step_size=1e-5, temperature=5.0)}, 2, 0, 30)
+    kernel = MetropolisHastings(Langevin(), pairing, Metropolis())
+    method = Method("gpu", kernel, Target(model, data, device="cuda"), plan, Shape(2, model.names, 0, 30, 1), 1,
+                    dtype=torch.float32, evaluation=Predictive(data, 5, 1, 2))  # fmt: skip
+    found = []
+    for stop in (lambda: False, lambda: True):
+        folder = tmp_path / str(len(found))
+        while not (folder / "trace.nc").exists():
+            try:
+                run_method(method, folder, Settings(block_seconds=0.0), Silent(), stop, {})
+            except Interrupted:
+                continue
+        with open_trace(folder) as trace:
+            found.append({f"{g}/{n}": trace[g][n].to_numpy() for g in ("posterior", "evaluation")
+                          for n in trace[g].data_vars if n != "wall_s"})  # fmt: skip
+    assert_same_bits(*found)

@@ -12,6 +12,7 @@ from mhrun.errors import Refusal
 from mhrun.schedules import Plan
 from mhrun.schedules.fixed import Fixed
 from mhrun.schedules.polynomial import Polynomial
+from mhrun.schedules.stairs import Stairs
 from mhrun.schedules.switched import Switched
 from mhrun.schedules.tuned import Tuned
 
@@ -152,3 +153,68 @@ def test_meaningless_settings_are_refused(make, told):
 def test_a_schedule_that_sets_nothing_is_refused():
     with pytest.raises(Refusal, match="schedule 'other' sets nothing"):
         Plan({"step_size": Fixed(step_size=1.0), "other": Switched([3])}, 2, 0, 10)
+
+
+def stairs(start, every, cycle, decay, rise, steps):
+    """CMINT's step sizes (Li & Wong 2017): times 0.90 every r epochs, times 2 every R epochs, in a loop."""
+    size, found = start, []
+    for step in range(1, steps + 1):
+        found.append(size)
+        if step % every == 0:
+            size *= decay
+        if step % cycle == 0:
+            size *= rise
+    return found
+
+
+@pytest.mark.parametrize(
+    ("every", "cycle", "decay", "rise"),
+    [(5, 50, 0.9, 2.0), (7, 7, 0.5, 1.0), (3, 12, 1.0, 3.0), (1, 1, 0.9, 1.1)],
+)
+def test_stairs_are_the_paper_s(every, cycle, decay, rise):
+    found = Stairs(0.22, every, cycle, decay, rise).values({}, 1, 520)["step_size"]
+    assert found.dtype == torch.float64
+    assert found[:, 0].tolist() == pytest.approx(stairs(0.22, every, cycle, decay, rise, 520), rel=1e-12)
+
+
+def test_a_round_of_cmint_begins_at_seven_tenths_of_the_last():
+    found = Stairs(0.22, 5, 50).values({}, 1, 500)["step_size"][:, 0]
+    assert found[::50].tolist() == pytest.approx([0.22 * (2 * 0.9**10) ** k for k in range(10)])
+
+
+def test_stairs_are_the_same_to_the_bit_however_they_are_cut(rng):
+    """Also far down, where a vectorised power rounds by its place in an array."""
+    schedule = Stairs(0.1, 2, 20, 0.93, 1.9)
+    whole = schedule.values({}, 1, 9000)["step_size"]
+    for _ in range(10):
+        cuts = [1, *sorted(rng.choice(np.arange(2, 9001), 300, replace=False).tolist()), 9001]
+        parts = [schedule.values({}, a, b - a)["step_size"] for a, b in itertools.pairwise(cuts)]
+        assert torch.equal(torch.cat(parts), whole)
+
+
+def test_each_chain_has_stairs_of_its_own():
+    plan = Plan({"s": Stairs([0.5, 0.1, 2.0], 4, 8)}, 3, 4, 20)
+    found = plan.controls(plan.start(), 5, 10).step_size
+    for chain, start in enumerate((0.5, 0.1, 2.0)):
+        assert found[:, chain].tolist() == pytest.approx(stairs(start, 4, 8, 0.9, 2.0, 14)[4:])
+    with pytest.raises(Refusal, match="2 values for 3 chains"):
+        Plan({"s": Stairs([0.5, 0.1], 4, 8)}, 3, 4, 20)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ((0.0, 1, 1), "start > 0"),
+        (([0.1, -1.0], 1, 1), "start > 0"),
+        ((float("nan"), 1, 1), "start > 0"),
+        ((1.0, 5, 50, 1.1), "0 < decay <= 1"),
+        ((1.0, 5, 50, 0.0), "0 < decay <= 1"),
+        ((1.0, 5, 50, 0.9, 0.9), "rise >= 1"),
+        ((1.0, 5, 12), "cycle = 12 must be a multiple of every = 5"),
+        ((1.0, 0, 12), "at least 1"),
+        ((1.0, 5, 0), "cycle = 0"),
+    ],
+)
+def test_stairs_without_meaning_are_refused(settings, told):
+    with pytest.raises(Refusal, match=told):
+        Stairs(*settings)

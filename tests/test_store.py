@@ -12,6 +12,7 @@ import xarray as xr
 from runs import FEW, assert_same_bits, compute, config, contents
 
 from mhrun.errors import UserError
+from mhrun.report.run import Run
 from mhrun.store.blocks import Checkpoint, TraceWriter, done, load_block
 from mhrun.store.files import explain, read_json, write_json, write_whole
 from mhrun.store.folder import RunFolder, runs
@@ -36,7 +37,9 @@ def written(folder: Path, shape: Shape, cuts, rng_seed=0, stop_at=None):
         end = min(cut, shape.total)
         if end <= step:
             continue
-        writer.append(step + 1, {name: a[:, step:end] for name, a in whole.items()})
+        piece = {name: a[:, step:end] for name, a in whole.items()}
+        kept = shape.kept(step + 1, end - step)  # drivers leave the theta of kept steps alone
+        writer.append(step + 1, piece | {"theta": piece["theta"][:, kept]})
         step = end
         writer.commit(Checkpoint(step, {"evaluation/theta": whole["theta"][:, step - 1]}))
         if stop_at is not None and step >= stop_at:
@@ -109,6 +112,31 @@ def test_damaged_blocks_are_noticed_and_done_again(tmp_path, damage):
     written(two, shape, [20, 37, 54])
     assert np.array_equal(open_trace(one)["posterior"]["theta"], open_trace(two)["posterior"]["theta"])
     assert done(one)["totals"] == done(two)["totals"]
+
+
+def test_a_large_state_is_kept_in_the_last_two_blocks_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("mhrun.store.blocks._LARGE", 8)
+    shape = Shape(2, ("a", "b"), 4, 50, 1)
+    one, two = tmp_path / "whole", tmp_path / "damaged"
+    written(one, shape, [9, 20, 37, 54])
+    written(two, shape, [9, 20, 37, 54], stop_at=37)
+    blocks = sorted((two / "blocks").glob("*.npz"))
+    assert ["evaluation/theta" in np.load(path).files for path in blocks] == [False, True, True]
+    blocks[2].write_bytes(b"")
+    assert TraceWriter(two, shape, INFO_DTYPES).resume(lambda message: None).step == 20
+    written(two, shape, [37, 54])
+    assert np.array_equal(open_trace(one)["posterior"]["theta"], open_trace(two)["posterior"]["theta"])
+    assert done(one)["totals"] == done(two)["totals"]
+
+
+def test_with_no_state_left_a_run_begins_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr("mhrun.store.blocks._LARGE", 8)
+    shape, told = Shape(2, ("a", "b"), 4, 50, 1), []
+    written(tmp_path, shape, [9, 20, 37, 54], stop_at=37)
+    sorted((tmp_path / "blocks").glob("*.npz"))[1].write_bytes(b"")
+    assert TraceWriter(tmp_path, shape, INFO_DTYPES).resume(told.append) is None
+    assert "beginning anew" in told[-1]
+    assert list((tmp_path / "blocks").glob("*.npz")) == []
 
 
 def test_pickles_are_never_read(tmp_path):
@@ -214,3 +242,98 @@ def test_one_chain_more_changes_no_other(outputs):
     four = contents(compute(outputs, *FEW), "mint")
     five = contents(compute(outputs, *FEW, "chains=5"), "mint")
     assert np.allclose(four["/posterior/theta"], five["/posterior/theta"][:4], rtol=1e-12)
+
+
+@pytest.mark.parametrize("warmup", [0, 10, 45])
+@pytest.mark.parametrize("thin", [(3, 11, 12, 30, 50), (10,), (1, 2, 3), (50,), None])
+@pytest.mark.parametrize("often", [None, 4])
+def test_a_trace_holds_the_steps_that_are_named(tmp_path, thin, often, warmup):
+    """A list of steps counted from the first of burn-in, or none at all; statistics are apart from them."""
+    shape = Shape(2, () if thin is None else ("a", "b"), warmup, 50 - warmup, thin, often)
+    whole = written(tmp_path, shape, [2, 7, 12, 31, 50])
+    named = np.array(thin or [], dtype=int)
+    with open_trace(tmp_path) as trace:
+        for prefix, steps in (("warmup_", named[named <= warmup]), ("", named[named > warmup])):
+            assert (f"{prefix}posterior" in trace.children) == bool(len(steps))
+            if len(steps):
+                theta = trace[f"{prefix}posterior"]["theta"]
+                assert np.array_equal(theta, whole["theta"][:, steps - 1])
+        every = np.arange(often or 1, 51, often or 1)
+        for prefix, steps in (("warmup_", every[every <= warmup]), ("", every[every > warmup])):
+            if len(steps):
+                found = trace[f"{prefix}sample_stats"]["log_ratio"]
+                assert np.array_equal(found, whole["log_ratio"][:, steps - 1])
+
+
+def test_what_is_told_is_kept_in_order_through_blocks_and_damage(tmp_path):
+    """Three looks at a block's end, in its middle, and none in another; what a lost block told is told again."""
+    shape, rng = Shape(2, ("a",), 0, 40, None), np.random.default_rng(5)
+    whole = record(rng, 2, 40)
+    errors = rng.normal(size=(41, 2))
+    looks = {10: 10, 15: 20, 20: 20, 40: 40}  # step: the block's last step
+
+    def write(folder, stop_at=None):
+        writer, told = TraceWriter(folder, shape, INFO_DTYPES), []
+        checkpoint = writer.resume(told.append)
+        begun = 0 if checkpoint is None else checkpoint.step
+        assert checkpoint is None or set(checkpoint.arrays) == {"look/since"}
+        for stop in (5, 10, 15, 20, 25, 30, 40):
+            if stop <= begun:
+                continue
+            piece = {name: values[:, begun:stop] for name, values in whole.items()}
+            writer.append(begun + 1, piece | {"theta": piece["theta"][:, :0]})
+            begun = stop
+            if stop in looks:
+                writer.note(stop, {"error": errors[stop], "step_size": np.full(2, 0.5)})
+            if stop in (10, 20, 30, 40):
+                writer.commit(Checkpoint(stop, {"look/since": np.asarray(stop)}))
+            if stop == stop_at:
+                return
+        writer.finish({}, {})
+
+    write(tmp_path / "one")
+    write(tmp_path / "two", stop_at=30)
+    second = sorted((tmp_path / "two" / "blocks").glob("*.npz"))[1]
+    second.write_bytes(second.read_bytes()[:100])
+    write(tmp_path / "two")
+    for folder in ("one", "two"):
+        with open_trace(tmp_path / folder) as trace:
+            found = trace["evaluation"]
+            assert found["step"].to_numpy().tolist() == [10, 15, 20, 40]
+            assert found["error"].dims == ("chain", "look")
+            assert np.array_equal(found["error"], errors[[10, 15, 20, 40]].T)
+            counts = np.cumsum(whole["n_grad"], 1)[:, [9, 14, 19, 39]]
+            assert np.array_equal(found["n_grad"], counts)
+            assert found["wall_s"].dims == ("look",)
+
+
+def test_settings_that_came_later_leave_older_runs_themselves(tmp_path):
+    """Without them, at their defaults, or empty: one digest. With them: another."""
+    now = config(tmp_path)
+    assert now["evaluation"] == {}
+    assert now["target"]["common_batch"] is False
+    older = {key: value for key, value in now.items() if key != "evaluation"}
+    older["target"] = {key: value for key, value in now["target"].items() if key != "common_batch"}
+    assert digest(now) == digest(older) == digest(older | {"evaluation": None})
+    assert digest(now | {"evaluation": {"every": 5}}) != digest(now)
+    assert digest(config(tmp_path, "target.common_batch=true")) != digest(now)
+    assert digest(config(tmp_path, "thin=null")) != digest(now) != digest(config(tmp_path, "thin=[3,5]"))
+
+
+def test_a_report_finds_the_draws_that_are_there(outputs):
+    """Steps are counted from the first after a burn-in of 200; a method may name draws of its own."""
+    every = contents(compute(outputs / "every", *FEW), "mint")["/posterior/theta"]
+    run = Run(compute(outputs, *FEW, "thin=[200,201,205,600]", "+methods.sghmc.thin=150"))
+    assert run.draw_steps("mint").tolist() == [1, 5, 400]
+    assert np.array_equal(run.draws("mint"), every[:, [0, 4, 399]])
+    assert run.draw_steps("sghmc").tolist() == [100, 250, 400]
+    assert run.draws("sghmc").shape[1] == 3
+    assert run.stat("mint", "accepted").shape == (4, 400)
+    assert np.array_equal(run.at_draws("mint", "n_lik"), run.stat("mint", "n_lik")[:, [0, 4, 399]])
+    assert run.methods["mint"]["thin"] == [200, 201, 205, 600]
+    assert list(run.evaluation("mint").data_vars) == []
+    none = Run(compute(outputs, *FEW, "thin=null"))
+    assert none.draw_steps("mint").tolist() == []
+    with pytest.raises(UserError, match="mint: this report needs draws, and thin=null keeps none"):
+        none.draws("mint")
+    assert none.stat("mint", "accepted").shape == (4, 400)

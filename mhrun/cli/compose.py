@@ -37,9 +37,12 @@ def register_resolvers() -> None:
         "power": lambda a, b: a**b,
         "batch_size": units.batch_size,
         "mint_temperature": units.mint_temperature,
+        "learning_rate": units.step_from_learning_rate,
+        "learning_rate_steps": units.learning_rate_steps,
     }
     for name, function in resolvers.items():
         OmegaConf.register_new_resolver(name, _of_numbers(function), replace=True)
+    OmegaConf.register_new_resolver("learning_rates", units.steps_from_learning_rates, replace=True)
 
 
 def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -140,8 +143,10 @@ def _check(config: Any) -> None:
             node = node.get(key)
         if not isinstance(node, kind) or (kind is int and isinstance(node, bool)):
             raise UserError(f"{path} = {node!r} must be {should}.")
-    for name in ("data", "model") if config["methods"] or not config["report"] else ():
-        if "_target_" not in config[name]:
+    for name in ("data", "model"):
+        own = [isinstance(method, dict) and bool(method.get(name)) for method in config["methods"].values()]
+        needed = not all(own) if own else not config["report"]
+        if needed and "_target_" not in config[name]:
             raise UserError(f"the experiment has no {name}; choose one in its defaults (/{name}: NAME).")
     for name, method in config["methods"].items():
         for part in ("kernel", "schedules"):

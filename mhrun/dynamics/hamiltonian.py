@@ -46,7 +46,7 @@ class Hamiltonian:
         self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the next theta and momenta (C, D)."""
-        z = draws.normal(Purpose.NOISE, theta.shape[1]).to(theta.dtype)
+        z = draws.normal(Purpose.NOISE, theta.shape[1], dtype=theta.dtype)
         spread = 2 * controls.step_size * (self.friction - self.noise_estimate) * controls.noise_temperature
         momentum = (
             (1 - self.friction) * aux["momentum"]

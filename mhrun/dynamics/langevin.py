@@ -30,7 +30,7 @@ class Langevin:
         self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the next theta (C, D)."""
-        z = draws.normal(Purpose.NOISE, theta.shape[1]).to(theta.dtype)
+        z = draws.normal(Purpose.NOISE, theta.shape[1], dtype=theta.dtype)
         noise = (2 * controls.step_size * controls.noise_temperature).sqrt()
         return theta + controls.step_size[:, None] * grad + noise[:, None] * z, aux
 

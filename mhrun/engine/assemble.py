@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from mhrun.engine.starts import starts_of
 from mhrun.errors import Refusal, UserError
 from mhrun.schedules import Plan
 from mhrun.store.netcdf import Shape
-from mhrun.target import target_of
+from mhrun.target import Target, target_of
 from mhrun.types import INFO_DTYPES
 
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
@@ -34,19 +35,21 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
         return []  # a report of computations alone
     if not config["methods"]:
         raise Refusal("there is no method to run; add one, such as +method@methods.mint=mint.")
-    target = target_of(config)
+    targets: dict[str, Target] = {}  # one for all methods whose settings of it are equal
     methods = []
     for name, node in config["methods"].items():
         where = f"methods.{name}"
+        target = _target(name, node, config, targets)
         for part, said in {"kernel": node["kernel"], **node["schedules"]}.items():
             if not isinstance(said, Mapping) or "_target_" not in said:
                 place = part if part == "kernel" else f"schedules.{part}"
                 raise UserError(f"{where}.{place} names no part; give it a _target_, or choose one of conf/.")
         # A method may have counts of its own; the experiment's hold otherwise.
-        chains, warmup, steps, thin = (
+        chains, warmup, steps = (
             _whole(key, config[key] if node.get(key) is None else node[key])
-            for key in ("chains", "warmup", "steps", "thin")
+            for key in ("chains", "warmup", "steps")
         )
+        thin = _thin(config["thin"] if node.get("thin") is None else node["thin"])
         often = config["thin_stats"] if node.get("thin_stats") is None else node["thin_stats"]
         try:
             method = Method(
@@ -56,7 +59,7 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
                 plan=Plan(build(node["schedules"], f"{where}.schedules"), chains, warmup, steps),
                 shape=Shape(
                     chains,
-                    target.model.names,
+                    () if thin is None else target.model.names,
                     warmup,
                     steps,
                     thin,
@@ -65,12 +68,38 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
                 seed=_whole("seed", config["seed"]),
                 dtype=_DTYPES[config["dtype"]],
                 starts=starts_of(node.get("starts"), target.dim, where),
+                evaluation=build(
+                    {**config["evaluation"], **(node.get("evaluation") or {})}, f"{where}.evaluation"
+                )
+                or None,
             )
             method.check()
         except Refusal as error:
             raise Refusal(f"{name}: {error}") from error
         methods.append(method)
     return methods
+
+
+def _target(
+    name: str, node: Mapping[str, Any], config: Mapping[str, Any], targets: dict[str, Target]
+) -> Target:
+    """Return the target of a method: the experiment's, but for the parts that the method has of its own."""
+    parts = {part: node.get(part) or config[part] for part in ("model", "data", "target")}
+    for part, said in parts.items():
+        if not isinstance(said, Mapping) or (part != "target" and "_target_" not in said):
+            raise UserError(
+                f"methods.{name} has no {part}, nor has the experiment; choose one: "
+                f"+{part}@methods.{name}.{part}=NAME."
+                if not said
+                else f"methods.{name}.{part} = {said!r} must be a group of settings, with a _target_."
+            )
+    key = json.dumps(parts, sort_keys=True, default=str)
+    if key not in targets:
+        try:
+            targets[key] = target_of({**config, **parts})
+        except Refusal as error:
+            raise Refusal(f"{name}: {error}" if any(map(node.get, parts)) else str(error)) from error
+    return targets[key]
 
 
 def check_space(methods: list[Method], folder: Path) -> None:
@@ -94,8 +123,14 @@ def trace_bytes(method: Method) -> int:
     """Return how much disk a method can take at most: its blocks and its trace, uncompressed."""
     sizes = {"bool": 1, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
     shape, per_step = method.shape, sum(sizes[dtype] for dtype in INFO_DTYPES.values())
-    per_chain = 8 * method.target.dim * (shape.total // shape.thin)
+    per_chain = 8 * method.target.dim * len(shape.kept(1, shape.total))
     return 2 * shape.chains * (per_chain + per_step * (shape.total // shape.stats_thin))
+
+
+def _thin(value: Any) -> int | tuple[int, ...] | None:
+    if value is None:
+        return None
+    return tuple(_whole("thin", step) for step in value) if isinstance(value, list) else _whole("thin", value)
 
 
 def _whole(name: str, value: Any) -> int:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mhrun.engine.drivers import WISHES, choose
+from mhrun.engine.looking import Looking
 from mhrun.engine.method import Method
 from mhrun.errors import Interrupted, Refusal
 from mhrun.schedules.plan import Memory
@@ -24,6 +25,7 @@ from mhrun.types import INFO_DTYPES, Evaluation, State
 _CHUNK_SECONDS = 0.25  # how often progress moves and a wish to stop is heard
 _CHUNK_BYTES = 64 << 20
 _BLOCK_BYTES = 256 << 20
+_BLOCK_SHARE = 0.05  # of the time, at most, goes into writing down where it stands
 
 
 class Watcher(Protocol):
@@ -113,20 +115,31 @@ def run_method(
     else:
         step = checkpoint.step
         state, memory = _unpack(checkpoint.arrays, method)
+    looking = None
+    if method.evaluation is not None:
+        looking = Looking(method.evaluation, method.target, method.shape.chains)
+        if checkpoint is not None:
+            looking.unpack(checkpoint.arrays)
     driver.prepare(state)
     writer.start_clock()
     watcher.begin(method.name, step, method.shape.total, driver.name)
 
-    count, last_block = 16, time.monotonic()
+    count, last_block, wait = 16, time.monotonic(), settings.block_seconds
     accepted, since = 0.0, step
     while step < method.shape.total:
         began = time.monotonic()
         size = min(count, method.shape.total - step, method.plan.horizon(step + 1) or count)
+        until = looking.horizon(step + 1) if looking is not None else size
+        size = min(size, until)
         controls = method.plan.controls(memory, step + 1, size)
         state, record = driver.advance(state, step + 1, controls)
         memory = method.plan.learn(memory, step + 1, torch.from_numpy(record["accepted"].T.copy()))
         writer.append(step + 1, record)
         step += size
+        if looking is not None:
+            told = looking.after(step, size, size == until, state, record, controls)
+            if told is not None:
+                writer.note(step, told)
         accepted += float(record["accepted"].mean()) * size
         watcher.advance(
             step,
@@ -136,15 +149,19 @@ def run_method(
 
         # Where a chunk ends changes no number: it is a matter of progress and memory only.
         now = time.monotonic()
-        if size == count:
+        if size == count or (size == until and now - began > _CHUNK_SECONDS):
             faster = _CHUNK_SECONDS / max(now - began, 1e-6)
-            fits = _CHUNK_BYTES // (40 + 8 * method.target.dim) // method.shape.chains
+            draw = 0 if method.shape.thin is None else 8 * method.target.dim
+            fits = _CHUNK_BYTES // (40 + draw) // method.shape.chains
             count = max(1, min(int(count * min(faster, 8.0)), fits))
         stopping = stop()
-        full = writer.pending_bytes() > _BLOCK_BYTES or now - last_block > settings.block_seconds
+        full = writer.pending_bytes() > _BLOCK_BYTES or now - last_block > wait
         if full or stopping or step == method.shape.total:
-            writer.commit(Checkpoint(step, _pack(state, memory)))
-            last_block = now
+            kept = {} if looking is None else looking.pack()
+            writer.commit(Checkpoint(step, _pack(state, memory) | kept))
+            last_block = time.monotonic()
+            if settings.block_seconds:  # 0: after each stretch of steps
+                wait = max(settings.block_seconds, (last_block - now) / _BLOCK_SHARE)
         if stopping and step < method.shape.total:
             raise Interrupted(f"{method.name} stopped after step {step:,} of {method.shape.total:,}")
     last = method.plan.controls(memory, step, 1)

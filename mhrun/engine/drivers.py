@@ -10,8 +10,6 @@ from torch import Tensor
 
 from mhrun.engine.method import Method
 from mhrun.errors import Refusal, UserError
-from mhrun.native import available
-from mhrun.random import Streams
 from mhrun.types import INFO_DTYPES, Controls, Fused, Record, State
 
 NATIVE, PLAIN = "native", "plain"
@@ -19,7 +17,7 @@ WISHES = ("auto", "on", "off")
 
 
 class Driver(Protocol):
-    """Does K steps; every field of `controls` is (K, C)."""
+    """Does K steps, and leaves the theta of those that the method keeps; every field of `controls` is (K, C)."""
 
     name: str
 
@@ -54,7 +52,7 @@ def choose(method: Method, wish: str, begun_with: str | None, threads: int | Non
     if method.dtype == torch.float64:
         fused = method.kernel.fused(method.target, method.key, threads or usable_cores())
     if fused is not None:
-        return Native(fused)
+        return Native(fused, method)
     if begun_with == NATIVE:
         raise UserError(
             f"{method.name} began in a compiled loop, which needs numba and a CPU; install mhrun with its "
@@ -73,8 +71,9 @@ class Native:
 
     name = NATIVE
 
-    def __init__(self, fused: Fused) -> None:
+    def __init__(self, fused: Fused, method: Method) -> None:
         self._fused = fused
+        self._shape = method.shape
 
     def prepare(self, state: State) -> None:
         """Have the loop compiled, by no steps at all."""
@@ -83,7 +82,11 @@ class Native:
 
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
         """Do the K steps from `first_step` on."""
-        return self._fused.advance(state, first_step, controls)
+        state, record = self._fused.advance(state, first_step, controls)
+        kept = self._shape.kept(first_step, len(controls.step_size))
+        if len(kept) < len(controls.step_size):  # a copy, not a view that would hold all of them in memory
+            record = {**record, "theta": record["theta"][:, kept]}
+        return state, record
 
 
 class Plain:
@@ -93,9 +96,7 @@ class Plain:
 
     def __init__(self, method: Method) -> None:
         self._method = method
-        device = method.target.device
-        compiled = device.type == "cpu" and available() and method.compiling_pays()
-        self._draws = Streams(method.key, method.shape.chains, device, compiled=compiled).at(1)
+        self._draws = method.streams().at(1)
 
     def prepare(self, state: State) -> None:
         """Nothing needs doing."""
@@ -104,18 +105,22 @@ class Plain:
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
         """Do the K steps from `first_step` on."""
         kernel, target = self._method.kernel, self._method.target
-        on_device = Controls(*(c.to(device=target.device, dtype=self._method.dtype) for c in controls))
-        kept: dict[str, list[Tensor]] = {name: [] for name in ("theta", *INFO_DTYPES)}
-        for k in range(len(controls.step_size)):
+        on_device = controls.each(lambda c: c.to(device=target.device, dtype=self._method.dtype))
+        steps = len(controls.step_size)
+        wanted = set(self._method.shape.kept(first_step, steps).tolist())
+        kept: dict[str, list[Tensor]] = {name: [] for name in INFO_DTYPES}
+        theta = [state.evaluation.theta[:0].new_empty(len(state.evaluation.theta), 0, target.dim)]
+        for k in range(steps):
             self._draws.step = first_step + k
-            state, info = kernel.step(target, state, Controls(*(c[k] for c in on_device)), self._draws)
-            kept["theta"].append(state.evaluation.theta)
+            state, info = kernel.step(target, state, on_device.each(lambda c, k=k: c[k]), self._draws)  # type: ignore[misc]
+            if k in wanted:
+                theta.append(state.evaluation.theta[:, None])
             for name, value in info._asdict().items():
                 kept[name].append(value)
         record = {name: torch.stack(values, dim=1).cpu().numpy() for name, values in kept.items()}
         return state, {
-            name: values.astype(INFO_DTYPES.get(name, "float64"), copy=False)
-            for name, values in record.items()
+            "theta": torch.cat(theta, dim=1).double().cpu().numpy(),
+            **{name: values.astype(INFO_DTYPES[name], copy=False) for name, values in record.items()},
         }
 
 

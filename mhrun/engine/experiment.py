@@ -18,6 +18,7 @@ import torch
 from mhrun.engine.assemble import check_space, methods_of
 from mhrun.engine.chains import Settings, Watcher, run_method
 from mhrun.engine.drivers import usable_cores
+from mhrun.engine.estimate import estimate
 from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method
 from mhrun.errors import Interrupted
@@ -86,6 +87,9 @@ def _run(
     if len(summary["sources"]) > 1:
         log.warning("this run was begun with another state of the code: %s", ", ".join(summary["sources"]))
     folder.write_summary(summary)
+    for line in estimate([(method, folder.method(method.name)) for method in methods], settings):
+        watcher.note(line)
+        log.info(line)
     try:
         for method in methods:
             attributes = {"experiment": config["experiment"], "method": method.name, "digest": folder.digest}
@@ -144,7 +148,7 @@ def _of_method(method: Method, node: Mapping[str, Any], noted: Mapping[str, Any]
         "steps": shape.steps,
         "warmup": shape.warmup,
         "chains": shape.chains,
-        "thin": shape.thin,
+        "thin": list(shape.thin) if isinstance(shape.thin, tuple) else shape.thin,
         "thin_stats": shape.stats_thin,
         "wall_s": noted["wall_s"],
         "driver": noted["driver"],

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from mhrun.engine.starts import Starts
 from mhrun.errors import Refusal
-from mhrun.random import Streams, derive_key
+from mhrun.evaluation import Evaluation
+from mhrun.native import available
+from mhrun.random import MANY, Streams, derive_key
 from mhrun.schedules import Plan
 from mhrun.store.netcdf import Shape
 from mhrun.target import Target
@@ -34,6 +36,7 @@ class Method:
         seed: of all its random numbers.
         dtype: of the state.
         starts: where chains begin; None for where the model has them begin.
+        evaluation: what is told of the chains while they run.
     """
 
     name: str
@@ -44,6 +47,7 @@ class Method:
     seed: int
     dtype: torch.dtype = torch.float64
     starts: Starts | None = None
+    evaluation: Evaluation | None = None
 
     def check(self) -> None:
         """Ask the parts whether they go together.
@@ -52,22 +56,32 @@ class Method:
             Refusal: they do not.
         """
         shape = self.shape
-        if min(shape.chains, shape.steps, shape.thin, shape.stats_thin) < 1 or shape.warmup < 0:
+        thin = shape.thin if isinstance(shape.thin, int) else 1
+        if min(shape.chains, shape.steps, thin, shape.stats_thin) < 1 or shape.warmup < 0:
             raise Refusal(
                 "chains, steps, thin and thin_stats must be at least 1 and warmup at least 0, not "
-                f"{shape.chains}, {shape.steps}, {shape.thin}, {shape.stats_thin} and {shape.warmup}."
+                f"{shape.chains}, {shape.steps}, {thin}, {shape.stats_thin} and {shape.warmup}."
             )
-        for name, thin in (("thin", shape.thin), ("thin_stats", shape.stats_thin)):
-            if shape.steps < thin:
-                raise Refusal(f"{name} = {thin} keeps none of {shape.steps} steps.")
+        for name, every in (("thin", thin), ("thin_stats", shape.stats_thin)):
+            if shape.steps < every:
+                raise Refusal(f"{name} = {every} keeps none of {shape.steps} steps.")
+        if isinstance(shape.thin, tuple):
+            steps = list(shape.thin)
+            if not steps or steps != sorted(set(steps)) or not 1 <= steps[0] <= steps[-1] <= shape.total:
+                raise Refusal(f"thin = {steps} must be increasing steps between 1 and {shape.total}.")
         if reason := self.kernel.refuses(self.target):
             raise Refusal(reason)
+        if self.evaluation is not None and (reason := self.evaluation.refuses(self.target)):
+            raise Refusal(f"evaluation: {reason}")
         if self.plan.adapts and not self.kernel.decides:
             raise Refusal(
                 "a step size cannot be tuned to an acceptance rate: its steps have no acceptance test."
             )
         with torch.no_grad():
-            outside = ~self.target.model.log_prior(self._first_points()).isfinite()
+            few = (
+                self.starts is None and self.target.dim >= MANY
+            )  # the first points of all may be much to hold
+            outside = ~self.target.model.log_prior(self._first_points(1 if few else None)).isfinite()
         if outside.any():
             raise Refusal(
                 f"chain {int(outside.nonzero()[0])} starts where the prior is 0; choose another start."
@@ -80,7 +94,7 @@ class Method:
 
     def first_state(self) -> State:
         """Return the state before the first step; what it costs to score it is no step's."""
-        draws = Streams(self.key, self.shape.chains, self.target.device).at(0)
+        draws = self.streams().at(0)
         with torch.no_grad():
             state = self.kernel.start(self.target, self._first_points(), draws)
         self.target.spent()
@@ -88,13 +102,23 @@ class Method:
 
     def compiling_pays(self) -> bool:
         """Say whether the run is long enough to wait for a compiler; depends on counts alone."""
+        return self.shape.total * self.guess() > _COMPILING_PAYS
+
+    def guess(self) -> float:
+        """Return a guess at the seconds of a step on the plain path, from counts alone."""
         datum = _PLAIN_DATUM + _PLAIN_PARAMETER * self.target.dim
         datum *= _IN_ROUNDS if self.kernel.grows else 1
-        per_step = _PLAIN_STEP + datum * self.shape.chains * self.kernel.reads(self.target)
-        return self.shape.total * per_step > _COMPILING_PAYS
+        return _PLAIN_STEP + datum * self.shape.chains * self.kernel.reads(self.target)
 
-    def _first_points(self) -> Tensor:
-        chains, device = self.shape.chains, self.target.device
+    def streams(self, chains: int | None = None) -> Streams:
+        """Return its random numbers, those of all chains or of the first few."""
+        device = self.target.device
+        pays = self.compiling_pays() or self.target.dim >= MANY
+        compiled = device.type == "cpu" and pays and available()
+        return Streams(self.key, self.shape.chains if chains is None else chains, device, compiled=compiled)
+
+    def _first_points(self, chains: int | None = None) -> Tensor:
+        streams = self.streams(chains)
         start = self.target.model.init if self.starts is None else self.starts
-        theta = start(chains, Streams(self.key, chains, device).at(0))
-        return theta.to(device=device, dtype=self.dtype)
+        theta = start(streams.chains, streams.at(0))
+        return theta.to(device=self.target.device, dtype=self.dtype)

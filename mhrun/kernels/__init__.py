@@ -1,6 +1,7 @@
 """Kernels: the order in which the parts act. They move all chains one step."""
 
+from mhrun.kernels.adaptive_backward import AdaptiveBackward
 from mhrun.kernels.metropolis_hastings import MetropolisHastings
 from mhrun.kernels.unadjusted import Unadjusted
 
-__all__ = ["MetropolisHastings", "Unadjusted"]
+__all__ = ["AdaptiveBackward", "MetropolisHastings", "Unadjusted"]

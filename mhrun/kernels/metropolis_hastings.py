@@ -63,6 +63,8 @@ class MetropolisHastings:
                 f"{type(self.proposal).__name__} follows a minibatch's gradient, and {pairing} has no minibatch yet; "
                 "choose a proposal without gradients."
             )
+        if self.pairing.supplies and target.common_batch:
+            return "a growing minibatch is each chain's own: common_batch=false."
         return self.pairing.refuses(target)
 
     def reads(self, target: Target) -> int:
@@ -74,13 +76,12 @@ class MetropolisHastings:
         evaluation = self.pairing.start(target, theta, draws)
         if not self.proposal.gradients:  # else the first step takes the gradient there
             evaluation = evaluation._replace(batch=None)
-        return State(evaluation, {})
+        return State(evaluation._replace(log_lik=None), {})
 
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
         """Move every chain one step."""
-        origin = self.pairing.current(target, state.evaluation, draws)
-        if self.proposal.gradients and origin.grad is None:
-            origin = _with_gradient(target, origin, controls.temperature)
+        slope = controls.temperature if self.proposal.gradients else None
+        origin = self.pairing.current(target, state.evaluation, draws, slope)
         theta = self.proposal.sample(origin, controls, draws)
         candidate, contest = self.contest(target, origin, theta, controls, draws)
         verdict = self.rule.decide(contest, draws)
@@ -103,16 +104,21 @@ class MetropolisHastings:
             n_grad=torch.full_like(verdict.accepted, n_grad, dtype=torch.int64),
             diverging=diverging,
         )
-        chosen = choose(verdict.accepted, candidate, origin)._replace(batch=None)
+        chosen = choose(verdict.accepted, self._kept(candidate), self._kept(origin))
         return State(chosen, state.aux), info
+
+    def _kept(self, point: Evaluation) -> Evaluation:
+        """Return what the next step wants of a point."""
+        if self.pairing.rescores:
+            return Evaluation(point.theta, point.log_prior)
+        return point._replace(batch=None, log_lik=None)
 
     def contest(
         self, target: Target, origin: Evaluation, theta: Tensor, controls: Controls, draws: Draws
     ) -> tuple[Evaluation, Contest]:
         """Score the points theta (C, D) against the origin: what the rule decides on."""
-        candidate, found = self.pairing.compare(target, origin, theta, draws)
-        if self.proposal.gradients:
-            candidate = _with_gradient(target, candidate, controls.temperature)
+        slope = controls.temperature if self.proposal.gradients else None
+        candidate, found = self.pairing.compare(target, origin, theta, draws, slope)
 
         offset = target.prior_power(controls.temperature) * (candidate.log_prior - origin.log_prior)
         forward = self.proposal.log_density(origin, theta, controls)
@@ -131,10 +137,3 @@ class MetropolisHastings:
         """Return the compiled loop if every part has a native form."""
         loop = FusedGrowing if self.rule.grows else FusedMetropolis
         return loop.of(self.proposal, self.pairing, self.rule, target, key, threads)
-
-
-def _with_gradient(target: Target, point: Evaluation, temperature: Tensor) -> Evaluation:
-    """Return the point with its gradient on the data that it was scored on."""
-    if point.batch is None:
-        return point._replace(grad=target.gradient_full(point.theta, temperature))
-    return point._replace(grad=target.gradient(point.theta, point.batch, temperature))

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from mhrun.kernels.fused_unadjusted import FusedUnadjusted
+from mhrun.priors import Prior as OwnPrior
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Controls, Dynamics, Fused, Info, State
@@ -20,17 +21,28 @@ class Unadjusted:
     Args:
         dynamics: where to.
         m: minibatch size; None for all data.
+        passes: take minibatches as consecutive pieces of all data in a random order, anew for each pass, as
+            optimisers do; what is left over at the end of a pass is left out.
+        prior: a prior of this method's own, beside the model's.
     """
 
     decides = False
     grows = False
 
-    def __init__(self, dynamics: Dynamics, m: int | None) -> None:
+    def __init__(
+        self, dynamics: Dynamics, m: int | None, passes: bool = False, prior: OwnPrior | None = None
+    ) -> None:
         self.dynamics = dynamics
         self.m = m
+        self.passes = passes
+        self.prior = prior
 
     def refuses(self, target: Target) -> str | None:
         """Refuse a minibatch that the data cannot give."""
+        if self.passes and (self.m is None or self.m > target.n or target.replacement or target.common_batch):
+            return "passes=true needs m <= n, and minibatches of each chain's own, without replacement."
+        if self.prior is not None and (reason := self.prior.refuses(target)):
+            return reason
         return target.refuses_batch(self.m) if self.m is not None else None
 
     def reads(self, target: Target) -> int:
@@ -40,7 +52,8 @@ class Unadjusted:
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
         """Begin at theta (C, D)."""
         stopped = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
-        return State(target.prior(theta), self.dynamics.start(theta, draws) | {"stopped": stopped})
+        aux = self.dynamics.start(theta, draws) | {"stopped": stopped}
+        return State(target.prior(theta), aux | (self.prior.start(target, theta) if self.prior else {}))
 
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
         """Move every chain one step."""
@@ -50,10 +63,16 @@ class Unadjusted:
         if self.m is None:
             grad = target.gradient_full(theta, controls.temperature)
         else:
-            grad = target.gradient(theta, target.batch(draws, self.m), controls.temperature)
+            index = target.pass_batch(draws, self.m) if self.passes else target.batch(draws, self.m)
+            grad = target.gradient(theta, index, controls.temperature)
+        if self.prior is not None:
+            grad = self.prior.add_gradient(target, theta, grad, aux)
         moved, aux_moved = self.dynamics.move(theta, grad, aux, controls, draws)
         stopped = stopped | ~moved.isfinite().all(-1)
         moved = torch.where(stopped[:, None], theta, moved)
+        aux = aux | aux_moved
+        if self.prior is not None:
+            aux = self.prior.resample(target, moved, aux, draws)
         n_lik, n_grad = target.spent()
         nan = torch.full_like(controls.step_size, torch.nan)
         info = Info(
@@ -66,8 +85,10 @@ class Unadjusted:
             n_grad=torch.full_like(stopped, n_grad, dtype=torch.int64),
             diverging=stopped,
         )
-        return State(target.prior(moved), aux_moved | {"stopped": stopped}), info
+        return State(target.prior(moved), aux | {"stopped": stopped}), info
 
     def fused(self, target: Target, key: int, threads: int) -> Fused | None:
         """Return the compiled loop if the model and the dynamics have native forms."""
+        if self.passes or self.prior is not None:
+            return None
         return FusedUnadjusted.of(self.dynamics, self.m, target, key, threads)

@@ -1,4 +1,4 @@
-"""Minibatch indices for the plain path, made by the compiled generator: the same numbers, sooner."""
+"""Minibatch indices and many normals for the plain path, made by the compiled generator: the same numbers, sooner."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mhrun.native.compiler import Piece, compiled
-from mhrun.native.philox import MINIBATCH, filler, split_key
+from mhrun.native.philox import MINIBATCH, fill_normals, filler, split_key
 
 u64 = np.uint64
 
@@ -54,4 +54,29 @@ def indices(
     purpose = MINIBATCH + u64(use << 20)
     place = (u64(n), (u64(sides[0]), u64(sides[1])), u64(step), chains.astype(u64))
     loop(out, m, *place, split_key(key), purpose, start)
+    return out
+
+
+@lru_cache(maxsize=1)
+def _normal_loop() -> Piece:
+    def loop(out: Any, purpose: Any, step: Any, chains: Any, key: Any) -> None:
+        for c in range(out.shape[0]):
+            fill_normals(out[c], purpose, step, chains[c], key)
+
+    return compiled(loop)
+
+
+def normals(
+    key: int,
+    step: int,
+    chains: npt.NDArray[np.int64],
+    count: int,
+    purpose: int,
+    use: int = 0,
+    dtype: str = "float64",
+) -> npt.NDArray[np.floating]:
+    """Return standard normals of one step, (len(chains), count)."""
+    out = np.empty((len(chains), count), dtype)
+    place = u64((purpose << 24) + (use << 20))
+    _normal_loop()(out, place, u64(step), chains.astype(u64), split_key(key))
     return out

@@ -15,6 +15,7 @@ class Full:
     """All n data, with the current point's sum kept: n evaluations a step. Exact for the tempered target."""
 
     supplies = False
+    rescores = False
 
     def refuses(self, target: Target) -> str | None:
         """Refuse nothing."""
@@ -28,19 +29,17 @@ class Full:
         """Score the first points."""
         return target.evaluate_full(theta)
 
-    def current(self, target: Target, kept: Evaluation, draws: Draws) -> Evaluation:
-        """Return the origin with the sum it has."""
-        return kept
+    def current(
+        self, target: Target, kept: Evaluation, draws: Draws, slope: Tensor | None = None
+    ) -> Evaluation:
+        """Return the origin with the sum, and the gradient, that it has."""
+        return target.with_gradient(kept, slope)
 
     def compare(
-        self,
-        target: Target,
-        origin: Evaluation,
-        theta: Tensor,
-        draws: Draws,
+        self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws, slope: Tensor | None = None
     ) -> tuple[Evaluation, Difference]:
         """Score the candidate on all data."""
-        candidate = target.evaluate_full(theta)
+        candidate = target.evaluate_full(theta, slope)
         exact = target.gap(origin, candidate, target.n)
         return candidate, exact._replace(error=torch.zeros_like(exact.mean))
 

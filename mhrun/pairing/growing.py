@@ -19,6 +19,7 @@ class Growing:
     """
 
     supplies = True
+    rescores = True
 
     def refuses(self, target: Target) -> str | None:
         """Refuse minibatches with replacement: the tests end when all data are read."""
@@ -35,12 +36,14 @@ class Growing:
         """Return the point alone: its score on old data is never used."""
         return target.prior(theta)
 
-    def current(self, target: Target, kept: Evaluation, draws: Draws) -> Evaluation:
+    def current(
+        self, target: Target, kept: Evaluation, draws: Draws, slope: Tensor | None = None
+    ) -> Evaluation:
         """Return the origin as it is."""
         return kept
 
     def compare(
-        self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws
+        self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws, slope: Tensor | None = None
     ) -> tuple[Evaluation, Terms]:
         """Return the candidate and a supply of terms."""
         return target.prior(theta), Terms(target, origin.theta, theta, draws)

@@ -19,6 +19,7 @@ class Moving:
     """
 
     supplies = False
+    rescores = True
 
     def __init__(self, m: int) -> None:
         self.m = m
@@ -35,16 +36,18 @@ class Moving:
         """Return the point alone: each step scores it anew."""
         return target.prior(theta)
 
-    def current(self, target: Target, kept: Evaluation, draws: Draws) -> Evaluation:
+    def current(
+        self, target: Target, kept: Evaluation, draws: Draws, slope: Tensor | None = None
+    ) -> Evaluation:
         """Score the origin on the minibatch of the step before."""
         before = draws.streams.at(draws.step - 1)
-        return target.evaluate(kept.theta, target.batch(before, self.m))
+        return target.evaluate(kept.theta, target.batch(before, self.m), slope)
 
     def compare(
-        self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws
+        self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws, slope: Tensor | None = None
     ) -> tuple[Evaluation, Difference]:
         """Score the candidate on a fresh minibatch, independent of the origin's."""
-        candidate = target.evaluate(theta, target.batch(draws, self.m))
+        candidate = target.evaluate(theta, target.batch(draws, self.m), slope)
         return candidate, target.gap(origin, candidate, self.m)
 
     def native(self) -> None:

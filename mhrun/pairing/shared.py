@@ -19,6 +19,7 @@ class Shared:
     """
 
     supplies = False
+    rescores = True
 
     def __init__(self, m: int) -> None:
         self.m = m
@@ -35,21 +36,24 @@ class Shared:
         """Return the point alone: its score on old data is never used."""
         return target.prior(theta)
 
-    def current(self, target: Target, kept: Evaluation, draws: Draws) -> Evaluation:
-        """Return the origin with this step's minibatch."""
-        return kept._replace(batch=target.batch(draws, self.m), grad=None)
+    def current(
+        self, target: Target, kept: Evaluation, draws: Draws, slope: Tensor | None = None
+    ) -> Evaluation:
+        """Return the origin with this step's minibatch, and scored on it if its gradient is wanted."""
+        index = target.batch(draws, self.m)
+        if slope is None:
+            return kept._replace(batch=index)
+        return target.evaluate(kept.theta, index, slope)
 
     def compare(
-        self,
-        target: Target,
-        origin: Evaluation,
-        theta: Tensor,
-        draws: Draws,
+        self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws, slope: Tensor | None = None
     ) -> tuple[Evaluation, Difference]:
         """Score both points on the origin's minibatch."""
         assert origin.batch is not None
-        candidate = target.prior(theta)._replace(batch=origin.batch)
-        return candidate, target.difference(origin.theta, theta, origin.batch)
+        if slope is None:
+            return target.prior(theta), target.difference(origin.theta, theta, origin.batch)
+        candidate = target.evaluate(theta, origin.batch, slope)
+        return candidate, target.paired(origin, candidate)
 
     def native(self) -> NativePairing:
         """Return the loop's own way of doing it."""

@@ -21,6 +21,7 @@ class Stored:
     """
 
     supplies = False
+    rescores = False
 
     def __init__(self, m: int) -> None:
         self.m = m
@@ -37,15 +38,17 @@ class Stored:
         """Score the first points on their first minibatches."""
         return target.evaluate(theta, target.batch(draws, self.m))
 
-    def current(self, target: Target, kept: Evaluation, draws: Draws) -> Evaluation:
+    def current(
+        self, target: Target, kept: Evaluation, draws: Draws, slope: Tensor | None = None
+    ) -> Evaluation:
         """Return the origin as it was scored when it was proposed."""
-        return kept
+        return target.with_gradient(kept, slope)
 
     def compare(
-        self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws
+        self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws, slope: Tensor | None = None
     ) -> tuple[Evaluation, Difference]:
         """Score the candidate on a fresh minibatch, independent of the origin's."""
-        candidate = target.evaluate(theta, target.batch(draws, self.m))
+        candidate = target.evaluate(theta, target.batch(draws, self.m), slope)
         return candidate, target.gap(origin, candidate, self.m)
 
     def native(self) -> NativePairing:

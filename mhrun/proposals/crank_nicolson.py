@@ -37,7 +37,7 @@ class CrankNicolson:
 
     def sample(self, origin: Evaluation, controls: Controls, draws: Draws) -> Tensor:
         """Return the proposed points (C, D)."""
-        z = draws.normal(Purpose.PROPOSAL, origin.theta.shape[1]).to(origin.theta.dtype)
+        z = draws.normal(Purpose.PROPOSAL, origin.theta.shape[1], dtype=origin.theta.dtype)
         b = controls.step_size.clamp_max(1.0)[:, None]
         return (1 - b * b).sqrt() * origin.theta + b * self.prior_sd * z
 

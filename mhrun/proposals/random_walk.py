@@ -22,7 +22,7 @@ class RandomWalk:
 
     def sample(self, origin: Evaluation, controls: Controls, draws: Draws) -> Tensor:
         """Return the proposed points (C, D)."""
-        z = draws.normal(Purpose.PROPOSAL, origin.theta.shape[1]).to(origin.theta.dtype)
+        z = draws.normal(Purpose.PROPOSAL, origin.theta.shape[1], dtype=origin.theta.dtype)
         return origin.theta + controls.step_size[:, None] * z
 
     def log_density(self, origin: Evaluation, to: Tensor, controls: Controls) -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.native.vectors import gap_squares, moved
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls, Evaluation
 
@@ -22,7 +23,7 @@ class ReversibleLangevin:
     a backward one.
 
     Args:
-        beta: how much wider the backward moves are, at least 1.
+        beta: how much wider the backward moves are, at least 1; a kernel may adapt it (`controls.backward`).
         density: ``normalised``, as equation 7 has it; or ``unnormalised``, without the factor beta^-D of the
             backward part, as Proposition 1 and the authors' code have it: then no law is known that the chain has.
 
@@ -42,24 +43,37 @@ class ReversibleLangevin:
 
     def sample(self, origin: Evaluation, controls: Controls, draws: Draws) -> Tensor:
         """Return the proposed points (C, D)."""
+        return self.moved(origin, self.forward(draws), controls, draws)
+
+    def forward(self, draws: Draws) -> Tensor:
+        """Say which chains (C,) move forward at this step."""
+        return draws.uniform(Purpose.PROPOSAL, use=1) < 0.5
+
+    def moved(self, origin: Evaluation, forward: Tensor, controls: Controls, draws: Draws) -> Tensor:
+        """Return the points (C, D) that moves come to, forward (C,) or backward."""
         assert origin.grad is not None
-        z = draws.normal(Purpose.PROPOSAL, origin.theta.shape[1]).to(origin.theta.dtype)
-        forward = (draws.uniform(Purpose.PROPOSAL, use=1) < 0.5)[:, None]
-        step = controls.step_size[:, None]
-        spread = (2 * step * controls.noise_temperature[:, None]).sqrt()
-        drift = step * origin.grad
-        return origin.theta + torch.where(forward, drift + spread * z, self.beta * spread * z - drift)
+        z = draws.normal(Purpose.PROPOSAL, origin.theta.shape[1], dtype=origin.theta.dtype)
+        spread = (2 * controls.step_size * controls.noise_temperature).sqrt()
+        drift = torch.where(forward, controls.step_size, -controls.step_size)
+        spread = torch.where(forward, spread, self._beta(controls) * spread)
+        return moved(origin.theta, origin.grad, z, drift, spread)
 
     def log_density(self, origin: Evaluation, to: Tensor, controls: Controls) -> Tensor:
         """Return log q(origin -> to) (C,), without the constant that both directions share."""
         assert origin.grad is not None
-        moved, drift = (to - origin.theta).double(), (controls.step_size[:, None] * origin.grad).double()
         scale = (4 * controls.step_size * controls.noise_temperature).double()
-        forward = -(moved - drift).square().sum(-1) / scale
-        backward = -(moved + drift).square().sum(-1) / (scale * self.beta**2)
+        beta = self._beta(controls).double()
+        forward = -gap_squares(to, origin.theta, origin.grad, controls.step_size) / scale
+        backward = -gap_squares(to, origin.theta, origin.grad, -controls.step_size) / (scale * beta.square())
         if self.density == "normalised":
-            backward = backward - moved.shape[1] * math.log(self.beta)
+            backward = backward - to.shape[1] * beta.log()
         return torch.logaddexp(forward, backward) - math.log(2)
+
+    def _beta(self, controls: Controls) -> Tensor:
+        """Return how much wider backward moves are (C,): as a kernel has adapted it, or `beta`."""
+        return (
+            torch.full_like(controls.step_size, self.beta) if controls.backward is None else controls.backward
+        )
 
     def native(self) -> None:
         """Return None: there is no piece with gradients."""

@@ -39,12 +39,12 @@ class Built(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """The functions of a report."""
+    """The functions of a report: of a run, or of the runs of a sweep."""
 
-    metrics: Callable[[Run], Any] | None
-    notes: Callable[[Run], Any] | None
-    tables: dict[str, Callable[[Run], Any]]
-    figures: dict[str, Callable[[Run], Any]]
+    metrics: Callable[[Any], Any] | None
+    notes: Callable[[Any], Any] | None
+    tables: dict[str, Callable[[Any], Any]]
+    figures: dict[str, Callable[[Any], Any]]
 
 
 def reported(folder: RunFolder) -> bool:
@@ -84,7 +84,7 @@ def _check_complete(folder: RunFolder) -> None:
 
 def _build(folder: RunFolder) -> Built:
     run, guard, mark = Run(folder), Guard(folder.log), page_digest(folder)
-    parts = _parts(run.config.get("report") or {})
+    parts = parts_of(run.config.get("report") or {})
     place = folder.path / ".report.partial"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
@@ -109,7 +109,7 @@ def _build(folder: RunFolder) -> Built:
     folder.write_summary(summary)
     shutil.rmtree(folder.report, ignore_errors=True)
     place.rename(folder.report)
-    summary |= {"metrics": _plain(metrics), "claims": [claim._asdict() for claim in judged]}
+    summary |= {"metrics": plain(metrics), "claims": [claim._asdict() for claim in judged]}
     folder.write_summary(summary if guard.failures else summary | {"report": mark})
     return Built(folder.report / PAGE, guard.failures)
 
@@ -157,26 +157,36 @@ def claims_table(judged: list[Judged]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def _parts(spec: Mapping[str, Any]) -> Parts:
-    """Return the functions that a report names, all of them there, before anything is made."""
-    groups: dict[str, dict[str, Callable[[Run], Any]]] = {}
+def parts_of(spec: Mapping[str, Any], prefix: str = "") -> Parts:
+    """Return the functions that a report names, all of them there, before anything is made.
+
+    Args:
+        spec: the node ``report`` of a configuration.
+        prefix: of the keys that are looked at: ``sweep_`` for the report of a sweep.
+
+    Raises:
+        UserError: it names something that is not there.
+    """
+    groups: dict[str, dict[str, Callable[[Any], Any]]] = {}
     for group in ("tables", "figures"):
-        named = spec.get(group) or {}
+        key = prefix + group
+        named = spec.get(key) or {}
         if not isinstance(named, Mapping):
-            raise UserError(f"report.{group} = {named!r} must be a group of settings, NAME: FUNCTION.")
+            raise UserError(f"report.{key} = {named!r} must be a group of settings, NAME: FUNCTION.")
         for name in named:
             if not re.fullmatch(r"[\w-]+", str(name)):  # it becomes the name of a file
-                raise UserError(f"report.{group}: '{name}' is no name; use letters, digits, - and _.")
+                raise UserError(f"report.{key}: '{name}' is no name; use letters, digits, - and _.")
         groups[group] = {str(name): _function(path) for name, path in named.items()}
-    metrics, notes = (_function(spec[key]) if spec.get(key) else None for key in ("metrics", "notes"))
+    said = (spec.get(prefix + key) for key in ("metrics", "notes"))
+    metrics, notes = (_function(path) if path else None for path in said)
     return Parts(metrics, notes, groups["tables"], groups["figures"])
 
 
-def _function(path: Any) -> Callable[[Run], Any]:
+def _function(path: Any) -> Callable[[Any], Any]:
     """Return a report function: ``mint.figure1.density`` is in experiments/, anything else a trusted name."""
     module, _, name = str(path).rpartition(".")
     if module.split(".")[0] in trusted():
-        found: Callable[[Run], Any] = trusted_object(str(path), "report")
+        found: Callable[[Any], Any] = trusted_object(str(path), "report")
         return found
     try:
         return getattr(experiment_module(module), name)
@@ -196,7 +206,8 @@ def _judged(
     return paper_of(config), judge_all(config, metrics)
 
 
-def _caption(function: Callable[..., Any]) -> str:
+def caption_of(function: Callable[..., Any]) -> str:
+    """Return what a report function says of itself: its docstring."""
     return inspect.cleandoc(function.__doc__ or "")
 
 
@@ -206,14 +217,14 @@ def _table(
     made = guard(name, "This table could not be made", lambda: rendered(run.once(function)))
     if not isinstance(made, str):
         write_table(made, place / name)
-    return TableOnPage(name, _caption(function) or name, made)
+    return TableOnPage(name, caption_of(function) or name, made)
 
 
 def _figure(name: str, function: Callable[[Run], Any], run: Run, guard: Guard, place: Path) -> FigureOnPage:
     drawn = guard(name, "This figure could not be drawn", lambda: draw(lambda: function(run)))
     if not isinstance(drawn, str):
         write_drawn(drawn, place / name)
-    return FigureOnPage(name, _caption(function) or name, drawn if isinstance(drawn, str) else drawn["png"])
+    return FigureOnPage(name, caption_of(function) or name, drawn if isinstance(drawn, str) else drawn["png"])
 
 
 def draw(make: Callable[[], Any]) -> dict[str, bytes] | str:
@@ -242,7 +253,8 @@ def write_drawn(drawn: Mapping[str, bytes], path: Path) -> None:
         write_whole(path.with_name(f"{path.name}.{kind}"), lambda file, data=content: file.write(data))  # type: ignore[misc]
 
 
-def _plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
+def plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metrics as JSON has them."""
     return {
         name: {"value": value.value, "se": value.se} if isinstance(value, Estimate) else value
         for name, value in metrics.items()

@@ -60,6 +60,38 @@ def judge_all(config: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[
     return [_judge(claim, other, metrics) for claim in claims]
 
 
+def judge_sweep(
+    config: Mapping[str, Any],
+    swept: Mapping[str, set[Any]],
+    paper_run: bool,
+    metrics: Mapping[str, Metric],
+) -> list[Judged]:
+    """Judge every claim on the sweeps of an experiment.
+
+    A claim gets a verdict only from a sweep over the paper's values, all of whose runs are there, and one of
+    which has the paper's settings: the jobs of a sweep differ in nothing but what is swept.
+
+    Args:
+        config: of one of the runs.
+        swept: key -> the values that the runs have.
+        paper_run: whether one of the runs has the paper's settings.
+        metrics: of the sweep.
+
+    Raises:
+        UserError: a claim that cannot be read.
+    """
+    book = _book(config)
+    found = {} if book is None else (book.get("sweeps") or {}).get(config["experiment"]) or {}
+    over = {key: set(values) for key, values in (found.get("over") or {}).items()}
+    other = ""
+    if swept != over:
+        told = ", ".join(f"{key} = {','.join(map(str, sorted(values)))}" for key, values in over.items())
+        other = f"another sweep than the paper's, {told}"
+    elif not paper_run:
+        other = "other settings than the paper's"
+    return [_judge(claim, other, metrics) for claim in found.get("claims", [])]
+
+
 def paper_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return title, authors, year and place of the paper that a run reproduces."""
     book = _book(config)

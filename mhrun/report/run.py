@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
@@ -14,7 +15,7 @@ import xarray as xr
 
 from mhrun.errors import UserError
 from mhrun.store.folder import RunFolder
-from mhrun.store.netcdf import open_trace
+from mhrun.store.netcdf import Shape, open_trace
 from mhrun.target import Target, target_of
 
 T = TypeVar("T")
@@ -28,6 +29,7 @@ class Run:
         self._draws: dict[str, npt.NDArray[np.float64]] = {}
         self._once: dict[Callable[..., Any], Any] = {}
         self._failed: dict[Callable[..., Any], Exception] = {}
+        self._targets: dict[str, Target] = {}
 
     def once(self, function: Callable[[Run], T]) -> T:
         """Return ``function(self)``, computed at the first call; an error is raised again at every call."""
@@ -57,6 +59,17 @@ class Run:
         """The target, with its data; on the CPU, whatever the run was on."""
         return target_of(self.config | {"device": "cpu"})
 
+    def target_of(self, method: str) -> Target:
+        """The target of a method: the experiment's, but for the parts that the method has of its own."""
+        node = self.config["methods"][method]
+        own = {part: node[part] for part in ("model", "data", "target") if node.get(part)}
+        if not own:
+            return self.target
+        key = json.dumps(own, sort_keys=True)
+        if key not in self._targets:
+            self._targets[key] = target_of(self.config | own | {"device": "cpu"})
+        return self._targets[key]
+
     @property
     def methods(self) -> Mapping[str, dict[str, Any]]:
         """What the summary says of each method, in the order they ran."""
@@ -83,16 +96,23 @@ class Run:
         return open_trace(self.folder.method(method))
 
     def draws(self, method: str) -> npt.NDArray[np.float64]:
-        """The draws after burn-in (C, S, D)."""
+        """The draws after burn-in (C, S, D).
+
+        Raises:
+            UserError: the run kept none.
+        """
         if method not in self._draws:
             with self.trace(method) as trace:
+                if "posterior" not in trace.children:
+                    raise UserError(f"{method}: this report needs draws, and thin=null keeps none.")
                 self._draws[method] = trace["posterior"]["theta"].to_numpy()
         return self._draws[method]
 
     def draw_steps(self, method: str) -> npt.NDArray[np.int64]:
         """The steps, 1 being the first after burn-in, that the kept draws are taken after (S,)."""
         warmup, steps, thin = (self.methods[method][key] for key in ("warmup", "steps", "thin"))
-        return np.arange((warmup // thin + 1) * thin, warmup + steps + 1, thin) - warmup
+        shape = Shape(1, (), warmup, steps, tuple(thin) if isinstance(thin, list) else thin)
+        return shape.kept(warmup + 1, steps) + 1
 
     def at_draws(self, method: str, name: str) -> npt.NDArray[Any]:
         """A statistic at the steps that the kept draws are taken after (C, S), summed up if it is of single steps.
@@ -123,6 +143,11 @@ class Run:
         """
         if self.methods[method]["thin_stats"] != 1:
             raise UserError(f"{method}: this report needs the statistics of every step; set thin_stats=1.")
+
+    def evaluation(self, method: str) -> xr.Dataset:
+        """What was told of the chains while they ran (chain, look); empty if nothing looked."""
+        with self.trace(method) as trace:
+            return trace["evaluation"].to_dataset().load() if "evaluation" in trace.children else xr.Dataset()
 
     def stat(self, method: str, name: str) -> npt.NDArray[Any]:
         """A per-step statistic after burn-in (C, S)."""

@@ -1,12 +1,13 @@
-"""One table and one figure across the runs of a sweep."""
+"""One table and one figure across the runs of a sweep, and what its experiment has of its own."""
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,13 +15,14 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from mhrun.diagnostics.grid import Estimate
-from mhrun.report.build import draw, write_drawn
+from mhrun.report.build import Parts, caption_of, draw, parts_of, plain, write_drawn
+from mhrun.report.claims import REPRODUCED, Judged, judge_sweep
 from mhrun.report.guard import Guard
 from mhrun.report.page import FigureOnPage, TableOnPage, template
-from mhrun.report.run import labels
+from mhrun.report.run import Run, labels
 from mhrun.report.style import COLOURS, style
 from mhrun.report.tables import rendered, write_table
-from mhrun.store.files import read_json, write_text
+from mhrun.store.files import read_json, write_json, write_text
 from mhrun.store.folder import RunFolder
 
 _LINES = ("-", "--", ":", "-.")
@@ -36,9 +38,9 @@ def jobs_of(place: Path) -> list[dict[str, Any]]:
 def build_sweep_report(
     place: Path, tell: Callable[[str], None] = lambda line: print(f"mhrun: {line}", file=sys.stderr)
 ) -> Path:
-    """Write the sweep's table and figure and return its page, which lists the failures too.
+    """Write the sweep's table and figure, and what its experiment has of its own, and return its page.
 
-    `tell` is told of a part that could not be made; a line stands in its place.
+    The page lists the failures too. `tell` is told of a part that could not be made; a line stands in its place.
     """
     jobs, guard = jobs_of(place), Guard(place / "log.txt")
     frame = sweep_table(place, jobs)
@@ -64,11 +66,95 @@ def build_sweep_report(
         table=TableOnPage("sweep", "", table),
         figure=FigureOnPage("sweep", "", figure if isinstance(figure, str) else figure["png"]),
         jobs=[job | {"missing": _missing(place, job)} for job in jobs],
+        **_own(place, jobs, guard)._asdict(),
     )
     write_text(place / "index.html", page)
     for line in guard.failures:
         tell(line)
     return place / "index.html"
+
+
+class Own(NamedTuple):
+    """What the experiment of a sweep has on its page beside the table and the figure that every sweep has."""
+
+    claims: list[Judged]
+    reproduced: int
+    figures: list[FigureOnPage]
+    tables: list[TableOnPage]
+    notes: list[str]
+    lines: list[str]  # in the place of what could not be made
+
+
+def _own(place: Path, jobs: list[dict[str, Any]], guard: Guard) -> Own:
+    """Compute the metrics of a sweep, judge its claims, draw its own tables and figures.
+
+    They are functions of the list of the runs that are there, named by ``report.sweep_metrics``,
+    ``sweep_tables``, ``sweep_figures`` and ``sweep_notes``; metrics and verdicts go into summary.json.
+    """
+    folder, found = place / "report", [job for job in jobs if job["status"] == "done"]
+    shutil.rmtree(folder, ignore_errors=True)
+    (place / "summary.json").unlink(missing_ok=True)
+    there = [job for job in found if not _missing(place, job)]
+    runs = [Run(_folder(place, job)) for job in there]
+    said = guard("report", "The sweep has no report of its own", lambda: _parts(runs))
+    if isinstance(said, str):
+        return Own([], 0, [], [], [], [said])
+    if said == Parts(None, None, {}, {}):
+        return Own([], 0, [], [], [], [])
+    folder.mkdir(parents=True)
+    metrics = guard("metrics", "The metrics of the sweep could not be computed", lambda: _metrics(said, runs))
+    numbers = {} if isinstance(metrics, str) else metrics
+    judged = guard(
+        "claims", "The claims could not be judged", lambda: _judged(runs, there, numbers) if numbers else []
+    )
+    claims = [] if isinstance(judged, str) else judged
+    tables = []
+    for name, function in said.tables.items():
+        made = guard(name, "This table could not be made", lambda f=function: rendered(f(runs)))  # type: ignore[misc]
+        if not isinstance(made, str):
+            write_table(made, folder / name)
+        tables.append(TableOnPage(name, caption_of(function) or name, made))
+    figures = []
+    with style():
+        for name, function in said.figures.items():
+            drawn = guard(name, "This figure could not be drawn", lambda f=function: draw(lambda: f(runs)))  # type: ignore[misc]
+            if not isinstance(drawn, str):
+                write_drawn(drawn, folder / name)
+            shown = drawn if isinstance(drawn, str) else drawn["png"]
+            figures.append(FigureOnPage(name, caption_of(function) or name, shown))
+    notes = guard(
+        "notes", "The notes could not be made", lambda: list(said.notes(runs)) if said.notes else []
+    )
+    write_json(
+        place / "summary.json",
+        {"metrics": plain(numbers), "claims": [claim._asdict() for claim in claims]},
+    )
+    return Own(
+        claims,
+        sum(claim.verdict == REPRODUCED for claim in claims),
+        figures,
+        tables,
+        [notes] if isinstance(notes, str) else notes,
+        [line for line in (metrics, judged) if isinstance(line, str)],
+    )
+
+
+def _parts(runs: Sequence[Run]) -> Parts:
+    spec = (runs[0].config.get("report") or {}) if runs else {}
+    return parts_of(spec, "sweep_")
+
+
+def _metrics(parts: Parts, runs: Sequence[Run]) -> dict[str, Any]:
+    return dict(parts.metrics(runs)) if parts.metrics else {}
+
+
+def _judged(runs: Sequence[Run], jobs: list[dict[str, Any]], metrics: Mapping[str, Any]) -> list[Judged]:
+    swept: dict[str, set[Any]] = {}
+    for job in jobs:
+        for key, value in map(_pair, job["overrides"]):
+            swept.setdefault(key, set()).add(value)
+    paper_run = any((run.config.get("runtime") or {}).get("departures") == [] for run in runs)
+    return judge_sweep(runs[0].config, swept, paper_run, metrics)
 
 
 def sweep_table(place: Path, jobs: list[dict[str, Any]]) -> pd.DataFrame:
@@ -103,22 +189,35 @@ def sweep_figure(frame: pd.DataFrame, keys: list[str]) -> Figure | str:
     lines = [", ".join(f"{k} = {v}" for k, v in zip(keys[1:], row, strict=True)) for row in told]
     others = pd.Series(lines, index=frame.index)
     legend: dict[str, Any] = {}
+    methods = frame["method"].unique()
+    marks = [mark for mark in "osd^v" for _ in COLOURS]  # where there are more methods than colours
     for axis, metric in zip(axes.flat, metrics, strict=False):
-        for colour, method in zip(cycle(COLOURS), frame["method"].unique(), strict=False):
+        for colour, mark, method in zip(cycle(COLOURS), cycle(marks), methods, strict=False):
             for line, other in zip(cycle(_LINES), others.unique(), strict=False):
                 part = frame[(frame["method"] == method) & (others == other)]
                 value = part[metric].map(_number).to_numpy(dtype=float)
                 if np.isfinite(value).any():
                     error = np.nan_to_num(part[metric].map(_error).to_numpy(dtype=float))
-                    drawn = axis.errorbar(part[keys[0]], value, error, fmt=line, marker="o", markersize=3,
+                    drawn = axis.errorbar(part[keys[0]], value, error, fmt=line, marker=mark, markersize=3,
                                           color=colour, linewidth=1, capsize=2)  # fmt: skip
                     legend.setdefault(f"{method} ({other})" if other else method, drawn)
         axis.set(xlabel=keys[0], title=metric)
+        if _over_decades(frame[keys[0]]):
+            axis.set_xscale("log")
+        if _over_decades(frame[metric]):
+            axis.set_yscale("log")
     for axis in axes.flat[len(metrics) :]:
         axis.remove()
     figure.tight_layout()
     figure.legend(legend.values(), legend.keys(), loc="upper left", bbox_to_anchor=(1, 1))
     return figure
+
+
+def _over_decades(values: pd.Series) -> bool:
+    """Say whether numbers are to be drawn on a logarithmic scale: all positive, over two decades or more."""
+    numbers = values.map(_number).to_numpy(dtype=float)
+    there = numbers[np.isfinite(numbers)]
+    return bool(there.size and there.min() > 0 and there.max() >= 100 * there.min())
 
 
 def _folder(place: Path, job: Mapping[str, Any]) -> RunFolder:

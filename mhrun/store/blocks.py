@@ -2,14 +2,15 @@
 
 A block is an ``.npz`` with the draws of a stretch of steps *and* the state after it, written whole or
 not at all. So at any moment the blocks on disk are a run up to some step, with what it takes to go on
-from there, and what a kill can lose is what came after the last block. When the method has run to its
-end the blocks become ``trace.nc`` (see `mhrun.store.netcdf`).
+from there, and what a kill can lose is what came after the last block. A large state is kept in the last
+two blocks alone. When the method has run to its end the blocks become ``trace.nc`` (see `mhrun.store.netcdf`).
 """
 
 from __future__ import annotations
 
 import shutil
 import struct
+import sys
 import time
 import zipfile
 import zlib
@@ -29,6 +30,9 @@ _DONE = "done.json"
 _CUMULATIVE = ("n_lik", "n_aside", "n_grad")
 _SUMMED = ("accepted", "batch_size", "diverging")
 _AVERAGED = ("log_ratio_var",)  # over the steps where it is finite
+_LARGE = 1 << 20  # bytes of a state that not every block can keep: that of a network would fill the disk
+_LIGHT = "light"  # names a block without a state
+_OURS = ("total/", "draw/", "told/")  # what is in a block beside the state begins so
 
 
 class Checkpoint(NamedTuple):
@@ -64,6 +68,7 @@ class TraceWriter:
         for name in _AVERAGED:
             self.totals[f"count_{name}"] = np.zeros(shape.chains)
         self._pending: list[dict[str, Array]] = []
+        self._looks: list[dict[str, Array]] = []
         self._pending_from = 1
         self._clock = time.monotonic()
         self._blocks = folder / "blocks"
@@ -90,30 +95,31 @@ class TraceWriter:
                     later.unlink()
                 break
             next_step, last = stop, content
+        if last is not None and _LIGHT in last:
+            warn("The last blocks are damaged, and those before them keep no state; beginning anew.")
+            for path in self._sorted():
+                path.unlink()
+            return None
         if last is None:
             return None
         self.totals = {key[6:]: value for key, value in last.items() if key.startswith("total/")}
         self.wall_s = float(last["wall"])
         self._pending_from = next_step
-        ours = ("total/", "draw/")
-        return Checkpoint(
-            next_step - 1, {k: v for k, v in last.items() if "/" in k and not k.startswith(ours)}
-        )
+        return Checkpoint(next_step - 1, {key: value for key, value in last.items() if _of_state(key)})
 
     def start_clock(self) -> None:
         """Let the seconds of the next steps begin now."""
         self._clock = time.monotonic()
 
     def append(self, first_step: int, record: Mapping[str, Array]) -> None:
-        """Take in the steps from `first_step` on: theta (C, K, D) and each field of the info (C, K)."""
-        count = record["theta"].shape[1]
+        """Take in the steps from `first_step` on: each field of the info (C, K), theta (C, draws, D) of those kept."""
+        count = record["accepted"].shape[1]
         now = time.monotonic()
         wall = self.wall_s + (now - self._clock) * np.arange(1, count + 1) / count
         self.wall_s, self._clock = float(wall[-1]), now
-        drawn = slice(-first_step % self.shape.thin, None, self.shape.thin)
         kept = slice(-first_step % self.shape.stats_thin, None, self.shape.stats_thin)
         proper = slice(max(0, self.shape.warmup + 1 - first_step), None)
-        draws: dict[str, Array] = {"theta": record["theta"][:, drawn], "wall_s": wall[kept]}
+        draws: dict[str, Array] = {"theta": record["theta"], "wall_s": wall[kept]}
         for name in self.info:
             values = record[name]
             if name in _CUMULATIVE:
@@ -129,9 +135,15 @@ class TraceWriter:
         squares = np.square(record["batch_size"][:, proper], dtype=np.float64)
         self.totals["sum_batch_size_squared"] += squares.sum(axis=1)
         self.totals["sum_all_data"] += (record["batch_size"][:, proper] == self.n).sum(axis=1)
-        if max(self.shape.thin, self.shape.stats_thin) > 1:  # views would keep what was thinned out in memory
+        if self.shape.stats_thin > 1:  # views would keep what was thinned out in memory
             draws = {name: values if _constant(values) else values.copy() for name, values in draws.items()}
         self._pending.append(draws)
+
+    def note(self, step: int, told: Mapping[str, Array]) -> None:
+        """Take in what a look after `step` tells, name -> (C,)."""
+        counts = {name: self.totals[name].copy() for name in _CUMULATIVE}
+        ahead = {"step": np.asarray(step), "wall_s": np.asarray(self.wall_s)}
+        self._looks.append({**ahead, **counts, **told})
 
     def pending_bytes(self) -> int:
         """Return how much has been taken in since the last block."""
@@ -148,11 +160,22 @@ class TraceWriter:
         content = dict(checkpoint.arrays) | {f"total/{key}": value for key, value in self.totals.items()}
         for name in self._pending[0]:
             content[f"draw/{name}"] = _joined([draws[name] for draws in self._pending])
+        for name in self._looks[0] if self._looks else ():
+            content[f"told/{name}"] = np.stack([look[name] for look in self._looks])
         content["wall"] = np.asarray(self.wall_s)
         stop = checkpoint.step + 1
         path = self._blocks / f"{self._pending_from:012d}-{stop:012d}.npz"
         write_whole(path, lambda file: np.savez(file, **content))  # type: ignore[arg-type]
-        self._pending, self._pending_from = [], stop
+        self._pending, self._looks, self._pending_from = [], [], stop
+        if sum(array.nbytes for array in checkpoint.arrays.values()) > _LARGE:
+            for older in self._sorted()[:-2][-1:]:
+                self._lighten(older)
+
+    def _lighten(self, path: Path) -> None:
+        content = load_block(path)
+        if content is not None:
+            kept = {key: value for key, value in content.items() if not _of_state(key)} | {_LIGHT: np.True_}
+            write_whole(path, lambda file: np.savez(file, **kept))  # type: ignore[arg-type]
 
     def finish(self, attributes: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
         """Put the blocks together as ``trace.nc``, note that the method is done, and drop the blocks.
@@ -174,6 +197,13 @@ def done(folder: Path) -> dict[str, Any] | None:
     return read_json(folder / _DONE) if (folder / TRACE).exists() else None
 
 
+def steps_done(folder: Path) -> int:
+    """Return how many steps a method's folder seems to hold, from the names of its files alone."""
+    if done(folder) is not None:
+        return sys.maxsize
+    return max((_span(path)[1] - 1 for path in (folder / "blocks").glob("*.npz")), default=0)
+
+
 def load_block(path: Path) -> dict[str, Array] | None:
     """Return the arrays of a block, or None if it is damaged; its checksums are checked, pickles refused."""
     try:
@@ -191,6 +221,10 @@ def load_block(path: Path) -> dict[str, Array] | None:
         zlib.error,
     ):
         return None
+
+
+def _of_state(key: str) -> bool:
+    return "/" in key and not key.startswith(_OURS)
 
 
 def _span(path: Path) -> tuple[int, int]:

@@ -19,6 +19,11 @@ _COSMETIC = ("runtime", "report", "scales", "title", "reproduces")
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a resolved configuration that decides the numbers."""
     kept = {key: value for key, value in config.items() if key not in _COSMETIC}
+    # Settings that came later are left out at the value that says what was so before: older runs stay themselves.
+    if not kept.get("evaluation"):
+        kept.pop("evaluation", None)
+    if isinstance(kept.get("target"), Mapping) and not kept["target"].get("common_batch"):
+        kept["target"] = {key: value for key, value in kept["target"].items() if key != "common_batch"}
     methods = kept.get("methods") or {}
     kept["methods"] = {
         name: {key: value for key, value in method.items() if key != "label"}

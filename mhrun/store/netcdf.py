@@ -2,7 +2,8 @@
 
 Groups ``posterior`` (theta: chain, draw, parameter) and ``sample_stats`` (chain, draw), and the same
 for the burn-in with the prefix ``warmup_``. Where statistics are kept more often than theta, which a wide
-model's disk asks for, the two groups differ in their draws.
+model's disk asks for, the two groups differ in their draws. Group ``evaluation`` (chain, look), with the
+``step`` of each look, has what was told of the chains while they ran.
 """
 
 from __future__ import annotations
@@ -38,13 +39,24 @@ class Shape(NamedTuple):
     parameters: Sequence[str]
     warmup: int  # steps of burn-in, before the draws proper
     steps: int  # steps after it
-    thin: int  # theta is kept of every thin-th step
+    thin: int | tuple[int, ...] | None  # theta is kept of every thin-th step, of these steps, or of none
     thin_stats: int | None = None  # statistics are kept of every thin_stats-th step; None: as theta
 
     @property
     def stats_thin(self) -> int:
         """The steps between two kept statistics."""
-        return self.thin if self.thin_stats is None else self.thin_stats
+        if self.thin_stats is not None:
+            return self.thin_stats
+        return self.thin if isinstance(self.thin, int) else 1
+
+    def kept(self, first_step: int, steps: int) -> Array:
+        """Return which of the steps from `first_step` on leave their theta, counted from 0."""
+        if self.thin is None:
+            return np.empty(0, np.int64)
+        if isinstance(self.thin, int):
+            return np.arange(-first_step % self.thin, steps, self.thin)
+        places = np.asarray(self.thin, np.int64) - first_step
+        return places[(places >= 0) & (places < steps)]
 
     @property
     def total(self) -> int:
@@ -96,17 +108,24 @@ def _fill(
     info: Mapping[str, str],
     blocks: Iterable[dict[str, Array] | None],
 ) -> None:
-    kinds = {"posterior": shape.thin, "sample_stats": shape.stats_thin}
+    kinds = ("posterior", "sample_stats")
     spans: dict[str, list[tuple[str, int, int]]] = {}
-    for kind, thin in kinds.items():
-        burn_in, kept = shape.warmup // thin, shape.total // thin
+    for kind in kinds:
+        burn_in, kept = (
+            len(shape.kept(1, steps)) if kind == "posterior" else steps // shape.stats_thin
+            for steps in (shape.warmup, shape.total)
+        )
         spans[kind] = [s for s in (("warmup_", 0, burn_in), ("", burn_in, kept)) if s[1] < s[2]]
         for prefix, low, high in spans[kind]:
             _group(file, prefix, kind, shape, info, high - low)
     done = dict.fromkeys(kinds, 0)
+    told: dict[str, list[Array]] = {}
     for block in blocks:
         if block is None:
             raise UserError("A block of the trace is damaged; run the same command again to have it redone.")
+        for key, values in block.items():
+            if key.startswith("told/"):
+                told.setdefault(key[5:], []).append(values)
         counts = {"posterior": block["draw/theta"].shape[1], "sample_stats": len(block["draw/wall_s"])}
         for kind, count in counts.items():
             at = done[kind]
@@ -124,6 +143,22 @@ def _fill(
                     values = np.broadcast_to(block[f"draw/{name}"], (shape.chains, count))[:, here]
                     variables[name][:, there] = values.astype("int8") if info[name] == "bool" else values
             done[kind] += count
+    if told:
+        _looks(file, shape, {name: np.concatenate(parts) for name, parts in told.items()})
+
+
+def _looks(file: Any, shape: Shape, told: Mapping[str, Array]) -> None:
+    """Write what was told of the chains while they ran: (looks,) or (looks, C) as (chain, look)."""
+    group = file.create_group("evaluation")
+    looks = len(told["step"])
+    for name, size in (("chain", shape.chains), ("look", looks)):
+        group.dimensions[name] = size
+        group.create_variable(name, (name,), data=np.arange(size, dtype=np.int64))
+    for name, values in told.items():
+        if values.ndim == 1:
+            group.create_variable(name, ("look",), data=values)
+        else:
+            group.create_variable(name, ("chain", "look"), data=np.ascontiguousarray(values.T))
 
 
 def _group(file: Any, prefix: str, kind: str, shape: Shape, info: Mapping[str, str], draws: int) -> None:

@@ -1,0 +1,1 @@
+"""Wu, Wang & Wong (2020): minibatch Metropolis-Hastings with reversible SGLD proposals."""

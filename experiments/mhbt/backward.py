@@ -1,0 +1,311 @@
+"""Proposition 1 of Wu, Wang & Wong (2020): the proposal ratio of forward and backward moves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+from mhrun.diagnostics.grid import Estimate
+from mhrun.proposals.reversible_langevin import ReversibleLangevin
+from mhrun.report.run import Run
+from mhrun.report.style import COLOURS
+from mhrun.types import Controls, Evaluation
+from mhrun.units import step_from_learning_rate
+
+from .common import Metrics, value
+
+Array = npt.NDArray[np.floating]
+
+DENSITIES = ("normalised", "unnormalised")
+STRONG = 1e-4  # the learning rate where the gradient is strong
+FLAT = 0.01  # times 1/d: the learning rate where it vanishes
+MOST = 0.99  # of the moves: with high probability
+MISMATCHES = np.linspace(0.0, 4.0, 17)  # |g_J - g_I| n sqrt(eps / 2), in sqrt(d)
+
+
+def moves(
+    draws: int,
+    dim: int,
+    beta: float,
+    density: str,
+    *,
+    n: int,
+    eps: float,
+    grad: float,
+    forward: bool,
+    curvature: float = 0.0,
+    mismatch: float = 0.0,
+    seed: int = 0,
+) -> Array:
+    """Return log q_J(theta' -> theta) - log q_I(theta -> theta') after moves in one direction, (draws,).
+
+    By the proposal itself, with the printed noise sqrt(2 eps)/n.
+
+    Args:
+        draws: how many moves.
+        dim: d.
+        beta: how much wider backward moves are.
+        density: see `ReversibleLangevin`.
+        n: of the noise.
+        eps: the learning rate, on the mean log-likelihood.
+        grad: |g_I(theta)|, the length of its gradient on the minibatch; it points along the diagonal.
+        forward: the direction.
+        curvature: of the log-likelihood: g(theta') = g(theta) - curvature (theta' - theta).
+        mismatch: |g_J - g_I| at one point, at right angles to g_I.
+        seed: of the noise; the same moves for each setting.
+    """
+    z = np.random.default_rng(seed).standard_normal((draws, dim))
+    sd = math.sqrt(2 * eps) / n
+    here = np.full(dim, grad / math.sqrt(dim))
+    across = np.zeros(dim)
+    across[: 2 * (dim // 2) : 2], across[1 : 2 * (dim // 2) : 2] = 1, -1  # no part along the diagonal
+    across *= mismatch / max(float(np.linalg.norm(across)), 1.0)
+    there = eps * here + sd * z if forward else -eps * here + beta * sd * z
+    ones = torch.ones(draws, dtype=torch.float64)
+    controls = Controls(step_from_learning_rate(eps, n) * ones, ones, ones / n)
+
+    def point(theta: Array, gradient: Array) -> Evaluation:
+        full = torch.from_numpy(np.broadcast_to(n * gradient, (draws, dim)).copy())
+        return Evaluation(torch.from_numpy(theta), torch.zeros(draws), grad=full)
+
+    origin = point(np.zeros((draws, dim)), here)
+    candidate = point(there, here + across - curvature * there)
+    proposal = ReversibleLangevin(beta, density)
+    back = proposal.log_density(candidate, origin.theta, controls)
+    out = proposal.log_density(origin, candidate.theta, controls)
+    return (back - out).numpy()
+
+
+def derived(beta: float, density: str, *, forward: bool) -> float:
+    """Return the log of the proposal ratio over d where the gradient is strong, by algebra.
+
+    Forward: 1/2 - 1/(2 beta^2), less log beta if the density is normalised. Backward: the other part of the mixture
+    has made the move and undoes it, (1 - beta^2)/2, and log beta more.
+    """
+    factor = math.log(beta) if density == "normalised" else 0.0
+    return 0.5 - 0.5 / beta**2 - factor if forward else 0.5 * (1 - beta**2) + factor
+
+
+def strong(config: Mapping[str, Any], dim: int, beta: float, density: str, *, forward: bool) -> Array:
+    """Return log-ratios of case 1: one gradient everywhere, against which the noise is short."""
+    grad = math.sqrt(dim) / (config["eta"] * config["n"] * math.sqrt(STRONG / 2))
+    return moves(config["draws"], dim, beta, density, n=config["n"], eps=STRONG, grad=grad, forward=forward)
+
+
+def flat(config: Mapping[str, Any], dim: int, beta: float, density: str, *, forward: bool) -> Array:
+    """Return log-ratios of case 2: at an optimum of curvature 1, with a learning rate of order 1/d."""
+    return moves(
+        config["draws"],
+        dim,
+        beta,
+        density,
+        n=config["n"],
+        eps=FLAT / dim,
+        grad=0.0,
+        forward=forward,
+        curvature=1.0,
+    )
+
+
+def largest_rate(config: Mapping[str, Any], dim: int) -> float:
+    """Return the largest learning rate at which 99 % of forward moves have a ratio above 1 (Remark 2).
+
+    For |g|^2 = d, curvature 1 and the density without its factor; by bisection.
+    """
+    low, high = math.log(1e-6), 0.0
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        found = moves(
+            min(config["draws"], 2000),
+            dim,
+            config["beta"],
+            "unnormalised",
+            n=config["n"],
+            eps=math.exp(middle),
+            grad=math.sqrt(dim),
+            forward=True,
+            curvature=1.0,
+        )
+        low, high = (middle, high) if (found > 0).mean() >= MOST else (low, middle)
+    return math.exp(low)
+
+
+def metrics(run: Run) -> Metrics:
+    """Everything of this experiment that a claim speaks of, in the highest dimension."""
+    config = run.config
+    found: Metrics = {}
+    dim, beta = max(config["dims"]), config["beta"]
+    for density in DENSITIES:
+        ahead, back = (strong(config, dim, beta, density, forward=forward) for forward in (True, False))
+        still = np.concatenate([flat(config, dim, beta, density, forward=f) for f in (True, False)])
+        found[f"{density}.forward"] = _mean(ahead / dim)
+        found[f"{density}.forward_above"] = float((ahead > 0).mean())
+        found[f"{density}.backward"] = _mean(back / dim)
+        found[f"{density}.backward_most"] = float(np.exp(np.quantile(back, MOST)))
+        found[f"{density}.flat_most"] = float(np.quantile(np.abs(still), MOST))
+    rates = [largest_rate(config, d) for d in config["dims"]]
+    found |= {f"unnormalised.eps_{d}": rate for d, rate in zip(config["dims"], rates, strict=True)}
+    found["unnormalised.eps_spread"] = max(rates) / min(rates)
+    return found
+
+
+def _mean(values: Array) -> Estimate:
+    return Estimate(float(values.mean()), float(values.std(ddof=1) / math.sqrt(len(values))))
+
+
+def ratios(run: Run) -> pd.DataFrame:
+    """The log of the proposal ratio (Proposition 1), beta = 2.
+
+    Over d, after forward and after backward moves where the gradient is strong, beside what algebra gives; the share
+    of forward moves with a ratio above 1; and where the gradient vanishes, the 99 % quantile of its absolute value.
+    """
+    config, rows = run.config, {}
+    beta = config["beta"]
+    for density in DENSITIES:
+        for dim in config["dims"]:
+            ahead, back = (strong(config, dim, beta, density, forward=forward) for forward in (True, False))
+            still = np.concatenate([flat(config, dim, beta, density, forward=f) for f in (True, False)])
+            rows[f"{density}, d = {dim:,}"] = {
+                "forward": _mean(ahead / dim),
+                "derived": derived(beta, density, forward=True),
+                "above 1": float((ahead > 0).mean()),
+                "backward": _mean(back / dim),
+                "derived, backward": derived(beta, density, forward=False),
+                "flat": float(np.quantile(np.abs(still), MOST)),
+            }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def betas(run: Run) -> pd.DataFrame:
+    """The same for other beta, d = 100.
+
+    The log-ratio over d. Normalised, a forward move is the less likely to be undone the larger beta is.
+    """
+    config, rows = run.config, {}
+    for beta in config["betas"]:
+        row: dict[str, Estimate | float] = {}
+        for density in DENSITIES:
+            for name, forward in (("forward", True), ("backward", False)):
+                row[f"{name}, {density}"] = _mean(strong(config, 100, beta, density, forward=forward) / 100)
+                row[f"{name}, {density}, derived"] = derived(beta, density, forward=forward)
+        rows[f"beta = {beta:g}"] = row
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def rates(run: Run) -> pd.DataFrame:
+    """The largest learning rate at which 99 % of forward moves have a ratio above 1 (Remark 2).
+
+    |g|^2 = d, curvature 1, the density without its factor beta^-d. What the remark gives: below
+    sqrt(beta^2 - 1) / (n sqrt(eta_0)), with eta_0 the noise over the drift at that learning rate.
+    """
+    config, found = run.config, run.once(metrics)
+    rows = {}
+    for dim in config["dims"]:
+        rate = value(found[f"unnormalised.eps_{dim}"])
+        eta = 1 / (config["n"] * math.sqrt(rate / 2))
+        rows[f"d = {dim:,}"] = {
+            "largest learning rate": rate,
+            "eta_0 there": eta,
+            "the remark's": math.sqrt(config["beta"] ** 2 - 1) / (config["n"] * math.sqrt(eta)),
+            "d^(-1/4) / n": dim**-0.25 / config["n"],
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def histograms(run: Run) -> Figure:
+    """The log of the proposal ratio over d, after forward and backward moves (Proposition 1, case 1).
+
+    Lighter lines: lower dimensions. Dashed: what algebra gives. The proposition says that the ratio is above 1 (0 here)
+    after forward moves; with the normalised density, which equation 7 defines, it is below.
+    """
+    config = run.config
+    figure, axes = plt.subplots(1, 2, figsize=(8.2, 3.0), sharex=True)
+    for axis, density in zip(axes, DENSITIES, strict=True):
+        for forward, colour, name in ((True, COLOURS[0], "forward"), (False, COLOURS[1], "backward")):
+            for i, dim in enumerate(sorted(config["dims"])):
+                values = strong(config, dim, config["beta"], density, forward=forward) / dim
+                axis.hist(
+                    values,
+                    bins=np.linspace(-4, 1, 126),
+                    density=True,
+                    histtype="step",
+                    color=colour,
+                    alpha=(i + 1) / len(config["dims"]),
+                    label=name if i == len(config["dims"]) - 1 else None,
+                )
+            axis.axvline(
+                derived(config["beta"], density, forward=forward),
+                color=colour,
+                linestyle="--",
+                linewidth=0.9,
+            )
+        axis.axvline(0, color="black", linewidth=0.8)
+        axis.set(title=density, xlabel="log proposal ratio / d", yscale="log", xlim=(-3.5, 0.8))
+    axes[0].set_ylabel("density")
+    axes[0].legend(loc="upper left")
+    figure.tight_layout()
+    return figure
+
+
+def mismatch(run: Run) -> Figure:
+    """What becomes of the forward ratio when minibatches disagree about the gradient (Assumption 6).
+
+    The mean log proposal ratio over d after forward moves against |g_J - g_I| n sqrt(eps/2) / sqrt(d), d = 100. Dashed:
+    1/2 - (1 + x^2)/(2 beta^2), less log beta if normalised. In Figure 1 of the paper the axis is at
+    sqrt(n^2 eps / m) for minibatches near the mode.
+    """
+    config = run.config
+    beta, dim = config["beta"], 100
+    grad = math.sqrt(dim) / (config["eta"] * config["n"] * math.sqrt(STRONG / 2))
+    figure, axis = plt.subplots(figsize=(5.2, 3.2))
+    for density, colour in zip(DENSITIES, COLOURS, strict=False):
+        means = []
+        for x in MISMATCHES:
+            length = x * math.sqrt(dim) / (config["n"] * math.sqrt(STRONG / 2))
+            found = moves(
+                min(config["draws"], 1000),
+                dim,
+                beta,
+                density,
+                n=config["n"],
+                eps=STRONG,
+                grad=grad,
+                forward=True,
+                mismatch=length,
+            )
+            means.append(found.mean() / dim)
+        axis.plot(MISMATCHES, means, "o", color=colour, markersize=4, label=density)
+        line = derived(beta, density, forward=True) - np.square(MISMATCHES) / (2 * beta**2)
+        axis.plot(MISMATCHES, line, "--", color=colour, linewidth=1)
+    axis.axhline(0, color="black", linewidth=0.8)
+    axis.set(xlabel=r"$|g_J - g_I|\, n \sqrt{\epsilon/2} \,/ \sqrt{d}$", ylabel="log proposal ratio / d")
+    axis.legend()
+    figure.tight_layout()
+    return figure
+
+
+def notes(run: Run) -> list[str]:
+    """What a reader should know beside the numbers."""
+    beta = run.config["beta"]
+    ahead = {density: derived(beta, density, forward=True) for density in DENSITIES}
+    return [
+        "The proposition's first statement, that a forward move has a proposal ratio above 1 with high probability, "
+        "is false for the density of equation 7 and any beta > 1: the log-ratio is d (1/2 - 1/(2 beta^2) - log beta), "
+        f"{ahead['normalised']:.3f} d at beta = {beta:g}. It is true without the factor beta^-d of the backward part, "
+        f"{ahead['unnormalised']:.3f} d. The authors' code leaves it out too; then no law is known that the chain has.",
+        "It could not be otherwise: with one gradient everywhere, q(theta' -> theta) / q(theta -> theta') has the mean "
+        "1 under q, so that it cannot be large for half of all moves.",
+        "The second statement (a backward move has a ratio near 0) and the third (the ratio is near 1 where the "
+        "gradient vanishes and eps is of smaller order than 1/d) hold for both.",
+        "Remark 2 follows: without the factor, and where all minibatches agree about the gradient, the largest "
+        "learning rate does not depend on d. Where they disagree by more than sqrt((beta^2 - 1) d) / (n sqrt(eps/2)), "
+        "forward moves have ratios near 0 all the same.",
+    ]

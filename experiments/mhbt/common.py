@@ -1,0 +1,44 @@
+"""What the reports of this paper share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from mhrun.diagnostics.grid import Estimate
+from mhrun.report.run import Run
+
+Metrics = dict[str, Estimate | float]
+
+
+def value(found: Estimate | float | None) -> float:
+    """Return the number alone; NaN for none."""
+    if found is None:
+        return float("nan")
+    return found.value if isinstance(found, Estimate) else float(found)
+
+
+def table(
+    run: Run, found: Metrics, columns: Mapping[str, str], methods: Iterable[str] | None = None
+) -> pd.DataFrame:
+    """Return a table as `Run.by_method` does, where not every method has every metric."""
+    rows = {
+        run.label(method): {heading: found.get(f"{method}.{name}") for heading, name in columns.items()}
+        for method in (run.methods if methods is None else methods)
+        if method in run.methods
+    }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def legend_beside(figure: Figure, axes: Iterable[Axes]) -> None:
+    """Draw one legend for all panels, to their right."""
+    found: dict[str, Artist] = {}
+    for axis in axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    figure.tight_layout()
+    figure.legend(list(found.values()), list(found), loc="center left", bbox_to_anchor=(1, 0.5))

@@ -1,0 +1,209 @@
+"""Appendix C of Li & Wong (2017): learning rates and L2 weights, by the error on images held out (Table 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+from mhrun.diagnostics.grid import Estimate
+from mhrun.report.run import Run
+from mhrun.report.style import COLOURS
+
+from ..mhminibatch.common import Metrics, estimate
+from .network import CURRENT, ENSEMBLE, looked
+
+Array = npt.NDArray[np.floating]
+
+
+class Printed(NamedTuple):
+    """A row of Table 2."""
+
+    label: str
+    estimate: str  # whose error decides
+    rate: float
+    decay: float | None
+
+
+PRINTED: Mapping[str, Printed] = {
+    "sgd": Printed("SGD", CURRENT, 0.09, 2e-5),
+    "sgd_momentum": Printed("SGD-M", CURRENT, 0.012, 3e-5),
+    "sgld": Printed("SGLD", ENSEMBLE, 0.03, None),
+    "sghmc": Printed("SGHMC", ENSEMBLE, 0.012, None),
+}
+
+
+class Grid(NamedTuple):
+    """Errors of one optimiser or sampler on the images held out, in per cent."""
+
+    rates: Array  # (R,)
+    decays: list[float | None]  # (L,)
+    errors: Array  # (L, R, trainings)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where the lowest mean over trainings is: (L2 weight, rate)."""
+        mean = self.errors.mean(axis=2)
+        decay, rate = np.unravel_index(int(np.nanargmin(mean)), mean.shape)
+        return int(decay), int(rate)
+
+    @property
+    def as_good(self) -> list[float]:
+        """The rates with which a mean is at most two standard errors of the difference above the lowest."""
+        best = self.errors[self.place]
+        found = []
+        for rate, by_decay in zip(self.rates, self.errors.swapaxes(0, 1), strict=True):
+            gaps = [estimate(errors - best) for errors in by_decay]
+            if any(not gap.value > 2 * gap.se for gap in gaps):  # a gap of a single training is never clear
+                found.append(float(rate))
+        return found
+
+
+def grids(run: Run) -> dict[str, Grid]:
+    """Return the errors of each row of Table 2."""
+    return run.once(_grids)
+
+
+def _grids(run: Run) -> dict[str, Grid]:
+    found = {}
+    for name, printed in PRINTED.items():
+        methods = [method for method in run.methods if method.rpartition("_")[0] == name or method == name]
+        if not methods:
+            continue
+        rates = np.asarray(run.config["slow" if name in ("sgd_momentum", "sghmc") else "rates"], dtype=float)
+        errors = []
+        for method in methods:
+            told = looked(run, method, f"error{printed.estimate}")
+            assert told is not None
+            errors.append(told[:, -1].reshape(len(rates), -1))
+        decays = [run.config["methods"][method]["kernel"]["prior"].get("decay") for method in methods]
+        found[name] = Grid(rates, decays, np.stack(errors))
+    return found
+
+
+def metrics(run: Run) -> Metrics:
+    """Everything of this experiment that a claim or a table speaks of."""
+    found: Metrics = {}
+    for name, grid in grids(run).items():
+        decay, rate = grid.place
+        found[f"{name}.best_rate"] = float(grid.rates[rate])
+        found[f"{name}.lowest"] = _mean(grid.errors[decay, rate])
+        said = grid.decays[decay]
+        if said is not None:
+            found[f"{name}.best_decay"] = said
+        near = int(np.abs(grid.rates - PRINTED[name].rate).argmin())
+        row = grid.decays.index(PRINTED[name].decay) if PRINTED[name].decay in grid.decays else decay
+        found[f"{name}.of_printed"] = _mean(grid.errors[row, near])
+    return found
+
+
+def _mean(errors: Array) -> Estimate | float:
+    return estimate(errors) if len(errors) > 1 else float(errors.mean())
+
+
+def best(run: Run) -> pd.DataFrame:
+    """The rates and L2 weights with the lowest error on the images held out (Table 2).
+
+    By the estimate that the paper uses: current parameters of the optimisers, posterior predictive of the samplers.
+    "As good": the rates with which a mean error, at one of the L2 weights, is within two standard errors of the lowest.
+    """
+    found = run.once(metrics)
+    rows = {}
+    for name, grid in grids(run).items():
+        printed, good = PRINTED[name], grid.as_good
+        rows[printed.label] = {
+            "rate, paper": printed.rate,
+            "rate": found[f"{name}.best_rate"],
+            "as good": f"{min(good):g} to {max(good):g}",
+            "L2, paper": printed.decay,
+            "L2": found.get(f"{name}.best_decay"),
+            "error": found[f"{name}.lowest"],
+            "error, as printed": found[f"{name}.of_printed"],
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def fast_table(run: Run) -> pd.DataFrame:
+    """Errors of SGD and SGLD on the images held out, in per cent, by learning rate.
+
+    Means over trainings.
+    """
+    return _by_rate(run, ("sgd", "sgld"))
+
+
+def slow_table(run: Run) -> pd.DataFrame:
+    """Errors of SGD-M and SGHMC on the images held out, in per cent, by learning rate.
+
+    Means over trainings.
+    """
+    return _by_rate(run, ("sgd_momentum", "sghmc"))
+
+
+def _by_rate(run: Run, names: Iterable[str]) -> pd.DataFrame:
+    rows: dict[str, dict[str, Estimate | float]] = {}
+    for name in names:
+        if (grid := grids(run).get(name)) is None:
+            continue
+        for decay, errors in zip(grid.decays, grid.errors, strict=True):
+            label = PRINTED[name].label + (f", L2 {decay:g}" if decay is not None else "")
+            rows[label] = {f"{rate:g}": _mean(each) for rate, each in zip(grid.rates, errors, strict=True)}
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def rates_figure(run: Run) -> Figure:
+    """Errors on the images held out against the learning rate (Table 2).
+
+    Means over trainings, with one standard error; a line for each L2 weight, darker for a larger one. Dashed: the rate
+    that the paper prints.
+    """
+    found = grids(run)
+    figure, axes = plt.subplots(1, len(found), figsize=(2.9 * len(found), 2.9), squeeze=False)
+    for axis, colour, (name, grid) in zip(axes[0], COLOURS, found.items(), strict=False):
+        for i, (decay, errors) in enumerate(zip(grid.decays, grid.errors, strict=True)):
+            shade = 0.3 + 0.7 * (i + 1) / len(grid.decays)
+            spread = errors.std(axis=1) / np.sqrt(max(1, errors.shape[1] - 1))
+            label = None if decay is None else f"{decay:g}"
+            axis.errorbar(
+                grid.rates, errors.mean(axis=1), spread, color=colour, alpha=shade, linewidth=1.2, label=label
+            )
+        axis.axvline(PRINTED[name].rate, color="black", linestyle="--", linewidth=0.8)
+        axis.set(title=PRINTED[name].label, xlabel="learning rate")
+        if len(grid.decays) > 1:
+            axis.legend(title="L2 weight", title_fontsize=8, fontsize=7)
+    axes[0][0].set_ylabel("validation error (%)")
+    figure.tight_layout()
+    return figure
+
+
+def notes(run: Run) -> list[str]:
+    """What a reader should know beside the numbers."""
+    trainings, told = run.config["trainings"], []
+    for name, grid in grids(run).items():
+        good = grid.as_good
+        told.append(f"{PRINTED[name].label} {min(good):g} to {max(good):g}")
+    return [
+        f"Each rate has {trainings:g} training{'s' * (trainings != 1)}; the paper does not say how many it had. "
+        f"Rates that cannot be told from the best: {'; '.join(told)}.",
+        "The claims on L2 weights allow any of the grid and are met by any choice. Between weights mean errors at one "
+        f"learning rate differ by {_spread(run):.2f} percentage points at most, trainings at one setting by "
+        f"{_noise(run):.2f} (standard deviation).",
+        "Trainings shorter than the paper's favour larger rates.",
+    ]
+
+
+def _spread(run: Run) -> float:
+    """Return the largest difference of mean errors between L2 weights at one rate."""
+    return max(float(np.ptp(grid.errors.mean(axis=2), axis=0).max()) for grid in grids(run).values())
+
+
+def _noise(run: Run) -> float:
+    """Return the standard deviation of errors over trainings, pooled over all settings; NaN of single trainings."""
+    if run.config["trainings"] < 2:
+        return float("nan")
+    parts = [grid.errors.var(axis=2, ddof=1).ravel() for grid in grids(run).values()]
+    return float(np.sqrt(np.concatenate(parts).mean()))

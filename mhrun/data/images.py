@@ -1,0 +1,78 @@
+"""Images with ten classes: MNIST and what has its format."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from mhrun.data.dataset import Dataset
+from mhrun.data.files import CATALOGUE, content
+from mhrun.data.idx import parse_idx
+from mhrun.errors import Refusal, UserError, nearest
+
+PIXELS = 784  # 28 x 28
+_FILES = {"train": ("train", 60_000), "test": ("t10k", 10_000)}
+
+
+class Images:
+    """Some of the images of a split: ``x`` (n, 784) uint8, a pixel k for k/255, and ``y`` (n,) int64, the class.
+
+    Args:
+        name: ``mnist`` or ``fashion-mnist``.
+        split: ``train`` (60,000) or ``test`` (10,000).
+        n: how many; None for all that are left after `skip`.
+        skip: how many to leave out at the beginning.
+        shuffle: a seed: images are first put in a random order, the same for all that say the same seed, so that
+            `skip` and `n` cut disjoint parts at random. None leaves the order of the file.
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
+
+    def __init__(
+        self,
+        name: str = "mnist",
+        split: str = "train",
+        n: int | None = None,
+        skip: int = 0,
+        shuffle: int | None = None,
+    ) -> None:
+        if name not in CATALOGUE:
+            raise Refusal(f"there are no images '{name}'.{nearest(name, CATALOGUE)}")
+        if split not in _FILES:
+            raise Refusal(f"split = '{split}' is unknown; choose train or test.")
+        there = _FILES[split][1]
+        count = there - skip if n is None else n
+        if skip < 0 or count < 1 or skip + count > there:
+            raise Refusal(f"skip = {skip:,} and n = {count:,} want more than the {there:,} images there are.")
+        self.name = name
+        self.split = split
+        self.n = count
+        self.skip = skip
+        self.shuffle = shuffle
+
+    def load(self) -> Dataset:
+        """Return the data set, from the files in the data folder.
+
+        Raises:
+            UserError: the files are not there, damaged, or hold other images.
+        """
+        prefix, there = _FILES[self.split]
+        images, labels = (
+            parse_idx(content(self.name, file), file)
+            for file in (f"{prefix}-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1"))
+        )
+        if images.shape != (there, 28, 28) or labels.shape != (there,):
+            raise UserError(
+                f"The {self.split} images of {self.name} should be {there:,} of 28 x 28 and are {images.shape}; "
+                f"delete the files and fetch them again: mhrun fetch {self.name}."
+            )
+        order = np.arange(there)
+        if self.shuffle is not None:
+            order = np.random.default_rng(self.shuffle).permutation(there)
+        chosen = order[self.skip : self.skip + self.n]
+        x, y = images.reshape(there, PIXELS)[chosen], labels[chosen].astype(np.int64)
+        return Dataset(
+            {"x": torch.from_numpy(x), "y": torch.from_numpy(y)},
+            f"{self.name}, {self.n:,} of the {there:,} {self.split} images",
+        )

@@ -1,0 +1,56 @@
+"""Adam."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.random import Draws
+from mhrun.types import Controls
+
+
+class Adam:
+    """m' = a m + (1 - a) g, v' = b v + (1 - b) g^2, theta' = theta + rate M / (sqrt(V) + e).
+
+    M = m' / (1 - a^t) and V = v' / (1 - b^t) at step t; Kingma & Ba (2015), Algorithm 1.
+    g is the gradient of the mean log-likelihood and the step size is rate / n, so
+    that a rate is what other libraries call it. An optimiser: the noise temperature plays no part.
+
+    Args:
+        n: how many data there are.
+        first: a.
+        second: b.
+        epsilon: e.
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
+
+    def __init__(self, n: int, first: float = 0.9, second: float = 0.999, epsilon: float = 1e-8) -> None:
+        if not (0 <= first < 1 and 0 <= second < 1 and epsilon > 0 and n >= 1):
+            raise Refusal("Adam needs n >= 1, 0 <= first, second < 1 and epsilon > 0.")
+        self.n = n
+        self.first = first
+        self.second = second
+        self.epsilon = epsilon
+
+    def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
+        """Return moments of zero (C, D)."""
+        return {"momentum": torch.zeros_like(theta), "square": torch.zeros_like(theta)}
+
+    def move(
+        self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the next theta and moments (C, D)."""
+        mean = grad / self.n
+        momentum = self.first * aux["momentum"] + (1 - self.first) * mean
+        square = self.second * aux["square"] + (1 - self.second) * mean.square()
+        size = momentum / (1 - self.first**draws.step)
+        spread = (square / (1 - self.second**draws.step)).sqrt() + self.epsilon
+        rate = self.n * controls.step_size[:, None]
+        return theta + rate * size / spread, {"momentum": momentum, "square": square}
+
+    def native(self) -> None:
+        """Return None: there is no piece of a fused loop."""
+        return

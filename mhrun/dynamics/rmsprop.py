@@ -1,0 +1,50 @@
+"""RMSprop."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.random import Draws
+from mhrun.types import Controls
+
+
+class RMSprop:
+    """v' = a v + (1 - a) g^2,  theta' = theta + rate g / (sqrt(v') + epsilon)  (Tieleman & Hinton 2012).
+
+    g is the gradient of the mean log-likelihood and the step size is rate / n, so that a rate is what other
+    libraries call it. An optimiser: the noise temperature plays no part.
+
+    Args:
+        n: how many data there are.
+        smoothing: a.
+        epsilon: keeps from dividing by zero.
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
+
+    def __init__(self, n: int, smoothing: float = 0.9, epsilon: float = 1e-8) -> None:
+        if not (0 <= smoothing < 1 and epsilon > 0 and n >= 1):
+            raise Refusal("RMSprop needs n >= 1, 0 <= smoothing < 1 and epsilon > 0.")
+        self.n = n
+        self.smoothing = smoothing
+        self.epsilon = epsilon
+
+    def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
+        """Return mean squares of zero (C, D)."""
+        return {"square": torch.zeros_like(theta)}
+
+    def move(
+        self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the next theta and mean squares (C, D)."""
+        mean = grad / self.n
+        square = self.smoothing * aux["square"] + (1 - self.smoothing) * mean.square()
+        rate = self.n * controls.step_size[:, None]
+        return theta + rate * mean / (square.sqrt() + self.epsilon), {"square": square}
+
+    def native(self) -> None:
+        """Return None: there is no piece of a fused loop."""
+        return

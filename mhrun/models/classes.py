@@ -1,0 +1,42 @@
+"""Likelihoods of a class given the outputs of a network, with their slopes.
+
+Each is a function ``(logits (C, m, K), y (C or 1, m)) -> (log-likelihood (C, m), its slope in the logits (C, m, K))``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+LogLikelihood = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+_LOWEST, _HIGHEST = 1e-10, 0.9999999  # as the authors' code clips probabilities
+
+
+def categorical(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log p_y with p the softmax of the outputs."""
+    log_p = torch.log_softmax(logits, -1)
+    at = y.expand(logits.shape[:2])[..., None]
+    slope = log_p.exp().neg_()
+    slope.scatter_add_(-1, at, torch.ones_like(at, dtype=slope.dtype))
+    return log_p.gather(-1, at)[..., 0], slope
+
+
+def clipped_binary(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return log p_y + sum over the other classes of log(1 - p), probabilities clipped to [1e-10, 0.9999999].
+
+    No likelihood of the class, but the loss of the authors' code of Wu, Wang & Wong (2020). Near p = 1 the slope of
+    log(1 - p) is beyond what float32 resolves, which is how their large learning rates come to fail.
+    """
+    p = torch.softmax(logits, -1)
+    inside = (p >= _LOWEST) & (p <= _HIGHEST)
+    clipped = p.clamp(_LOWEST, _HIGHEST)
+    right = torch.zeros_like(p).scatter_(-1, y.expand(logits.shape[:2])[..., None], 1.0)
+    value = (right * clipped.log() + (1 - right) * (1 - clipped).log()).sum(-1)
+    slope = torch.where(inside, right / clipped - (1 - right) / (1 - clipped), 0.0)
+    return value, p * (slope - (p * slope).sum(-1, keepdim=True))
+
+
+LIKELIHOODS: Mapping[str, LogLikelihood] = {"categorical": categorical, "clipped_binary": clipped_binary}

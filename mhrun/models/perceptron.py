@@ -1,0 +1,141 @@
+"""Fully connected networks (Li & Wong 2017, section 4.3; Wu, Wang & Wong 2020, section 5.2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal, UserError, nearest
+from mhrun.models.classes import LIKELIHOODS
+from mhrun.models.products import linear, outer
+from mhrun.random import Draws, Purpose
+from mhrun.types import Block, Rows
+
+
+class Layer(NamedTuple):
+    """Where a layer is in theta."""
+
+    weight: slice  # of the flat (outputs, inputs)
+    bias: slice
+    shape: tuple[int, int]  # outputs, inputs
+
+
+class Perceptron:
+    """A fully connected network that tells classes apart; theta holds W1, b1, W2, b2, ... one after the other.
+
+    Fields: ``x`` (n, inputs), bytes being pixels k/255, and ``y`` (n,) the class. All chains go through the layers
+    together; log-likelihood and gradient come from one pass forward and one back.
+
+    Args:
+        layers: units of each layer, such as [784, 200, 10].
+        prior_variance: of every weight and bias, N(0, variance); flat if None.
+        likelihood: ``categorical``: log-softmax of the class; ``clipped_binary``: see `mhrun.models.classes`.
+        weight_sd: of the weights that chains begin with; None: sqrt(2 / inputs) (He et al. 2015).
+        bias_sd: of the first biases.
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[int],
+        prior_variance: float | None = None,
+        likelihood: str = "categorical",
+        weight_sd: float | None = None,
+        bias_sd: float = 0.0,
+    ) -> None:
+        if len(layers) < 2 or min(layers) < 1:
+            raise Refusal(f"layers = {list(layers)} must be at least two counts of units.")
+        if likelihood not in LIKELIHOODS:
+            raise Refusal(f"there is no likelihood '{likelihood}'.{nearest(likelihood, LIKELIHOODS)}")
+        if (prior_variance is not None and prior_variance <= 0) or bias_sd < 0 or (weight_sd or 1.0) < 0:
+            raise Refusal("Perceptron needs a positive prior_variance or null, and no negative sd.")
+        self.layers: list[Layer] = []
+        at = 0
+        for inputs, outputs in pairwise(int(units) for units in layers):
+            middle, end = at + inputs * outputs, at + inputs * outputs + outputs
+            self.layers.append(Layer(slice(at, middle), slice(middle, end), (outputs, inputs)))
+            at = end
+        self.dim = at
+        self.inputs, self.classes = int(layers[0]), int(layers[-1])
+        self.precision = 0.0 if prior_variance is None else 1.0 / prior_variance
+        self.weight_sd = weight_sd
+        self.bias_sd = bias_sd
+        self._likelihood = LIKELIHOODS[likelihood]
+        self.blocks: Sequence[Block] = [
+            Block(f"{kind}{i}", place.start, place.stop, kind == "W")
+            for i, layer in enumerate(self.layers, 1)
+            for kind, place in (("W", layer.weight), ("b", layer.bias))
+        ]
+
+    @property
+    def names(self) -> Sequence[str]:
+        """A name for each parameter: its block and its place there."""
+        return tuple(f"{b.name}[{i}]" for b in self.blocks for i in range(b.stop - b.start))
+
+    def init(self, chains: int, draws: Draws) -> Tensor:
+        """Return first parameters (C, D), float32."""
+        theta = draws.normal(Purpose.INIT, self.dim, dtype=torch.float32).clone()
+        for layer in self.layers:
+            theta[:, layer.weight] *= (
+                math.sqrt(2 / layer.shape[1]) if self.weight_sd is None else self.weight_sd
+            )
+            theta[:, layer.bias] *= self.bias_sd
+        return theta
+
+    def log_prior(self, theta: Tensor) -> Tensor:
+        """(C, D) -> (C,)."""
+        if not self.precision:
+            return theta.new_zeros(len(theta))
+        return -0.5 * self.precision * theta.square().sum(-1)
+
+    def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
+        """(C, D) and rows (C or 1, m, ...) -> (C, m)."""
+        return self._likelihood(self._forward(theta, self._inputs(theta, rows))[-1], rows["y"])[0]
+
+    def log_lik_and_grad(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return log-likelihoods (C, m) and the gradient (C, D) of their mean."""
+        values = self._forward(theta, self._inputs(theta, rows))
+        log_lik, back = self._likelihood(values[-1], rows["y"])
+        back = back / log_lik.shape[1]
+        grad = torch.empty_like(theta)
+        for i in reversed(range(len(self.layers))):
+            layer = self.layers[i]
+            outer(back, values[i], _matrix(grad, layer))
+            torch.sum(back, 1, out=grad[:, layer.bias])
+            if i:
+                back = torch.matmul(back, _matrix(theta, layer))
+                back = torch.ops.aten.threshold_backward(back, values[i], 0)  # of relu: one pass
+        return log_lik, grad
+
+    def predict(self, theta: Tensor, rows: Rows) -> Tensor:
+        """Return the log-probability of each class, (C, m, K)."""
+        return torch.log_softmax(self._forward(theta, self._inputs(theta, rows))[-1], -1)
+
+    def _inputs(self, theta: Tensor, rows: Rows) -> Tensor:
+        x = rows["x"]
+        if x.dim() != 3 or x.shape[-1] != self.inputs:
+            raise UserError(
+                f"the network has {self.inputs} inputs and a row of x the shape {tuple(x.shape[2:])}."
+            )
+        return x.to(theta.dtype).mul_(1 / 255) if x.dtype == torch.uint8 else x.to(theta.dtype)
+
+    def _forward(self, theta: Tensor, x: Tensor) -> list[Tensor]:
+        """Return what goes into each layer, and what the last one puts out."""
+        values = [x]
+        for layer in self.layers:
+            values.append(linear(values[-1], _matrix(theta, layer), theta[:, layer.bias]))
+            if layer is not self.layers[-1]:
+                torch.relu_(values[-1])
+        return values
+
+
+def _matrix(flat: Tensor, layer: Layer) -> Tensor:
+    """Return the weights of a layer (C, outputs, inputs), a view."""
+    return flat[:, layer.weight].unflatten(1, layer.shape)

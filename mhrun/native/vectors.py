@@ -1,0 +1,78 @@
+"""Passes over the parameters of several chains; over long ones, one where torch would make three or four."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mhrun.native.compiler import Piece, available, compiled
+
+LONG = 4096  # parameters from which on compiling is worth while
+
+
+def _compiled(*tensors: Tensor) -> bool:
+    """Say whether compiled loops can take the tensors (C, D): long rows, in order, on a CPU with numba."""
+    return (
+        tensors[0].shape[-1] >= LONG
+        and available()
+        and all(t.device.type == "cpu" and t.is_contiguous() for t in tensors)
+        and len({t.dtype for t in tensors}) == 1
+        and not any(t.requires_grad for t in tensors)
+    )
+
+
+@lru_cache(maxsize=1)
+def _moved() -> Piece:
+    def loop(theta: Any, grad: Any, z: Any, drift: Any, spread: Any, out: Any) -> None:
+        for c in range(theta.shape[0]):
+            a, b = drift[c], spread[c]
+            for d in range(theta.shape[1]):
+                out[c, d] = theta[c, d] + a * grad[c, d] + b * z[c, d]
+
+    return compiled(loop)
+
+
+@lru_cache(maxsize=1)
+def _squares() -> Piece:
+    def loop(to: Any, theta: Any, grad: Any, drift: Any, out: Any) -> None:
+        for c in range(theta.shape[0]):
+            a, total = drift[c], 0.0
+            for d in range(theta.shape[1]):
+                gap = np.float64(to[c, d]) - np.float64(theta[c, d]) - np.float64(a * grad[c, d])
+                total += gap * gap
+            out[c] = total
+
+    return compiled(loop)
+
+
+def moved(theta: Tensor, grad: Tensor, z: Tensor, drift: Tensor, spread: Tensor) -> Tensor:
+    """Return theta + drift grad + spread z, (C, D); drift and spread (C,)."""
+    if not _compiled(theta, grad, z):
+        return (spread[:, None] * z).add_(theta).add_(drift[:, None] * grad)
+    out = torch.empty_like(theta)
+    _moved()(
+        theta.numpy(),
+        grad.numpy(),
+        z.numpy(),
+        drift.to(theta.dtype).numpy(),
+        spread.to(theta.dtype).numpy(),
+        out.numpy(),
+    )
+    return out
+
+
+def gap_squares(to: Tensor, theta: Tensor, grad: Tensor, drift: Tensor) -> Tensor:
+    """Return the sum over d of (to - theta - drift grad)^2, (C,) float64; drift (C,).
+
+    Densities of many parameters have large exponents, so that sums are float64 whatever the chains are in.
+    """
+    if not _compiled(to, theta, grad):
+        gap = (to - theta).sub_(drift[:, None] * grad)
+        return torch.linalg.vector_norm(gap, dim=-1, dtype=torch.float64).square()
+    out = torch.empty(len(theta), dtype=torch.float64)
+    _squares()(to.numpy(), theta.numpy(), grad.numpy(), drift.to(theta.dtype).numpy(), out.numpy())
+    return out

@@ -1,0 +1,66 @@
+"""Gaussian priors whose precisions have a gamma prior."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.random import Draws, Purpose
+from mhrun.target import Target
+from mhrun.types import blocks_of
+
+
+class GammaPrecision:
+    """p(theta_b) = N(0, I / (2 gamma_b)) for each block b of theta, gamma_b ~ Gamma(shape, rate), resampled by Gibbs.
+
+    Li & Wong (2017), appendix C, after Chen, Fox & Guestrin (2014): log p = -gamma_b |theta_b|^2 and
+    gamma_b | theta ~ Gamma(shape + d_b / 2, rate + |theta_b|^2), with d_b the size of the block. (The paper's text has
+    the shape stay as it is, which is the conditional only without the normaliser gamma^(d/2) of the Gaussian.)
+
+    Args:
+        shape: of the gamma prior; twice it must be a whole number.
+        rate: one over the scale of the gamma prior.
+        every: steps between two Gibbs steps.
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
+
+    def __init__(self, shape: float = 2.0, rate: float = 1.0, every: int = 300) -> None:
+        if not (shape > 0 and 2 * shape == int(2 * shape) and rate > 0 and every >= 1):
+            raise Refusal("GammaPrecision needs shape > 0 with 2 shape whole, rate > 0 and every >= 1.")
+        self.shape = shape
+        self.rate = rate
+        self.every = every
+
+    def refuses(self, target: Target) -> str | None:
+        """Refuse a model that does not say what its blocks are."""
+        return None if blocks_of(target.model) else "gamma priors need a model with blocks of parameters."
+
+    def start(self, target: Target, theta: Tensor) -> dict[str, Tensor]:
+        """Return the means of the gamma prior, (C, blocks)."""
+        count = len(blocks_of(target.model))
+        return {"gamma": theta.new_full((len(theta), count), self.shape / self.rate)}
+
+    def resample(
+        self, target: Target, theta: Tensor, aux: dict[str, Tensor], draws: Draws
+    ) -> dict[str, Tensor]:
+        """Draw the precisions anew after every `every` steps."""
+        if draws.step % self.every:
+            return aux
+        found = []
+        for use, block in enumerate(blocks_of(target.model), 1):
+            size = block.stop - block.start
+            # Gamma(k / 2) is half of a chi-squared with k degrees of freedom.
+            z = draws.normal(Purpose.NOISE, int(2 * self.shape) + size, use=use)
+            squares = theta[:, block.start : block.stop].double().square().sum(-1)
+            found.append(0.5 * z.square().sum(-1) / (self.rate + squares))
+        return aux | {"gamma": torch.stack(found, dim=1).to(theta.dtype)}
+
+    def add_gradient(self, target: Target, theta: Tensor, grad: Tensor, aux: dict[str, Tensor]) -> Tensor:
+        """Add -2 gamma_b theta_b."""
+        for b, block in enumerate(blocks_of(target.model)):
+            place = slice(block.start, block.stop)
+            grad[:, place].addcmul_(aux["gamma"][:, b, None], theta[:, place], value=-2.0)
+        return grad

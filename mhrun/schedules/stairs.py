@@ -1,0 +1,49 @@
+"""Step sizes that fall in stairs and rise again."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.schedules.plan import Blind, Memory, on_grid
+
+
+class Stairs(Blind):
+    """The step size falls to `decay` of itself every `every` steps, and rises `rise`-fold every `cycle` steps.
+
+    CMINT's rounds (Li & Wong 2017, section 4.3). The fall that is due at the end of a round comes too, so that a
+    round begins with rise * decay^(cycle / every) of the step size that the one before began with.
+
+    Args:
+        start: the first step size; a list: one for each chain.
+        every: steps between two falls.
+        cycle: steps of a round, a multiple of `every`.
+        decay: within (0, 1].
+        rise: at least 1.
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
+
+    quantities: tuple[str, ...] = ("step_size",)
+
+    def __init__(
+        self, start: float | list[float], every: int, cycle: int, decay: float = 0.9, rise: float = 2.0
+    ) -> None:
+        self.first = torch.atleast_1d(torch.as_tensor(start, dtype=torch.float64))
+        if not bool((self.first > 0).all()) or not (0 < decay <= 1 <= rise):
+            raise Refusal("Stairs needs start > 0, 0 < decay <= 1 and rise >= 1.")
+        if every < 1 or cycle < every or cycle % every:
+            raise Refusal(f"cycle = {cycle} must be a multiple of every = {every}, which must be at least 1.")
+        self.every = every
+        self.cycle = cycle
+        self.decay = decay
+        self.rise = rise
+
+    def values(self, memory: Memory, first_step: int, steps: int) -> dict[str, Tensor]:
+        """Return the step sizes (K, 1 or C)."""
+        factors = on_grid(
+            lambda t: self.decay ** (t // self.every) * self.rise ** (t // self.cycle), first_step, steps
+        )
+        return {"step_size": factors[:, None] * self.first}
