@@ -182,7 +182,11 @@ class Model(Protocol):
     """
 
     dim: int
-    names: Sequence[str]
+
+    @property
+    def names(self) -> Sequence[str]:
+        """A name for each parameter."""
+        ...
 
     def init(self, chains: int, draws: Draws) -> Tensor:
         """Return starting points (C, D)."""

@@ -67,18 +67,6 @@ def test_the_compiled_gaussian_goes_the_same_way(dim, pairing):
     assert np.abs(record["log_ratio"] - torch.stack(ratios, 1).numpy()).max() < 1e-3
 
 
-def test_the_slope_of_a_gaussian_is_that_of_autograd(rng):
-    model, theta = GaussianLocation(4, 2.0), torch.from_numpy(rng.normal(size=(3, 4)))
-    for shape in ((3, 7, 4), (1, 7, 4)):
-        rows = {"x": torch.from_numpy(rng.normal(size=shape))}
-        point = theta.clone().requires_grad_()
-        wanted = model.log_lik(point, rows)
-        (slope,) = torch.autograd.grad(wanted.mean(-1).sum(), point)
-        values, found = model.log_lik_and_grad(theta, rows)
-        assert torch.allclose(values, wanted.detach(), rtol=1e-13)
-        assert torch.allclose(found, slope, rtol=1e-12)
-
-
 def test_the_law_of_figure_2a():
     """The variance over that of the tempered posterior, 1 / (1 - (c/m) (1 - m/n)) to first order in c/m.
 

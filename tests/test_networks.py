@@ -13,7 +13,6 @@ import torch
 from laws import ALPHA
 from scipy import special, stats
 from torch import nn
-from torch.func import functional_call
 
 from mhrun.data import Dataset
 from mhrun.errors import Refusal, UserError
@@ -819,11 +818,3 @@ def test_a_module_goes_to_the_gpu(rng):
         model.log_lik_and_grad(theta, rows), model.log_lik_and_grad(theta.cuda(), there), strict=True
     ):
         assert torch.allclose(one, two.cpu(), atol=1e-4)
-
-
-def test_functional_call_is_what_it_was():
-    """ModuleModel hands a module its parameters and its buffers in one mapping."""
-    net = conv().eval()
-    named = dict(net.named_parameters()) | dict(net.named_buffers())
-    x = torch.randn(2, 36)
-    assert torch.equal(functional_call(net, named, (x,)), net(x))

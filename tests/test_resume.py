@@ -232,7 +232,7 @@ def test_a_run_goes_on_in_the_driver_it_began_in(outputs, monkeypatch):
 
 def test_without_numba_the_plain_path_takes_over(outputs, monkeypatch):
     monkeypatch.setattr("mhrun.target.available", lambda: False)
-    monkeypatch.setattr("mhrun.engine.drivers.available", lambda: False)
+    monkeypatch.setattr("mhrun.engine.method.available", lambda: False)
     monkeypatch.setattr("mhrun.engine.method._COMPILING_PAYS", 0.0)
     folder = compute(outputs, *FEW)
     assert folder.summary()["methods"]["mint"]["driver"] == "plain"

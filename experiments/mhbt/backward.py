@@ -153,7 +153,7 @@ def metrics(run: Run) -> Metrics:
         found[f"{density}.flat_most"] = float(np.quantile(np.abs(still), MOST))
     rates = [largest_rate(config, d) for d in config["dims"]]
     found |= {f"unnormalised.eps_{d}": rate for d, rate in zip(config["dims"], rates, strict=True)}
-    found["unnormalised.eps_spread"] = max(rates) / min(rates)
+    found["unnormalised.eps_slope"] = float(np.polyfit(np.log(config["dims"]), np.log(rates), 1)[0])
     return found
 
 

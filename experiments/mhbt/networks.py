@@ -322,7 +322,8 @@ def backward(run: Run) -> Figure:
         told, x = told_of_moves(run, method), passes(run, method)
         _paths(row[0], run, x, told["beta"], COLOURS[0])
         row[0].set(ylabel=r"$\beta$", title=run.label(method))
-        logarithmic(row[0])
+        if told["beta"].max() > 2 * told["beta"].min():
+            logarithmic(row[0])
         _paths(row[1], run, x, told["accepted"], COLOURS[0])
         for level in BAND:
             row[1].axhline(level, color="black", linewidth=0.7, linestyle="--", alpha=0.5)

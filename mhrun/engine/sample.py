@@ -16,7 +16,9 @@ from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.method import Method
 from mhrun.engine.starts import starts_of
 from mhrun.errors import UserError
+from mhrun.evaluation import Evaluation
 from mhrun.models.function import FunctionModel
+from mhrun.models.module import ModuleModel
 from mhrun.schedules import Plan, Schedule
 from mhrun.schedules.fixed import Fixed
 from mhrun.schedules.tuned import Tuned
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def sample(
-    model: Model | Callable[..., torch.Tensor],
+    model: Model | torch.nn.Module | Callable[..., torch.Tensor],
     data: Any,
     kernel: Kernel,
     *,
@@ -47,9 +49,11 @@ def sample(
     temper: str = "posterior",
     replacement: bool = False,
     seed: int = 0,
-    thin: int = 1,
+    thin: int | None = 1,
     device: str = "cpu",
     native: str = "auto",
+    dtype: torch.dtype = torch.float64,
+    evaluation: Evaluation | None = None,
     folder: str | Path | None = None,
 ) -> xr.DataTree:
     """Sample with any kernel and return the trace, as ArviZ and xarray open it.
@@ -57,7 +61,7 @@ def sample(
     Args:
         model: a `Model`, or a function ``(theta (D,), batch) -> (m,)`` that returns the log-likelihood of
             each datum; `batch` holds the rows of a minibatch, as the data were given: one tensor, or a
-            mapping of them.
+            mapping of them. A torch module tells classes apart (see `ModuleModel`).
         data: an array, a mapping of arrays with one length, or a `Dataset`.
         kernel: how the chains move.
         step_size: a number, or a schedule that governs the step size.
@@ -71,9 +75,11 @@ def sample(
         temper: what T acts on: posterior or likelihood.
         replacement: draw minibatches with replacement.
         seed: of all random numbers.
-        thin: keep every thin-th step.
+        thin: keep every thin-th step; None keeps no draws, for models with very many parameters.
         device: cpu or cuda.
         native: compiled loops where there are some: auto (long runs), on or off.
+        dtype: of the parameters; float32 for networks.
+        evaluation: what is told of the chains while they run, such as `Predictive`: group ``evaluation`` of the trace.
         folder: where to keep the trace; the same call goes on from what is there, another is refused.
             None keeps it in memory.
 
@@ -85,6 +91,8 @@ def sample(
             trace of another call.
     """
     rows = Dataset.of(data)
+    if isinstance(model, torch.nn.Module):
+        model = ModuleModel(model)
     if isinstance(model, Model):
         if log_prior is not None:
             raise UserError("log_prior= goes with a function; a Model has its own.")
@@ -104,9 +112,9 @@ def sample(
     target = Target(whole, rows, temper=temper, replacement=replacement, device=device)
     points = None if start is None else torch.atleast_2d(torch.as_tensor(start, dtype=torch.float64))
     starts = None if points is None else starts_of(points.tolist(), target.dim, "sample")
-    shape = Shape(chains, target.model.names, warmup, steps, thin)
+    shape = Shape(chains, target.model.names if thin else (), warmup, steps, thin)
     plan = Plan(schedules, chains, warmup, steps)
-    method = Method("sample", kernel, target, plan, shape, seed, starts=starts)
+    method = Method("sample", kernel, target, plan, shape, seed, dtype, starts, evaluation)
     method.check()
     settings = Settings(native=native)
     attributes = {"seed": seed}
@@ -115,7 +123,7 @@ def sample(
         place.path.mkdir(parents=True, exist_ok=True)
         with place.held(lambda line: print(line, file=sys.stderr)):
             _same(place.path, fingerprint(model, rows.fields, log_prior, kernel, temper, replacement, plan.schedules,
-                                          points, shape, seed))  # fmt: skip
+                                          points, shape, seed, str(dtype), evaluation))  # fmt: skip
             run_method(method, place.path, settings, Silent(), lambda: False, attributes)
             return open_trace(place.path)
     with tempfile.TemporaryDirectory(prefix="mhrun-") as temporary:
