@@ -51,14 +51,14 @@ def kernel(pairing=None, **settings):
     return AdaptiveBackward(RSGLD, pairing or Moving(M), Metropolis(), **settings)
 
 
-def follow(kernel, target, theta, steps, first_chain=0):
+def follow(kernel, target, theta, steps, first_chain=0, step=0.02):
     chains = len(theta)
     draws = Streams(KEY, chains, first_chain=first_chain).at(0)
     state, states, infos = kernel.start(target, theta, draws), [], []
     target.spent()
     for k in range(1, steps + 1):
         draws.step = k
-        state, info = kernel.step(target, state, controls(chains), draws)
+        state, info = kernel.step(target, state, controls(chains, step), draws)
         states.append(state)
         infos.append(info)
     return states, infos
@@ -343,11 +343,12 @@ def test_a_chain_adapts_without_its_neighbours(target, pairing):
     """Neighbours whose adjustments end sooner or later change no number of it."""
     theta = torch.tensor([[3.0, -2.0], [0.1, 0.4], [-4.0, 5.0], [0.0, 0.1]], dtype=torch.float64)
     parts = kernel(pairing, forward=0.985 if isinstance(pairing, Shared) else 0.45, lower=0.3, trials=6)
-    together, infos = follow(parts, target, theta, 16)
+    sizes = torch.tensor([0.02, 0.05, 0.01, 0.03], dtype=torch.float64)
+    together, infos = follow(parts, target, theta, 16, step=sizes)
     lowered = {float(b) for b in together[0].aux["backward"]}
     assert len(lowered) > 1  # or nobody ended sooner
     for chain in (1, 3):
-        alone, own = follow(parts, target, theta[chain : chain + 1], 16, first_chain=chain)
+        alone, own = follow(parts, target, theta[chain : chain + 1], 16, chain, sizes[chain])
         for k in range(16):
             for name in ("backward", "accepted"):
                 assert torch.allclose(alone[k].aux[name][0], together[k].aux[name][chain], rtol=1e-12)

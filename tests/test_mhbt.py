@@ -233,9 +233,11 @@ def test_the_ratio_where_the_gradient_vanishes():
 
 
 def test_means_over_minibatches_and_the_law_made_of_them(rng):
-    values = rng.normal(size=(30, 4))
+    values = rng.normal(size=(30, 5))
+    values[:, 4] = 2.5  # of which every mean is
     means = optima.batch_means(values, 7, 2500, seed=3)
-    assert means.shape == (2500, 4)
+    assert means.shape == (2500, 5)
+    assert means[:, 4] == pytest.approx(2.5, rel=1e-6)
     spread = values.var(axis=0, ddof=1) / 7 * (1 - 7 / 30)
     for p in range(4):
         assert_mean(means[:, p], values[:, p].mean())

@@ -14,6 +14,7 @@ from mhrun.build import build
 from mhrun.engine.method import Method
 from mhrun.engine.starts import starts_of
 from mhrun.errors import Refusal, UserError
+from mhrun.evaluation import Evaluation
 from mhrun.schedules import Plan
 from mhrun.store.netcdf import Shape
 from mhrun.target import Target, target_of
@@ -68,10 +69,7 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
                 seed=_whole("seed", config["seed"]),
                 dtype=_DTYPES[config["dtype"]],
                 starts=starts_of(node.get("starts"), target.dim, where),
-                evaluation=build(
-                    {**config["evaluation"], **(node.get("evaluation") or {})}, f"{where}.evaluation"
-                )
-                or None,
+                evaluation=_evaluation(config, node, where),
             )
             method.check()
         except Refusal as error:
@@ -125,6 +123,19 @@ def trace_bytes(method: Method) -> int:
     shape, per_step = method.shape, sum(sizes[dtype] for dtype in INFO_DTYPES.values())
     per_chain = 8 * method.target.dim * len(shape.kept(1, shape.total))
     return 2 * shape.chains * (per_chain + per_step * (shape.total // shape.stats_thin))
+
+
+def _evaluation(config: Mapping[str, Any], node: Mapping[str, Any], where: str) -> Evaluation | None:
+    """Return the experiment's evaluation with what the method has otherwise; None if there is none."""
+    parts = [config.get("evaluation") or {}, node.get("evaluation") or {}]
+    if not any(parts):
+        return None
+    if not all(isinstance(part, Mapping) for part in parts) or not any("_target_" in part for part in parts):
+        raise UserError(
+            f"{where}.evaluation names no evaluation; add one with +evaluation=predictive, or give it a _target_."
+        )
+    found: Evaluation = build({**parts[0], **parts[1]}, f"{where}.evaluation")
+    return found
 
 
 def _thin(value: Any) -> int | tuple[int, ...] | None:

@@ -17,6 +17,7 @@ from mhrun.engine.drivers import WISHES, choose
 from mhrun.engine.looking import Looking
 from mhrun.engine.method import Method
 from mhrun.errors import Interrupted, Refusal
+from mhrun.models.products import settle
 from mhrun.schedules.plan import Memory
 from mhrun.store.blocks import Checkpoint, TraceWriter, done
 from mhrun.store.files import read_json, write_json
@@ -107,7 +108,7 @@ def run_method(
     plan_file = folder / "driver.json"
     begun = read_json(plan_file) or {}
     driver = choose(method, settings.native, begun.get("driver"), settings.threads)
-    write_json(plan_file, {"driver": driver.name})
+    write_json(plan_file, {"driver": driver.name, "product": settle(begun.get("product"))})
 
     checkpoint = writer.resume(watcher.note)
     if checkpoint is None:

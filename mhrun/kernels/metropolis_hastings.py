@@ -126,6 +126,9 @@ class MetropolisHastings:
             backward = self.proposal.log_density(candidate, origin.theta, controls)
             assert backward is not None
             offset = offset + backward - forward
+        elif self.proposal.gradients:  # a point without a gradient could not be left again
+            assert candidate.grad is not None
+            offset = offset.masked_fill(~candidate.grad.isfinite().all(-1), torch.nan)
         scale = (target.n / controls.temperature).double()
         if isinstance(found, Difference):
             contest = Contest(found, scale, offset)
