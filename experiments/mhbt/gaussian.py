@@ -230,11 +230,15 @@ def _draw(axis: Axes, run: Run, shown: list[str]) -> None:
 def robust(run: Run) -> Figure:
     """The same for other c_n and other minibatch sizes, d = 2.
 
-    Each against the tempered posterior of its own c_n. Dashed: what chance alone gives; dotted: with the bias at
-    c_n = 20 and m = 1000 beside it.
+    Each against the tempered posterior of its own c_n, from one start, which is nearer in standard deviations where
+    c_n is small. Dashed: what chance alone gives; dotted: with the bias at c_n = 20 and m = 1000 beside it; grey: what
+    chance gives the others, which have fewer chains.
     """
     figure, axis = plt.subplots(figsize=(5.2, 3.4))
-    _draw(axis, run, [method for method in ROBUST if method in run.methods])
+    shown = [method for method in ROBUST if method in run.methods]
+    _draw(axis, run, shown)
+    for floor in {value(run.once(metrics)[f"{method}.tv_noise"]) for method in shown[1:]}:
+        axis.axhline(floor, color="grey", linewidth=0.8, linestyle="--")
     axis.set_ylabel("total variation distance")
     figure.tight_layout()
     return figure

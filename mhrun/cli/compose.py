@@ -77,6 +77,8 @@ def compose_config(
         plain = resolved(config, config.hydra.runtime.choices.get("experiment"))
     except (HydraException, OmegaConfBaseException) as error:
         raise _explained(error, words, folders) from error
+    except ValueError as error:  # what Hydra's own overrides raise when a group is set to nothing
+        raise UserError(f"these settings cannot be put together: {_first_line(error)}") from error
     return compared(plain, reference_of(plain, folders)) if compare else plain
 
 
