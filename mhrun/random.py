@@ -144,9 +144,9 @@ class Streams:
         out = normals(self.key, step, self._numbers.numpy(), count, int(purpose), use, kind)
         return torch.from_numpy(out)
 
-    def at(self, step: int) -> Draws:
-        """Return the numbers of one step."""
-        return Draws(self, step)
+    def at(self, step: int, ahead: int = 64) -> Draws:
+        """Return the numbers of one step; those of so many steps are made at once where they are asked for in turn."""
+        return Draws(self, step, ahead)
 
 
 class Draws:
@@ -159,8 +159,9 @@ class Draws:
     nothing but the speed.
     """
 
-    def __init__(self, streams: Streams, step: int) -> None:
+    def __init__(self, streams: Streams, step: int, ahead: int = 64) -> None:
         self.streams = streams
+        self._ahead = ahead
         self._kept: dict[Hashable, tuple[int, Tensor]] = {}
         self._drawn: set[Hashable] = set()
         self.step = step
@@ -237,6 +238,8 @@ class Draws:
         return self._take((n, m, replacement, use, start), n if n <= SMALL else m, make)
 
     def _once(self, what: Hashable) -> None:
+        if isinstance(what, tuple) and isinstance(what[1], int) and not 0 <= what[1] < USES:
+            raise RuntimeError(f"use = {what[1]} is none: there are {USES} for each purpose.")
         if what in self._drawn:
             raise RuntimeError(f"{what} is drawn twice in one step: give each draw a `use` of its own.")
         self._drawn.add(what)
@@ -245,7 +248,7 @@ class Draws:
         """Return this step's part of ``make(first step, K) -> (K, C, ...)``, of `size` numbers a chain."""
         first, kept = self._kept.get(what, (0, None))
         if kept is None or not first <= self.step < first + kept.shape[0]:
-            steps = max(1, min(64, _PREFETCH // (self.chains * size)))
+            steps = max(1, min(self._ahead, _PREFETCH // (self.chains * size)))
             first, kept = self.step, make(self.step, steps)
             self._kept[what] = (first, kept)
         return kept[self.step - first]

@@ -130,7 +130,9 @@ class Target:
         """
         number, piece = divmod(draws.step - 1, self.n // m)
         rows = torch.arange(draws.chains, device=self.device)
-        order = draws.streams.at(number + 1)  # one order for a whole pass; steps' own minibatches have use 0
+        order = draws.streams.at(
+            number + 1, ahead=1
+        )  # one order for a whole pass; steps' own minibatches have use 0
         return order.index(self.n, m, replacement=False, use=1, start=piece * m, rows=rows)
 
     def more(self, draws: Draws, start: int, stop: int, rows: Tensor) -> Tensor:

@@ -280,7 +280,7 @@ def test_no_two_tests_have_the_same_numbers(target, monkeypatch):
         parts, used = kernel(trials=2, change=change, most=most), []
         whole = Streams.at
         monkeypatch.setattr(
-            Streams, "at", lambda self, step, u=used, w=whole: u.append(step) or w(self, step)
+            Streams, "at", lambda self, step, ahead=1, u=used, w=whole: u.append(step) or w(self, step)
         )
         theta, betas = torch.zeros(1, DIM, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
         for step in (1, 2, 3):

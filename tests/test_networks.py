@@ -213,14 +213,16 @@ def test_products_of_single_precision_are_exact_to_its_rounding(monkeypatch, rng
 
 
 @pytest.fixture
-def _untried():
+def _untried(monkeypatch):
+    monkeypatch.setattr(products, "_settled", None)
+    monkeypatch.setattr(products, "_amd", lambda: True)
     products._product.cache_clear()
     yield
     products._product.cache_clear()
 
 
 @pytest.mark.usefixtures("_untried")
-@pytest.mark.parametrize("fault", ["gone", "wrong", "raises", "slow"])
+@pytest.mark.parametrize("fault", ["gone", "wrong", "raises", "elsewhere"])
 def test_a_private_product_that_is_gone_or_wrong_is_not_used(monkeypatch, fault):
     if fault == "gone":
         monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace(), raising=False)
@@ -229,9 +231,21 @@ def test_a_private_product_that_is_gone_or_wrong_is_not_used(monkeypatch, fault)
     elif fault == "raises":
         monkeypatch.setattr(products, "_onednn", lambda *_: (_ for _ in ()).throw(TypeError("arguments")))
     else:
-        monkeypatch.setattr(products, "_onednn", lambda x, w, b: x @ w.t())
-        monkeypatch.setattr(products, "_seconds", lambda work: 1.0)
+        monkeypatch.setattr(products, "_amd", lambda: False)
     assert products._product() is nn.functional.linear
+    if fault != "elsewhere":
+        with pytest.raises(UserError, match="a matrix product that torch does not have here"):
+            products.settle("onednn")
+
+
+@pytest.mark.usefixtures("_untried")
+@pytest.mark.skipif("onednn" not in fast_products(), reason="torch has no such product here")
+def test_a_run_goes_on_with_the_product_that_it_began_with(monkeypatch):
+    assert products.settle("torch") == "torch"
+    assert products._product() is nn.functional.linear
+    monkeypatch.setattr(products, "_amd", lambda: False)
+    assert products.settle("onednn") == "onednn"
+    assert products.settle(None) == "torch"
 
 
 def test_autograd_goes_through_single_precision(problem):

@@ -122,7 +122,10 @@ def trace_bytes(method: Method) -> int:
     sizes = {"bool": 1, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
     shape, per_step = method.shape, sum(sizes[dtype] for dtype in INFO_DTYPES.values())
     per_chain = 8 * method.target.dim * len(shape.kept(1, shape.total))
-    return 2 * shape.chains * (per_chain + per_step * (shape.total // shape.stats_thin))
+    state = 3 * 2 * 8 * method.target.dim  # in the last blocks: theta, and a gradient or a momentum
+    return shape.chains * state + 2 * shape.chains * (
+        per_chain + per_step * (shape.total // shape.stats_thin)
+    )
 
 
 def _evaluation(config: Mapping[str, Any], node: Mapping[str, Any], where: str) -> Evaluation | None:

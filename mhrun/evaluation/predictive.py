@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,8 @@ class Predictive:
     - ``error_of_ensemble``, ``nll_of_ensemble``: the mean of the class probabilities of the snapshots so far, which is
       the posterior predictive where the chain samples the posterior (snapshots: Li & Wong 2017, CMINT).
 
-    Each chain is told of for itself. Ties of two classes count as the lower one.
+    Each chain is told of for itself. Ties of two classes count as the lower one. Parameters that predict no number are
+    told as NaN.
 
     Args:
         data: the test data, with the fields of the model.
@@ -38,7 +40,7 @@ class Predictive:
 
     def __init__(
         self,
-        data: Dataset | Source,
+        data: Dataset | Source | Mapping[str, Any],
         every: int,
         average: int | None = None,
         collect: int | None = None,
@@ -49,7 +51,7 @@ class Predictive:
                 raise Refusal(f"{name} = {count!r} must be a whole number of steps, at least 1.")
         if after < 0:
             raise Refusal(f"after = {after} must be at least 0.")
-        self._source = data
+        self._source = Dataset.of(data) if isinstance(data, Mapping) else data
         self.every = every
         self.average = average
         self.collect = collect
@@ -74,7 +76,8 @@ class Predictive:
         if self.collect:
             nowhere = torch.zeros(1, target.dim, device=target.device)
             classes = target.model.predict(nowhere, self._data(target).part(0, 1)).shape[-1]  # type: ignore[attr-defined]
-            memory["probability"] = torch.zeros(chains, self.data.n, classes, device=target.device)
+            shape = chains, self.data.n, classes
+            memory["probability"] = torch.zeros(shape, dtype=torch.float64, device=target.device)
         return memory
 
     def horizon(self, step: int) -> int:
@@ -127,15 +130,17 @@ class Predictive:
             parts.append(target.model.predict(theta, rows))  # type: ignore[attr-defined]
         log_p = torch.cat(parts, dim=1)
         if into is not None:
-            into += log_p.exp()
+            into += log_p.double().exp()
         wrong, loss = _missed(log_p, data.fields["y"])
         return {"error": wrong, "nll": loss}
 
     def _data(self, target: Target) -> Dataset:
+        """Return the test data where the chains are."""
         return self.data.to(target.device)
 
 
 def _missed(log_p: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the error in per cent and the mean of -log p_y over the data, each (C,)."""
-    wrong = (log_p.argmax(-1) != y).float().mean(-1)
-    return 100 * wrong, -log_p.gather(-1, y.expand(log_p.shape[:2])[..., None])[..., 0].mean(-1)
+    """Return the error in per cent and the mean of -log p_y over the data, each (C,); NaN where a p is NaN."""
+    loss = -log_p.gather(-1, y.long().expand(log_p.shape[:2])[..., None])[..., 0].mean(-1)
+    wrong = 100 * (log_p.argmax(-1) != y).to(loss.dtype).mean(-1)
+    return wrong.masked_fill(loss.isnan(), torch.nan), loss

@@ -9,6 +9,7 @@ from mhrun.errors import Refusal
 from mhrun.kernels.metropolis_hastings import MetropolisHastings
 from mhrun.proposals.reversible_langevin import ReversibleLangevin
 from mhrun.random import Draws
+from mhrun.rules.metropolis import Metropolis
 from mhrun.target import Target
 from mhrun.types import Controls, Fused, Info, Pairing, Rule, State
 
@@ -67,6 +68,10 @@ class AdaptiveBackward(MetropolisHastings):
             raise Refusal(
                 "AdaptiveBackward needs start >= 1, epoch and trials >= 1, and change and most within (0, 1)."
             )
+        if not isinstance(rule, Metropolis):
+            raise Refusal(
+                "AdaptiveBackward follows the acceptance of Metropolis's rule; choose rule metropolis."
+            )
         self.forward_moves = proposal
         self.epoch = epoch
         self.first = start
@@ -99,7 +104,9 @@ class AdaptiveBackward(MetropolisHastings):
         controls = controls._replace(backward=beta.to(controls.step_size.dtype))
         after, info = super().step(target, state, controls, draws)
         chance = info.log_ratio.exp().clamp_max(1.0).nan_to_num(0.0)
-        onward = self.forward_moves.forward(draws.streams.at(draws.step))  # once more what the proposal drew
+        onward = self.forward_moves.forward(
+            draws.streams.at(draws.step, ahead=1)
+        )  # once more what the proposal drew
         told = {
             "backward": beta,
             "accepted": accepted + chance,
@@ -145,7 +152,7 @@ class AdaptiveBackward(MetropolisHastings):
         always = torch.ones(len(rows), dtype=torch.bool, device=theta.device)
         total = torch.zeros(len(rows), dtype=torch.float64, device=theta.device)
         for trial in range(self.trials):
-            before, now = (streams.at(first + 2 * trial + k) for k in range(2))
+            before, now = (streams.at(first + 2 * trial + k, ahead=1) for k in range(2))
             begun = self.pairing.start(target, theta, before)
             origin = self.pairing.current(target, begun, now, here.temperature)
             moved = self.forward_moves.moved(origin, always, here, now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mhrun.errors import Refusal
 from mhrun.kernels.fused_growing import FusedGrowing
 from mhrun.kernels.fused_metropolis import FusedMetropolis
 from mhrun.random import Draws
@@ -23,6 +24,8 @@ from mhrun.types import (
     choose,
 )
 
+_ROOMS = {"proposal": "proposals", "pairing": "pairing", "rule": "rules"}
+
 
 class MetropolisHastings:
     """One Metropolis-Hastings step of any proposal, pairing and rule.
@@ -34,6 +37,9 @@ class MetropolisHastings:
         proposal: where to, and how likely was that?
         pairing: on which data are the two points scored?
         rule: yes or no?
+
+    Raises:
+        Refusal: a part that is none of its kind.
     """
 
     decides = True
@@ -44,6 +50,16 @@ class MetropolisHastings:
         return self.rule.grows
 
     def __init__(self, proposal: Proposal, pairing: Pairing, rule: Rule) -> None:
+        parts = (
+            (proposal, "proposal", "log_density"),
+            (pairing, "pairing", "compare"),
+            (rule, "rule", "decide"),
+        )
+        for part, what, has in parts:
+            if not hasattr(part, has):
+                raise Refusal(
+                    f"{type(part).__name__} of {type(part).__module__} is no {what}; those are in mhrun.{_ROOMS[what]}."
+                )
         self.proposal = proposal
         self.pairing = pairing
         self.rule = rule

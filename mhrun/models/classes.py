@@ -18,7 +18,7 @@ _LOWEST, _HIGHEST = 1e-10, 0.9999999  # as the authors' code clips probabilities
 def categorical(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return log p_y with p the softmax of the outputs."""
     log_p = torch.log_softmax(logits, -1)
-    at = y.expand(logits.shape[:2])[..., None]
+    at = y.long().expand(logits.shape[:2])[..., None]
     slope = log_p.exp().neg_()
     slope.scatter_add_(-1, at, torch.ones_like(at, dtype=slope.dtype))
     return log_p.gather(-1, at)[..., 0], slope
@@ -33,7 +33,7 @@ def clipped_binary(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     p = torch.softmax(logits, -1)
     inside = (p >= _LOWEST) & (p <= _HIGHEST)
     clipped = p.clamp(_LOWEST, _HIGHEST)
-    right = torch.zeros_like(p).scatter_(-1, y.expand(logits.shape[:2])[..., None], 1.0)
+    right = torch.zeros_like(p).scatter_(-1, y.long().expand(logits.shape[:2])[..., None], 1.0)
     value = (right * clipped.log() + (1 - right) * (1 - clipped).log()).sum(-1)
     slope = torch.where(inside, right / clipped - (1 - right) / (1 - clipped), 0.0)
     return value, p * (slope - (p * slope).sum(-1, keepdim=True))

@@ -69,7 +69,7 @@ class ModuleModel:
     def init(self, chains: int, draws: Draws) -> Tensor:
         """Return first parameters (C, D): for each chain as the module's parts begin (`reset_parameters`)."""
         rows = []
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng():
             for chain in range(chains):
                 torch.manual_seed(derive_key(draws.streams.key, f"module/{chain}") >> 1)
                 begun = copy.deepcopy(self._module)

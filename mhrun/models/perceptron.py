@@ -119,6 +119,8 @@ class Perceptron:
         return torch.log_softmax(self._forward(theta, self._inputs(theta, rows))[-1], -1)
 
     def _inputs(self, theta: Tensor, rows: Rows) -> Tensor:
+        if not {"x", "y"} <= set(rows):
+            raise UserError(f"a network reads the fields x and y, and the data have {', '.join(rows)}.")
         x = rows["x"]
         if x.dim() != 3 or x.shape[-1] != self.inputs:
             raise UserError(

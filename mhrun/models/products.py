@@ -1,18 +1,20 @@
 """Matrix products of many chains, each with weights of its own.
 
 On a CPU a product is done chain by chain: it is large enough to keep the processor busy, and single products are
-faster there than batched ones. Where torch can reach oneDNN's float32 product and it is the faster one (on
-AMD processors twice as fast as MKL's), it is used; that is a private function of torch, so it is tried out first.
+faster there than batched ones. On AMD processors oneDNN's float32 product is twice as fast as MKL's, which torch
+takes by itself; it is reached by a private function of torch, so whether it is there and right is tried out first.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from mhrun.errors import UserError
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -45,12 +47,19 @@ _settled: str | None = None
 
 
 def settle(name: str | None) -> str:
-    """Settle which product is used from now on, by name, and return its name; None: whichever is the faster here.
+    """Settle which product is used from now on, by name, and return its name; None: the one for this processor.
 
-    The two round differently, and a stopwatch may decide otherwise another day: a run goes on with the one that it
-    began with.
+    The two round differently: a run goes on with the one that it began with.
+
+    Raises:
+        UserError: the one that is named is not here.
     """
     global _settled
+    if name == "onednn" and not _agrees():
+        raise UserError(
+            "This run began with a matrix product that torch does not have here; go on where it began, or begin "
+            "anew with runtime.force=true."
+        )
     _settled = name
     _product.cache_clear()
     return "onednn" if _product() is _onednn else "torch"
@@ -58,30 +67,28 @@ def settle(name: str | None) -> str:
 
 @lru_cache(maxsize=1)
 def _product() -> Product:
-    """Return the faster of the two ways to x weight^T + bias, (m, k), (h, k) and (h,) -> (m, h)."""
-    if _settled == "torch":
-        return torch.nn.functional.linear
+    """Return the way to x weight^T + bias, (m, k), (h, k) and (h,) -> (m, h): the settled one, or the one for here."""
+    onednn = _settled == "onednn" or (_settled is None and _amd() and _agrees())
+    return _onednn if onednn else torch.nn.functional.linear
+
+
+def _amd() -> bool:
+    """Say whether this is an AMD processor: by what it is and no stopwatch, so that runs are the same to the bit."""
     try:
-        x, weight = (torch.linspace(-1, 1, rows * 512).reshape(rows, 512) for rows in (128, 256))
-        if not torch.allclose(_onednn(x, weight, None), x @ weight.t(), rtol=1e-4, atol=1e-3):
-            return torch.nn.functional.linear
+        return "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+
+
+def _agrees() -> bool:
+    """Say whether torch has oneDNN's product and it gives what it should."""
+    x, weight = (torch.linspace(-1, 1, rows * 512).reshape(rows, 512) for rows in (128, 256))
+    try:
+        return torch.allclose(_onednn(x, weight, None), x @ weight.t(), rtol=1e-4, atol=1e-3)
     except Exception:  # private: it may be gone, or be another
-        return torch.nn.functional.linear
-    if _settled == "onednn":
-        return _onednn
-    plain = _seconds(lambda: torch.nn.functional.linear(x, weight))
-    return _onednn if _seconds(lambda: _onednn(x, weight, None)) < 0.9 * plain else torch.nn.functional.linear
+        return False
 
 
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return found
-
-
-def _seconds(work: Callable[[], Tensor]) -> float:
-    best = float("inf")
-    for _ in range(9):
-        began = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - began)
-    return best

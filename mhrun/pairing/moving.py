@@ -40,7 +40,7 @@ class Moving:
         self, target: Target, kept: Evaluation, draws: Draws, slope: Tensor | None = None
     ) -> Evaluation:
         """Score the origin on the minibatch of the step before."""
-        before = draws.streams.at(draws.step - 1)
+        before = draws.streams.at(draws.step - 1, ahead=1)
         return target.evaluate(kept.theta, target.batch(before, self.m), slope)
 
     def compare(

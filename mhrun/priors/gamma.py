@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -28,7 +30,7 @@ class GammaPrecision:
     """
 
     def __init__(self, shape: float = 2.0, rate: float = 1.0, every: int = 300) -> None:
-        if not (shape > 0 and 2 * shape == int(2 * shape) and rate > 0 and every >= 1):
+        if not (0 < shape < math.inf and 2 * shape == int(2 * shape) and rate > 0 and every >= 1):
             raise Refusal("GammaPrecision needs shape > 0 with 2 shape whole, rate > 0 and every >= 1.")
         self.shape = shape
         self.rate = rate
@@ -49,11 +51,12 @@ class GammaPrecision:
         """Draw the precisions anew after every `every` steps."""
         if draws.step % self.every:
             return aux
+        blocks = blocks_of(target.model)
+        # Gamma(k / 2) is half of a chi-squared with k degrees of freedom: that many squares of normals.
+        sizes = [int(2 * self.shape) + block.stop - block.start for block in blocks]
+        parts = draws.normal(Purpose.NOISE, sum(sizes), use=1).split(sizes, dim=1)
         found = []
-        for use, block in enumerate(blocks_of(target.model), 1):
-            size = block.stop - block.start
-            # Gamma(k / 2) is half of a chi-squared with k degrees of freedom.
-            z = draws.normal(Purpose.NOISE, int(2 * self.shape) + size, use=use)
+        for block, z in zip(blocks, parts, strict=True):
             squares = theta[:, block.start : block.stop].double().square().sum(-1)
             found.append(0.5 * z.square().sum(-1) / (self.rate + squares))
         return aux | {"gamma": torch.stack(found, dim=1).to(theta.dtype)}

@@ -70,6 +70,7 @@ class TraceWriter:
         self._pending: list[dict[str, Array]] = []
         self._looks: list[dict[str, Array]] = []
         self._pending_from = 1
+        self._bytes = 0
         self._clock = time.monotonic()
         self._blocks = folder / "blocks"
         try:
@@ -138,6 +139,7 @@ class TraceWriter:
         if self.shape.stats_thin > 1:  # views would keep what was thinned out in memory
             draws = {name: values if _constant(values) else values.copy() for name, values in draws.items()}
         self._pending.append(draws)
+        self._bytes += sum(a.nbytes for a in draws.values())
 
     def note(self, step: int, told: Mapping[str, Array]) -> None:
         """Take in what a look after `step` tells, name -> (C,)."""
@@ -147,7 +149,7 @@ class TraceWriter:
 
     def pending_bytes(self) -> int:
         """Return how much has been taken in since the last block."""
-        return sum(a.nbytes for draws in self._pending for a in draws.values())
+        return self._bytes
 
     def commit(self, checkpoint: Checkpoint) -> None:
         """Write what was taken in since the last block, with the state after it.
@@ -166,7 +168,7 @@ class TraceWriter:
         stop = checkpoint.step + 1
         path = self._blocks / f"{self._pending_from:012d}-{stop:012d}.npz"
         write_whole(path, lambda file: np.savez(file, **content))  # type: ignore[arg-type]
-        self._pending, self._looks, self._pending_from = [], [], stop
+        self._pending, self._looks, self._pending_from, self._bytes = [], [], stop, 0
         if sum(array.nbytes for array in checkpoint.arrays.values()) > _LARGE:
             for older in self._sorted()[:-2][-1:]:
                 self._lighten(older)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ def fingerprint(*things: Any) -> str:
         if thing is None or isinstance(thing, str | int | float):
             digest.update(repr(thing).encode())
         elif hasattr(thing, "__array__"):
-            array = np.asarray(thing.cpu() if hasattr(thing, "cpu") else thing)
+            array = np.asarray(thing.detach().cpu() if hasattr(thing, "detach") else thing)
             digest.update(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
         elif isinstance(thing, Mapping):
             take(list(thing.items()))
@@ -37,7 +38,13 @@ def fingerprint(*things: Any) -> str:
                 take([c for c in code.co_consts if isinstance(c, str | int | float)])
                 take([cell.cell_contents for cell in getattr(thing, "__closure__", None) or ()])
             else:
-                take(getattr(thing, "__dict__", repr(thing)))
+                told = getattr(thing, "__dict__", None)
+                # What a cached property keeps is no setting: it is there after the first use.
+                take(repr(thing) if told is None else {k: v for k, v in told.items() if not _kept(thing, k)})
 
     take(things)
     return digest.hexdigest()
+
+
+def _kept(thing: Any, name: str) -> bool:
+    return isinstance(getattr(type(thing), name, None), cached_property)
