@@ -148,7 +148,7 @@ def test_chain_diagnostics_are_arvizs(rng):
 
 @pytest.fixture(scope="module")
 def truths(mixture):
-    exact = experiment_module("mint.exact")
+    exact = experiment_module("shared.exact")
     return [exact.Truth(Target(TiedMeans(), mixture), order=order) for order in (exact.ORDER, 8)]
 
 
@@ -212,7 +212,7 @@ def test_a_law_that_does_not_end_is_none(truths):
 def test_modes_are_found_whatever_the_data():
     x = torch.from_numpy(np.random.default_rng(0).normal(size=4000) * 2**0.5)
     x[::2] += 3
-    exact = experiment_module("mint.exact")
+    exact = experiment_module("shared.exact")
     truth = exact.Truth(Target(TiedMeans(), Dataset.of(x.float())))
     assert np.allclose(np.sort(truth.modes[:, 1]), [-3, 3], atol=0.3)
     assert np.allclose(truth.modes[0] @ (1, 1), truth.modes[1][0], atol=0.05)

@@ -119,7 +119,7 @@ def small(name, outputs):
 def images(tmp_path_factory):
     """A few hundred images that are easily told apart."""
     rng = np.random.default_rng(17)
-    signed = experiment_module("mhminibatch.classify")._signed
+    signed = experiment_module("shared.classify")._signed
     with pytest.MonkeyPatch.context() as patch:
         train, test = (digits.blobs(rng, ones, sevens) for ones, sevens in ((130, 110), (30, 26)))
         digits.install(tmp_path_factory.mktemp("images"), patch, train, test)
@@ -245,10 +245,10 @@ def test_a_curve_reaches_its_level_between_two_draws_or_never():
 
 def test_means_so_far_and_orders():
     draws = np.random.default_rng(2).normal(size=(2, 7, 3))
-    means = experiment_module("mhminibatch.classify").running_mean(draws)
+    means = experiment_module("shared.classify").running_mean(draws)
     for s in range(7):
         assert means[:, s] == pytest.approx(draws[:, : s + 1].mean(axis=1))
-    in_order = experiment_module("mhminibatch.common").in_order
+    in_order = experiment_module("shared.measures").in_order
     found = {"a": 1.0, "b": Estimate(2.0, 9.0), "c": 2.0, "d": 1.5, "e": np.nan}
     assert in_order(found, ["a", "b"]) == 1
     assert in_order(found, ["a", "b", "c", "d"]) == 1  # equals are in no order
@@ -264,7 +264,7 @@ def test_accuracy_is_the_share_of_images_on_the_right_side(images, outputs):
     x, sign = pictures[chosen].reshape(-1, 784) / 255, np.where(labels[chosen] == 1, 1, -1)
     theta = np.random.default_rng(3).normal(size=(2, 3, 784))
     theta[1, 2] = 0.0
-    found = experiment_module("mhminibatch.classify").accuracy(run, theta)
+    found = experiment_module("shared.classify").accuracy(run, theta)
     for c, s in np.ndindex(2, 3):
         margin = sign * (x @ theta[c, s])
         assert found[c, s] == pytest.approx(np.mean((margin > 0) + 0.5 * (margin == 0)))

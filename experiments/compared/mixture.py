@@ -10,7 +10,7 @@ from mhrun.diagnostics.chains import ess
 from mhrun.diagnostics.grid import Grid, log_masses
 from mhrun.report.run import Run
 
-from ..mint.exact import Truth
+from ..shared.exact import Truth
 from .common import (
     Array,
     Metrics,

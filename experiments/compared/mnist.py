@@ -10,7 +10,7 @@ from scipy.special import expit
 from mhrun.diagnostics.chains import ess
 from mhrun.report.run import Run
 
-from ..mhminibatch.classify import signed_images
+from ..shared.classify import signed_images
 from .common import (
     Array,
     Metrics,

@@ -16,7 +16,8 @@ from mhrun.diagnostics.grid import Estimate
 from mhrun.report.run import Run
 from mhrun.report.style import COLOURS
 
-from .common import Metrics, legend_beside, table, value
+from ..shared.measures import Metrics, value
+from .common import legend_beside, table
 
 Array = npt.NDArray[np.floating]
 

@@ -20,7 +20,7 @@ from mhrun.report.style import COLOURS
 from mhrun.types import Controls, Evaluation
 from mhrun.units import step_from_learning_rate
 
-from .common import Metrics, value
+from ..shared.measures import Metrics, value
 
 Array = npt.NDArray[np.floating]
 

@@ -9,17 +9,9 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from mhrun.diagnostics.grid import Estimate
 from mhrun.report.run import Run
 
-Metrics = dict[str, Estimate | float]
-
-
-def value(found: Estimate | float | None) -> float:
-    """Return the number alone; NaN for none."""
-    if found is None:
-        return float("nan")
-    return found.value if isinstance(found, Estimate) else float(found)
+from ..shared.measures import Metrics
 
 
 def table(

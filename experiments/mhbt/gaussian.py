@@ -18,7 +18,8 @@ from mhrun.diagnostics.grid import Estimate
 from mhrun.report.run import Run
 from mhrun.report.style import COLOURS
 
-from .common import Metrics, table, value
+from ..shared.measures import Metrics, value
+from .common import table
 
 Array = npt.NDArray[np.floating]
 

@@ -13,9 +13,9 @@ from mhrun.diagnostics.grid import monte_carlo_distance, total_variation
 from mhrun.report.run import Run
 from mhrun.report.style import COLOURS, GREYS
 
-from ..mhminibatch.common import estimate
-from ..mint.exact import Truth
-from .common import Metrics, table
+from ..shared.exact import Truth
+from ..shared.measures import Metrics, estimate
+from .common import table
 
 Array = npt.NDArray[np.floating]
 

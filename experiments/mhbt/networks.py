@@ -15,8 +15,8 @@ from scipy import stats
 from mhrun.report.run import Run
 from mhrun.report.style import COLOURS
 
-from ..mhminibatch.common import Metrics, value
 from ..mint.network import logarithmic, looked
+from ..shared.measures import Metrics, value
 
 Array = npt.NDArray[np.floating]
 

@@ -16,7 +16,8 @@ from scipy.special import logsumexp
 from mhrun.report.run import Run
 from mhrun.report.style import COLOURS
 
-from .common import Metrics, legend_beside, value
+from ..shared.measures import Metrics, value
+from .common import legend_beside
 from .gaussian import variance_ratio
 
 Array = npt.NDArray[np.floating]

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from mhrun.report.run import Run
 from mhrun.report.style import COLOURS
 
-from .classify import accuracy
-from .common import Metrics, estimate, value
+from ..shared.classify import accuracy
+from ..shared.measures import Metrics, estimate, value
 
 
 def metrics(run: Run) -> Metrics:

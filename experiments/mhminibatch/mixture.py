@@ -14,8 +14,8 @@ from mhrun.diagnostics.grid import Grid, log_masses
 from mhrun.report.run import Run
 from mhrun.report.style import COLOURS, GREYS
 
-from ..mint.exact import Truth
-from .common import SIZE_COLUMNS, Metrics, estimate, in_order, of_sizes, size_histograms, value
+from ..shared.exact import Truth
+from ..shared.measures import SIZE_COLUMNS, Metrics, estimate, in_order, of_sizes, size_histograms, value
 
 Array = npt.NDArray[np.floating]
 

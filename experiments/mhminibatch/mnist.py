@@ -15,8 +15,8 @@ from mhrun.report.run import Run
 from mhrun.report.style import COLOURS
 from mhrun.rules.austere_design import Design, conservative, profile
 
-from .classify import accuracy
-from .common import SIZE_COLUMNS, Metrics, estimate, in_order, of_sizes, size_histograms, value
+from ..shared.classify import accuracy
+from ..shared.measures import SIZE_COLUMNS, Metrics, estimate, in_order, of_sizes, size_histograms, value
 
 Array = npt.NDArray[Any]
 

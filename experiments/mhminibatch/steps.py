@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from mhrun.report.run import Run
 
-from .common import SIZE_COLUMNS, Metrics, in_order, of_sizes, size_histograms
+from ..shared.measures import SIZE_COLUMNS, Metrics, in_order, of_sizes, size_histograms
 
 STEPS = ("small", "middle", "large")
 SCALES = np.geomspace(1e-4, 0.05, 10)  # step sizes that the variance is computed at

@@ -12,7 +12,7 @@ from scipy.special import ndtr
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.run import Run
 
-from .common import Metrics, estimate, of_sizes, size_histograms
+from ..shared.measures import Metrics, estimate, of_sizes, size_histograms
 
 # Of the lemma: the proposal's length is between 0.5 and 1 standard deviation; the chain is as far on the same side;
 # u lies between the two ratios.

@@ -18,7 +18,7 @@ from mhrun.diagnostics.modes import hits, nearest, ratio
 from mhrun.report.run import Run
 from mhrun.report.style import COLOURS, GREYS
 
-from .exact import Law, Truth
+from ..shared.exact import Law, Truth
 
 Array = npt.NDArray[np.floating]
 

@@ -18,8 +18,8 @@ from mhrun.diagnostics.grid import Estimate
 from mhrun.report.run import Run
 from mhrun.report.style import COLOURS
 
-from ..mhminibatch.classify import accuracy, running_mean
-from ..mhminibatch.common import Metrics, estimate, in_order, of_sizes, value
+from ..shared.classify import accuracy, running_mean
+from ..shared.measures import Metrics, estimate, in_order, of_sizes, value
 
 Array = npt.NDArray[Any]
 

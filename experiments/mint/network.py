@@ -16,7 +16,7 @@ from mhrun.diagnostics.grid import Estimate
 from mhrun.report.run import Run
 from mhrun.report.style import COLOURS
 
-from ..mhminibatch.common import Metrics, estimate, value
+from ..shared.measures import Metrics, estimate, value
 
 Array = npt.NDArray[np.floating]
 

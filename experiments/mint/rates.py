@@ -15,7 +15,7 @@ from mhrun.diagnostics.grid import Estimate
 from mhrun.report.run import Run
 from mhrun.report.style import COLOURS
 
-from ..mhminibatch.common import Metrics, estimate
+from ..shared.measures import Metrics, estimate
 from .network import CURRENT, ENSEMBLE, looked
 
 Array = npt.NDArray[np.floating]

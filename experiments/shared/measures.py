@@ -1,4 +1,4 @@
-"""What the reports of this paper share."""
+"""Numbers with errors, and what a method read."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ def estimate(by_chain: Array) -> Estimate:
     return Estimate(float(by_chain.mean()), error)
 
 
-def value(found: Estimate | float) -> float:
-    """Return the number alone."""
-    return found.value if isinstance(found, Estimate) else found
+def value(found: Estimate | float | None) -> float:
+    """Return the number alone; NaN for none."""
+    if found is None:
+        return float("nan")
+    return found.value if isinstance(found, Estimate) else float(found)
 
 
 def of_sizes(run: Run, method: str) -> Metrics:
