@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from mhrun.data import Dataset
+from mhrun.data import Dataset, files
 from mhrun.data.mixture import MixtureSample
 
 # Each worker is one of several processes: one thread each.
@@ -22,6 +23,14 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     root = tmp_path_factory.getbasetemp()
     shared = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
     os.environ["MHRUN_CACHE_DIR"] = str(shared / "cache")
+
+
+@pytest.fixture(autouse=True)
+def _own_data_folder() -> Iterator[None]:
+    """Let no test say where the next looks for data sets, as a run does for its process."""
+    before = files._chosen
+    yield
+    files._chosen = before
 
 
 @pytest.fixture(scope="session")

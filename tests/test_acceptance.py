@@ -212,7 +212,7 @@ def test_a_dynamics_that_leaves_the_numbers_stops_alone(rng):
     fused = Unadjusted(Langevin(), 10).fused(target, KEY, 1)
     draws = Streams(KEY, C).at(0)
     start = Unadjusted(Langevin(), 10).start(target, target.model.init(C, draws), draws)
-    _, record = fused.advance(start, 1, Controls(*(v.expand(30, C).contiguous() for v in hot)))
+    _, record = fused.advance(start, 1, hot.each(lambda v: v.expand(30, C).contiguous()))
     assert (record["diverging"] == stopped.T.numpy()).all()
 
 

@@ -26,6 +26,9 @@ from mhrun.store.folder import RunFolder, runs
 
 WORDS = ["-m", "experiment=gmm_tied_means", "scale=smoke", "runtime.threads=1", "~methods.sghmc", *FEW]
 
+QUICK = ("steps=60", "warmup=50")
+BARE = (*QUICK, "runtime.report=false")  # a page of the sweep, none of its runs
+
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
@@ -33,7 +36,7 @@ def _here(tmp_path, monkeypatch):
 
 
 def test_a_sweep_with_a_job_that_fails(tmp_path, capsys):
-    words = [*WORDS, "lam=0.2,0.3,0.9", "tau=0.5,0.6"]
+    words = [*WORDS, *BARE, "lam=0.2,0.3,0.9", "tau=0.5,0.6"]
     assert run(words) == 1
     err = capsys.readouterr().err
     at = err.index("job 4 failed: lam = 0.9 must be below tau")
@@ -65,7 +68,7 @@ def test_a_sweep_with_a_job_that_fails(tmp_path, capsys):
     assert run(words) == 1
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
     # A larger sweep does what is missing.
-    assert run([*WORDS, "lam=0.2,0.3,0.1", "tau=0.5"]) == 0
+    assert run([*WORDS, *BARE, "lam=0.2,0.3,0.1", "tau=0.5"]) == 0
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
     assert capsys.readouterr().err.count("there already") >= 6
 
@@ -74,9 +77,6 @@ def test_a_sweep_that_cannot_be_put_together(capsys, tmp_path):
     assert run([*WORDS, "lam=0.2,0.3", "lamm=1"]) == 2
     assert "There is no setting 'lamm'" in capsys.readouterr().err
     assert not (tmp_path / "outputs").exists()
-
-
-QUICK = ("steps=60", "warmup=50")
 
 
 def the_sweep(tmp_path):
@@ -99,7 +99,7 @@ def test_a_sweep_whose_jobs_all_failed_has_a_page_of_failures(tmp_path, capsys, 
 
 
 def test_a_sweep_with_a_run_that_was_deleted(tmp_path, capsys):
-    assert run([*WORDS, *QUICK, "lam=0.3,0.2"]) == 0
+    assert run([*WORDS, *BARE, "lam=0.3,0.2"]) == 0
     folders = runs(tmp_path / "outputs")
     gone = next(folder for folder in folders if folder.config()["lam"] == 0.3)
     shutil.rmtree(gone.path)
