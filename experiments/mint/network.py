@@ -223,7 +223,8 @@ def rounds_figure(run: Run) -> Figure:
             logarithmic(axis)
     for axis, name in zip(axes[:, 0], ("acceptance", "learning rate", "test error (%)"), strict=True):
         axis.set_ylabel(name)
-    axes[2][1].legend()
+    if axes[2][1].get_legend_handles_labels()[0]:
+        axes[2][1].legend()
     return figure
 
 
