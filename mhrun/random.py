@@ -46,6 +46,7 @@ class Purpose(IntEnum):
     ACCEPT = 3
     EXCHANGE = 4
     NOISE = 5
+    GRADIENT = 6  # of noise that a target adds to gradients
 
 
 def derive_key(seed: int, name: str) -> int:

@@ -14,7 +14,7 @@ from mhrun.data import Dataset
 from mhrun.data.files import look_in
 from mhrun.errors import Refusal, UserError
 from mhrun.native import NativeModel, available, native_form
-from mhrun.random import Draws
+from mhrun.random import Draws, Purpose
 from mhrun.types import Difference, Evaluation, Model, Rows
 
 _FULL_PASS = 1 << 22  # log-likelihoods held at once in a pass over all data
@@ -47,10 +47,12 @@ class Target:
         common_batch: whether all chains of a step read one minibatch: wide rows are gathered once, and many
             chains cost little more than one. Each chain has the law that it has alone, but they are not
             independent of each other.
+        gradient_noise: variance of normal noise that is added to each coordinate of the gradients of a dynamics, to
+            try on a density what minibatches do on data (Zhang et al. 2020, section 5.1).
         device: where the work is done.
 
     Raises:
-        Refusal: an unknown word for `temper`.
+        Refusal: an unknown word for `temper`, or a negative variance.
     """  # noqa: D415
 
     def __init__(
@@ -61,10 +63,13 @@ class Target:
         temper: str = "posterior",
         replacement: bool = False,
         common_batch: bool = False,
+        gradient_noise: float = 0.0,
         device: torch.device | str = "cpu",
     ) -> None:
         if temper not in ("posterior", "likelihood"):
             raise Refusal(f"temper = '{temper}' is unknown; choose posterior or likelihood.")
+        if not gradient_noise >= 0:
+            raise Refusal(f"gradient_noise = {gradient_noise:g} is a variance; it must be at least 0.")
         self.model = model
         self.n = data.n  # how many data there are
         if self.n >= 2**31:  # what the arithmetic of the index draws holds
@@ -73,6 +78,7 @@ class Target:
         self.temper = temper
         self.replacement = replacement
         self.common_batch = common_batch
+        self.gradient_noise = gradient_noise
         self.device = torch.device(device)
         self._n_lik = 0
         self._n_grad = 0
@@ -322,6 +328,13 @@ class Target:
             return None
         pieces: NativeModel = offered(self.data.fields, full=full)
         return pieces
+
+    def roughen(self, grad: Tensor, draws: Draws) -> Tensor:
+        """Return a gradient (C, D) with the noise that this target adds to it, in place."""
+        if not self.gradient_noise:
+            return grad
+        z = draws.normal(Purpose.GRADIENT, grad.shape[1], dtype=grad.dtype)
+        return grad.add_(z, alpha=self.gradient_noise**0.5)
 
     def _parts(self, theta: Tensor) -> Iterator[Rows]:
         """Yield all data in parts that leave room for the log-likelihoods of every chain."""

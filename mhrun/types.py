@@ -143,6 +143,9 @@ class Info(NamedTuple):
     )
     n_grad: Tensor  # gradients of single data evaluated in this step
     diverging: Tensor  # bool: something was not finite; the step was refused
+    valid: Tensor | None = (
+        None  # bool: theta is a draw of the target's law, which a method may have at some steps only
+    )
 
 
 INFO_DTYPES: dict[str, str] = {
@@ -154,6 +157,7 @@ INFO_DTYPES: dict[str, str] = {
     "n_aside": "int64",
     "n_grad": "int64",
     "diverging": "bool",
+    "valid": "bool",
 }
 
 
@@ -280,7 +284,12 @@ class Rule(Protocol):
 
 
 class Dynamics(Protocol):
-    """Where to, with no density behind it; may use `aux`."""
+    """Where to, with no density behind it; may use `aux`.
+
+    One with an attribute ``energies = True`` finds ``log_density`` (C,) in the `aux` that it is given: the log
+    density of the full-data posterior, estimated on the same minibatch. One that leaves ``valid`` (C,) bool in `aux`
+    says at which steps theta is a draw.
+    """
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
         """Return the first `aux`."""

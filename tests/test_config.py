@@ -26,7 +26,7 @@ def parts(group):
     return sorted(path.stem for path in CONF.glob(f"{group}/*.yaml"))
 
 
-STEPS = {"every": 5, "cycle": 10}  # settings that are whole numbers
+STEPS = {"every": 5, "cycle": 10, "cycles": 4}  # settings that are whole numbers
 
 
 def filled(path, node, first):
@@ -93,6 +93,8 @@ def check(kernel, target):
     assert torch.equal(theta, before)
     assert after.evaluation.theta.shape == (chains, 2)
     for name, value in info._asdict().items():
+        if name == "valid" and value is None:  # every step leaves a draw
+            continue
         assert value.shape == (chains,), name
     assert info.accepted.dtype == torch.bool
     assert (info.n_lik + info.n_grad > 0).all()

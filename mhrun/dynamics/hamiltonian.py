@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mhrun.dynamics.refresh import checked, refresh, refreshed
 from mhrun.errors import Refusal
 from mhrun.native import NativeDynamics, piece
 from mhrun.native.philox import NOISE, fill_normals
@@ -26,9 +27,15 @@ class Hamiltonian:
     Args:
         friction: a, in (0, 1].
         noise_estimate: b, the part of the friction that the gradient's own noise is taken to pay for.
+        refresh: steps after which momenta are drawn anew from N(0, e T); None for never.
+
+    Raises:
+        Refusal: a setting that has no meaning.
     """
 
-    def __init__(self, friction: float = 0.1, noise_estimate: float = 0.0) -> None:
+    def __init__(
+        self, friction: float = 0.1, noise_estimate: float = 0.0, refresh: int | None = None
+    ) -> None:
         if not 0 < friction <= 1:
             raise Refusal(f"friction = {friction:g} must lie in (0, 1].")
         if not 0 <= noise_estimate <= friction:
@@ -37,6 +44,7 @@ class Hamiltonian:
             )
         self.friction = friction
         self.noise_estimate = noise_estimate
+        self.refresh = checked(refresh)
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
         """Return momenta of zero (C, D)."""
@@ -46,18 +54,18 @@ class Hamiltonian:
         self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the next theta and momenta (C, D)."""
+        heat = controls.step_size * controls.noise_temperature
+        momentum = refreshed(aux["momentum"], heat, self.refresh, draws)
         z = draws.normal(Purpose.NOISE, theta.shape[1], dtype=theta.dtype)
-        spread = 2 * controls.step_size * (self.friction - self.noise_estimate) * controls.noise_temperature
+        spread = 2 * (self.friction - self.noise_estimate) * heat
         momentum = (
-            (1 - self.friction) * aux["momentum"]
-            + controls.step_size[:, None] * grad
-            + spread.sqrt()[:, None] * z
+            (1 - self.friction) * momentum + controls.step_size[:, None] * grad + spread.sqrt()[:, None] * z
         )
         return theta + momentum, {"momentum": momentum}
 
     def native(self) -> NativeDynamics:
         """Return the piece of a fused loop."""
-        return NativeDynamics((self.friction, self.noise_estimate), _move, ("momentum",))
+        return NativeDynamics((self.friction, self.noise_estimate, self.refresh), _move, ("momentum",))
 
 
 @piece
@@ -72,7 +80,8 @@ def _move(
     step: Any,
     chain: Any,
 ) -> None:
-    friction, estimate = args
+    friction, estimate, every = args
+    refresh(aux[0], math.sqrt(step_size * temperature), every, step, chain, key)
     noise = math.sqrt(2 * step_size * (friction - estimate) * temperature)
     z = np.empty_like(theta)
     fill_normals(z, NOISE, step, chain, key)

@@ -53,23 +53,24 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
         thin = _thin(config["thin"] if node.get("thin") is None else node["thin"])
         often = config["thin_stats"] if node.get("thin_stats") is None else node["thin_stats"]
         try:
+            plan = Plan(build(node["schedules"], f"{where}.schedules"), chains, warmup, steps)
             method = Method(
                 name=name,
                 kernel=build(node["kernel"], f"{where}.kernel"),
                 target=target,
-                plan=Plan(build(node["schedules"], f"{where}.schedules"), chains, warmup, steps),
+                plan=plan,
                 shape=Shape(
                     chains,
                     () if thin is None else target.model.names,
                     warmup,
                     steps,
-                    thin,
+                    plan.kept(thin),
                     None if often is None else _whole("thin_stats", often),
                 ),
                 seed=_whole("seed", config["seed"]),
                 dtype=_DTYPES[config["dtype"]],
                 starts=starts_of(node.get("starts"), target.dim, where),
-                evaluation=_evaluation(config, node, where),
+                evaluation=_evaluation(config, node, where, plan),
             )
             method.check()
         except Refusal as error:
@@ -128,7 +129,9 @@ def trace_bytes(method: Method) -> int:
     )
 
 
-def _evaluation(config: Mapping[str, Any], node: Mapping[str, Any], where: str) -> Evaluation | None:
+def _evaluation(
+    config: Mapping[str, Any], node: Mapping[str, Any], where: str, plan: Plan
+) -> Evaluation | None:
     """Return the experiment's evaluation with what the method has otherwise; None if there is none."""
     parts = [config.get("evaluation") or {}, node.get("evaluation") or {}]
     if not any(parts):
@@ -138,7 +141,7 @@ def _evaluation(config: Mapping[str, Any], node: Mapping[str, Any], where: str) 
             f"{where}.evaluation names no evaluation; add one with +evaluation=predictive, or give it a _target_."
         )
     found: Evaluation = build({**parts[0], **parts[1]}, f"{where}.evaluation")
-    return found
+    return found.over(plan.collected) if hasattr(found, "over") else found
 
 
 def _thin(value: Any) -> int | tuple[int, ...] | None:

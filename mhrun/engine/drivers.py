@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -83,6 +84,8 @@ class Native:
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
         """Do the K steps from `first_step` on."""
         state, record = self._fused.advance(state, first_step, controls)
+        chains = len(state.evaluation.theta)
+        record = {"valid": np.broadcast_to(np.True_, (chains, len(controls.step_size))), **record}
         kept = self._shape.kept(first_step, len(controls.step_size))
         if len(kept) < len(controls.step_size):  # a copy, not a view that would hold all of them in memory
             record = {**record, "theta": record["theta"][:, kept]}
@@ -116,7 +119,7 @@ class Plain:
             if k in wanted:
                 theta.append(state.evaluation.theta[:, None])
             for name, value in info._asdict().items():
-                kept[name].append(value)
+                kept[name].append(torch.ones_like(info.accepted) if value is None else value)
         record = {name: torch.stack(values, dim=1).cpu().numpy() for name, values in kept.items()}
         return state, {
             "theta": torch.cat(theta, dim=1).double().cpu().numpy(),

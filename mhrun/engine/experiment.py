@@ -24,6 +24,7 @@ from mhrun.engine.method import Method
 from mhrun.errors import Interrupted
 from mhrun.store.folder import COMPLETE, RunFolder
 from mhrun.store.identity import FORMAT
+from mhrun.store.netcdf import COLLECTED
 
 log = logging.getLogger("mhrun")
 _MUCH = 0.1  # share of decisions on all data from which on a user is told
@@ -148,11 +149,18 @@ def _of_method(method: Method, node: Mapping[str, Any], noted: Mapping[str, Any]
         "steps": shape.steps,
         "warmup": shape.warmup,
         "chains": shape.chains,
-        "thin": list(shape.thin) if isinstance(shape.thin, tuple) else shape.thin,
+        "thin": _told_thin(method),
         "thin_stats": shape.stats_thin,
         "wall_s": noted["wall_s"],
         "driver": noted["driver"],
     }
+
+
+def _told_thin(method: Method) -> int | list[int] | str | None:
+    thin = method.shape.thin
+    if not isinstance(thin, tuple):
+        return thin
+    return list(thin) if method.plan.collected is None else COLLECTED  # which may be many
 
 
 @contextmanager

@@ -50,7 +50,9 @@ class Looking:
         self._since += steps
         if not due:
             return None
-        self._memory, told = self._evaluation.look(self._target, self._memory, step, state.evaluation.theta)
+        self._memory, told = self._evaluation.look(
+            self._target, self._memory, step, state.evaluation.theta, state.aux.get("valid")
+        )
         if not self._evaluation.tells(step):
             return None
         row = {name: value.double().cpu().numpy() for name, value in told.items()}

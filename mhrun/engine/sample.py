@@ -112,8 +112,10 @@ def sample(
     target = Target(whole, rows, temper=temper, replacement=replacement, device=device)
     points = None if start is None else torch.atleast_2d(torch.as_tensor(start, dtype=torch.float64))
     starts = None if points is None else starts_of(points.tolist(), target.dim, "sample")
-    shape = Shape(chains, target.model.names if thin else (), warmup, steps, thin)
     plan = Plan(schedules, chains, warmup, steps)
+    shape = Shape(chains, target.model.names if thin else (), warmup, steps, plan.kept(thin))
+    if evaluation is not None and hasattr(evaluation, "over"):
+        evaluation = evaluation.over(plan.collected)
     method = Method("sample", kernel, target, plan, shape, seed, dtype, starts, evaluation)
     method.check()
     settings = Settings(native=native)

@@ -11,7 +11,11 @@ from mhrun.target import Target
 
 
 class Evaluation(Protocol):
-    """Looks at the chains at some steps, remembers what it must, and tells numbers of each chain."""
+    """Looks at the chains at some steps, remembers what it must, and tells numbers of each chain.
+
+    One that follows a schedule in what it collects has ``over(collected) -> Evaluation``: it is given the steps
+    whose draws are collected, or None where no schedule says.
+    """
 
     def refuses(self, target: Target) -> str | None:
         """Return why it cannot look at chains on this target, or None."""
@@ -30,7 +34,15 @@ class Evaluation(Protocol):
         ...
 
     def look(
-        self, target: Target, memory: Mapping[str, Tensor], step: int, theta: Tensor
+        self,
+        target: Target,
+        memory: Mapping[str, Tensor],
+        step: int,
+        theta: Tensor,
+        valid: Tensor | None = None,
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Take in theta (C, D) after a step; return what it remembers and, if it tells something, name -> (C,)."""
+        """Take in theta (C, D) after a step; return what it remembers and, if it tells something, name -> (C,).
+
+        `valid` (C,): which chains are at a draw of the target; None: all.
+        """
         ...

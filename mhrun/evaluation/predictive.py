@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -25,7 +28,7 @@ class Predictive:
       the posterior predictive where the chain samples the posterior (snapshots: Li & Wong 2017, CMINT).
 
     Each chain is told of for itself. Ties of two classes count as the lower one. Parameters that predict no number are
-    told as NaN.
+    told as NaN. Where a schedule says which draws are collected, those are the snapshots, whatever `collect` says.
 
     Args:
         data: the test data, with the fields of the model.
@@ -56,11 +59,23 @@ class Predictive:
         self.average = average
         self.collect = collect
         self.after = after
+        self._steps: npt.NDArray[np.int64] | None = None
+
+    def over(self, collected: npt.NDArray[np.int64] | None) -> Self:
+        """Return this evaluation with snapshots at these steps, if a schedule says which."""
+        placed = copy.copy(self)
+        placed._steps = collected
+        return placed
 
     @cached_property
     def data(self) -> Dataset:
         """The test data."""
         return self._source if isinstance(self._source, Dataset) else self._source.load()
+
+    @property
+    def collects(self) -> bool:
+        """Whether there is an ensemble."""
+        return self.collect is not None or self._steps is not None
 
     def refuses(self, target: Target) -> str | None:
         """Refuse a model that does not predict classes."""
@@ -73,74 +88,100 @@ class Predictive:
         memory: dict[str, Tensor] = {}
         if self.average:
             memory["mean"] = torch.zeros(chains, target.dim, device=target.device)
-        if self.collect:
-            nowhere = torch.zeros(1, target.dim, device=target.device)
-            classes = target.model.predict(nowhere, self._data(target).part(0, 1)).shape[-1]  # type: ignore[attr-defined]
-            shape = chains, self.data.n, classes
-            memory["probability"] = torch.zeros(shape, dtype=torch.float64, device=target.device)
+            memory["averaged"] = torch.zeros(chains, device=target.device)
+        if self.collects:
+            memory["probability"] = self.nothing(target, chains, self.data)
+            memory["collected"] = torch.zeros(chains, device=target.device)
         return memory
+
+    def nothing(self, target: Target, chains: int, data: Dataset) -> Tensor:
+        """Return the sum of no class probabilities (C, n, K) of some data, float64."""
+        nowhere = torch.zeros(1, target.dim, device=target.device)
+        classes = target.model.predict(nowhere, data.to(target.device).part(0, 1)).shape[-1]  # type: ignore[attr-defined]
+        return torch.zeros(chains, data.n, classes, dtype=torch.float64, device=target.device)
 
     def horizon(self, step: int) -> int:
         """Return the steps to the next one that is looked at."""
         wait = self.every - (step - 1) % self.every
-        for period in (self.average, self.collect):
+        for period in (self.average, None if self._steps is not None else self.collect):
             if period is not None:
                 at = max(step, self.after + 1)
                 wait = min(wait, at - step + (-at) % period + 1)
+        if self._steps is not None:
+            ahead = int(np.searchsorted(self._steps, step))
+            if ahead < len(self._steps):
+                wait = min(wait, int(self._steps[ahead]) - step + 1)
         return wait
 
     def tells(self, step: int) -> bool:
         """Say whether this step ends a stretch of `every`."""
         return step % self.every == 0
 
+    def keeps(self, step: int) -> bool:
+        """Say whether a snapshot is taken after this step."""
+        if self._steps is not None:
+            at = int(np.searchsorted(self._steps, step))
+            return at < len(self._steps) and int(self._steps[at]) == step
+        return self.collect is not None and step > self.after and step % self.collect == 0
+
     def look(
-        self, target: Target, memory: Mapping[str, Tensor], step: int, theta: Tensor
+        self,
+        target: Target,
+        memory: Mapping[str, Tensor],
+        step: int,
+        theta: Tensor,
+        valid: Tensor | None = None,
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Average, collect, and tell where it is time."""
-        new, told, tells = dict(memory), {}, self.tells(step)
-        averaged, collected = self._count(self.average, step), self._count(self.collect, step)
-        if self.average and averaged and step % self.average == 0:
-            new["mean"] = memory["mean"] + (theta - memory["mean"]) / averaged
-        keeps = bool(self.collect and collected and step % self.collect == 0)
+        new, told, tells, keeps = dict(memory), {}, self.tells(step), self.keeps(step)
+        share = torch.ones(len(theta), device=theta.device) if valid is None else valid.float()
+        if self.average and step > self.after and step % self.average == 0:
+            new["averaged"] = memory["averaged"] + share
+            weight = share / new["averaged"].clamp_min(1)
+            new["mean"] = memory["mean"] + weight[:, None] * (theta - memory["mean"])
+        if keeps:
+            new["collected"] = memory["collected"] + share
         if keeps or tells:
-            told = self._of(target, theta, into=new["probability"] if keeps else None)
+            log_p = self.predictions(target, theta, self.data)
+            if keeps:
+                new["probability"] += share[:, None, None] * log_p.double().exp()
+            told = self._missed(target, log_p)
         if not tells:
             return new, {}
         # What is not there yet is told too, as NaN: every look has the same numbers.
-        none = torch.full((len(theta),), torch.nan, device=theta.device)
         if self.average:
-            found = self._of(target, new["mean"]) if averaged else {"error": none, "nll": none}
-            told |= {f"{name}_of_mean": value for name, value in found.items()}
-        if self.collect:
-            log_p = (new["probability"] / max(1, collected)).log()
-            wrong, loss = _missed(log_p, self._data(target).fields["y"]) if collected else (none, none)
-            told |= {"error_of_ensemble": wrong, "nll_of_ensemble": loss}
+            none = torch.full_like(share, torch.nan)
+            found = {"error": none, "nll": none}
+            if step > self.after:
+                found = self._missed(target, self.predictions(target, new["mean"], self.data))
+            told |= {f"{name}_of_mean": _told(value, new["averaged"]) for name, value in found.items()}
+        if self.collects:
+            found = self._missed(target, self.of_ensemble(new, "probability").log())
+            told |= {f"{name}_of_ensemble": _told(value, new["collected"]) for name, value in found.items()}
         return new, told
 
-    def _count(self, period: int | None, step: int) -> int:
-        """Return how many steps were taken in by now."""
-        return 0 if period is None or step <= self.after else step // period - self.after // period
+    @staticmethod
+    def of_ensemble(memory: Mapping[str, Tensor], name: str) -> Tensor:
+        """Return the mean class probabilities (C, n, K) of the snapshots so far."""
+        return memory[name] / memory["collected"].clamp_min(1)[:, None, None]
 
-    def _of(self, target: Target, theta: Tensor, into: Tensor | None = None) -> dict[str, Tensor]:
-        """Return error and loss of parameters (C, D); their probabilities are added to `into` (C, n, K)."""
-        data, parts = self._data(target), []
+    def predictions(self, target: Target, theta: Tensor, data: Dataset) -> Tensor:
+        """Return log-probabilities (C, n, K) of the classes of some data."""
+        data, parts = data.to(target.device), []
         size = max(1, _HELD // (len(theta) * max(1, data.fields["x"][0].numel())))
         for start in range(0, data.n, size):
             rows = data.part(start, min(start + size, data.n))
             parts.append(target.model.predict(theta, rows))  # type: ignore[attr-defined]
-        log_p = torch.cat(parts, dim=1)
-        if into is not None:
-            into += log_p.double().exp()
-        wrong, loss = _missed(log_p, data.fields["y"])
-        return {"error": wrong, "nll": loss}
+        return torch.cat(parts, dim=1)
 
-    def _data(self, target: Target) -> Dataset:
-        """Return the test data where the chains are."""
-        return self.data.to(target.device)
+    def _missed(self, target: Target, log_p: Tensor) -> dict[str, Tensor]:
+        """Return the error in per cent and the mean of -log p_y over the test data, each (C,); NaN where a p is NaN."""
+        y = self.data.to(target.device).fields["y"]
+        loss = -log_p.gather(-1, y.long().expand(log_p.shape[:2])[..., None])[..., 0].mean(-1)
+        wrong = 100 * (log_p.argmax(-1) != y).to(loss.dtype).mean(-1)
+        return {"error": wrong.masked_fill(loss.isnan(), torch.nan), "nll": loss}
 
 
-def _missed(log_p: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the error in per cent and the mean of -log p_y over the data, each (C,); NaN where a p is NaN."""
-    loss = -log_p.gather(-1, y.long().expand(log_p.shape[:2])[..., None])[..., 0].mean(-1)
-    wrong = 100 * (log_p.argmax(-1) != y).to(loss.dtype).mean(-1)
-    return wrong.masked_fill(loss.isnan(), torch.nan), loss
+def _told(value: Tensor, count: Tensor) -> Tensor:
+    """Return a value (C,), NaN for the chains where nothing is behind it."""
+    return value.masked_fill(count == 0, torch.nan)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from mhrun.native import NativeDynamics, NativeModel, Piece, compiled, native_form, over_chains
-from mhrun.native.philox import MINIBATCH, filler, split_key
+from mhrun.native.philox import GRADIENT, MINIBATCH, fill_normals, filler, split_key
 from mhrun.random import rectangle
 from mhrun.target import Target
 from mhrun.types import Controls, Dynamics, Record, State
@@ -59,7 +59,8 @@ class FusedUnadjusted:
         names = self._dynamics.aux
         aux = np.zeros((chains, max(1, len(names)), theta.shape[1]))
         for a, name in enumerate(names):
-            aux[:, a] = state.aux[name].double().numpy()
+            kept = state.aux[name].double().numpy()
+            aux[:, a] = kept if kept.ndim == 2 else kept[:, None]
         stopped = state.aux["stopped"].numpy().copy()
         n = self._target.n
         record: dict[str, npt.NDArray[Any]] = {
@@ -76,6 +77,7 @@ class FusedUnadjusted:
             controls.step_size.numpy(),
             controls.noise_temperature.numpy(),
             prior_weight.numpy(),
+            self._target.gradient_noise**0.5,
             *(self._model.args, self._dynamics.args),
             *record.values(),
         )
@@ -89,7 +91,10 @@ class FusedUnadjusted:
             ("n_grad", np.int64(self._m)),
         ):
             record[name] = np.broadcast_to(value, (chains, steps))
-        moved = {name: torch.from_numpy(aux[:, a].copy()) for a, name in enumerate(names)}
+        moved = {}
+        for a, name in enumerate(names):  # one number of a chain is the first of its row
+            row = aux[:, a] if state.aux[name].dim() == 2 else aux[:, a, 0]
+            moved[name] = torch.from_numpy(row.copy())
         evaluation = self._target.prior(torch.from_numpy(theta))
         return State(evaluation, moved | {"stopped": torch.from_numpy(stopped)}), record
 
@@ -109,6 +114,7 @@ def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> P
         step_size: Any,  # (K, C)
         noise_temperature: Any,  # (K, C)
         prior_weight: Any,  # (K, C)
+        rough: Any,  # standard deviation of noise that the target adds
         model: Any,
         dynamics: Any,
         out_theta: Any,
@@ -116,7 +122,7 @@ def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> P
     ) -> None:
         steps, dim = step_size.shape[0], theta.shape[1]
         index = np.empty(m + 1, np.int64)
-        grad, prior, before = np.empty(dim), np.empty(dim), np.empty(dim)
+        grad, prior, before, noise = np.empty(dim), np.empty(dim), np.empty(dim), np.empty(dim)
         for c in range(first_chain, last_chain):
             current = theta[c]
             chain = u64(c)
@@ -129,6 +135,10 @@ def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> P
                     for d in range(dim):
                         grad[d] = grad[d] * (np.float64(n) / m) + prior_weight[k, c] * prior[d]
                         before[d] = current[d]
+                    if rough > 0:
+                        fill_normals(noise, GRADIENT, step, chain, key)
+                        for d in range(dim):
+                            grad[d] += rough * noise[d]
                     move(
                         dynamics,
                         current,

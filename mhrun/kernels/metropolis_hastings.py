@@ -79,6 +79,11 @@ class MetropolisHastings:
                 f"{type(self.proposal).__name__} follows a minibatch's gradient, and {pairing} has no minibatch yet; "
                 "choose a proposal without gradients."
             )
+        if self.proposal.gradients and target.gradient_noise:
+            return (
+                f"gradient_noise is for a dynamics: {type(self.proposal).__name__} needs the gradients of both points "
+                "without it, or its densities are not those of its moves."
+            )
         if self.pairing.supplies and target.common_batch:
             return "a growing minibatch is each chain's own: common_batch=false."
         return self.pairing.refuses(target)

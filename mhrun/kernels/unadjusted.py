@@ -41,6 +41,8 @@ class Unadjusted:
         """Refuse a minibatch that the data cannot give."""
         if self.passes and (self.m is None or self.m > target.n or target.replacement or target.common_batch):
             return "passes=true needs m <= n, and minibatches of each chain's own, without replacement."
+        if self.prior is not None and getattr(self.dynamics, "energies", False):
+            return f"{type(self.dynamics).__name__} needs energies, which a prior of the method's own does not tell."
         if self.prior is not None and (reason := self.prior.refuses(target)):
             return reason
         return target.refuses_batch(self.m) if self.m is not None else None
@@ -60,17 +62,23 @@ class Unadjusted:
         aux = dict(state.aux)
         stopped = aux.pop("stopped")
         theta = state.evaluation.theta
-        if self.m is None:
+        index = None
+        if self.m is not None:
+            index = target.pass_batch(draws, self.m) if self.passes else target.batch(draws, self.m)
+        if getattr(self.dynamics, "energies", False):
+            grad, aux["log_density"] = self._with_energy(target, theta, index, controls.temperature)
+        elif index is None:
             grad = target.gradient_full(theta, controls.temperature)
         else:
-            index = target.pass_batch(draws, self.m) if self.passes else target.batch(draws, self.m)
             grad = target.gradient(theta, index, controls.temperature)
+        grad = target.roughen(grad, draws)
         if self.prior is not None:
             grad = self.prior.add_gradient(target, theta, grad, aux)
         moved, aux_moved = self.dynamics.move(theta, grad, aux, controls, draws)
         stopped = stopped | ~moved.isfinite().all(-1)
         moved = torch.where(stopped[:, None], theta, moved)
         aux = aux | aux_moved
+        aux.pop("log_density", None)
         if self.prior is not None:
             aux = self.prior.resample(target, moved, aux, draws)
         n_lik, n_grad = target.spent()
@@ -84,8 +92,24 @@ class Unadjusted:
             n_aside=torch.zeros_like(stopped, dtype=torch.int64),
             n_grad=torch.full_like(stopped, n_grad, dtype=torch.int64),
             diverging=stopped,
+            valid=aux.get("valid"),
         )
         return State(target.prior(moved), aux | {"stopped": stopped}), info
+
+    @staticmethod
+    def _with_energy(
+        target: Target, theta: Tensor, index: Tensor | None, temperature: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the gradient (C, D) of the log posterior and its value (C,), from one minibatch or all data."""
+        point = (
+            target.evaluate_full(theta, temperature)
+            if index is None
+            else target.evaluate(theta, index, temperature)
+        )
+        assert point.grad is not None
+        assert point.log_lik_mean is not None
+        prior = target.prior_power(temperature) * temperature * point.log_prior
+        return point.grad, target.n * point.log_lik_mean + prior
 
     def fused(self, target: Target, key: int, threads: int) -> Fused | None:
         """Return the compiled loop if the model and the dynamics have native forms."""

@@ -87,7 +87,7 @@ class NativeDynamics(NamedTuple):
     """A dynamics' piece, in place:
 
     ``(args, theta, grad, aux (A, D), step_size, noise_temperature, key, step, chain)``. `aux` names what
-    the rows of the array are in `State.aux`.
+    the rows of the array are in `State.aux`; what has one number for each chain there has it first in its row.
     """  # noqa: D415
 
     args: tuple[Any, ...]

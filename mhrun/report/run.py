@@ -15,7 +15,7 @@ import xarray as xr
 
 from mhrun.errors import UserError
 from mhrun.store.folder import RunFolder
-from mhrun.store.netcdf import Shape, open_trace
+from mhrun.store.netcdf import COLLECTED, Shape, open_trace
 from mhrun.target import Target, target_of
 
 T = TypeVar("T")
@@ -111,6 +111,10 @@ class Run:
     def draw_steps(self, method: str) -> npt.NDArray[np.int64]:
         """The steps, 1 being the first after burn-in, that the kept draws are taken after (S,)."""
         warmup, steps, thin = (self.methods[method][key] for key in ("warmup", "steps", "thin"))
+        if thin == COLLECTED:
+            with self.trace(method) as trace:
+                found: npt.NDArray[np.int64] = trace["posterior"]["step"].to_numpy()
+                return found - warmup
         shape = Shape(1, (), warmup, steps, tuple(thin) if isinstance(thin, list) else thin)
         return shape.kept(warmup + 1, steps) + 1
 
@@ -143,6 +147,15 @@ class Run:
         """
         if self.methods[method]["thin_stats"] != 1:
             raise UserError(f"{method}: this report needs the statistics of every step; set thin_stats=1.")
+
+    def valid(self, method: str) -> npt.NDArray[np.bool_]:
+        """Whether each kept draw is one of the target's law (C, S), which a method may reach at some steps only."""
+        with self.trace(method) as trace:
+            if "valid" not in trace["sample_stats"]:  # an older run, all of whose draws are
+                return np.ones(self.draws(method).shape[:2], bool)
+        self.every_step(method)
+        found: npt.NDArray[np.bool_] = self.stat(method, "valid")
+        return found[:, self.draw_steps(method) - 1]
 
     def evaluation(self, method: str) -> xr.Dataset:
         """What was told of the chains while they ran (chain, look); empty if nothing looked."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol, Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,7 +20,8 @@ Memory = dict[str, Tensor]
 class Schedule(Protocol):
     """Says what some of the controls are.
 
-    Quantities are `step_size`, `temperature` and `noise_temperature`.
+    Quantities are `step_size`, `temperature` and `noise_temperature`. A schedule that also says which draws are to be
+    collected has ``collected() -> steps``, increasing, 1 being the first; all others are then left out of the trace.
     """
 
     quantities: tuple[str, ...]
@@ -60,8 +63,8 @@ class Plan:
         steps: steps after it.
 
     Raises:
-        Refusal: a schedule that sets nothing, two for one quantity, none for the step size, or one that adapts
-            after burn-in.
+        Refusal: a schedule that sets nothing, two for one quantity, none for the step size, two that say what is
+            collected, or one that adapts after burn-in.
     """
 
     def __init__(self, schedules: Mapping[str, Schedule], chains: int, warmup: int, steps: int) -> None:
@@ -81,12 +84,35 @@ class Plan:
             raise Refusal("no schedule sets step_size; add one that does.")
         if self.horizon(warmup + 1) is not None:
             raise Refusal("a schedule that adapts must be done with it at the end of burn-in.")
+        collecting = [schedule for schedule in self.schedules.values() if hasattr(schedule, "collected")]
+        if len(collecting) > 1:
+            raise Refusal("two schedules say which draws are collected; keep one.")
+        self.collected: npt.NDArray[np.int64] | None = None  # steps whose draws are collected; None: of all
+        if collecting:
+            said = collecting[0].collected()
+            self.collected = said[said > warmup]
+            if not len(self.collected):
+                raise Refusal("no draw after burn-in is collected; lower warmup.")
         self._check()
 
     @property
     def adapts(self) -> bool:
         """Whether a schedule learns from acceptances."""
         return self.horizon(1) is not None
+
+    def kept(self, thin: int | tuple[int, ...] | None) -> int | tuple[int, ...] | None:
+        """Return which steps leave their theta: as `thin` says, of those that a schedule collects if one does.
+
+        Raises:
+            Refusal: the two do not go together.
+        """
+        if self.collected is None or thin is None:
+            return thin
+        if isinstance(thin, tuple):
+            raise Refusal("a schedule says which draws are collected; give thin one number, or null.")
+        if not 1 <= thin <= len(self.collected):
+            raise Refusal(f"thin = {thin} keeps none of {len(self.collected)} draws that are collected.")
+        return tuple(self.collected[thin - 1 :: thin].tolist())
 
     def _check(self) -> None:
         memory = self.start()

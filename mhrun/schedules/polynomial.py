@@ -14,7 +14,14 @@ from mhrun.schedules.plan import Blind, Memory, on_grid
 class Polynomial(Blind):
     """step_size(t) = a (b + t)^-exponent, from `start` at the first step to `end` at the last.
 
-    The schedule of Welling & Teh (2011), with a and b solved from the two ends.
+    The schedule of Welling & Teh (2011), with a and b solved from the two ends; without an `end`, b = 0 and the
+    decay is start t^-exponent.
+
+    Args:
+        start: the first step size.
+        end: the last, or None.
+        exponent: how fast it falls.
+        hold: steps at `start` before the decay begins.
 
     Raises:
         Refusal: ends that do not decay, or a setting that has no meaning.
@@ -22,26 +29,40 @@ class Polynomial(Blind):
 
     quantities: tuple[str, ...] = ("step_size",)
 
-    def __init__(self, start: float, end: float, exponent: float = 0.55) -> None:
-        if not 0 < end < start:
+    def __init__(self, start: float, end: float | None, exponent: float = 0.55, hold: int = 0) -> None:
+        if not (start > 0 and (end is None or 0 < end < start)):
             raise Refusal(
-                f"a polynomial decay goes down: 0 < end < start, not start = {start:g}, end = {end:g}."
+                f"a polynomial decay goes down: 0 < end < start, not start = {start:g}, end = {end}."
             )
-        if exponent <= 0:
-            raise Refusal(f"exponent = {exponent:g} must be positive.")
+        if exponent <= 0 or hold < 0:
+            raise Refusal(f"exponent = {exponent:g} must be positive and hold = {hold} not negative.")
         self.first = start
         self.last = end
         self.exponent = exponent
+        self.hold = hold
         self._b = math.inf
 
     def over(self, warmup: int, steps: int) -> Polynomial:
-        """Return the decay over all steps."""
+        """Return the decay over all steps.
+
+        Raises:
+            Refusal: it would not begin.
+        """
+        falling = warmup + steps - self.hold
+        if falling < 1:
+            raise Refusal(f"hold = {self.hold} leaves none of {warmup + steps} steps for the decay.")
         placed = copy.copy(self)
-        # ((b + total - 1) / b)^exponent = first / last
-        placed._b = max(1, warmup + steps - 1) / ((self.first / self.last) ** (1 / self.exponent) - 1)
+        if self.last is None:
+            placed._b = 1.0
+        else:  # ((b + falling - 1) / b)^exponent = first / last
+            placed._b = max(1, falling - 1) / ((self.first / self.last) ** (1 / self.exponent) - 1)
         return placed
 
     def values(self, memory: Memory, first_step: int, steps: int) -> dict[str, Tensor]:
         """Return the step sizes (K, 1); the first step has number 1."""
-        sizes = on_grid(lambda t: self.first * (1 + t / self._b) ** -self.exponent, first_step, steps)
+        sizes = on_grid(
+            lambda t: self.first * (1 + (t - self.hold).clamp_min(0) / self._b) ** -self.exponent,
+            first_step,
+            steps,
+        )
         return {"step_size": sizes[:, None]}

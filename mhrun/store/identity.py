@@ -14,16 +14,17 @@ FORMAT = 1
 _FREE = ("seed", "device", "native", "data.storage", "data.seed")
 # What changes no number that is computed: where things are put and how they are shown.
 _COSMETIC = ("runtime", "report", "scales", "title", "reproduces")
+# Settings of the target that came later, left out where they say what was so before: older runs stay themselves.
+_LATER = ("common_batch", "gradient_noise")
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a resolved configuration that decides the numbers."""
     kept = {key: value for key, value in config.items() if key not in _COSMETIC}
-    # Settings that came later are left out at the value that says what was so before: older runs stay themselves.
-    if not kept.get("evaluation"):
+    if not kept.get("evaluation"):  # likewise
         kept.pop("evaluation", None)
-    if isinstance(kept.get("target"), Mapping) and not kept["target"].get("common_batch"):
-        kept["target"] = {key: value for key, value in kept["target"].items() if key != "common_batch"}
+    if isinstance(kept.get("target"), Mapping):
+        kept["target"] = {key: value for key, value in kept["target"].items() if value or key not in _LATER}
     methods = kept.get("methods") or {}
     kept["methods"] = {
         name: {key: value for key, value in method.items() if key != "label"}

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 TRACE = "trace.nc"
+COLLECTED = "collected"  # stands in a summary for the steps that a schedule collects
 _CHUNK = 1 << 17  # numbers in an HDF5 chunk, about a megabyte
 
 
@@ -40,6 +41,7 @@ class Shape(NamedTuple):
     warmup: int  # steps of burn-in, before the draws proper
     steps: int  # steps after it
     thin: int | tuple[int, ...] | None  # theta is kept of every thin-th step, of these steps, or of none
+    #                                     (of these steps, the trace says of each draw which it is)
     thin_stats: int | None = None  # statistics are kept of every thin_stats-th step; None: as theta
 
     @property
@@ -137,10 +139,13 @@ def _fill(
                 variables = file.groups[prefix + kind].variables
                 if kind == "posterior":
                     variables["theta"][:, there] = block["draw/theta"][:, here]
+                    if "step" in variables:
+                        variables["step"][there] = shape.kept(1, shape.total)[at:][here] + 1
                     continue
                 variables["wall_s"][there] = block["draw/wall_s"][here]
                 for name in info:
-                    values = np.broadcast_to(block[f"draw/{name}"], (shape.chains, count))[:, here]
+                    there_was = block.get(f"draw/{name}", np.True_)  # `valid` is younger than some blocks
+                    values = np.broadcast_to(there_was, (shape.chains, count))[:, here]
                     variables[name][:, there] = values.astype("int8") if info[name] == "bool" else values
             done[kind] += count
     if told:
@@ -171,6 +176,8 @@ def _group(file: Any, prefix: str, kind: str, shape: Shape, info: Mapping[str, s
         labels = group.create_variable("parameter", ("parameter",), h5py.string_dtype())
         labels[...] = np.asarray(shape.parameters, dtype=object)
         _variable(group, "theta", "float64", ("chain", "draw", "parameter"))
+        if isinstance(shape.thin, tuple):
+            group.create_variable("step", ("draw",), "int64")
         return
     for name, dtype in info.items():
         _variable(group, name, dtype, ("chain", "draw"))

@@ -1,0 +1,42 @@
+"""Momenta drawn anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.native import piece
+from mhrun.native.philox import NOISE, USE, fill_normals
+from mhrun.random import Draws, Purpose
+
+
+def checked(every: int | None) -> int:
+    """Return the steps between two refreshments, 0 for none.
+
+    Raises:
+        Refusal: a number that has no meaning.
+    """
+    if every is not None and every < 1:
+        raise Refusal(f"refresh = {every} must be a number of steps, at least 1, or null.")
+    return every or 0
+
+
+def refreshed(momentum: Tensor, variance: Tensor, every: int, draws: Draws) -> Tensor:
+    """Return momenta (C, D), drawn anew from N(0, variance (C,)) at steps 1, 1 + every, ...; not where it is 0."""
+    if not every or (draws.step - 1) % every:
+        return momentum
+    z = draws.normal(Purpose.NOISE, momentum.shape[1], use=1, dtype=momentum.dtype)
+    return torch.where((variance > 0)[:, None], variance.sqrt()[:, None] * z, momentum)
+
+
+@piece
+def refresh(momentum: Any, sd: Any, every: Any, step: Any, chain: Any, key: Any) -> None:
+    """Draw momenta (D,) anew from N(0, sd^2), in place, at steps 1, 1 + every, ..."""
+    if every > 0 and sd > 0 and (step - np.uint64(1)) % np.uint64(every) == 0:
+        fill_normals(momentum, NOISE + USE, step, chain, key)
+        for d in range(len(momentum)):
+            momentum[d] *= sd

@@ -1,0 +1,177 @@
+"""A mixture of Gaussians as a density of its own (Zhang et al. 2020, section 5.1; Luo et al. 2020, section 4.1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.native import NativeModel, piece
+from mhrun.native.maths import exp_negative_64
+from mhrun.random import Draws
+from mhrun.types import Rows
+
+
+class GaussianMixture:
+    """theta ~ sum_k weights[k] N(centres[k], variances[k] I), with the datum that says nothing (`NoData`).
+
+    Args:
+        centres: K points of D numbers.
+        variances: of each component, or one of all, the same in every direction.
+        weights: of the components; equal by default.
+        start: where chains begin unless a method says otherwise; the origin by default.
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
+
+    def __init__(
+        self,
+        centres: Sequence[Sequence[float]],
+        variances: float | Sequence[float] = 1.0,
+        weights: Sequence[float] | None = None,
+        start: Sequence[float] | None = None,
+    ) -> None:
+        if not centres or len({len(centre) for centre in centres}) != 1 or not len(centres[0]):
+            raise Refusal("GaussianMixture needs centres, each of as many numbers.")
+        self.centres = np.array(centres, np.float64)
+        count, self.dim = self.centres.shape
+        spread = (
+            np.broadcast_to(np.asarray(variances, np.float64), (count,)) if np.ndim(variances) == 0 else None
+        )
+        self.variances = np.asarray(variances, np.float64) if spread is None else spread.copy()
+        self.weights = np.full(count, 1 / count) if weights is None else np.asarray(weights, np.float64)
+        self.start = np.zeros(self.dim) if start is None else np.asarray(start, np.float64)
+        if self.variances.shape != (count,) or not (self.variances > 0).all():
+            raise Refusal(f"variances must be one positive number, or {count}.")
+        if self.weights.shape != (count,) or (self.weights <= 0).any() or abs(self.weights.sum() - 1) > 1e-9:
+            raise Refusal(f"weights must be {count} positive shares that sum to 1.")
+        if self.start.shape != (self.dim,):
+            raise Refusal(f"start must be {self.dim} numbers.")
+        self.names: Sequence[str] = tuple(f"theta{d + 1}" for d in range(self.dim))
+        # log of a component's weight and normalising constant
+        self._heights = np.log(self.weights) - 0.5 * self.dim * np.log(2 * math.pi * self.variances)
+
+    def init(self, chains: int, draws: Draws) -> Tensor:
+        """Return starting points (C, D)."""
+        return torch.from_numpy(self.start).to(draws.device).repeat(chains, 1)
+
+    def log_prior(self, theta: Tensor) -> Tensor:
+        """Return 0 (C,): the density is all in the likelihood."""
+        return theta.new_zeros(len(theta))
+
+    def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
+        """Return the log density (C, m) of theta (C, D), the same for each of the m data."""
+        parts, _ = self._parts(theta)
+        return parts.logsumexp(-1)[:, None].expand(-1, rows["x"].shape[1])
+
+    def log_lik_and_grad(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return the log density (C, m) and its gradient (C, D)."""
+        parts, gaps = self._parts(theta)
+        value = parts.logsumexp(-1)
+        share = (parts - value[:, None]).exp()  # of each component in the density at theta
+        pull = gaps / self._tensor(self.variances, theta)[:, None]
+        return value[:, None].expand(-1, rows["x"].shape[1]), (share[..., None] * pull).sum(1)
+
+    def _parts(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log of each component's part (C, K), and the way to its centre (C, K, D)."""
+        gaps = self._tensor(self.centres, theta) - theta[:, None]
+        quadratic = gaps.square().sum(-1) / self._tensor(2 * self.variances, theta)
+        return self._tensor(self._heights, theta) - quadratic, gaps
+
+    @staticmethod
+    def _tensor(values: Any, like: Tensor) -> Tensor:
+        return torch.as_tensor(values, dtype=like.dtype, device=like.device)
+
+    def full_log_lik(self, data: Rows) -> Callable[[Tensor], Tensor]:
+        """Return the sum over all data of the log density."""
+        n = len(data["x"])
+        return lambda theta: n * self._parts(theta)[0].logsumexp(-1)
+
+    def native(self, data: Rows, *, full: bool) -> NativeModel:
+        """Return the pieces of the fused loop, in float64."""
+        rates = 0.5 / self.variances
+        args = (np.ascontiguousarray(self.centres.T), rates, self._heights, float(len(data["x"])))
+        return NativeModel(
+            args, _log_prior, _difference, _moments, _total, _gradient, _prior_gradient, _terms, _survey
+        )
+
+
+@piece
+def _log_density(args: Any, theta: Any) -> Any:
+    centres, rates, heights, _n = args
+    parts = heights.copy()
+    for d in range(len(theta)):
+        for k in range(len(parts)):
+            parts[k] -= rates[k] * (centres[d, k] - theta[d]) ** 2
+    top = parts.max()
+    total = 0.0
+    for k in range(len(parts)):
+        total += exp_negative_64(parts[k] - top)
+    return top + math.log(total)
+
+
+@piece
+def _gradient(args: Any, index: Any, m: Any, theta: Any, out: Any) -> None:
+    centres, rates, heights, _n = args
+    parts = heights.copy()
+    for d in range(len(theta)):
+        for k in range(len(parts)):
+            parts[k] -= rates[k] * (centres[d, k] - theta[d]) ** 2
+    top = parts.max()
+    total = 0.0
+    for k in range(len(parts)):
+        share = exp_negative_64(parts[k] - top)
+        total += share
+        parts[k] = 2.0 * share * rates[k]
+    for d in range(len(theta)):
+        pull = 0.0
+        for k in range(len(parts)):
+            pull += parts[k] * (centres[d, k] - theta[d])
+        out[d] = m * pull / total
+
+
+@piece
+def _log_prior(args: Any, theta: Any) -> Any:
+    return 0.0
+
+
+@piece
+def _prior_gradient(args: Any, theta: Any, out: Any) -> None:
+    for d in range(len(theta)):
+        out[d] = 0.0
+
+
+@piece
+def _difference(args: Any, index: Any, m: Any, origin: Any, candidate: Any) -> Any:
+    term = _log_density(args, candidate) - _log_density(args, origin)
+    return m * term, m * term**2
+
+
+@piece
+def _moments(args: Any, index: Any, m: Any, theta: Any) -> Any:
+    value = _log_density(args, theta)
+    return m * value, m * value**2
+
+
+@piece
+def _total(args: Any, theta: Any) -> Any:
+    return args[3] * _log_density(args, theta)
+
+
+@piece
+def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any) -> None:
+    term = _log_density(args, candidate) - _log_density(args, origin)
+    for j in range(m):
+        out[j] = term
+
+
+@piece
+def _survey(args: Any, origin: Any, candidate: Any) -> Any:
+    term = _log_density(args, candidate) - _log_density(args, origin)
+    return args[3] * term, args[3] * term**2, abs(term)

@@ -1,0 +1,113 @@
+"""Cycles of a step size that falls as a cosine does."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.schedules.plan import Blind, Memory, on_grid
+
+
+class Cosine(Blind):
+    """step_size(k) = start/2 (cos(pi r) + 1) with r = mod(k - 1, L)/L, in cycles of L = ceil(K/cycles) of all K steps.
+
+    The cyclical schedule of Zhang et al. (2020), eq. 2. While r < `explore` a cycle looks for a mode, with noise at
+    temperature `exploring`, and nothing is collected; after that it samples, with noise at temperature `sampling`, and
+    its draws are collected: they alone are kept in the trace, and make the ensembles (their Algorithm 1). Snapshot
+    ensembles (Huang et al. 2017) are the last draw of each cycle of an optimiser: ``samples=1``.
+
+    Args:
+        start: the step size at the beginning of a cycle; a list: one for each chain.
+        cycles: how many; the last is shorter if the steps cannot be shared out.
+        explore: share of a cycle.
+        exploring: temperature of the noise while exploring.
+        sampling: temperature of the noise while sampling.
+        samples: how many draws are collected at the end of each cycle; None: all while it samples.
+        apart: steps between two of them.
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
+
+    quantities: tuple[str, ...] = ("step_size", "noise_temperature")
+
+    def __init__(
+        self,
+        start: float | list[float],
+        cycles: int,
+        explore: float = 0.8,
+        exploring: float = 0.0,
+        sampling: float = 1.0,
+        samples: int | None = None,
+        apart: int = 1,
+    ) -> None:
+        self.first = torch.atleast_1d(torch.as_tensor(start, dtype=torch.float64))
+        if not bool((self.first > 0).all()) or not 0 <= explore < 1 or cycles < 1:
+            raise Refusal("Cosine needs start > 0, cycles >= 1 and 0 <= explore < 1.")
+        if not (exploring >= 0 and sampling >= 0):
+            raise Refusal("Cosine needs temperatures that are at least 0.")
+        if apart < 1 or (samples is not None and samples < 1):
+            raise Refusal("Cosine needs samples >= 1, or null, and apart >= 1.")
+        self.cycles = cycles
+        self.explore = explore
+        self.exploring = exploring
+        self.sampling = sampling
+        self.samples = samples
+        self.apart = apart
+        self.total = cycles
+        self.length = 1
+
+    def over(self, warmup: int, steps: int) -> Cosine:
+        """Return the cycles of all steps.
+
+        Raises:
+            Refusal: a cycle has no room for its stages and samples.
+        """
+        placed = copy.copy(self)
+        placed.total = warmup + steps
+        placed.length = math.ceil(placed.total / self.cycles)
+        counts = np.bincount(placed.cycle(placed.collected()), minlength=self.cycles)
+        if (
+            len(counts) != self.cycles
+            or (counts < 1).any()
+            or (self.samples and (counts < self.samples).any())
+        ):
+            raise Refusal(
+                f"{self.cycles} cycles of {placed.total} steps: a cycle has {placed.length} steps, of which "
+                f"{placed.length - placed._exploring_steps()} sample, which is no room for what is to be collected. "
+                "Choose fewer cycles, a lower explore, or fewer samples."
+            )
+        return placed
+
+    def _exploring_steps(self) -> int:
+        """Return how many steps of a cycle have r < explore."""
+        return math.ceil(self.explore * self.length - 1e-9)
+
+    def values(self, memory: Memory, first_step: int, steps: int) -> dict[str, Tensor]:
+        """Return step sizes (K, 1 or C) and temperatures of the noise (K, 1)."""
+        length, explores = self.length, self._exploring_steps()
+        factors = on_grid(lambda t: 0.5 * (torch.cos(math.pi * (t % length) / length) + 1), first_step, steps)
+        place = torch.arange(first_step - 1, first_step - 1 + steps) % length
+        noise = torch.where(place < explores, self.exploring, self.sampling).double()
+        return {"step_size": factors[:, None] * self.first, "noise_temperature": noise[:, None]}
+
+    def collected(self) -> npt.NDArray[np.int64]:
+        """Return the steps, 1 being the first, whose draws are collected."""
+        found = []
+        for begin in range(0, self.total, self.length):
+            end = min(begin + self.length, self.total)
+            earliest = begin + self._exploring_steps()
+            if self.samples is not None:
+                earliest = max(earliest, end - 1 - (self.samples - 1) * self.apart)
+            found.append(np.arange(end, earliest, -self.apart)[::-1])
+        return np.concatenate(found).astype(np.int64)
+
+    def cycle(self, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the number of the cycle, from 0 on, that each step is in."""
+        return (steps - 1) // self.length
