@@ -34,10 +34,11 @@ class RemoteSet(NamedTuple):
     files: tuple[RemoteFile, ...]
 
 
-def _idx(train_x: str, train_y: str, test_x: str, test_y: str) -> tuple[RemoteFile, ...]:
+def _idx(*digests: str) -> tuple[RemoteFile, ...]:
+    """Return the files of MNIST's format, training images first; of two digests, the test images alone."""
     names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    digests = (train_x, train_y, test_x, test_y)
-    return tuple(RemoteFile(f"{n}-ubyte.gz", digest) for n, digest in zip(names, digests, strict=True))
+    there = names[-len(digests) :]
+    return tuple(RemoteFile(f"{n}-ubyte.gz", digest) for n, digest in zip(there, digests, strict=True))
 
 
 CATALOGUE: dict[str, RemoteSet] = {
@@ -65,6 +66,14 @@ CATALOGUE: dict[str, RemoteSet] = {
             "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
             "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
             "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        ),
+    ),
+    "notmnist": RemoteSet(
+        "notMNIST, 10,000 letters A to J from many fonts, as MNIST's test files (Bulatov 2011; D. Flanagan)",
+        ("https://github.com/davidflanagan/notMNIST-to-MNIST/raw/master/",),
+        _idx(
+            "8e7f38ae95cc8f48e0986175ffc9137e5007ebcf3d8fdf6656c904eb9dab198b",
+            "5f8e6012f2ce730700d8d05fca098bc47f71d25b890e4bec7ac5ebfd614a4001",
         ),
     ),
 }

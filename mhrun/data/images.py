@@ -18,7 +18,7 @@ class Images:
     """Some of the images of a split: ``x`` (n, 784) uint8, a pixel k for k/255, and ``y`` (n,) int64, the class.
 
     Args:
-        name: ``mnist`` or ``fashion-mnist``.
+        name: ``mnist``, ``fashion-mnist``, or ``notmnist``, which has no training images here.
         split: ``train`` (60,000) or ``test`` (10,000).
         n: how many; None for all that are left after `skip`.
         skip: how many to leave out at the beginning.
@@ -37,10 +37,13 @@ class Images:
         skip: int = 0,
         shuffle: int | None = None,
     ) -> None:
-        if name not in CATALOGUE:
-            raise Refusal(f"there are no images '{name}'.{nearest(name, CATALOGUE)}")
+        splits = _splits()
+        if name not in splits:
+            raise Refusal(f"there are no images '{name}'.{nearest(name, splits)}")
         if split not in _FILES:
             raise Refusal(f"split = '{split}' is unknown; choose train or test.")
+        if split not in splits[name]:
+            raise Refusal(f"{name} has no {split} images; choose split={' or '.join(splits[name])}.")
         there = _FILES[split][1]
         count = there - skip if n is None else n
         if skip < 0 or count < 1 or skip + count > there:
@@ -76,3 +79,13 @@ class Images:
             {"x": torch.from_numpy(x), "y": torch.from_numpy(y)},
             f"{self.name}, {self.n:,} of the {there:,} {self.split} images",
         )
+
+
+def _splits() -> dict[str, list[str]]:
+    """Return the data sets of this format, and the splits that each has."""
+    files = {name: {file.name for file in known.files} for name, known in CATALOGUE.items()}
+    found = {
+        name: [split for split, (prefix, _) in _FILES.items() if f"{prefix}-images-idx3-ubyte.gz" in there]
+        for name, there in files.items()
+    }
+    return {name: splits for name, splits in found.items() if splits}
