@@ -45,8 +45,7 @@ class Langevin:
         """Return the next theta (C, D)."""
         z = draws.normal(Purpose.NOISE, theta.shape[1], dtype=theta.dtype)
         size = controls.step_size
-        variance = 2 * size * controls.noise_temperature
-        noise = (variance - size.square() * self.known_noise).clamp_min(0.0).sqrt()
+        noise = (size * (2 * controls.noise_temperature - size * self.known_noise).clamp_min(0.0)).sqrt()
         return theta + controls.step_size[:, None] * grad + noise[:, None] * z, aux
 
     def native(self) -> NativeDynamics:
@@ -66,7 +65,7 @@ def _move(
     step: Any,
     chain: Any,
 ) -> None:
-    noise = math.sqrt(max(0.0, 2 * step_size * temperature - step_size**2 * args[0]))
+    noise = math.sqrt(step_size * max(0.0, 2 * temperature - step_size * args[0]))
     z = np.empty_like(theta)
     fill_normals(z, NOISE, step, chain, key)
     for d in range(len(theta)):
