@@ -65,6 +65,25 @@ def test_a_value_holds_up_to_the_step_that_it_changes_after():
         assert torch.equal(part, found["step_size"][first - 1 : first + 1])
 
 
+def test_a_last_stretch_is_collected_evenly():
+    schedule = Switched([7], noise_temperature=[0.0, 1.0], samples=4)
+    assert schedule.over(0, 27).collected().tolist() == [12, 17, 22, 27]
+    assert schedule.over(2, 15).collected().tolist() == [9, 12, 14, 17]  # ten steps among four
+    assert Switched([7], noise_temperature=[0.0, 1.0]).over(0, 27).collected() is None
+    sizes = Switched([3, 5], step_size=[1.0, 0.2, 0.04])
+    plan = Plan({"a": sizes, "b": schedule}, 2, 0, 27)
+    assert plan.kept(1) == (12, 17, 22, 27)
+    assert plan.kept(2) == (17, 27)
+    assert plan.kept(None) is None
+    assert Plan({"a": sizes}, 2, 0, 27).collected is None
+    with pytest.raises(Refusal, match="more than the 3 steps after step 7"):
+        schedule.over(0, 10)
+    with pytest.raises(Refusal, match="at least 1"):
+        Switched([7], noise_temperature=[0.0, 1.0], samples=0)
+    with pytest.raises(Refusal, match="two schedules say"):
+        Plan({"a": Switched([3], step_size=[1.0, 0.2], samples=2), "b": schedule}, 2, 0, 27)
+
+
 def test_a_plan_takes_each_quantity_from_its_own_schedule():
     """Burn-in counts among the steps; the noise follows the temperature that drops."""
     plan = Plan(

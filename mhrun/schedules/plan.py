@@ -20,8 +20,9 @@ Memory = dict[str, Tensor]
 class Schedule(Protocol):
     """Says what some of the controls are.
 
-    Quantities are `step_size`, `temperature` and `noise_temperature`. A schedule that also says which draws are to be
-    collected has ``collected() -> steps``, increasing, 1 being the first; all others are then left out of the trace.
+    Quantities are `step_size`, `temperature` and `noise_temperature`. A schedule that may also say which draws are to
+    be collected has ``collected()``: their steps, increasing, 1 being the first, all others being left out of the
+    trace; or None, if it does not say.
     """
 
     quantities: tuple[str, ...]
@@ -84,13 +85,13 @@ class Plan:
             raise Refusal("no schedule sets step_size; add one that does.")
         if self.horizon(warmup + 1) is not None:
             raise Refusal("a schedule that adapts must be done with it at the end of burn-in.")
-        collecting = [schedule for schedule in self.schedules.values() if hasattr(schedule, "collected")]
+        asked = [s.collected() for s in self.schedules.values() if hasattr(s, "collected")]
+        collecting = [said for said in asked if said is not None]
         if len(collecting) > 1:
             raise Refusal("two schedules say which draws are collected; keep one.")
         self.collected: npt.NDArray[np.int64] | None = None  # steps whose draws are collected; None: of all
         if collecting:
-            said = collecting[0].collected()
-            self.collected = said[said > warmup]
+            self.collected = collecting[0][collecting[0] > warmup]
             if not len(self.collected):
                 raise Refusal("no draw after burn-in is collected; lower warmup.")
         self._check()

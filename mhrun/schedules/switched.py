@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from mhrun.errors import Refusal
@@ -13,17 +16,20 @@ from mhrun.schedules.plan import Blind, Memory
 class Switched(Blind):
     """Each named quantity at one value after the other; the next begins after step ``at[i]``.
 
-    A temperature that drops once a mode is found (Seita et al. 2017, Figure 3).
+    A temperature that drops once a mode is found (Seita et al. 2017, Figure 3); noise that sets in late, after which
+    the draws are collected (Zhang et al. 2020, section 5.3: their traditional SG-MCMC).
 
     Args:
         at: steps after which the quantities change, increasing; burn-in counts.
         step_size: a value for each stretch, one more than there are changes.
         temperature: likewise.
         noise_temperature: likewise.
+        samples: how many draws of the last stretch are collected, evenly, its last draw being one; None: this schedule
+            does not say what is collected.
 
     Raises:
-        Refusal: changes that do not increase, a number of values that does not fit, or a step size or a
-            temperature that is not positive.
+        Refusal: changes that do not increase, a number of values that does not fit, a step size or a
+            temperature that is not positive, or no samples.
     """
 
     def __init__(
@@ -32,6 +38,7 @@ class Switched(Blind):
         step_size: list[float] | None = None,
         temperature: list[float] | None = None,
         noise_temperature: list[float] | None = None,
+        samples: int | None = None,
     ) -> None:
         if not at or not all(
             isinstance(step, int | float) and step >= 1 and step == int(step) for step in at
@@ -40,6 +47,10 @@ class Switched(Blind):
         self._at = torch.as_tensor(at, dtype=torch.int64)
         if (self._at.diff() <= 0).any():
             raise Refusal(f"at = {list(at)} must be in increasing order.")
+        if samples is not None and samples < 1:
+            raise Refusal(f"samples = {samples} must be at least 1, or null.")
+        self._samples = samples
+        self._total = int(self._at[-1])
         given = {"step_size": step_size, "temperature": temperature, "noise_temperature": noise_temperature}
         self._values = {
             name: torch.as_tensor(list(values), dtype=torch.float64)
@@ -56,16 +67,30 @@ class Switched(Blind):
                 )
 
     def over(self, warmup: int, steps: int) -> Self:
-        """Return itself, if all its changes come.
+        """Return this schedule of so many steps, if all its changes come.
 
         Raises:
-            Refusal: one would come after the last step.
+            Refusal: one would come after the last step, or the last stretch is shorter than what is to be collected.
         """
-        if int(self._at[-1]) >= warmup + steps:
-            raise Refusal(f"at = {self._at.tolist()} comes after the last of {warmup + steps} steps.")
-        return self
+        total, last = warmup + steps, int(self._at[-1])
+        if last >= total:
+            raise Refusal(f"at = {self._at.tolist()} comes after the last of {total} steps.")
+        if self._samples is not None and self._samples > total - last:
+            raise Refusal(
+                f"samples = {self._samples} are more than the {total - last} steps after step {last}."
+            )
+        placed = copy.copy(self)
+        placed._total = total
+        return placed
 
     def values(self, memory: Memory, first_step: int, steps: int) -> dict[str, torch.Tensor]:
         """Return each quantity at some steps, (K, 1)."""
         stretch = torch.searchsorted(self._at, torch.arange(first_step, first_step + steps))
         return {name: values[stretch][:, None] for name, values in self._values.items()}
+
+    def collected(self) -> npt.NDArray[np.int64] | None:
+        """Return the steps, 1 being the first, whose draws are collected; None: this schedule does not say."""
+        if self._samples is None:
+            return None
+        last = int(self._at[-1])
+        return last + (self._total - last) * np.arange(1, self._samples + 1) // self._samples
