@@ -1,7 +1,8 @@
 """Public data sets as files: found in the data folder, else downloaded, and verified either way.
 
 The digests are those of the *uncompressed* content, so that a file compressed by somebody else counts
-as what it is. Nothing is unpickled.
+as what it is; and of tables of numbers, those of the numbers, in whatever order their rows are and however they
+are written. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ class RemoteFile(NamedTuple):
     """One file of a data set."""
 
     name: str  # in the folder <data_dir>/<data set>
-    sha256: str  # of the uncompressed content
+    sha256: str  # of the uncompressed content; of a table, as `canonical` has it
+    folder: str = ""  # of the mirror, with a slash at its end
+    table: bool = False  # whether it is rows of numbers
 
 
 class RemoteSet(NamedTuple):
     """A data set and where its publishers keep it."""
 
     title: str
-    mirrors: tuple[str, ...]  # address + file name is a download
+    mirrors: tuple[str, ...]  # address + a file's folder + its name is a download
     files: tuple[RemoteFile, ...]
 
 
@@ -76,6 +79,30 @@ CATALOGUE: dict[str, RemoteSet] = {
             "5f8e6012f2ce730700d8d05fca098bc47f71d25b890e4bec7ac5ebfd614a4001",
         ),
     ),
+    "uci": RemoteSet(
+        "Australian, German and Heart of Statlog: small sets with two classes (UCI Machine Learning Repository)",
+        ("https://archive.ics.uci.edu/ml/machine-learning-databases/statlog/",),
+        (
+            RemoteFile(
+                "australian.dat",
+                "551ffb306858c890ba448213248b9cd61340d746b2df8dc3c26d889ff9bd1575",
+                "australian/",
+                table=True,
+            ),
+            RemoteFile(
+                "german.data-numeric",
+                "b21a87a1015571223393eb91257d046ddc749d671bec7b2c62cb9a55f794bf7d",
+                "german/",
+                table=True,
+            ),
+            RemoteFile(
+                "heart.dat",
+                "73d6a774e40b2cc7a10a12dd7028e46ea9ca7f5d15ff12129e6e08effd70838a",
+                "heart/",
+                table=True,
+            ),
+        ),
+    ),
 }
 
 
@@ -99,7 +126,7 @@ def data_dir(setting: str | None = None) -> Path:
 
 def state(name: str, folder: Path) -> str:
     """Return ``here``, ``absent`` or ``damaged``."""
-    found = [_content_is(folder / name / file.name, file.sha256) for file in CATALOGUE[name].files]
+    found = [_content_is(folder / name / file.name, file) for file in CATALOGUE[name].files]
     if all(found):
         return "here"
     return "damaged" if any(f is False for f in found) else "absent"
@@ -115,7 +142,7 @@ def ensure(name: str, folder: Path, say: Callable[[str], None] = lambda _: None)
         raise UserError(f"There is no data set '{name}'.{nearest(name, CATALOGUE)} mhrun fetch lists them.")
     for file in CATALOGUE[name].files:
         target = folder / name / file.name
-        good = _content_is(target, file.sha256)
+        good = _content_is(target, file)
         if good is False:
             raise _damaged(target)
         if good is None:
@@ -123,14 +150,28 @@ def ensure(name: str, folder: Path, say: Callable[[str], None] = lambda _: None)
     return folder / name
 
 
+def canonical(table: bytes) -> bytes:
+    """Return rows of numbers in one order and one notation: sorted, each number as Python writes the float64.
+
+    Raises:
+        ValueError: it holds something that is no number, or no text.
+    """
+    rows = (
+        " ".join(repr(float(word)) for word in line.split()) for line in table.decode("ascii").splitlines()
+    )
+    return "".join(f"{row}\n" for row in sorted(rows) if row).encode()
+
+
 def content(name: str, file: str) -> bytes:
     """Return the uncompressed content of a data set's file in the data folder, verified; nothing is downloaded.
+
+    Of a table it is the `canonical` one, so that its bits are the same from wherever the file came.
 
     Raises:
         UserError: the file is not there, damaged, or cannot be read.
     """
     path = data_dir() / name / file
-    sha256 = {known.name: known.sha256 for known in CATALOGUE[name].files}[file]
+    known = {known.name: known for known in CATALOGUE[name].files}[file]
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
             found = stream.read()
@@ -143,7 +184,11 @@ def content(name: str, file: str) -> bytes:
         raise _damaged(path) from error
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); see to its permissions.") from error
-    if hashlib.sha256(found).hexdigest() != sha256:
+    try:
+        found = canonical(found) if known.table else found
+    except ValueError as error:
+        raise _damaged(path) from error
+    if hashlib.sha256(found).hexdigest() != known.sha256:
         raise _damaged(path)
     return found
 
@@ -163,34 +208,37 @@ def _download(name: str, file: RemoteFile, target: Path, say: Callable[[str], No
         ) from error
     reasons = []
     for mirror in CATALOGUE[name].mirrors:
-        say(f"downloading {mirror}{file.name}")
+        address = f"{mirror}{file.folder}{file.name}"
+        say(f"downloading {address}")
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as partial:
             part = Path(partial) / file.name
             try:
-                pooch.HTTPDownloader(timeout=30)(mirror + file.name, str(part), None)
+                pooch.HTTPDownloader(timeout=30)(address, str(part), None)
             except Exception as error:
                 reasons.append(f"{mirror}: {type(error).__name__}")
                 continue
-            if not _content_is(part, file.sha256):
+            if not _content_is(part, file):
                 reasons.append(f"{mirror}: another content than it should be")
                 continue
             os.replace(part, target)
             return
     raise UserError(
         f"{file.name} of {name} cannot be had ({'; '.join(reasons)}). Offline? Put it at {target}; "
-        f"the SHA-256 of its uncompressed content is {file.sha256}."
+        f"the SHA-256 of its {'sorted rows' if file.table else 'uncompressed content'} is {file.sha256}."
     )
 
 
-def _content_is(path: Path, sha256: str) -> bool | None:
-    """Return whether the uncompressed content of a file has this digest; None if there is no file."""
+def _content_is(path: Path, known: RemoteFile) -> bool | None:
+    """Return whether the content of a file is what is known of it; None if there is no file."""
     if not path.is_file():
         return None
     digest = hashlib.sha256()
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
+            if known.table:
+                digest.update(canonical(stream.read()))
             while part := stream.read(1 << 20):
                 digest.update(part)
-    except (OSError, EOFError, zlib.error):
+    except (OSError, EOFError, zlib.error, ValueError):
         return False
-    return digest.hexdigest() == sha256
+    return digest.hexdigest() == known.sha256
