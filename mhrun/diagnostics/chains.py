@@ -1,4 +1,4 @@
-"""Effective sample size and R-hat, as ArviZ computes them."""
+"""Effective sample size and R-hat as ArviZ computes them, and the effective sample size of a single chain."""
 
 from __future__ import annotations
 
@@ -30,3 +30,25 @@ def rhat(draws: Array, most: int = 5000) -> float:
     if len(draws) < 2 or not np.isfinite(draws).all() or np.ptp(draws) == 0 or draws.shape[1] < 4:
         return float("nan")
     return float(array_stats.rhat(draws[:, :: -(-draws.shape[1] // most)]))
+
+
+def ess_of_chain(draws: Array) -> Array:
+    """Return n / (1 + 2 sum_k rho_k) of single chains, draws (..., n) -> (...): what papers usually call ESS.
+
+    The autocorrelations rho_k are about each chain's own mean, and summed as long as their sums by pairs stay
+    positive, each pair taken no larger than the one before it (the initial monotone sequence of Geyer 1992). At most n:
+    of draws that are correlated negatively more cannot be claimed. Constant or non-finite draws give NaN.
+    """
+    n = draws.shape[-1]
+    off = draws - draws.mean(axis=-1, keepdims=True)
+    transform = np.fft.rfft(off, 1 << (2 * n - 1).bit_length(), axis=-1)
+    cov = np.fft.irfft(np.abs(transform) ** 2, axis=-1)[..., : n // 2 * 2] / n
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rho = cov / cov[..., :1]
+    pairs = rho[..., 0::2] + rho[..., 1::2]  # rho_0 = 1 is in the first
+    positive = np.logical_and.accumulate(pairs > 0, axis=-1)
+    falling = np.where(positive, np.minimum.accumulate(pairs, axis=-1), 0.0)
+    length = 2 * falling.sum(axis=-1) - 1
+    told = np.isfinite(draws).all(axis=-1) & (np.ptp(draws, axis=-1) > 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(told, n / np.maximum(length, 1.0), np.nan)
