@@ -14,39 +14,50 @@ worker.pin_to(int(sys.argv[1]))
 
 import shutil  # noqa: E402
 import tempfile  # noqa: E402
+from collections.abc import Callable  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import NamedTuple  # noqa: E402
 
+import numpy as np  # noqa: E402
 import problem  # noqa: E402
+import problem_dynamics as dynamics  # noqa: E402
 import problem_growing as growing  # noqa: E402
 import problem_logistic as logistic  # noqa: E402
 import problem_network as network  # noqa: E402
 import torch  # noqa: E402
 
 import mhrun  # noqa: E402
+from mhrun.data.no_data import NoData  # noqa: E402
+from mhrun.dynamics.hamiltonian import Hamiltonian  # noqa: E402
+from mhrun.dynamics.langevin import Langevin as SGLD  # noqa: E402
+from mhrun.dynamics.nose_hoover import NoseHoover  # noqa: E402
 from mhrun.engine.chains import Settings, Silent, run_method  # noqa: E402
 from mhrun.engine.method import Method  # noqa: E402
+from mhrun.kernels import Unadjusted  # noqa: E402
+from mhrun.models.gaussian_mixture import GaussianMixture  # noqa: E402
 from mhrun.models.logistic import Logistic  # noqa: E402
 from mhrun.models.perceptron import Perceptron  # noqa: E402
 from mhrun.pairing.growing import Growing  # noqa: E402
 from mhrun.proposals.langevin import Langevin  # noqa: E402
 from mhrun.rules.mh_minibatch import MHMinibatch  # noqa: E402
 from mhrun.schedules import Plan  # noqa: E402
-from mhrun.store.netcdf import Shape  # noqa: E402
-from mhrun.types import Pairing, Proposal, Rule  # noqa: E402
+from mhrun.store.netcdf import Shape, open_trace  # noqa: E402
+from mhrun.types import Kernel, Pairing, Rule  # noqa: E402
 
 
 class Work(NamedTuple):
     """A problem as the engine wants it."""
 
     target: mhrun.Target
-    pairing: Pairing
-    rule: Rule
+    kernel: Kernel
     step_size: float
     temperature: float
     thin: int | None = 1  # theta is kept of every thin-th step
-    proposal: Proposal | None = None  # None: a random walk
     dtype: torch.dtype = torch.float64
+
+
+def _walk(pairing: Pairing, rule: Rule) -> Kernel:
+    return mhrun.MetropolisHastings(mhrun.RandomWalk(), pairing, rule)
 
 
 def mint(n: int, storage: str) -> Work:
@@ -55,8 +66,8 @@ def mint(n: int, storage: str) -> Work:
     if storage == "file":  # the page cache is warm, as it is after the first minutes of a run
         data.fields["x"].sum()
     target = mhrun.Target(mhrun.TiedMeans(), data, replacement=True)
-    parts = mhrun.Shared(problem.M), mhrun.Metropolis()
-    return Work(target, *parts, problem.STEP_SIZE, problem.temperature(n))
+    kernel = _walk(mhrun.Shared(problem.M), mhrun.Metropolis())
+    return Work(target, kernel, problem.STEP_SIZE, problem.temperature(n))
 
 
 def mh_minibatch(n: int, storage: str) -> Work:
@@ -64,18 +75,19 @@ def mh_minibatch(n: int, storage: str) -> Work:
     data = mhrun.Dataset.of(growing.mixture(n).astype("float32"))
     target = mhrun.Target(mhrun.TiedMeans(), data, temper="likelihood")
     rule = MHMinibatch(growing.M, growing.SIGMA, "paper")
-    return Work(target, Growing(), rule, growing.STEP_SIZE, growing.temperature(n))
+    return Work(target, _walk(Growing(), rule), growing.STEP_SIZE, growing.temperature(n))
 
 
 def mint_logistic(n: int, storage: str) -> Work:
     """Return MINT on logistic regression."""
-    parts = _logistic(n), mhrun.Shared(logistic.M), mhrun.Metropolis()
-    return Work(*parts, logistic.STEP_SIZE, logistic.TEMPERATURE, None)
+    kernel = _walk(mhrun.Shared(logistic.M), mhrun.Metropolis())
+    return Work(_logistic(n), kernel, logistic.STEP_SIZE, logistic.TEMPERATURE, None)
 
 
 def metropolis_logistic(n: int, storage: str) -> Work:
     """Return Metropolis on all data of logistic regression."""
-    return Work(_logistic(n), mhrun.Full(), mhrun.Metropolis(), logistic.FULL_STEP_SIZE, 1.0, None)
+    kernel = _walk(mhrun.Full(), mhrun.Metropolis())
+    return Work(_logistic(n), kernel, logistic.FULL_STEP_SIZE, 1.0, None)
 
 
 def _logistic(n: int) -> mhrun.Target:
@@ -86,20 +98,56 @@ def _logistic(n: int) -> mhrun.Target:
 
 def mint_network(n: int, storage: str) -> Work:
     """Return MINT with a Langevin proposal on a network."""
+    kernel = mhrun.MetropolisHastings(Langevin(), mhrun.Shared(network.M), mhrun.Metropolis())
+    return Work(_network(n), kernel, network.RATE / n, n / network.C, None, torch.float32)
+
+
+def _network(n: int) -> mhrun.Target:
     x, y = network.images(n)
-    target = mhrun.Target(Perceptron(network.LAYERS), mhrun.Dataset.of({"x": x, "y": y}), replacement=True)
-    parts, dtype = (mhrun.Shared(network.M), mhrun.Metropolis()), torch.float32
-    return Work(target, *parts, network.RATE / n, n / network.C, None, Langevin(), dtype)
+    return mhrun.Target(Perceptron(network.LAYERS), mhrun.Dataset.of({"x": x, "y": y}), replacement=True)
+
+
+MOVES = {
+    "sgld": SGLD(),
+    "sghmc": Hamiltonian(dynamics.FRICTION),
+    "sgnht": NoseHoover(dynamics.FRICTION),
+}
+
+
+def _on_mixture(name: str) -> Callable[[int, str], Work]:
+    def made(n: int, storage: str) -> Work:
+        model = GaussianMixture(dynamics.CENTRES, dynamics.VARIANCE)
+        target = mhrun.Target(model, NoData().load(), gradient_noise=1.0)
+        return Work(target, Unadjusted(MOVES[name], 1), dynamics.STEP["mixture"], 1.0)
+
+    return made
+
+
+def _on_network(name: str) -> Callable[[int, str], Work]:
+    def made(n: int, storage: str) -> Work:
+        kernel = Unadjusted(MOVES[name], network.M)
+        return Work(_network(n), kernel, dynamics.STEP["network"], 1.0, None, torch.float32)
+
+    return made
 
 
 _MADE = (mint, mh_minibatch, mint_logistic, metropolis_logistic, mint_network)
 PROBLEMS = {made.__name__: made for made in _MADE}
+PROBLEMS |= {f"{name}_mixture": _on_mixture(name) for name in MOVES}
+PROBLEMS |= {f"{name}_network": _on_network(name) for name in MOVES}
+
+
+def _near(folder: Path) -> dict[str, float]:
+    """Return the share of draws near a centre, in place of an acceptance rate."""
+    with open_trace(folder) as trace:
+        theta = trace["posterior"]["theta"].to_numpy()[:, ::10, None]
+    gaps = ((theta - np.array(dynamics.CENTRES)) ** 2).sum(-1)
+    return {"accepted": float((gaps < dynamics.NEAR**2).any(-1).mean())}
 
 
 def main(cores: int, name: str, n: int, native: str, storage: str) -> None:
     torch.set_num_threads(cores)
     asked = PROBLEMS[name](n, storage)
-    kernel = mhrun.MetropolisHastings(asked.proposal or mhrun.RandomWalk(), asked.pairing, asked.rule)
     fixed = mhrun.Fixed(step_size=asked.step_size, temperature=asked.temperature)
     folder = Path(tempfile.mkdtemp(prefix="mhrun-bench-"))
 
@@ -107,11 +155,13 @@ def main(cores: int, name: str, n: int, native: str, storage: str) -> None:
         place = folder / f"{chains}-{steps}-{seed}"
         names = asked.target.model.names if asked.thin else ()
         shape, plan = Shape(chains, names, 0, steps, asked.thin, 1), Plan({"all": fixed}, chains, 0, steps)
-        method = Method(name, kernel, asked.target, plan, shape, seed, asked.dtype)
+        method = Method(name, asked.kernel, asked.target, plan, shape, seed, asked.dtype)
         noted = run_method(method, place, Settings(native, cores), Silent(), lambda: False, {})
+        near = _near(place) if name.endswith("_mixture") else {}
         shutil.rmtree(place)
         means = {"accepted": "sum_accepted", "batch": "sum_batch_size"}
-        return {key: float(sum(noted["totals"][total])) / (chains * steps) for key, total in means.items()}
+        totals = noted["totals"]
+        return {key: float(sum(totals[total])) / (chains * steps) for key, total in means.items()} | near
 
     try:
         worker.serve(work)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import problem_dynamics
 import problem_growing
 import problem_logistic
 import problem_network
@@ -236,6 +237,27 @@ def network(rounds: int, chain_steps: int, console: Console) -> list[dict[str, A
     return rows
 
 
+def dynamics(rounds: int, chain_steps: int, console: Console) -> dict[str, list[dict[str, Any]]]:
+    """SGLD, SGHMC and SGNHT on a mixture of 25 Gaussians and on 784-200-10: microseconds per chain-step."""
+    found = {}
+    goals = [Goal(peer, chains, 1.0) for peer in ("BlackJAX", "posteriors") for chains in (1, 10)]
+    n = problem_network.N
+    for target, native, shares in (("mixture", "on", (1.0, 1.0, 0.005)), ("network", "auto", (0.002,) * 3)):
+        for name in problem_dynamics.ALGORITHMS:
+            field = {
+                "ours": (_ours(1, f"{name}_{target}", n, native=native), shares[0]),
+                "BlackJAX": (Contender(PEER, "jax_dynamics.py", 1, target, name), shares[1]),
+                "posteriors": (Contender(PEER, "posteriors_dynamics.py", 1, target, name), shares[2]),
+            }
+            rows = [{"C": c} | in_turn(field, c, rounds, chain_steps, "cpu") for c in (1, 10)]
+            _stop(field)
+            title = f"{name.upper()}, {target}, one core: microseconds per chain-step"
+            seen = "near a centre" if target == "mixture" else "-"
+            console.print(_against_peers(title, rows, goals, seen))
+            found[f"{name}_{target}"] = rows
+    return found
+
+
 def save_quantiles(path: Path) -> None:
     """Write down the table that MHminibatch draws its correction from."""
     from mhrun.rules.correction import correction, quantiles
@@ -244,9 +266,11 @@ def save_quantiles(path: Path) -> None:
     np.savez(path, probabilities=table.probabilities.numpy(), points=table.points.numpy())
 
 
-def _against_peers(title: str, rows: list[dict[str, Any]], goals: list[Goal]) -> Table:
+def _against_peers(
+    title: str, rows: list[dict[str, Any]], goals: list[Goal], seen: str = "acceptance"
+) -> Table:
     table = Table(title=title, title_justify="left")
-    for column in ("C", "peer", "ours", "peer's", "ours / peer's", "goal", "acceptance (ours, peer's)"):
+    for column in ("C", "peer", "ours", "peer's", "ours / peer's", "goal", f"{seen} (ours, peer's)"):
         table.add_column(column, justify="right")
     aims = {(goal.peer, goal.chains): f"<= {goal.ratio:.3g}" for goal in goals}
     for row in rows:
@@ -318,6 +342,7 @@ TABLES: dict[str, Callable[[argparse.Namespace, Console], Any]] = {
     "over_n": lambda asked, console: over_n(asked.rounds, asked.chain_steps, asked.largest, console),
     "mh_minibatch": lambda asked, console: mh_minibatch(asked.rounds, asked.chain_steps, console),
     "network": lambda asked, console: network(asked.rounds, asked.chain_steps, console),
+    "dynamics": lambda asked, console: dynamics(asked.rounds, asked.chain_steps, console),
     "logistic": lambda asked, console: logistic(asked.rounds, asked.chain_steps, console),
 }
 
