@@ -42,6 +42,13 @@ def test_the_polynomial_meets_its_ends_and_its_exponent():
     assert np.abs(np.diff(line, 2)).max() < 1e-6 * line.max()
 
 
+def test_chains_may_each_have_a_polynomial_of_their_own():
+    sizes = Polynomial([0.1, 0.3], end=None, exponent=0.55).over(10, 90).values({}, 1, 100)["step_size"]
+    assert sizes.shape == (100, 2)
+    assert sizes[:, 1] == pytest.approx(0.3 * np.arange(1, 101) ** -0.55)
+    assert sizes[:, :1].equal(Polynomial(0.1, None).over(10, 90).values({}, 1, 100)["step_size"])
+
+
 def test_step_sizes_are_the_same_to_the_bit_however_steps_are_cut(rng):
     schedule = Polynomial(start=1e-3, end=1e-5).over(0, 10_000)
     whole = schedule.values({}, 1, 10_000)["step_size"]
@@ -142,6 +149,7 @@ def test_chains_are_tuned_each_for_itself(rng):
         (lambda: Plan({"a": Tuned(1.0, 0.3)}, 1, 49, 1000), "too short to tune"),
         (lambda: Polynomial(1e-5, 1e-3), "goes down"),
         (lambda: Polynomial(1e-3, 1e-5, exponent=0), "positive"),
+        (lambda: Polynomial([1e-3, 1e-2], 1e-5), "end=null"),
         (lambda: Plan({"a": Fixed(step_size=1), "b": Fixed(step_size=2)}, 1, 0, 1), "both set step_size"),
         (lambda: Plan({"a": Fixed(temperature=1)}, 1, 0, 1), "no schedule sets step_size"),
         (lambda: Plan({"a": Fixed(step_size=[1.0, 2.0])}, 3, 0, 1), "2 values for 3 chains"),

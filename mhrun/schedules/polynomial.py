@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 
+import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
@@ -18,7 +19,7 @@ class Polynomial(Blind):
     decay is start t^-exponent.
 
     Args:
-        start: the first step size.
+        start: the first step size; a list: one for each chain, where there is no `end`.
         end: the last, or None.
         exponent: how fast it falls.
         hold: steps at `start` before the decay begins.
@@ -29,14 +30,19 @@ class Polynomial(Blind):
 
     quantities: tuple[str, ...] = ("step_size",)
 
-    def __init__(self, start: float, end: float | None, exponent: float = 0.55, hold: int = 0) -> None:
-        if not (start > 0 and (end is None or 0 < end < start)):
+    def __init__(
+        self, start: float | list[float], end: float | None, exponent: float = 0.55, hold: int = 0
+    ) -> None:
+        self.first = torch.atleast_1d(torch.as_tensor(start, dtype=torch.float64))
+        lowest = float(self.first.min())
+        if not (lowest > 0 and (end is None or 0 < end < lowest)):
             raise Refusal(
-                f"a polynomial decay goes down: 0 < end < start, not start = {start:g}, end = {end}."
+                f"a polynomial decay goes down: 0 < end < start, not start = {lowest:g}, end = {end}."
             )
+        if end is not None and len(self.first) > 1:
+            raise Refusal("a polynomial decay with a start for each chain needs end=null.")
         if exponent <= 0 or hold < 0:
             raise Refusal(f"exponent = {exponent:g} must be positive and hold = {hold} not negative.")
-        self.first = start
         self.last = end
         self.exponent = exponent
         self.hold = hold
@@ -55,14 +61,12 @@ class Polynomial(Blind):
         if self.last is None:
             placed._b = 1.0
         else:  # ((b + falling - 1) / b)^exponent = first / last
-            placed._b = max(1, falling - 1) / ((self.first / self.last) ** (1 / self.exponent) - 1)
+            placed._b = max(1, falling - 1) / ((float(self.first) / self.last) ** (1 / self.exponent) - 1)
         return placed
 
     def values(self, memory: Memory, first_step: int, steps: int) -> dict[str, Tensor]:
-        """Return the step sizes (K, 1); the first step has number 1."""
-        sizes = on_grid(
-            lambda t: self.first * (1 + (t - self.hold).clamp_min(0) / self._b) ** -self.exponent,
-            first_step,
-            steps,
+        """Return the step sizes (K, 1 or C); the first step has number 1."""
+        factors = on_grid(
+            lambda t: (1 + (t - self.hold).clamp_min(0) / self._b) ** -self.exponent, first_step, steps
         )
-        return {"step_size": sizes[:, None]}
+        return {"step_size": factors[:, None] * self.first}
