@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mhrun.data import files
+from mhrun.data import files, statlog
 
 COVARIATES = {"australian.dat": 14, "german.data-numeric": 24, "heart.dat": 13}
 CLASSES = {"australian.dat": (0, 1), "german.data-numeric": (1, 2), "heart.dat": (1, 2)}
@@ -34,4 +34,6 @@ def install(data: Path, patch: pytest.MonkeyPatch, rows: int = 60) -> None:
         (place / file.name).write_bytes(text)
         known.append(file._replace(sha256=hashlib.sha256(files.canonical(text)).hexdigest()))
     patch.setitem(files.CATALOGUE, "uci", files.CATALOGUE["uci"]._replace(files=tuple(known), mirrors=()))
+    for name, (file, _, positive) in statlog._FILES.items():
+        patch.setitem(statlog._FILES, name, (file, rows, positive))
     patch.setenv("MHRUN_DATA_DIR", str(data))

@@ -69,7 +69,7 @@ def test_a_file_that_is_none_is_told(made_up, wrong):
     assert files.state("uci", made_up.parent) == "damaged"
     with pytest.raises(UserError, match=r"heart\.dat is not what it should be .* fetch again"):
         Statlog("heart").load()
-    assert Statlog("german").load().n == 60
+    assert Statlog("german").load().n == Statlog("german").n == 60
     (made_up / "heart.dat").unlink()
     with pytest.raises(UserError, match="mhrun fetch uci"):
         Statlog("heart").load()
@@ -92,6 +92,10 @@ def test_each_file_has_its_own_folder_at_the_publishers(tmp_path, monkeypatch):
     files.ensure("uci", tmp_path / "here")
     assert files.state("uci", tmp_path / "here") == "here"
     assert said == [f"https://somewhere/{name}/{file}" for name, file in NAMES.items()]
+
+
+def test_the_sets_have_the_sizes_that_everybody_says():
+    assert {name: Statlog(name).n for name in NAMES} == {"australian": 690, "german": 1000, "heart": 270}
 
 
 def test_letters_have_no_training_images():

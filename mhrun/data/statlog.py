@@ -14,11 +14,11 @@ from mhrun.errors import Refusal, nearest
 
 Array = npt.NDArray[np.float64]
 
-# File, and the class that is y = +1.
+# File, how many data, and the class that is y = +1.
 _FILES = {
-    "australian": ("australian.dat", 1.0),  # the publishers do not say which is which
-    "german": ("german.data-numeric", 2.0),  # a bad risk
-    "heart": ("heart.dat", 2.0),  # disease is present
+    "australian": ("australian.dat", 690, 1.0),  # the publishers do not say which is which
+    "german": ("german.data-numeric", 1000, 2.0),  # a bad risk
+    "heart": ("heart.dat", 270, 2.0),  # disease is present
 }
 
 
@@ -41,6 +41,7 @@ class Statlog:
         if name not in _FILES:
             raise Refusal(f"there is no set '{name}' of Statlog here.{nearest(name, _FILES)}")
         self.name = name
+        self.n = _FILES[name][1]
 
     def load(self) -> Dataset:
         """Return the data set, from the file in the data folder.
@@ -48,7 +49,7 @@ class Statlog:
         Raises:
             UserError: the file is not there, or damaged.
         """
-        file, positive = _FILES[self.name]
+        file, _, positive = _FILES[self.name]
         rows = np.array([line.split() for line in content("uci", file).decode().splitlines()], np.float64)
         x = np.column_stack([np.ones(len(rows)), *(standardised(column) for column in rows[:, :-1].T)])
         y = np.where(rows[:, -1] == positive, np.int8(1), np.int8(-1))
