@@ -51,6 +51,7 @@ class Case:
 CASES = {
     "backward_moves": Case(("draws=60", "dims=[10,100]")),
     "corrections": Case(("half_widths=[2000,4000]",)),
+    "gaussian_grid": Case(("chains=8", "steps=1200", "cycles=4", "held=300")),
     "mhbt_gaussian": Case(
         (
             "data.n=1000",
@@ -96,6 +97,7 @@ CASES = {
         like=("rsgld_mnist_softmax",),
     ),
     "step_sizes": Case((*FEW, COOL, "data.n=300")),
+    "step_size_sums": Case(()),
     "temperature_drop": Case(("chains=2", "data.n=240"), like=("temperature_drop_100k",)),
     "tests_compared": Case(
         (*FEW, "warmup=10", "data.n=1100", "m_mint=50", "pairs=4", "repeats=8", *MANY_ALIKE),

@@ -1,0 +1,181 @@
+"""Figures 2 and 5 of Zhang et al. (2020), and Table 4 as a figure."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib import colormaps
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle
+from scipy.ndimage import gaussian_filter
+
+from mhrun.diagnostics.grid import Grid
+from mhrun.report.run import Run
+from mhrun.report.style import COLOURS
+
+from ..shared.measures import value
+from .coverage import covered
+from .toy import (
+    ENOUGH,
+    RADIUS,
+    READINGS,
+    ROWS,
+    centres,
+    collected,
+    metrics,
+    of_runs,
+    tallies,
+    together,
+    variance,
+)
+
+Array = npt.NDArray[np.floating]
+
+SIDE, CELLS, SMOOTH = 5.0, 200, 1.0  # of the densities: half the side, cells a side, kernel in cells
+_PAPERS = [f"{reading}_{row.method}" for reading in READINGS for row in ROWS[:2]]
+
+
+def density(draws: Array, grid: Grid) -> Array:
+    """Return a kernel estimate of the density of draws (S, 2) on a grid's cells."""
+    shares = grid.shares(draws[None])[0, :-1].reshape(len(grid.x) - 1, len(grid.y) - 1)
+    area = (grid.x[1] - grid.x[0]) * (grid.y[1] - grid.y[0])
+    smooth: Array = gaussian_filter(shares / area, SMOOTH, mode="constant")
+    return smooth
+
+
+def exact_density(run: Run, grid: Grid) -> Array:
+    """Return the density of the target, smoothed as the estimates are."""
+    spread = variance(run) + (SMOOTH * (grid.x[1] - grid.x[0])) ** 2
+    x, y = (0.5 * (edges[1:] + edges[:-1]) for edges in grid)
+    parts = [
+        np.exp(-np.add.outer(np.square(x - a), np.square(y - b)) / (2 * spread)) for a, b in centres(run)
+    ]
+    whole: Array = np.sum(parts, axis=0) / (len(parts) * 2 * math.pi * spread)
+    return whole
+
+
+def parallel(run: Run) -> Figure | str:
+    """Densities of the target and of four chains (Figure 2): the first run.
+
+    Kernel estimates, all in the same colours. Circles: within 0.25 of a centre; full where more than 100
+    draws are, dotted where a mode is not covered.
+    """
+    return _densities(run, together(run))
+
+
+def single(run: Run) -> Figure | str:
+    """Densities of the target and of one chain (Figure 5): the first chain.
+
+    As above.
+    """
+    return _densities(run, 1)
+
+
+def _densities(run: Run, chains: int) -> Figure | str:
+    shown = [method for method in _PAPERS if method in run.methods]
+    if not shown:
+        return "No method of the paper is in this run."
+    grid = Grid.of((-SIDE, -SIDE), (SIDE, SIDE), CELLS)
+    target = exact_density(run, grid)
+    norm = LogNorm(target.max() / 100, 5 * target.max())
+    rows = [[m for m in shown if m.startswith(reading)] for reading in READINGS]
+    rows = [row for row in rows if row]
+    figure = plt.figure(figsize=(8.8, 2.05 * len(rows) + 0.3), layout="constrained")
+    space = figure.add_gridspec(len(rows), 4)
+    large = figure.add_subplot(space[:, :2] if len(rows) > 1 else space[:, :1])
+    mesh = _panel(large, target, norm, grid)
+    large.set_title("target")
+    _circles(large, centres(run), np.ones(len(centres(run)), bool))
+    for i, row in enumerate(rows):
+        for j, method in enumerate(row):
+            axis = figure.add_subplot(space[i, 2 + j])
+            _panel(axis, density(np.concatenate(collected(run, method)[:chains]), grid), norm, grid)
+            near = run.once(tallies)[method].within[RADIUS][:chains].sum(axis=0) > ENOUGH
+            _circles(axis, centres(run), near)
+            axis.set_title(f"{run.label(method)}: {near.sum()} of {len(near)}", fontsize=9)
+            axis.tick_params(labelleft=j == 0, labelbottom=i == len(rows) - 1)
+    bar = figure.colorbar(mesh, ax=figure.axes, shrink=0.7, pad=0.01, extend="both")
+    bar.set_label("density")
+    return figure
+
+
+def _panel(axis: Axes, values: Array, norm: LogNorm, grid: Grid) -> QuadMesh:
+    shades = colormaps["Blues"].with_extremes(under="white", bad="white")
+    mesh = axis.pcolormesh(grid.x, grid.y, values.T, norm=norm, cmap=shades, rasterized=True)
+    axis.set(aspect="equal", xlim=(-SIDE, SIDE), ylim=(-SIDE, SIDE), xticks=(-4, 0, 4), yticks=(-4, 0, 4))
+    axis.grid(visible=False)
+    return mesh
+
+
+def _circles(axis: Axes, places: Array, full: npt.NDArray[np.bool_]) -> None:
+    for (x, y), there in zip(places, full, strict=True):
+        style: dict[str, Any] = (
+            {"linewidth": 0.7, "color": "black"}
+            if there
+            else {"linewidth": 0.8, "color": COLOURS[1], "linestyle": ":"}
+        )
+        axis.add_patch(Circle((x, y), RADIUS, fill=False, **style))
+
+
+def coverage(run: Run) -> Figure:
+    """Modes covered in each run (Table 4), beside the paper's numbers.
+
+    Dots: single runs, with their mean. Squares: the paper's, hollow as printed, full with the two rows exchanged;
+    dashed: modes visited by 30 cycles, and by 120, each of which ends in any mode alike.
+    """
+    found = run.once(metrics)
+    figure, axis = plt.subplots(figsize=(6.6, 3.4))
+    for i, row in enumerate(ROWS):
+        swapped = row.printed != row.exchanged
+        axis.errorbar(
+            i, row.exchanged.value, row.exchanged.se, color="black", marker="s", markersize=6, capsize=2
+        )
+        if swapped:
+            axis.errorbar(
+                i,
+                row.printed.value,
+                row.printed.se,
+                color="black",
+                marker="s",
+                markersize=6,
+                markerfacecolor="white",
+                capsize=2,
+            )
+        for j, reading in enumerate(READINGS):
+            method = f"{reading}_{row.method}"
+            if method not in run.methods:
+                continue
+            counts = run.once(tallies)[method].within[RADIUS]
+            seen = covered(of_runs(counts, together(run))[row.metric.removeprefix("modes_")], ENOUGH)
+            at = i + (0.22, 0.44)[j]
+            spread = at + np.linspace(-0.05, 0.05, len(seen))
+            axis.plot(spread, seen, "o", color=COLOURS[j], markersize=3, alpha=0.5, markeredgewidth=0)
+            axis.plot([at - 0.08, at + 0.08], [seen.mean()] * 2, color=COLOURS[j], linewidth=2)
+    for place, name in ((1, "theory.modes_one"), (3, "theory.modes_four")):
+        axis.plot(
+            [place - 0.2, place + 0.56],
+            [value(found[name])] * 2,
+            color="black",
+            linestyle="--",
+            linewidth=0.9,
+        )
+    axis.set_xticks(range(len(ROWS)), [row.label for row in ROWS])
+    axis.set(ylabel="modes covered, of 25", ylim=(0, 26.5), xlim=(-0.3, 3.75))
+    marks = [
+        axis.plot([], [], "s", color="black", markerfacecolor="white", label="paper, as printed")[0],
+        axis.plot([], [], "s", color="black", label="paper, two rows exchanged")[0],
+        *(
+            axis.plot([], [], "o-", color=COLOURS[j], label=f"here, settings of the {reading}")[0]
+            for j, reading in enumerate(READINGS)
+        ),
+        axis.plot([], [], "--", color="black", label="cycles that end anywhere")[0],
+    ]
+    axis.legend(handles=marks, loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
