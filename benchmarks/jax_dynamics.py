@@ -63,10 +63,8 @@ def main(target: str, algorithm: str) -> None:
     gradient, first = {"mixture": mixture, "network": network}[target]()
     keeps, e = target == "mixture", STEP[target]
     h = e**0.5
-    if algorithm == "sgld":
-        move = diffusions.overdamped_langevin()
-    else:
-        move = getattr(diffusions, algorithm)(FRICTION / h)
+    known = {"sgld": diffusions.overdamped_langevin}
+    move = known[algorithm]() if algorithm in known else getattr(diffusions, algorithm)(FRICTION / h)
 
     def step(state, key):
         for_gradient, for_noise = jax.random.split(key)

@@ -3,7 +3,8 @@
 On the mixture (Zhang et al. 2020, section 5.1) every gradient is the density's own with normal noise of variance 1 in
 each coordinate, and every draw is kept. On the network a step reads m images, drawn independently, and none is kept; no
 prior. In step-scaled variables: theta' = theta + e g + sqrt(2 e) z; or v' = (1 - s) v + e g + sqrt(2 a e) z and
-theta' = theta + v', where s = a, or s' = s + |v'|^2 / D - e. Others say h = sqrt(e) for the step and a / h for the friction.
+theta' = theta + v', where s = a, or s' = s + |v'|^2 / D - e. Others say h = sqrt(e) for the step and a / h for the
+friction.
 """
 
 from __future__ import annotations

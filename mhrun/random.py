@@ -82,6 +82,11 @@ class Streams:
         self.compiled = compiled
         self._numbers = torch.arange(first_chain, first_chain + chains, device=self.device)
 
+    @property
+    def numbers(self) -> Tensor:
+        """The number of each chain (C,), int64."""
+        return self._numbers
+
     def of(self, name: str, rows: Tensor) -> Streams:
         """Return other streams, by `name`, of some of the chains (R,); a chain's do not depend on the others."""
         found = Streams(derive_key(self.key, name), len(rows), self.device, compiled=self.compiled)

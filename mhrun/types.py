@@ -352,8 +352,23 @@ class Fused(Protocol):
         ...
 
 
+_WIDE = 4096
+
+
+def _without(one: Evaluation, other: Evaluation) -> Evaluation:
+    """Return `one` without what the other does not have."""
+    return Evaluation(*(None if b is None else a for a, b in zip(one, other, strict=True)))  # type: ignore[arg-type]
+
+
 def choose(mask: Tensor, yes: Evaluation, no: Evaluation) -> Evaluation:
     """Return `yes` in the rows where `mask` (C,) holds and `no` elsewhere; None stays None."""
+    if (
+        mask.device.type == "cpu" and yes.theta.shape[-1] >= _WIDE
+    ):  # where asking costs no wait, but copying does
+        if bool(mask.all()):
+            return _without(yes, no)
+        if not bool(mask.any()):
+            return _without(no, yes)
 
     def pick(a: Tensor | None, b: Tensor | None) -> Tensor | None:
         if a is None or b is None:

@@ -160,7 +160,7 @@ def test_momenta_have_the_variance_of_the_recursion(temperature):
     assert wanted == pytest.approx(e * temperature, rel=0.2)  # e T in the limit
 
 
-@pytest.mark.parametrize("dynamics", [Hamiltonian(0.001, refresh=7), NoseHoover(0.001, refresh=7)])
+@pytest.mark.parametrize("dynamics", [Hamiltonian(0.001, refresh=7), NoseHoover(0.001, 1e9, refresh=7)])
 def test_refreshed_momenta_are_those_of_the_temperature(dynamics):
     """Free flight (an all but flat density): after a refreshment v ~ N(0, e T) whatever it was before."""
     flat = Target(GaussianMixture([[0.0, 0.0]], 1e12), NOTHING)
@@ -285,7 +285,7 @@ def test_nose_hoover_is_the_loop_of_ding_and_others(rng):
 
 def test_tact_is_a_loop_of_numbers(rng):
     """One chain, one number after the other, with a minibatch's energy and force."""
-    d0, most, e, h, a, b, bins, dim, hot = 0.2, 5.0, 0.02, 0.03, 0.2, 0.3, 10, 2, 2.0
+    d0, most, e, h, a, b, bins, dim, hot = 0.2, 5.0, 0.02, 0.01, 0.2, 0.3, 10, 2, 2.0
     dynamics = Tact(a, b, h, most, d0, 0.8, bins, refresh=None)
     draws = Streams(KEY, 1).at(0)
     found = torch.zeros(1, dim, dtype=torch.float64)
@@ -295,7 +295,7 @@ def test_tact_is_a_loop_of_numbers(rng):
     one = torch.ones(1, dtype=torch.float64)
     turned = 0
     for k in range(1, 121):
-        grad, energy = rng.normal(size=dim), 3 * rng.normal()
+        grad, energy = rng.normal(size=dim), rng.normal()
         z = Streams(KEY, 1).at(k).normal(mhrun.random.Purpose.NOISE, dim + 1)[0].numpy()
         if abs(x) <= d0:
             lam, lam_slope = 1.0, 0.0
@@ -324,12 +324,12 @@ def test_tact_is_a_loop_of_numbers(rng):
         assert found[0].numpy() == pytest.approx(theta), k
         assert [float(aux["x"]), float(aux["momentum_of_x"])] == pytest.approx([x, w]), k
         assert bool(aux["valid"]) == (abs(x) <= 0.8 * d0)
-    assert turned > 3
+    assert turned > 2
     assert (visits > 0).sum() > 7
 
 
 def test_tact_draws_at_the_temperature_itself():
-    """Where the trace says so the variance is that of the target, less the half friction of any thermostat; x is even."""
+    """Where the trace says so the variance is that of the target, less the half friction of any thermostat."""
     a, e = 0.1, 0.01
     tact = Tact(a, step_of_x=1e-3, refresh=None)
     trace = mhrun.sample(
@@ -337,8 +337,8 @@ def test_tact_draws_at_the_temperature_itself():
         NOTHING,
         Unadjusted(tact, 1),
         step_size=e,
-        steps=30000,
-        warmup=5000,
+        steps=8000,
+        warmup=2000,
         chains=30,
         native="off",
     )
@@ -375,6 +375,34 @@ def test_compiled_steps_are_the_plain_ones(dynamics):
         assert ended.aux[name].double().numpy() == pytest.approx(
             value.double().numpy(), rel=1e-7, abs=1e-9
         ), name
+
+
+@pytest.mark.parametrize("dynamics", [Langevin(), Hamiltonian(0.2, refresh=3), NoseHoover(0.3, refresh=4)])
+def test_wide_steps_are_the_plain_ones(dynamics):
+    """With many parameters the move is compiled alone; a chain that leaves the numbers stops where it was."""
+    target = Target(gaussian(5000), NOTHING, gradient_noise=1.0)
+    one = torch.ones(3, dtype=torch.float32)
+    controls = Controls(torch.tensor([0.01, 0.02, 1e30]), 2 * one, 2 * one)
+    found = []
+    for compiled in (False, True):
+        draws = Streams(KEY, 3, compiled=compiled).at(0)
+        kernel = Unadjusted(dynamics, 1)
+        state = kernel.start(target, target.model.init(3, draws).float(), draws)
+        for k in range(1, 8):
+            draws.step = k
+            before = state.evaluation.theta.clone()
+            state, info = kernel.step(target, state, controls, draws)
+        assert torch.equal(before[2], state.evaluation.theta[2])
+        assert info.diverging.tolist() == [False, False, True]
+        assert state.evaluation.theta.isfinite().all()
+        found.append(state)
+    plain, wide = found
+    assert torch.allclose(plain.evaluation.theta[:2], wide.evaluation.theta[:2], rtol=1e-3, atol=1e-4)
+    assert set(plain.aux) == set(wide.aux)
+    for name, value in plain.aux.items():
+        assert wide.aux[name].dtype == value.dtype
+        assert wide.aux[name].shape == value.shape
+        assert torch.allclose(wide.aux[name][:2].double(), value[:2].double(), rtol=1e-3, atol=1e-4), name
 
 
 def test_a_cold_thermostat_stands_still():

@@ -74,6 +74,7 @@ def _move(
     theta: Any,
     grad: Any,
     aux: Any,
+    own: Any,
     step_size: Any,
     temperature: Any,
     key: Any,
@@ -82,9 +83,11 @@ def _move(
 ) -> None:
     friction, estimate, every = args
     refresh(aux[0], math.sqrt(step_size * temperature), every, step, chain, key)
-    noise = math.sqrt(2 * step_size * (friction - estimate) * temperature)
+    number = theta.dtype.type
+    noise = number(math.sqrt(2 * step_size * (friction - estimate) * temperature))
+    keep, drift, momentum = number(1 - friction), number(step_size), aux[0]
     z = np.empty_like(theta)
     fill_normals(z, NOISE, step, chain, key)
     for d in range(len(theta)):
-        aux[0, d] = (1 - friction) * aux[0, d] + step_size * grad[d] + noise * z[d]
-        theta[d] += aux[0, d]
+        momentum[d] = keep * momentum[d] + drift * grad[d] + noise * z[d]
+        theta[d] += momentum[d]

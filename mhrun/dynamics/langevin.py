@@ -59,14 +59,17 @@ def _move(
     theta: Any,
     grad: Any,
     aux: Any,
+    own: Any,
     step_size: Any,
     temperature: Any,
     key: Any,
     step: Any,
     chain: Any,
 ) -> None:
-    noise = math.sqrt(step_size * max(0.0, 2 * temperature - step_size * args[0]))
+    number = theta.dtype.type
+    noise = number(math.sqrt(step_size * max(0.0, 2 * temperature - step_size * args[0])))
+    drift = number(step_size)
     z = np.empty_like(theta)
     fill_normals(z, NOISE, step, chain, key)
     for d in range(len(theta)):
-        theta[d] += step_size * grad[d] + noise * z[d]
+        theta[d] += drift * grad[d] + noise * z[d]

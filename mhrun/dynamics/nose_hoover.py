@@ -70,7 +70,9 @@ class NoseHoover:
 
     def native(self) -> NativeDynamics:
         """Return the piece of a fused loop."""
-        return NativeDynamics((self.friction, self.inertia, self.refresh), _move, ("momentum", "thermostat"))
+        return NativeDynamics(
+            (self.friction, self.inertia, self.refresh), _move, ("momentum",), ("thermostat",)
+        )
 
 
 @piece
@@ -79,6 +81,7 @@ def _move(
     theta: Any,
     grad: Any,
     aux: Any,
+    own: Any,
     step_size: Any,
     temperature: Any,
     key: Any,
@@ -88,14 +91,15 @@ def _move(
     friction, inertia, every = args
     heat = step_size * temperature
     refresh(aux[0], math.sqrt(heat), every, step, chain, key)
-    noise = math.sqrt(2 * friction * heat)
-    keep = 1 - aux[1, 0]
+    number = theta.dtype.type
+    noise = number(math.sqrt(2 * friction * heat))
+    keep, drift, momentum = number(1 - own[0]), number(step_size), aux[0]
     z = np.empty_like(theta)
     fill_normals(z, NOISE, step, chain, key)
     square = 0.0
     for d in range(len(theta)):
-        aux[0, d] = keep * aux[0, d] + step_size * grad[d] + noise * z[d]
-        theta[d] += aux[0, d]
-        square += aux[0, d] ** 2
+        momentum[d] = keep * momentum[d] + drift * grad[d] + noise * z[d]
+        theta[d] += momentum[d]
+        square += np.float64(momentum[d]) ** 2
     if temperature > 0:
-        aux[1, 0] += (square / len(theta) - heat) / inertia
+        own[0] += (square / len(theta) - heat) / inertia

@@ -13,6 +13,9 @@ from mhrun.native import piece
 from mhrun.native.philox import NOISE, USE, fill_normals
 from mhrun.random import Draws, Purpose
 
+_USE = 3  # of the noise's purpose: a prior may draw with others in the same step
+_FRESH = NOISE + np.uint64(_USE) * USE
+
 
 def checked(every: int | None) -> int:
     """Return the steps between two refreshments, 0 for none.
@@ -29,7 +32,7 @@ def refreshed(momentum: Tensor, variance: Tensor, every: int, draws: Draws) -> T
     """Return momenta (C, D), drawn anew from N(0, variance (C,)) at steps 1, 1 + every, ...; not where it is 0."""
     if not every or (draws.step - 1) % every:
         return momentum
-    z = draws.normal(Purpose.NOISE, momentum.shape[1], use=1, dtype=momentum.dtype)
+    z = draws.normal(Purpose.NOISE, momentum.shape[1], use=_USE, dtype=momentum.dtype)
     return torch.where((variance > 0)[:, None], variance.sqrt()[:, None] * z, momentum)
 
 
@@ -37,6 +40,7 @@ def refreshed(momentum: Tensor, variance: Tensor, every: int, draws: Draws) -> T
 def refresh(momentum: Any, sd: Any, every: Any, step: Any, chain: Any, key: Any) -> None:
     """Draw momenta (D,) anew from N(0, sd^2), in place, at steps 1, 1 + every, ..."""
     if every > 0 and sd > 0 and (step - np.uint64(1)) % np.uint64(every) == 0:
-        fill_normals(momentum, NOISE + USE, step, chain, key)
+        fill_normals(momentum, _FRESH, step, chain, key)
+        number = momentum.dtype.type(sd)
         for d in range(len(momentum)):
-            momentum[d] *= sd
+            momentum[d] *= number

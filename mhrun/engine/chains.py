@@ -15,9 +15,11 @@ from torch import Tensor
 
 from mhrun.engine.drivers import WISHES, choose
 from mhrun.engine.looking import Looking
+from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
 from mhrun.errors import Interrupted, Refusal
 from mhrun.models.products import settle
+from mhrun.random import MANY
 from mhrun.schedules.plan import Memory
 from mhrun.store.blocks import Checkpoint, TraceWriter, done
 from mhrun.store.files import read_json, write_json
@@ -104,6 +106,8 @@ def run_method(
     if (noted := done(folder)) is not None:
         shutil.rmtree(folder / "blocks", ignore_errors=True)  # a kill may have come between the two
         return noted
+    if method.target.dim >= MANY:
+        keep_memory()
     writer = TraceWriter(folder, method.shape, INFO_DTYPES, method.target.n)
     plan_file = folder / "driver.json"
     begun = read_json(plan_file) or {}

@@ -13,7 +13,7 @@ from mhrun.store.blocks import steps_done
 from mhrun.store.files import read_json
 
 _TRIED = 1.0  # seconds that a method is tried for
-_LONG = 3.0  # seconds of a step that is not tried a second time
+_LONG = 30.0  # seconds of a step that is not tried a second time; at the first, compilers and data take less
 _WORTH = 60.0  # seconds that a run must be guessed to take to be tried
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib.metadata
 import platform
@@ -14,6 +15,23 @@ import torch
 from mhrun import __version__
 from mhrun.engine.drivers import usable_cores
 from mhrun.paths import PACKAGE
+
+_TRIM, _PAD, _MAP = -1, -2, -3  # M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD of glibc's malloc.h
+
+
+@lru_cache(maxsize=1)
+def keep_memory() -> None:
+    """Let the C library keep the memory that large tensors leave, where it is glibc; elsewhere do nothing.
+
+    By itself it gives rows of megabytes back to the system at once, and each step of a wide model has them cleared and
+    mapped anew: a tenth to a quarter of the step's time.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):
+        return
+    for setting, value in ((_MAP, 32 << 20), (_TRIM, (1 << 31) - 1), (_PAD, 64 << 20)):
+        mallopt(setting, value)
 
 
 @lru_cache(maxsize=1)

@@ -56,11 +56,13 @@ class FusedUnadjusted:
         """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
         steps, chains = controls.step_size.shape
         theta = state.evaluation.theta.double().numpy().copy()
-        names = self._dynamics.aux
+        names, scalars = self._dynamics.aux, self._dynamics.scalars
         aux = np.zeros((chains, max(1, len(names)), theta.shape[1]))
+        own = np.zeros((chains, max(1, len(scalars))))
         for a, name in enumerate(names):
-            kept = state.aux[name].double().numpy()
-            aux[:, a] = kept if kept.ndim == 2 else kept[:, None]
+            aux[:, a] = state.aux[name].double().numpy()
+        for a, name in enumerate(scalars):
+            own[:, a] = state.aux[name].double().numpy()
         stopped = state.aux["stopped"].numpy().copy()
         n = self._target.n
         record: dict[str, npt.NDArray[Any]] = {
@@ -73,7 +75,7 @@ class FusedUnadjusted:
             chains,
             self._threads,
             *(u64(first_step), self._m, u64(n), tuple(u64(s) for s in rectangle(n)), split_key(self._key)),
-            *(theta, aux, stopped),
+            *(theta, aux, own, stopped),
             controls.step_size.numpy(),
             controls.noise_temperature.numpy(),
             prior_weight.numpy(),
@@ -91,10 +93,8 @@ class FusedUnadjusted:
             ("n_grad", np.int64(self._m)),
         ):
             record[name] = np.broadcast_to(value, (chains, steps))
-        moved = {}
-        for a, name in enumerate(names):  # one number of a chain is the first of its row
-            row = aux[:, a] if state.aux[name].dim() == 2 else aux[:, a, 0]
-            moved[name] = torch.from_numpy(row.copy())
+        moved = {name: torch.from_numpy(aux[:, a].copy()) for a, name in enumerate(names)}
+        moved |= {name: torch.from_numpy(own[:, a].copy()) for a, name in enumerate(scalars)}
         evaluation = self._target.prior(torch.from_numpy(theta))
         return State(evaluation, moved | {"stopped": torch.from_numpy(stopped)}), record
 
@@ -110,6 +110,7 @@ def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> P
         key: Any,
         theta: Any,  # (C, D), in and out
         aux: Any,  # (C, A, D), in and out
+        own: Any,  # (C, S), in and out
         stopped: Any,  # (C,), in and out
         step_size: Any,  # (K, C)
         noise_temperature: Any,  # (K, C)
@@ -144,6 +145,7 @@ def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> P
                         current,
                         grad,
                         aux[c],
+                        own[c],
                         step_size[k, c],
                         noise_temperature[k, c],
                         key,

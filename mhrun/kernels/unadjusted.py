@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from mhrun.kernels.fused_unadjusted import FusedUnadjusted
+from mhrun.kernels.wide import moved as compiled_move
+from mhrun.kernels.wide import wide
 from mhrun.priors import Prior as OwnPrior
 from mhrun.random import Draws
 from mhrun.target import Target
@@ -74,10 +76,14 @@ class Unadjusted:
         grad = target.roughen(grad, draws)
         if self.prior is not None:
             grad = self.prior.add_gradient(target, theta, grad, aux)
-        moved, aux_moved = self.dynamics.move(theta, grad, aux, controls, draws)
-        stopped = stopped | ~moved.isfinite().all(-1)
-        moved = torch.where(stopped[:, None], theta, moved)
-        aux = aux | aux_moved
+        native = wide(self.dynamics, theta, draws)
+        if native is not None:
+            moved, aux, stopped = compiled_move(native, theta, grad, aux, stopped, controls, draws)
+        else:
+            moved, aux_moved = self.dynamics.move(theta, grad, aux, controls, draws)
+            stopped = stopped | ~moved.isfinite().all(-1)
+            moved = torch.where(stopped[:, None], theta, moved)
+            aux = aux | aux_moved
         aux.pop("log_density", None)
         if self.prior is not None:
             aux = self.prior.resample(target, moved, aux, draws)

@@ -86,13 +86,15 @@ class NativeProposal(NamedTuple):
 class NativeDynamics(NamedTuple):
     """A dynamics' piece, in place:
 
-    ``(args, theta, grad, aux (A, D), step_size, noise_temperature, key, step, chain)``. `aux` names what
-    the rows of the array are in `State.aux`; what has one number for each chain there has it first in its row.
+    ``(args, theta (D,), grad (D,), aux (A, D), own (S,), step_size, noise_temperature, key, step, chain)``. `aux` names
+    what the rows of the array are in `State.aux`, and `scalars` what has one number for each chain there. Theta may be
+    float32: numbers that meet it in a loop should have its type, as ``theta.dtype.type(x)``, or the loop is slow.
     """  # noqa: D415
 
     args: tuple[Any, ...]
     move: Piece
     aux: tuple[str, ...]
+    scalars: tuple[str, ...] = ()
 
 
 def native_form(part: Any, form: str, *plain: str) -> Callable[..., Any] | None:

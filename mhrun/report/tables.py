@@ -20,7 +20,7 @@ def shown(value: Any) -> str:
     if isinstance(value, Estimate):
         if not math.isfinite(value.value) or not math.isfinite(value.se):
             return shown(value.value)
-        if value.se == 0:
+        if value.se <= 1e-12 * abs(value.value):  # none, but for rounding
             return shown(value.value)
         places = max(0, min(6, 1 - math.floor(math.log10(value.se))))
         return f"{value.value:.{places}f} ± {value.se:.{places}f}"

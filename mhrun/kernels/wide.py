@@ -1,0 +1,101 @@
+"""One step of a dynamics with many parameters, compiled: a pass or two over them where torch would make ten."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mhrun.native import NativeDynamics, Piece, available, compiled, native_form
+from mhrun.native.philox import split_key
+from mhrun.random import MANY, Draws
+from mhrun.types import Controls, Dynamics
+
+u64 = np.uint64
+
+
+def wide(dynamics: Dynamics, theta: Tensor, draws: Draws) -> NativeDynamics | None:
+    """Return the compiled form of a dynamics if a step of theta (C, D) in torch is worth replacing by it, or None."""
+    if theta.device.type != "cpu" or theta.shape[1] < MANY or not draws.streams.compiled or not available():
+        return None
+    form = native_form(dynamics, "native", "start", "move")
+    found: NativeDynamics | None = form() if form is not None else None
+    return found
+
+
+@lru_cache(maxsize=8)
+def _loop(move: Piece) -> Piece:
+    def loop(
+        args: Any,
+        theta: Any,  # (C, D), in and out
+        grad: Any,
+        aux: Any,  # (C, A, D), in and out
+        own: Any,  # (C, S), in and out
+        stopped: Any,  # (C,), in and out
+        before: Any,  # (C, D)
+        step_size: Any,
+        temperature: Any,
+        key: Any,
+        step: Any,
+        chains: Any,
+    ) -> None:
+        for c in range(theta.shape[0]):
+            if not stopped[c]:
+                row = theta[c]
+                move(args, row, grad[c], aux[c], own[c], step_size[c], temperature[c], key, step, chains[c])
+                zero = row.dtype.type(0)
+                check = zero
+                for d in range(len(row)):  # 0 times what is not finite is no number
+                    check += row[d] * zero
+                if check != check:
+                    stopped[c] = True
+                    row[:] = before[c]
+
+    return compiled(loop)
+
+
+def moved(
+    native: NativeDynamics,
+    theta: Tensor,
+    grad: Tensor,
+    aux: dict[str, Tensor],
+    stopped: Tensor,
+    controls: Controls,
+    draws: Draws,
+) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+    """Return the next theta (C, D), aux, and which chains have left the finite numbers (C,): they stay where they were.
+
+    The random numbers are those of the dynamics' own `move`, and the arithmetic is the same to rounding.
+    """
+    to, ended = theta.clone(), stopped.clone()
+    chains = len(theta)
+    rows = [aux[name] for name in native.aux]
+    if len(rows) == 1:
+        both = rows[0].clone()[:, None]
+    else:
+        both = torch.stack(rows, 1) if rows else theta.new_zeros(chains, 1, 1)
+    own = np.zeros((chains, max(1, len(native.scalars))))
+    for a, name in enumerate(native.scalars):
+        own[:, a] = aux[name].numpy()
+    _loop(native.move)(
+        native.args,
+        to.numpy(),
+        grad.contiguous().numpy(),
+        both.numpy(),
+        own,
+        ended.numpy(),
+        theta.numpy(),
+        controls.step_size.double().numpy(),
+        controls.noise_temperature.double().numpy(),
+        split_key(draws.streams.key),
+        u64(draws.step),
+        draws.streams.numbers.numpy().astype(u64),
+    )
+    found = {name: both[:, a] for a, name in enumerate(native.aux)}
+    found |= {
+        name: torch.from_numpy(own[:, a].copy()).to(aux[name].dtype) for a, name in enumerate(native.scalars)
+    }
+    return to, aux | found, ended
