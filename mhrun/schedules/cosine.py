@@ -94,7 +94,8 @@ class Cosine(Blind):
         length, explores = self.length, self._exploring_steps()
         factors = on_grid(lambda t: 0.5 * (torch.cos(math.pi * (t % length) / length) + 1), first_step, steps)
         place = torch.arange(first_step - 1, first_step - 1 + steps) % length
-        noise = torch.where(place < explores, self.exploring, self.sampling).double()
+        both = torch.tensor([self.exploring, self.sampling], dtype=torch.float64)
+        noise = both[(place >= explores).long()]
         return {"step_size": factors[:, None] * self.first, "noise_temperature": noise[:, None]}
 
     def collected(self) -> npt.NDArray[np.int64]:
