@@ -34,6 +34,7 @@ from mhrun.store.folder import RunFolder, runs
 def test_values_for_people():
     assert shown(Estimate(1.02345, 0.0512)) == "1.023 ± 0.051"
     assert shown(Estimate(1.0, float("nan"))) == "1"
+    assert shown(Estimate(0.96, 1e-17)) == "0.960"  # all rows alike, but for rounding
     assert shown(0.01234) == "0.0123"
     assert shown(1.0004) == "1.000"
     assert shown(2.1e12) == "2.10e12"
