@@ -218,7 +218,8 @@ def growth(run: Run) -> Figure:
     """How sums grow with K: diffusion time, and squares at equal diffusion time (section 4, cases 1 and 2).
 
     Left: the sum of step sizes over a_0. Right: the sum of squares of decays that are raised to the diffusion time of
-    the cycles, over a_0^2 K; black: the cycles, 3/8 in the limit. A decay has the larger sum where it is above black; 1/k leaves the panel.
+    the cycles, over a_0^2 K; black: the cycles, 3/8 in the limit. A decay has the larger sum where it is above black;
+    1/k leaves the panel.
     """
     config = run.config
     count = config["cycles"]
