@@ -86,6 +86,17 @@ CASES = {
         rf"(austere_n?c|austere_nc_released|mhsublhd)\.{NEVER}",  # those that begin far off
         like=("mnist_tests_100k",),
     ),
+    "out_of_distribution": Case(
+        (
+            "data.n=200",
+            "m=20",
+            "scales.smoke.part=4",
+            "scales.smoke.apart=1",
+            "scales.smoke.hidden=8",
+            "scales.smoke.test=50",
+            "evaluation.outside.name=mnist",
+        )
+    ),
     "preserved_optima": Case(("batches=60", "n=1200", "m=200", "sizes=[50,200]", "heats=[5.0,20.0]")),
     "rsgld_acceptance": Case(
         ("dim=3", "data.n=300", "m=50", "chains=7", "steps=24"),
