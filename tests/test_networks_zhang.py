@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from test_evaluation import (
     STEPS,
     TEST,
     WARMUP,
+    C,
     data,
     few_images,
     log_probabilities,
@@ -25,6 +27,7 @@ from test_evaluation import (
 )
 from test_resume import StopAfter
 
+from mhrun.build import build
 from mhrun.cli.compose import compose_config
 from mhrun.data import Dataset
 from mhrun.dynamics.momentum import Momentum
@@ -37,10 +40,13 @@ from mhrun.kernels import Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.perceptron import Perceptron
 from mhrun.paths import experiment_module
+from mhrun.random import Streams, derive_key
+from mhrun.schedules import Plan
 from mhrun.schedules.cosine import Cosine
 from mhrun.schedules.fixed import Fixed
 from mhrun.schedules.switched import Switched
 from mhrun.target import Target
+from mhrun.types import Controls
 
 __all__ = ["data", "few_images"]  # fixtures
 networks, weights = (experiment_module(f"csgmcmc.{name}") for name in ("networks", "weights"))
@@ -177,6 +183,39 @@ def test_a_run_that_is_stopped_tells_the_same(tmp_path):
         assert np.isfinite(told[:, first:]).all()
     steps = contents(found[0], "csghmc")["/posterior/step"]
     assert steps.tolist() == [18, 19, 20, 38, 39, 40, 58, 59, 60, 78, 79, 80]
+
+
+@pytest.mark.parametrize(("name", "alpha", "temperature"), [("csgld", 1.0, 1 / 60), ("csghmc_t1", 0.9, 1.0)])
+def test_a_step_is_that_of_the_authors_code(data, name, alpha, temperature):
+    """Gradients of the mean loss with weight decay, moves by lr, noise of variance 2 lr alpha T / n."""
+    config = compose_config([*SMALL, "decay=0.01"], compare=False)
+    node, n, lr = config["methods"][name], config["data"]["n"], 0.5
+    assert config["model"]["prior_variance"] == pytest.approx(1 / (0.01 * n))
+    rows = {"x": data[0].fields["x"].repeat(2, 1)[:n], "y": data[0].fields["y"].repeat(2)[:n]}
+    target = Target(Perceptron(LAYERS, config["model"]["prior_variance"]), Dataset.of(rows))
+    kernel = build(node["kernel"], "kernel")
+    kernel.m, kernel.passes = None, False  # all data: no other noise
+    controls = Plan(build(node["schedules"], "schedules"), C, 0, config["steps"]).controls({}, 20, 1)
+    assert float(controls.noise_temperature[0, 0]) == pytest.approx(temperature)
+    first = Plan(build(node["schedules"], "schedules"), C, 0, config["steps"]).controls({}, 1, 1)
+    assert first.step_size[0].tolist() == pytest.approx([lr / n] * C)
+    streams = Streams(derive_key(1, "code"), C)
+    theta = target.model.init(C, streams.at(0)).double()
+    buf = torch.zeros_like(theta) if name == "csgld" else torch.randn(theta.shape, dtype=torch.float64)
+    state = kernel.start(target, theta, streams.at(0))
+    if name != "csgld":
+        state.aux["momentum"] = buf
+    full = torch.full((C,), lr / n, dtype=torch.float64)
+    moved = {}
+    for heat in (0.0, temperature):
+        step = Controls(full, torch.ones_like(full), torch.full_like(full, heat))
+        moved[heat] = kernel.step(target, state, step, streams.at(1))[0].evaluation.theta
+    point = theta.clone().requires_grad_()
+    loss = -target.model.log_lik(point, target.data.part(0, n)).mean(-1).sum() + 0.005 * point.square().sum()
+    (gbar,) = torch.autograd.grad(loss, point)
+    assert torch.allclose(moved[0.0], theta + (1 - alpha) * buf - lr * gbar, atol=1e-9)
+    noise = (moved[temperature] - moved[0.0]) / math.sqrt(2 * lr * alpha * temperature / n)
+    assert float(noise.square().mean()) == pytest.approx(1, abs=0.45)  # of 129 numbers: 3.6 standard errors
 
 
 # --- The report ---------------------------------------------------------------------------------------------
