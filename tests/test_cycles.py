@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import signal, stats
 
-from mhrun.diagnostics.chains import ess_of_chain
+from mhrun.diagnostics.chains import ess, ess_of_chain
 from mhrun.diagnostics.cycles import combined, equal, harmonic
 
 
@@ -21,6 +21,12 @@ def test_autoregressions_have_the_effective_size_of_the_closed_form(rho):
     found = ess_of_chain(autoregression(rho, 40, n)) / (n * (1 - rho) / (1 + rho))
     assert found.mean() == pytest.approx(1, abs=0.06)
     assert found.std() < 0.2
+
+
+def test_sizes_of_bulk_and_tail_are_near_those_of_independent_draws():
+    draws = autoregression(0.0, 4, 2000)
+    for method in ("bulk", "tail", "mean"):
+        assert ess(draws, method) == pytest.approx(8000, rel=0.15)
 
 
 def test_more_draws_than_there_are_cannot_be_claimed():

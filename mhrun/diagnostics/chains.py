@@ -17,7 +17,8 @@ def ess(draws: Array, method: str = "bulk") -> float:
 
     if not np.isfinite(draws).all() or np.ptp(draws) == 0 or draws.shape[1] < 4:
         return float("nan")
-    return float(array_stats.ess(draws, method=method))
+    tails = {"prob": (0.05, 0.95)} if method == "tail" else {}  # the quantiles that Vehtari et al. take
+    return float(array_stats.ess(draws, method=method, **tails))
 
 
 def rhat(draws: Array, most: int = 5000) -> float:
