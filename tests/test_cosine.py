@@ -114,8 +114,10 @@ WORDS = [
 
 @pytest.mark.parametrize("native", ["on", "off"])
 def test_a_trace_holds_what_is_collected_through_a_stop(tmp_path, native):
-    def config(place):
-        return compose_config([*WORDS, f"native={native}", "thin=2", f"runtime.outputs={tmp_path / place}"])
+    base = compose_config([*WORDS, f"native={native}", "thin=2"])
+
+    def config(place, **how):
+        return {**base, "runtime": {**base["runtime"], "outputs": str(tmp_path / place), **how}}
 
     folder = run_experiment(config("whole"), Silent())
     run, wanted = Run(folder), contents(folder, "csghmc")
@@ -127,10 +129,7 @@ def test_a_trace_holds_what_is_collected_through_a_stop(tmp_path, native):
     assert run.methods["csghmc"]["thin"] == "collected"
     assert run.valid("csghmc").all()
     with pytest.raises(Interrupted):
-        run_experiment(
-            {**config("stopped"), "runtime": {**config("stopped")["runtime"], "block_seconds": 0}},
-            StopAfter(2),
-        )
+        run_experiment(config("stopped", block_seconds=0), StopAfter(2))
     again = run_experiment(config("stopped"), Silent())
     assert_same_bits(contents(again, "csghmc"), wanted)
 

@@ -6,6 +6,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +87,16 @@ def reference_of(config: Mapping[str, Any], folders: Sequence[Path] = ()) -> dic
     """Return the configuration at which the experiment's claims are judged: its own, at scale=paper."""
     if not (config.get("report") or {}).get("paper"):
         return None
-    whole = composed([f"experiment={config['experiment']}", "scale=paper"], folders)
-    return resolved(whole, config["experiment"])
+    return (_reference if folders else _kept_reference)(str(config["experiment"]), tuple(folders))
+
+
+def _reference(experiment: str, folders: tuple[Path, ...]) -> dict[str, Any]:
+    return resolved(composed([f"experiment={experiment}", "scale=paper"], folders), experiment)
+
+
+_kept_reference = lru_cache(maxsize=None)(
+    _reference
+)  # of our own files, which a sweep would read for each job
 
 
 def compared(config: dict[str, Any], reference: Mapping[str, Any] | None) -> dict[str, Any]:
