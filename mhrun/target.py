@@ -309,14 +309,18 @@ class Target:
 
     def _add_prior(self, grad: Tensor, theta: Tensor, temperature: Tensor) -> Tensor:
         """Return grad + T power grad log prior, the power being that of `prior_power`."""
+        factor = (self.prior_power(temperature) * temperature)[:, None].to(grad.dtype)
+        offered = native_form(self.model, "log_prior_grad", "log_prior")
+        if offered is not None:
+            slope = offered(theta)
+            return grad if slope is None else grad.addcmul_(slope, factor)
         with torch.enable_grad():
             point = theta.detach().requires_grad_()
             log_prior = self.model.log_prior(point)
             if not log_prior.requires_grad:  # flat
                 return grad
             (slope,) = torch.autograd.grad(log_prior.sum(), point)
-        factor = self.prior_power(temperature) * temperature
-        return grad.add_(factor[:, None].to(grad.dtype) * slope)
+        return grad.add_(factor * slope)
 
     def native(self, *, full: bool) -> NativeModel | None:
         """Return the model's pieces for a fused loop on this machine's CPU, or None.

@@ -177,6 +177,7 @@ class Model(Protocol):
     A model may also offer faster exact forms, which the contract tests check against the plain ones:
 
     - ``log_lik_and_grad(theta, rows) -> (log_lik (C, m), its mean's gradient (C, D))``: both from one pass.
+    - ``log_prior_grad(theta) -> (C, D)``, or None where the prior is flat: without differentiation.
     - ``predict(theta, rows) -> (C, m, K)``: log-probabilities of K classes; ``blocks``: see `Block`.
     - ``full_log_lik(data) -> Callable[[theta (C, D)], (C,)]``: the sum over all data.
     - ``nodes(data) -> (rows, weights)``: a few weighted rows on which sums over all data of smooth functions of

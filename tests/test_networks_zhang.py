@@ -39,6 +39,7 @@ from mhrun.evaluation.uncertainty import Uncertainty, auroc
 from mhrun.kernels import Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.perceptron import Perceptron
+from mhrun.native import native_form
 from mhrun.paths import experiment_module
 from mhrun.random import Streams, derive_key
 from mhrun.schedules import Plan
@@ -216,6 +217,25 @@ def test_a_step_is_that_of_the_authors_code(data, name, alpha, temperature):
     assert torch.allclose(moved[0.0], theta + (1 - alpha) * buf - lr * gbar, atol=1e-9)
     noise = (moved[temperature] - moved[0.0]) / math.sqrt(2 * lr * alpha * temperature / n)
     assert float(noise.square().mean()) == pytest.approx(1, abs=0.45)  # of 129 numbers: 3.6 standard errors
+
+
+@pytest.mark.parametrize("temper", ["posterior", "likelihood"])
+@pytest.mark.parametrize("variance", [None, 0.3])
+def test_a_prior_whose_gradient_is_known_needs_no_other(data, variance, temper):
+    """A subclass with a prior of its own is differentiated, whatever its parent knows."""
+
+    class Other(Perceptron):
+        def log_prior(self, theta):
+            return super().log_prior(theta)
+
+    heat = torch.tensor([1.0, 2.0, 7.0], dtype=torch.float64)
+    theta = Perceptron(LAYERS).init(C, Streams(derive_key(2, "prior"), C).at(0)).double()
+    one, two = (Target(model(LAYERS, variance), data[0], temper=temper) for model in (Perceptron, Other))
+    assert native_form(two.model, "log_prior_grad", "log_prior") is None
+    assert torch.allclose(one.gradient_full(theta, heat), two.gradient_full(theta, heat))
+    assert (variance is None) == torch.equal(
+        one.gradient_full(theta, heat), Target(Perceptron(LAYERS), data[0]).gradient_full(theta, heat)
+    )
 
 
 # --- The report ---------------------------------------------------------------------------------------------

@@ -213,18 +213,18 @@ def notes(run: Run) -> list[str]:
         "0.9), and the recipes of section 5.3 for CIFAR.",
         "Noise of the authors' code has T = 1/n, that of the text T = 1. T = 1/n is the posterior to the power "
         f"n = {n:,}: samples of a cycle of cSGLD are {of('csgld.within')} apart at most, those of different cycles "
-        f"{of('csgld.between')} at least; at T = 1 {of('csgld_t1.within')} and {of('csgld_t1.between')}. So at T = 1/n "
-        "twelve networks are four, and cSGLD is a Snapshot ensemble but for random numbers.",
+        f"{of('csgld.between')} at least; at T = 1 {of('csgld_t1.within')} and {of('csgld_t1.between')}. Where samples "
+        "of a cycle are one network, twelve are four, and cSGLD is a Snapshot ensemble with other random numbers.",
         "alpha = 0.9 in the code makes SGHMC's momentum 0.1, so that it is all but SGLD; 'momentum 0.9' is what the "
         "name promises, at a tenth of the learning rate.",
         "Clusters need not be modes. Between two trainings of cSGLD the test error rises by "
         f"{of('csgld.rise_seeds', 1)} points on the straight line, between neighbouring cycles of one by "
-        f"{of('csgld.rise_most')} at most (cSGHMC: {of('csghmc.rise_most')}). "
+        f"{of('csgld.rise_most')} at most (cSGHMC: {of('csghmc.rise_seeds', 1)} and {of('csghmc.rise_most')}). "
         "The paper's spikes are of ResNet-18 on CIFAR-100, and so are the tolerances.",
-        f"Samples that are alike for each datum are not for all: training losses of cSGLD differ by "
+        "Samples that are alike for each datum need not be for all: training losses of cSGLD differ by "
         f"{of('csgld.loss_spread', 4)} nats for each datum and {of('csgld.nats_spread', 0)} for all, by "
         f"{of('csgld.nats_last', 1)} between the last two cycles. Harmonic means would give one cycle "
-        f"{of('csgld.largest_weight')} of the weight; equal weights are a choice and no approximation of eq. 4.",
+        f"{of('csgld.largest_weight')} of the weight; near 1, equal weights are a choice and do not stand for eq. 4's.",
         "SGLD's and SGHMC's step sizes fall to a fifth at 30, 60 and 80 % of all steps, and the optimisers' too; the "
         "paper does not say how they fall. Twelve of their twenty samples, evenly, are in Figure 3, four in its lines.",
         f"{config['chains']} seeds. No two methods share random numbers, so that seeds are paired in name alone.",

@@ -95,6 +95,10 @@ class Perceptron:
             return theta.new_zeros(len(theta))
         return -0.5 * self.precision * theta.square().sum(-1)
 
+    def log_prior_grad(self, theta: Tensor) -> Tensor | None:
+        """Return the gradient (C, D) of the log prior; None if it is flat."""
+        return theta * -self.precision if self.precision else None
+
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
         """(C, D) and rows (C or 1, m, ...) -> (C, m)."""
         return self._likelihood(self._forward(theta, self._inputs(theta, rows))[-1], rows["y"])[0]
