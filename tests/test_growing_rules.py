@@ -230,6 +230,7 @@ RULES = {
         50, 0.9, "paper", 3.0, 200, five_sd="always", at_end="sign"
     ),
     "mh_minibatch, finite": lambda: MHMinibatch(64, five_sd="undecided", finite=True),
+    "mh_minibatch, series": lambda: MHMinibatch(50, density="series", variance=0.2, lam=10.0),
     "mh_minibatch, no prior": lambda: MHMinibatch(50, prior=False),
     "austere": lambda: Austere(60, 0.02),
     "austere, conservative": lambda: Austere(design="conservative", bound=0.2),

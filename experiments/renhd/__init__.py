@@ -1,0 +1,1 @@
+"""Luo, Zhang, Yang & Wang (2020): replica exchange with Nosé-Hoover dynamics."""

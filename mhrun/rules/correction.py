@@ -1,10 +1,11 @@
-"""Draws of the correction distribution, from tables that are solved for once.
+"""Draws of the correction distribution, from tables that are made once.
 
-`mhrun.rules.deconvolution` says what the correction is and solves for it.
+`mhrun.rules.deconvolution` says what the correction is and solves for it; `mhrun.rules.series` has it as a sum.
 """
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from mhrun.rules.deconvolution import (
     ridge,
     ridges,
 )
+from mhrun.rules.series import TERMS, series
 
 __all__ = [
     "Correction",
@@ -37,6 +39,7 @@ __all__ = [
     "quantiles",
     "ridge",
     "ridges",
+    "series_quantiles",
 ]
 
 # What is solved when nothing else is asked for: lambda and the half width of the grid in steps.
@@ -115,6 +118,23 @@ def quantiles(correction: Correction, normalise: bool = True) -> Quantiles:
     last = int(np.searchsorted(cumulated, cumulated[-1]))
     kept = slice(first, last + 1)
     return Quantiles(torch.tensor(cumulated[kept]), torch.tensor(corners[kept]))
+
+
+@lru_cache(maxsize=64)
+def series_quantiles(variance: float, lam: float | None = None, terms: int | None = None) -> Quantiles:
+    """Return the table of a series (`mhrun.rules.series`), right to 1e-7 in distribution.
+
+    Args:
+        variance: sigma^2 of the normal variable.
+        lam: lambda; None for infinity.
+        terms: how many; None for 3.
+
+    Raises:
+        Refusal: see `series`.
+    """
+    found = series(variance, math.inf if lam is None else float(lam), TERMS if terms is None else terms)
+    probabilities, points = found.corners()
+    return Quantiles(torch.from_numpy(probabilities), torch.from_numpy(points))
 
 
 def inverse(u: Tensor, table: Quantiles) -> Tensor:

@@ -14,7 +14,7 @@ from mhrun.native import NativeTest, piece
 from mhrun.native.philox import ACCEPT as ACCEPT_DRAW
 from mhrun.native.philox import USE, normals, uniform
 from mhrun.random import Draws, Purpose
-from mhrun.rules.correction import correction, inverse, quantiles
+from mhrun.rules.correction import correction, inverse, quantiles, series_quantiles
 from mhrun.rules.growth import ACCEPT, REJECT, UNDECIDED, Looks, grow, steps_of
 from mhrun.types import Contest, Verdict
 
@@ -32,8 +32,9 @@ class MHMinibatch:
     Args:
         m: first minibatch size, and how much it grows by.
         sigma: the standard deviation that D's noise is topped up to, below pi / sqrt(3).
-        density: of X_corr: ``nnls`` (right to 4e-6 in distribution) or ``paper`` (to 9e-4).
-        lam: of the paper's regularised least squares; None for its 10.
+        density: of X_corr: ``nnls`` (right to 4e-6 in distribution), ``paper`` (to 9e-4) or ``series`` (Luo et al.
+            2020, equation 9; `mhrun.rules.series` tells its errors).
+        lam: of the paper's regularised least squares, None for its 10; of the series its bandwidth, None for infinity.
         half_width_steps: of the paper's grid; None for its 4000.
         five_sd: decide by the sign of D when |D| > 5 s: ``off`` (the paper's text), ``undecided`` (only while
             s^2 >= v; it spares data and errs with probability 3e-7 at most), or ``always`` (the authors' code;
@@ -42,6 +43,8 @@ class MHMinibatch:
         at_end: when all data are read: ``barker`` (exact) or ``sign`` (of D: the authors' code).
         prior: False leaves the contest's offset out of D, prior and proposal densities, so that the law is that of
             a flat prior: the authors' code, which has a symmetric proposal.
+        terms: of the series; None for 3.
+        variance: sigma^2, for who knows that one; sigma is not read then.
 
     Raises:
         Refusal: a setting that has no meaning.
@@ -60,22 +63,35 @@ class MHMinibatch:
         finite: bool = False,
         at_end: str = "barker",
         prior: bool = True,
+        terms: int | None = None,
+        variance: float | None = None,
     ) -> None:
         if m < 2:
             raise Refusal(f"m = {m} data have no variance; choose m >= 2.")
         for name, value, known in (
             ("five_sd", five_sd, ("off", "undecided", "always")),
             ("at_end", at_end, ("barker", "sign")),
+            ("density", density, ("nnls", "paper", "series")),
         ):
             if value not in known:
                 raise Refusal(f"{name} = '{value}' is unknown; choose {', '.join(known)}.")
+        if density == "series" and half_width_steps is not None:
+            raise Refusal("half_width_steps is of a grid, and density = 'series' has none; leave it out.")
+        if density != "series" and terms is not None:
+            raise Refusal(f"terms = {terms} is of density = 'series'; choose that one, or leave terms out.")
+        if variance is not None:
+            sigma = math.sqrt(max(variance, 0.0))
         self.m = m
-        self.variance = sigma**2
+        self.variance = sigma**2 if variance is None else variance
         self.five_sd = five_sd
         self.finite = finite
         self.at_end = at_end
         self.prior = prior
-        self._table = quantiles(correction(density, sigma, lam, half_width_steps))
+        self._table = (
+            series_quantiles(self.variance, lam, terms)
+            if density == "series"
+            else quantiles(correction(density, sigma, lam, half_width_steps))
+        )
 
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
         """Read data until every chain is decided."""
