@@ -49,6 +49,8 @@ class Target:
             independent of each other.
         gradient_noise: variance of normal noise that is added to each coordinate of the gradients of a dynamics, to
             try on a density what minibatches do on data (Zhang et al. 2020, section 5.1).
+        energy_noise: variance of normal noise that is added to the energy at each of the two points of an exchange of
+            replicas (Luo et al. 2020, section 4.1).
         device: where the work is done.
 
     Raises:
@@ -64,12 +66,14 @@ class Target:
         replacement: bool = False,
         common_batch: bool = False,
         gradient_noise: float = 0.0,
+        energy_noise: float = 0.0,
         device: torch.device | str = "cpu",
     ) -> None:
         if temper not in ("posterior", "likelihood"):
             raise Refusal(f"temper = '{temper}' is unknown; choose posterior or likelihood.")
-        if not gradient_noise >= 0:
-            raise Refusal(f"gradient_noise = {gradient_noise:g} is a variance; it must be at least 0.")
+        for name, noise in (("gradient_noise", gradient_noise), ("energy_noise", energy_noise)):
+            if not noise >= 0:
+                raise Refusal(f"{name} = {noise:g} is a variance; it must be at least 0.")
         self.model = model
         self.n = data.n  # how many data there are
         if self.n >= 2**31:  # what the arithmetic of the index draws holds
@@ -79,6 +83,7 @@ class Target:
         self.replacement = replacement
         self.common_batch = common_batch
         self.gradient_noise = gradient_noise
+        self.energy_noise = energy_noise
         self.device = torch.device(device)
         self._n_lik = 0
         self._n_grad = 0
@@ -149,6 +154,11 @@ class Target:
         """Return the evaluation at theta (C, D) that needs no data."""
         return Evaluation(theta, self.model.log_prior(theta).double())
 
+    def _error(self, var: Tensor, m: int) -> Tensor:
+        """Return the variance of a mean over minibatches of m; 0 of all data, whatever one datum's variance is."""
+        share = self.error_share(m)
+        return torch.zeros_like(var) if share == 0 else var / m * share
+
     def error_share(self, size: Tensor | int) -> Tensor | float:
         """Return what is left of the variance of a minibatch's mean, var / size, at this size.
 
@@ -195,7 +205,7 @@ class Target:
         assert candidate.log_lik is not None
         mean, var = _moments(candidate.log_lik.double() - origin.log_lik)
         m = origin.log_lik.shape[-1]
-        return Difference(mean, var, _sizes(m, mean), var / m * self.error_share(m))
+        return Difference(mean, var, _sizes(m, mean), self._error(var, m))
 
     def difference(self, origin: Tensor, candidate: Tensor, index: Tensor) -> Difference:
         """Return log p(x | candidate) - log p(x | origin) over the same minibatch `index` (C, m)."""
@@ -204,7 +214,7 @@ class Target:
         mean, var = _moments(found - self.model.log_lik(origin, rows))
         m = index.shape[-1]
         self._n_lik += 2 * m
-        return Difference(mean, var, _sizes(m, mean), var / m * self.error_share(m))
+        return Difference(mean, var, _sizes(m, mean), self._error(var, m))
 
     def terms(self, origin: Tensor, candidate: Tensor, index: Tensor) -> Tensor:
         """Return log p(x | candidate) - log p(x | origin) of each datum of `index` (R, k), uncounted."""
@@ -254,7 +264,7 @@ class Target:
         assert candidate.log_lik_var is not None
         mean = candidate.log_lik_mean - origin.log_lik_mean
         var = candidate.log_lik_var + origin.log_lik_var
-        return Difference(mean, var, _sizes(m, mean), var / m * self.error_share(m))
+        return Difference(mean, var, _sizes(m, mean), self._error(var, m))
 
     def evaluate_full(self, theta: Tensor, slope: Tensor | None = None) -> Evaluation:
         """Return the evaluation at theta (C, D) on all data; `slope` as in `evaluate`."""
@@ -339,6 +349,12 @@ class Target:
             return grad
         z = draws.normal(Purpose.GRADIENT, grad.shape[1], dtype=grad.dtype)
         return grad.add_(z, alpha=self.gradient_noise**0.5)
+
+    def blur(self, found: Difference, draws: Draws) -> Difference:
+        """Return a difference of two energies, in units of one datum, with the noise that this target adds to each."""
+        variance = 2 * self.energy_noise / self.n**2
+        z = draws.normal(Purpose.EXCHANGE, 1)[:, 0]
+        return found._replace(mean=found.mean + variance**0.5 * z, error=found.error + variance)
 
     def _parts(self, theta: Tensor) -> Iterator[Rows]:
         """Yield all data in parts that leave room for the log-likelihoods of every chain."""

@@ -143,10 +143,12 @@ class Info(NamedTuple):
     )
     n_grad: Tensor  # gradients of single data evaluated in this step
     diverging: Tensor  # bool: something was not finite; the step was refused
-    valid: Tensor | None = (
-        None  # bool: theta is a draw of the target's law, which a method may have at some steps only
-    )
+    # What not every kernel has to say; None means what INFO_UNSAID has for it.
+    exchange: Tensor | None = None  # int8, of ladders: 0 no exchange was offered, 1 refused, 2 made
+    valid: Tensor | None = None  # bool: theta is a draw of the target's law
 
+
+INFO_UNSAID: dict[str, int] = {"exchange": 0, "valid": 1}
 
 INFO_DTYPES: dict[str, str] = {
     "accepted": "bool",
@@ -157,6 +159,7 @@ INFO_DTYPES: dict[str, str] = {
     "n_aside": "int64",
     "n_grad": "int64",
     "diverging": "bool",
+    "exchange": "int8",
     "valid": "bool",
 }
 

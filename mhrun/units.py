@@ -78,3 +78,14 @@ def learning_rate_steps(lowest: float, highest: float, count: int, n: int) -> li
         raise Refusal(f"{count} learning rates from {lowest:g} to {highest:g} are no grid.")
     ratio = (highest / lowest) ** (1 / (count - 1))
     return [step_from_learning_rate(lowest * ratio**k, n) for k in range(int(count))]
+
+
+def ladder(ratio: float, rungs: int, chains: int) -> list[float]:
+    """Return a temperature for each chain: ratio^rung, where chain c is rung c mod rungs of a ladder.
+
+    Raises:
+        Refusal: there is no such ladder.
+    """
+    if not (ratio > 1 and rungs >= 2 and rungs == int(rungs)) or chains % rungs:
+        raise Refusal(f"{chains} chains on ladders of {rungs} rungs with a ratio of {ratio:g} make no sense.")
+    return [float(ratio ** (chain % rungs)) for chain in range(int(chains))]

@@ -40,6 +40,7 @@ def register_resolvers() -> None:
         "mint_temperature": units.mint_temperature,
         "learning_rate": units.step_from_learning_rate,
         "learning_rate_steps": units.learning_rate_steps,
+        "ladder": units.ladder,
     }
     for name, function in resolvers.items():
         OmegaConf.register_new_resolver(name, _of_numbers(function), replace=True)

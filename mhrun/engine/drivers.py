@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mhrun.engine.method import Method
 from mhrun.errors import Refusal, UserError
-from mhrun.types import INFO_DTYPES, Controls, Fused, Record, State
+from mhrun.types import INFO_DTYPES, INFO_UNSAID, Controls, Fused, Record, State
 
 NATIVE, PLAIN = "native", "plain"
 WISHES = ("auto", "on", "off")
@@ -85,7 +85,11 @@ class Native:
         """Do the K steps from `first_step` on."""
         state, record = self._fused.advance(state, first_step, controls)
         chains = len(state.evaluation.theta)
-        record = {"valid": np.broadcast_to(np.True_, (chains, len(controls.step_size))), **record}
+        unsaid = {
+            name: np.broadcast_to(np.asarray(value, INFO_DTYPES[name]), (chains, len(controls.step_size)))
+            for name, value in INFO_UNSAID.items()
+        }
+        record = {**unsaid, **record}
         kept = self._shape.kept(first_step, len(controls.step_size))
         if len(kept) < len(controls.step_size):  # a copy, not a view that would hold all of them in memory
             record = {**record, "theta": record["theta"][:, kept]}
@@ -119,7 +123,8 @@ class Plain:
             if k in wanted:
                 theta.append(state.evaluation.theta[:, None])
             for name, value in info._asdict().items():
-                kept[name].append(torch.ones_like(info.accepted) if value is None else value)
+                said = torch.full_like(info.batch_size, INFO_UNSAID[name]) if value is None else value
+                kept[name].append(said)
         record = {name: torch.stack(values, dim=1).cpu().numpy() for name, values in kept.items()}
         return state, {
             "theta": torch.cat(theta, dim=1).double().cpu().numpy(),

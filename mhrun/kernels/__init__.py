@@ -2,6 +2,7 @@
 
 from mhrun.kernels.adaptive_backward import AdaptiveBackward
 from mhrun.kernels.metropolis_hastings import MetropolisHastings
+from mhrun.kernels.replica_exchange import ReplicaExchange
 from mhrun.kernels.unadjusted import Unadjusted
 
-__all__ = ["AdaptiveBackward", "MetropolisHastings", "Unadjusted"]
+__all__ = ["AdaptiveBackward", "MetropolisHastings", "ReplicaExchange", "Unadjusted"]

@@ -27,6 +27,16 @@ from mhrun.types import (
 _ROOMS = {"proposal": "proposals", "pairing": "pairing", "rule": "rules"}
 
 
+def disagree(rule: Rule, pairing: Pairing) -> str | None:
+    """Return why this rule cannot decide on what this pairing hands over, or None."""
+    judge, scorer = type(rule).__name__, type(pairing).__name__
+    if rule.grows and not pairing.supplies:
+        return f"{judge} grows its minibatch, which {scorer} does not let it; choose pairing growing."
+    if pairing.supplies and not rule.grows:
+        return f"{scorer} leaves the minibatch to the rule, but {judge} wants one; choose another pairing."
+    return None
+
+
 class MetropolisHastings:
     """One Metropolis-Hastings step of any proposal, pairing and rule.
 
@@ -66,13 +76,9 @@ class MetropolisHastings:
 
     def refuses(self, target: Target) -> str | None:
         """Ask the parts, and whether rule and pairing go together."""
-        rule, pairing = type(self.rule).__name__, type(self.pairing).__name__
-        if self.rule.grows and not self.pairing.supplies:
-            return f"{rule} grows its minibatch, which {pairing} does not let it; choose pairing growing."
-        if self.pairing.supplies and not self.rule.grows:
-            return (
-                f"{pairing} leaves the minibatch to the rule, but {rule} wants one; choose another pairing."
-            )
+        if reason := disagree(self.rule, self.pairing):
+            return reason
+        pairing = type(self.pairing).__name__
         if self.pairing.supplies and self.proposal.gradients:
             # A test that corrects for minibatch noise cannot have the minibatch that drove the proposal.
             return (

@@ -15,7 +15,7 @@ _FREE = ("seed", "device", "native", "data.storage", "data.seed")
 # What changes no number that is computed: where things are put and how they are shown.
 _COSMETIC = ("runtime", "report", "scales", "title", "reproduces")
 # Settings of the target that came later, left out where they say what was so before: older runs stay themselves.
-_LATER = ("common_batch", "gradient_noise")
+_LATER = ("common_batch", "gradient_noise", "energy_noise")
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:

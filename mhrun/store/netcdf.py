@@ -22,6 +22,7 @@ import numpy.typing as npt
 from mhrun import __version__
 from mhrun.errors import UserError
 from mhrun.store.files import explain
+from mhrun.types import INFO_UNSAID
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -144,7 +145,7 @@ def _fill(
                     continue
                 variables["wall_s"][there] = block["draw/wall_s"][here]
                 for name in info:
-                    there_was = block.get(f"draw/{name}", np.True_)  # `valid` is younger than some blocks
+                    there_was = block.get(f"draw/{name}", np.asarray(INFO_UNSAID.get(name)))  # younger
                     values = np.broadcast_to(there_was, (shape.chains, count))[:, here]
                     variables[name][:, there] = values.astype("int8") if info[name] == "bool" else values
             done[kind] += count

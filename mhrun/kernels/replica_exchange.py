@@ -1,0 +1,250 @@
+"""Ladders of chains that exchange where they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.kernels.metropolis_hastings import disagree
+from mhrun.pairing.full import Full
+from mhrun.random import Draws, Purpose, Streams, derive_key
+from mhrun.target import Target
+from mhrun.types import (
+    Contest,
+    Controls,
+    Difference,
+    Evaluation,
+    Fused,
+    Info,
+    Kernel,
+    Pairing,
+    Record,
+    Rule,
+    State,
+    Supply,
+)
+
+NEVER, REFUSED, MADE = 0, 1, 2  # what `Info.exchange` says
+
+
+class ReplicaExchange:
+    """Any kernel on a ladder of temperatures; neighbours are offered an exchange of theta every so many steps.
+
+    Chain c is rung c mod rungs of ladder c // rungs; each has the temperature, and whatever else, that the schedules
+    say. Rungs a and b of temperatures T_a and T_b exchange theta_a and theta_b as a contest says whose log-ratio is
+
+        (1/T_a - 1/T_b) (log p(data | theta_b) - log p(data | theta_a)),
+
+    and likewise of the prior where it is tempered too: with the rule of Metropolis or Barker on all data the product of
+    the rungs' densities is invariant (parallel tempering), and so it is with a rule that corrects for the noise of a
+    minibatch (Luo et al. 2020, Algorithm 1, with the sign of its eq. 7 repaired). What moves a rung is the kernel's
+    matter; its momenta and thermostats stay with the rung.
+
+    Args:
+        kernel: how a rung moves.
+        pairing: on which data the two points of an exchange are scored.
+        rule: yes or no?
+        rungs: of a ladder; the chains are as many ladders as fit.
+        every: steps between two exchanges.
+        order: which neighbours are offered one: ``random``, the even or the odd pairs with equal chances (Luo et al.
+            2020), or ``alternate``, the even and the odd pairs in turn (Syed et al. 2022).
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        pairing: Pairing,
+        rule: Rule,
+        rungs: int,
+        every: int = 1,
+        order: str = "random",
+    ) -> None:
+        if rungs < 2 or every < 1:
+            raise Refusal("ReplicaExchange needs at least 2 rungs and every >= 1.")
+        if order not in ("random", "alternate"):
+            raise Refusal(f"order = '{order}' is unknown; choose random or alternate.")
+        self.kernel = kernel
+        self.pairing = pairing
+        self.rule = rule
+        self.rungs = rungs
+        self.every = every
+        self.order = order
+        self._kept: tuple[tuple[int, int], list[Draws], Draws] | None = None
+
+    @property
+    def decides(self) -> bool:
+        """Whether a rung's own step ends in an acceptance test."""
+        return self.kernel.decides
+
+    @property
+    def grows(self) -> bool:
+        """Whether the data of a step depend on how a test goes."""
+        return self.kernel.grows or self.rule.grows
+
+    def refuses(self, target: Target) -> str | None:
+        """Ask the kernel, the pairing, and whether rule and pairing go together."""
+        if reason := self.kernel.refuses(target):
+            return reason
+        return disagree(self.rule, self.pairing) or self.pairing.refuses(target)
+
+    def reads(self, target: Target) -> int:
+        """Ask the kernel, and the pairing for its share."""
+        return self.kernel.reads(target) + self.pairing.reads(target) // self.every
+
+    def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
+        """Begin at theta (C, D).
+
+        Raises:
+            Refusal: the chains are no whole number of ladders.
+        """
+        if len(theta) % self.rungs:
+            raise Refusal(
+                f"{len(theta)} chains are no whole number of ladders of {self.rungs} rungs; "
+                f"choose chains = {self.rungs}, {2 * self.rungs}, ..."
+            )
+        return self.kernel.start(target, theta, draws)
+
+    def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
+        """Move every chain one step, and exchange if it is time."""
+        state, info = self.kernel.step(target, state, controls, draws)
+        if draws.step % self.every:
+            return state, info
+        state, exchange, n_lik = self.exchange(target, state, controls.temperature, draws.streams, draws.step)
+        return state, info._replace(exchange=exchange, n_lik=info.n_lik + n_lik)
+
+    def exchange(
+        self, target: Target, state: State, temperature: Tensor, streams: Streams, step: int
+    ) -> tuple[State, Tensor, Tensor]:
+        """Offer neighbours an exchange after a step.
+
+        Returns:
+            the state after it, what came of it for each chain (C,) int8, and the log-likelihoods of single data that
+            each chain evaluated for it (C,).
+        """
+        low, draws = self._pairs(streams, step // self.every)
+        high, kept = low + 1, state.evaluation
+        cold, hot = temperature[low].double(), temperature[high].double()
+        origin, candidate, found = self._scored(target, kept, low, high, draws)
+        if target.energy_noise and isinstance(found, Difference):
+            found = target.blur(found, draws)
+        power = target.prior_power(cold) - target.prior_power(hot)
+        offset = power * (candidate.log_prior - origin.log_prior)
+        scale = target.n * (1 / cold - 1 / hot)
+        contest = (
+            Contest(found, scale, offset)
+            if isinstance(found, Difference)
+            else Contest(None, scale, offset, found)
+        )
+        verdict = self.rule.decide(contest, draws)
+        made = verdict.accepted
+        if "stopped" in state.aux:  # a chain that has stopped keeps its place
+            made = made & ~state.aux["stopped"][low] & ~state.aux["stopped"][high]
+
+        spent, _ = target.spent()
+        each = torch.full_like(verdict.batch_size, spent // 2)
+        if contest.supply is not None:
+            each = verdict.batch_size + contest.supply.n_aside // 2
+        chains = torch.arange(len(temperature), device=low.device)
+        n_lik = torch.zeros_like(chains).index_copy(0, low, each).index_copy(0, high, each)
+        came = torch.where(made, MADE, REFUSED).to(torch.int8)
+        exchange = torch.zeros(len(chains), dtype=torch.int8, device=low.device)
+        exchange = exchange.index_copy(0, low, came).index_copy(0, high, came)
+        whence = chains.index_copy(0, low, torch.where(made, high, low))
+        whence = whence.index_copy(0, high, torch.where(made, low, high))
+        moved = Evaluation(*(None if field is None else _taken(field, whence) for field in kept))  # type: ignore[arg-type]
+        if moved.grad is not None and target.temper == "likelihood":
+            moved = moved._replace(grad=None)  # the prior's part of it has the temperature of the other rung
+        return State(moved, state.aux), exchange, n_lik
+
+    def _scored(
+        self, target: Target, kept: Evaluation, low: Tensor, high: Tensor, draws: Draws
+    ) -> tuple[Evaluation, Evaluation, Difference | Supply]:
+        """Return what is known of both points of each pair (P,), and of their difference."""
+        if isinstance(self.pairing, Full) and isinstance(getattr(self.kernel, "pairing", None), Full):
+            # The sums over all data that the kernel keeps: no evaluation at all.
+            origin, candidate = (
+                Evaluation(kept.theta[at], kept.log_prior[at], kept.log_lik_mean[at], kept.log_lik_var[at])  # type: ignore[index]
+                for at in (low, high)
+            )
+            exact = target.gap(origin, candidate, target.n)
+            return origin, candidate, exact._replace(error=torch.zeros_like(exact.mean))
+        begun = self.pairing.start(target, kept.theta[low], draws)
+        target_spent = target.spent()
+        origin = self.pairing.current(target, begun, draws)
+        if isinstance(self.pairing, Full):  # whose start is the score of the origin itself
+            target.spend(*target_spent)
+        candidate, found = self.pairing.compare(target, origin, kept.theta[high], draws)
+        return origin, candidate, found
+
+    def _pairs(self, streams: Streams, time: int) -> tuple[Tensor, Draws]:
+        """Return the lower chain of each pair (P,) of this exchange, and the pairs' random numbers."""
+        which = (streams.key, streams.chains)
+        if self._kept is None or self._kept[0] != which:
+            lows = [self._lows(streams.chains, odd, streams.device) for odd in (0, 1)]
+            pairs = [streams.of(f"exchange {odd}", low).at(0) for odd, low in enumerate(lows)]
+            coin = Streams(derive_key(streams.key, "exchange"), 1).at(0)
+            self._kept = which, pairs, coin
+        _, pairs, coin = self._kept
+        coin.step = time
+        odd = time % 2 if self.order == "alternate" else int(coin.uniform(Purpose.EXCHANGE)[0] < 0.5)
+        if self.rungs == 2:
+            odd = 0
+        pairs[odd].step = time
+        return self._lows(streams.chains, odd, streams.device), pairs[odd]
+
+    def _lows(self, chains: int, odd: int, device: torch.device) -> Tensor:
+        rung = torch.arange(chains, device=device) % self.rungs
+        return ((rung % 2 == odd) & (rung < self.rungs - 1)).nonzero()[:, 0]
+
+    def fused(self, target: Target, key: int, threads: int) -> Fused | None:
+        """Return the kernel's compiled loop, from exchange to exchange."""
+        inner = self.kernel.fused(target, key, threads)
+        return None if inner is None else FusedExchange(self, inner, target, key)
+
+
+class FusedExchange:
+    """See `ReplicaExchange`: the rungs move in machine code, and exchange in torch."""
+
+    def __init__(self, kernel: ReplicaExchange, inner: Fused, target: Target, key: int) -> None:
+        self._kernel = kernel
+        self._inner = inner
+        self._target = target
+        self._key = key
+
+    @torch.no_grad()
+    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
+        """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
+        steps, chains = controls.step_size.shape
+        streams = Streams(self._key, chains, self._target.device, compiled=True)
+        every, at = self._kernel.every, 0
+        parts: list[dict[str, np.ndarray]] = []
+        exchange = np.zeros((chains, steps), np.int8)
+        while at < steps or not parts:
+            stop = min(steps, at + every - (first_step + at - 1) % every)
+            part = controls.each(lambda c, a=at, b=stop: c[a:b].contiguous())  # type: ignore[misc]
+            state, record = self._inner.advance(state, first_step + at, part)
+            parts.append(dict(record))
+            if stop > at and (first_step + stop - 1) % every == 0:
+                state, came, n_lik = self._kernel.exchange(
+                    self._target, state, controls.temperature[stop - 1], streams, first_step + stop - 1
+                )
+                exchange[:, stop - 1] = came.numpy()
+                parts[-1]["n_lik"] = parts[-1]["n_lik"].astype(np.int64)
+                parts[-1]["n_lik"][:, -1] += n_lik.numpy()
+                parts[-1]["theta"][:, -1] = state.evaluation.theta.numpy()
+            at = stop
+        joined = (
+            parts[0]
+            if len(parts) == 1
+            else {name: np.concatenate([p[name] for p in parts], 1) for name in parts[0]}
+        )
+        return state, {**joined, "exchange": exchange}
+
+
+def _taken(field: Tensor, rows: Tensor) -> Tensor:
+    return field[rows] if len(field) == len(rows) else field

@@ -1,0 +1,47 @@
+"""Barker's rule on a difference whose noise is known, with that noise made part of the decision."""
+
+from __future__ import annotations
+
+import torch
+
+from mhrun.random import Draws, Purpose
+from mhrun.rules.correction import correction, inverse, quantiles
+from mhrun.types import Contest, Verdict
+
+
+class Compensated:
+    """Accept iff D + z_N + z_C > 0 (Luo et al. 2020, Algorithm 1, lines 10 to 14; Seita et al. 2017, Algorithm 1).
+
+    D is the log-ratio, with normal noise of the variance s^2 that the contest says; z_N ~ N(0, v - s^2) tops that up
+    to v = sigma^2, and z_C makes of it a logistic variable (`mhrun.rules.correction`), so that the decision has
+    Barker's probability. Where s^2 is v or more there is no such z_N, and it is a rejection: the law is kept where s^2
+    is the same both ways. `MHMinibatch` is the rule that reads more data instead.
+
+    Args:
+        sigma: the standard deviation that the noise is topped up to, below pi / sqrt(3).
+        density: of z_C, see `MHMinibatch`.
+        lam: see `MHMinibatch`.
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
+
+    grows = False
+
+    def __init__(self, sigma: float = 1.0, density: str = "nnls", lam: float | None = None) -> None:
+        self.variance = sigma**2
+        self._table = quantiles(correction(density, sigma, lam))
+
+    def decide(self, contest: Contest, draws: Draws) -> Verdict:
+        """Decide every row."""
+        assert contest.difference is not None
+        noise = contest.scale**2 * contest.difference.error
+        normal = draws.normal(Purpose.ACCEPT, 1)[:, 0]
+        corrected = inverse(draws.uniform(Purpose.ACCEPT, use=1), self._table)
+        top_up = (self.variance - noise).clamp_min(0.0).sqrt() * normal
+        accepted = (contest.log_ratio + top_up + corrected > 0) & (noise <= self.variance)
+        return contest.settled(torch.as_tensor(accepted))
+
+    def native(self) -> None:
+        """Return None: it is no threshold on the log-ratio."""
+        return
