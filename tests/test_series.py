@@ -12,6 +12,7 @@ from laws import ALPHA
 from scipy import special, stats
 
 from mhrun.errors import Refusal
+from mhrun.paths import experiment_module
 from mhrun.random import Purpose, Streams, derive_key
 from mhrun.rules.correction import inverse, series_quantiles
 from mhrun.rules.mh_minibatch import MHMinibatch
@@ -151,9 +152,11 @@ def test_settings_of_the_rule_that_do_not_go_together():
     for settings, told in (
         ({"density": "series", "half_width_steps": 100}, "has none; leave it out"),
         ({"density": "nnls", "terms": 3}, "choose that one"),
-        ({"density": "serie"}, "choose nnls, paper, series"),
+        ({"density": "serie"}, "choose paper, nnls, series. Did you mean 'series'"),
         ({"density": "series", "variance": 0.2, "lam": 10, "terms": 9}, "choose terms <= 8"),
         ({"variance": -0.2}, "0 < sigma"),
+        ({"sigma": -0.5, "density": "series"}, "sigma = -0.5 .* 0 < sigma"),
+        ({"sigma": -1.0}, "sigma = -1 .* 0 < sigma"),
     ):
         with pytest.raises(Refusal, match=told):
             MHMinibatch(50, **settings)
@@ -247,3 +250,43 @@ def test_the_rule_is_the_papers_loop():
         corrected = float(special.logit(float(low)))
         total = -0.4 + x[:b].mean() + math.sqrt(star - s2) * z[c] + corrected
         assert (bool(verdict.accepted[c]), int(verdict.batch_size[c])) == (total > 0, b)
+
+
+# --- The experiment on it -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["searched", "rejected", "chained", "looked_up"])
+def test_every_way_that_is_timed_draws_from_the_density(way):
+    sampling, rng = experiment_module("renhd.sampling"), np.random.default_rng(3)
+    found = series(0.2, 10.0, 3)
+    if way == "searched":
+        drawn = sampling.searched(rng, 100_000, found.corners())
+    elif way == "looked_up":
+        points = np.linspace(-30, 30, 6_001)
+        keep, other = sampling.aliased(found.density(points))
+        drawn = sampling.looked_up(rng, 100_000, points, keep, other) + rng.uniform(-0.005, 0.005, 100_000)
+    else:
+        drawn = getattr(sampling, way)(rng, 100_000, found)
+    if way == "chained":
+        drawn = drawn[::5]  # they depend on each other, if little
+    assert stats.kstest(drawn, found.cdf).pvalue > ALPHA
+
+
+@pytest.mark.parametrize(("tau", "dim"), [(3.0, 2), (1.5, 50), (1.2, 100), (1.1, 300)])
+def test_swap_rates_of_harmonic_replicas(tau, dim):
+    replicas = experiment_module("renhd.replicas")
+    cold, hot = np.random.default_rng(4).gamma(dim / 2, size=(2, 100_000))
+    accepted = special.expit((cold - tau * hot) * (1 - 1 / tau))
+    limit = stats.norm.isf(ALPHA / 2) * accepted.std() / math.sqrt(len(accepted))
+    assert abs(replicas.swap_rate(tau, dim) - accepted.mean()) < limit
+    assert replicas.swap_rate(replicas.ratio_for(0.3, dim), dim) == pytest.approx(0.3, abs=1e-9)
+
+
+def test_the_spectrum_turns_and_passes_one():
+    module = experiment_module("renhd.compensation")
+    for variance, turns, ratio, one in ((0.2, 15.38, 1.879e-9, 29.65), (0.4, 7.522, 2.119e-4, 14.12)):
+        assert module.turning_point(variance) == pytest.approx(turns, abs=0.01)
+        assert math.exp(module.log_quotient(module.turning_point(variance), variance)) == pytest.approx(
+            ratio, rel=1e-3
+        )
+        assert module.passes_one(variance) == pytest.approx(one, abs=0.01)

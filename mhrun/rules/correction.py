@@ -26,7 +26,7 @@ from mhrun.rules.deconvolution import (
     ridge,
     ridges,
 )
-from mhrun.rules.series import TERMS, series
+from mhrun.rules.series import TERMS, root, series
 
 __all__ = [
     "Correction",
@@ -40,6 +40,7 @@ __all__ = [
     "ridge",
     "ridges",
     "series_quantiles",
+    "table",
 ]
 
 # What is solved when nothing else is asked for: lambda and the half width of the grid in steps.
@@ -135,6 +136,39 @@ def series_quantiles(variance: float, lam: float | None = None, terms: int | Non
     found = series(variance, math.inf if lam is None else float(lam), TERMS if terms is None else terms)
     probabilities, points = found.corners()
     return Quantiles(torch.from_numpy(probabilities), torch.from_numpy(points))
+
+
+def table(
+    density: str,
+    variance: float,
+    lam: float | None = None,
+    half_width_steps: int | None = None,
+    terms: int | None = None,
+) -> Quantiles:
+    """Return the table of a density of X_corr by its name: ``nnls``, ``paper`` or ``series``.
+
+    Args:
+        density: its name.
+        variance: sigma^2 of the normal variable.
+        lam: of `correction` or of `series_quantiles`.
+        half_width_steps: of `correction`.
+        terms: of `series_quantiles`.
+
+    Raises:
+        Refusal: an unknown name, or a setting that has no meaning or is of another density.
+    """
+    if density == "series":
+        if half_width_steps is not None:
+            raise Refusal("half_width_steps is of a grid, and density = 'series' has none; leave it out.")
+        return series_quantiles(variance, lam, terms)
+    if density not in _DEFAULTS:
+        known = (*_DEFAULTS, "series")
+        raise Refusal(
+            f"density = '{density}' is unknown; choose {', '.join(known)}.{nearest(density, known)}"
+        )
+    if terms is not None:
+        raise Refusal(f"terms = {terms} is of density = 'series'; choose that one, or leave terms out.")
+    return quantiles(correction(density, root(variance), lam, half_width_steps))
 
 
 def inverse(u: Tensor, table: Quantiles) -> Tensor:

@@ -14,7 +14,7 @@ from mhrun.native import NativeTest, piece
 from mhrun.native.philox import ACCEPT as ACCEPT_DRAW
 from mhrun.native.philox import USE, normals, uniform
 from mhrun.random import Draws, Purpose
-from mhrun.rules.correction import correction, inverse, quantiles, series_quantiles
+from mhrun.rules.correction import inverse, table
 from mhrun.rules.growth import ACCEPT, REJECT, UNDECIDED, Looks, grow, steps_of
 from mhrun.types import Contest, Verdict
 
@@ -71,27 +71,16 @@ class MHMinibatch:
         for name, value, known in (
             ("five_sd", five_sd, ("off", "undecided", "always")),
             ("at_end", at_end, ("barker", "sign")),
-            ("density", density, ("nnls", "paper", "series")),
         ):
             if value not in known:
                 raise Refusal(f"{name} = '{value}' is unknown; choose {', '.join(known)}.")
-        if density == "series" and half_width_steps is not None:
-            raise Refusal("half_width_steps is of a grid, and density = 'series' has none; leave it out.")
-        if density != "series" and terms is not None:
-            raise Refusal(f"terms = {terms} is of density = 'series'; choose that one, or leave terms out.")
-        if variance is not None:
-            sigma = math.sqrt(max(variance, 0.0))
         self.m = m
-        self.variance = sigma**2 if variance is None else variance
+        self.variance = math.copysign(sigma**2, sigma) if variance is None else variance
         self.five_sd = five_sd
         self.finite = finite
         self.at_end = at_end
         self.prior = prior
-        self._table = (
-            series_quantiles(self.variance, lam, terms)
-            if density == "series"
-            else quantiles(correction(density, sigma, lam, half_width_steps))
-        )
+        self._table = table(density, self.variance, lam, half_width_steps, terms)
 
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
         """Read data until every chain is decided."""
@@ -132,9 +121,9 @@ class MHMinibatch:
 
     def sequential(self, n: int) -> NativeTest:
         """Return the pieces of the fused loop."""
-        table = (self._table.probabilities.numpy(), self._table.points.numpy())
+        pieces = (self._table.probabilities.numpy(), self._table.points.numpy())
         five_sd = ("off", "undecided", "always").index(self.five_sd)
-        args = (self.variance, five_sd, self.finite, self.at_end == "barker", *table, self.prior)
+        args = (self.variance, five_sd, self.finite, self.at_end == "barker", *pieces, self.prior)
         return NativeTest(args, steps_of(n, min(self.m, n)), False, _begin, _judge)
 
 

@@ -111,7 +111,7 @@ def series(variance: float, lam: float = math.inf, terms: int = TERMS) -> Series
     Raises:
         Refusal: a setting that has no meaning, a density that is negative somewhere, or more terms than it bears.
     """
-    check_sigma(math.sqrt(max(variance, 0.0)))
+    check_sigma(root(variance))
     if not lam > 0.0:
         raise Refusal(f"lam = {lam:g} is no bandwidth; choose lam > 0, or .inf for no kernel.")
     most = most_terms(variance, lam)
@@ -127,6 +127,11 @@ def series(variance: float, lam: float = math.inf, terms: int = TERMS) -> Series
             "choose another number of terms or a smaller sigma^2."
         )
     return found
+
+
+def root(variance: float) -> float:
+    """Return sigma; of a variance below 0 a sigma below 0, for `check_sigma` to refuse."""
+    return math.copysign(math.sqrt(abs(variance)), variance)
 
 
 def truncated(variance: float, lam: float, terms: int) -> Series:
@@ -182,8 +187,7 @@ def _slope(z: npt.ArrayLike) -> Array:
 
 
 def _at(polynomial: Polynomial, x: Array | np.float64) -> Array:
-    found: Array = np.polynomial.polynomial.polyval(x, [float(c) for c in polynomial])
-    return found
+    return np.asarray(np.polynomial.polynomial.polyval(x, [float(c) for c in polynomial]), np.float64)
 
 
 def _exact(polynomial: Sequence[Fraction], x: Fraction) -> Fraction:
