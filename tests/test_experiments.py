@@ -50,6 +50,7 @@ class Case:
 
 CASES = {
     "backward_moves": Case(("draws=60", "dims=[10,100]")),
+    "compensation": Case(("draws=2000", "timed=2000", "variances=[0.2]", "dims=[50,500]", "half_width=300")),
     "corrections": Case(("half_widths=[2000,4000]",)),
     "gaussian_grid": Case(("chains=8", "steps=1200", "cycles=4", "held=300")),
     "mhbt_gaussian": Case(
