@@ -12,6 +12,7 @@ import matplotlib.image
 import numpy as np
 import pandas as pd
 import pytest
+import tables
 import yaml
 
 from mhrun.cli.compose import compose_config
@@ -53,6 +54,8 @@ CASES = {
     "compensation": Case(("draws=2000", "timed=2000", "variances=[0.2]", "dims=[50,500]", "half_width=300")),
     "corrections": Case(("half_widths=[2000,4000]",)),
     "gaussian_grid": Case(("chains=8", "steps=1200", "cycles=4", "held=300")),
+    "logistic_ess": Case(()),
+    "logistic_ess_grid": Case(("within.mean=1e9", "within.variance=1e9")),  # so that some step size will do
     "mhbt_gaussian": Case(
         (
             "data.n=1000",
@@ -136,7 +139,9 @@ def images(tmp_path_factory):
     signed = experiment_module("shared.classify")._signed
     with pytest.MonkeyPatch.context() as patch:
         train, test = (digits.blobs(rng, ones, sevens) for ones, sevens in ((130, 110), (30, 26)))
-        digits.install(tmp_path_factory.mktemp("images"), patch, train, test)
+        place = tmp_path_factory.mktemp("images")
+        digits.install(place, patch, train, test)
+        tables.install(place / "data", patch)
         signed.cache_clear()
         yield train, test
     signed.cache_clear()
@@ -150,6 +155,7 @@ def quick(monkeypatch):
     solve = experiment_module("mhminibatch.corrections").ridges
     masses = experiment_module("compared.mixture").log_masses
     for module, name, coarser in (
+        ("csgmcmc.exact", "DRAWS", 5000),
         ("mhminibatch.corrections", "SIMULATED", 2000),
         ("mhminibatch.corrections", "ridges", lambda sigma, lams, half: solve(sigma, lams, half // 20)),
         ("compared.mixture", "log_masses", lambda density, grid, order=1: masses(density, grid, 1)),
