@@ -298,14 +298,14 @@ def notes(run: Run) -> list[str]:
         f"More terms do not mend it: at lambda = {lam:g} the error tends to that of the kernel itself, {eight:.2e} "
         "for any sigma^2, and eight terms are worse than three. Nor does the series converge for any lambda: its terms "
         "grow in the end, and the rule refuses more than it bears.",
-        "Mass 1 and, from two terms on, variance pi^2/3 - sigma^2 are exact, and every density of the table above is positive: "
-        "nothing is cut off. Being analytic does not make it more accurate: Seita et al.'s table is off by "
+        "Mass 1 and, from two terms on, variance pi^2/3 - sigma^2 are exact, and every density of the table above is "
+        "positive: nothing is cut off. Being analytic does not make it more accurate: Seita et al.'s table is off by "
         f"{clipped:.1e} at this sigma^2, {value(found['printed.error']) / clipped:.0f} times less than (18), and "
         f"masses that may not be negative by {solved_error(correction('nnls', sd)):.1e}.",
         "Sampling (section 2.2: 20 times faster than binary search and hash tables; program and machine are not said, "
         "so that there is no claim): against binary search in Seita et al.'s table, rejection from the logistic "
-        f"density was {cells / times['series: rejection'][1]:.0f} times faster here, but so is an alias table of the same "
-        f"masses ({cells / times['cells: alias table'][1]:.0f}), and binary search in a table of (18) is not "
+        f"density was {cells / times['series: rejection'][1]:.0f} times faster here, but so was an alias table of the "
+        f"same masses ({cells / times['cells: alias table'][1]:.0f}), and binary search in a table of (18) was not "
         f"({cells / times['series: table of its cdf'][1]:.1f}). It is the search that takes the time, not the "
         "numerical density. What the series spares is solving for it. Nothing needs Gibbs sampling: the distribution "
         "function is a polynomial in g.",
