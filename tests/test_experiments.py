@@ -54,7 +54,7 @@ CASES = {
     "compensation": Case(("draws=2000", "timed=2000", "variances=[0.2]", "dims=[50,500]", "half_width=300")),
     "corrections": Case(("half_widths=[2000,4000]",)),
     "gaussian_grid": Case(("chains=8", "steps=1200", "cycles=4", "held=300")),
-    "logistic_ess": Case(()),
+    "logistic_ess": Case((), like=("logistic_ess_full",)),
     "logistic_ess_grid": Case(("within.mean=1e9", "within.variance=1e9")),  # so that some step size will do
     "mhbt_gaussian": Case(
         (

@@ -335,9 +335,10 @@ def notes(run: Run) -> list[str]:
     """What a reader should know beside the numbers."""
     found, known = run.once(metrics), run.once(truths)
     config = run.config
+    sizes = " and ".join(dict.fromkeys(str(config["sets"][data]["m"]) for data in known))
     lines = [
         "The text says 5000 samples after 1000 iterations and which data. Our choices: standardised covariates, prior "
-        f"N(0, 100 I), minibatches of {config['m']}, {config['cycles']} cycles with exploring stages of "
+        f"N(0, 100 I), minibatches of {sizes}, {config['cycles']} cycles with exploring stages of "
         f"{config['explore']:g}, friction {config['friction']:g}, start at 0, and for SGLD and SGHMC the decay "
         "a k^-0.55 of the paper's Figure 1. Step sizes are those of logistic_ess_grid. A cyclical sampler runs "
         "until it has 5000 draws of sampling stages, a quarter more steps than the others have.",
