@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from mhrun.random import MANY
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -316,6 +318,11 @@ class Kernel(Protocol):
     decides: bool  # whether a step ends in an acceptance test
 
     @property
+    def needs_noise(self) -> bool:
+        """Whether it has no meaning at a noise temperature of 0."""
+        ...
+
+    @property
     def grows(self) -> bool:
         """Whether the data it reads in a step depend on how the test goes."""
         ...
@@ -356,9 +363,6 @@ class Fused(Protocol):
         ...
 
 
-_WIDE = 4096
-
-
 def _without(one: Evaluation, other: Evaluation) -> Evaluation:
     """Return `one` without what the other does not have."""
     return Evaluation(*(None if b is None else a for a, b in zip(one, other, strict=True)))  # type: ignore[arg-type]
@@ -367,7 +371,7 @@ def _without(one: Evaluation, other: Evaluation) -> Evaluation:
 def choose(mask: Tensor, yes: Evaluation, no: Evaluation) -> Evaluation:
     """Return `yes` in the rows where `mask` (C,) holds and `no` elsewhere; None stays None."""
     if (
-        mask.device.type == "cpu" and yes.theta.shape[-1] >= _WIDE
+        mask.device.type == "cpu" and yes.theta.shape[-1] >= MANY
     ):  # where asking costs no wait, but copying does
         if bool(mask.all()):
             return _without(yes, no)

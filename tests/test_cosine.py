@@ -139,11 +139,63 @@ def test_steps_and_cycles_cannot_both_say_what_is_kept(tmp_path):
         run_experiment(compose_config([*WORDS, "thin=[1,10]", f"runtime.outputs={tmp_path}"]), Silent())
 
 
+def test_the_step_of_a_draw_is_a_coordinate(tmp_path):
+    """ArviZ takes whatever else is in the group for a quantity, with chains and draws."""
+    folder = run_experiment(compose_config([*WORDS, f"runtime.outputs={tmp_path}"], compare=False), Silent())
+    with Run(folder).trace("csghmc") as trace:
+        assert set(trace["posterior"].data_vars) == {"theta"}
+        assert trace["posterior"]["step"].dims == ("draw",)
+
+
+def test_sampling_noise_has_the_temperature_of_the_target_unless_told():
+    schedules = {"a": Cosine(0.1, 2, 0.5), "b": Fixed(temperature=[3.0, 5.0])}
+    noise = Plan(schedules, 2, 0, 8).controls({}, 1, 8).noise_temperature
+    assert noise.tolist() == [[0.0, 0.0]] * 2 + [[3.0, 5.0]] * 2 + [[0.0, 0.0]] * 2 + [[3.0, 5.0]] * 2
+
+
+def test_moves_that_need_noise_refuse_a_schedule_that_lets_it_go(tmp_path):
+    base = [word for word in WORDS if "csghmc" not in word] + [f"runtime.outputs={tmp_path}"]
+    for method, dynamics in (("csgld", "tact"), ("mint_langevin", None)):
+        words = [*base, f"+method@methods.x={method}"]
+        if dynamics:
+            words += [f"dynamics@methods.x.kernel.dynamics={dynamics}"]
+        else:
+            words += ["schedule@methods.x.schedules.step_size=cosine"]
+        with pytest.raises(UserError, match="x: its schedules let the noise be at temperature 0"):
+            run_experiment(
+                compose_config([*words, "methods.x.schedules.step_size.cycles=4"], compare=False), Silent()
+            )
+
+
+class Noting(Silent):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, message):
+        self.notes.append(message)
+
+
+def test_chains_that_stop_are_told_of_and_are_no_draws(tmp_path):
+    base = [word for word in WORDS if "csghmc" not in word] + [f"runtime.outputs={tmp_path}", "thin=5"]
+    watcher = Noting()
+    words = [
+        *base,
+        "+method@methods.x=sgnht",
+        "methods.x.schedules.step_size.step_size=[1e-6,1e-6,1e100,1e-6]",
+    ]
+    run = Run(run_experiment(compose_config(words, compare=False), watcher))
+    assert any(note.startswith("x: 1 of 4 chains left the finite numbers") for note in watcher.notes)
+    assert run.valid("x").all(1).tolist() == [True, True, False, True]  # at statistics of every fifth step
+    assert run.draws("x").shape[0] == 4
+
+
 def test_draws_that_are_none_are_marked_in_the_trace(tmp_path):
     words = [word for word in WORDS if "csghmc" not in word]
     words += ["+method@methods.tact=tact_hmc", f"runtime.outputs={tmp_path}", "thin=3", "thin_stats=1"]
     run = Run(run_experiment(compose_config([*words, "steps=300"]), Silent()))
     valid = run.valid("tact")
-    assert valid.shape == run.draws("tact").shape[:2] == (4, 100)
+    assert valid.shape == run.draws("tact", marked=True).shape[:2] == (4, 100)
+    with pytest.raises(UserError, match="of its draws are of its target's law"):
+        run.draws("tact")
     assert 0 < valid.mean() < 1
     assert (valid == run.stat("tact", "valid")[:, ::3]).all()  # step 201 is a multiple of 3

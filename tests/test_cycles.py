@@ -118,6 +118,13 @@ def test_one_cycle_or_one_sample_that_takes_all_is_told():
     assert [line for line in harmonic([values]).doubts if "one sample makes up 94%" in line]
 
 
+@pytest.mark.parametrize("broken", [np.nan, -np.inf])
+def test_a_likelihood_that_is_no_number_is_told(broken):
+    values = [np.linspace(-3, 0, 50) for _ in range(3)]
+    values[1] = np.append(values[1], broken)
+    assert "a log-likelihood is no finite number" in harmonic(values).doubts
+
+
 def test_cycles_are_combined_with_their_weights():
     values = [np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[5.0, 6.0]])]
     assert combined(values, equal(2)) == pytest.approx([3.5, 4.5])

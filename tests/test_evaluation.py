@@ -211,6 +211,22 @@ def test_large_test_data_are_scored_in_parts(data, monkeypatch):
             assert torch.allclose(wanted[f"{kind}_of_{of}"].float(), wanted[kind], rtol=1e-5)
 
 
+def test_a_draw_that_is_none_spoils_no_ensemble(data):
+    """Parameters that predict no number where the chain is at no draw; and what was remembered is not written to."""
+    target, evaluation = Target(Perceptron(LAYERS), data[0]), Predictive(data[1], 1, 1, 1)
+    theta = target.model.init(2, Streams(3, 2).at(0))
+    memory, first = evaluation.look(target, evaluation.start(target, 2), 1, theta)
+    kept = {name: value.clone() for name, value in memory.items()}
+    wild = theta.clone()
+    wild[1] = torch.nan
+    later, told = evaluation.look(target, memory, 2, wild, torch.tensor([True, False]))
+    assert all(torch.equal(memory[name], kept[name]) for name in kept)
+    assert told["nll_of_ensemble"][1] == first["nll_of_ensemble"][1]
+    assert later["collected"].tolist() == [2, 1]
+    assert later["averaged"].tolist() == [2, 1]
+    assert told["nll_of_mean"].isfinite().all()
+
+
 def test_ties_count_as_the_lower_class(data):
     target = Target(Perceptron(LAYERS), data[0])
     evaluation = Predictive(data[1], 1)

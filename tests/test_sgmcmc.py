@@ -328,6 +328,19 @@ def test_tact_is_a_loop_of_numbers(rng):
     assert (visits > 0).sum() > 7
 
 
+def test_tact_moves_networks_too():
+    """float32 parameters, float64 energies."""
+    target = Target(gaussian(3), NOTHING)
+    draws, kernel = Streams(KEY, 2).at(0), Unadjusted(Tact(), 1)
+    state = kernel.start(target, torch.zeros(2, 3), draws)
+    one = torch.ones(2)
+    for k in range(1, 4):
+        draws.step = k
+        state, _ = kernel.step(target, state, Controls(0.01 * one, one, one), draws)
+    assert state.evaluation.theta.dtype == state.aux["momentum"].dtype == torch.float32
+    assert state.aux["x"].dtype == state.aux["energy"].dtype == torch.float64
+
+
 def test_tact_draws_at_the_temperature_itself():
     """Where the trace says so the variance is that of the target, less the half friction of any thermostat."""
     a, e = 0.1, 0.01

@@ -220,7 +220,7 @@ def mode_ratio(run: Run) -> Figure | str:
         return _NO_TEMPERED
     figure, axes = plt.subplots(1, len(shown), figsize=(3.3 * len(shown), 3.0), sharey=True, squeeze=False)
     for axis, method, colour in zip(axes[0], shown, cycle(COLOURS), strict=False):
-        draws, thin = run.draws(method), run.methods[method]["thin"]
+        draws, at = run.draws(method), run.draw_steps(method)
         count = draws.shape[1]
         first = min(max(100, count // 200), max(1, count // 4))  # a short run begins early
         ends = np.unique(np.geomspace(first, count, 24).astype(int))
@@ -230,17 +230,17 @@ def mode_ratio(run: Run) -> Figure | str:
             value, se = np.array(seen).T
             bold = radius == RADIUS
             style = {"color": colour, "linewidth": width, "alpha": 1 if bold else 0.55}
-            axis.plot(thin * ends, value, label=f"radius {radius:g}", **style)
+            axis.plot(at[ends - 1], value, label=f"radius {radius:g}", **style)
             if bold:
-                axis.errorbar(thin * ends, value, se, color=colour, linewidth=0, elinewidth=1, capsize=1.5)
+                axis.errorbar(at[ends - 1], value, se, color=colour, linewidth=0, elinewidth=1, capsize=1.5)
         true = _posterior_ratio(run, temperature(run, method))
         axis.axhline(true, color="black", linestyle="--", linewidth=1)
         # The limits are said, not found: a short run may have no draw near a mode, and so no ratio.
         axis.set(xscale="log", xlabel="iterations per chain", title=run.label(method), ylim=(0, 2.5))
-        axis.set_xlim(0.9 * thin * ends[0], 1.1 * thin * ends[-1])
+        axis.set_xlim(0.9 * at[ends[0] - 1], 1.1 * at[ends[-1] - 1])
         if ends[-1] < 30 * ends[0]:  # too short a stretch for powers of ten
             axis.set_xticks([], minor=True)
-            axis.set_xticks(thin * ends[[0, -1]], [f"{step:,}" for step in thin * ends[[0, -1]]])
+            axis.set_xticks(at[ends[[0, -1]] - 1], [f"{step:,}" for step in at[ends[[0, -1]] - 1]])
     chains = {run.methods[method]["chains"] for method in shown}
     each = f" ({chains.pop()} chains)" if len(chains) == 1 and chains != {1} else ""
     axes[0][0].set_ylabel(f"ratio of the modes{each}")
@@ -260,9 +260,9 @@ def one_mode(run: Run) -> Figure | str:
     shown = [method for method in run.methods if method == "mint" and method not in cold] + cold
     figure, axes = plt.subplots(1, len(shown), figsize=(2.6 * len(shown), 2.8), sharey=True, squeeze=False)
     for axis, method in zip(axes[0], shown, strict=True):
-        draws, thin = run.draws(method), run.methods[method]["thin"]
+        draws = run.draws(method)
         every = max(1, draws.shape[1] // 400)
-        steps = thin * np.arange(1, draws.shape[1] + 1)[::every]
+        steps = run.draw_steps(method)[::every]
         for c in range(len(draws)) if method in cold else range(1):
             colour = COLOURS[c % 2] if method in cold else COLOURS[0]
             axis.plot(steps, draws[c, ::every, 1], color=colour, linewidth=0.6, alpha=0.7)

@@ -36,12 +36,14 @@ class Weights(NamedTuple):
     def doubts(self) -> tuple[str, ...]:
         """Why the weights cannot be trusted, a line each; none if nothing speaks against them."""
         found = []
+        if not np.isfinite(self.log_estimate).all():
+            found.append("a log-likelihood is no finite number")
         if (self.relative_error > ERROR).any():
             found.append(
-                f"relative error up to {self.relative_error.max():.2g}: the likelihoods differ too much"
+                f"relative error up to {np.nanmax(self.relative_error):.2g}: the likelihoods differ too much"
             )
         if (self.largest_share > SHARE).any():
-            found.append(f"one sample makes up {self.largest_share.max():.0%} of a cycle's estimate")
+            found.append(f"one sample makes up {np.nanmax(self.largest_share):.0%} of a cycle's estimate")
         if (self.tail > TAIL).any():
             found.append(
                 f"1/p(D | theta) has a tail of index {np.nanmax(self.tail):.2f}: no variance, or no mean"
@@ -84,8 +86,11 @@ def combined(values: Sequence[Array], weights: Array) -> Array:
 def _one(log_lik: Array) -> tuple[float, float, float, float]:
     """Return log estimate, relative error, largest share and tail of one cycle."""
     total = logsumexp(-log_lik)
-    inverse = np.exp(-log_lik - total)  # shares of the sum
+    with np.errstate(invalid="ignore"):
+        inverse = np.exp(-log_lik - total)  # shares of the sum
     n = len(inverse)
+    if not np.isfinite(log_lik).all():
+        return float(np.log(n) - total), float("nan"), float("nan"), float("nan")
     spread = float(np.sqrt(np.mean((n * inverse - 1) ** 2)))
     effective = float(ess_of_chain(inverse)) if np.ptp(inverse) > 0 else float(n)
     error = spread / np.sqrt(effective) if n > 1 else float("nan")

@@ -24,7 +24,7 @@ class Langevin:
 
     Args:
         known_noise: the variance V of the gradient's own noise, where it is known and the same in every direction: so
-            much less is injected, 2 e T - e^2 V in all (the code of Zhang et al. 2020).
+            much less is injected, 2 e T - e^2 V in all (the code of Zhang et al. 2020), and none where that is below 0.
 
     Raises:
         Refusal: a negative variance.

@@ -23,9 +23,9 @@ def checked(every: int | None) -> int:
     Raises:
         Refusal: a number that has no meaning.
     """
-    if every is not None and every < 1:
+    if every is not None and (every < 1 or every != int(every)):
         raise Refusal(f"refresh = {every} must be a number of steps, at least 1, or null.")
-    return every or 0
+    return int(every or 0)
 
 
 def refreshed(momentum: Tensor, variance: Tensor, every: int, draws: Draws) -> Tensor:

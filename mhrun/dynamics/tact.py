@@ -20,10 +20,11 @@ class Tact:
     less; the trace marks them as `valid`. In step-scaled variables, with l = lambda(x) and l' its slope:
 
         y += l'^2 (w^2 - h);  s += l^2 (|v|^2 / D - e T)
-        w += -h l' U / T + h F(x) + l' sqrt(2 b h) z - l'^2 y w;  v = (1 - l^2 s) v + e l g + l sqrt(2 a e T) z
+        w += h l' (mean U - U) / T + l' sqrt(2 b h) z - l'^2 y w;  v = (1 - l^2 s) v + e l g + l sqrt(2 a e T) z
         x += w, turned back at the ends;  theta += v
 
-    with e the step size. After the authors' public code, but with ends that turn w back, which the code forgets.
+    with e the step size, and mean U that of the steps so far with as large an |x|. After the authors' public code, but
+    with ends that turn w back, which the code forgets.
 
     Args:
         friction: a, where s begins.
@@ -66,9 +67,10 @@ class Tact:
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
         """Return momenta of zero, thermostats at their frictions, x = 0 with a momentum, and empty means."""
-        one = torch.ones_like(theta[:, 0])
-        table = theta.new_zeros(len(theta), self.bins)
-        z = draws.normal(Purpose.NOISE, 1, use=2, dtype=theta.dtype)[:, 0]
+        # Energies are sums over all data: what meets them is float64, whatever theta is.
+        one = torch.ones_like(theta[:, 0], dtype=torch.float64)
+        table = one.new_zeros(len(theta), self.bins)
+        z = draws.normal(Purpose.NOISE, 1, use=2)[:, 0]
         return {
             "momentum": torch.zeros_like(theta),
             "thermostat": self.friction * one,
@@ -91,13 +93,17 @@ class Tact:
         self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the next theta and all else; `aux` has the log density at theta."""
-        step, temperature, h = controls.step_size, controls.noise_temperature, self.step_of_x
-        energy = -aux["log_density"] / temperature
+        step, temperature, h = (
+            controls.step_size.double(),
+            controls.noise_temperature.double(),
+            self.step_of_x,
+        )
+        energy = -aux["log_density"].double() / temperature
         x, w = aux["x"], aux["momentum_of_x"]
         coupled, slope = self.coupling(x)
         heat = step * temperature
-        momentum = refreshed(aux["momentum"], heat, self.refresh, draws)
-        thermostat = aux["thermostat"] + coupled.square() * (momentum.square().mean(-1) - heat)
+        momentum = refreshed(aux["momentum"], heat.to(theta.dtype), self.refresh, draws)
+        thermostat = aux["thermostat"] + coupled.square() * (momentum.square().mean(-1).double() - heat)
         thermostat_of_x = aux["thermostat_of_x"] + slope.square() * (w.square() - h)
 
         place = (x.abs() * self.bins).long().clamp(0, self.bins - 1)[:, None]
@@ -111,13 +117,12 @@ class Tact:
         w = (
             (1 - slope.square() * thermostat_of_x) * w
             + h * slope * (mean[:, 0] - energy)
-            + slope * (2 * self.friction_of_x * h) ** 0.5 * z[:, -1]
+            + slope * (2 * self.friction_of_x * h) ** 0.5 * z[:, -1].double()
         )
-        momentum = (
-            (1 - coupled.square() * thermostat)[:, None] * momentum
-            + (step * coupled)[:, None] * grad
-            + (coupled * (2 * self.friction * heat).sqrt())[:, None] * z[:, :-1]
-        )
+        keep, drift = 1 - coupled.square() * thermostat, step * coupled
+        spread = coupled * (2 * self.friction * heat).sqrt()
+        keep, drift, spread = (factor.to(theta.dtype)[:, None] for factor in (keep, drift, spread))
+        momentum = keep * momentum + drift * grad + spread * z[:, :-1]
         there = x + w
         out = there.abs() >= 1
         there = torch.where(out, there.sign() * (2 - there.abs()).clamp(0.0, 1.0), there)

@@ -13,7 +13,11 @@ from mhrun.engine.method import Method
 from mhrun.errors import Refusal, UserError
 from mhrun.types import INFO_DTYPES, INFO_UNSAID, Controls, Fused, Record, State
 
-NATIVE, PLAIN = "native", "plain"
+NATIVE, PLAIN, TORCH = (
+    "native",
+    "plain",
+    "torch",
+)  # PLAIN: torch, where wide passes over parameters are compiled
 WISHES = ("auto", "on", "off")
 
 
@@ -45,7 +49,9 @@ def choose(method: Method, wish: str, begun_with: str | None, threads: int | Non
         Refusal: a compiled loop is wished for where there is none.
         UserError: the run began with a compiled loop that cannot be had now.
     """
-    if begun_with == PLAIN or (begun_with is None and wish == "off"):
+    if begun_with == TORCH or (begun_with is None and wish == "off"):
+        return Plain(method, TORCH)
+    if begun_with == PLAIN:
         return Plain(method)
     if begun_with is None and wish == "auto" and not method.compiling_pays():
         return Plain(method)
@@ -99,11 +105,10 @@ class Native:
 class Plain:
     """One call per step, in torch, on any device."""
 
-    name = PLAIN
-
-    def __init__(self, method: Method) -> None:
+    def __init__(self, method: Method, name: str = PLAIN) -> None:
+        self.name = name
         self._method = method
-        self._draws = method.streams().at(1)
+        self._draws = method.streams(compiled=name != TORCH).at(1)
 
     def prepare(self, state: State) -> None:
         """Nothing needs doing."""

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mhrun.errors import UserError
 from mhrun.evaluation import Evaluation
 from mhrun.store.blocks import Array
 from mhrun.target import Target
@@ -80,4 +81,9 @@ class Looking:
         }
         self._since = int(found.pop("since"))
         self._tally = {name: found.pop(f"tally/{name}") for name in _TALLIED}
+        if set(found) != set(self._memory):
+            raise UserError(
+                "This run was begun by another version, whose looks at the chains remembered something else; begin it "
+                "anew with runtime.force=true."
+            )
         self._memory = {name: value.to(self._target.device) for name, value in found.items()}

@@ -73,6 +73,11 @@ class Method:
             raise Refusal(reason)
         if self.evaluation is not None and (reason := self.evaluation.refuses(self.target)):
             raise Refusal(f"evaluation: {reason}")
+        if getattr(self.kernel, "needs_noise", False) and self.plan.cools():
+            raise Refusal(
+                "its schedules let the noise be at temperature 0, and its moves need noise; choose a schedule that "
+                "keeps some, or another kernel."
+            )
         if self.plan.adapts and not self.kernel.decides:
             raise Refusal(
                 "a step size cannot be tuned to an acceptance rate: its steps have no acceptance test."
@@ -110,11 +115,11 @@ class Method:
         datum *= _IN_ROUNDS if self.kernel.grows else 1
         return _PLAIN_STEP + datum * self.shape.chains * self.kernel.reads(self.target)
 
-    def streams(self, chains: int | None = None) -> Streams:
-        """Return its random numbers, those of all chains or of the first few."""
+    def streams(self, chains: int | None = None, compiled: bool = True) -> Streams:
+        """Return its random numbers, those of all chains or of the first few; `compiled`: if they may be."""
         device = self.target.device
         pays = self.compiling_pays() or self.target.dim >= MANY
-        compiled = device.type == "cpu" and pays and available()
+        compiled = compiled and device.type == "cpu" and pays and available()
         return Streams(self.key, self.shape.chains if chains is None else chains, device, compiled=compiled)
 
     def _first_points(self, chains: int | None = None) -> Tensor:

@@ -75,7 +75,8 @@ def sample(
         temper: what T acts on: posterior or likelihood.
         replacement: draw minibatches with replacement.
         seed: of all random numbers.
-        thin: keep every thin-th step; None keeps no draws, for models with very many parameters.
+        thin: keep every thin-th step, or every thin-th draw that a schedule collects; None keeps no draws, for models
+            with very many parameters.
         device: cpu or cuda.
         native: compiled loops where there are some: auto (long runs), on or off.
         dtype: of the parameters; float32 for networks.
@@ -84,7 +85,8 @@ def sample(
             None keeps it in memory.
 
     Returns:
-        A DataTree with the groups ``posterior`` and ``sample_stats`` (and ``warmup_...``).
+        A DataTree with the groups ``posterior`` and ``sample_stats`` (and ``warmup_...``). Where a method has draws at
+        some steps only, ``sample_stats["valid"]`` says which they are.
 
     Raises:
         UserError: parts that do not go together, settings that have no meaning, or a folder that holds the

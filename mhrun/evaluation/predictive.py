@@ -28,7 +28,8 @@ class Predictive:
       the posterior predictive where the chain samples the posterior (snapshots: Li & Wong 2017, CMINT).
 
     Each chain is told of for itself. Ties of two classes count as the lower one. Parameters that predict no number are
-    told as NaN. Where a schedule says which draws are collected, those are the snapshots, whatever `collect` says.
+    told as NaN. Where a schedule says which draws are collected, those are the snapshots, whatever `collect` and
+    `after` say.
 
     Args:
         data: the test data, with the fields of the model.
@@ -59,6 +60,7 @@ class Predictive:
         self.average = average
         self.collect = collect
         self.after = after
+        self._moved: dict[tuple[int, str], Dataset] = {}
         self._steps: npt.NDArray[np.int64] | None = None
 
     def over(self, collected: npt.NDArray[np.int64] | None) -> Self:
@@ -76,6 +78,13 @@ class Predictive:
     def collects(self) -> bool:
         """Whether there is an ensemble."""
         return self.collect is not None or self._steps is not None
+
+    def on(self, device: torch.device, data: Dataset) -> Dataset:
+        """Return data where the chains are; they are moved there once."""
+        key = id(data), str(device)
+        if key not in self._moved:
+            self._moved[key] = data.to(device)
+        return self._moved[key]
 
     def refuses(self, target: Target) -> str | None:
         """Refuse a model that does not predict classes."""
@@ -97,7 +106,7 @@ class Predictive:
     def nothing(self, target: Target, chains: int, data: Dataset) -> Tensor:
         """Return the sum of no class probabilities (C, n, K) of some data, float64."""
         nowhere = torch.zeros(1, target.dim, device=target.device)
-        classes = target.model.predict(nowhere, data.to(target.device).part(0, 1)).shape[-1]  # type: ignore[attr-defined]
+        classes = target.model.predict(nowhere, self.on(target.device, data).part(0, 1)).shape[-1]  # type: ignore[attr-defined]
         return torch.zeros(chains, data.n, classes, dtype=torch.float64, device=target.device)
 
     def horizon(self, step: int) -> int:
@@ -137,14 +146,14 @@ class Predictive:
         share = torch.ones(len(theta), device=theta.device) if valid is None else valid.float()
         if self.average and step > self.after and step % self.average == 0:
             new["averaged"] = memory["averaged"] + share
-            weight = share / new["averaged"].clamp_min(1)
-            new["mean"] = memory["mean"] + weight[:, None] * (theta - memory["mean"])
+            weight = (share / new["averaged"].clamp_min(1))[:, None]
+            new["mean"] = memory["mean"] + torch.where(weight > 0, weight * (theta - memory["mean"]), 0.0)
         if keeps:
             new["collected"] = memory["collected"] + share
         if keeps or tells:
             log_p = self.predictions(target, theta, self.data)
             if keeps:
-                new["probability"] += share[:, None, None] * log_p.double().exp()
+                new["probability"] = self.with_snapshot(memory["probability"], log_p, share)
             told = self._missed(target, log_p)
         if not tells:
             return new, {}
@@ -161,13 +170,19 @@ class Predictive:
         return new, told
 
     @staticmethod
+    def with_snapshot(total: Tensor, log_p: Tensor, share: Tensor) -> Tensor:
+        """Return sums of class probabilities (C, n, K) with those of the chains whose share (C,) is 1."""
+        # Not share * p: where parameters predict no number, 0 times it is none either.
+        return total + torch.where(share[:, None, None] > 0, log_p.double().exp(), 0.0)
+
+    @staticmethod
     def of_ensemble(memory: Mapping[str, Tensor], name: str) -> Tensor:
         """Return the mean class probabilities (C, n, K) of the snapshots so far."""
         return memory[name] / memory["collected"].clamp_min(1)[:, None, None]
 
     def predictions(self, target: Target, theta: Tensor, data: Dataset) -> Tensor:
         """Return log-probabilities (C, n, K) of the classes of some data."""
-        data, parts = data.to(target.device), []
+        data, parts = self.on(target.device, data), []
         size = max(1, _HELD // (len(theta) * max(1, data.fields["x"][0].numel())))
         for start in range(0, data.n, size):
             rows = data.part(start, min(start + size, data.n))
@@ -176,7 +191,7 @@ class Predictive:
 
     def _missed(self, target: Target, log_p: Tensor) -> dict[str, Tensor]:
         """Return the error in per cent and the mean of -log p_y over the test data, each (C,); NaN where a p is NaN."""
-        y = self.data.to(target.device).fields["y"]
+        y = self.on(target.device, self.data).fields["y"]
         loss = -log_p.gather(-1, y.long().expand(log_p.shape[:2])[..., None])[..., 0].mean(-1)
         wrong = 100 * (log_p.argmax(-1) != y).to(loss.dtype).mean(-1)
         return {"error": wrong.masked_fill(loss.isnan(), torch.nan), "nll": loss}

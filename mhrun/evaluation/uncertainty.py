@@ -68,7 +68,16 @@ class Uncertainty(Predictive):
         return super().refuses(target)
 
     def start(self, target: Target, chains: int) -> dict[str, Tensor]:
-        """Return ensembles of none."""
+        """Return ensembles of none.
+
+        Raises:
+            Refusal: the data outside have another shape than those inside.
+        """
+        near, far = (tuple(data.fields["x"].shape[1:]) for data in (self.data, self.outside))
+        if near != far:
+            raise Refusal(
+                f"a datum of the evaluation's `outside` has the shape {far}, and one of its data {near}."
+            )
         return {**super().start(target, chains), "outside": self.nothing(target, chains, self.outside)}
 
     def look(
@@ -82,10 +91,9 @@ class Uncertainty(Predictive):
         """Average, collect, and tell where it is time."""
         new, told = super().look(target, memory, step, theta, valid)
         if self.keeps(step):
-            share = torch.ones_like(theta[:, 0]) if valid is None else valid
-            new["outside"] += (
-                share[:, None, None] * self.predictions(target, theta, self.outside).double().exp()
-            )
+            share = torch.ones_like(theta[:, 0]) if valid is None else valid.float()
+            log_p = self.predictions(target, theta, self.outside)
+            new["outside"] = self.with_snapshot(memory["outside"], log_p, share)
         if self.tells(step):
             there = self._sureness(target, new)
             told |= {
@@ -96,7 +104,7 @@ class Uncertainty(Predictive):
     def _sureness(self, target: Target, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
         inside, outside = (self.of_ensemble(memory, name) for name in ("probability", "outside"))
         near, far = _entropy(inside), _entropy(outside)
-        missed = inside.argmax(-1) != self.data.to(target.device).fields["y"]
+        missed = inside.argmax(-1) != self.on(target.device, self.data).fields["y"]
         found = {
             "entropy_inside": near.mean(-1),
             "entropy_outside": far.mean(-1),

@@ -83,7 +83,7 @@ class FusedUnadjusted:
             *(self._model.args, self._dynamics.args),
             *record.values(),
         )
-        record["accepted"] = np.logical_not(record["diverging"])
+        record["accepted"] = record["valid"] = np.logical_not(record["diverging"])
         for name, value in (
             ("log_ratio", np.float32(np.nan)),
             ("log_ratio_var", np.float32(np.nan)),

@@ -55,6 +55,11 @@ class MetropolisHastings:
     decides = True
 
     @property
+    def needs_noise(self) -> bool:
+        """Whether it has no meaning at a noise temperature of 0, which is the width of the moves' densities."""
+        return self.proposal.gradients and getattr(self.proposal, "ratio", True)
+
+    @property
     def grows(self) -> bool:
         """Whether the rule decides how many data are read."""
         return self.rule.grows

@@ -82,6 +82,11 @@ class ReplicaExchange:
         return self.kernel.decides
 
     @property
+    def needs_noise(self) -> bool:
+        """Whether a rung's own step has no meaning at a noise temperature of 0."""
+        return self.kernel.needs_noise
+
+    @property
     def grows(self) -> bool:
         """Whether the data of a step depend on how a test goes."""
         return self.kernel.grows or self.rule.grows

@@ -31,6 +31,11 @@ class Unadjusted:
     decides = False
     grows = False
 
+    @property
+    def needs_noise(self) -> bool:
+        """Whether it has no meaning at a noise temperature of 0."""
+        return bool(getattr(self.dynamics, "energies", False))
+
     def __init__(
         self, dynamics: Dynamics, m: int | None, passes: bool = False, prior: OwnPrior | None = None
     ) -> None:
@@ -98,7 +103,7 @@ class Unadjusted:
             n_aside=torch.zeros_like(stopped, dtype=torch.int64),
             n_grad=torch.full_like(stopped, n_grad, dtype=torch.int64),
             diverging=stopped,
-            valid=aux.get("valid"),
+            valid=~stopped & aux["valid"] if "valid" in aux else ~stopped,
         )
         return State(target.prior(moved), aux | {"stopped": stopped}), info
 

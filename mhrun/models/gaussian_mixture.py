@@ -37,7 +37,7 @@ class GaussianMixture:
         weights: Sequence[float] | None = None,
         start: Sequence[float] | None = None,
     ) -> None:
-        if not centres or len({len(centre) for centre in centres}) != 1 or not len(centres[0]):
+        if not len(centres) or len({len(centre) for centre in centres}) != 1 or not len(centres[0]):
             raise Refusal("GaussianMixture needs centres, each of as many numbers.")
         self.centres = np.array(centres, np.float64)
         count, self.dim = self.centres.shape
@@ -54,6 +54,7 @@ class GaussianMixture:
         if self.start.shape != (self.dim,):
             raise Refusal(f"start must be {self.dim} numbers.")
         self.names: Sequence[str] = tuple(f"theta{d + 1}" for d in range(self.dim))
+        self._there: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor, Tensor]] = {}
         # log of a component's weight and normalising constant
         self._heights = np.log(self.weights) - 0.5 * self.dim * np.log(2 * math.pi * self.variances)
 
@@ -75,18 +76,25 @@ class GaussianMixture:
         parts, gaps = self._parts(theta)
         value = parts.logsumexp(-1)
         share = (parts - value[:, None]).exp()  # of each component in the density at theta
-        pull = gaps / self._tensor(self.variances, theta)[:, None]
+        pull = gaps / self._constants(theta)[1][:, None]
         return value[:, None].expand(-1, rows["x"].shape[1]), (share[..., None] * pull).sum(1)
 
     def _parts(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log of each component's part (C, K), and the way to its centre (C, K, D)."""
-        gaps = self._tensor(self.centres, theta) - theta[:, None]
-        quadratic = gaps.square().sum(-1) / self._tensor(2 * self.variances, theta)
-        return self._tensor(self._heights, theta) - quadratic, gaps
+        centres, variances, heights = self._constants(theta)
+        gaps = centres - theta[:, None]
+        return heights - gaps.square().sum(-1) / (2 * variances), gaps
 
-    @staticmethod
-    def _tensor(values: Any, like: Tensor) -> Tensor:
-        return torch.as_tensor(values, dtype=like.dtype, device=like.device)
+    def _constants(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return centres (K, D), variances (K,) and heights (K,) where theta is; they are moved there once."""
+        key = like.dtype, like.device
+        if key not in self._there:
+            parts = (self.centres, self.variances, self._heights)
+            centres, variances, heights = (
+                torch.as_tensor(part, dtype=like.dtype, device=like.device) for part in parts
+            )
+            self._there[key] = centres, variances, heights
+        return self._there[key]
 
     def full_log_lik(self, data: Rows) -> Callable[[Tensor], Tensor]:
         """Return the sum over all data of the log density."""

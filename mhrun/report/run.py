@@ -95,12 +95,22 @@ class Run:
         """The trace of a method; arrays are read when they are asked for."""
         return open_trace(self.folder.method(method))
 
-    def draws(self, method: str) -> npt.NDArray[np.float64]:
+    def draws(self, method: str, *, marked: bool = False) -> npt.NDArray[np.float64]:
         """The draws after burn-in (C, S, D).
 
+        Args:
+            method: whose.
+            marked: hand over draws of which some are none of the target's law too, as `valid` marks them.
+
         Raises:
-            UserError: the run kept none.
+            UserError: the run kept none, or not all are draws of the target's law and the report does not choose.
         """
+        noted = self.methods[method]
+        if not marked and noted.get("valid_share", 1.0) < 1.0 and not noted["diverging"]:
+            raise UserError(
+                f"{method}: only {noted['valid_share']:.1%} of its draws are of its target's law, and this report does "
+                "not choose among them."
+            )
         if method not in self._draws:
             with self.trace(method) as trace:
                 if "posterior" not in trace.children:
@@ -127,17 +137,11 @@ class Run:
         Raises:
             UserError: statistics of every step are asked for and the trace has fewer.
         """
-        noted = self.methods[method]
-        thin, steps, warmup = noted["thin_stats"], self.draw_steps(method), noted["warmup"]
         values = self.stat(method, name)
         if name in ("n_lik", "n_aside", "n_grad", "wall_s"):
-            first = (warmup // thin + 1) * thin - warmup
-            at = (steps - first) // thin
-            if (at < 0).any() or ((steps - first) % thin != 0).any():
-                raise UserError(f"{method}: thin must be a multiple of thin_stats = {thin} for this report.")
-            return values[..., at]
+            return values[..., self._places(method)]
         self.every_step(method)
-        return values.cumsum(axis=-1, dtype=np.float64)[..., steps - 1]
+        return values.cumsum(axis=-1, dtype=np.float64)[..., self.draw_steps(method) - 1]
 
     def every_step(self, method: str) -> None:
         """Make sure that the trace has the statistics of every step.
@@ -152,10 +156,23 @@ class Run:
         """Whether each kept draw is one of the target's law (C, S), which a method may reach at some steps only."""
         with self.trace(method) as trace:
             if "valid" not in trace["sample_stats"]:  # an older run, all of whose draws are
-                return np.ones(self.draws(method).shape[:2], bool)
-        self.every_step(method)
-        found: npt.NDArray[np.bool_] = self.stat(method, "valid")
-        return found[:, self.draw_steps(method) - 1]
+                return np.ones(trace["posterior"]["theta"].shape[:2], bool)
+        found: npt.NDArray[np.bool_] = self.stat(method, "valid")[:, self._places(method)].astype(bool)
+        return found
+
+    def _places(self, method: str) -> npt.NDArray[np.int64]:
+        """The places of the kept draws among the kept statistics (S,).
+
+        Raises:
+            UserError: the trace has no statistics of some of them.
+        """
+        noted, steps = self.methods[method], self.draw_steps(method)
+        thin, warmup = noted["thin_stats"], noted["warmup"]
+        first = (warmup // thin + 1) * thin - warmup
+        at: npt.NDArray[np.int64] = (steps - first) // thin
+        if (at < 0).any() or ((steps - first) % thin != 0).any():
+            raise UserError(f"{method}: thin must be a multiple of thin_stats = {thin} for this report.")
+        return at
 
     def evaluation(self, method: str) -> xr.Dataset:
         """What was told of the chains while they ran (chain, look); empty if nothing looked."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.schedules.plan import Blind, Memory, on_grid
+from mhrun.schedules.plan import OF_TARGET, Blind, Memory, on_grid
 
 
 class Cosine(Blind):
@@ -27,7 +27,7 @@ class Cosine(Blind):
         cycles: how many; the last is shorter if the steps cannot be shared out.
         explore: share of a cycle.
         exploring: temperature of the noise while exploring.
-        sampling: temperature of the noise while sampling.
+        sampling: temperature of the noise while sampling; None for that of the target.
         samples: how many draws are collected at the end of each cycle; None: all while it samples.
         apart: steps between two of them.
 
@@ -43,21 +43,21 @@ class Cosine(Blind):
         cycles: int,
         explore: float = 0.8,
         exploring: float = 0.0,
-        sampling: float = 1.0,
+        sampling: float | None = None,
         samples: int | None = None,
         apart: int = 1,
     ) -> None:
         self.first = torch.atleast_1d(torch.as_tensor(start, dtype=torch.float64))
         if not bool((self.first > 0).all()) or not 0 <= explore < 1 or cycles < 1:
             raise Refusal("Cosine needs start > 0, cycles >= 1 and 0 <= explore < 1.")
-        if not (exploring >= 0 and sampling >= 0):
+        if not (exploring >= 0 and (sampling is None or sampling >= 0)):
             raise Refusal("Cosine needs temperatures that are at least 0.")
         if apart < 1 or (samples is not None and samples < 1):
             raise Refusal("Cosine needs samples >= 1, or null, and apart >= 1.")
         self.cycles = cycles
         self.explore = explore
         self.exploring = exploring
-        self.sampling = sampling
+        self.sampling = OF_TARGET if sampling is None else sampling
         self.samples = samples
         self.apart = apart
         self.total = cycles

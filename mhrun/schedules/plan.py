@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Protocol, Self
 
@@ -12,6 +13,8 @@ from torch import Tensor
 
 from mhrun.errors import Refusal
 from mhrun.types import Controls
+
+OF_TARGET = math.nan  # a noise temperature that is the target's
 
 Memory = dict[str, Tensor]
 """What a schedule remembers between steps, name -> (C, ...); saved with the state."""
@@ -71,6 +74,7 @@ class Plan:
     def __init__(self, schedules: Mapping[str, Schedule], chains: int, warmup: int, steps: int) -> None:
         self.schedules = {name: schedule.over(warmup, steps) for name, schedule in schedules.items()}
         self.chains = chains
+        self.total = warmup + steps
         owner: dict[str, str] = {}
         for name, schedule in self.schedules.items():
             if not schedule.quantities:
@@ -124,6 +128,13 @@ class Plan:
                         f"{quantity} has {value.shape[-1]} values for {self.chains} chains; give one, or one each."
                     )
 
+    def cools(self) -> bool:
+        """Say whether the noise is at temperature 0 at the first or the last step, where those that cool it do."""
+        memory = self.start()
+        return any(
+            bool((self.controls(memory, step, 1).noise_temperature == 0).any()) for step in (1, self.total)
+        )
+
     def start(self) -> Memory:
         """Return the first memory of all schedules."""
         return {
@@ -138,7 +149,9 @@ class Plan:
         for name, schedule in self.schedules.items():
             said |= schedule.values(_own(memory, name), first_step, steps)
         temperature = said.get("temperature", torch.ones(1, 1, dtype=torch.float64))
-        values = (said["step_size"], temperature, said.get("noise_temperature", temperature))
+        noise = said.get("noise_temperature", temperature)
+        noise = torch.where(noise.isnan(), temperature, noise)
+        values = (said["step_size"], temperature, noise)
         return Controls(*(v.expand(steps, self.chains).contiguous() for v in values))
 
     def horizon(self, step: int) -> int | None:

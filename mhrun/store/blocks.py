@@ -63,7 +63,7 @@ class TraceWriter:
         self.wall_s = 0.0
         self.totals: dict[str, Array] = {name: np.zeros(shape.chains, np.int64) for name in _CUMULATIVE}
         # Rates are those of the draws proper: burn-in tunes, and is left out.
-        for name in (*_SUMMED, *_AVERAGED, "batch_size_squared", "all_data"):
+        for name in (*_SUMMED, *_AVERAGED, "batch_size_squared", "all_data", "invalid"):
             self.totals[f"sum_{name}"] = np.zeros(shape.chains)
         for name in _AVERAGED:
             self.totals[f"count_{name}"] = np.zeros(shape.chains)
@@ -103,7 +103,7 @@ class TraceWriter:
             return None
         if last is None:
             return None
-        self.totals = {key[6:]: value for key, value in last.items() if key.startswith("total/")}
+        self.totals |= {key[6:]: value for key, value in last.items() if key.startswith("total/")}
         self.wall_s = float(last["wall"])
         self._pending_from = next_step
         return Checkpoint(next_step - 1, {key: value for key, value in last.items() if _of_state(key)})
@@ -135,6 +135,8 @@ class TraceWriter:
             draws[name] = values[:, kept]
         squares = np.square(record["batch_size"][:, proper], dtype=np.float64)
         self.totals["sum_batch_size_squared"] += squares.sum(axis=1)
+        if "valid" in record:
+            self.totals["sum_invalid"] += (~record["valid"][:, proper].astype(bool)).sum(axis=1)
         self.totals["sum_all_data"] += (record["batch_size"][:, proper] == self.n).sum(axis=1)
         if self.shape.stats_thin > 1:  # views would keep what was thinned out in memory
             draws = {name: values if _constant(values) else values.copy() for name, values in draws.items()}

@@ -179,6 +179,9 @@ def _group(file: Any, prefix: str, kind: str, shape: Shape, info: Mapping[str, s
         _variable(group, "theta", "float64", ("chain", "draw", "parameter"))
         if isinstance(shape.thin, tuple):
             group.create_variable("step", ("draw",), "int64")
+            group.variables["theta"].attrs["coordinates"] = (
+                "step"  # ArviZ takes what is no coordinate for a quantity
+            )
         return
     for name, dtype in info.items():
         _variable(group, name, dtype, ("chain", "draw"))
