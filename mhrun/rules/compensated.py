@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from mhrun.random import Draws, Purpose
-from mhrun.rules.correction import correction, inverse, quantiles
+from mhrun.rules.correction import inverse, table
 from mhrun.types import Contest, Verdict
 
 
@@ -13,14 +13,15 @@ class Compensated:
     """Accept iff D + z_N + z_C > 0 (Luo et al. 2020, Algorithm 1, lines 10 to 14; Seita et al. 2017, Algorithm 1).
 
     D is the log-ratio, with normal noise of the variance s^2 that the contest says; z_N ~ N(0, v - s^2) tops that up
-    to v = sigma^2, and z_C makes of it a logistic variable (`mhrun.rules.correction`), so that the decision has
+    to the variance v, and z_C makes of it a logistic variable (`mhrun.rules.correction`), so that the decision has
     Barker's probability. Where s^2 is v or more there is no such z_N, and it is a rejection: the law is kept where s^2
     is the same both ways. `MHMinibatch` is the rule that reads more data instead.
 
     Args:
-        sigma: the standard deviation that the noise is topped up to, below pi / sqrt(3).
-        density: of z_C, see `MHMinibatch`.
+        variance: v, which the noise is topped up to, below pi^2 / 3; Luo et al. have 0.2.
+        density: of z_C: ``nnls``, ``paper`` or ``series``, see `MHMinibatch`.
         lam: see `MHMinibatch`.
+        terms: of the series.
 
     Raises:
         Refusal: a setting that has no meaning.
@@ -28,9 +29,15 @@ class Compensated:
 
     grows = False
 
-    def __init__(self, sigma: float = 1.0, density: str = "nnls", lam: float | None = None) -> None:
-        self.variance = sigma**2
-        self._table = quantiles(correction(density, sigma, lam))
+    def __init__(
+        self,
+        variance: float = 1.0,
+        density: str = "nnls",
+        lam: float | None = None,
+        terms: int | None = None,
+    ) -> None:
+        self.variance = variance
+        self._table = table(density, variance, lam, terms=terms)
 
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
         """Decide every row."""
