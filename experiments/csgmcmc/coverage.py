@@ -46,7 +46,8 @@ def tally(chains: Sequence[Array], centres: Array, radii: Sequence[float], reach
     nearest = np.zeros((len(chains), count), np.int64)
     squares = np.full(len(chains), np.nan)
     for c, draws in enumerate(chains):
-        gaps = np.stack([np.square(draws - centre).sum(axis=-1) for centre in centres])  # (K, S)
+        with np.errstate(over="ignore"):  # a chain that has left the numbers is far from every centre
+            gaps = np.stack([np.square(draws - centre).sum(axis=-1) for centre in centres])  # (K, S)
         for radius in radii:
             within[radius][c] = np.count_nonzero(gaps < radius**2, axis=1)
         nearest[c] = np.bincount(gaps.argmin(axis=0), minlength=count)

@@ -290,11 +290,11 @@ def sizes(run: Run) -> Figure:
         for place, sampler in enumerate(shown):
             _bars(axes[:, column], place, found, f"{sampler}_{data}", PAPER.get(sampler, {}).get(data))
         axes[0][column].set(title=SETS[data], yscale="log")
-        axes[1][column].set_ylim(bottom=0.0)
-        axes[2][column].set_ylim(bottom=0.0)
         axes[1][column].axhline(0.1, color="black", linestyle="--", linewidth=0.8)
         axes[2][column].axhline(1.0, color="black", linestyle="--", linewidth=0.8)
         axes[2][column].set_xticks(range(len(shown)), [SAMPLERS[s] for s in shown], rotation=45, ha="right")
+    for row in axes[1:]:  # after all is drawn: rows share their axis, and a limit that is set no longer grows
+        row[0].set_ylim(bottom=0.0)
     for row, words in zip(
         axes, ("effective sample size", "error of means / sd", "variance ratio"), strict=True
     ):

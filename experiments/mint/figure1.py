@@ -38,9 +38,10 @@ def _truth(run: Run) -> Truth:
 
 
 def temperature(run: Run, method: str) -> float:
-    """Return the temperature that a method samples at."""
+    """Return the temperature that a method samples at: of a ladder, that of its coldest rung."""
     schedules = run.config["methods"][method]["schedules"]
-    return float(schedules.get("temperature", {}).get("temperature", 1.0))
+    said = schedules.get("temperature", {}).get("temperature", 1.0)
+    return float(said[0] if isinstance(said, list) else said)
 
 
 def is_tempered(run: Run, method: str) -> bool:

@@ -21,13 +21,13 @@ from mhrun.engine.drivers import usable_cores
 from mhrun.engine.estimate import estimate
 from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method
+from mhrun.engine.told import valid_share, warnings_of
 from mhrun.errors import Interrupted
 from mhrun.store.folder import COMPLETE, RunFolder
 from mhrun.store.identity import FORMAT
 from mhrun.store.netcdf import COLLECTED
 
 log = logging.getLogger("mhrun")
-_MUCH = 0.1  # share of decisions on all data from which on a user is told
 
 
 def run_experiment(config: Mapping[str, Any], watcher: Watcher) -> RunFolder:
@@ -98,7 +98,7 @@ def _run(
             noted = run_method(method, folder.method(method.name), settings, watcher, stop, attributes)
             summary["methods"][method.name] = _of_method(method, config["methods"][method.name], noted)
             log.info("%s: done, %.1f s", method.name, noted["wall_s"])
-            for warning in _warnings(method, summary["methods"][method.name], noted):
+            for warning in warnings_of(method, noted):
                 watcher.note(warning)
                 log.warning(warning)
             folder.write_summary(summary)
@@ -111,26 +111,6 @@ def _run(
         raise
     summary |= {"status": COMPLETE, "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
     folder.write_summary(summary)
-
-
-def _warnings(method: Method, told: Mapping[str, Any], noted: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a user should know of a method that is done."""
-    if method.kernel.grows and told["all_data_share"] >= _MUCH:
-        yield (
-            f"{method.name}: {told['all_data_share']:.0%} of its decisions read all {method.target.n:,} data, so that "
-            "its minibatches save little; a lower step size or a higher temperature needs fewer data."
-        )
-    stopped = int((np.asarray(noted["totals"]["sum_diverging"]) > 0).sum())
-    if stopped and not method.kernel.decides:
-        yield (
-            f"{method.name}: {stopped} of {method.shape.chains} chains left the finite numbers and stopped where they "
-            "were; a lower step size keeps them."
-        )
-    if told["valid_share"] < 1 and not stopped:
-        yield (
-            f"{method.name}: {told['valid_share']:.1%} of its draws are of its target's law; the trace marks them as "
-            "valid."
-        )
 
 
 def _of_method(method: Method, node: Mapping[str, Any], noted: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,7 +137,7 @@ def _of_method(method: Method, node: Mapping[str, Any], noted: Mapping[str, Any]
         "aside_evals": int(totals["n_aside"].sum()),
         "gradient_evals": int(totals["n_grad"].sum()),
         "diverging": int(totals["sum_diverging"].sum()),
-        "valid_share": 1 - float(totals["sum_invalid"].sum()) / decisions if "sum_invalid" in totals else 1.0,
+        "valid_share": valid_share(method, noted),
         "steps": shape.steps,
         "warmup": shape.warmup,
         "chains": shape.chains,

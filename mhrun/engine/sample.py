@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch import Tensor
 
 from mhrun.data import Dataset
+from mhrun.data.no_data import NoData
 from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.method import Method
 from mhrun.engine.starts import starts_of
+from mhrun.engine.told import warnings_of
 from mhrun.errors import UserError
 from mhrun.evaluation import Evaluation
 from mhrun.models.function import FunctionModel
@@ -61,8 +65,10 @@ def sample(
     Args:
         model: a `Model`, or a function ``(theta (D,), batch) -> (m,)`` that returns the log-likelihood of
             each datum; `batch` holds the rows of a minibatch, as the data were given: one tensor, or a
-            mapping of them. A torch module tells classes apart (see `ModuleModel`).
-        data: an array, a mapping of arrays with one length, or a `Dataset`.
+            mapping of them. A torch module tells classes apart (see `ModuleModel`); each chain begins with fresh
+            parameters, drawn as its layers draw theirs, unless `start` says otherwise.
+        data: an array, a mapping of arrays with one length, or a `Dataset`. None for a density without data: then the
+            function is its logarithm, ``theta (D,) -> ()``, and a minibatch is m = 1.
         kernel: how the chains move.
         step_size: a number, or a schedule that governs the step size.
         steps: steps that count; every chain does them.
@@ -92,7 +98,21 @@ def sample(
         UserError: parts that do not go together, settings that have no meaning, or a folder that holds the
             trace of another call.
     """
-    rows = Dataset.of(data)
+    if not hasattr(kernel, "step"):
+        raise UserError(
+            f"{type(kernel).__name__} is no kernel; wrap it, as in mhrun.Unadjusted(mhrun.Langevin(), m=100)."
+        )
+    if isinstance(dtype, str) or dtype not in (torch.float64, torch.float32):
+        raise UserError(f"dtype = {dtype!r} must be torch.float64 or torch.float32.")
+    if not isinstance(cast(Any, temperature), int | float):
+        raise UserError("temperature must be a number; schedules of it go with mhrun's configurations.")
+    for name, count in (("steps", steps), ("warmup", warmup), ("chains", chains)):
+        if isinstance(count, bool) or not isinstance(count, int):
+            raise UserError(f"{name} = {count!r} must be a whole number.")
+    density = data is None
+    rows = NoData().load() if density else Dataset.of(data)
+    if density and callable(model) and not isinstance(model, torch.nn.Module | Model):
+        model = _density(model)
     if isinstance(model, torch.nn.Module):
         model = ModuleModel(model)
     if isinstance(model, Model):
@@ -102,10 +122,12 @@ def sample(
     else:
         if start is None:
             raise UserError("sample needs start=, where chains begin, when the model is a function.")
-        single = not isinstance(data, Mapping | Dataset)
+        single = not (density or isinstance(data, Mapping | Dataset))
         whole = FunctionModel(model, start, log_prior=log_prior, single=single)
     schedules: dict[str, Schedule] = {"temperature": Fixed(temperature=temperature)}
     if not isinstance(step_size, Real):
+        if acceptance is not None:
+            raise UserError("acceptance= tunes a number; leave it out where step_size is a schedule.")
         schedules["step_size"] = cast(Schedule, step_size)
     elif acceptance is None:
         schedules["step_size"] = Fixed(step_size=float(step_size))
@@ -128,12 +150,27 @@ def sample(
         with place.held(lambda line: print(line, file=sys.stderr)):
             _same(place.path, fingerprint(model, rows.fields, log_prior, kernel, temper, replacement, plan.schedules,
                                           points, shape, seed, str(dtype), evaluation))  # fmt: skip
-            run_method(method, place.path, settings, Silent(), lambda: False, attributes)
+            _tell(method, run_method(method, place.path, settings, Silent(), lambda: False, attributes))
             return open_trace(place.path)
     with tempfile.TemporaryDirectory(prefix="mhrun-") as temporary:
-        run_method(method, Path(temporary), settings, Silent(), lambda: False, attributes)
+        _tell(method, run_method(method, Path(temporary), settings, Silent(), lambda: False, attributes))
         with open_trace(Path(temporary)) as trace:
             return trace.load()
+
+
+def _tell(method: Method, noted: Mapping[str, Any]) -> None:
+    """Warn of what a user should know of a method that is done."""
+    for line in warnings_of(method, noted):
+        warnings.warn(line.removeprefix("sample: "), UserWarning, stacklevel=3)
+
+
+def _density(log_density: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Any], Tensor]:
+    """Return a log density as the log-likelihood of the one datum that says nothing."""
+
+    def log_lik(theta: Tensor, batch: Any) -> Tensor:
+        return log_density(theta).expand(len(batch["x"]))
+
+    return log_lik
 
 
 def _same(folder: Path, told: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mhrun.errors import UserError
 from mhrun.kernels.fused_unadjusted import FusedUnadjusted
 from mhrun.kernels.wide import moved as compiled_move
 from mhrun.kernels.wide import wide
@@ -86,6 +87,11 @@ class Unadjusted:
             moved, aux, stopped = compiled_move(native, theta, grad, aux, stopped, controls, draws)
         else:
             moved, aux_moved = self.dynamics.move(theta, grad, aux, controls, draws)
+            if moved.shape != theta.shape:
+                raise UserError(
+                    f"{type(self.dynamics).__name__}.move returned a theta of shape {tuple(moved.shape)}, not (C, D) = "
+                    f"{tuple(theta.shape)}."
+                )
             stopped = stopped | ~moved.isfinite().all(-1)
             moved = torch.where(stopped[:, None], theta, moved)
             aux = aux | aux_moved

@@ -70,6 +70,13 @@ class Run:
             self._targets[key] = target_of(self.config | own | {"device": "cpu"})
         return self._targets[key]
 
+    def rungs(self, method: str) -> int:
+        """How many rungs the ladders of a method have; 1 where it has none.
+
+        Reports see a ladder as its coldest rung, at whose temperature it samples, and at the cost of all.
+        """
+        return int(self.config["methods"][method]["kernel"].get("rungs") or 1)
+
     @property
     def methods(self) -> Mapping[str, dict[str, Any]]:
         """What the summary says of each method, in the order they ran."""
@@ -115,7 +122,7 @@ class Run:
             with self.trace(method) as trace:
                 if "posterior" not in trace.children:
                     raise UserError(f"{method}: this report needs draws, and thin=null keeps none.")
-                self._draws[method] = trace["posterior"]["theta"].to_numpy()
+                self._draws[method] = trace["posterior"]["theta"].to_numpy()[:: self.rungs(method)]
         return self._draws[method]
 
     def draw_steps(self, method: str) -> npt.NDArray[np.int64]:
@@ -156,7 +163,7 @@ class Run:
         """Whether each kept draw is one of the target's law (C, S), which a method may reach at some steps only."""
         with self.trace(method) as trace:
             if "valid" not in trace["sample_stats"]:  # an older run, all of whose draws are
-                return np.ones(trace["posterior"]["theta"].shape[:2], bool)
+                return np.ones(trace["posterior"]["theta"].shape[:2], bool)[:: self.rungs(method)]
         found: npt.NDArray[np.bool_] = self.stat(method, "valid")[:, self._places(method)].astype(bool)
         return found
 
@@ -182,7 +189,13 @@ class Run:
     def stat(self, method: str, name: str) -> npt.NDArray[Any]:
         """A per-step statistic after burn-in (C, S)."""
         with self.trace(method) as trace:
-            return trace["sample_stats"][name].to_numpy()
+            found: npt.NDArray[Any] = trace["sample_stats"][name].to_numpy()
+        rungs = self.rungs(method)
+        if rungs == 1 or found.ndim == 1:
+            return found
+        if name in ("n_lik", "n_aside", "n_grad"):
+            return found.reshape(-1, rungs, found.shape[1]).sum(axis=1)
+        return found[::rungs]
 
 
 def labels(config: Mapping[str, Any], methods: Iterable[str]) -> dict[str, str]:

@@ -26,7 +26,9 @@ from mhrun.store.files import read_json, write_json, write_text
 from mhrun.store.folder import RunFolder
 
 _LINES = ("-", "--", ":", "-.")
-_NOTHING = "There is no number to show: no job has left any."
+_NOTHING = (
+    "There is no number to show: the experiment names none for sweeps (report.sweep), or no job has left any."
+)
 
 
 def jobs_of(place: Path) -> list[dict[str, Any]]:

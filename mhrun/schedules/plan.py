@@ -89,13 +89,21 @@ class Plan:
             raise Refusal("no schedule sets step_size; add one that does.")
         if self.horizon(warmup + 1) is not None:
             raise Refusal("a schedule that adapts must be done with it at the end of burn-in.")
-        asked = [s.collected() for s in self.schedules.values() if hasattr(s, "collected")]
-        collecting = [said for said in asked if said is not None]
+        asked = [(s, s.collected()) for s in self.schedules.values() if hasattr(s, "collected")]
+        collecting = [(schedule, said) for schedule, said in asked if said is not None]
         if len(collecting) > 1:
             raise Refusal("two schedules say which draws are collected; keep one.")
         self.collected: npt.NDArray[np.int64] | None = None  # steps whose draws are collected; None: of all
         if collecting:
-            self.collected = collecting[0][collecting[0] > warmup]
+            schedule, said = collecting[0]
+            self.collected = said[said > warmup]
+            if hasattr(schedule, "cycle"):
+                cycles, left = (len(np.unique(schedule.cycle(steps))) for steps in (said, self.collected))
+                if left < cycles:
+                    raise Refusal(
+                        f"{cycles - left} of {cycles} cycles lie in the {warmup} steps of burn-in, whose draws do not "
+                        "count; say warmup=0."
+                    )
             if not len(self.collected):
                 raise Refusal("no draw after burn-in is collected; lower warmup.")
         self._check()

@@ -1,0 +1,77 @@
+"""What `sample` says to ordinary mistakes, and of what came out."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import mhrun
+from mhrun.errors import UserError
+
+
+def log_density(theta):
+    return -0.5 * ((theta - 1) ** 2).sum() / 0.25
+
+
+def run(model=log_density, data=None, dynamics=None, **how):
+    kernel = mhrun.Unadjusted(dynamics or mhrun.Langevin(), m=1)
+    settings = {"start": [0.0, 0.0], "step_size": 0.02, "steps": 300, "warmup": 100} | how
+    return mhrun.sample(
+        model, data, how.pop("kernel", kernel), **{k: v for k, v in settings.items() if k != "kernel"}
+    )
+
+
+def test_a_density_needs_no_data():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        theta = run(steps=3000)["posterior"]["theta"].to_numpy()
+    assert theta.shape == (4, 3000, 2)
+    assert abs(theta.mean() - 1) < 0.2
+    assert abs(theta.var() - 0.25) < 0.1
+
+
+def test_what_came_out_is_told():
+    with pytest.warns(UserWarning, match="4 of 4 chains left the finite numbers"):
+        run(step_size=1e3, steps=2000)
+    with pytest.warns(UserWarning, match="of its draws are of its target's law"):
+        run(dynamics=mhrun.Tact())
+    with pytest.warns(UserWarning, match="no chain ever moved"):
+        mhrun.sample(
+            lambda theta, x: theta[0] * x * torch.nan,
+            np.ones(5),
+            mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()),
+            start=[0.0],
+            step_size=1.0,
+            steps=50,
+        )
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"kernel": mhrun.NoseHoover()}, "NoseHoover is no kernel"),
+        ({"dtype": "float32"}, "must be torch.float64 or torch.float32"),
+        ({"steps": "100"}, "steps = '100' must be a whole number"),
+        ({"temperature": mhrun.Fixed(temperature=2.0)}, "temperature must be a number"),
+        ({"step_size": mhrun.Cosine(0.1, 2), "acceptance": 0.3}, "acceptance= tunes a number"),
+        (
+            {"step_size": mhrun.Cosine(0.1, 4), "steps": 100, "warmup": 100},
+            "2 of 4 cycles lie in the 100",
+        ),
+    ],
+)
+def test_ordinary_mistakes_are_told_in_a_line(how, told):
+    with pytest.raises(UserError, match=told):
+        run(**how)
+
+
+def test_a_dynamics_that_returns_another_shape_is_told():
+    class Odd(mhrun.Langevin):
+        def move(self, theta, grad, aux, controls, draws):
+            return theta[0], aux
+
+    with pytest.raises(UserError, match=r"Odd.move returned a theta of shape \(2,\), not \(C, D\)"):
+        run(dynamics=Odd())
