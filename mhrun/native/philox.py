@@ -165,8 +165,18 @@ def ordered(
         index[j] = order[start + j]
 
 
+@piece
+def only(
+    index: Any, m: Any, n: Any, sides: Any, step: Any, chain: Any, key: Any, purpose: Any, start: Any
+) -> None:
+    """Fill index[:m] with 0: there is one datum."""
+    index[:m] = 0
+
+
 def filler(n: int, replacement: bool) -> Piece:
     """Return the piece that fills index[:m] with a minibatch: `independent`, `distinct` or `ordered`."""
+    if n == 1:
+        return only
     if replacement:
         return independent
     return ordered if n <= SMALL else distinct

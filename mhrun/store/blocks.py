@@ -187,7 +187,10 @@ class TraceWriter:
         `attributes` go into the trace, `facts` into the note (see `done`). A kill in between leaves the
         blocks, and the next start comes here again.
         """
-        write_trace(self.folder, self.shape, self.info, attributes, (load_block(p) for p in self._sorted()))
+        # Where all but every move is made theta does not repeat, and compressing noise takes time and gives nothing.
+        repeats = self.totals["sum_accepted"].sum() < 0.9 * self.shape.chains * self.shape.steps
+        blocks = (load_block(p) for p in self._sorted())
+        write_trace(self.folder, self.shape, self.info, attributes, blocks, repeats=bool(repeats))
         totals = {key: value.tolist() for key, value in self.totals.items()}
         write_json(self.folder / _DONE, {"totals": totals, "wall_s": self.wall_s, **facts})
         shutil.rmtree(self._blocks)

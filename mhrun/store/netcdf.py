@@ -80,8 +80,12 @@ def write_trace(
     info: Mapping[str, str],
     attributes: Mapping[str, Any],
     blocks: Iterable[dict[str, Array] | None],
+    *,
+    repeats: bool = True,
 ) -> None:
     """Write ``trace.nc`` whole or not at all from blocks in order, one of them in memory at a time.
+
+    `repeats`: whether theta stays where it is often enough for it to be worth compressing.
 
     Raises:
         UserError: a block is damaged, the disk is full or the folder cannot be written.
@@ -95,7 +99,7 @@ def write_trace(
                 | {"inference_library_version": __version__}
                 | dict(attributes)
             )
-            _fill(file, shape, info, blocks)
+            _fill(file, shape, info, blocks, repeats)
         with open(partial, "rb+") as written:
             os.fsync(written.fileno())
         os.replace(partial, target)
@@ -110,6 +114,7 @@ def _fill(
     shape: Shape,
     info: Mapping[str, str],
     blocks: Iterable[dict[str, Array] | None],
+    repeats: bool,
 ) -> None:
     kinds = ("posterior", "sample_stats")
     spans: dict[str, list[tuple[str, int, int]]] = {}
@@ -120,7 +125,7 @@ def _fill(
         )
         spans[kind] = [s for s in (("warmup_", 0, burn_in), ("", burn_in, kept)) if s[1] < s[2]]
         for prefix, low, high in spans[kind]:
-            _group(file, prefix, kind, shape, info, high - low)
+            _group(file, prefix, kind, shape, info, high - low, repeats)
     done = dict.fromkeys(kinds, 0)
     told: dict[str, list[Array]] = {}
     for block in blocks:
@@ -167,7 +172,9 @@ def _looks(file: Any, shape: Shape, told: Mapping[str, Array]) -> None:
             group.create_variable(name, ("chain", "look"), data=np.ascontiguousarray(values.T))
 
 
-def _group(file: Any, prefix: str, kind: str, shape: Shape, info: Mapping[str, str], draws: int) -> None:
+def _group(
+    file: Any, prefix: str, kind: str, shape: Shape, info: Mapping[str, str], draws: int, repeats: bool
+) -> None:
     group = file.create_group(prefix + kind)
     for name, size in (("chain", shape.chains), ("draw", draws)):
         group.dimensions[name] = size
@@ -176,7 +183,7 @@ def _group(file: Any, prefix: str, kind: str, shape: Shape, info: Mapping[str, s
         group.dimensions["parameter"] = len(shape.parameters)
         labels = group.create_variable("parameter", ("parameter",), h5py.string_dtype())
         labels[...] = np.asarray(shape.parameters, dtype=object)
-        _variable(group, "theta", "float64", ("chain", "draw", "parameter"))
+        _variable(group, "theta", "float64", ("chain", "draw", "parameter"), compress=repeats)
         if isinstance(shape.thin, tuple):
             group.create_variable("step", ("draw",), "int64")
             group.variables["theta"].attrs["coordinates"] = (
@@ -196,7 +203,9 @@ def _compression(dtype: str) -> dict[str, Any]:
     return {"compression": "gzip", "compression_opts": 1, "shuffle": "int" in dtype}
 
 
-def _variable(group: Any, name: str, dtype: str, dimensions: tuple[str, ...]) -> None:
+def _variable(
+    group: Any, name: str, dtype: str, dimensions: tuple[str, ...], *, compress: bool = True
+) -> None:
     sizes = {d: len(group.dimensions[d]) for d in dimensions}
     beside = int(np.prod([size for d, size in sizes.items() if d != "draw"], initial=1))
     chunks = tuple(min(size, max(1, _CHUNK // beside)) if d == "draw" else size for d, size in sizes.items())
@@ -206,7 +215,7 @@ def _variable(group: Any, name: str, dtype: str, dimensions: tuple[str, ...]) ->
         "int8" if dtype == "bool" else dtype,
         chunks=chunks,
         fletcher32=True,  # HDF5 checks every chunk it reads: damage is an error, not a number
-        **_compression(dtype),
+        **(_compression(dtype) if compress else {}),
     )
     if dtype == "bool":
         variable.attrs["dtype"] = "bool"  # how xarray writes and reads booleans
