@@ -16,8 +16,7 @@ from problem_network import RATE, N
 CENTRES = [list(map(float, c)) for c in itertools.product((-4, -2, 0, 2, 4), repeat=2)]
 VARIANCE = 0.03
 ALGORITHMS = ("sgld", "sghmc", "sgnht")
-FRICTION = (
-    0.5  # both peers step theta by the old momentum, which less friction does not keep stable in a mode
-)
-STEP = {"mixture": 0.01, "network": RATE / N}  # e
+FRICTION = 0.1
+# e. Both peers step theta by the old momentum: their SGHMC is stable in a mode for e / VARIANCE < FRICTION only.
+STEP = {"mixture": 0.002, "network": RATE / N}
 NEAR = 0.25  # of a centre: the share of draws there tells that the work is the same

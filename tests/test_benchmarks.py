@@ -34,6 +34,7 @@ def answer(
         ("mint_logistic", 500, 100),
         ("metropolis_logistic", 500, 500),
         ("mint_network", 500, 200),
+        ("sgnht_mixture", 1, 1),
     ],
 )
 def test_our_contender_answers(problem, n, batch):
