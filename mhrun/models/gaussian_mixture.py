@@ -111,13 +111,19 @@ class GaussianMixture:
 
 
 @piece
-def _log_density(args: Any, theta: Any) -> Any:
+def _components(args: Any, theta: Any) -> Any:
+    """Return the log of each component's part of the density at theta (K,), and the largest."""
     centres, rates, heights, _n = args
     parts = heights.copy()
     for d in range(len(theta)):
         for k in range(len(parts)):
             parts[k] -= rates[k] * (centres[d, k] - theta[d]) ** 2
-    top = parts.max()
+    return parts, parts.max()
+
+
+@piece
+def _log_density(args: Any, theta: Any) -> Any:
+    parts, top = _components(args, theta)
     total = 0.0
     for k in range(len(parts)):
         total += exp_negative_64(parts[k] - top)
@@ -126,12 +132,8 @@ def _log_density(args: Any, theta: Any) -> Any:
 
 @piece
 def _gradient(args: Any, index: Any, m: Any, theta: Any, out: Any) -> None:
-    centres, rates, heights, _n = args
-    parts = heights.copy()
-    for d in range(len(theta)):
-        for k in range(len(parts)):
-            parts[k] -= rates[k] * (centres[d, k] - theta[d]) ** 2
-    top = parts.max()
+    centres, rates = args[0], args[1]
+    parts, top = _components(args, theta)
     total = 0.0
     for k in range(len(parts)):
         share = exp_negative_64(parts[k] - top)
