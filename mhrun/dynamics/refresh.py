@@ -28,9 +28,14 @@ def checked(every: int | None) -> int:
     return int(every or 0)
 
 
+def due(every: int, draws: Draws) -> bool:
+    """Return whether momenta are drawn anew at this step."""
+    return bool(every) and (draws.step - 1) % every == 0
+
+
 def refreshed(momentum: Tensor, variance: Tensor, every: int, draws: Draws) -> Tensor:
     """Return momenta (C, D), drawn anew from N(0, variance (C,)) at steps 1, 1 + every, ...; not where it is 0."""
-    if not every or (draws.step - 1) % every:
+    if not due(every, draws):
         return momentum
     z = draws.normal(Purpose.NOISE, momentum.shape[1], use=_USE, dtype=momentum.dtype)
     return torch.where((variance > 0)[:, None], variance.sqrt()[:, None] * z, momentum)

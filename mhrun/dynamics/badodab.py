@@ -1,0 +1,95 @@
+"""The Nose-Hoover thermostat by a symmetric splitting."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mhrun.dynamics.nose_hoover import NoseHoover, each
+from mhrun.dynamics.refresh import due, refresh, refreshed
+from mhrun.native import NativeDynamics, piece
+from mhrun.native.philox import NOISE, fill_normals
+from mhrun.random import Draws, Purpose
+from mhrun.types import Controls
+
+
+class Badodab(NoseHoover):
+    """The continuous dynamics of `NoseHoover`, split as in Leimkuhler & Shang (2016), one gradient for each step.
+
+        v += e g;  theta += v/2;  s += (|v|^2/D - e T) / 2q;
+        v = exp(-s) v + sqrt(a e T (1 - exp(-2 s)) / s) z;
+        s += (|v|^2/D - e T) / 2q;  theta += v/2.
+
+    The two half kicks of a step and of the next are one, at the same theta. theta has not the bias of s / 2 that the
+    explicit scheme has, and a negative s does it no harm. Arguments are those of `NoseHoover`.
+    """
+
+    def move(
+        self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the next theta, momenta (C, D) and thermostats (C,)."""
+        heat = controls.step_size * controls.noise_temperature
+        momentum = refreshed(aux["momentum"], heat, self.refresh, draws)
+        s = aux["thermostat"]
+        if not self.keep and due(self.refresh, draws):
+            s = each(self.thermostat, theta)
+        momentum = momentum + controls.step_size[:, None] * grad
+        theta = theta + momentum / 2
+        warm = controls.noise_temperature > 0
+        s = torch.where(warm, s + (momentum.square().mean(-1) - heat) / (2 * self.inertia), s)
+        z = draws.normal(Purpose.NOISE, theta.shape[1], dtype=theta.dtype)
+        share = torch.where(s == 0, 2.0, -torch.expm1(-2 * s) / torch.where(s == 0, 1.0, s))
+        spread = (each(self.friction, theta) * heat * share).sqrt()
+        momentum = torch.exp(-s)[:, None] * momentum + spread[:, None].to(theta.dtype) * z
+        s = torch.where(warm, s + (momentum.square().mean(-1) - heat) / (2 * self.inertia), s)
+        return theta + momentum / 2, {"momentum": momentum, "thermostat": s}
+
+    def native(self) -> NativeDynamics:
+        """Return the piece of a fused loop."""
+        return super().native()._replace(move=_move)
+
+
+@piece
+def _move(
+    args: Any,
+    theta: Any,
+    grad: Any,
+    aux: Any,
+    own: Any,
+    step_size: Any,
+    temperature: Any,
+    key: Any,
+    step: Any,
+    chain: Any,
+) -> None:
+    frictions, inertia, every, starts, keep = args
+    heat = step_size * temperature
+    refresh(aux[0], math.sqrt(heat), every, step, chain, key)
+    if not keep and (step - np.uint64(1)) % np.uint64(every) == 0:
+        own[0] = starts[int(chain) % len(starts)]
+    number = theta.dtype.type
+    half, drift, momentum = number(0.5), number(step_size), aux[0]
+    square = 0.0
+    for d in range(len(theta)):
+        momentum[d] += drift * grad[d]
+        theta[d] += half * momentum[d]
+        square += np.float64(momentum[d]) ** 2
+    if temperature > 0:
+        own[0] += (square / len(theta) - heat) / (2 * inertia)
+    s = own[0]
+    share = 2.0 if s == 0.0 else -math.expm1(-2 * s) / s
+    noise = number(math.sqrt(frictions[int(chain) % len(frictions)] * heat * share))
+    slower = number(math.exp(-s))
+    z = np.empty_like(theta)
+    fill_normals(z, NOISE, step, chain, key)
+    square = 0.0
+    for d in range(len(theta)):
+        momentum[d] = slower * momentum[d] + noise * z[d]
+        theta[d] += half * momentum[d]
+        square += np.float64(momentum[d]) ** 2
+    if temperature > 0:
+        own[0] += (square / len(theta) - heat) / (2 * inertia)

@@ -1,0 +1,221 @@
+"""Thermostats on ladders: Algorithm 2 of Luo et al. in plain numbers, frozen ones, and the symmetric splitting."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from laws import assert_mean
+from scipy.linalg import solve_discrete_lyapunov
+from scipy.optimize import brentq
+
+import mhrun.random
+from mhrun.data.no_data import NoData
+from mhrun.dynamics.badodab import Badodab
+from mhrun.dynamics.nose_hoover import NoseHoover
+from mhrun.errors import Refusal
+from mhrun.kernels import Unadjusted
+from mhrun.models.gaussian_mixture import GaussianMixture
+from mhrun.random import Streams, derive_key
+from mhrun.target import Target
+from mhrun.types import Controls
+
+KEY = derive_key(21, "thermostats")
+NOTHING = NoData().load()
+CURVED = 4.0
+
+
+def gaussian(dim=1):
+    return GaussianMixture([[0.0] * dim], 1 / CURVED)
+
+
+def run(dynamics, target, step_size, steps, temperatures, ladders=1, burn=0, compiled=True):
+    """Return theta (ladders, rungs, steps, D) and the last state."""
+    rungs = len(temperatures)
+    chains = ladders * rungs
+    kernel = Unadjusted(dynamics, 1)
+    draws = Streams(KEY, chains).at(0)
+    state = kernel.start(target, target.model.init(chains, draws), draws)
+    t = (
+        torch.tensor(temperatures, dtype=torch.float64)
+        .repeat(ladders)
+        .expand(burn + steps, chains)
+        .contiguous()
+    )
+    controls = Controls(torch.full_like(t, step_size), t, t)
+    if compiled:
+        state, record = kernel.fused(target, KEY, 1).advance(state, 1, controls)
+        theta = record["theta"]
+    else:
+        kept = []
+        with torch.no_grad():
+            for k in range(burn + steps):
+                draws.step = k + 1
+                state, _ = kernel.step(target, state, controls.each(lambda c, k=k: c[k]), draws)
+                kept.append(state.evaluation.theta)
+        theta = torch.stack(kept, 1).numpy()
+    return theta[:, burn:].reshape(ladders, rungs, steps, -1), state
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_ladder_s_thermostats_are_algorithm_2(rng, keep):
+    """Luo et al. 2020, Algorithm 2: noise 2 c e on every rung, s back to c / T at each call, or kept; plain loops."""
+    c, e, every, dim, temperatures = 0.1, 0.01, 4, 3, [1.0, 1.5, 2.25]
+    grads = rng.normal(size=(10, 3, dim))
+    dynamics = NoseHoover([c / t for t in temperatures], refresh=every, keep=keep)
+    streams = Streams(KEY, 3)
+    found = torch.zeros(3, dim, dtype=torch.float64)
+    aux = dynamics.start(found, streams.at(0))
+    for j, t in enumerate(temperatures):
+        theta, v, s = np.zeros(dim), np.zeros(dim), c / t
+        state, told = found, {name: value.clone() for name, value in aux.items()}
+        for k in range(10):
+            draws, same = streams.at(k + 1), Streams(KEY, 3).at(k + 1)
+            if k % every == 0:
+                v = math.sqrt(t * e) * same.normal(mhrun.random.Purpose.NOISE, dim, use=3)[j].numpy()
+                s = s if keep else c / t
+            z = same.normal(mhrun.random.Purpose.NOISE, dim)[j].numpy()
+            v = v + e * grads[k, j] - s * v + math.sqrt(2 * c * e) * z
+            theta = theta + v
+            s = s + (v @ v / dim - t * e)
+            one = torch.ones(3, dtype=torch.float64)
+            hot = torch.tensor(temperatures, dtype=torch.float64)
+            state, told = dynamics.move(
+                state, torch.from_numpy(grads[k]), told, Controls(e * one, hot, hot), draws
+            )
+            assert state[j].numpy() == pytest.approx(theta)
+            assert float(told["thermostat"][j]) == pytest.approx(s)
+
+
+def test_a_frozen_thermostat_near_1_is_sgld_at_temperature_c_on_every_rung():
+    """RELD as printed: s = 0.999 + c / T and noise 2 c e, whatever T; from the linear recursion's own covariance."""
+    c, e, temperatures = 0.1, 0.02, [1.0, 2.0, 8.0]
+    starts = [0.999 + c / t for t in temperatures]
+    dynamics = NoseHoover([c / t for t in temperatures], math.inf, refresh=50, thermostat=starts, keep=False)
+    theta, state = run(dynamics, Target(gaussian(2), NOTHING), e, 4000, temperatures, ladders=40, burn=200)
+    assert state.aux["thermostat"].tolist() == starts * 40
+    for j, s in enumerate(starts):
+        move = np.array([[1 - e * CURVED, 1 - s], [-e * CURVED, 1 - s]])
+        law = solve_discrete_lyapunov(move, 2 * c * e * np.ones((2, 2)))[0, 0]
+        assert law == pytest.approx(c / CURVED, rel=0.15)  # temperature c
+        drawn = (theta[:, j, 5:] ** 2).mean((1, 2))
+        # A refreshment at temperature T is forgotten within a step; it adds a fiftieth of its square.
+        assert_mean(drawn, law + _refreshed(e, s, temperatures[j], 50, law))
+
+
+def _refreshed(e, s, t, every, law):
+    """Excess of E theta^2, averaged over the steps, from momenta drawn anew from N(0, e T) every so many steps."""
+    move = np.array([[1 - e * CURVED, 1 - s], [-e * CURVED, 1 - s]])
+    noise = solve_noise(move, law, e, s, t)
+    cov = np.zeros((2, 2))
+    total = 0.0
+    for k in range(40 * every):
+        if k % every == 0:
+            cov = np.array([[cov[0, 0], 0.0], [0.0, e * t]])
+        cov = move @ cov @ move.T + noise
+        if k >= 39 * every:
+            total += cov[0, 0]
+    return total / every - law
+
+
+def solve_noise(move, law, e, s, t):
+    """Return the noise of the recursion whose stationary variance of theta is `law`."""
+    unit = solve_discrete_lyapunov(move, np.ones((2, 2)))[0, 0]
+    return law / unit * np.ones((2, 2))
+
+
+def badodab_moments(e, a, s, temperature, rough):
+    """Return the stationary E theta^2 and the mean of |v|^2 where the thermostat looks, at a frozen s."""
+    k, out = CURVED, math.exp(-s)
+    kick = np.array([[1.0, 0.0], [-e * k, 1.0]])
+    drift = np.array([[1.0, 0.5], [0.0, 1.0]])
+    slow = np.diag([1.0, out])
+    fresh = np.diag([0.0, a * e * temperature * (-math.expm1(-2 * s) / s)])
+    shake = np.diag([0.0, e**2 * rough])
+    move = drift @ slow @ drift @ kick
+    noise = drift @ (slow @ drift @ shake @ drift.T @ slow.T + fresh) @ drift.T
+    cov = solve_discrete_lyapunov(move, noise)
+    before = drift @ (kick @ cov @ kick.T + shake) @ drift.T
+    after = slow @ before @ slow.T + fresh
+    return cov[0, 0], (before[1, 1] + after[1, 1]) / 2
+
+
+@pytest.mark.parametrize("rough", [0.0, 30.0])
+@pytest.mark.parametrize("temperature", [1.0, 4.0])
+def test_the_splitting_has_its_law_and_no_bias_of_half_the_friction(rough, temperature):
+    """With D = 100 the thermostat hardly fluctuates: the law is that at its root, and theta's variance T / k."""
+    e, a = 0.01, 0.2
+    target = Target(gaussian(100), NOTHING, gradient_noise=rough)
+    root = brentq(lambda s: badodab_moments(e, a, s, temperature, rough)[1] - e * temperature, 1e-3, 3.0)
+    law = badodab_moments(e, a, root, temperature, rough)[0]
+    assert law == pytest.approx(temperature / CURVED, rel=0.02 if rough else 1e-9)
+    theta, state = run(Badodab(a), target, e, 3000, [temperature] * 30, burn=1000)
+    assert_mean((theta[0] ** 2).mean((1, 2)), law, "theta")
+    assert state.aux["thermostat"].mean().item() == pytest.approx(root, rel=0.05)
+    explicit, _ = run(NoseHoover(a), target, e, 3000, [temperature] * 30, burn=1000)
+    assert (explicit**2).mean() < 0.95 * temperature / CURVED
+
+
+def test_the_splitting_survives_a_thermostat_that_is_negative():
+    """Where the explicit scheme multiplies momenta by 1 - s > 1."""
+    theta, _ = run(
+        Badodab(0.1, thermostat=-0.5), Target(gaussian(2), NOTHING), 0.01, 4000, [1.0] * 40, burn=3000
+    )
+    assert np.isfinite(theta).all()
+    zero, _ = run(Badodab(0.1, math.inf, thermostat=0.0), Target(gaussian(2), NOTHING), 0.01, 10, [1.0])
+    assert np.isfinite(zero).all()
+
+
+MANY = [
+    NoseHoover([0.2, 0.1, 0.05], refresh=3, keep=False),
+    NoseHoover([0.2, 0.1, 0.05], math.inf, thermostat=[0.9, 1.1, 1.0]),
+    Badodab([0.2, 0.1, 0.05], refresh=4, keep=False),
+    Badodab(0.1, 0.5, thermostat=-0.1),
+]
+
+
+@pytest.mark.parametrize("dynamics", MANY)
+def test_compiled_steps_are_the_plain_ones(dynamics):
+    target = Target(GaussianMixture([[0.0, 1.0], [1.0, 0.5]], 0.5), NOTHING, gradient_noise=2.0)
+    fast, ended = run(dynamics, target, 0.02, 40, [1.0, 1.5, 2.25])
+    slow, end = run(dynamics, target, 0.02, 40, [1.0, 1.5, 2.25], compiled=False)
+    assert fast == pytest.approx(slow, rel=1e-8, abs=1e-9)
+    assert torch.allclose(ended.aux["thermostat"], end.aux["thermostat"], rtol=1e-8)
+
+
+@pytest.mark.parametrize("dynamics", MANY)
+def test_wide_steps_are_the_plain_ones(dynamics):
+    target, controls = Target(gaussian(5000), NOTHING), None
+    one = torch.ones(3)
+    found = []
+    for compiled in (False, True):
+        draws = Streams(KEY, 3, compiled=compiled).at(0)
+        kernel = Unadjusted(dynamics, 1)
+        state = kernel.start(target, target.model.init(3, draws).float(), draws)
+        for k in range(1, 6):
+            draws.step = k
+            controls = Controls(0.01 * one, one, torch.tensor([1.0, 2.0, 0.0]))
+            state, _ = kernel.step(target, state, controls, draws)
+        found.append(state)
+    plain, wide = found
+    assert torch.allclose(plain.evaluation.theta, wide.evaluation.theta, rtol=1e-3, atol=1e-5)
+    assert torch.allclose(plain.aux["thermostat"], wide.aux["thermostat"], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: NoseHoover([0.1, 0.0]), "friction = 0 must lie"),
+        (lambda: NoseHoover(keep=False), "say refresh"),
+        (lambda: NoseHoover(thermostat=math.nan), "thermostat must be a number"),
+        (
+            lambda: NoseHoover([0.1, 0.2]).start(torch.zeros(3, 1), Streams(KEY, 3).at(0)),
+            "2 frictions or thermostats for 3 chains",
+        ),
+    ],
+)
+def test_thermostats_without_meaning_are_refused(make, told):
+    with pytest.raises(Refusal, match=told):
+        make()
