@@ -130,6 +130,19 @@ class Streams:
         )
         return torch.from_numpy(out)
 
+    def earlier_indices(self, steps: Tensor, chains: Tensor, n: int, start: int, stop: int) -> Tensor:
+        """Return the data start..stop of minibatches without repeats that some chains drew, each at a step of its own.
+
+        steps and chains (R,), the latter by number; returns indices (R, stop - start): where a minibatch of `start`
+        data ended, they go on.
+        """
+        blocks = torch.arange(-(-n // 2) if n <= SMALL else 2, device=self.device)
+        high = ((steps >> 32) & 0xFFFFF) | (int(Purpose.MINIBATCH) << 24)
+        counters = (blocks, (steps & LOW)[:, None], high[:, None], chains[:, None])
+        words = torch.stack(torch.broadcast_tensors(*philox(*counters, self.key)), -1)[None]
+        found = _order(words, n)[..., start:stop] if n <= SMALL else _permuted(words, n, stop - start, start)
+        return found[0]
+
     def many_normals(
         self, purpose: Purpose, step: int, count: int, dtype: torch.dtype, use: int = 0
     ) -> Tensor | None:

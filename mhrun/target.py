@@ -91,6 +91,7 @@ class Target:
         self._nodes: list[tuple[Rows, Tensor]] | None = None
         self._largest: Callable[[Tensor, Tensor], Tensor] | None = None
         self._slope: Callable[[Tensor, Rows], tuple[Tensor, Tensor]] | None = None
+        self._full_slope: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
         self._gathered: tuple[Tensor, Rows] | None = None
 
     @cached_property
@@ -297,12 +298,20 @@ class Target:
 
     def gradient_full(self, theta: Tensor, temperature: Tensor) -> Tensor:
         """Return the gradient (C, D) of the log posterior on all data; see `gradient`."""
-        grad = torch.zeros_like(theta)
-        for rows in self._parts(theta):
-            log_lik, mean = self._with_slope(theta, rows)
-            grad += mean * log_lik.shape[-1]
+        if self._full_slope is None:
+            offered = native_form(self.model, "full_slope", "log_lik")
+            self._full_slope = offered(self.data.fields) if offered else self._slope_pass
+        _, grad = self._full_slope(theta)
         self._n_grad += self.n
         return self._add_prior(grad, theta, temperature)
+
+    def _slope_pass(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        total, grad = theta.new_zeros(len(theta)), torch.zeros_like(theta)
+        for rows in self._parts(theta):
+            log_lik, mean = self._with_slope(theta, rows)
+            total += log_lik.sum(-1)
+            grad += mean * log_lik.shape[-1]
+        return total, grad
 
     def _with_slope(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the log-likelihoods (C, m) and the gradient (C, D) of their mean, from one pass."""

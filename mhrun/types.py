@@ -184,7 +184,8 @@ class Model(Protocol):
     - ``log_lik_and_grad(theta, rows) -> (log_lik (C, m), its mean's gradient (C, D))``: both from one pass.
     - ``log_prior_grad(theta) -> (C, D)``, or None where the prior is flat: without differentiation.
     - ``predict(theta, rows) -> (C, m, K)``: log-probabilities of K classes; ``blocks``: see `Block`.
-    - ``full_log_lik(data) -> Callable[[theta (C, D)], (C,)]``: the sum over all data.
+    - ``full_log_lik(data) -> Callable[[theta (C, D)], (C,)]``: the sum over all data; ``full_slope(data)`` ->
+      likewise with its gradient, ((C,), (C, D)).
     - ``nodes(data) -> (rows, weights)``: a few weighted rows on which sums over all data of smooth functions of
       log_lik are exact; ``bound(data) -> Callable[[theta, theta'], (C,)]``: the largest absolute difference.
     - ``native(data, full=bool) -> NativeModel``: the pieces of a fused CPU loop (see `mhrun.native`);

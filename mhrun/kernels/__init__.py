@@ -1,8 +1,9 @@
 """Kernels: the order in which the parts act. They move all chains one step."""
 
 from mhrun.kernels.adaptive_backward import AdaptiveBackward
+from mhrun.kernels.equi_energy import EquiEnergy
 from mhrun.kernels.metropolis_hastings import MetropolisHastings
 from mhrun.kernels.replica_exchange import ReplicaExchange
 from mhrun.kernels.unadjusted import Unadjusted
 
-__all__ = ["AdaptiveBackward", "MetropolisHastings", "ReplicaExchange", "Unadjusted"]
+__all__ = ["AdaptiveBackward", "EquiEnergy", "MetropolisHastings", "ReplicaExchange", "Unadjusted"]

@@ -14,17 +14,28 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 
-def compress(x: npt.NDArray[np.floating], half_width: float, order: int) -> tuple[Array, Array]:
+def bins_of(x: npt.NDArray[np.floating], half_width: float, order: int) -> tuple[Array, Array]:
+    """Return the centres of the bins that hold the data (bins,), and the offsets of a bin's nodes from it (order,)."""
+    low, high = float(x.min()), float(x.max())
+    bins = int((high - low) / (2 * half_width)) + 1
+    angles = np.pi * (np.arange(order) + 0.5) / order
+    return low + half_width * (2 * np.arange(bins) + 1), half_width * np.cos(angles)
+
+
+def compress(
+    x: npt.NDArray[np.floating], half_width: float, order: int, *, every_bin: bool = False
+) -> tuple[Array, Array]:
     """Return nodes and weights, each (bins * order,), with sum_i f(x_i) = sum_j weights_j f(nodes_j).
 
     Args:
         x: the data (n,); read in pieces, so it may be memory-mapped.
         half_width: half the width of a bin.
         order: nodes per bin.
+        every_bin: those of bins without data too, whose weights are 0.
     """
-    low, high = float(x.min()), float(x.max())
-    bins = int((high - low) / (2 * half_width)) + 1
-    centres = low + half_width * (2 * np.arange(bins) + 1)
+    low = float(x.min())
+    centres, offsets = bins_of(x, half_width, order)
+    bins = len(centres)
     # The sums over a bin's data of the Chebyshev polynomials T_0 .. T_{order-1}.
     moments = np.zeros((order, bins))
     for start in range(0, len(x), 1 << 20):
@@ -39,6 +50,6 @@ def compress(x: npt.NDArray[np.floating], half_width: float, order: int) -> tupl
     polynomials = np.cos(np.outer(np.arange(order), angles))  # T_k at node j
     polynomials[0] *= 0.5
     weights = 2 / order * moments.T @ polynomials  # (bins, order)
-    nodes = centres[:, None] + half_width * np.cos(angles)
-    occupied = moments[0] > 0
+    nodes = centres[:, None] + offsets
+    occupied = (moments[0] > 0) | every_bin
     return nodes[occupied].ravel(), weights[occupied].ravel()

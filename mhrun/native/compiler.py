@@ -40,6 +40,21 @@ class NativeModel(NamedTuple):
     survey: Piece | None = (
         None  # (args, origin, candidate) -> sums over all data of d_i, d_i^2; largest |d_i|
     )
+    sums: NativeSums | None = None
+
+
+class NativeSums(NamedTuple):
+    """Sums over data as weighted sums over a fixed set of nodes, for models whose data allow it.
+
+    A sum over a minibatch, or over all data, of any smooth function of l is that of its values at the nodes with the
+    minibatch's weights: log-likelihood, gradient and the square of a difference all come from one pass over the nodes.
+    """
+
+    size: int  # how many nodes
+    whole: Any  # (size,) the weights of all data
+    gather: Piece  # (args, index, m, out (size,)): the weights of a minibatch
+    # (args, weights (size,), theta, grad (D,), values (size,)) -> the weighted sum; grad: its gradient; values: l
+    score: Piece
 
 
 class NativePairing(NamedTuple):

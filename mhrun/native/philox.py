@@ -21,7 +21,7 @@ S32 = u64(32)
 MUL_0, MUL_1 = u64(0xD2511F53), u64(0xCD9E8D57)
 WEYL_0, WEYL_1 = u64(0x9E3779B9), u64(0xBB67AE85)
 # Purposes, in the place that they have in the counter (see mhrun.random.Purpose); `use` is added at 1 << 20.
-PROPOSAL, MINIBATCH, ACCEPT = u64(1 << 24), u64(2 << 24), u64(3 << 24)
+PROPOSAL, MINIBATCH, ACCEPT, EXCHANGE = u64(1 << 24), u64(2 << 24), u64(3 << 24), u64(4 << 24)
 NOISE, GRADIENT = u64(5 << 24), u64(6 << 24)
 USE = u64(1 << 20)
 SMALL = 1024

@@ -1,0 +1,391 @@
+"""Ladders of chains that jump to what hotter rungs have seen at their own energy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.kernels.bank import ENERGY, STAMP, THETA, Bank
+from mhrun.kernels.fused_equi_energy import FusedEquiEnergy
+from mhrun.kernels.replica_exchange import MADE, NEVER, REFUSED
+from mhrun.random import Draws, Purpose
+from mhrun.target import Target
+from mhrun.types import Contest, Controls, Difference, Evaluation, Fused, Info, Proposal, Rule, State
+
+
+class EquiEnergy:
+    """MINTEE (Li & Wong 2017, Appendix D): the equi-energy sampler of Kou, Zhou & Wong (2006) with minibatches.
+
+    Chain c is rung c mod rungs of ladder c // rungs; ladders share nothing. With h = -log posterior, rung k of
+    temperature T_k is after
+
+        pi_k(theta) ~ exp(-max(h(theta), H_k) / T_k),    H_0 = h(anchor),  H_{k+1} = H_k + spacing T_k,
+
+    on minibatches of ``sizes[k]`` data, all of them where that is n. Each step is, with probability `jump`, an
+    equi-energy jump: a uniform entry theta' of the ring [H_j, H_{j+1}) of the bank of rung k+1, where the chain's own
+    energy is in that ring, and accepted by pi_k(theta') pi_{k+1}(theta) / (pi_k(theta) pi_{k+1}(theta')); the entry's
+    energy is known from ``sizes[k+1]`` data and is topped up with the next ``sizes[k] - sizes[k+1]`` of the same
+    random order of the data. Otherwise, and where the ring is empty, it is a local move: both points are scored, with
+    their gradients, on one fresh minibatch (MINT); a gradient is 0 where the energy is below the floor H_k. Where a
+    rung reads all data, its energy and gradient are kept. The energy of a chain is that of its last minibatch.
+
+    Rung k begins when rung k+1 has done `stagger` steps; until then it costs nothing and its theta is no draw
+    (``valid``). It hands every `every`-th point after its first `burn` steps to its bank, from which nothing is jumped
+    to in the same step. A bank takes ``capacity (8 dim + 16)`` bytes for each rung but the coldest; see `Bank`.
+
+    Args:
+        proposal: of local moves.
+        rule: yes or no?
+        rungs: of a ladder; the chains are as many ladders as fit.
+        sizes: of minibatches, one for each rung, from the coldest to the hottest.
+        anchor: the point (D,) that H_0 is the energy of.
+        spacing: c, (H_{k+1} - H_k) / T_k.
+        jump: p_ee.
+        capacity: entries of a bank.
+        every: steps between two entries.
+        stagger: steps between the starts of neighbours; 0 starts all at once.
+        burn: steps of a rung before its bank is filled.
+        differences: estimate h from differences to the anchor on the minibatch: h(anchor) - (n/m) sum_i (l_i(theta) -
+            l_i(anchor)), whose noise is that of the difference; False (as printed): -(n/m) sum_i l_i(theta).
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
+
+    decides = True
+    grows = False
+
+    def __init__(
+        self,
+        proposal: Proposal,
+        rule: Rule,
+        rungs: int,
+        sizes: Sequence[int],
+        anchor: Sequence[float],
+        spacing: float = 10.0,
+        jump: float = 0.1,
+        capacity: int = 10_000,
+        every: int = 1,
+        stagger: int = 0,
+        burn: int = 0,
+        differences: bool = False,
+    ) -> None:
+        if rungs < 2 or len(sizes) != rungs:
+            raise Refusal(
+                f"EquiEnergy needs at least 2 rungs and a size for each, not {len(sizes)} for {rungs}."
+            )
+        if min(sizes) < 1 or any(a < b for a, b in pairwise(sizes)):
+            raise Refusal(f"sizes = {list(sizes)} must be minibatch sizes that do not grow from cold to hot.")
+        if not 0 <= jump < 1 or not spacing > 0:
+            raise Refusal("EquiEnergy needs a positive spacing and 0 <= jump < 1.")
+        if min(capacity, every) < 1 or min(stagger, burn) < 0:
+            raise Refusal(
+                "EquiEnergy needs capacity and every of at least 1, and no negative stagger or burn."
+            )
+        if rule.grows:
+            raise Refusal(
+                f"{type(rule).__name__} grows its minibatch, and a floor of the energy is no sum over data; "
+                "choose another rule."
+            )
+        self.proposal = proposal
+        self.rule = rule
+        self.rungs = rungs
+        self.sizes = tuple(int(m) for m in sizes)
+        self.anchor = torch.as_tensor(list(anchor), dtype=torch.float64)
+        self.spacing = float(spacing)
+        self.jump = float(jump)
+        self.capacity = capacity
+        self.every = every
+        self.stagger = stagger
+        self.burn = burn
+        self.differences = differences
+        self._known: tuple[Target, float, float] | None = None
+
+    @property
+    def needs_noise(self) -> bool:
+        """Whether it has no meaning at a noise temperature of 0, which is the width of the moves' densities."""
+        return self.proposal.gradients and getattr(self.proposal, "ratio", True)
+
+    def refuses(self, target: Target) -> str | None:
+        """Ask the target for what energies and top-ups need."""
+        if target.temper != "posterior":
+            return (
+                "EquiEnergy tempers the energy whole, prior and likelihood; choose target.temper=posterior."
+            )
+        if target.replacement or target.common_batch:
+            return "EquiEnergy goes on with earlier minibatches; choose replacement=false and common_batch=false."
+        if target.gradient_noise or target.energy_noise:
+            return "EquiEnergy knows no noise but that of minibatches; leave out gradient_noise and energy_noise."
+        if len(self.anchor) != target.dim:
+            return f"anchor has {len(self.anchor)} numbers for {target.dim} parameters; give a point."
+        if not bool(target.model.log_prior(self.anchor[None].to(target.device)).isfinite()):
+            return "anchor lies where the prior is 0; give another point."
+        return target.refuses_batch(self.sizes[0])
+
+    def reads(self, target: Target) -> int:
+        """Return the data of a local move, the mean over the rungs."""
+        return sum(m if m == target.n else 2 * m for m in self.sizes) // self.rungs
+
+    def lowest(self, target: Target) -> tuple[float, float]:
+        """Return H_0 and the log-likelihood of all data at the anchor."""
+        if self._known is None or self._known[0] is not target:
+            point = self.anchor[None].to(target.device)
+            total = float(target.full_log_lik(point))
+            self._known = target, -total - float(target.model.log_prior(point)), total
+        return self._known[1:]
+
+    def levels(self, target: Target, temperature: Tensor) -> Tensor:
+        """Return H_0, ..., H_{K-1} and infinity for each chain, (C, K+1), from the temperatures (C,)."""
+        t = temperature.double().reshape(-1, self.rungs)
+        steps = self.spacing * t[:, :-1].cumsum(1)
+        rows = self.lowest(target)[0] + torch.cat((torch.zeros_like(t[:, :1]), steps), 1)
+        rows = torch.cat((rows, torch.full_like(rows[:, :1], torch.inf)), 1)
+        return rows.repeat_interleave(self.rungs, 0)
+
+    def ring(self, levels: Tensor, energy: Tensor) -> Tensor:
+        """Return which ring each energy (C,) is in, (C,): 0 below H_1."""
+        return (energy[:, None] >= levels[:, 1:-1]).sum(1)
+
+    def _largest(self, n: int) -> int:
+        return max((m for m in self.sizes if m < n), default=0)
+
+    def bank(self, chains: int, dim: int) -> Bank:
+        """Return the bank of so many chains: a row for each rung but the coldest of each ladder."""
+        return Bank(chains // self.rungs * (self.rungs - 1), self.capacity, dim)
+
+    def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
+        """Begin at theta (C, D), with empty banks.
+
+        Raises:
+            Refusal: the chains are no whole number of ladders.
+        """
+        chains = len(theta)
+        if chains % self.rungs:
+            raise Refusal(
+                f"{chains} chains are no whole number of ladders of {self.rungs} rungs; "
+                f"choose chains = {self.rungs}, {2 * self.rungs}, ..."
+            )
+        rung = self._rung(chains, theta.device)
+        ones = torch.ones(chains, dtype=theta.dtype, device=theta.device)
+        batch = self._batch(target, draws)
+        energy, slope, _ = self._by_size(target, theta, batch, ones, torch.ones_like(rung, dtype=torch.bool))
+        target.spent()
+        aux = {"energy": energy, "slope": slope, "stamp": draws.step * self.rungs + rung}
+        return State(target.prior(theta), aux | self.bank(chains, target.dim).empty(theta.device))
+
+    def _rung(self, chains: int, device: torch.device) -> Tensor:
+        return torch.arange(chains, device=device) % self.rungs
+
+    def _batch(self, target: Target, draws: Draws) -> Tensor | None:
+        """Return the indices of this step's largest minibatch of each chain; a smaller one begins like it."""
+        m = self._largest(target.n)
+        return target.batch(draws, m) if m else None
+
+    def _energy(
+        self, target: Target, theta: Tensor, index: Tensor | None, slope: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return energy (R,), its gradient with a minus sign (R, D) and log-likelihoods (R, m), uncounted.
+
+        `slope` (R,) if the gradient is wanted; index None: all data, and no single log-likelihoods.
+        """
+        if index is None:
+            found = target.evaluate_full(theta, slope)
+            target.spent()
+            return -found.log_lik_mean * target.n - found.log_prior, found.grad, None  # type: ignore[operator]
+        found = target.evaluate(theta, index, slope)
+        target.spent()
+        assert found.log_lik is not None
+        total = found.log_lik.double().sum(1)
+        return self._scaled(target, total, index, found.log_prior, index.shape[1]), found.grad, found.log_lik
+
+    def _at_anchor(self, target: Target, index: Tensor) -> Tensor:
+        """Return the sum over minibatches (R, m) of the log-likelihoods at the anchor, (R,)."""
+        point = self.anchor.to(target.device).expand(len(index), -1)
+        return target.model.log_lik(point, target.data.rows(index)).double().sum(1)
+
+    def _scaled(self, target: Target, total: Tensor, index: Tensor, log_prior: Tensor, m: int) -> Tensor:
+        """Return the energy (R,) that sums (R,) of log-likelihoods over minibatches (R, m) tell."""
+        if not self.differences:
+            return -total * (target.n / m) - log_prior
+        gain = total - self._at_anchor(target, index)
+        return -gain * (target.n / m) - self.lowest(target)[1] - log_prior
+
+    def _by_size(
+        self, target: Target, theta: Tensor, batch: Tensor | None, slope: Tensor, rows: Tensor
+    ) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
+        """Return energies (C,) and gradients (C, D) of the chosen chains, and each size's log-likelihoods."""
+        energy = torch.full((len(theta),), torch.nan, dtype=torch.float64, device=theta.device)
+        grad, kept = torch.zeros_like(theta), {}
+        for m in sorted(set(self.sizes)):
+            at = (rows & (self._size(len(theta), theta.device) == m)).nonzero()[:, 0]
+            if not len(at):
+                continue
+            index = None if m == target.n else batch[at, :m]  # type: ignore[index]
+            found, pull, each = self._energy(target, theta[at], index, slope[at])
+            energy[at], grad[at] = found, pull  # type: ignore[assignment]
+            if each is not None:
+                kept[m] = each
+        return energy, grad, kept
+
+    def _size(self, chains: int, device: torch.device) -> Tensor:
+        sizes = torch.tensor(self.sizes, device=device)
+        return sizes.repeat(chains // self.rungs)
+
+    def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
+        """Move every chain that has begun one step, by a jump or locally."""
+        theta, aux = state.evaluation.theta, dict(state.aux)
+        chains, n, device = len(theta), target.n, theta.device
+        rung, size = self._rung(chains, device), self._size(chains, device)
+        levels = self.levels(target, controls.temperature)
+        floor = levels.gather(1, rung[:, None])[:, 0]
+        done = draws.step - (self.rungs - 1 - rung) * self.stagger
+        began, full = done > 0, size == n
+
+        jump, place = self._chosen(state, levels, began, draws)
+        local = began & ~jump
+        batch = self._batch(target, draws)
+        first, slope, one = self._by_size(target, theta, batch, controls.temperature, local & ~full)
+        energy = torch.where(local & ~full, first, aux["energy"])
+        slope = torch.where(full[:, None], aux["slope"], slope)
+        pull = slope.masked_fill((energy < floor)[:, None], 0.0)
+        origin = Evaluation(theta, state.evaluation.log_prior, grad=pull)
+        to = self.proposal.sample(origin, controls, draws)
+        second, far, two = self._by_size(target, to, batch, controls.temperature, local)
+        back = target.prior(to)._replace(grad=far.masked_fill((second < floor)[:, None], 0.0))
+        log_ratio = (energy.maximum(floor) - second.maximum(floor)) / controls.temperature
+        forward = self.proposal.log_density(origin, to, controls)
+        if forward is not None:
+            log_ratio = log_ratio + self.proposal.log_density(back, theta, controls) - forward  # type: ignore[operator]
+
+        jumped = self._jumped(target, state, jump, place, draws)
+        rise = (energy.maximum(floor) - jumped.energy.maximum(floor)) / controls.temperature
+        hot = controls.temperature.roll(-1)
+        over = levels.gather(1, (rung + 1)[:, None])[:, 0]
+        rise = rise - (energy.maximum(over) - jumped.energy.maximum(over)) / hot
+        log_ratio = torch.where(jump, rise, log_ratio)
+
+        verdict = self.rule.decide(_told(log_ratio, size), draws)
+        accepted = verdict.accepted & began
+        made, moved = accepted & jump, accepted & local
+        there = torch.where(jump[:, None], jumped.theta, to)
+        theta = torch.where(accepted[:, None], there, theta)
+        energy = torch.where(moved, second, torch.where(made, jumped.energy, energy))
+        stamp = torch.where(local & ~full, draws.step * self.rungs + rung, aux["stamp"])
+        stamp = torch.where(made, jumped.stamp, stamp)
+        slope = torch.where(moved[:, None], far, slope)
+        arrived = (made & full).nonzero()[:, 0]
+        if len(arrived):
+            slope[arrived] = target.gradient_full(theta[arrived], controls.temperature[arrived])
+            target.spent()
+        aux |= {"energy": energy, "slope": slope, "stamp": stamp}
+        self._hand_in(aux, theta, done, draws)
+
+        twice = torch.where(full, n, 2 * size)
+        more = size - size.roll(-1)
+        info = Info(
+            accepted=accepted,
+            log_ratio=log_ratio.masked_fill(~began, torch.nan),
+            log_ratio_var=self._noise(target, one, two, local, controls.temperature),
+            batch_size=torch.where(began, size, 0),
+            n_lik=torch.where(jump, more, torch.where(local, twice, 0)),
+            n_aside=torch.zeros_like(size),
+            n_grad=torch.where(made & full, size, torch.where(local, twice, 0)),
+            diverging=began & log_ratio.isnan(),
+            exchange=torch.where(jump, torch.where(made, MADE, REFUSED), NEVER).to(torch.int8),
+            valid=began,
+        )
+        return State(target.prior(theta), aux), info
+
+    def _chosen(self, state: State, levels: Tensor, began: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+        """Return which chains jump, and to which place in the bank of the next hotter rung; (C,) each."""
+        energy, chains = state.aux["energy"], len(began)
+        rung = self._rung(chains, began.device)
+        asked = began & (rung < self.rungs - 1) & (draws.uniform(Purpose.EXCHANGE) < self.jump)
+        which, u = self.ring(levels, energy), draws.uniform(Purpose.EXCHANGE, use=1)
+        at = asked.nonzero()[:, 0]
+        place = torch.zeros(chains, dtype=torch.int64, device=began.device)
+        if len(at):
+            low = levels.gather(1, which[:, None])[:, 0].masked_fill(which == 0, -torch.inf)
+            high = levels.gather(1, (which + 1)[:, None])[:, 0]
+            bank = self.bank(chains, state.evaluation.theta.shape[1])
+            there, found = bank.drawn(state.aux, self._row(at), low[at], high[at], u[at])
+            asked[at], place[at] = there, found
+        return asked, place
+
+    def _row(self, chain: Tensor) -> Tensor:
+        """Return the row of the bank that some chains (P,) draw from."""
+        return chain // self.rungs * (self.rungs - 1) + chain % self.rungs
+
+    def _jumped(self, target: Target, state: State, jump: Tensor, place: Tensor, draws: Draws) -> _Entry:
+        """Return the entries that chains jump to, with their energies on as many data as those of the chain."""
+        theta, aux = state.evaluation.theta, state.aux
+        found = _Entry(theta.clone(), aux["energy"].clone(), aux["stamp"].clone())
+        for k in range(self.rungs - 1):
+            at = (jump & (self._rung(len(theta), theta.device) == k)).nonzero()[:, 0]
+            if not len(at):
+                continue
+            row, slot = self._row(at), place[at]
+            points, energy, stamp = aux[THETA][row, slot], aux[ENERGY][row, slot], aux[STAMP][row, slot]
+            known, wanted = self.sizes[k + 1], self.sizes[k]
+            if wanted == target.n and known < wanted:
+                energy, _, _ = self._energy(target, points, None, None)
+            elif known < wanted:
+                drawn_by = at // self.rungs * self.rungs + stamp % self.rungs
+                step = stamp.div(self.rungs, rounding_mode="floor")
+                index = draws.streams.earlier_indices(step, drawn_by, target.n, known, wanted)
+                energy = self._topped(target, points, energy, index, known)
+            found.theta[at], found.energy[at], found.stamp[at] = points, energy, stamp
+        return found
+
+    def _topped(self, target: Target, theta: Tensor, energy: Tensor, index: Tensor, known: int) -> Tensor:
+        """Return energies (P,) from the first `known` data of minibatches, which `energy` is of, and further (P, m)."""
+        log_prior = target.model.log_prior(theta).double()
+        total = target.model.log_lik(theta, target.data.rows(index)).double().sum(1)
+        base = 0.0
+        if self.differences:
+            total, base = total - self._at_anchor(target, index), self.lowest(target)[1]
+        before = -(energy + log_prior + base) * (known / target.n)
+        return -(before + total) * (target.n / (known + index.shape[1])) - base - log_prior
+
+    def _noise(
+        self, target: Target, one: dict[int, Tensor], two: dict[int, Tensor], local: Tensor, heat: Tensor
+    ) -> Tensor:
+        """Return the variance of the log-ratio over minibatches (C,), estimated; 0 of all data, NaN of no move."""
+        var = torch.where(local, 0.0, torch.nan).double()
+        for m, first in one.items():
+            at = (local & (self._size(len(local), local.device) == m)).nonzero()[:, 0]
+            spread = (two[m].double() - first).var(1) if m > 1 else torch.full_like(var[at], torch.nan)
+            var[at] = (target.n / heat[at]) ** 2 * spread / m * target.error_share(m)
+        return var
+
+    def _hand_in(self, aux: dict[str, Tensor], theta: Tensor, done: Tensor, draws: Draws) -> None:
+        """Let the hotter rungs hand in where they are, after this step."""
+        rung, after = self._rung(len(theta), theta.device), done - self.burn
+        u = draws.uniform(Purpose.EXCHANGE, use=2)
+        at = ((rung > 0) & (after > 0) & (after % self.every == 0)).nonzero()[:, 0]
+        if len(at):
+            bank = self.bank(len(theta), theta.shape[1])
+            bank.add(aux, self._row(at) - 1, theta[at], aux["energy"][at], aux["stamp"][at], u[at])
+
+    def fused(self, target: Target, key: int, threads: int) -> Fused | None:
+        """Return the compiled loop if every part has a native form."""
+        return FusedEquiEnergy.of(self, target, key, threads)
+
+
+class _Entry(NamedTuple):
+    """What chains may jump to."""
+
+    theta: Tensor  # (C, D)
+    energy: Tensor  # (C,)
+    stamp: Tensor  # (C,) step and rung of the minibatch that the energy is of
+
+
+def _told(log_ratio: Tensor, size: Tensor) -> Contest:
+    """Return a contest of this log-ratio (C,), which is no sum over data: a floor is in it."""
+    zero = torch.zeros_like(log_ratio)
+    return Contest(Difference(zero, zero, size, zero), zero, log_ratio)

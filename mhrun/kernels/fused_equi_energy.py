@@ -1,0 +1,338 @@
+"""Ladders with equi-energy jumps as one compiled loop over ladders, steps and rungs."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mhrun.kernels.bank import ENERGY, SEEN, STAMP, THETA
+from mhrun.native import NativeModel, Piece, compiled, native_form, over_chains, piece
+from mhrun.native.philox import (
+    ACCEPT,
+    EXCHANGE,
+    MINIBATCH,
+    PROPOSAL,
+    USE,
+    fill_normals,
+    filler,
+    split_key,
+    uniform,
+)
+from mhrun.proposals.langevin import Langevin
+from mhrun.random import rectangle
+from mhrun.target import Target
+from mhrun.types import Controls, Evaluation, Record, State
+
+if TYPE_CHECKING:
+    from mhrun.kernels.equi_energy import EquiEnergy
+
+u64 = np.uint64
+_loops: dict[tuple[Piece, ...], Piece] = {}
+
+
+class FusedEquiEnergy:
+    """See `EquiEnergy`: the same law and the same random numbers, in machine code; moves by Langevin."""
+
+    def __init__(
+        self, kernel: EquiEnergy, model: NativeModel, threshold: Piece, target: Target, key: int, threads: int
+    ) -> None:
+        assert model.sums is not None
+        self._kernel = kernel
+        self._model = model
+        self._sums = model.sums
+        self._target = target
+        self._key = key
+        self._threads = threads
+        pieces = (filler(target.n, False), threshold, model.log_prior, model.sums.gather, model.sums.score)
+        if pieces not in _loops:
+            _loops[pieces] = compiled(_loop(*pieces))
+        self._loop = _loops[pieces]
+
+    @classmethod
+    def of(cls, kernel: EquiEnergy, target: Target, key: int, threads: int) -> FusedEquiEnergy | None:
+        """Return the loop for these parts, or None if one of them has no native form."""
+        if type(kernel.proposal) is not Langevin or not kernel.proposal.ratio:
+            return None
+        form = native_form(kernel.rule, "native", "decide")
+        threshold = form() if form is not None else None
+        model = target.native(full=True)
+        if threshold is None or model is None or model.sums is None:
+            return None
+        return cls(kernel, model, threshold, target, key, threads)
+
+    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
+        """Do the K steps from `first_step` on; every field of `controls` is (K, C). Banks are written to in place."""
+        kernel, target, aux = self._kernel, self._target, dict(state.aux)
+        steps, chains = controls.step_size.shape
+        theta = state.evaluation.theta.double().numpy().copy()
+        for name in ("energy", "slope", "stamp"):
+            aux[name] = aux[name].clone()
+        record: dict[str, npt.NDArray[Any]] = {
+            "theta": np.empty((chains, steps, theta.shape[1])),
+            "accepted": np.empty((chains, steps), np.bool_),
+            "log_ratio": np.empty((chains, steps), np.float32),
+            "log_ratio_var": np.empty((chains, steps), np.float32),
+            "batch_size": np.empty((chains, steps), np.int32),
+            "n_lik": np.empty((chains, steps), np.int64),
+            "n_grad": np.empty((chains, steps), np.int64),
+            "diverging": np.empty((chains, steps), np.bool_),
+            "exchange": np.empty((chains, steps), np.int8),
+            "valid": np.empty((chains, steps), np.bool_),
+        }
+        point = kernel.anchor.numpy().copy()
+        values, slope = np.empty(self._sums.size), np.empty(len(point))
+        _anchored(self._sums.score)(self._model.args, self._sums.whole, point, slope, values)
+        lowest, total = kernel.lowest(target)
+        n = target.n
+        over_chains(
+            self._loop,
+            chains // kernel.rungs,
+            self._threads,
+            *(u64(first_step), u64(n), tuple(u64(s) for s in rectangle(n)), split_key(self._key)),
+            np.asarray(kernel.sizes, np.int64),
+            *(kernel.jump, kernel.spacing, kernel.every, kernel.stagger, kernel.burn),
+            *(kernel.differences, lowest, total, values),
+            *(theta, aux["energy"].numpy(), aux["slope"].numpy(), aux["stamp"].numpy()),
+            *(aux[name].numpy() for name in (THETA, ENERGY, STAMP, SEEN)),
+            *(controls.step_size.numpy(), controls.temperature.numpy(), controls.noise_temperature.numpy()),
+            *(self._model.args, self._sums.whole),
+            *record.values(),
+        )
+        record["n_aside"] = np.broadcast_to(np.int64(0), (chains, steps))
+        moved = torch.from_numpy(theta)
+        log_prior = target.model.log_prior(moved).double()
+        return State(Evaluation(moved, log_prior), aux), record
+
+
+_anchors: dict[Piece, Piece] = {}
+
+
+def _anchored(score: Piece) -> Piece:
+    """Return `score`, compiled by itself."""
+    if score not in _anchors:
+
+        def alone(args: Any, weights: Any, theta: Any, grad: Any, values: Any) -> Any:
+            return score(args, weights, theta, grad, values)
+
+        _anchors[score] = compiled(alone)
+    return _anchors[score]
+
+
+@piece
+def _gap(to: Any, origin: Any, grad: Any, step: Any, pulled: Any) -> Any:
+    """The square of to - origin - step grad, or of to - origin where nothing pulls."""
+    total, drift = 0.0, step if pulled else 0.0
+    for d in range(len(to)):
+        gap = to[d] - origin[d] - drift * grad[d]
+        total += gap * gap
+    return total
+
+
+@piece
+def _entry(energies: Any, filled: Any, low: Any, high: Any, u: Any) -> Any:
+    """The place of a uniform entry of a ring, or -1 where the ring is empty."""
+    count = 0
+    for s in range(filled):
+        count += 1 if low <= energies[s] < high else 0
+    which = np.int64(u * count)
+    for s in range(filled):
+        if low <= energies[s] < high:
+            if which == 0:
+                return s
+            which -= 1
+    return -1
+
+
+def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score: Piece) -> Piece:
+    def loop(
+        first_ladder: Any,
+        last_ladder: Any,
+        first_step: Any,
+        n: Any,
+        sides: Any,
+        key: Any,
+        sizes: Any,  # (R,)
+        jump: Any,
+        spacing: Any,
+        every: Any,
+        stagger: Any,
+        burn: Any,
+        differences: Any,
+        lowest: Any,  # H_0
+        at_anchor: Any,  # the log-likelihood of all data there
+        anchored: Any,  # (nodes,) log-likelihoods there
+        theta: Any,  # (C, D), in and out, as the next seven
+        energy: Any,  # (C,)
+        slope: Any,  # (C, D)
+        stamp: Any,  # (C,)
+        bank_theta: Any,
+        bank_energy: Any,
+        bank_stamp: Any,
+        bank_seen: Any,
+        step_size: Any,  # (K, C)
+        heat: Any,  # (K, C)
+        noise: Any,  # (K, C)
+        model: Any,
+        whole: Any,
+        out_theta: Any,
+        out_accepted: Any,
+        out_log_ratio: Any,
+        out_var: Any,
+        out_size: Any,
+        out_lik: Any,
+        out_grad: Any,
+        out_diverging: Any,
+        out_exchange: Any,
+        out_valid: Any,
+    ) -> None:
+        steps, dim, rungs, nodes = step_size.shape[0], theta.shape[1], len(sizes), len(whole)
+        capacity, data = bank_theta.shape[1], np.float64(n)
+        largest = sizes[0]
+        index = np.empty(largest + 1, np.int64)
+        weights, before, after = np.empty(nodes), np.empty(nodes), np.empty(nodes)
+        pull, far, to, z = np.empty(dim), np.empty(dim), np.empty(dim), np.empty(dim)
+        levels = np.empty(rungs + 1)
+        for ladder in range(first_ladder, last_ladder):
+            for k in range(steps):
+                step = first_step + u64(k)
+                levels[0] = lowest
+                for r in range(1, rungs):
+                    levels[r] = levels[r - 1] + spacing * heat[k, ladder * rungs + r - 1]
+                levels[rungs] = np.inf
+                # From cold to hot: a jump must not see what the hotter rung hands in at this step.
+                for r in range(rungs):
+                    c, m = ladder * rungs + r, sizes[r]
+                    chain, full = u64(c), m == np.int64(n)
+                    done = np.int64(step) - (rungs - 1 - r) * stagger
+                    t, e, floor = heat[k, c], step_size[k, c], levels[r]
+                    accept, log_ratio, var = False, np.nan, np.nan
+                    n_lik, n_grad, exchange, bad = 0, 0, 0, False
+                    place, row = -1, ladder * (rungs - 1) + r
+                    if done > 0 and r < rungs - 1 and uniform(EXCHANGE, step, chain, key) < jump:
+                        ring = 0
+                        for j in range(1, rungs):
+                            ring += 1 if energy[c] >= levels[j] else 0
+                        low = -np.inf if ring == 0 else levels[ring]
+                        u = uniform(EXCHANGE + USE, step, chain, key)
+                        filled = min(bank_seen[row], capacity)
+                        place = _entry(bank_energy[row], filled, low, levels[ring + 1], u)
+                    if place >= 0:
+                        known, mark = sizes[r + 1], bank_stamp[row, place]
+                        there = bank_energy[row, place]
+                        for d in range(dim):
+                            to[d] = bank_theta[row, place, d]
+                        prior = log_prior(model, to)
+                        if full:
+                            total = score(model, whole, to, far, after)
+                            if known < m:
+                                there = -total - prior
+                        elif known < m:
+                            owner = u64(ladder * rungs + mark % rungs)
+                            fill(index, m - known, n, sides, u64(mark // rungs), owner, key, MINIBATCH, known)
+                            gather(model, index, m - known, weights)
+                            total = score(model, weights, to, far, after)
+                            base = 0.0
+                            if differences:
+                                base = at_anchor
+                                for s in range(nodes):
+                                    total -= weights[s] * anchored[s]
+                            total -= (there + prior + base) * (known / data)
+                            there = -total * (data / m) - base - prior
+                        over = levels[r + 1]
+                        log_ratio = (max(energy[c], floor) - max(there, floor)) / t
+                        log_ratio -= (max(energy[c], over) - max(there, over)) / heat[k, c + 1]
+                        accept = threshold(uniform(ACCEPT, step, chain, key)) < log_ratio
+                        n_lik, exchange, bad = m - known, 2 if accept else 1, log_ratio != log_ratio
+                        if accept:
+                            energy[c], stamp[c] = there, mark
+                            if full:
+                                n_grad = m
+                                for d in range(dim):
+                                    slope[c, d] = far[d]
+                    elif done > 0:
+                        current = theta[c]
+                        if full:
+                            for d in range(dim):
+                                pull[d] = slope[c, d]
+                        else:
+                            fill(index, m, n, sides, step, chain, key, MINIBATCH, 0)
+                            gather(model, index, m, weights)
+                            total = score(model, weights, current, pull, before)
+                            base = 0.0
+                            if differences:
+                                base = at_anchor
+                                for s in range(nodes):
+                                    total -= weights[s] * anchored[s]
+                            energy[c] = -total * (data / m) - base - log_prior(model, current)
+                            stamp[c] = np.int64(step) * rungs + r
+                            for d in range(dim):
+                                pull[d] *= data / m
+                        fill_normals(z, PROPOSAL, step, chain, key)
+                        pulled = energy[c] >= floor
+                        drift, spread = e if pulled else 0.0, math.sqrt(2 * e * noise[k, c])
+                        for d in range(dim):
+                            to[d] = current[d] + drift * pull[d] + spread * z[d]
+                        prior = log_prior(model, to)
+                        if full:
+                            there = -score(model, whole, to, far, after) - prior
+                            var, n_lik = 0.0, m
+                        else:
+                            total = score(model, weights, to, far, after)
+                            base = 0.0
+                            one, two = 0.0, 0.0
+                            for s in range(nodes):
+                                gain = after[s] - before[s]
+                                one += weights[s] * gain
+                                two += weights[s] * gain * gain
+                            if differences:
+                                base = at_anchor
+                                for s in range(nodes):
+                                    total -= weights[s] * anchored[s]
+                            there = -total * (data / m) - base - prior
+                            for d in range(dim):
+                                far[d] *= data / m
+                            var = np.nan
+                            if m > 1:
+                                var = max(two - one * one / m, 0.0) / (m - 1)
+                                var *= (data / t) ** 2 / m * (1.0 - m / data)
+                            n_lik = 2 * m
+                        n_grad = n_lik
+                        log_ratio = (max(energy[c], floor) - max(there, floor)) / t
+                        log_ratio += (
+                            _gap(to, current, pull, e, pulled) - _gap(current, to, far, e, there >= floor)
+                        ) / (4 * e * noise[k, c])
+                        accept = threshold(uniform(ACCEPT, step, chain, key)) < log_ratio
+                        bad = log_ratio != log_ratio
+                        if accept:
+                            energy[c] = there
+                            for d in range(dim):
+                                slope[c, d] = far[d]
+                    if accept:
+                        for d in range(dim):
+                            theta[c, d] = to[d]
+                    given = done - burn
+                    if r > 0 and given > 0 and given % every == 0:
+                        row -= 1
+                        seen = bank_seen[row]
+                        bank_seen[row] = seen + 1
+                        slot = seen
+                        if seen >= capacity:
+                            slot = np.int64(
+                                uniform(EXCHANGE + u64(2) * USE, step, chain, key) * np.float64(seen + 1)
+                            )
+                        if slot < capacity:
+                            bank_energy[row, slot], bank_stamp[row, slot] = energy[c], stamp[c]
+                            for d in range(dim):
+                                bank_theta[row, slot, d] = theta[c, d]
+                    for d in range(dim):
+                        out_theta[c, k, d] = theta[c, d]
+                    out_accepted[c, k], out_log_ratio[c, k], out_var[c, k] = accept, log_ratio, var
+                    out_size[c, k] = m if done > 0 else 0
+                    out_lik[c, k], out_grad[c, k] = n_lik, n_grad
+                    out_diverging[c, k], out_exchange[c, k], out_valid[c, k] = bad, exchange, done > 0
+
+    return loop

@@ -1,0 +1,287 @@
+"""The means of a mixture of equal Gaussians (Li & Wong 2017, section 5.2 and Appendix D)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.models.compressed import bins_of, compress
+from mhrun.native import NativeModel, NativeSums, piece
+from mhrun.native.maths import exp_negative_64, log_64
+from mhrun.random import Draws
+from mhrun.types import Rows
+
+# Half the width of a bin in standard deviations of a component, and nodes per bin. Exact to about 1e-11 a datum as
+# long as the means are within five standard deviations of each other; see `compress`.
+_HALF_WIDTH, _NODES = 0.25, 16
+
+
+class MixtureMeans:
+    """x_i ~ (1/D) sum_j N(theta_j, v), theta uniform on [-half, half]^D.
+
+    The likelihood does not change when the means are exchanged. Data of theta* = (2, 0, ..., 0) give a posterior with
+    D modes, at 2 e_j. D is the number of components. Field: ``x`` (n,).
+
+    log p(x | theta) is a smooth function of the one number x, so that sums of it over many data need it at a few
+    hundred nodes alone (`mhrun.models.compressed`), and there the exponentials are products of those of the bins'
+    centres and of the offsets within a bin. That is the same sum to rounding, of all data or of a minibatch, and it is
+    counted as what it is: one log-likelihood for each datum.
+
+    Args:
+        components: D.
+        variance: v, of a component.
+        half: half a side of the prior's cube; without it the posterior is improper.
+        start: where each coordinate begins, one number or D.
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
+
+    def __init__(
+        self,
+        components: int = 50,
+        variance: float = 1.0,
+        half: float = 10.0,
+        start: float | Sequence[float] = 0.0,
+    ) -> None:
+        if components < 1 or not variance > 0 or not half > 0:
+            raise Refusal("MixtureMeans needs components >= 1, a positive variance and a positive half.")
+        self.dim = components
+        self.variance = float(variance)
+        self.half = float(half)
+        self.start = np.atleast_1d(np.asarray(start, np.float64))
+        if len(self.start) not in (1, components):
+            raise Refusal(
+                f"start has {len(self.start)} numbers for {components} means; give one, or one each."
+            )
+        if (abs(self.start) > half).any():
+            raise Refusal(f"start lies outside of the prior's cube, [-{half:g}, {half:g}]^{components}.")
+        self.names: Sequence[str] = tuple(f"theta[{d}]" for d in range(components))
+
+    @property
+    def _constant(self) -> float:
+        return -math.log(self.dim) - 0.5 * math.log(2 * math.pi * self.variance)
+
+    def init(self, chains: int, draws: Draws) -> Tensor:
+        """Return starting points (C, D)."""
+        point = torch.from_numpy(np.broadcast_to(self.start, (self.dim,)).copy())
+        return point.to(draws.device).repeat(chains, 1)
+
+    def log_prior(self, theta: Tensor) -> Tensor:
+        """(C, D) -> (C,): 0 in the cube, -infinity outside."""
+        return torch.where(theta.abs().amax(-1) <= self.half, 0.0, -torch.inf).to(theta.dtype)
+
+    def log_prior_grad(self, theta: Tensor) -> None:
+        """Return None: the prior is flat."""
+        return
+
+    def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
+        """(C, D) and x (C or 1, m) -> (C, m), in the precision of theta."""
+        x = rows["x"].to(theta.dtype)
+        gaps = (x[..., None] - theta[:, None, :]).square_()
+        return torch.logsumexp(gaps.mul_(-0.5 / self.variance), -1) + self._constant
+
+    def log_lik_and_grad(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return the log-likelihoods (C, m) and the gradient (C, D) of their mean."""
+        gaps = rows["x"].to(theta.dtype)[..., None] - theta[:, None, :]
+        parts = gaps.square().mul_(-0.5 / self.variance)
+        top = torch.logsumexp(parts, -1, keepdim=True)
+        shares = parts.sub_(top).exp_()
+        return top[..., 0] + self._constant, shares.mul_(gaps).mean(1) / self.variance
+
+    def full_log_lik(self, data: Rows) -> Callable[[Tensor], Tensor]:
+        """Return theta (C, D) -> the sum over all data (C,), from the nodes."""
+        both = self.full_slope(data)
+        return lambda theta: both(theta)[0]
+
+    def full_slope(self, data: Rows) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        """Return theta (C, D) -> the sum over all data (C,) and its gradient (C, D), from the nodes."""
+        centres, offsets, whole = self._nodes(data)
+        device, v = data["x"].device, self.variance
+        c, o, w = (torch.from_numpy(a).to(device) for a in (centres, offsets, whole))
+        x = c[:, None] + o  # (B, Q)
+        base = float((w * x.square()).sum()) * -0.5 / v + float(w.sum()) * self._constant
+
+        def both(theta: Tensor) -> tuple[Tensor, Tensor]:
+            coarse = (
+                (theta[:, None, :] * c[:, None] - 0.5 * theta[:, None, :].square()) / v
+            ).exp()  # (C, B, D)
+            fine = (o[:, None] * theta[:, None, :] / v).exp()  # (C, Q, D)
+            total = coarse @ fine.mT  # (C, B, Q)
+            share = w / total
+            slope = (coarse * ((share * x) @ fine - theta[:, None, :] * (share @ fine))).sum(1) / v
+            return base + (w * total.log()).sum((1, 2)), slope
+
+        return both
+
+    def _nodes(self, data: Rows) -> tuple[Any, Any, Any]:
+        """Return the bins' centres (B,), the nodes' offsets from them (Q,) and the weights of all data (B, Q)."""
+        x, half_width = data["x"].cpu().numpy(), _HALF_WIDTH * math.sqrt(self.variance)
+        centres, offsets = bins_of(x, half_width, _NODES)
+        _, weights = compress(x, half_width, _NODES, every_bin=True)
+        return centres, offsets, weights.reshape(len(centres), len(offsets))
+
+    def native(self, data: Rows, *, full: bool) -> NativeModel:
+        """Return the pieces of the fused loop, float64."""
+        centres, offsets, whole = self._nodes(data)
+        order, v = len(offsets), self.variance
+        angles = np.pi * (np.arange(order) + 0.5) / order
+        # Weights of the nodes from a datum's Chebyshev polynomials: (order, order).
+        basis = 2 / order * np.cos(np.outer(np.arange(order), angles))
+        basis[0] *= 0.5
+        base = (-0.5 / v) * (centres[:, None] + offsets) ** 2 + self._constant
+        args = (
+            *(data["x"].numpy(), v, self.half, self._constant),
+            *(float(data["x"].min()), _HALF_WIDTH * math.sqrt(v), centres, offsets, basis, base, whole),
+        )
+        sums = NativeSums(whole.size, whole.ravel(), _gather, _score)
+        return NativeModel(
+            args, _log_prior, _difference, _moments, _total, _gradient, _prior_gradient, sums=sums
+        )
+
+
+@piece
+def _log_prior(args: Any, theta: Any) -> Any:
+    inside = True
+    for d in range(len(theta)):
+        inside = inside and abs(theta[d]) <= args[2]
+    return 0.0 if inside else -np.inf
+
+
+@piece
+def _prior_gradient(args: Any, theta: Any, out: Any) -> None:
+    for d in range(len(theta)):
+        out[d] = 0.0
+
+
+@piece
+def _log_lik(args: Any, x: Any, theta: Any) -> Any:
+    scale, top = -0.5 / args[1], -np.inf
+    for d in range(len(theta)):
+        top = max(top, scale * (x - theta[d]) ** 2)
+    total = 0.0
+    for d in range(len(theta)):
+        total += exp_negative_64(scale * (x - theta[d]) ** 2 - top)
+    return args[3] + top + math.log(total)
+
+
+@piece
+def _difference(args: Any, index: Any, m: Any, origin: Any, candidate: Any) -> Any:
+    total, square = 0.0, 0.0
+    for j in range(m):
+        x = np.float64(args[0][index[j]])
+        d = _log_lik(args, x, candidate) - _log_lik(args, x, origin)
+        total += d
+        square += d * d
+    return total, square
+
+
+@piece
+def _moments(args: Any, index: Any, m: Any, theta: Any) -> Any:
+    total, square = 0.0, 0.0
+    for j in range(m):
+        value = _log_lik(args, np.float64(args[0][index[j]]), theta)
+        total += value
+        square += value * value
+    return total, square
+
+
+@piece
+def _gather(args: Any, index: Any, m: Any, out: Any) -> None:
+    """Fill out (nodes,) with the weights of a minibatch: sums of Chebyshev polynomials first, then of nodes."""
+    x, low, half_width, centres, basis = args[0], args[4], args[5], args[6], args[8]
+    order, bins = basis.shape[0], len(centres)
+    tile = 64
+    sums = np.zeros((bins, order))
+    where = np.empty(tile, np.int64)
+    values = np.empty((tile, order))
+    scale = 1.0 / (2.0 * half_width)
+    for start in range(0, m, tile):
+        size = min(tile, m - start)
+        for j in range(size):
+            place = (np.float64(x[index[start + j]]) - low) * scale
+            where[j] = min(np.int64(place), np.int64(bins - 1))
+            values[j, 0] = 1.0
+            values[j, 1] = 2.0 * (place - np.float64(where[j])) - 1.0
+        for j in range(size):
+            u = values[j, 1]
+            before, now = 1.0, u
+            for k in range(2, order):
+                before, now = now, 2.0 * u * now - before
+                values[j, k] = now
+        for j in range(size):
+            row = where[j]
+            for k in range(order):
+                sums[row, k] += values[j, k]
+    for b in range(bins):
+        for q in range(order):
+            out[b * order + q] = 0.0
+        for k in range(order):
+            for q in range(order):
+                out[b * order + q] += sums[b, k] * basis[k, q]
+
+
+@piece
+def _power(y: Any) -> Any:
+    """exp(y) of either sign."""
+    e = exp_negative_64(-abs(y))
+    return e if y <= 0.0 else 1.0 / e
+
+
+@piece
+def _score(args: Any, weights: Any, theta: Any, grad: Any, values: Any) -> Any:
+    """Sum of weights times l at the nodes; grad (D,) its gradient, values (nodes,) l at each."""
+    v, half_width, centres, offsets, base = args[1], args[5], args[6], args[7], args[9]
+    dim, bins, order = len(theta), len(centres), len(offsets)
+    coarse, fine = np.empty((bins, dim)), np.empty((order, dim))
+    ratio, lean, slope = np.empty(dim), np.empty((order, dim)), np.empty(dim)
+    for d in range(dim):
+        coarse[0, d] = _power((theta[d] * centres[0] - 0.5 * theta[d] * theta[d]) / v)
+        ratio[d] = _power(2.0 * half_width * theta[d] / v)
+        grad[d] = 0.0
+    for b in range(1, bins):
+        for d in range(dim):
+            coarse[b, d] = coarse[b - 1, d] * ratio[d]
+    for q in range(order):
+        for d in range(dim):
+            fine[q, d] = _power(offsets[q] * theta[d] / v)
+            lean[q, d] = fine[q, d] * theta[d]
+    total = 0.0
+    for b in range(bins):
+        for d in range(dim):
+            slope[d] = 0.0
+        for q in range(order):
+            at = b * order + q
+            one = 0.0
+            for d in range(dim):
+                one += coarse[b, d] * fine[q, d]
+            values[at] = base[b, q] + log_64(one)
+            total += weights[at] * values[at]
+            share = weights[at] / one
+            moved = share * (centres[b] + offsets[q])
+            for d in range(dim):
+                slope[d] += moved * fine[q, d] - share * lean[q, d]
+        for d in range(dim):
+            grad[d] += coarse[b, d] * slope[d]
+    for d in range(dim):
+        grad[d] /= v
+    return total
+
+
+@piece
+def _total(args: Any, theta: Any) -> Any:
+    whole = args[10].ravel()
+    return _score(args, whole, theta, np.empty(len(theta)), np.empty(len(whole)))
+
+
+@piece
+def _gradient(args: Any, index: Any, m: Any, theta: Any, out: Any) -> None:
+    weights = np.empty(args[10].size)
+    _gather(args, index, m, weights)
+    _score(args, weights, theta, out, np.empty(len(weights)))
