@@ -89,3 +89,12 @@ def ladder(ratio: float, rungs: int, chains: int) -> list[float]:
     if not (ratio > 1 and rungs >= 2 and rungs == int(rungs)) or chains % rungs:
         raise Refusal(f"{chains} chains on ladders of {rungs} rungs with a ratio of {ratio:g} make no sense.")
     return [float(ratio ** (chain % rungs)) for chain in range(int(chains))]
+
+
+def over_rungs(ratio: float, rungs: int, scale: float, power: float, plus: float) -> list[float]:
+    """Return plus + scale * T^power for each rung of a ladder of temperatures T = ratio^rung.
+
+    Raises:
+        Refusal: there is no such ladder.
+    """
+    return [float(plus + scale * t**power) for t in ladder(ratio, rungs, rungs)]

@@ -118,7 +118,7 @@ def _unresolved(words):
 @pytest.mark.parametrize("name", parts("method"))
 def test_methods_can_be_added_to_an_experiment(name):
     words = ["experiment=gmm_tied_means", "scale=smoke", f"+method@methods.other={name}"]
-    words += ["+step_size=1e-7", "+epoch=5", "+rungs=2", "+ratio=2"]  # that methods refer to
+    words += ["+step_size=1e-7", "+epoch=5", "+rungs=2", "+ratio=2", "+every=5", "+c=0.1"]  # that methods refer to
     schedules = _unresolved(words)["methods"]["other"]["schedules"]
     given = [
         word for s, node in schedules.items() for word in filled(f"methods.other.schedules.{s}", node, 5)
@@ -192,6 +192,13 @@ def test_what_differs_from_the_paper_is_noted():
         "mhrun.paths.importlib",
         "mhrun.build.importlib.import_module",
         "mhrun.store.files._plain",
+        "mhrun.store.files.write_text",
+        "mhrun.cli.main.run",  # which would trust whom its arguments say
+        "mhrun.__main__.main",  # which would run as it is imported
+        "mhrun.engine.sample.sample",
+        "mhrun.data.files.ensure",
+        "mhrun.data.files.Path",
+        "mhrun.models.module.functional_call",
         "mhrunx.evil",
         "mhrun",
         "mhrun.errors.__class__",

@@ -14,8 +14,8 @@ from mhrun.errors import UserError
 from mhrun.report.run import Run
 from mhrun.report.tables import shown
 
+from ..shared.coverage import Counts, Tally, covered, distance_by_chance, pooled, tally, union, visited
 from ..shared.measures import Metrics, estimate, value
-from .coverage import Counts, Tally, covered, distance_by_chance, pooled, tally, union, visited
 
 Array = npt.NDArray[np.floating]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,14 @@ from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
-from scipy.ndimage import gaussian_filter
 
 from mhrun.diagnostics.grid import Grid
 from mhrun.report.run import Run
 from mhrun.report.style import COLOURS
 
+from ..shared.coverage import covered
 from ..shared.measures import value
-from .coverage import covered
+from ..shared.plane import density, mixture_density
 from .toy import (
     ENOUGH,
     RADIUS,
@@ -38,27 +37,8 @@ from .toy import (
 
 Array = npt.NDArray[np.floating]
 
-SIDE, CELLS, SMOOTH = 5.0, 200, 1.0  # of the densities: half the side, cells a side, kernel in cells
+SIDE, CELLS = 5.0, 200  # of the densities: half the side, cells a side
 _PAPERS = [f"{reading}_{row.method}" for reading in READINGS for row in ROWS[:2]]
-
-
-def density(draws: Array, grid: Grid) -> Array:
-    """Return a kernel estimate of the density of draws (S, 2) on a grid's cells."""
-    shares = grid.shares(draws[None])[0, :-1].reshape(len(grid.x) - 1, len(grid.y) - 1)
-    area = (grid.x[1] - grid.x[0]) * (grid.y[1] - grid.y[0])
-    smooth: Array = gaussian_filter(shares / area, SMOOTH, mode="constant")
-    return smooth
-
-
-def exact_density(run: Run, grid: Grid) -> Array:
-    """Return the density of the target, smoothed as the estimates are."""
-    spread = variance(run) + (SMOOTH * (grid.x[1] - grid.x[0])) ** 2
-    x, y = (0.5 * (edges[1:] + edges[:-1]) for edges in grid)
-    parts = [
-        np.exp(-np.add.outer(np.square(x - a), np.square(y - b)) / (2 * spread)) for a, b in centres(run)
-    ]
-    whole: Array = np.sum(parts, axis=0) / (len(parts) * 2 * math.pi * spread)
-    return whole
 
 
 def parallel(run: Run) -> Figure | str:
@@ -84,7 +64,7 @@ def _densities(run: Run, chains: int) -> Figure | str:
     if not shown:
         return "No method of the paper is in this run."
     grid = Grid.of((-SIDE, -SIDE), (SIDE, SIDE), CELLS)
-    target = exact_density(run, grid)
+    target = mixture_density(centres(run), variance(run), grid)
     norm = LogNorm(target.max() / 100, 5 * target.max())
     rows = [[m for m in shown if m.startswith(reading)] for reading in READINGS]
     rows = [row for row in rows if row]

@@ -23,6 +23,7 @@ from mhrun.cli.places import experiments
 from mhrun.errors import UserError, nearest
 from mhrun.paths import CONF
 from mhrun.store.identity import departures
+from mhrun.store.sources import sources
 
 
 def version_base() -> dict[str, str]:
@@ -41,6 +42,7 @@ def register_resolvers() -> None:
         "learning_rate": units.step_from_learning_rate,
         "learning_rate_steps": units.learning_rate_steps,
         "ladder": units.ladder,
+        "over_rungs": units.over_rungs,
     }
     for name, function in resolvers.items():
         OmegaConf.register_new_resolver(name, _of_numbers(function), replace=True)
@@ -121,7 +123,7 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
         missing = sorted(str(key) for key in OmegaConf.missing_keys(plain))
         if missing:
             raise UserError(f"{', '.join(missing)} must be given; add {missing[0]}=VALUE.")
-        return OmegaConf.to_container(plain, resolve=True)  # type: ignore[return-value]
+        found: dict[str, Any] = OmegaConf.to_container(plain, resolve=True)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
         if (ours := _cause(error)) is not None:
             raise ours from error
@@ -132,6 +134,8 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
         if found := re.search(r"Interpolation key '([\w.]+)' not found", str(error)):
             raise UserError(f"'{found[1]}' is referred to and not there; add +{found[1]}=VALUE.") from error
         raise UserError(_first_line(error)) from error
+    own = sources(found)
+    return found | {"sources": own} if own else found
 
 
 _KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {

@@ -3,7 +3,15 @@
 from mhrun.kernels.adaptive_backward import AdaptiveBackward
 from mhrun.kernels.equi_energy import EquiEnergy
 from mhrun.kernels.metropolis_hastings import MetropolisHastings
+from mhrun.kernels.planar_flow import PlanarFlow
 from mhrun.kernels.replica_exchange import ReplicaExchange
 from mhrun.kernels.unadjusted import Unadjusted
 
-__all__ = ["AdaptiveBackward", "EquiEnergy", "MetropolisHastings", "ReplicaExchange", "Unadjusted"]
+__all__ = [
+    "AdaptiveBackward",
+    "EquiEnergy",
+    "MetropolisHastings",
+    "PlanarFlow",
+    "ReplicaExchange",
+    "Unadjusted",
+]

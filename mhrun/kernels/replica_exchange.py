@@ -50,6 +50,8 @@ class ReplicaExchange:
         every: steps between two exchanges.
         order: which neighbours are offered one: ``random``, the even or the odd pairs with equal chances (Luo et al.
             2020), or ``alternate``, the even and the odd pairs in turn (Syed et al. 2022).
+        sign: ``right``, or ``printed``: the log-ratio with the sign of Luo et al.'s eq. 7 as it is printed, which keeps
+            no known law.
 
     Raises:
         Refusal: a setting that has no meaning.
@@ -63,17 +65,21 @@ class ReplicaExchange:
         rungs: int,
         every: int = 1,
         order: str = "random",
+        sign: str = "right",
     ) -> None:
         if rungs < 2 or every < 1:
             raise Refusal("ReplicaExchange needs at least 2 rungs and every >= 1.")
         if order not in ("random", "alternate"):
             raise Refusal(f"order = '{order}' is unknown; choose random or alternate.")
+        if sign not in ("right", "printed"):
+            raise Refusal(f"sign = '{sign}' is unknown; choose right or printed.")
         self.kernel = kernel
         self.pairing = pairing
         self.rule = rule
         self.rungs = rungs
         self.every = every
         self.order = order
+        self.sign = 1 if sign == "right" else -1
         self._kept: tuple[tuple[int, int], list[Draws], Draws] | None = None
 
     @property
@@ -138,8 +144,8 @@ class ReplicaExchange:
         if target.energy_noise and isinstance(found, Difference):
             found = target.blur(found, draws)
         power = target.prior_power(cold) - target.prior_power(hot)
-        offset = power * (candidate.log_prior - origin.log_prior)
-        scale = target.n * (1 / cold - 1 / hot)
+        offset = self.sign * power * (candidate.log_prior - origin.log_prior)
+        scale = self.sign * target.n * (1 / cold - 1 / hot)
         contest = (
             Contest(found, scale, offset)
             if isinstance(found, Difference)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
+from mhrun.diagnostics.ladders import Travel, travel
 from mhrun.errors import UserError
 from mhrun.store.folder import RunFolder
 from mhrun.store.netcdf import COLLECTED, Shape, open_trace
@@ -196,6 +197,29 @@ class Run:
         if name in ("n_lik", "n_aside", "n_grad"):
             return found.reshape(-1, rungs, found.shape[1]).sum(axis=1)
         return found[::rungs]
+
+    def travel(self, method: str) -> Travel:
+        """How replicas travelled on the ladders of a method after burn-in, from the exchanges that the trace has.
+
+        Raises:
+            UserError: it is no ladder, or the trace has not the statistics of every exchange.
+        """
+        rungs = self.rungs(method)
+        if rungs == 1:
+            raise UserError(f"{method}: this report needs a ladder.")
+        every, thin = (
+            int(self.config["methods"][method]["kernel"]["every"]),
+            self.methods[method]["thin_stats"],
+        )
+        if every % thin or self.methods[method]["warmup"] % thin:
+            raise UserError(
+                f"{method}: this report needs every exchange; set thin_stats to {every} or a divisor of it."
+            )
+        with self.trace(method) as trace:
+            found = trace["sample_stats"]["exchange"].to_numpy()
+        return travel(
+            found[:, (found > 0).any(axis=0)].reshape(-1, rungs, int((found > 0).any(axis=0).sum()))
+        )
 
 
 def labels(config: Mapping[str, Any], methods: Iterable[str]) -> dict[str, str]:

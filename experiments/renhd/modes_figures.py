@@ -1,0 +1,133 @@
+"""Figure 2 of Luo et al. (2020), and how replicas travel."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib import colormaps
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from mhrun.diagnostics.grid import Grid
+from mhrun.report.run import Run
+from mhrun.report.style import COLOURS
+
+from ..shared.measures import value
+from ..shared.plane import density, mixture_density
+from .modes import centres, collected, metrics, nearest, travels, variance
+
+Array = npt.NDArray[np.floating]
+
+SIDE, CELLS = 6.6, 176
+SHOWN = 400  # draws of a trajectory
+STRIP = 400  # rounds of a replica's way
+
+
+def densities(run: Run) -> Figure:
+    """Densities of the target and of each method's first chain (Figure 2), all in the same colours.
+
+    Kernel estimates. The numbers are the shares of the draws that each mode is the nearest to.
+    """
+    grid = Grid.of((-SIDE, -SIDE), (SIDE, SIDE), CELLS)
+    target = mixture_density(centres(run), variance(run), grid)
+    norm = LogNorm(target.max() / 300, 5 * target.max())
+    shades = colormaps["Blues"].with_extremes(under="white", bad="white")
+    panels: list[tuple[str, Array, Array | None]] = [("target", target, None)]
+    for method in run.methods:
+        draws = collected(run, method)[0]
+        shares = np.bincount(nearest(run, draws), minlength=len(centres(run))) / len(draws)
+        panels.append((run.label(method), density(draws, grid), shares))
+    figure, axes = _panels(len(panels))
+    for axis, (name, values, told) in zip(axes, panels, strict=True):
+        mesh = axis.pcolormesh(grid.x, grid.y, values.T, norm=norm, cmap=shades, rasterized=True)
+        axis.set_title(name, fontsize=8)
+        if told is not None:
+            for (x, y), share in zip(centres(run), told, strict=True):
+                axis.annotate(f"{share:.2f}", (x, y - 2.1), ha="center", va="center", fontsize=7)
+    bar = figure.colorbar(mesh, ax=axes, shrink=0.8, pad=0.01, extend="both")
+    bar.set_label("density")
+    return figure
+
+
+def _panels(count: int) -> tuple[Figure, list[Axes]]:
+    columns = min(5, count)
+    rows = -(-count // columns)
+    figure, axes = plt.subplots(
+        rows,
+        columns,
+        figsize=(1.9 * columns + 0.8, 2.1 * rows),
+        sharex=True,
+        sharey=True,
+        layout="constrained",
+    )
+    flat = list(np.atleast_1d(axes).ravel())
+    for axis in flat[count:]:
+        axis.set_visible(False)
+    for axis in flat[:count]:
+        axis.set(aspect="equal", xlim=(-SIDE, SIDE), ylim=(-SIDE, SIDE), xticks=(-4, 0, 4), yticks=(-4, 0, 4))
+        axis.grid(visible=False)
+    return figure, flat[:count]
+
+
+def trajectories(run: Run) -> Figure:
+    """The last 400 draws of each method's first chain, joined in their order (Figure 2, below).
+
+    Circles: two standard deviations of a mode. The draws of a planar flow are independent: its lines say nothing.
+    """
+    figure, axes = _panels(len(run.methods))
+    around = np.linspace(0, 2 * np.pi, 60)
+    for axis, method, colour in zip(axes, run.methods, _colours(len(run.methods)), strict=True):
+        draws = collected(run, method)[0][-SHOWN:]
+        for x, y in centres(run):
+            spread = 2 * np.sqrt(variance(run))
+            axis.plot(x + spread * np.cos(around), y + spread * np.sin(around), color="0.6", linewidth=0.6)
+        axis.plot(*draws.T, color=colour, linewidth=0.3, alpha=0.7)
+        axis.plot(*draws.T, ".", color=colour, markersize=1.5)
+        changes = int((np.diff(nearest(run, draws)) != 0).sum())
+        axis.set_title(f"{run.label(method)}\n{changes} changes of mode", fontsize=8)
+    return figure
+
+
+def _colours(count: int) -> list[str]:
+    return [COLOURS[i % len(COLOURS)] for i in range(count)]
+
+
+def ladder(run: Run) -> Figure | str:
+    """Swap rates of neighbours, and which replica is on the coldest rung of the first ladder in its last rounds.
+
+    A band that stays one colour is a replica that does not leave.
+    """
+    found = run.once(travels)
+    if not found:
+        return "No method of this run has a ladder."
+    shown = list(found)[:5]
+    figure, axes = plt.subplots(
+        1, 2, figsize=(9.2, 0.35 * len(shown) + 2.4), width_ratios=(1, 1.3), layout="constrained"
+    )
+    for method, colour in zip(found, _colours(len(found)), strict=True):
+        rates = found[method].rates.mean(axis=0)
+        axes[0].plot(
+            np.arange(len(rates)) + 0.5, rates, "o-", color=colour, markersize=3, label=run.label(method)
+        )
+    top = max(float(np.nanmax(f.rates.mean(axis=0))) for f in found.values())
+    axes[0].set(xlabel="between rungs j and j + 1", ylabel="swap rate", ylim=(0, 1.25 * top))
+    axes[0].legend(fontsize=7, ncols=2 if len(found) > 3 else 1, loc="lower left")
+    replicas = np.stack([found[method].replica[0, -STRIP:] for method in shown])
+    rungs = max(run.rungs(method) for method in shown)
+    axes[1].imshow(
+        replicas,
+        aspect="auto",
+        interpolation="nearest",
+        cmap=colormaps["viridis"].resampled(rungs),
+        rasterized=True,
+    )
+    labels = [
+        f"{run.label(m)}\n{value(run.once(metrics)[f'{m}.rounds_per_trip']):,.0f} rounds a trip"
+        for m in shown
+    ]
+    axes[1].set_yticks(range(len(shown)), labels, fontsize=7)
+    axes[1].set(xlabel="rounds", title="replica at temperature 1")
+    axes[1].grid(visible=False)
+    return figure

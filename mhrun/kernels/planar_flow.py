@@ -1,0 +1,148 @@
+"""A planar normalizing flow: variational inference among the samplers."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from mhrun.errors import Refusal
+from mhrun.random import Draws, Purpose
+from mhrun.target import Target
+from mhrun.types import Controls, Info, State
+
+_B1, _B2, _SMALL = 0.9, 0.999, 1e-8  # of Adam
+
+
+class PlanarFlow:
+    """A flow is fitted to the target at each of the first steps; each step ends in one draw of it.
+
+    z_k = z_{k-1} + u_k tanh(w_k' z_{k-1} + b_k), from z_0 ~ N(0, I), with u_k made such that the layer is invertible
+    (Rezende & Mohamed 2015, eq. 10 and appendix A.1). A training step is one of Adam, with the step size as its
+    learning rate, down the gradient of E[log q(z_K) - log p(z_K) / T] by draws of the flow and by gradients of the
+    target there, from one minibatch, with whatever noise the target adds to them. A chain is a training of its own;
+    once it is trained its draws are independent. What they follow is the flow, however far that is from the target.
+
+    Args:
+        trains: steps that train; all later ones only draw.
+        layers: K.
+        size: draws of the flow for each training step.
+        m: minibatch size of a training step; None for all data.
+        spread: standard deviation of the parameters at the start.
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
+
+    decides = False
+    grows = False
+    needs_noise = False
+
+    def __init__(
+        self, trains: int, layers: int = 16, size: int = 256, m: int | None = 1, spread: float = 0.1
+    ) -> None:
+        if trains < 0 or layers < 1 or size < 1 or not spread > 0:
+            raise Refusal("PlanarFlow needs trains >= 0, layers >= 1, size >= 1 and a positive spread.")
+        self.trains = trains
+        self.layers = layers
+        self.size = size
+        self.m = m
+        self.spread = spread
+
+    def refuses(self, target: Target) -> str | None:
+        """Refuse a minibatch that the data cannot give."""
+        return target.refuses_batch(self.m) if self.m is not None else None
+
+    def reads(self, target: Target) -> int:
+        """Return the data behind a training step."""
+        return (self.m if self.m is not None else target.n) * self.size
+
+    def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
+        """Begin with small random layers; theta (C, D) is where the chains are before the first step."""
+        parameters = self.layers * (2 * theta.shape[1] + 1)
+        flow = self.spread * draws.normal(Purpose.NOISE, parameters, use=2, dtype=theta.dtype)
+        zero = torch.zeros_like(flow)
+        return State(target.prior(theta), {"flow": flow, "first": zero, "second": zero.clone()})
+
+    def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
+        """Train, if it is time, and draw."""
+        theta, aux = state.evaluation.theta, state.aux
+        if draws.step <= self.trains:
+            aux = self._trained(target, aux, theta, controls, draws)
+        base = draws.normal(Purpose.NOISE, theta.shape[1], use=1, dtype=theta.dtype)
+        drawn, _ = through(aux["flow"], base[:, None], self.layers)
+        drawn = drawn[:, 0]
+        lost = ~drawn.isfinite().all(-1)
+        drawn = torch.where(lost[:, None], theta, drawn)
+        n_lik, n_grad = target.spent()
+        nan = torch.full_like(controls.step_size, torch.nan)
+        info = Info(
+            accepted=~lost,
+            log_ratio=nan,
+            log_ratio_var=nan,
+            batch_size=torch.full_like(lost, n_grad * self.size, dtype=torch.int32),
+            n_lik=torch.full_like(lost, n_lik, dtype=torch.int64),
+            n_aside=torch.zeros_like(lost, dtype=torch.int64),
+            n_grad=torch.full_like(lost, n_grad * self.size, dtype=torch.int64),
+            diverging=lost,
+            valid=~lost,
+        )
+        return State(target.prior(drawn), aux), info
+
+    def _trained(
+        self, target: Target, aux: dict[str, Tensor], theta: Tensor, controls: Controls, draws: Draws
+    ) -> dict[str, Tensor]:
+        """Return the flow after one step of Adam."""
+        chains, dim = theta.shape
+        base = draws.normal(Purpose.NOISE, self.size * dim, dtype=theta.dtype).reshape(chains, self.size, dim)
+        flow = aux["flow"].detach().requires_grad_()
+        with torch.enable_grad():
+            points, log_volume = through(flow, base, self.layers)
+            slopes = self._slopes(target, points.detach(), controls.temperature, draws)
+            loss = (
+                -(log_volume + (points * slopes).sum(-1)).mean(1).sum()
+            )  # log q_0 is no function of the flow
+            (grad,) = torch.autograd.grad(loss, flow)
+        first = _B1 * aux["first"] + (1 - _B1) * grad
+        second = _B2 * aux["second"] + (1 - _B2) * grad**2
+        k = draws.step
+        change = (first / (1 - _B1**k)) / ((second / (1 - _B2**k)).sqrt() + _SMALL)
+        moved = flow.detach() - controls.step_size[:, None].to(change.dtype) * change
+        return {"flow": moved, "first": first, "second": second}
+
+    def _slopes(self, target: Target, points: Tensor, temperature: Tensor, draws: Draws) -> Tensor:
+        """Return the gradients (C, S, D) of the tempered log density at points (C, S, D)."""
+        chains, size, dim = points.shape
+        flat, hot = points.reshape(-1, dim), temperature.repeat_interleave(size)
+        if self.m is None:
+            grad = target.gradient_full(flat, hot)
+        else:
+            index = target.batch(draws, self.m)
+            index = index if len(index) == 1 else index.repeat_interleave(size, 0)
+            grad = target.gradient(flat, index, hot)
+        grad = grad.reshape(chains, size, dim)
+        if target.gradient_noise:
+            z = draws.normal(Purpose.GRADIENT, size * dim, dtype=grad.dtype)
+            grad = grad + math.sqrt(target.gradient_noise) * z.reshape(chains, size, dim)
+        return grad / temperature[:, None, None].to(grad.dtype)
+
+    def fused(self, target: Target, key: int, threads: int) -> None:
+        """Return None: there is no compiled form."""
+        return
+
+
+def through(flow: Tensor, base: Tensor, layers: int) -> tuple[Tensor, Tensor]:
+    """Return where a flow (C, P) takes points (C, S, D), and the log of its change of volume there (C, S)."""
+    dim = base.shape[-1]
+    u, w, b = flow.reshape(len(flow), layers, 2 * dim + 1).split([dim, dim, 1], -1)
+    inner = (w * u).sum(-1, keepdim=True)
+    u = u + (softplus(inner) - 1 - inner) * w / w.square().sum(-1, keepdim=True)
+    inner = (w * u).sum(-1)  # above -1
+    points, log_volume = base, torch.zeros_like(base[..., 0])
+    for k in range(layers):
+        bent = torch.tanh((points * w[:, None, k]).sum(-1) + b[:, k])  # (C, S)
+        points = points + u[:, None, k] * bent[..., None]
+        log_volume = log_volume + torch.log1p((1 - bent.square()) * inner[:, k, None])
+    return points, log_volume
