@@ -1,10 +1,11 @@
 """From configuration to objects, for trusted names only.
 
 A node with the key ``_target_`` names a class or function and its other keys are the arguments, as in
-Hydra. Only what is *defined in* a trusted package can be named: this one, and those that the user
-names with ``--trust`` or in the environment (``MHRUN_TRUST``). A configuration cannot trust for the user: it
-may have come from someone else. A name that merely passes through a trusted module (``mhrun.paths.os``)
-is refused.
+Hydra. Only what is *defined in* a trusted place can be named: the classes of the parts of this package (`ROOMS`),
+and what is in the packages that the user names with ``--trust``, ``--project`` or in the environment
+(``MHRUN_TRUST``). A configuration cannot trust for the user: it may have come from someone else. A name that merely
+passes through a trusted module (``mhrun.paths.os``) is refused, and so is what this package does elsewhere: its
+command line would trust whom a configuration says.
 """
 
 from __future__ import annotations
@@ -12,15 +13,32 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from mhrun.errors import UserError, nearest
+from mhrun.paths import import_from_folders, user_folders
 
 T = TypeVar("T")
 
 TRUST = "MHRUN_TRUST"
 """The environment variable that names the user's trusted packages, with commas between them."""
+
+ROOMS = (
+    "models",
+    "data",
+    "kernels",
+    "proposals",
+    "dynamics",
+    "priors",
+    "pairing",
+    "rules",
+    "schedules",
+    "evaluation",
+)
+"""The rooms of this package whose classes a configuration may name."""
 
 
 def trusted() -> tuple[str, ...]:
@@ -65,17 +83,46 @@ def trusted_object(name: str, where: str = "") -> Any:
             "if you trust it, say so: --trust PACKAGE."
         )
     module_name, _, attribute = name.rpartition(".")
+    if not _a_room(name):
+        raise UserError(
+            f"{at}there is no part '{name}'; those of this package are in mhrun.{', mhrun.'.join(ROOMS)}."
+        )
+    import_from_folders()
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise UserError(f"{at}there is no '{name}' ({error}).") from error
+    except Exception as error:  # the user's file, as it is read
+        raise UserError(f"{at}'{module_name}' cannot be imported: {blame(error)}.") from error
     found = getattr(module, attribute, None)
     if found is None or attribute.startswith("_"):
         public = [key for key in vars(module) if not key.startswith("_")]
         raise UserError(f"{at}there is no '{name}'.{nearest(attribute, public)}")
-    if not _within(f"{getattr(found, '__module__', '')}.", allowed) or not callable(found):
+    home = f"{getattr(found, '__module__', '')}."
+    part = _a_room(home) and (isinstance(found, type) or not home.startswith("mhrun."))
+    if not _within(home, allowed) or not callable(found) or not part:
         raise UserError(f"{at}'{name}' is not defined in a trusted package ({', '.join(allowed)}).")
     return found
+
+
+def blame(error: BaseException) -> str:
+    """Return an error of someone's code in one line, with the last place of it that is neither ours nor a library's."""
+    told = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {told[0]}" if told else type(error).__name__
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{text} ({Path(error.filename).name}, line {error.lineno})"
+    frames = traceback.extract_tb(error.__traceback__)
+    places = [str(folder) for folder in user_folders()]
+    own = [f for f in frames if any(f.filename.startswith(place) for place in places)] or [
+        f for f in frames if not f.filename.startswith("<") and "site-packages" not in f.filename
+    ]
+    return f"{text} ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else text
+
+
+def _a_room(name: str) -> bool:
+    """Say whether a name of this package is in one of the rooms; another package's is whatever it is."""
+    words = name.split(".")
+    return words[0] != "mhrun" or words[1] in ROOMS
 
 
 def _within(name: str, packages: Sequence[str]) -> bool:

@@ -15,6 +15,11 @@ ROOT = PACKAGE.parent if (PACKAGE.parent / "conf" / "config.yaml").is_file() els
 CONF = ROOT / "conf"
 EXPERIMENTS = ROOT / "experiments"
 
+STARTER = ROOT / "starter"
+
+FOLDERS = "MHRUN_FOLDERS"
+"""The environment variable that names the user's own folders; there, so that jobs in other processes have them."""
+
 _ALIAS = "mhrun_experiments"
 
 
@@ -22,6 +27,26 @@ def cache_dir() -> Path:
     """Return the folder for what can always be made again: compiled code, downloads, generated data."""
     base = os.environ.get("MHRUN_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache").expanduser() / "mhrun"
+
+
+def user_folders() -> list[Path]:
+    """Return the folders that the user named: Python files and data files are looked for there."""
+    return [Path(folder) for folder in os.environ.get(FOLDERS, "").split(os.pathsep) if folder]
+
+
+def import_from_folders() -> None:
+    """Let what is in the user's folders be imported; last on the path, it can hide no library."""
+    sys.path += [str(folder) for folder in user_folders() if str(folder) not in sys.path]
+
+
+def find_file(name: str) -> Path | None:
+    """Return the file of this name: an absolute path, or one in the user's folders or where we are; None if none is.
+
+    The user's folders come first, so that a run finds the same file from wherever it is started.
+    """
+    said = Path(name).expanduser()
+    places = [said] if said.is_absolute() else [folder / said for folder in (*user_folders(), Path.cwd())]
+    return next((place for place in places if place.is_file()), None)
 
 
 def experiment_module(name: str) -> ModuleType:

@@ -1,0 +1,165 @@
+"""What a run is made of besides its settings: the user's own Python files, and the files that its data are in.
+
+Their digests are part of the run's identity, so that a run that was made with another state of them is another run.
+Of this package's own code the version is noted and is no part of it.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import os
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from mhrun.build import trusted
+from mhrun.errors import UserError
+from mhrun.paths import find_file, import_from_folders
+
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.\w+)+")
+_COSMETIC = ("runtime", "report")
+_WHOLE = 1 << 28  # bytes up to which a data file is read whole for its digest: a second at most
+_SAMPLES, _SAMPLE = 256, 1 << 16  # of a larger one: so many pieces of so many bytes
+
+
+def sources(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the files that a resolved configuration names and that are the user's, name -> digest.
+
+    Python files: those of the trusted modules that settings name (report functions left out, as they change no number),
+    and what these import from beside them. Data files: what a data set calls ``file`` or ``files``. A data file above
+    256 MB is known by its size, the time of its last change, and 256 pieces of it.
+
+    Raises:
+        UserError: a data file that is not there.
+    """
+    told = {key: value for key, value in config.items() if key not in _COSMETIC}
+    own = trusted()[1:]
+    found: dict[str, str] = {}
+    for name in sorted(set(_dotted(told))):
+        if name.split(".")[0] in own:
+            for path, shown in _closure(name.rpartition(".")[0]).items():
+                found[shown] = _digest_of_code(path)
+    nodes = [told.get("data"), *(m.get("data") for m in (told.get("methods") or {}).values())]
+    nodes.append((told.get("evaluation") or {}).get("data"))
+    for node in nodes:
+        for said in _files_of(node):
+            found[said] = digest_of_data(located(said))
+    return dict(sorted(found.items()))
+
+
+def located(name: str) -> Path:
+    """Return the data file of this name: an absolute path, or one in the user's folders or where we are.
+
+    Raises:
+        UserError: there is none.
+    """
+    path = find_file(name)
+    if path is None:
+        raise UserError(
+            f"There is no data file '{name}'"
+            + ("." if os.path.isabs(name) else ", neither in a folder of yours (--project DIR) nor here.")
+        )
+    return path
+
+
+def digest_of_data(path: Path) -> str:
+    """Return a digest of a data file; see `sources` for large ones."""
+    size, digest = path.stat().st_size, hashlib.sha256()
+    try:
+        with open(path, "rb") as stream:
+            if size <= _WHOLE:
+                while part := stream.read(1 << 20):
+                    digest.update(part)
+            else:
+                digest.update(f"{size} {path.stat().st_mtime_ns}".encode())
+                for piece in range(_SAMPLES):
+                    stream.seek(piece * (size - _SAMPLE) // (_SAMPLES - 1))
+                    digest.update(stream.read(_SAMPLE))
+    except OSError as error:
+        raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from error
+    return digest.hexdigest()[:12]
+
+
+def _dotted(node: Any) -> Iterator[str]:
+    """Yield every dotted name in a configuration."""
+    if isinstance(node, Mapping):
+        for value in node.values():
+            yield from _dotted(value)
+    elif isinstance(node, list | tuple):
+        for value in node:
+            yield from _dotted(value)
+    elif isinstance(node, str) and _DOTTED.fullmatch(node):
+        yield node
+
+
+def _files_of(node: Any) -> Iterator[str]:
+    """Yield the files of a data set, and of those that it is made of."""
+    if not isinstance(node, Mapping):
+        return
+    for key, value in node.items():
+        if key == "file" and isinstance(value, str):
+            yield value
+        elif key == "files":
+            yield from (str(v) for v in (value.values() if isinstance(value, Mapping) else value or ()))
+        else:
+            yield from _files_of(value)
+
+
+@cache
+def _digest_of_code(path: Path) -> str:
+    """Return the digest of a file as this process first found it, for that is the code that it runs."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+
+
+@cache
+def _closure(module: str) -> dict[Path, str]:
+    """Return the files of a module and of all that it imports from beside its package, path -> path from there."""
+    import_from_folders()
+    top = module.split(".")[0]
+    spec = importlib.util.find_spec(top)  # of a package's parent alone: nothing is imported
+    if spec is None or not spec.origin or not os.path.isfile(spec.origin):
+        return {}
+    origin = Path(spec.origin)
+    root = origin.parent.parent if origin.name == "__init__.py" else origin.parent
+    found: dict[Path, str] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        for path in _paths(root, name):
+            if path not in found:
+                found[path] = path.relative_to(root).as_posix()
+                package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+                waiting += _imports(path, package)
+    return found
+
+
+def _paths(root: Path, module: str) -> Iterator[Path]:
+    """Yield the files that importing a module reads, as far as they are under `root`."""
+    place = root
+    for part in module.split("."):
+        place = place / part
+        if (place / "__init__.py").is_file():
+            yield place / "__init__.py"
+        elif place.with_suffix(".py").is_file():
+            yield place.with_suffix(".py")
+            return
+
+
+def _imports(path: Path, package: str) -> Iterator[str]:
+    """Yield the modules that a file imports, wherever in it; `package` is what its relative imports are about."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except SyntaxError:
+        return  # importing it will say so
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".")
+            base = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
+            base = ".".join(filter(None, (base, node.module)))
+            yield from (f"{base}.{alias.name}" if base else alias.name for alias in node.names)
