@@ -314,7 +314,11 @@ class Dynamics(Protocol):
 
 
 class Kernel(Protocol):
-    """Moves all chains one step."""
+    """Moves all chains one step.
+
+    One that does more at some steps than at others has ``extra(steps) -> (least, most)``: how many steps' work comes
+    with so many steps beside their own, for estimates.
+    """
 
     decides: bool  # whether a step ends in an acceptance test
 

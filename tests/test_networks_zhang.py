@@ -32,7 +32,7 @@ from mhrun.cli.compose import compose_config
 from mhrun.data import Dataset
 from mhrun.dynamics.momentum import Momentum
 from mhrun.engine.chains import Settings, Silent
-from mhrun.engine.estimate import _seconds_per_step
+from mhrun.engine.estimate import _pace
 from mhrun.engine.experiment import run_experiment
 from mhrun.errors import Interrupted, Refusal
 from mhrun.evaluation.uncertainty import Uncertainty, auroc
@@ -360,6 +360,8 @@ def test_what_a_compiler_takes_is_no_part_of_an_estimate(monkeypatch, data):
         def advance(self, state, first, controls):
             self.now += 5.0 if self.calls == 0 else 0.1 * len(controls.step_size)
             self.calls += 1
+            spent = np.ones((1, len(controls.step_size)))
+            return state, {"n_lik": spent, "n_grad": spent}
 
     driver = Driver()
     monkeypatch.setattr("mhrun.engine.estimate.choose", lambda *_: driver)
@@ -367,4 +369,4 @@ def test_what_a_compiler_takes_is_no_part_of_an_estimate(monkeypatch, data):
     method = method_of(
         data[0], None, Unadjusted(Momentum(), 5), schedules={"step_size": Fixed(step_size=1.0)}
     )
-    assert _seconds_per_step(method, Settings(), None) == pytest.approx(0.1)
+    assert _pace(method, Settings(), None, 1.0).seconds == pytest.approx(0.1)

@@ -17,7 +17,7 @@ from runs import FEW, assert_same_bits, compute, config, contents
 
 from mhrun.data import Dataset
 from mhrun.engine.chains import Settings, Silent, run_method
-from mhrun.engine.estimate import in_words
+from mhrun.engine.estimate import Pace, in_words
 from mhrun.engine.experiment import run_experiment
 from mhrun.engine.method import Method
 from mhrun.errors import Interrupted
@@ -312,7 +312,7 @@ def test_an_estimate_is_of_what_is_left(outputs, monkeypatch):
     with pytest.raises(Interrupted):
         run_experiment(config(outputs, *words), StopAfter(2))
     monkeypatch.setattr("mhrun.engine.estimate._WORTH", 0.0)
-    monkeypatch.setattr("mhrun.engine.estimate._seconds_per_step", lambda *_: 1.0)
+    monkeypatch.setattr("mhrun.engine.estimate._pace", lambda *_: Pace(1.0, 1.0, 1.0, None))
     watcher = Noted()
     run_experiment(config(outputs, *words), watcher)
     done = 600 - int(watcher.lines[0].removeprefix("mint: ").split(" ")[0])

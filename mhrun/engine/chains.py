@@ -28,6 +28,7 @@ from mhrun.types import INFO_DTYPES, Evaluation, State
 _CHUNK_SECONDS = 0.25  # how often progress moves and a wish to stop is heard
 _CHUNK_BYTES = 64 << 20
 _BLOCK_BYTES = 256 << 20
+HELD_BYTES = _BLOCK_BYTES + 2 * _CHUNK_BYTES  # at most between two blocks, beside the state
 _BLOCK_SHARE = 0.05  # of the time, at most, goes into writing down where it stands
 
 

@@ -1,20 +1,58 @@
-"""How long a run will take, measured before it starts."""
+"""How long a run will take, and what it will evaluate and hold, measured before it starts."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import torch
+
+from mhrun.engine.assemble import trace_bytes
 from mhrun.engine.chains import Settings
 from mhrun.engine.drivers import choose
+from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
+from mhrun.random import MANY
 from mhrun.store.blocks import steps_done
 from mhrun.store.files import read_json
+from mhrun.types import State
 
 _TRIED = 1.0  # seconds that a method is tried for
 _LONG = 30.0  # seconds of a step that is not tried a second time; at the first, compilers and data take less
 _WORTH = 60.0  # seconds that a run must be guessed to take to be tried
+
+
+class Pace(NamedTuple):
+    """What a step costs, and the state that the last of those tried left."""
+
+    seconds: float
+    n_lik: float  # log-likelihoods of single data, all chains together
+    n_grad: float
+    state: State
+
+
+class Cost(NamedTuple):
+    """What a method has still to do. The second of a pair is the most that it can be, where that is open."""
+
+    method: str
+    chains: int
+    steps: int
+    looks: int
+    seconds: tuple[float, float]
+    n_lik: tuple[float, float]  # all chains together; looks read other data, and are not counted here
+    n_grad: tuple[float, float]
+    disk: int  # bytes at most: blocks and trace, all steps
+
+    @property
+    def line(self) -> str:
+        """The cost in a line."""
+        chains = f"{self.chains:,} chain{'s' * (self.chains > 1)}"
+        looks = f" with {self.looks:,} look{'s' * (self.looks > 1)}" if self.looks else ""
+        return f"{self.method}: {self.steps:,} steps of {chains}{looks}, {about(self.seconds)}"
 
 
 def estimate(methods: Sequence[tuple[Method, Path]], settings: Settings) -> list[str]:
@@ -25,30 +63,66 @@ def estimate(methods: Sequence[tuple[Method, Path]], settings: Settings) -> list
     left = [(m, max(0, m.shape.total - steps_done(folder)), folder) for m, folder in methods]
     if sum(m.guess() * steps for m, steps, _ in left) < _WORTH:
         return []
-    lines, total = [], 0.0
-    for method, steps, folder in left:
-        if steps == 0:
-            continue
-        begun = (read_json(folder / "driver.json") or {}).get("driver")
-        each = _seconds_per_step(method, settings, begun)
-        total += steps * each
-        chains = f"{method.shape.chains:,} chain{'s' * (method.shape.chains > 1)}"
-        lines.append(f"{method.name}: {steps:,} steps of {chains}, about {in_words(steps * each)}")
-    return [*lines, f"in all about {in_words(total)}"] if lines else []
+    found = costs(methods, settings)
+    return [*(cost.line for cost in found), f"in all {about(total(found))}"] if found else []
 
 
-def _seconds_per_step(method: Method, settings: Settings, begun: str | None) -> float:
+def costs(
+    methods: Sequence[tuple[Method, Path]], settings: Settings, tried: float | None = None
+) -> list[Cost]:
+    """Return what each method that has steps left has still to do; nothing is written anywhere.
+
+    Args:
+        methods: with their folders, which need not be there.
+        settings: how they will run.
+        tried: seconds that each is tried for; None for the usual second.
+    """
+    tried = _TRIED if tried is None else tried
+    left = [(m, max(0, m.shape.total - steps_done(folder)), folder) for m, folder in methods]
+    return [_cost(m, steps, folder, settings, tried) for m, steps, folder in left if steps]
+
+
+def total(found: Sequence[Cost]) -> tuple[float, float]:
+    """Return the seconds of all, and the most they can be."""
+    return sum(cost.seconds[0] for cost in found), sum(cost.seconds[1] for cost in found)
+
+
+def _cost(method: Method, steps: int, folder: Path, settings: Settings, tried: float) -> Cost:
+    begun = (read_json(folder / "driver.json") or {}).get("driver")
+    pace = _pace(method, settings, begun, tried)
+    extra = getattr(method.kernel, "extra", None)  # trials beside the steps, each about a step's work
+    least, most = extra(steps) if extra is not None else (0, 0)
+    looks, looking = _looks(method, method.shape.total - steps, pace.state)
+
+    def both(each: float, beside: float = 0.0) -> tuple[float, float]:
+        return (steps + least) * each + beside, (steps + most) * each + beside
+
+    return Cost(
+        method.name,
+        method.shape.chains,
+        steps,
+        looks,
+        both(pace.seconds, looking),
+        both(pace.n_lik),
+        both(pace.n_grad),
+        trace_bytes(method),
+    )
+
+
+def _pace(method: Method, settings: Settings, begun: str | None, tried: float) -> Pace:
+    if method.target.dim >= MANY:
+        keep_memory()  # as the run will
     driver, state = choose(method, settings.native, begun, settings.threads), method.first_state()
     driver.prepare(state)
     memory, count, spent, again = method.plan.start(), 1, 0.0, True
     first = min(
         2, method.shape.total
     )  # what a kernel does before the first step of all is no measure of the rest
-    while spent < _TRIED:
+    while spent < tried:
         size = min(count, method.plan.horizon(first) or count, method.shape.total - first + 1)
         controls = method.plan.controls(memory, first, size)
         began = time.perf_counter()
-        driver.advance(state, first, controls)
+        after, record = driver.advance(state, first, controls)
         spent = time.perf_counter() - began
         if again and spent < _LONG:  # the first time of all may have had to wait for a compiler
             spent, again = 0.0, False
@@ -57,7 +131,51 @@ def _seconds_per_step(method: Method, settings: Settings, begun: str | None) -> 
             break
         count *= 4
     method.target.spent()
-    return spent / size
+    n_lik, n_grad = (float(record[name].sum()) / size for name in ("n_lik", "n_grad"))
+    return Pace(spent / size, n_lik, n_grad, after)
+
+
+def _looks(method: Method, done: int, state: State) -> tuple[int, float]:
+    """Return how many looks at the chains are left after `done` steps, and the seconds that they take.
+
+    A look is of one of a few kinds: it tells, or takes a snapshot, or both, or neither. One of each is timed.
+    """
+    evaluation = method.evaluation
+    if evaluation is None:
+        return 0, 0.0
+    keeps: Callable[[int], bool] = getattr(evaluation, "keeps", lambda step: False)
+    counts: Counter[tuple[bool, bool]] = Counter()
+    latest: dict[tuple[bool, bool], int] = {}
+    step = done
+    while (step := step + evaluation.horizon(step + 1)) <= method.shape.total:
+        kind = evaluation.tells(step), keeps(step)
+        counts[kind] += 1
+        latest[kind] = step
+    memory, seconds = evaluation.start(method.target, method.shape.chains), 0.0
+    for kind, step in latest.items():
+        spent = math.inf
+        for _ in range(2):  # the first time of all may have had to read the data
+            began = time.perf_counter()
+            with torch.no_grad():
+                evaluation.look(method.target, memory, step, state.evaluation.theta, state.aux.get("valid"))
+            _wait(method.target.device)
+            spent = min(spent, time.perf_counter() - began)
+            if spent > _LONG:
+                break
+        seconds += counts[kind] * spent
+    method.target.spent()
+    return sum(counts.values()), seconds
+
+
+def _wait(device: Any) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def about(seconds: tuple[float, float]) -> str:
+    """Return seconds between two bounds as a person would say them."""
+    least, most = map(in_words, seconds)
+    return f"about {least}" if least == most else f"between {least} and {most}"
 
 
 def in_words(seconds: float) -> str:

@@ -82,6 +82,11 @@ class AdaptiveBackward(MetropolisHastings):
         self.change = change
         self.most = most
 
+    def extra(self, steps: int) -> tuple[int, int]:
+        """Return how many trials so many steps bring with them, at least and at most; each is about a step's work."""
+        tests = int(self.most / self.change + 1e-9)
+        return self.trials, -(-steps // self.epoch) * tests * self.trials
+
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
         """Score the starting points (C, D)."""
         begun = super().start(target, theta, draws)

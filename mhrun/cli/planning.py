@@ -1,0 +1,154 @@
+"""``mhrun experiment=NAME --dry-run``: what a run would take, from a short trial that leaves nothing behind."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from mhrun.cli.compose import compose_config, sweep_jobs
+from mhrun.errors import UserError
+from mhrun.store.folder import RunFolder
+
+_SWEEP_SECONDS = 30.0  # that the jobs of a sweep are tried for, all together
+
+
+def plan(words: Sequence[str], folders: Sequence[Path], multirun: bool) -> int:
+    """Print what the run, or each job of the sweep, would take; nothing is written where runs are kept.
+
+    Raises:
+        UserError: as the run itself would.
+    """
+    if not multirun:
+        config = compose_config(words, folders, compare=False)
+        wide = None if sys.stdout.isatty() else 120  # a pipe has no width
+        _of_run(config, Console(width=wide))
+        return 0
+    jobs, swept = sweep_jobs(words)
+    return _of_sweep([(job, [w for w in job if w.partition("=")[0] in swept]) for job in jobs], folders)
+
+
+def _of_run(config: Mapping[str, Any], console: Console) -> None:
+    from mhrun.engine.estimate import about, total
+
+    folder = RunFolder.of(config)
+    if _there(config, folder):
+        print(f"This run is there already: {folder.path}; the same command makes its report at most.")
+        return
+    found, disk = _costs(config, folder, None)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("method", no_wrap=True)
+    for heading in ("chains", "steps", "looks", "likelihoods", "gradients", "disk", "time"):
+        table.add_column(heading, justify="right")
+    for cost in found:
+        table.add_row(
+            cost.method,
+            f"{cost.chains:,}",
+            f"{cost.steps:,}",
+            f"{cost.looks:,}" if cost.looks else "",
+            _number(cost.n_lik),
+            _number(cost.n_grad),
+            _bytes(cost.disk),
+            about(cost.seconds).removeprefix("about "),
+        )
+    console.print(table)
+    if not found:
+        print("nothing is left to run but the report: it has no methods, or all have run")
+    print(f"in all  {about(total(found))}, the report not counted")
+    print(f"disk    at most {_bytes(disk)} in {folder.path}; {_bytes(_free(folder.path))} free there")
+    for line in _memory(config, found):
+        print(line)
+
+
+def _of_sweep(jobs: Sequence[tuple[list[str], list[str]]], folders: Sequence[Path]) -> int:
+    from mhrun.engine.estimate import about, total
+
+    seconds, disk, there, refused, seen = [0.0, 0.0], 0, 0, 0, set()
+    for job, swept in jobs:
+        try:
+            config = compose_config(job, folders, compare=False)
+            folder = RunFolder.of(config)
+            if folder.path in seen or _there(config, folder):
+                there += 1
+                print(f"{' '.join(swept)}: there already")
+                continue
+            seen.add(folder.path)
+            tried = _SWEEP_SECONDS / len(jobs) / max(1, len(config["methods"]))
+            found, need = _costs(config, folder, min(1.0, tried))
+        except UserError as error:
+            refused += 1
+            print(f"{' '.join(swept)}: {error}", file=sys.stderr)
+            continue
+        took = total(found)
+        seconds = [a + b for a, b in zip(seconds, took, strict=True)]
+        disk += need
+        print(f"{' '.join(swept)}: {about(took)}, at most {_bytes(need)} on disk", flush=True)
+    print(
+        f"in all  {len(jobs)} jobs, {there} of them there already, {refused} refused; one after the other "
+        f"{about((seconds[0], seconds[1]))}, reports not counted; at most {_bytes(disk)} on disk"
+    )
+    return 1 if refused else 0
+
+
+def _there(config: Mapping[str, Any], folder: RunFolder) -> bool:
+    return folder.is_complete() and not config["runtime"]["force"]
+
+
+def _costs(config: Mapping[str, Any], folder: RunFolder, tried: float | None) -> tuple[list[Any], int]:
+    """Return the costs of the methods and the bytes that all of them can take, after the checks of a run."""
+    import torch
+
+    from mhrun.engine.assemble import check_space, methods_of, trace_bytes
+    from mhrun.engine.chains import Settings
+    from mhrun.engine.drivers import usable_cores
+    from mhrun.engine.estimate import costs
+
+    runtime = config["runtime"]
+    settings = Settings(config["native"], runtime["threads"], runtime["block_seconds"])
+    torch.set_num_threads(settings.threads or usable_cores())
+    methods = methods_of(config)
+    check_space(methods, folder.path)
+    # What is forced begins anew: it has no folder to go on from.
+    begun = folder.path / "methods" if not runtime["force"] else folder.path / "none"
+    found = costs([(method, begun / method.name) for method in methods], settings, tried)
+    return found, sum(trace_bytes(method) for method in methods)
+
+
+def _memory(config: Mapping[str, Any], found: Sequence[Any]) -> list[str]:
+    """Return lines on memory: what the trial took at its most, and what a run holds beside it between two blocks."""
+    import resource
+
+    import torch
+
+    from mhrun.engine.chains import HELD_BYTES
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    held = max((min(HELD_BYTES, cost.disk) for cost in found), default=0)
+    lines = [f"memory  about {_bytes(peak + held)} ({_bytes(peak)} in this trial)"]
+    if str(config["device"]).startswith("cuda"):
+        lines.append(f"        {_bytes(torch.cuda.max_memory_allocated(config['device']))} of the GPU's")
+    return lines
+
+
+def _free(path: Path) -> int:
+    return shutil.disk_usage(next(p for p in (path, *path.absolute().parents) if p.exists())).free
+
+
+def _number(between: tuple[float, float]) -> str:
+    if not between[1]:
+        return ""
+    low, high = (f"{value:.2g}".replace("e+0", "e").replace("e+", "e") for value in between)
+    return low if low == high else f"{low} to {high}"
+
+
+def _bytes(count: float) -> str:
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count / 1e3:.3g} kB"
