@@ -23,6 +23,7 @@ class Words(NamedTuple):
     folders: list[Path]
     multirun: bool
     show: bool
+    dry: bool = False
 
 
 def main() -> None:
@@ -79,6 +80,10 @@ def _dispatch(arguments: list[str]) -> int:
 
         print(yaml.safe_dump(compose_config(words.rest, words.folders), sort_keys=False), end="")
         return OK
+    if words.dry:
+        from mhrun.cli.planning import plan
+
+        return plan(words.rest, words.folders, words.multirun)
     if words.multirun:
         from mhrun.cli.sweep import sweep
 
@@ -99,7 +104,7 @@ def taken_apart(arguments: Sequence[str]) -> Words:
     rest: list[str] = []
     folders: list[Path] = []
     trust: list[str] = []
-    multirun = show = False
+    multirun = show = dry = False
     while waiting:
         word, _, value = (
             waiting.pop(0).partition("=") if waiting[0].startswith("-") else (waiting.pop(0), "", "")
@@ -118,6 +123,8 @@ def taken_apart(arguments: Sequence[str]) -> Words:
                 show = True
         elif word in ("-m", "--multirun") and command == "run":
             multirun = True
+        elif word == "--dry-run" and command == "run":
+            dry = True
         elif word.startswith("-"):
             raise UserError(f"There is no option '{word}' (mhrun --help shows what there is).")
         elif command == "run" and "=" not in word and not word.startswith("~"):
@@ -134,7 +141,7 @@ def taken_apart(arguments: Sequence[str]) -> Words:
     sys.path += [str(folder.resolve()) for folder in folders]
     if trust:  # in the environment, so that the jobs of a sweep have it wherever they run
         os.environ[TRUST] = ",".join([*filter(None, [os.environ.get(TRUST)]), *trust])
-    return Words(command, rest, folders, multirun, show)
+    return Words(command, rest, folders, multirun, show, dry)
 
 
 if __name__ == "__main__":
