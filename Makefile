@@ -9,6 +9,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 EXPERIMENT ?= gmm_tied_means
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 help:  ## Show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -24,11 +25,12 @@ setup: $(READY)  ## Make the environment in .venv, with pinned versions
 run: $(READY)  ## Run the first experiment and say where its report is (EXPERIMENT=name for another)
 	$(BIN)/mhrun experiment=$(EXPERIMENT)
 
-test: $(READY)  ## Lint, check types and layers, and run the fast tests
+test: $(READY)  ## Lint, check types and layers, build the documentation, and run the fast tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(MKDOCS) build --strict
 	$(BIN)/python -m pytest -n auto
 
 test-slow: $(READY)  ## Run the tests that take minutes
@@ -38,6 +40,18 @@ lint: $(READY)  ## Mend what ruff can mend, and say the rest
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(READY)  ## Build the documentation into site/, warnings being errors
+	$(MKDOCS) build --strict
+
+docs-serve: $(READY)  ## Show the documentation at http://127.0.0.1:8000 while you write it
+	$(MKDOCS) serve
+
+docs-results: $(READY)  ## Write down what the paper-scale runs in outputs/ found, for the papers' pages
+	$(BIN)/python docs/_made/collect.py outputs
+
+hooks: $(READY)  ## Let git check each commit
+	$(BIN)/pre-commit install
+
 figures: $(READY)  ## Make the reports of everything that has been run again
 	$(BIN)/mhrun report
 
@@ -45,6 +59,6 @@ bench: $(READY)  ## Measure speed against JAX (in an environment of its own, .ve
 	$(BIN)/python benchmarks/run.py
 
 clean:  ## Remove the environments; runs stay
-	rm -rf $(VENV) .venv-peers .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-peers site .mypy_cache .ruff_cache .pytest_cache
 
-.PHONY: help setup run test test-slow lint figures bench clean
+.PHONY: help setup run test test-slow lint docs docs-serve docs-results hooks figures bench clean

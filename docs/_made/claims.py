@@ -1,0 +1,153 @@
+"""The claims of the papers as tables: what claims.yaml asks, beside what docs/results says was found."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import yaml
+from parts import ROOT
+
+from mhrun.diagnostics.grid import Estimate
+from mhrun.report.claims import NOT_AT_SCALE, NOT_REPRODUCED, REPRODUCED, in_words
+from mhrun.report.tables import shown
+
+_KINDS = {"experiments": "", "sweeps": ", the sweep"}
+_CLASSES = {REPRODUCED: "good", NOT_REPRODUCED: "bad", NOT_AT_SCALE: "soft"}
+
+
+def papers() -> list[str]:
+    """Return the papers that there are claims of."""
+    return sorted(path.parent.name for path in (ROOT / "experiments").glob("*/claims.yaml"))
+
+
+@cache
+def book(paper: str) -> dict[str, Any]:
+    """Return the claims of a paper."""
+    found: dict[str, Any] = yaml.safe_load((ROOT / "experiments" / paper / "claims.yaml").read_text())
+    return found
+
+
+@cache
+def results(paper: str) -> dict[str, Any]:
+    """Return what paper-scale runs found of them; nothing where none was written down."""
+    path = ROOT / "docs" / "results" / f"{paper}.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def stale(paper: str) -> Iterator[str]:
+    """Yield a line for each result that was judged by another rule than the one that stands now."""
+    for kind, experiment, claims, found in _sections(paper):
+        by_id = {claim["id"]: claim for claim in claims}
+        for told in (found or {}).get("claims", []):
+            claim = by_id.get(told["id"])
+            if claim is None or in_words(claim["rule"]) != told["rule"]:
+                yield (
+                    f"{paper}, {experiment} ({kind}): '{told['id']}' was judged by '{told['rule']}', which is not what "
+                    "claims.yaml says now; run `make docs-results` where its run is."
+                )
+
+
+def verdicts(paper: str) -> Counter[str]:
+    """Return how many claims of a paper have which verdict."""
+    return Counter(row["verdict"] for *_, claims, found in _sections(paper) for row in _rows(claims, found))
+
+
+def tables(paper: str) -> str:
+    """Return a heading and a table for each experiment of a paper."""
+    return "\n".join(_section(*section) for section in _sections(paper))
+
+
+def overview(folder: str = "") -> str:
+    """Return one row for each paper; `folder`: where its page is from here."""
+    lines = [
+        "| paper | claims | reproduced | not reproduced | not run at paper scale |",
+        "|---|--:|--:|--:|--:|",
+    ]
+    for paper in papers():
+        about, found = book(paper)["paper"], verdicts(paper)
+        counts = " | ".join(str(found[verdict]) for verdict in (REPRODUCED, NOT_REPRODUCED, NOT_AT_SCALE))
+        lines.append(
+            f"| [{about['authors'].split(',')[0]} et al. {about['year']}]({folder}{paper}.md): {about['title']} "
+            f"| {found.total()} | {counts} |"
+        )
+    return "\n".join(lines)
+
+
+def _sections(paper: str) -> Iterator[tuple[str, str, list[dict[str, Any]], dict[str, Any] | None]]:
+    for kind in _KINDS:
+        for experiment, node in (book(paper).get(kind) or {}).items():
+            yield kind, experiment, node["claims"], (results(paper).get(kind) or {}).get(experiment)
+
+
+def _rows(claims: list[dict[str, Any]], found: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    told = {row["id"]: row for row in (found or {}).get("claims", [])}
+    nothing = {"ours": None, "se": None, "holds": None, "verdict": NOT_AT_SCALE, "why": ""}
+    return [claim | {"rule": in_words(claim["rule"])} | told.get(claim["id"], nothing) for claim in claims]
+
+
+def _section(
+    kind: str, experiment: str, claims: list[dict[str, Any]], found: Mapping[str, Any] | None
+) -> str:
+    rows = _rows(claims, found)
+    count = Counter(row["verdict"] for row in rows)
+    command = "mhrun" if kind == "experiments" else "mhrun -m"
+    over = {key: value for key, value in _over(experiment).items() if kind == "sweeps"}
+    words = [
+        f"experiment={experiment}",
+        "scale=paper",
+        *(f"{k}={','.join(map(str, v))}" for k, v in over.items()),
+    ]
+    told = (
+        f"{count[REPRODUCED]} of {len(rows)} reproduced. Run {found['run']}, finished {found['finished']}, "
+        f"mhrun {found['version']}, seed {found['seed']}."
+        if found
+        else "Not run at the paper's scale yet."
+    )
+    head = "".join(f"<th>{name}</th>" for name in ("where", "what", "paper", "here", "rule", "verdict"))
+    body = "".join(_row(row) for row in rows)
+    return (
+        f"\n## {_title(experiment)}{_KINDS[kind]} {{ #{experiment}{'-sweep' if kind == 'sweeps' else ''} }}\n\n"
+        f"```bash\n{command} {' '.join(words)}\n```\n\n{told}\n\n"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>\n"
+    )
+
+
+def _row(row: Mapping[str, Any]) -> str:
+    ours = row["ours"]
+    value = Estimate(ours, row["se"]) if ours is not None and row["se"] is not None else ours
+    note = f"<br><span class='soft'>{_text(row['note'])}</span>" if row.get("note") else ""
+    why = f"<br><span class='soft'>{_text(row['why'])}</span>" if row["why"] else ""
+    hint = " (its rule holds)" if row["verdict"] == NOT_AT_SCALE and row["holds"] else ""
+    cells = (
+        _text(row["artefact"]),
+        _text(row["quantity"]) + note,
+        _text(shown(row["paper"])),
+        _text(shown(value)),
+        _text(row["rule"]),
+        f"<span class='{_CLASSES[row['verdict']]}'>{row['verdict']}</span>{hint}{why}",
+    )
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def _over(experiment: str) -> dict[str, Any]:
+    for paper in papers():
+        found = (book(paper).get("sweeps") or {}).get(experiment)
+        if found:
+            return dict(found.get("over") or {})
+    return {}
+
+
+def _title(experiment: str) -> str:
+    path = ROOT / "conf" / "experiment" / f"{experiment}.yaml"
+    head = yaml.safe_load(path.read_text()) if path.exists() else {}
+    return str((head or {}).get("title") or experiment)
+
+
+def _text(value: Any) -> str:
+    return html.escape(str(value)).replace("\n", " ")

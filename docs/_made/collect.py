@@ -1,0 +1,117 @@
+"""Collect what the paper-scale runs in outputs/ found about the papers' claims: docs/results/PAPER.json.
+
+    python docs/_made/collect.py [outputs]
+
+Runs are in no repository, so their verdicts are written down here, with the run that each is of. Of several complete
+runs with a paper's settings the one that finished last counts, whatever it found; claims are judged anew by the rules
+as they stand. What has no such run is left as it is, so that a machine with few runs forgets nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mhrun.diagnostics.grid import Estimate
+from mhrun.paths import EXPERIMENTS, ROOT
+from mhrun.report.claims import Judged, judge_all
+from mhrun.report.sweep import jobs_of
+from mhrun.store.files import read_json
+from mhrun.store.folder import RunFolder, runs, sweeps
+
+RESULTS = ROOT / "docs" / "results"
+# Of a claim: what changes with a run. The rest is in claims.yaml.
+_KEPT = ("id", "ours", "se", "rule", "holds", "verdict", "why")
+
+
+def main(outputs: Path) -> None:
+    """Write down what the runs in a folder say, one file for each paper."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    found = {"experiments": _of_runs(outputs), "sweeps": _of_sweeps(outputs)}
+    for book in sorted(EXPERIMENTS.glob("*/claims.yaml")):
+        paper, path = book.parent.name, RESULTS / f"{book.parent.name}.json"
+        old: Mapping[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        new = {
+            kind: dict(
+                sorted(({**old.get(kind, {})} | {e: r for (p, e), r in there.items() if p == paper}).items())
+            )
+            for kind, there in found.items()
+        }
+        path.write_text(json.dumps(new, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        print(f"{path.relative_to(ROOT)}: {', '.join([*new['experiments'], *new['sweeps']]) or 'no run yet'}")
+
+
+def _of_runs(outputs: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for folder in sorted(runs(outputs), key=_finished):
+        config = folder.config() if folder.is_complete() else {}
+        paper = (config.get("report") or {}).get("paper")
+        if paper and (config.get("runtime") or {}).get("departures") == []:
+            summary = folder.summary() or {}
+            judged = judge_all(config, _metrics(summary.get("metrics") or {}))
+            if judged:
+                found[str(paper), folder.experiment] = _run(folder, summary) | {"claims": _told(judged)}
+    return found
+
+
+def _of_sweeps(outputs: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return what sweeps found that have the paper's values, as their reports judged it."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for place in sweeps(outputs):
+        summary = read_json(place / "summary.json") or {}
+        jobs = [job for job in jobs_of(place) if job["status"] == "done"]
+        judged = [Judged(**claim) for claim in summary.get("claims", [])]
+        if not jobs or not any(claim.verdict.endswith("reproduced") for claim in judged):
+            continue
+        last = max((RunFolder(place.parent.parent / str(job["digest"])) for job in jobs), key=_finished)
+        paper = (last.config().get("report") or {}).get("paper")
+        told = _run(last, last.summary() or {}) | {"run": place.name, "claims": _told(judged)}
+        key = str(paper), place.parent.parent.name
+        if key not in found or found[key]["finished"] <= told["finished"]:
+            found[key] = told
+    return found
+
+
+def _run(folder: RunFolder, summary: Mapping[str, Any]) -> dict[str, Any]:
+    versions = summary.get("versions") or {}
+    return {
+        "run": folder.digest,
+        "finished": _finished(folder)[:10],
+        "version": f"{versions.get('mhrun')} ({versions.get('source')})",
+        "seed": folder.config().get("seed"),
+    }
+
+
+def _finished(folder: RunFolder) -> str:
+    return str((folder.summary() or {}).get("finished") or "")
+
+
+def _metrics(told: Mapping[str, Any]) -> dict[str, Estimate | float]:
+    """Return metrics as they were before JSON, which has no word for what is not a number."""
+    return {
+        name: Estimate(*(math.nan if part is None else part for part in (value["value"], value["se"])))
+        if isinstance(value, Mapping)
+        else math.nan
+        if value is None
+        else value
+        for name, value in told.items()
+    }
+
+
+def _told(judged: list[Judged]) -> list[dict[str, Any]]:
+    return [
+        {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in claim._asdict().items()
+            if key in _KEPT
+        }
+        for claim in judged
+    ]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "outputs"))

@@ -1,0 +1,189 @@
+"""What MkDocs calls while it builds the site: it fills in what is made from the repository, and draws formulas.
+
+A line ``<!-- made: WORD ... -->`` in a page is replaced by what `MAKERS` has for the word.
+"""
+
+from __future__ import annotations
+
+import html
+import logging
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+sys.path.insert(0, str(Path(__file__).parent))
+import claims
+import parts
+from formulas import drawn
+
+log = logging.getLogger("mkdocs.hooks")
+_MARK = re.compile(r"^<!-- made: (\S+)(.*?) -->$", re.MULTILINE)
+_PAGES: dict[str, str] = {}  # method -> the page that it is on
+
+
+def on_files(files: Any, config: Any) -> None:
+    """Find out which page each method is on, and say which methods are on none."""
+    _PAGES.clear()
+    for file in files.documentation_pages():
+        head = re.match(r"---\n(.*?)\n---\n", file.content_string, re.DOTALL)
+        for method in (yaml.safe_load(head[1]) or {}).get("methods", []) if head else []:
+            _PAGES[method] = file.src_uri
+    for method in parts.names("method"):
+        if method not in _PAGES:
+            log.warning(
+                "conf/method/%s.yaml is on no page; name it under `methods:` at the head of one.", method
+            )
+    for method in set(_PAGES) - set(parts.names("method")):
+        log.warning("%s is about the method '%s', which is not in conf/method.", _PAGES[method], method)
+    for paper in claims.papers():
+        for line in claims.stale(paper):
+            log.warning(line)
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Fill in what is made."""
+
+    def made(found: re.Match[str]) -> str:
+        if found[1] not in MAKERS:
+            log.warning(
+                "%s: nothing makes '%s'; there is %s.", page.file.src_uri, found[1], ", ".join(MAKERS)
+            )
+            return ""
+        return MAKERS[found[1]](page, *found[2].split())
+
+    return _MARK.sub(made, markdown)
+
+
+def on_page_content(content: str, page: Any, config: Any, files: Any) -> str:
+    """Draw the formulas."""
+    return drawn(content)
+
+
+def _knobs(page: Any, *names: str) -> str:
+    """Return a table of the settings of some methods: those of the first, then what others have besides."""
+    rows, there = [], set()
+    for name in names or page.meta["methods"]:
+        for path, node in parts.nodes(parts.composed("method", name)):
+            target = str(node["_target_"])
+            if (path, target) in there:
+                continue
+            there.add((path, target))
+            rows.append(f"| **`{path}`** | `{target.rpartition('.')[2]}` | {_said(parts.summary(target))} |")
+            rows += [
+                f"| `{path}.{knob.name}` | {_value(knob.value)} | {_said(knob.meaning)} |"
+                for knob in _own(node)
+            ]
+    return "\n".join(["| setting | default | what it is |", "|---|---|---|", *rows])
+
+
+def _own(node: Any) -> list[parts.Knob]:
+    return [knob for knob in parts.knobs(node) if knob.value is not None or knob.meaning]
+
+
+def _methods(page: Any) -> str:
+    """Return a row for each method."""
+    rows = ["| method | what it is | parts |", "|---|---|---|"]
+    for name in parts.names("method"):
+        found = parts.composed("method", name)["kernel"]
+        kinds = ("proposal", "dynamics", "pairing", "rule")
+        inner = found.get("kernel", found)
+        told = [str(inner[kind]["_target_"]).split(".")[-2] for kind in kinds if kind in inner]
+        where = _PAGES.get(name)
+        link = f"[`{name}`]({where.rpartition('/')[2]})" if where else f"`{name}`"
+        rows.append(
+            f"| {link} | {_said(parts.says('method', name))} | {', '.join(f'`{part}`' for part in told)} |"
+        )
+    return "\n".join(rows)
+
+
+def _yaml(page: Any, *names: str) -> str:
+    """Return the files of some methods."""
+    said = [
+        (name, (parts.CONF / "method" / f"{name}.yaml").read_text()) for name in names or page.meta["methods"]
+    ]
+    return "\n\n".join(f'```yaml title="conf/method/{name}.yaml"\n{text}```' for name, text in said)
+
+
+def _group(page: Any, group: str) -> str:
+    """Return what a group of configuration offers, each with its settings."""
+    told = [f"{parts.GROUPS[group]}\n"]
+    for name in parts.names(group):
+        node = parts.composed(group, name)
+        told.append(f"\n### `{group}={name}` {{ #{group}-{name} }}\n\n{_said(parts.says(group, name))}\n")
+        rows = [f"| `{knob.name}` | {_value(knob.value)} | {_said(knob.meaning)} |" for knob in _own(node)]
+        if rows:
+            told += ["", "| setting | default | what it is |", "|---|---|---|", *rows]
+    return "\n".join(told)
+
+
+def _experiments(page: Any) -> str:
+    rows = ["| experiment | what it is | reproduces |", "|---|---|---|"]
+    for name in parts.names("experiment"):
+        head = yaml.safe_load((parts.CONF / "experiment" / f"{name}.yaml").read_text()) or {}
+        rows.append(f"| `{name}` | {_said(head.get('title', ''))} | {_said(head.get('reproduces', '–'))} |")
+    return "\n".join(rows)
+
+
+def _info(page: Any) -> str:
+    rows = [f"| `{name}` | {_said(meaning)} |" for name, meaning in parts.info_fields()]
+    return "\n".join(["| statistic | what it is |", "|---|---|", *rows])
+
+
+def _floors(page: Any) -> str:
+    floors = [
+        "".join(f'<div class="room"><strong>{room}</strong>{html.escape(what)}</div>' for room, what in floor)
+        for floor in parts.floors()
+    ]
+    return (
+        '<div class="floors">' + "".join(f'<div class="floor">{rooms}</div>' for rooms in floors) + "</div>"
+    )
+
+
+def _help(page: Any) -> str:
+    from mhrun.cli.help import HELP
+
+    return f"```text\n{HELP}```"
+
+
+def _api(page: Any) -> str:
+    """Return the names that the package offers, each with its docstring."""
+    import mhrun
+
+    return "\n\n".join(f"::: {where}.{name}" for name, where in mhrun._WHERE.items())
+
+
+def _value(value: Any) -> str:
+    """Return a default as a cell has it; what refers to the experiment's settings says so."""
+    if value == "???":
+        return "*needed*"
+    if isinstance(value, str) and (name := re.fullmatch(r"\$\{([\w.]+)\}", value)):
+        return f"the experiment's `{name[1]}`"
+    if isinstance(value, list) and len(str(value)) > 60:
+        return "see the file"
+    text = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").strip()
+    return f"`{text}`"
+
+
+def _said(text: Any) -> str:
+    """Return a docstring's words as a cell has them."""
+    plain = re.sub(r"``(.+?)``", r"`\1`", str(text)).replace("|", r"\|").replace("*", r"\*")
+    return re.sub(r"(?<!`)<(?!`)", "&lt;", plain)
+
+
+MAKERS: dict[str, Callable[..., str]] = {
+    "knobs": _knobs,
+    "methods": _methods,
+    "yaml": _yaml,
+    "group": _group,
+    "experiments": _experiments,
+    "info": _info,
+    "floors": _floors,
+    "help": _help,
+    "api": _api,
+    "claims": lambda page, paper: claims.tables(paper),
+    "claims-overview": lambda page, folder="": claims.overview(folder),
+}

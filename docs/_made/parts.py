@@ -1,0 +1,142 @@
+"""What pages say of parts and methods, read from the configuration and the docstrings, so that it cannot go stale."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import griffe
+import hydra
+import yaml
+from omegaconf import OmegaConf
+
+ROOT = Path(__file__).resolve().parents[2]
+CONF = ROOT / "conf"
+# The groups of configuration whose files name one class each, and what a group answers.
+GROUPS = {
+    "proposal": "Where to, and how likely was that?",
+    "pairing": "On which data are the two points scored?",
+    "rule": "Given the log-ratio, yes or no?",
+    "dynamics": "Where to, with no density behind it?",
+    "schedule": "Which step size and temperature, when, and which draws are collected?",
+    "prior": "A prior of a method's own, beside the model's.",
+    "evaluation": "What is told of the chains while they run.",
+    "model": "A prior, and the log-likelihood of single data.",
+    "data": "Data sets.",
+}
+
+
+class Knob(NamedTuple):
+    """A setting of a part."""
+
+    name: str
+    value: Any  # as the configuration has it, or the class
+    meaning: str
+
+
+def names(group: str) -> list[str]:
+    """Return the names that a group of configuration offers."""
+    return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+
+
+def says(group: str, name: str) -> str:
+    """Return what a configuration file says of itself: the comment at its head."""
+    lines = []
+    for line in (CONF / group / f"{name}.yaml").read_text().splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").strip())
+    return " ".join(lines)
+
+
+@cache
+def composed(group: str, name: str) -> dict[str, Any]:
+    """Return a file of a group with its defaults, as Hydra composes it; references stay unresolved."""
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        config = hydra.compose(overrides=[f"+{group}@found={name}"])
+    return dict(OmegaConf.to_container(config.found, resolve=False))  # type: ignore[arg-type]
+
+
+def nodes(node: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the path and the node of everything with a ``_target_``, from the outside in."""
+    if isinstance(node, Mapping):
+        if "_target_" in node:
+            yield path, node
+        for key, value in node.items():
+            yield from nodes(value, f"{path}.{key}".lstrip("."))
+
+
+def knobs(node: Mapping[str, Any]) -> list[Knob]:
+    """Return the settings of a node: those of its file first, then those that only its class has."""
+    said = meanings(str(node["_target_"]))
+    parameters = {p.name: p for p in _class(str(node["_target_"])).parameters if p.name != "self"}
+    found = [
+        Knob(key, value, said.get(key, ""))
+        for key, value in node.items()
+        if key != "_target_" and not (isinstance(value, Mapping) and "_target_" in value)
+    ]
+    there = set(node)
+    for name, parameter in parameters.items():
+        if name not in there and parameter.default is not None:
+            found.append(Knob(name, yaml.safe_load(_plain(str(parameter.default))), said.get(name, "")))
+    return found
+
+
+def summary(target: str) -> str:
+    """Return the first line of a class's docstring."""
+    docstring = _class(target).docstring
+    return docstring.value.split("\n")[0] if docstring else ""
+
+
+@cache
+def meanings(target: str) -> dict[str, str]:
+    """Return what the docstring of a class says of its arguments."""
+    docstring = _class(target).docstring
+    sections = docstring.parse("google") if docstring else []
+    return {
+        argument.name: " ".join(argument.description.split())
+        for section in sections
+        if section.kind is griffe.DocstringSectionKind.parameters
+        for argument in section.value
+    }
+
+
+def info_fields() -> list[tuple[str, str]]:
+    """Return the statistics of a step with what `mhrun.types` says of them."""
+    text = (ROOT / "mhrun" / "types.py").read_text()
+    body = text.partition("class Info(")[2].partition("\n\n\n")[0]
+    return re.findall(r"^    (\w+): (?:\(\s*)?Tensor[^#\n]*(?:\n\s*)?# (.+)$", body, re.MULTILINE)
+
+
+def floors() -> list[list[tuple[str, str]]]:
+    """Return the rooms of the package by floor, the highest first, each with what it says of itself."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
+    return [[(room.strip(), _says_of_itself(room.strip())) for room in layer.split("|")] for layer in layers]
+
+
+def _says_of_itself(room: str) -> str:
+    module = _package()[room]
+    return module.docstring.value.split("\n")[0] if module.docstring else ""
+
+
+@cache
+def _package() -> Any:
+    return griffe.load("mhrun", search_paths=[ROOT], allow_inspection=False)
+
+
+def _class(target: str) -> Any:
+    try:
+        found = _package()[target.removeprefix("mhrun.")]
+    except KeyError as error:
+        raise LookupError(f"A file of conf/ names '{target}', and there is no such class.") from error
+    return found.final_target if found.is_alias else found
+
+
+def _plain(text: str) -> str:
+    """Return a Python literal as YAML has it."""
+    return {"None": "null", "True": "true", "False": "false"}.get(text, text)

@@ -1,0 +1,87 @@
+"""What the documentation shows runs as it stands."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from scipy import stats
+
+from mhrun.cli.compose import compose_config
+from mhrun.cli.main import run, taken_apart
+from mhrun.paths import PACKAGE
+
+DOCS = PACKAGE.parent / "docs"
+pytestmark = pytest.mark.skipif(not DOCS.exists(), reason="the documentation is in the repository only")
+BLOCK = re.compile(r'^```(\w+)(?: title="(.+?)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+PAGES = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+
+
+@cache
+def blocks(page: str, language: str) -> list[tuple[str, str]]:
+    """Return the title and the text of each block of a page; ``py`` is Python that is shown and not run."""
+    return [
+        (title, text) for kind, title, text in BLOCK.findall((DOCS / page).read_text()) if kind == language
+    ]
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if any(not title for title, _ in blocks(p, "python"))])
+def test_python_runs(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    names: dict = {}
+    for title, code in blocks(page, "python"):
+        if not title:  # a block goes on from those before it
+            exec(compile(code, page, "exec"), names)
+
+
+def commands() -> list[tuple[str, str]]:
+    found = [
+        (page, line.partition(" #")[0].strip())
+        for page in PAGES
+        for _, text in blocks(page, "bash")
+        for line in text.splitlines()
+        if line.startswith("mhrun ")
+    ]
+    # A page of a paper has its commands made; a folder of the reader's own is tested below.
+    return [(page, line) for page, line in dict.fromkeys(found) if "--config-dir" not in line]
+
+
+@pytest.mark.parametrize(("page", "line"), commands())
+def test_commands_mean_something(page, line):
+    words = taken_apart([word for word in shlex.split(line)[1:] if word != "--help"] or ["list"])
+    if words.command == "run":
+        # Data and devices are no matter of the words; the first job of a sweep stands for it.
+        first = [word.partition(",")[0] if words.multirun else word for word in words.rest]
+        assert (
+            compose_config([word for word in first if not word.startswith("device=")])["methods"] is not None
+        )
+
+
+def test_the_worked_example(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MHRUN_TRUST", "")  # put back afterwards
+    monkeypatch.chdir(tmp_path)
+    page = "extending.md"
+    for title, text in [*blocks(page, "python"), *blocks(page, "yaml")]:
+        if title:
+            Path(title).parent.mkdir(parents=True, exist_ok=True)
+            Path(title).write_text(text)
+    lines = [line for _, text in blocks(page, "bash") for line in text.splitlines() if "scale=smoke" in line]
+    assert len(lines) == 2
+    for line in lines:
+        assert run([*shlex.split(line)[1:], "runtime.threads=1"]) == 0, capsys.readouterr().err
+    assert "could not be" not in capsys.readouterr().err
+    summary = json.loads((next(Path("outputs/waiting").glob("*/report")).parent / "summary.json").read_text())
+
+    from ours.waits import Waits
+
+    x = Waits(1000, 2.0).load().fields["x"]
+    posterior = stats.gamma(1001, scale=1 / (float(x.sum()) + 1))
+    # 2,000 draws of which at least one in fifty is a new one: six standard errors.
+    for method in ("lazy_walk", "scaled_sgld"):
+        assert abs(summary["metrics"][f"{method}.mean"] - posterior.mean()) < posterior.std()
