@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 import re
@@ -81,6 +82,30 @@ def test_the_report_has_everything(reported):
     assert "https://" not in page
     for claim in judge_all(reported.config(), {}):
         assert claim.id in page
+
+
+def test_the_page_is_whole_by_itself(reported):
+    """It may be mailed: what it shows and what can be saved from it is in it, and it fits a phone."""
+    page = (reported.report / "index.html").read_text()
+    assert len(page) < 5e6
+    assert "<script" not in page
+    assert "<link" not in page
+    assert "@import" not in page
+    assert "url(" not in page
+    assert all(source.startswith("data:image/png;base64,") for source in re.findall(r'src="([^"]*)"', page))
+    anchors = set(re.findall(r'id="([^"]*)"', page))
+    for address in re.findall(r'href="([^"]*)"', page):
+        assert address.startswith(("data:text/", "data:application/")) or address[1:] in anchors
+    assert {"claims", "figure-density", "table-methods", "notes", "settings"} <= anchors
+    saved = dict(re.findall(r'href="data:[\w/-]+;base64,([^"]*)" download="([^"]*)"', page))
+    assert len(saved) == 9  # three tables, in three forms
+    for content, name in saved.items():
+        assert base64.b64decode(content) == (reported.report / name).read_bytes()
+    assert 'name="viewport" content="width=device-width' in page
+    assert "prefers-color-scheme: dark" in page
+    assert all(re.findall(r'<img [^>]*alt="([^"]*)"', page))
+    for table in re.finditer("<table", page):  # each in a box of its own that scrolls
+        assert page.rfind('<div class="wide"', 0, table.start()) > page.rfind("</table>", 0, table.start())
 
 
 def test_numbers_and_verdicts_go_into_the_summary(reported):
