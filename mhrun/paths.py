@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from mhrun.errors import UserError, nearest
+
 PACKAGE = Path(__file__).resolve().parent
 # A clone has conf/ and experiments/ beside the package; a wheel carries both inside it.
 ROOT = PACKAGE.parent if (PACKAGE.parent / "conf" / "config.yaml").is_file() else PACKAGE / "_bundled"
@@ -39,14 +41,22 @@ def import_from_folders() -> None:
     sys.path += [str(folder) for folder in user_folders() if str(folder) not in sys.path]
 
 
-def find_file(name: str) -> Path | None:
-    """Return the file of this name: an absolute path, or one in the user's folders or where we are; None if none is.
+def located(name: str) -> Path:
+    """Return the data file of this name: an absolute path, or one in the user's folders or where we are.
 
     The user's folders come first, so that a run finds the same file from wherever it is started.
+
+    Raises:
+        UserError: there is none.
     """
     said = Path(name).expanduser()
     places = [said] if said.is_absolute() else [folder / said for folder in (*user_folders(), Path.cwd())]
-    return next((place for place in places if place.is_file()), None)
+    for place in places:
+        if place.is_file():
+            return place
+    beside = [path.name for place in places if place.parent.is_dir() for path in place.parent.iterdir()]
+    where = "" if said.is_absolute() else ", neither in a folder of yours (--project DIR) nor here"
+    raise UserError(f"There is no data file '{name}'{where}.{nearest(said.name, beside)}")
 
 
 def experiment_module(name: str) -> ModuleType:

@@ -18,6 +18,7 @@ from mhrun.random import Draws, Purpose
 from mhrun.types import Difference, Evaluation, Model, Rows
 
 _FULL_PASS = 1 << 22  # log-likelihoods held at once in a pass over all data
+_VALUES = 1 << 27  # values of rows held at once in it, where rows are wide
 
 
 class Source(Protocol):
@@ -367,7 +368,8 @@ class Target:
 
     def _parts(self, theta: Tensor) -> Iterator[Rows]:
         """Yield all data in parts that leave room for the log-likelihoods of every chain."""
-        part = max(1, _FULL_PASS // len(theta))
+        width = max(value[0].numel() for value in self.data.fields.values())
+        part = max(1, min(_FULL_PASS // len(theta), _VALUES // max(1, width)))
         for start in range(0, self.n, part):
             yield self.data.part(start, min(start + part, self.n))
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from mhrun.build import trusted
 from mhrun.errors import UserError
-from mhrun.paths import find_file, import_from_folders
+from mhrun.paths import import_from_folders, located
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.\w+)+")
 _COSMETIC = ("runtime", "report")
@@ -49,21 +49,6 @@ def sources(config: Mapping[str, Any]) -> dict[str, str]:
         for said in _files_of(node):
             found[said] = digest_of_data(located(said))
     return dict(sorted(found.items()))
-
-
-def located(name: str) -> Path:
-    """Return the data file of this name: an absolute path, or one in the user's folders or where we are.
-
-    Raises:
-        UserError: there is none.
-    """
-    path = find_file(name)
-    if path is None:
-        raise UserError(
-            f"There is no data file '{name}'"
-            + ("." if os.path.isabs(name) else ", neither in a folder of yours (--project DIR) nor here.")
-        )
-    return path
 
 
 def digest_of_data(path: Path) -> str:

@@ -1,0 +1,247 @@
+"""A table of the user's own: CSV or Parquet, its columns in roles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mhrun.data.dataset import Dataset
+from mhrun.errors import Refusal, UserError, nearest
+from mhrun.paths import located
+
+Array = npt.NDArray[Any]
+
+_OUTCOMES = ("number", "sign", "class")
+_PARTS = ("train", "test")
+
+
+class Table:
+    """Rows of a table: ``x`` (n, D) float64, the features, and ``y`` (n,), the target.
+
+    Columns of x: 1s for an intercept if asked for; the features that are numbers, in their order; then for each
+    categorical column one of 0s and 1s for each of its values but the first, in sorted order.
+
+    Args:
+        file: .csv, .tsv or .txt (also compressed), or .parquet (needs pyarrow); looked for in the folders of the
+            user's own, then where we are.
+        target: the column that y is; None for a table without one.
+        features: the columns that are numbers; None for all others.
+        categorical: the columns that are categories, be they text or numbers.
+        outcome: what y is: ``number`` (float64); ``sign``, +1 or -1 of two values (int8); ``class``, 0 to K - 1 of K
+            values in sorted order (int64).
+        positive: the value of the target that is +1; None for the later of the two in sorted order.
+        standardise: whether features that are numbers are given mean 0 and standard deviation 1 (divisor n), those of
+            the rows for training.
+        standardise_target: likewise of y; `facts` has mean and standard deviation.
+        intercept: whether the first column of x is 1.
+        missing: what becomes of a row that lacks a value: ``refuse`` the table, or ``drop`` the row.
+        test_share: of the rows, drawn by `seed`, that are for testing.
+        part: which rows these are: ``train`` or ``test``.
+        seed: of the split.
+        separator: of a text file; None to find it out.
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
+
+    def __init__(
+        self,
+        file: str,
+        target: str | None = None,
+        features: Sequence[str] | None = None,
+        categorical: Sequence[str] = (),
+        outcome: str = "number",
+        positive: Any = None,
+        standardise: bool = True,
+        standardise_target: bool = False,
+        intercept: bool = False,
+        missing: str = "refuse",
+        test_share: float = 0.0,
+        part: str = "train",
+        seed: int = 0,
+        separator: str | None = None,
+    ) -> None:
+        for name, said, known in (
+            ("outcome", outcome, _OUTCOMES),
+            ("missing", missing, ("refuse", "drop")),
+            ("part", part, _PARTS),
+        ):
+            if said not in known:
+                raise Refusal(f"{name} = '{said}' is unknown; choose {', '.join(known)}.")
+        if not 0 <= test_share < 1 or (part == "test" and test_share == 0):
+            raise Refusal(f"test_share = {test_share:g} leaves no rows for part = '{part}'.")
+        if standardise_target and outcome != "number":
+            raise Refusal("standardise_target goes with outcome = number.")
+        self.file = file
+        self.target = target
+        self.features = None if features is None else list(features)
+        self.categorical = list(categorical or ())
+        self.outcome = outcome
+        self.positive = positive
+        self.standardise = standardise
+        self.standardise_target = standardise_target
+        self.intercept = intercept
+        self.missing = missing
+        self.test_share = test_share
+        self.part = part
+        self.seed = seed
+        self.separator = separator
+
+    @property
+    def n(self) -> int:
+        """How many rows there are; the table is read for it."""
+        return self._loaded.n
+
+    def load(self) -> Dataset:
+        """Return the data set.
+
+        Raises:
+            UserError: a file, a column or a value that is not there or not what it should be; each in one line.
+        """
+        return self._loaded
+
+    @cached_property
+    def _loaded(self) -> Dataset:
+        path = located(self.file)
+        frame = _read(path, self.separator)
+        chosen = self._columns(list(map(str, frame.columns)))
+        used = frame[[*chosen, *self.categorical, *([self.target] if self.target else [])]]
+        lacking = used.isna()
+        bad = lacking.any(axis=1)
+        if bad.any() and self.missing == "refuse":
+            counts = {str(c): int(k) for c, k in lacking.sum().items() if k}
+            told = ", ".join(f"{c}: {k:,}" for c, k in list(counts.items())[:5]) + ", ..." * (len(counts) > 5)
+            raise UserError(
+                f"{path.name}: {int(bad.sum()):,} of {len(frame):,} rows lack a value ({told}); "
+                "missing=drop leaves them out."
+            )
+        used = used[~bad]
+        train = self._for_training(len(used))
+        kept = train if self.part == "train" else ~train
+        if not kept.any() or not train.any():
+            raise UserError(f"{path.name}: {len(used):,} rows leave none for part = {self.part}.")
+
+        columns: dict[str, Array] = {"1": np.ones(len(used))} if self.intercept else {}
+        scales: dict[str, list[float]] = {}
+        for name in chosen:
+            values = _numbers(used[name], path)
+            if self.standardise:
+                values, scales[name] = _standardised(values, train, name, path)
+            columns[name] = values
+        for name in self.categorical:
+            told = used[name]
+            for level in sorted(set(told.tolist()), key=lambda v: (str(type(v)), v))[1:]:
+                columns[f"{name}={level}"] = (told == level).to_numpy(np.float64)
+        fields: dict[str, Array] = {}
+        facts: dict[str, Any] = {"columns": list(columns), "dropped": int(bad.sum()), "scales": scales}
+        if columns:
+            fields["x"] = np.column_stack(list(columns.values()))[kept]
+        if self.target:
+            y, told_of_y = self._outcome(used[self.target], train, path)
+            fields["y"], facts = y[kept], facts | told_of_y
+        return Dataset(
+            {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in fields.items()},
+            f"{path.name}: {int(kept.sum()):,} rows of {len(frame):,}, {len(columns)} columns of x",
+            facts,
+        )
+
+    def _columns(self, there: list[str]) -> list[str]:
+        """Return the features that are numbers, after a look at whether all columns are there."""
+        said = [*(self.features or ()), *self.categorical, *([self.target] if self.target else [])]
+        for name in said:
+            if name not in there:
+                hint = (
+                    nearest(str(name), there)
+                    or f" There are: {', '.join(there[:12])}{', ...' * (len(there) > 12)}."
+                )
+                raise UserError(f"{self.file} has no column '{name}'.{hint}")
+        twice = sorted({name for name in said if said.count(name) > 1})
+        if twice:
+            raise UserError(f"{self.file}: '{twice[0]}' has two roles; give it one.")
+        if self.features is not None:
+            return self.features
+        return [name for name in there if name not in said]
+
+    def _for_training(self, n: int) -> npt.NDArray[np.bool_]:
+        order = np.random.default_rng(self.seed).permutation(n)
+        train = np.ones(n, bool)
+        train[order[: round(self.test_share * n)]] = False
+        return train
+
+    def _outcome(
+        self, column: Any, train: npt.NDArray[np.bool_], path: Path
+    ) -> tuple[Array, dict[str, Any]]:
+        if self.outcome == "number":
+            y = _numbers(column, path)
+            if not self.standardise_target:
+                return y, {}
+            y, (mean, sd) = _standardised(y, train, str(column.name), path)
+            return y, {"target_mean": mean, "target_sd": sd}
+        levels = sorted(set(column.tolist()), key=lambda v: (str(type(v)), v))
+        if self.outcome == "class":
+            codes = {level: code for code, level in enumerate(levels)}
+            return np.array([codes[v] for v in column], np.int64), {"classes": levels}
+        positive = levels[-1] if self.positive is None else self.positive
+        if len(levels) != 2 or positive not in levels:
+            raise UserError(
+                f"{path.name}: outcome=sign wants two values of '{column.name}', one of them {positive!r}; there are "
+                f"{_some(levels)}."
+            )
+        return np.where(column.to_numpy() == positive, np.int8(1), np.int8(-1)), {"positive": positive}
+
+
+def _read(path: Path, separator: str | None) -> Any:
+    """Return the table as pandas has it."""
+    import pandas as pd
+
+    kind = path.name.lower().split(".")
+    try:
+        if kind[-1] in ("parquet", "pq"):
+            return pd.read_parquet(path)
+        if not {"csv", "tsv", "txt"} & set(kind):
+            raise UserError(
+                f"{path.name} is no table that is read here; give a .csv, .tsv, .txt or .parquet."
+            )
+        return pd.read_csv(path, sep=separator, engine=None if separator else "python")
+    except ImportError as error:
+        raise UserError(f"{path.name} needs pyarrow to be read: pip install pyarrow.") from error
+    except (ValueError, OSError, pd.errors.ParserError) as error:
+        told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{path.name} cannot be read as a table: {told}") from error
+
+
+def _numbers(column: Any, path: Path) -> Array:
+    """Return a column as float64."""
+    if column.dtype.kind not in "biuf":
+        text = [v for v in column.tolist() if not isinstance(v, int | float)]
+        raise UserError(
+            f"{path.name}: column '{column.name}' holds {_some(sorted(set(map(str, text))))}, no numbers; name it "
+            "under categorical, or choose the features without it."
+        )
+    values: Array = column.to_numpy(np.float64)
+    if not np.isfinite(values).all():
+        raise UserError(f"{path.name}: column '{column.name}' holds an infinite number.")
+    return values
+
+
+def _standardised(
+    values: Array, train: npt.NDArray[np.bool_], name: str, path: Path
+) -> tuple[Array, list[float]]:
+    """Return values with the mean 0 and the standard deviation 1 of those for training, and the two."""
+    mean, sd = float(values[train].mean()), float(values[train].std())
+    if sd == 0:
+        raise UserError(
+            f"{path.name}: column '{name}' is {mean:g} in every row, which cannot be standardised; leave it out."
+        )
+    return (values - mean) / sd, [mean, sd]
+
+
+def _some(values: Iterable[Any]) -> str:
+    shown = [repr(v) for v in values]
+    return ", ".join(shown[:4]) + ", ..." * (len(shown) > 4)
