@@ -11,7 +11,7 @@ from scipy import integrate
 from mhrun.paths import experiment_module
 
 coverage, figures, schedules = (
-    experiment_module(f"csgmcmc.{name}") for name in ("coverage", "toy_figures", "schedules")
+    experiment_module(name) for name in ("shared.coverage", "shared.plane", "csgmcmc.schedules")
 )
 CENTRES = np.array([[x, y] for x in (-4, -2, 0, 2, 4) for y in (-4, -2, 0, 2, 4)], float)
 

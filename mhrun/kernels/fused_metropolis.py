@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mhrun.kernels.prepared import Prepared
 from mhrun.native import (
     FULL,
     SHARED,
@@ -16,9 +17,8 @@ from mhrun.native import (
     NativePairing,
     NativeProposal,
     Piece,
-    compiled,
     native_form,
-    over_chains,
+    piece,
 )
 from mhrun.native.philox import ACCEPT, MINIBATCH, filler, split_key, uniform
 from mhrun.random import rectangle
@@ -26,7 +26,7 @@ from mhrun.target import Target
 from mhrun.types import Controls, Evaluation, Pairing, Proposal, Record, Rule, State
 
 u64 = np.uint64
-_loops: dict[tuple[Piece, ...], Piece] = {}
+_bodies: dict[tuple[Piece, ...], Piece] = {}
 
 
 class FusedMetropolis:
@@ -44,7 +44,7 @@ class FusedMetropolis:
     ) -> None:
         self._model = model
         self._proposal = proposal
-        self._way = pairing.way
+        self.way = pairing.way
         self._m = target.n if pairing.m is None else pairing.m
         self._target = target
         self._key = key
@@ -59,9 +59,9 @@ class FusedMetropolis:
             model.moments,
             model.total,
         )
-        if pieces not in _loops:
-            _loops[pieces] = compiled(_loop(*pieces))
-        self._loop = _loops[pieces]
+        if pieces not in _bodies:
+            _bodies[pieces] = piece(_loop(*pieces))
+        self.body = _bodies[pieces]
 
     @classmethod
     def of(
@@ -83,6 +83,10 @@ class FusedMetropolis:
 
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
         """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
+        return self.prepare(state, first_step, controls).run(self.body, self._threads)
+
+    def prepare(self, state: State, first_step: int, controls: Controls) -> Prepared:
+        """Lay out what the loop works on in the K steps from `first_step` on."""
         steps, chains = controls.step_size.shape
         kept = state.evaluation
         theta = kept.theta.double().numpy().copy()
@@ -98,29 +102,38 @@ class FusedMetropolis:
             "log_ratio_var": np.empty((chains, steps), np.float32),
             "diverging": np.empty((chains, steps), np.bool_),
         }
-        over_chains(
-            self._loop,
-            chains,
-            self._threads,
-            *(u64(first_step), self._way, self._m, u64(n), tuple(u64(s) for s in rectangle(n))),
+        args = (
+            *(u64(first_step), self.way, self._m, u64(n), tuple(u64(s) for s in rectangle(n))),
             split_key(self._key),
             *(theta, cache),
             controls.step_size.numpy(),
             (n / controls.temperature).numpy(),
             self._target.prior_power(controls.temperature).numpy(),
-            float(self._target.error_share(self._m)) if self._way != FULL else 0.0,
+            float(self._target.error_share(self._m)) if self.way != FULL else 0.0,
             *(self._model.args, self._proposal.args),
             *record.values(),
         )
-        evaluations = {SHARED: 2 * self._m, STORED: self._m, FULL: n}[self._way]
+
+        def finish() -> tuple[State, Record]:
+            return self._finished(theta, cache, record)
+
+        return Prepared(args, steps, (theta, cache), np.zeros(chains, np.bool_), record["theta"], finish)
+
+    def _finished(
+        self,
+        theta: npt.NDArray[np.float64],
+        cache: npt.NDArray[np.float64],
+        record: dict[str, npt.NDArray[Any]],
+    ) -> tuple[State, Record]:
+        evaluations = {SHARED: 2 * self._m, STORED: self._m, FULL: self._target.n}[self.way]
         for name, dtype, value in (
             ("batch_size", np.int32, self._m),
             ("n_lik", np.int64, evaluations),
             ("n_aside", np.int64, 0),
             ("n_grad", np.int64, 0),
         ):
-            record[name] = np.broadcast_to(dtype(value), (chains, steps))
-        mean, var = (None, None) if self._way == SHARED else (cache[:, 1].copy(), cache[:, 2].copy())
+            record[name] = np.broadcast_to(dtype(value), record["accepted"].shape)
+        mean, var = (None, None) if self.way == SHARED else (cache[:, 1].copy(), cache[:, 2].copy())
         tensors = (None if a is None else torch.from_numpy(a) for a in (theta, cache[:, 0].copy(), mean, var))
         return State(Evaluation(*tensors), {}), record  # type: ignore[arg-type]
 
@@ -138,6 +151,8 @@ def _loop(
     def loop(
         first_chain: Any,
         last_chain: Any,
+        first: Any,  # of the K steps that this call does
+        last: Any,
         first_step: Any,
         way: Any,
         m: Any,
@@ -159,13 +174,13 @@ def _loop(
         out_diverging: Any,
     ) -> None:
         # Element by element: a slice assignment here keeps LLVM from vectorising the loops of the pieces.
-        steps, dim = step_size.shape[0], theta.shape[1]
+        dim = theta.shape[1]
         index = np.empty(m + 1 if way != FULL else 1, np.int64)
         candidate = np.empty(dim)
         for c in range(first_chain, last_chain):
             current = theta[c]
             chain = u64(c)
-            for k in range(steps):
+            for k in range(first, last):
                 step = first_step + u64(k)
                 propose(proposal, current, step_size[k, c], key, step, chain, candidate)
                 prior = log_prior(model, candidate)

@@ -8,14 +8,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mhrun.native import NativeDynamics, NativeModel, Piece, compiled, native_form, over_chains
+from mhrun.kernels.prepared import Prepared
+from mhrun.native import NativeDynamics, NativeModel, Piece, native_form, piece
 from mhrun.native.philox import GRADIENT, MINIBATCH, fill_normals, filler, split_key
 from mhrun.random import rectangle
 from mhrun.target import Target
 from mhrun.types import Controls, Dynamics, Record, State
 
 u64 = np.uint64
-_loops: dict[tuple[Piece, ...], Piece] = {}
+_bodies: dict[tuple[Piece, ...], Piece] = {}
 
 
 class FusedUnadjusted:
@@ -36,9 +37,9 @@ class FusedUnadjusted:
             model.gradient,
             model.prior_gradient,
         )
-        if pieces not in _loops:
-            _loops[pieces] = compiled(_loop(*pieces))
-        self._loop = _loops[pieces]
+        if pieces not in _bodies:
+            _bodies[pieces] = piece(_loop(*pieces))
+        self.body = _bodies[pieces]
 
     @classmethod
     def of(
@@ -54,6 +55,10 @@ class FusedUnadjusted:
 
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
         """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
+        return self.prepare(state, first_step, controls).run(self.body, self._threads)
+
+    def prepare(self, state: State, first_step: int, controls: Controls) -> Prepared:
+        """Lay out what the loop works on in the K steps from `first_step` on."""
         steps, chains = controls.step_size.shape
         theta = state.evaluation.theta.double().numpy().copy()
         names, scalars = self._dynamics.aux, self._dynamics.scalars
@@ -70,10 +75,7 @@ class FusedUnadjusted:
             "diverging": np.empty((chains, steps), np.bool_),
         }
         prior_weight = self._target.prior_power(controls.temperature) * controls.temperature
-        over_chains(
-            self._loop,
-            chains,
-            self._threads,
+        args = (
             *(u64(first_step), self._m, u64(n), tuple(u64(s) for s in rectangle(n)), split_key(self._key)),
             *(theta, aux, own, stopped),
             controls.step_size.numpy(),
@@ -83,6 +85,20 @@ class FusedUnadjusted:
             *(self._model.args, self._dynamics.args),
             *record.values(),
         )
+
+        def finish() -> tuple[State, Record]:
+            return self._finished(theta, aux, own, stopped, record)
+
+        return Prepared(args, steps, (theta,), stopped, record["theta"], finish)
+
+    def _finished(
+        self,
+        theta: npt.NDArray[np.float64],
+        aux: npt.NDArray[np.float64],
+        own: npt.NDArray[np.float64],
+        stopped: npt.NDArray[np.bool_],
+        record: dict[str, npt.NDArray[Any]],
+    ) -> tuple[State, Record]:
         record["accepted"] = record["valid"] = np.logical_not(record["diverging"])
         for name, value in (
             ("log_ratio", np.float32(np.nan)),
@@ -92,7 +108,8 @@ class FusedUnadjusted:
             ("n_aside", np.int64(0)),
             ("n_grad", np.int64(self._m)),
         ):
-            record[name] = np.broadcast_to(value, (chains, steps))
+            record[name] = np.broadcast_to(value, record["diverging"].shape)
+        names, scalars = self._dynamics.aux, self._dynamics.scalars
         moved = {name: torch.from_numpy(aux[:, a].copy()) for a, name in enumerate(names)}
         moved |= {name: torch.from_numpy(own[:, a].copy()) for a, name in enumerate(scalars)}
         evaluation = self._target.prior(torch.from_numpy(theta))
@@ -103,6 +120,8 @@ def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> P
     def loop(
         first_chain: Any,
         last_chain: Any,
+        first: Any,  # of the K steps that this call does
+        last: Any,
         first_step: Any,
         m: Any,
         n: Any,
@@ -121,13 +140,13 @@ def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> P
         out_theta: Any,
         out_diverging: Any,
     ) -> None:
-        steps, dim = step_size.shape[0], theta.shape[1]
+        dim = theta.shape[1]
         index = np.empty(m + 1, np.int64)
         grad, prior, before, noise = np.empty(dim), np.empty(dim), np.empty(dim), np.empty(dim)
         for c in range(first_chain, last_chain):
             current = theta[c]
             chain = u64(c)
-            for k in range(steps):
+            for k in range(first, last):
                 if not stopped[c]:
                     step = first_step + u64(k)
                     fill(index, m, n, sides, step, chain, key, MINIBATCH, 0)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.kernels.fused_exchange import fused_exchange
 from mhrun.kernels.metropolis_hastings import disagree
 from mhrun.pairing.full import Full
 from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.target import Target
 from mhrun.types import (
+    MADE,
+    REFUSED,
     Contest,
     Controls,
     Difference,
@@ -20,13 +22,10 @@ from mhrun.types import (
     Info,
     Kernel,
     Pairing,
-    Record,
     Rule,
     State,
     Supply,
 )
-
-NEVER, REFUSED, MADE = 0, 1, 2  # what `Info.exchange` says
 
 
 class ReplicaExchange:
@@ -213,48 +212,9 @@ class ReplicaExchange:
         return ((rung % 2 == odd) & (rung < self.rungs - 1)).nonzero()[:, 0]
 
     def fused(self, target: Target, key: int, threads: int) -> Fused | None:
-        """Return the kernel's compiled loop, from exchange to exchange."""
+        """Return the compiled loop of all rungs and their exchanges, as far as the parts have one."""
         inner = self.kernel.fused(target, key, threads)
-        return None if inner is None else FusedExchange(self, inner, target, key)
-
-
-class FusedExchange:
-    """See `ReplicaExchange`: the rungs move in machine code, and exchange in torch."""
-
-    def __init__(self, kernel: ReplicaExchange, inner: Fused, target: Target, key: int) -> None:
-        self._kernel = kernel
-        self._inner = inner
-        self._target = target
-        self._key = key
-
-    @torch.no_grad()
-    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
-        """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
-        steps, chains = controls.step_size.shape
-        streams = Streams(self._key, chains, self._target.device, compiled=True)
-        every, at = self._kernel.every, 0
-        parts: list[dict[str, np.ndarray]] = []
-        exchange = np.zeros((chains, steps), np.int8)
-        while at < steps or not parts:
-            stop = min(steps, at + every - (first_step + at - 1) % every)
-            part = controls.each(lambda c, a=at, b=stop: c[a:b].contiguous())  # type: ignore[misc]
-            state, record = self._inner.advance(state, first_step + at, part)
-            parts.append(dict(record))
-            if stop > at and (first_step + stop - 1) % every == 0:
-                state, came, n_lik = self._kernel.exchange(
-                    self._target, state, controls.temperature[stop - 1], streams, first_step + stop - 1
-                )
-                exchange[:, stop - 1] = came.numpy()
-                parts[-1]["n_lik"] = parts[-1]["n_lik"].astype(np.int64)
-                parts[-1]["n_lik"][:, -1] += n_lik.numpy()
-                parts[-1]["theta"][:, -1] = state.evaluation.theta.numpy()
-            at = stop
-        joined = (
-            parts[0]
-            if len(parts) == 1
-            else {name: np.concatenate([p[name] for p in parts], 1) for name in parts[0]}
-        )
-        return state, {**joined, "exchange": exchange}
+        return None if inner is None else fused_exchange(self, inner, target, key, threads)
 
 
 def _taken(field: Tensor, rows: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from mhrun.native.compiler import (
     SHARED,
     STORED,
     UNDECIDED,
+    NativeDecision,
     NativeDynamics,
     NativeModel,
     NativePairing,
@@ -26,6 +27,7 @@ from mhrun.native.compiler import (
     native_form,
     over_chains,
     piece,
+    routine,
 )
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "SHARED",
     "STORED",
     "UNDECIDED",
+    "NativeDecision",
     "NativeDynamics",
     "NativeModel",
     "NativePairing",
@@ -48,4 +51,5 @@ __all__ = [
     "native_form",
     "over_chains",
     "piece",
+    "routine",
 ]

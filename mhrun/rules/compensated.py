@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import numpy as np
 import torch
 
+from mhrun.native import NativeDecision, piece
+from mhrun.native.philox import ACCEPT, USE, normals, uniform
 from mhrun.random import Draws, Purpose
-from mhrun.rules.correction import inverse, table
+from mhrun.rules.correction import inverse, inverted, table
 from mhrun.types import Contest, Verdict
+
+u64 = np.uint64
 
 
 class Compensated:
@@ -50,5 +58,19 @@ class Compensated:
         return contest.settled(torch.as_tensor(accepted))
 
     def native(self) -> None:
-        """Return None: it is no threshold on the log-ratio."""
+        """Return None: it is no threshold on the log-ratio; see `noted`."""
         return
+
+    def noted(self) -> NativeDecision:
+        """Return the piece of a fused loop that knows the noise of its log-ratios."""
+        table = (self._table.probabilities.numpy(), self._table.points.numpy())
+        return NativeDecision((float(self.variance), *table), _decide)
+
+
+@piece
+def _decide(args: Any, log_ratio: Any, noise: Any, key: Any, step: Any, chain: Any) -> Any:
+    variance, probabilities, points = args
+    normal = normals(u64(0), ACCEPT, step, chain, key)[0]
+    corrected = inverted(uniform(ACCEPT + USE, step, chain, key), probabilities, points)
+    top_up = math.sqrt(max(variance - noise, 0.0)) * normal
+    return log_ratio + top_up + corrected > 0 and noise <= variance

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mhrun.data.generated import kept
 from mhrun.errors import Refusal, nearest
+from mhrun.native import piece
 from mhrun.rules.deconvolution import (
     REACH,
     Correction,
@@ -179,6 +180,20 @@ def inverse(u: Tensor, table: Quantiles) -> Tensor:
     low, high = probabilities[above - 1], probabilities[above]
     share = ((u - low) / (high - low)).clamp_(0.0, 1.0)  # beyond the ends if the masses do not sum to 1
     return torch.lerp(points[above - 1], points[above], share)
+
+
+@piece
+def inverted(u: Any, probabilities: Any, points: Any) -> Any:
+    """Return the draw of one uniform u; see `inverse`."""
+    low, high = 0, len(probabilities) - 1
+    while high - low > 1:  # probabilities[low] <= u < probabilities[high], but at the ends
+        middle = (low + high) // 2
+        if probabilities[middle] <= u:
+            low = middle
+        else:
+            high = middle
+    share = (u - probabilities[low]) / (probabilities[high] - probabilities[low])
+    return points[low] + min(max(share, 0.0), 1.0) * (points[high] - points[low])
 
 
 def kolmogorov(normal: Tensor, u: Tensor, sigma: float) -> Tensor:

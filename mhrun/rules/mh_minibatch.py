@@ -14,7 +14,7 @@ from mhrun.native import NativeTest, piece
 from mhrun.native.philox import ACCEPT as ACCEPT_DRAW
 from mhrun.native.philox import USE, normals, uniform
 from mhrun.random import Draws, Purpose
-from mhrun.rules.correction import inverse, table
+from mhrun.rules.correction import inverse, inverted, table
 from mhrun.rules.growth import ACCEPT, REJECT, UNDECIDED, Looks, grow, steps_of
 from mhrun.types import Contest, Verdict
 
@@ -142,16 +142,7 @@ def _begin(
 ) -> Any:
     probabilities, points = args[4], args[5]
     normal = normals(u64(0), ACCEPT_DRAW, step, chain, key)[0]
-    u = uniform(ACCEPT_DRAW + USE, step, chain, key)
-    low, high = 0, len(probabilities) - 1
-    while high - low > 1:  # probabilities[low] <= u < probabilities[high], but at the ends
-        middle = (low + high) // 2
-        if probabilities[middle] <= u:
-            low = middle
-        else:
-            high = middle
-    share = (u - probabilities[low]) / (probabilities[high] - probabilities[low])
-    corrected = points[low] + min(max(share, 0.0), 1.0) * (points[high] - points[low])
+    corrected = inverted(uniform(ACCEPT_DRAW + USE, step, chain, key), probabilities, points)
     w = uniform(ACCEPT_DRAW + USE + USE, step, chain, key)
     return normal, corrected, math.log(w) - math.log1p(-w), 0.0
 
