@@ -98,3 +98,38 @@ def over_rungs(ratio: float, rungs: int, scale: float, power: float, plus: float
         Refusal: there is no such ladder.
     """
     return [float(plus + scale * t**power) for t in ladder(ratio, rungs, rungs)]
+
+
+def batch_sizes(n: int, smallest: float, growth: float, rungs: int) -> list[int]:
+    """Return the minibatch size of each rung of a ladder, from the coldest, which reads all n, to the hottest.
+
+    The others have floor(smallest growth^j), j = 0 for the hottest (Li & Wong 2017, Table 3).
+
+    Raises:
+        Refusal: there is no such ladder.
+    """
+    if not (growth > 1 and smallest >= 1 and rungs >= 2 and rungs == int(rungs)):
+        raise Refusal(
+            f"{rungs} rungs of minibatches from {smallest:g} on with a growth of {growth:g} are no ladder."
+        )
+    sizes = [int(smallest * growth**j) for j in reversed(range(int(rungs) - 1))]
+    if sizes[0] > n:
+        raise Refusal(
+            f"minibatches grow to {sizes[0]}, beyond the n = {n} data; choose fewer rungs or a lower growth."
+        )
+    return [int(n), *sizes]
+
+
+def batch_temperatures(
+    n: int, smallest: float, growth: float, rungs: int, alpha: float, chains: int
+) -> list[float]:
+    """Return the temperature of each chain of such ladders: n / m^alpha, and 1 where all data are read.
+
+    Raises:
+        Refusal: there is no such ladder, or the chains are no whole number of them.
+    """
+    sizes = batch_sizes(n, smallest, growth, rungs)
+    if chains % len(sizes):
+        raise Refusal(f"{chains} chains are no whole number of ladders of {len(sizes)} rungs.")
+    temperatures = [1.0, *(n / m**alpha for m in sizes[1:])]
+    return [float(temperatures[chain % len(sizes)]) for chain in range(int(chains))]

@@ -12,7 +12,7 @@ class Bank:
     """A bounded memory of points and their energies for each of some rungs, R rows of `capacity` entries.
 
     Each row is a uniform sample of all that the rung has handed in (Vitter 1985, algorithm R), so that a ring of it is
-    what the ring of the whole history is, thinned. It takes ``rows * capacity * (8 dim + 16)`` bytes, and lives in
+    what the ring of the whole history is, thinned; or the latest that it has handed in. It takes ``rows * capacity * (8 dim + 16)`` bytes, and lives in
     `State.aux`: it is saved with the state, and a run that goes on from there has it to the bit. It is written to in
     place, as a copy at each step would cost more than the step.
 
@@ -20,12 +20,14 @@ class Bank:
         rows: rungs that hand in, R.
         capacity: entries of each.
         dim: D.
+        latest: keep the latest, not a sample of all.
     """
 
-    def __init__(self, rows: int, capacity: int, dim: int) -> None:
+    def __init__(self, rows: int, capacity: int, dim: int, latest: bool = False) -> None:
         self.rows = rows
         self.capacity = capacity
         self.dim = dim
+        self.latest = latest
 
     def bytes(self) -> int:
         """Return the memory that it takes."""
@@ -65,7 +67,8 @@ class Bank:
     ) -> None:
         """Hand in a point of each of some rows (P,), in place; u (P,) uniforms."""
         seen = aux[SEEN][rows]
-        place = torch.where(seen < self.capacity, seen, (u * (seen + 1)).long())
+        again = seen % self.capacity if self.latest else (u * (seen + 1)).long()
+        place = torch.where(seen < self.capacity, seen, again)
         aux[SEEN][rows] = seen + 1
         kept = place < self.capacity
         rows, place = rows[kept], place[kept]

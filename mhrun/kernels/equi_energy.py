@@ -12,10 +12,22 @@ from torch import Tensor
 from mhrun.errors import Refusal
 from mhrun.kernels.bank import ENERGY, STAMP, THETA, Bank
 from mhrun.kernels.fused_equi_energy import FusedEquiEnergy
-from mhrun.kernels.replica_exchange import MADE, NEVER, REFUSED
-from mhrun.random import Draws, Purpose
+from mhrun.random import Draws, Purpose, Streams
 from mhrun.target import Target
-from mhrun.types import Contest, Controls, Difference, Evaluation, Fused, Info, Proposal, Rule, State
+from mhrun.types import (
+    MADE,
+    NEVER,
+    REFUSED,
+    Contest,
+    Controls,
+    Difference,
+    Evaluation,
+    Fused,
+    Info,
+    Proposal,
+    Rule,
+    State,
+)
 
 
 class EquiEnergy:
@@ -43,7 +55,7 @@ class EquiEnergy:
         rule: yes or no?
         rungs: of a ladder; the chains are as many ladders as fit.
         sizes: of minibatches, one for each rung, from the coldest to the hottest.
-        anchor: the point (D,) that H_0 is the energy of.
+        anchor: the point (D,) that H_0 is the energy of; None for where the model has chains begin.
         spacing: c, (H_{k+1} - H_k) / T_k.
         jump: p_ee.
         capacity: entries of a bank.
@@ -52,6 +64,9 @@ class EquiEnergy:
         burn: steps of a rung before its bank is filled.
         differences: estimate h from differences to the anchor on the minibatch: h(anchor) - (n/m) sum_i (l_i(theta) -
             l_i(anchor)), whose noise is that of the difference; False (as printed): -(n/m) sum_i l_i(theta).
+
+        keep: what a full bank has: ``sample``, a uniform sample of the rung's history, or ``latest``, its last entries,
+            which forget how the hotter rung began.
 
     Raises:
         Refusal: a setting that has no meaning.
@@ -66,7 +81,7 @@ class EquiEnergy:
         rule: Rule,
         rungs: int,
         sizes: Sequence[int],
-        anchor: Sequence[float],
+        anchor: Sequence[float] | None = None,
         spacing: float = 10.0,
         jump: float = 0.1,
         capacity: int = 10_000,
@@ -74,6 +89,7 @@ class EquiEnergy:
         stagger: int = 0,
         burn: int = 0,
         differences: bool = False,
+        keep: str = "sample",
     ) -> None:
         if rungs < 2 or len(sizes) != rungs:
             raise Refusal(
@@ -87,6 +103,8 @@ class EquiEnergy:
             raise Refusal(
                 "EquiEnergy needs capacity and every of at least 1, and no negative stagger or burn."
             )
+        if keep not in ("sample", "latest"):
+            raise Refusal(f"keep = '{keep}' is unknown; choose sample or latest.")
         if rule.grows:
             raise Refusal(
                 f"{type(rule).__name__} grows its minibatch, and a floor of the energy is no sum over data; "
@@ -96,7 +114,7 @@ class EquiEnergy:
         self.rule = rule
         self.rungs = rungs
         self.sizes = tuple(int(m) for m in sizes)
-        self.anchor = torch.as_tensor(list(anchor), dtype=torch.float64)
+        self.anchor = None if anchor is None else torch.as_tensor(list(anchor), dtype=torch.float64)
         self.spacing = float(spacing)
         self.jump = float(jump)
         self.capacity = capacity
@@ -104,7 +122,8 @@ class EquiEnergy:
         self.stagger = stagger
         self.burn = burn
         self.differences = differences
-        self._known: tuple[Target, float, float] | None = None
+        self.latest = keep == "latest"
+        self._known: tuple[Target, Tensor, float, float] | None = None
 
     @property
     def needs_noise(self) -> bool:
@@ -121,6 +140,8 @@ class EquiEnergy:
             return "EquiEnergy goes on with earlier minibatches; choose replacement=false and common_batch=false."
         if target.gradient_noise or target.energy_noise:
             return "EquiEnergy knows no noise but that of minibatches; leave out gradient_noise and energy_noise."
+        if self.anchor is None:
+            return target.refuses_batch(self.sizes[0])
         if len(self.anchor) != target.dim:
             return f"anchor has {len(self.anchor)} numbers for {target.dim} parameters; give a point."
         if not bool(target.model.log_prior(self.anchor[None].to(target.device)).isfinite()):
@@ -131,13 +152,25 @@ class EquiEnergy:
         """Return the data of a local move, the mean over the rungs."""
         return sum(m if m == target.n else 2 * m for m in self.sizes) // self.rungs
 
+    def _anchored(self, target: Target) -> tuple[Tensor, float, float]:
+        """Return the anchor (D,), H_0 and the log-likelihood of all data there."""
+        if self._known is None or self._known[0] is not target:
+            point = self.anchor
+            if point is None:
+                point = target.model.init(1, Streams(0, 1, target.device).at(0))[0].double()
+            point = point.to(target.device)
+            total = float(target.full_log_lik(point[None]))
+            lowest = -total - float(target.model.log_prior(point[None]))
+            self._known = target, point, lowest, total
+        return self._known[1:]
+
     def lowest(self, target: Target) -> tuple[float, float]:
         """Return H_0 and the log-likelihood of all data at the anchor."""
-        if self._known is None or self._known[0] is not target:
-            point = self.anchor[None].to(target.device)
-            total = float(target.full_log_lik(point))
-            self._known = target, -total - float(target.model.log_prior(point)), total
-        return self._known[1:]
+        return self._anchored(target)[1:]
+
+    def point(self, target: Target) -> Tensor:
+        """Return the anchor (D,)."""
+        return self._anchored(target)[0]
 
     def levels(self, target: Target, temperature: Tensor) -> Tensor:
         """Return H_0, ..., H_{K-1} and infinity for each chain, (C, K+1), from the temperatures (C,)."""
@@ -156,7 +189,7 @@ class EquiEnergy:
 
     def bank(self, chains: int, dim: int) -> Bank:
         """Return the bank of so many chains: a row for each rung but the coldest of each ladder."""
-        return Bank(chains // self.rungs * (self.rungs - 1), self.capacity, dim)
+        return Bank(chains // self.rungs * (self.rungs - 1), self.capacity, dim, self.latest)
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
         """Begin at theta (C, D), with empty banks.
@@ -205,7 +238,7 @@ class EquiEnergy:
 
     def _at_anchor(self, target: Target, index: Tensor) -> Tensor:
         """Return the sum over minibatches (R, m) of the log-likelihoods at the anchor, (R,)."""
-        point = self.anchor.to(target.device).expand(len(index), -1)
+        point = self.point(target).expand(len(index), -1)
         return target.model.log_lik(point, target.data.rows(index)).double().sum(1)
 
     def _scaled(self, target: Target, total: Tensor, index: Tensor, log_prior: Tensor, m: int) -> Tensor:
@@ -277,7 +310,7 @@ class EquiEnergy:
         energy = torch.where(moved, second, torch.where(made, jumped.energy, energy))
         stamp = torch.where(local & ~full, draws.step * self.rungs + rung, aux["stamp"])
         stamp = torch.where(made, jumped.stamp, stamp)
-        slope = torch.where(moved[:, None], far, slope)
+        slope = torch.where((moved & full)[:, None], far, aux["slope"])
         arrived = (made & full).nonzero()[:, 0]
         if len(arrived):
             slope[arrived] = target.gradient_full(theta[arrived], controls.temperature[arrived])

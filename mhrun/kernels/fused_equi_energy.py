@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from mhrun.kernels.bank import ENERGY, SEEN, STAMP, THETA
-from mhrun.native import NativeModel, Piece, compiled, native_form, over_chains, piece
+from mhrun.native import NativeModel, Piece, compiled, native_form, over_chains, piece, routine
 from mhrun.native.philox import (
     ACCEPT,
     EXCHANGE,
@@ -83,7 +83,7 @@ class FusedEquiEnergy:
             "exchange": np.empty((chains, steps), np.int8),
             "valid": np.empty((chains, steps), np.bool_),
         }
-        point = kernel.anchor.numpy().copy()
+        point = kernel.point(target).numpy().copy()
         values, slope = np.empty(self._sums.size), np.empty(len(point))
         _anchored(self._sums.score)(self._model.args, self._sums.whole, point, slope, values)
         lowest, total = kernel.lowest(target)
@@ -94,7 +94,7 @@ class FusedEquiEnergy:
             self._threads,
             *(u64(first_step), u64(n), tuple(u64(s) for s in rectangle(n)), split_key(self._key)),
             np.asarray(kernel.sizes, np.int64),
-            *(kernel.jump, kernel.spacing, kernel.every, kernel.stagger, kernel.burn),
+            *(kernel.jump, kernel.spacing, kernel.every, kernel.stagger, kernel.burn, kernel.latest),
             *(kernel.differences, lowest, total, values),
             *(theta, aux["energy"].numpy(), aux["slope"].numpy(), aux["stamp"].numpy()),
             *(aux[name].numpy() for name in (THETA, ENERGY, STAMP, SEEN)),
@@ -132,7 +132,7 @@ def _gap(to: Any, origin: Any, grad: Any, step: Any, pulled: Any) -> Any:
     return total
 
 
-@piece
+@routine
 def _entry(energies: Any, filled: Any, low: Any, high: Any, u: Any) -> Any:
     """The place of a uniform entry of a ring, or -1 where the ring is empty."""
     count = 0
@@ -161,6 +161,7 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
         every: Any,
         stagger: Any,
         burn: Any,
+        latest: Any,
         differences: Any,
         lowest: Any,  # H_0
         at_anchor: Any,  # the log-likelihood of all data there
@@ -220,97 +221,83 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                         u = uniform(EXCHANGE + USE, step, chain, key)
                         filled = min(bank_seen[row], capacity)
                         place = _entry(bank_energy[row], filled, low, levels[ring + 1], u)
-                    if place >= 0:
-                        known, mark = sizes[r + 1], bank_stamp[row, place]
-                        there = bank_energy[row, place]
-                        for d in range(dim):
-                            to[d] = bank_theta[row, place, d]
-                        prior = log_prior(model, to)
-                        if full:
-                            total = score(model, whole, to, far, after)
-                            if known < m:
-                                there = -total - prior
-                        elif known < m:
+                    jumping = place >= 0
+                    if done > 0:
+                        # Which data, if not all: a minibatch of this step, or how an entry's own goes on.
+                        known, mark = 0, np.int64(step) * rungs + r
+                        if jumping:
+                            known, mark = sizes[r + 1], bank_stamp[row, place]
+                        if not full and known < m:
                             owner = u64(ladder * rungs + mark % rungs)
                             fill(index, m - known, n, sides, u64(mark // rungs), owner, key, MINIBATCH, known)
                             gather(model, index, m - known, weights)
-                            total = score(model, weights, to, far, after)
-                            base = 0.0
-                            if differences:
-                                base = at_anchor
-                                for s in range(nodes):
-                                    total -= weights[s] * anchored[s]
-                            total -= (there + prior + base) * (known / data)
-                            there = -total * (data / m) - base - prior
-                        over = levels[r + 1]
-                        log_ratio = (max(energy[c], floor) - max(there, floor)) / t
-                        log_ratio -= (max(energy[c], over) - max(there, over)) / heat[k, c + 1]
-                        accept = threshold(uniform(ACCEPT, step, chain, key)) < log_ratio
-                        n_lik, exchange, bad = m - known, 2 if accept else 1, log_ratio != log_ratio
-                        if accept:
-                            energy[c], stamp[c] = there, mark
-                            if full:
-                                n_grad = m
-                                for d in range(dim):
-                                    slope[c, d] = far[d]
-                    elif done > 0:
-                        current = theta[c]
-                        if full:
-                            for d in range(dim):
-                                pull[d] = slope[c, d]
-                        else:
-                            fill(index, m, n, sides, step, chain, key, MINIBATCH, 0)
-                            gather(model, index, m, weights)
-                            total = score(model, weights, current, pull, before)
-                            base = 0.0
-                            if differences:
-                                base = at_anchor
-                                for s in range(nodes):
-                                    total -= weights[s] * anchored[s]
-                            energy[c] = -total * (data / m) - base - log_prior(model, current)
-                            stamp[c] = np.int64(step) * rungs + r
-                            for d in range(dim):
-                                pull[d] *= data / m
-                        fill_normals(z, PROPOSAL, step, chain, key)
-                        pulled = energy[c] >= floor
-                        drift, spread = e if pulled else 0.0, math.sqrt(2 * e * noise[k, c])
-                        for d in range(dim):
-                            to[d] = current[d] + drift * pull[d] + spread * z[d]
-                        prior = log_prior(model, to)
-                        if full:
-                            there = -score(model, whole, to, far, after) - prior
-                            var, n_lik = 0.0, m
-                        else:
-                            total = score(model, weights, to, far, after)
-                            base = 0.0
-                            one, two = 0.0, 0.0
+                        at = whole if full else weights
+                        away, base = 0.0, 0.0  # of a minibatch at the anchor, and of all data there
+                        if differences and not full:
+                            base = at_anchor
                             for s in range(nodes):
-                                gain = after[s] - before[s]
-                                one += weights[s] * gain
-                                two += weights[s] * gain * gain
-                            if differences:
-                                base = at_anchor
-                                for s in range(nodes):
-                                    total -= weights[s] * anchored[s]
-                            there = -total * (data / m) - base - prior
+                                away += weights[s] * anchored[s]
+                        if jumping:
                             for d in range(dim):
-                                far[d] *= data / m
-                            var = np.nan
-                            if m > 1:
-                                var = max(two - one * one / m, 0.0) / (m - 1)
-                                var *= (data / t) ** 2 / m * (1.0 - m / data)
-                            n_lik = 2 * m
-                        n_grad = n_lik
-                        log_ratio = (max(energy[c], floor) - max(there, floor)) / t
-                        log_ratio += (
-                            _gap(to, current, pull, e, pulled) - _gap(current, to, far, e, there >= floor)
-                        ) / (4 * e * noise[k, c])
+                                to[d] = bank_theta[row, place, d]
+                        else:
+                            if full:
+                                for d in range(dim):
+                                    pull[d] = slope[c, d]
+                            else:
+                                stamp[c] = mark
+                                total = score(model, at, theta[c], pull, before) - away
+                                energy[c] = -total * (data / m) - base - log_prior(model, theta[c])
+                                for d in range(dim):
+                                    pull[d] *= data / m
+                            fill_normals(z, PROPOSAL, step, chain, key)
+                            pulled = energy[c] >= floor
+                            drift, spread = e if pulled else 0.0, math.sqrt(2 * e * noise[k, c])
+                            for d in range(dim):
+                                to[d] = theta[c, d] + drift * pull[d] + spread * z[d]
+                        prior, total = log_prior(model, to), 0.0
+                        if full or known < m:
+                            total = score(model, at, to, far, after) - away
+                        if jumping:
+                            there = bank_energy[row, place]
+                            if full and known < m:
+                                there = -total - prior
+                            elif known < m:
+                                total -= (there + prior + base) * (known / data)
+                                there = -total * (data / m) - base - prior
+                            over = levels[r + 1]
+                            log_ratio = (max(energy[c], floor) - max(there, floor)) / t
+                            log_ratio -= (max(energy[c], over) - max(there, over)) / heat[k, c + 1]
+                        else:
+                            there = -total * (data / m) - base - prior
+                            var = 0.0 if full else np.nan
+                            if not full:
+                                for d in range(dim):
+                                    far[d] *= data / m
+                                one, two = 0.0, 0.0
+                                for s in range(nodes):
+                                    gain = after[s] - before[s]
+                                    one += weights[s] * gain
+                                    two += weights[s] * gain * gain
+                                if m > 1:
+                                    var = max(two - one * one / m, 0.0) / (m - 1)
+                                    var *= (data / t) ** 2 / m * (1.0 - m / data)
+                            n_lik = m if full else 2 * m
+                            n_grad = n_lik
+                            back = _gap(theta[c], to, far, e, there >= floor)
+                            log_ratio = (max(energy[c], floor) - max(there, floor)) / t
+                            log_ratio += (_gap(to, theta[c], pull, e, pulled) - back) / (4 * e * noise[k, c])
                         accept = threshold(uniform(ACCEPT, step, chain, key)) < log_ratio
                         bad = log_ratio != log_ratio
+                        if jumping:
+                            n_lik, n_grad = m - known, m if accept and full else 0
+                            exchange = 2 if accept else 1
+                            stamp[c] = mark if accept else stamp[c]
                         if accept:
                             energy[c] = there
-                            for d in range(dim):
-                                slope[c, d] = far[d]
+                            if full:
+                                for d in range(dim):
+                                    slope[c, d] = far[d]
                     if accept:
                         for d in range(dim):
                             theta[c, d] = to[d]
@@ -319,8 +306,8 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                         row -= 1
                         seen = bank_seen[row]
                         bank_seen[row] = seen + 1
-                        slot = seen
-                        if seen >= capacity:
+                        slot = seen % capacity if latest else seen
+                        if slot >= capacity:
                             slot = np.int64(
                                 uniform(EXCHANGE + u64(2) * USE, step, chain, key) * np.float64(seen + 1)
                             )

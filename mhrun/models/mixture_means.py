@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mhrun.errors import Refusal
 from mhrun.models.compressed import bins_of, compress
-from mhrun.native import NativeModel, NativeSums, piece
+from mhrun.native import NativeModel, NativeSums, piece, routine
 from mhrun.native.maths import exp_negative_64, log_64
 from mhrun.random import Draws
 from mhrun.types import Rows
@@ -192,7 +192,7 @@ def _moments(args: Any, index: Any, m: Any, theta: Any) -> Any:
     return total, square
 
 
-@piece
+@routine
 def _gather(args: Any, index: Any, m: Any, out: Any) -> None:
     """Fill out (nodes,) with the weights of a minibatch: sums of Chebyshev polynomials first, then of nodes."""
     x, low, half_width, centres, basis = args[0], args[4], args[5], args[6], args[8]
@@ -234,7 +234,7 @@ def _power(y: Any) -> Any:
     return e if y <= 0.0 else 1.0 / e
 
 
-@piece
+@routine
 def _score(args: Any, weights: Any, theta: Any, grad: Any, values: Any) -> Any:
     """Sum of weights times l at the nodes; grad (D,) its gradient, values (nodes,) l at each."""
     v, half_width, centres, offsets, base = args[1], args[5], args[6], args[7], args[9]

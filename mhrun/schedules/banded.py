@@ -1,0 +1,112 @@
+"""A step size that is kept within a band of acceptance in burn-in, and frozen after it."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.schedules.plan import Memory
+
+
+class Banded:
+    """The step size of each chain grows by `factor` where it accepts too much of a window, and falls where too little.
+
+    Rungs of a ladder may begin one after the other (`EquiEnergy`): chain c is rung c mod rungs, rung k begins `stagger`
+    steps after rung k+1, and each adapts in the first `length` steps of its own. Constant after that. What is accepted
+    are steps of any kind, jumps too.
+
+    Args:
+        start: the first step size.
+        low: acceptance below which it falls; 0.2 in Li & Wong (2017), Appendix D.
+        high: acceptance above which it grows; 0.5 there.
+        window: steps between two changes.
+        factor: of a change.
+        length: steps of a chain's own burn-in; None for all of the method's.
+        rungs: of a ladder.
+        stagger: steps between the starts of neighbouring rungs.
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
+
+    quantities: tuple[str, ...] = ("step_size",)
+
+    def __init__(
+        self,
+        start: float,
+        low: float = 0.2,
+        high: float = 0.5,
+        window: int = 100,
+        factor: float = 1.5,
+        length: int | None = None,
+        rungs: int = 1,
+        stagger: int = 0,
+    ) -> None:
+        if not start > 0:
+            raise Refusal(f"step size {start:g} must be positive.")
+        if not (0 <= low < high <= 1 and factor > 1):
+            raise Refusal(
+                f"a band from {low:g} to {high:g} with a factor of {factor:g} is none; say low < high."
+            )
+        if window < 1 or rungs < 1 or stagger < 0:
+            raise Refusal("Banded needs window >= 1, rungs >= 1 and stagger >= 0.")
+        if stagger % window:
+            raise Refusal(f"stagger = {stagger} must be a whole number of windows of {window} steps.")
+        self.first = start
+        self.low, self.high = low, high
+        self.window, self.factor = window, factor
+        self.length = length
+        self.rungs, self.stagger = rungs, stagger
+
+    def over(self, warmup: int, steps: int) -> Banded:
+        """Return the schedule that has the burn-in to adapt in."""
+        placed = copy.copy(self)
+        last = (self.rungs - 1) * self.stagger
+        length = warmup - last if self.length is None else self.length
+        placed.length = length // self.window * self.window
+        if placed.length < self.window or last + length > warmup:
+            least = last + max(length, 10 * self.window)
+            raise Refusal(
+                f"warmup = {warmup} has no room for the burn-in of every rung; make it {least} or more."
+            )
+        return placed
+
+    def start(self, chains: int) -> Memory:
+        """Return the first step sizes, and no acceptances so far."""
+        first = torch.full((chains,), self.first, dtype=torch.float64)
+        return {"step": first, "accepted": torch.zeros(chains, dtype=torch.float64)}
+
+    def values(self, memory: Memory, first_step: int, steps: int) -> dict[str, Tensor]:
+        """Return the step sizes (1, C)."""
+        return {"step_size": memory["step"][None]}
+
+    def _adapts(self, done: int) -> Tensor:
+        """Return which rungs adapt in the step after `done` steps, (rungs,)."""
+        assert self.length is not None
+        own = done - torch.arange(self.rungs - 1, -1, -1) * self.stagger
+        return (own >= 0) & (own < self.length)
+
+    def horizon(self, step: int) -> int | None:
+        """Return the steps that are left of the window, or of the time in which no rung adapts."""
+        done = step - 1
+        if self._adapts(done).any():
+            return self.window - done % self.window
+        begins = [k * self.stagger - done for k in range(self.rungs)]
+        return min((left for left in begins if left > 0), default=None)
+
+    def learn(self, memory: Memory, first_step: int, accepted: Tensor) -> Memory:
+        """Count acceptances, and change the step sizes when a window is full."""
+        if not (adapts := self._adapts(first_step - 1)).any():
+            return memory
+        count = memory["accepted"] + accepted.sum(0, dtype=torch.float64)
+        if (first_step - 1 + len(accepted)) % self.window:
+            return memory | {"accepted": count}
+        rate = count / self.window
+        change = torch.where(
+            rate > self.high, self.factor, torch.where(rate < self.low, 1 / self.factor, 1.0)
+        )
+        step = torch.where(adapts.repeat(len(rate) // self.rungs), memory["step"] * change, memory["step"])
+        return {"step": step, "accepted": torch.zeros_like(count)}
