@@ -149,11 +149,11 @@ class Info(NamedTuple):
     n_grad: Tensor  # gradients of single data evaluated in this step
     diverging: Tensor  # bool: something was not finite; the step was refused
     # What not every kernel has to say; None means what INFO_UNSAID has for it.
-    exchange: Tensor | None = None  # int8, of ladders: 0 no exchange was offered, 1 refused, 2 made
+    exchange: Tensor | None = None  # int8, of ladders: NEVER, REFUSED or MADE
     valid: Tensor | None = None  # bool: theta is a draw of the target's law
 
 
-INFO_UNSAID: dict[str, int] = {"exchange": 0, "valid": 1}
+INFO_UNSAID: dict[str, int] = {"exchange": NEVER, "valid": 1}
 
 INFO_DTYPES: dict[str, str] = {
     "accepted": "bool",

@@ -125,7 +125,7 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
         missing = sorted(str(key) for key in OmegaConf.missing_keys(plain))
         if missing:
             raise UserError(f"{', '.join(missing)} must be given; add {missing[0]}=VALUE.")
-        found: dict[str, Any] = OmegaConf.to_container(plain, resolve=True)  # type: ignore[assignment]
+        whole: dict[str, Any] = OmegaConf.to_container(plain, resolve=True)  # type: ignore[assignment]
     except OmegaConfBaseException as error:
         if (ours := _cause(error)) is not None:
             raise ours from error
@@ -136,8 +136,8 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
         if found := re.search(r"Interpolation key '([\w.]+)' not found", str(error)):
             raise UserError(f"'{found[1]}' is referred to and not there; add +{found[1]}=VALUE.") from error
         raise UserError(_first_line(error)) from error
-    own = sources(found)
-    return found | {"sources": own} if own else found
+    own = sources(whole)
+    return whole | {"sources": own} if own else whole
 
 
 _KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {

@@ -85,6 +85,13 @@ class NativeTest(NamedTuple):
 UNDECIDED, REJECT, ACCEPT = -1, 0, 1
 
 
+class NativeDecision(NamedTuple):
+    """The piece of a rule that decides on a log-ratio whose noise is known: exchanges of replicas ask for it."""
+
+    args: tuple[Any, ...]
+    decide: Piece  # (args, log_ratio, its noise's variance, key, step, chain) -> whether to accept
+
+
 def symmetric(args: Any, origin: Any, candidate: Any) -> Any:
     """Return 0: the log-ratio of the densities of a symmetric proposal."""
     return 0.0
@@ -152,7 +159,7 @@ def available() -> bool:
 def _code_cache(function: Piece) -> str:
     # numba keys its cache by the outer function alone. A folder per state of the sources that its pieces
     # come from makes sure that a changed piece is never run from an older build.
-    files = {Path(inspect.getfile(part)) for part in (function, *_closure(function))}
+    files = {Path(inspect.getfile(part)) for part in _parts(function)}
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(files | set((PACKAGE / "native").glob("*.py"))):
         digest.update(path.read_bytes())
@@ -164,8 +171,12 @@ def _closure(function: Piece) -> list[Piece]:
     return [part for part in cells if callable(part)]
 
 
+def _parts(function: Piece) -> list[Piece]:
+    return [function, *(part for piece in _closure(function) for part in _parts(piece))]
+
+
 def _is_ours(function: Piece) -> bool:
-    return function.__module__.split(".")[0] == "mhrun" and all(map(_is_ours, _closure(function)))
+    return all(part.__module__.split(".")[0] == "mhrun" for part in _parts(function))
 
 
 def compiled(function: F) -> F:
