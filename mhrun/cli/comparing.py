@@ -1,0 +1,148 @@
+"""``mhrun compare``: runs side by side."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mhrun.cli.places import outputs_of
+from mhrun.errors import UserError, nearest
+from mhrun.store.folder import RunFolder, runs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def compare_runs(words: Sequence[str]) -> int:
+    """Print a table of the named runs, and write its page.
+
+    Raises:
+        UserError: a word that names no run, runs that cannot be compared, or an option that does not exist.
+    """
+    rest, reference, kind = _options(words)
+    outputs, names = outputs_of(rest)
+    if not names:
+        raise UserError(
+            "compare needs runs: folders, names of experiments (their newest run), or beginnings of digests; "
+            "RUN:METHOD is one method of it."
+        )
+    chosen = [found_run(name, outputs) for name in names]
+    named = found_run(reference, outputs) if reference is not None else None
+
+    from mhrun.report.compare import DISTANCES, build_comparison, rows_of, table
+
+    rows = rows_of([*chosen, *([named] if named else [])])
+    against = None
+    if named is not None:
+        against = [r for r in rows if r.run.folder.path.resolve() == named[0].path.resolve()]
+        against = [r for r in against if named[1] in (None, r.method)]
+        if len(against) > 1:
+            raise UserError(
+                f"--reference {reference} has several methods; say which: "
+                f"{', '.join(f'{reference}:{r.method}' for r in against[:4])}{', ...' * (len(against) > 4)}."
+            )
+    found, page = build_comparison(rows, against[0] if against else None, outputs)
+    if kind == "json":
+        print((page.parent / "compare.json").read_text(), end="")
+    elif kind == "csv":
+        print((page.parent / "compare.csv").read_text(), end="")
+    else:
+        show(table(found), list(DISTANCES.values()))
+    for note in found.notes:
+        print(f"mhrun: {note}", file=sys.stderr)
+    print(f"page    {page}", file=sys.stdout if kind == "table" else sys.stderr)
+    return 0
+
+
+def _options(words: Sequence[str]) -> tuple[list[str], str | None, str]:
+    rest: list[str] = []
+    reference, kind = None, "table"
+    waiting = list(words)
+    while waiting:
+        word = waiting.pop(0)
+        if word in ("--json", "--csv"):
+            kind = word[2:]
+        elif word.partition("=")[0] == "--reference":
+            if "=" not in word and not waiting:
+                raise UserError("--reference needs a run: --reference RUN:METHOD.")
+            reference = word.partition("=")[2] if "=" in word else waiting.pop(0)
+        elif word.startswith("-"):
+            raise UserError(f"There is no option '{word}' here; compare has --reference, --json and --csv.")
+        else:
+            rest.append(word)
+    return rest, reference, kind
+
+
+def found_run(word: str, outputs: Path) -> tuple[RunFolder, str | None]:
+    """Return the run that a word means, and the method that it names after a colon.
+
+    A run is a folder, an experiment (its newest complete run), or the beginning of a digest, with the experiment's
+    name and a slash before it or without.
+
+    Raises:
+        UserError: it means none, or several.
+    """
+    for text, method in ((word, None), (word.rpartition(":")[0], word.rpartition(":")[2])):
+        if text and (folder := _run(text, outputs)) is not None:
+            return folder, method or None
+    known = {folder.experiment for folder in runs(outputs)}
+    plain = word.partition(":")[0]
+    raise UserError(
+        f"'{word}' is no run: no folder, no experiment that has run, no beginning of a digest in {outputs}."
+        f"{nearest(plain, known)} mhrun list shows the runs."
+    )
+
+
+def _run(text: str, outputs: Path) -> RunFolder | None:
+    folder = Path(text)
+    if (folder / "config.yaml").is_file():
+        return RunFolder(folder.resolve() if folder.is_symlink() else folder)
+    experiment, _, digest = text.rpartition("/")
+    there = runs(outputs)
+    if not experiment and (of_name := [r for r in there if r.experiment == text]):
+        whole = [r for r in of_name if r.is_complete()]
+        return max(whole or of_name, key=lambda r: str((r.summary() or {}).get("finished") or ""))
+    found = [r for r in there if r.digest.startswith(digest) and experiment in ("", r.experiment)]
+    if len(digest) < 4 or not found:
+        return None
+    if len(found) > 1:
+        raise UserError(
+            f"'{text}' is the beginning of several runs: {', '.join(str(r.path) for r in found)}."
+        )
+    return found[0]
+
+
+_SHORT = {
+    "ESS per 10^6 evaluations": "per 10^6",
+    "ESS per second": "per s",
+    "data per step": "data/step",
+    "spread over the reference's": "spread",
+}
+
+
+def show(frame: pd.DataFrame, distances: Sequence[str]) -> None:
+    """Print a table on the terminal, distances in one of their own, the methods of a run together."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from mhrun.report.tables import shown
+
+    told = [name for name in distances if name in frame.columns]
+    for columns in ([name for name in frame.columns if name not in told], told):
+        if not columns:
+            continue
+        printed = Table(box=None, pad_edge=False, header_style="bold")
+        printed.add_column("", no_wrap=True)
+        for heading in columns:
+            printed.add_column(_SHORT.get(heading, heading), justify="right", no_wrap=True)
+        latest = ""
+        for name, row in zip(frame.index, frame[columns].to_numpy(), strict=True):
+            run, _, method = str(name).rpartition(": ")
+            if run != latest:
+                printed.add_row(f"[bold]{run}[/bold]")
+                latest = run
+            printed.add_row(f"  {method}", *map(shown, row))
+        wide = None if sys.stdout.isatty() else 160  # a pipe has no width
+        Console(width=wide).print(printed)

@@ -1,0 +1,412 @@
+"""Runs side by side: what each method's draws are worth, what they cost, and how far they are from a reference."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+from mhrun.diagnostics.chains import ess, rhat
+from mhrun.diagnostics.distances import energy_distance, shifts
+from mhrun.diagnostics.grid import Estimate
+from mhrun.errors import UserError
+from mhrun.report.build import PAGE, draw, write_drawn
+from mhrun.report.page import FigureOnPage, TableOnPage, template
+from mhrun.report.run import Run
+from mhrun.report.style import COLOURS, style
+from mhrun.report.tables import rendered, write_table
+from mhrun.store.files import write_json, write_text
+from mhrun.store.folder import RunFolder
+from mhrun.store.identity import departures
+
+_COORDINATES = 64  # of a wide model, evenly over it, that diagnostics are computed of
+_MILLION = 1e6
+_MIXED = 1.1  # R-hat above which chains are not at one law, and an effective sample size says nothing
+
+COLUMNS = {
+    "chains": "chains",
+    "draws": "draws",
+    "rhat": "R-hat",
+    "ess": "ESS",
+    "ess_tail": "tail ESS",
+    "per_million": "ESS per 10^6 evaluations",
+    "per_second": "ESS per second",
+    "acceptance": "acceptance",
+    "data": "data per step",
+    "evaluations": "evaluations",
+    "seconds": "seconds",
+}
+DISTANCES = {"mean": "mean off by", "spread": "spread over the reference's", "energy": "energy distance"}
+
+
+class Row(NamedTuple):
+    """A method of a run."""
+
+    run: Run
+    method: str
+    name: str  # run: method
+
+
+class Comparison(NamedTuple):
+    """What was found."""
+
+    rows: dict[str, dict[str, Any]]  # name -> key of COLUMNS and DISTANCES -> number
+    runs: dict[str, dict[str, Any]]  # name of the run -> what it is
+    notes: list[str]
+    reference: str | None
+
+
+def rows_of(chosen: Sequence[tuple[RunFolder, str | None]]) -> list[Row]:
+    """Return a row for each method of each run, or for the method that is named beside it.
+
+    Raises:
+        UserError: a run is not complete, has no such method, or kept no draws.
+    """
+    rows: list[Row] = []
+    names = run_names([folder for folder, _ in chosen])
+    for folder, wanted in chosen:
+        if not folder.is_complete():
+            raise UserError(f"{folder.path} is not complete; run the same command again to finish it.")
+        run = Run(folder)
+        if wanted is not None and wanted not in run.methods:
+            raise UserError(f"{folder.path} has no method '{wanted}'; it has {', '.join(run.methods)}.")
+        for method in [wanted] if wanted is not None else run.methods:
+            row = Row(run, method, f"{names[folder.path]}: {method}")
+            if row.name not in {other.name for other in rows}:
+                rows.append(row)
+    if not rows:
+        raise UserError("These runs have no methods to compare.")
+    return rows
+
+
+def run_names(folders: Sequence[RunFolder]) -> dict[Path, str]:
+    """Return a name for each run: its experiment's, with its digest where several are of one experiment."""
+    known = {folder.path.resolve(): folder for folder in folders}.values()
+    times = [folder.experiment for folder in known]
+    return {
+        folder.path: folder.experiment
+        if times.count(folder.experiment) == 1
+        else f"{folder.experiment}/{folder.digest[:6]}"
+        for folder in folders
+    }
+
+
+def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
+    """Compute all numbers of a comparison.
+
+    Raises:
+        UserError: the rows are not of one model: their parameters have other names.
+    """
+    notes = _one_model([*rows, *([reference] if reference else [])])
+    kept: dict[str, npt.NDArray[np.float64] | str] = {}
+    for row in [*rows, *([reference] if reference else [])]:
+        if row.name not in kept:
+            kept[row.name] = _draws(row)
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        draws = kept[row.name]
+        found[row.name] = _numbers(row, draws if not isinstance(draws, str) else None)
+        if isinstance(draws, str):
+            notes.append(f"{row.name}: {draws}")
+    if reference is not None:
+        there = kept[reference.name]
+        if isinstance(there, str):
+            raise UserError(f"{reference.name} is no reference: {there}")
+        for row in rows:
+            draws = kept[row.name]
+            if row.name != reference.name and not isinstance(draws, str):
+                found[row.name] |= _distances(draws, there)
+    apart = [name for name, row in found.items() if _number(row["rhat"]) > _MIXED]
+    if apart:
+        notes.append(
+            f"R-hat is above {_MIXED}, so that an effective sample size says little: {', '.join(apart)}."
+        )
+    wide = max((run.target_of(method).dim for run, method, _ in rows), default=0)
+    if wide > _COORDINATES:
+        notes.append(
+            f"Of {wide:,} coordinates, {_COORDINATES} evenly over them are looked at; by chance alone the worst of so "
+            "many is two to three standard errors off."
+        )
+    names = run_names([row.run.folder for row in rows])
+    first = rows[0].run
+    runs = {names[row.run.folder.path]: _about(row.run, None if row.run is first else first) for row in rows}
+    return Comparison(found, runs, notes, reference.name if reference else None)
+
+
+def _one_model(rows: Sequence[Row]) -> list[str]:
+    """Return lines on what the targets of the rows have unlike the first."""
+    first, notes = rows[0], []
+    names = tuple(first.run.target_of(first.method).model.names)
+    for row in rows[1:]:
+        target = row.run.target_of(row.method)
+        if tuple(target.model.names) != names:
+            kinds = [_model(r) for r in (first, row)]
+            raise UserError(
+                f"{first.name} is of {kinds[0]} with {len(names):,} parameters and {row.name} of {kinds[1]} with "
+                f"{target.dim:,}, with other names; compare runs of one model."
+            )
+    mine = _target(first)
+    for row in {row.name: row for row in rows[1:]}.values():
+        theirs = _target(row)
+        other = [part for part in mine if mine[part] != theirs[part]]
+        if other:
+            notes.append(
+                f"{row.name}: another {', '.join(other)} than {first.name}; what it samples differs, not only how."
+            )
+    return notes
+
+
+def _model(row: Row) -> str:
+    return type(row.run.target_of(row.method).model).__name__
+
+
+def _target(row: Row) -> dict[str, str]:
+    """Return what decides the law of a row, part by part."""
+    node = row.run.config["methods"][row.method]
+    parts: dict[str, Any] = {
+        part: node.get(part) or row.run.config[part] for part in ("model", "data", "target")
+    }
+    heats = [s["temperature"] for s in node["schedules"].values() if s.get("temperature") is not None]
+    parts["temperature"] = heats or 1
+    return {part: json.dumps(said, sort_keys=True, default=str) for part, said in parts.items()}
+
+
+def _draws(row: Row) -> npt.NDArray[np.float64] | str:
+    """Return the draws (C, S, D) of a row that are of its target's law, or a line on why there are none."""
+    run, method, _ = row
+    if run.methods[method]["thin"] is None:
+        return "it kept no draws (thin=null)."
+    draws = run.draws(method, marked=True)
+    if run.methods[method].get("valid_share", 1.0) < 1.0:
+        draws = draws[:, run.valid(method).all(axis=0)]
+    if draws.shape[1] < 4:
+        return f"{draws.shape[1]} draws that all chains have are too few."
+    dim = draws.shape[-1]
+    if dim > _COORDINATES:
+        draws = draws[..., np.linspace(0, dim - 1, _COORDINATES).astype(int)]
+    if not np.isfinite(draws).all():
+        return "some draws are no finite numbers."
+    return draws
+
+
+def _numbers(row: Row, draws: npt.NDArray[np.float64] | None) -> dict[str, Any]:
+    run, method, _ = row
+    noted = run.methods[method]
+    took = _after_burn_in(run, method)
+    spent, seconds = max(took["n_lik"], took["n_grad"]), took["wall_s"]
+    found: dict[str, Any] = {
+        "chains": noted["chains"],
+        "draws": None,
+        "rhat": None,
+        "ess": None,
+        "ess_tail": None,
+        "per_million": None,
+        "per_second": None,
+        "acceptance": noted["accept_rate"] if noted["n_accept_tests"] else None,
+        "data": noted["minibatch_size_mean"],
+        "evaluations": spent,
+        "seconds": seconds,
+    }
+    if draws is not None:
+        columns = [draws[..., d] for d in range(draws.shape[-1])]
+        size = _least(ess(column) for column in columns)
+        found |= {
+            "draws": draws.shape[1],
+            "rhat": _most(rhat(column) for column in columns),
+            "ess": size,
+            "ess_tail": _least(ess(column, "tail") for column in columns),
+            "per_million": size / spent * _MILLION if spent else None,
+            "per_second": size / seconds if seconds else None,
+        }
+    return found
+
+
+def _least(values: Any) -> float:
+    """Return the least of some numbers; NaN if one of them is: a coordinate that never moved is the worst."""
+    return float(np.min(list(values)))
+
+
+def _most(values: Any) -> float:
+    return float(np.max(list(values)))
+
+
+def _after_burn_in(run: Run, method: str) -> dict[str, float]:
+    """Return the evaluations of all chains together, and the seconds, after burn-in."""
+    found = {}
+    with run.trace(method) as trace:  # opened once: that takes longer than reading the ends of it
+        for name in ("n_lik", "n_grad", "wall_s"):
+            found[name] = float(trace["sample_stats"][name][..., -1].sum())
+            if "warmup_sample_stats" in trace.children:
+                found[name] -= float(trace["warmup_sample_stats"][name][..., -1].sum())
+    return found
+
+
+def _distances(draws: npt.NDArray[np.float64], reference: npt.NDArray[np.float64]) -> dict[str, Any]:
+    mean, spread = shifts(draws, reference).worst()
+    return {"mean": mean, "spread": spread, "energy": energy_distance(draws, reference)}
+
+
+def _about(run: Run, first: Run | None) -> dict[str, Any]:
+    differs = [] if first is None else departures(run.config, first.config)
+    if first is not None and run.config["seed"] != first.config["seed"]:
+        differs.append(f"seed = {run.config['seed']}")
+    return {
+        "folder": str(run.folder.path),
+        "scale": run.config["scale"],
+        "seed": run.config["seed"],
+        "unlike the first": "; ".join(line.replace("(paper:", "(first:") for line in differs) or "–",
+    }
+
+
+def table(found: Comparison) -> pd.DataFrame:
+    """Return a row for each method, headings for people; columns in which nothing is told are left out."""
+    columns = COLUMNS | (DISTANCES if found.reference else {})
+    frame = pd.DataFrame(
+        [[row.get(key) for key in columns] for row in found.rows.values()],
+        index=list(found.rows),
+        columns=list(columns.values()),
+        dtype=object,
+    )
+    return frame.loc[:, [any(v is not None for v in frame[name]) for name in frame.columns]]
+
+
+def plain_rows(found: Comparison) -> dict[str, Any]:
+    """Return all of a comparison as JSON has it."""
+    rows = {
+        name: {
+            key: {"value": value.value, "se": value.se} if isinstance(value, Estimate) else value
+            for key, value in row.items()
+        }
+        for name, row in found.rows.items()
+    }
+    return {"reference": found.reference, "runs": found.runs, "methods": rows, "notes": found.notes}
+
+
+def figure(found: Comparison) -> Figure | str:
+    """Bars of effective draws per million evaluations and per second, and distances where there is a reference.
+
+    A bar is pale where R-hat cannot be told or is above 1.1: chains that are at different places have no sample size.
+    """
+    panels = [
+        ("per_million", "effective draws\nper million evaluations"),
+        ("per_second", "effective draws\nper second"),
+    ]
+    if found.reference:
+        panels.append(("energy", f"energy distance from\n{found.reference}"))
+    names = list(found.rows)
+    panels = [p for p in panels if any(_finite(found.rows[name].get(p[0])) for name in names)]
+    if not panels:
+        return "There is nothing to draw: no method has draws that can be compared."
+    height = 0.30 * len(names) + 1.0
+    drawn, axes = plt.subplots(
+        1, len(panels), figsize=(2.0 + 3.0 * len(panels), height), sharey=True, squeeze=False
+    )
+    places = np.arange(len(names))[::-1]
+    runs = list(dict.fromkeys(name.rpartition(": ")[0] for name in names))
+    mixed = [_number(found.rows[name].get("rhat")) <= _MIXED for name in names]
+    for axis, (key, label) in zip(axes[0], panels, strict=True):
+        values = [found.rows[name].get(key) for name in names]
+        numbers = np.array([_number(value) for value in values])
+        errors = np.array([value.se if isinstance(value, Estimate) else np.nan for value in values])
+        colours = [COLOURS[runs.index(name.rpartition(": ")[0]) % len(COLOURS)] for name in names]
+        if isinstance(next(v for v in values if _finite(v)), Estimate):
+            # A bar would begin nowhere on a logarithmic scale: of a distance below its error only an end is shown.
+            for place, number, error, colour in zip(places, numbers, errors, colours, strict=True):
+                _distance(axis, place, number, error, colour)
+        else:
+            bars = axis.barh(places, np.nan_to_num(numbers), color=colours, height=0.7)
+            for bar, believed in zip(bars, mixed, strict=True):
+                bar.set_alpha(1.0 if believed else 0.3)
+        for place, value in zip(places, numbers, strict=True):
+            if not np.isfinite(value):
+                axis.text(0.02, place, "–", transform=axis.get_yaxis_transform(), va="center", fontsize=8)
+        axis.set(xscale="log", xlabel=label, ylim=(-0.7, len(names) - 0.3))
+        axis.grid(visible=False, axis="y")
+    axes[0][0].set_yticks(places, names)
+    drawn.tight_layout()
+    return drawn
+
+
+def _distance(axis: Any, place: float, number: float, error: float, colour: str) -> None:
+    if not np.isfinite(number):
+        return
+    upper = number + 2 * np.nan_to_num(error)
+    if number > 2 * np.nan_to_num(error):
+        axis.plot([number - 2 * np.nan_to_num(error), upper], [place, place], color=colour, linewidth=1.2)
+        axis.plot(number, place, "o", color=colour, markersize=5)
+    elif upper > 0:
+        axis.plot(upper, place, "<", color=colour, markersize=5, markerfacecolor="none")
+
+
+def _finite(value: Any) -> bool:
+    return bool(np.isfinite(_number(value)))
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, Estimate):
+        return value.value
+    return float(value) if value is not None else float("nan")
+
+
+def build_comparison(rows: Sequence[Row], reference: Row | None, outputs: Path) -> tuple[Comparison, Path]:
+    """Write the page of a comparison into ``<outputs>/compare/<digest>/``, and return what was found and the page.
+
+    Raises:
+        UserError: see `compare`; or the place cannot be written.
+    """
+    found = compare(rows, reference)
+    said = [(row.run.folder.digest, row.method) for row in [*rows, *([reference] if reference else [])]]
+    digest = hashlib.sha256(json.dumps([said, reference is not None]).encode()).hexdigest()[:12]
+    place = outputs / "compare" / digest
+    make_folder(place)
+    shown = rendered(table(found))
+    write_table(shown, place / "compare")
+    write_json(place / "compare.json", plain_rows(found))
+    with style():
+        drawn = draw(lambda: figure(found))
+    if not isinstance(drawn, str):
+        write_drawn(drawn, place / "compare")
+    runs = pd.DataFrame.from_dict(found.runs, orient="index")
+    page = template("compare.html.j2").render(
+        title=f"{' and '.join(found.runs)} side by side",
+        table=TableOnPage("compare", "", shown),
+        figure=FigureOnPage("compare", "", drawn if isinstance(drawn, str) else drawn["png"]),
+        runs=rendered(runs)["html"],
+        notes=found.notes,
+        reference=found.reference,
+    )
+    write_text(place / PAGE, page)
+    return found, place / PAGE
+
+
+def make_folder(place: Path) -> None:
+    """Make a folder.
+
+    Raises:
+        UserError: it cannot be made.
+    """
+    from mhrun.store.files import explain
+
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise explain(error, place) from error
+
+
+def as_columns(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with an estimate's value and standard error apart."""
+    flat: dict[str, Any] = {}
+    for key, value in row.items():
+        if isinstance(value, Estimate):
+            flat |= {key: value.value, f"{key}_se": value.se}
+        else:
+            flat[key] = value
+    return flat
