@@ -11,7 +11,7 @@ from typing import NamedTuple
 from mhrun.build import TRUST
 from mhrun.errors import Interrupted, UserError, nearest
 
-COMMANDS = ("list", "report", "fetch", "help")
+COMMANDS = ("list", "report", "compare", "fetch", "help")
 OK, FAILED, MISTAKE, STOPPED = 0, 1, 2, 130
 
 
@@ -69,6 +69,10 @@ def _dispatch(arguments: list[str]) -> int:
         from mhrun.cli.reporting import make_reports
 
         return make_reports(words.rest)
+    if words.command == "compare":
+        from mhrun.cli.comparing import compare_runs
+
+        return compare_runs(words.rest)
     if words.command == "fetch":
         from mhrun.cli.fetching import fetch
 
@@ -121,6 +125,8 @@ def taken_apart(arguments: Sequence[str]) -> Words:
                 raise UserError(f"--cfg {value} is unknown; say --cfg job.")
             else:
                 show = True
+        elif command == "compare" and word in ("--reference", "--json", "--csv"):
+            rest.append(f"{word}={value}" if value else word)
         elif word in ("-m", "--multirun") and command == "run":
             multirun = True
         elif word == "--dry-run" and command == "run":
