@@ -7,16 +7,25 @@ import pytest
 import torch
 
 from mhrun import units
+from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
 from mhrun.diagnostics.ladders import MADE, REFUSED, travel
 from mhrun.dynamics.langevin import Langevin
 from mhrun.errors import Refusal
-from mhrun.kernels import ReplicaExchange, Unadjusted
+from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
+from mhrun.kernels.fused_exchange import FusedExchange
+from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.gaussian_mixture import GaussianMixture
+from mhrun.pairing.full import Full
 from mhrun.pairing.shared import Shared
+from mhrun.pairing.stored import Stored
+from mhrun.proposals.random_walk import RandomWalk
 from mhrun.random import Streams, derive_key
+from mhrun.rules.barker import Barker
+from mhrun.rules.compensated import Compensated
 from mhrun.rules.metropolis import Metropolis
 from mhrun.target import Target
+from mhrun.types import Controls
 
 
 def followed(exchange):
@@ -93,3 +102,63 @@ def test_the_printed_sign_is_the_other_one(rng):
     assert torch.allclose(ratios[1], -wanted)
     with pytest.raises(Refusal, match="right or printed"):
         ReplicaExchange(Unadjusted(Langevin(), 1), Shared(1), Metropolis(), 2, sign="wrong")
+
+
+KERNELS = {
+    "full": MetropolisHastings(RandomWalk(), Full(), Metropolis()),
+    "stored": MetropolisHastings(RandomWalk(), Stored(20), Metropolis()),
+    "shared": MetropolisHastings(RandomWalk(), Shared(20), Barker()),
+    "langevin": Unadjusted(Langevin(), 20),
+}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("temper", ["posterior", "likelihood"])
+@pytest.mark.parametrize("pairing", [Full(), Shared(30), Shared(200)])
+@pytest.mark.parametrize("name", KERNELS)
+def test_compiled_exchanges_are_the_plain_ones(rng, name, pairing, temper, threads):
+    """Kept sums and fresh ones, minibatches and all data, priors tempered or not, noise that the rule is told of."""
+    target = Target(
+        GaussianMean(3.0),
+        Dataset.of(rng.normal(0.3, 1, 200)),
+        temper=temper,
+        energy_noise=0.1 * (name == "full"),
+    )
+    rule = Compensated(0.9) if name in ("full", "langevin") else Metropolis()
+    kernel = ReplicaExchange(KERNELS[name], pairing, rule, 3, every=4)
+    key, chains, steps = derive_key(6, name), 6, 37
+    draws = Streams(key, chains).at(0)
+    t = torch.tensor([2.0, 40.0, 800.0] * 2, dtype=torch.float64)
+    controls = Controls(torch.full_like(t, 0.02), t, t)
+
+    def begun():
+        draws.step = 0
+        state = kernel.start(target, target.model.init(chains, draws), draws)
+        target.spent()
+        return state
+
+    def plain(state):
+        for k in range(1, steps + 1):
+            draws.step = k
+            state, info = kernel.step(target, state, controls, draws)
+            yield state.evaluation.theta, info
+
+    with torch.no_grad():
+        thetas, infos = zip(*plain(begun()), strict=True)
+        loop = kernel.fused(target, key, threads)
+        assert isinstance(loop, FusedExchange)
+        whole = controls.each(lambda c: c.expand(steps, chains).contiguous())
+        parts, state = [], begun()
+        for first, last in ((0, 18), (18, 37)):  # a block may end anywhere
+            state, record = loop.advance(state, first + 1, whole.each(lambda c, a=first, b=last: c[a:b]))
+            parts.append(record)
+    found = {
+        name: np.concatenate([part[name] for part in parts], 1) for name in ("theta", "exchange", "n_lik")
+    }
+    assert found["theta"] == pytest.approx(torch.stack(thetas, 1).numpy(), rel=1e-9, abs=1e-9)
+    none = torch.zeros(chains, dtype=torch.int8)
+    told = torch.stack([none if info.exchange is None else info.exchange for info in infos], 1)
+    assert (found["exchange"] == told.numpy()).all()
+    assert (found["n_lik"] == torch.stack([info.n_lik for info in infos], 1).numpy()).all()
+    assert (told == MADE).any()
+    assert (told == REFUSED).any()
