@@ -82,6 +82,6 @@ def test_the_worked_example(tmp_path, monkeypatch, capsys):
 
     x = Waits(1000, 2.0).load().fields["x"]
     posterior = stats.gamma(1001, scale=1 / (float(x.sum()) + 1))
-    # 2,000 draws of which at least one in fifty is a new one: six standard errors.
+    # Its draws are worth a hundred independent ones or more: five standard errors. Laws are tested elsewhere.
     for method in ("lazy_walk", "scaled_sgld"):
-        assert abs(summary["metrics"][f"{method}.mean"] - posterior.mean()) < posterior.std()
+        assert abs(summary["metrics"][f"{method}.mean"] - posterior.mean()) < posterior.std() / 2
