@@ -129,7 +129,7 @@ def test_compiled_exchanges_are_the_plain_ones(rng, name, pairing, temper, threa
     key, chains, steps = derive_key(6, name), 6, 37
     draws = Streams(key, chains).at(0)
     t = torch.tensor([2.0, 40.0, 800.0] * 2, dtype=torch.float64)
-    controls = Controls(torch.full_like(t, 0.02), t, t)
+    controls = Controls(torch.full_like(t, 0.002 if name == "langevin" else 0.2), t, t)
 
     def begun():
         draws.step = 0
