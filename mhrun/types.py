@@ -137,7 +137,7 @@ NEVER, REFUSED, MADE = 0, 1, 2  # what `Info.exchange` says
 class Info(NamedTuple):
     """What one step of any kernel reports, each (C,); traces are allocated from this declaration."""
 
-    accepted: Tensor  # bool
+    accepted: Tensor  # bool: the candidate was taken; of a dynamics, the chain moved
     log_ratio: Tensor  # log of the acceptance ratio; NaN for a dynamics, which has none
     log_ratio_var: Tensor  # its variance over minibatches, estimated; NaN for a dynamics
     batch_size: Tensor  # data behind the decision or the gradient, as papers count them
