@@ -34,6 +34,7 @@ test: $(READY)  ## Lint, check types and layers, build the documentation, and ru
 	$(BIN)/python -m pytest -n auto
 
 test-slow: $(READY)  ## Run the tests that take minutes
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt 'ray>=2.40'
 	$(BIN)/python -m pytest -m slow
 
 lint: $(READY)  ## Mend what ruff can mend, and say the rest

@@ -84,7 +84,7 @@ def the_sweep(tmp_path):
 
 
 def test_a_sweep_whose_jobs_all_failed_has_a_page_of_failures(tmp_path, capsys, monkeypatch):
-    def failing(config):
+    def failing(config, watching):
         raise ValueError("nothing works")
 
     monkeypatch.setattr("mhrun.cli.sweep.compute", failing)

@@ -105,6 +105,35 @@ class Lines:
         print(line, file=self._stream, flush=True)
 
 
+class Notes:
+    """Only what the user should know, a line each: of one of several jobs that run at once.
+
+    Args:
+        name: of the job, at the beginning of each line.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def begin(self, method: str, step: int, total: int, driver: str) -> None:
+        """Say from where a method goes on."""
+        if step:
+            self.note(f"{method} goes on from step {step:,} of {total:,}")
+
+    def advance(self, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
+        """Ignore it."""
+
+    def end(self, method: str) -> None:
+        """Ignore it."""
+
+    def note(self, message: str) -> None:
+        """Write the message."""
+        print(f"{self._name} {message}", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Nothing is left open."""
+
+
 def _facts(accept_rate: float, n_lik: int, n_grad: int) -> str:
     parts: list[Any] = []
     if n_lik:

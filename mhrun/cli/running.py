@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mhrun.cli.compose import compose_config
 from mhrun.store.folder import RunFolder
+
+if TYPE_CHECKING:
+    from mhrun.cli.progress import Bars, Lines, Notes
 
 
 def run_once(words: Sequence[str], folders: Sequence[Path]) -> int:
@@ -24,8 +27,10 @@ def run_once(words: Sequence[str], folders: Sequence[Path]) -> int:
     return 0 if reported(folder) else 1
 
 
-def compute(config: Mapping[str, Any]) -> RunFolder:
+def compute(config: Mapping[str, Any], watching: Bars | Lines | Notes | None = None) -> RunFolder:
     """Run a resolved configuration and make its report, or find both done.
+
+    `watching` is told how it goes, and closed at the end; None: the terminal is.
 
     Raises:
         UserError: a mistake of the user's.
@@ -37,7 +42,7 @@ def compute(config: Mapping[str, Any]) -> RunFolder:
     place = RunFolder.of(config)
     if place.is_complete() and not config["runtime"]["force"]:
         print(f"This run is there already ({place.digest}); runtime.force=true begins anew.", file=sys.stderr)
-    watching = watcher()
+    watching = watching or watcher()
     try:
         folder = run_experiment(config, watching)
     finally:  # whatever ends it, the terminal is given back as it was

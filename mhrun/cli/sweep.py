@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from mhrun.store.files import read_json, write_json, write_text
 from mhrun.store.folder import RunFolder
 
 DONE, FAILED = "done", "failed"
+_ROUNDS = 5  # times that what lost workers left is launched again, while each gets some jobs done
 
 
 def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
@@ -45,17 +48,16 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
     # have no meaning fails by itself.
     config = _checked(jobs, folders)
     name, outputs = str(config["experiment"]), Path(config["runtime"]["outputs"])
-    digest = hashlib.sha256("\n".join(sorted(words)).encode()).hexdigest()[:12]
+    # Where jobs are computed makes no other sweep.
+    told = sorted(word for word in words if not word.lstrip("+~").startswith("hydra"))
+    digest = hashlib.sha256("\n".join(told).encode()).hexdigest()[:12]
     place = outputs / name / "sweeps" / digest
     (place / "jobs").mkdir(parents=True, exist_ok=True)
     for old in (place / "jobs").iterdir():
         old.unlink()
     about = {"experiment": name, "overrides": list(words), "swept": swept, "jobs": len(jobs)}
     write_json(place / "sweep.json", about | {"reference": reference_of(config, folders)})
-
-    sys.argv = ["mhrun", "--multirun", *words, *search_path(folders), f"hydra.sweep.dir={place}"]
-    register_resolvers()
-    hydra.main(config_path=str(CONF), config_name="config", **version_base())(_job)()
+    _launched(["mhrun", "--multirun", *words, *search_path(folders), f"hydra.sweep.dir={place}"], place, jobs)
 
     from mhrun.report.sweep import build_sweep_report, jobs_of
 
@@ -63,13 +65,70 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
     failed = [job for job in results if "error" in job]
     if any(job["status"] == DONE for job in results):
         print(f"sweep   {build_sweep_report(place)}")
-    if failed or len(results) < len(jobs):
+    if failed:
         print(f"\n{len(failed)} of {len(jobs)} jobs failed:", file=sys.stderr)
         for job in failed:
             print(f"  {job['number']:3}  {' '.join(job['overrides'])}", file=sys.stderr)
             print(f"       {job['error']}  (log: {job['log']})", file=sys.stderr)
         return 1
     return 0
+
+
+def _launched(command: list[str], place: Path, jobs: Sequence[Sequence[str]]) -> None:
+    """Have Hydra's launcher do the jobs; what a worker that died has left undone is launched again.
+
+    A launcher gives up all of its jobs when one of its workers is killed or runs out of memory. A job that still has
+    left nothing in the end is noted as failed.
+    """
+    register_resolvers()
+    log = place / "jobs" / "launcher.log"
+    for _ in range(_ROUNDS):
+        before = len(_undone(place, jobs))
+        why = _once(command)
+        left = _undone(place, jobs)
+        if not left:
+            return
+        write_text(log, why)
+        lines = [line for line in why.splitlines() if line.strip()]
+        told = lines[-1] if lines else "the launcher did not say why"
+        print(f"mhrun: {len(left)} of {len(jobs)} jobs are left undone: {told}", file=sys.stderr, flush=True)
+        if len(left) == before:
+            break
+    swept = (read_json(place / "sweep.json") or {})["swept"]
+    for number in left:
+        begun = (place / "jobs" / f"{number:04d}.begun").exists()
+        error = "its worker died, killed or out of memory" if begun else f"it was not begun: {told}"
+        result = {"number": number, "overrides": _told(jobs[number], swept), "status": FAILED}
+        write_json(
+            place / "jobs" / f"{number:04d}.json",
+            result | {"log": str(log), "error": f"{error}; the same command does what is missing"},
+        )
+
+
+def _once(command: list[str]) -> str:
+    """Run Hydra's command line, and return what went wrong with its launcher, or an empty string."""
+    before, sys.argv = sys.argv, command
+    full = os.environ.get("HYDRA_FULL_ERROR")
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints an error and ends this process
+    try:
+        hydra.main(config_path=str(CONF), config_name="config", **version_base())(_job)()
+    except Exception:  # of a launcher: whatever it was, what the jobs have done is on disk
+        return traceback.format_exc()
+    finally:
+        sys.argv = before
+        if full is None:
+            os.environ.pop("HYDRA_FULL_ERROR", None)
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = full
+    return ""
+
+
+def _undone(place: Path, jobs: Sequence[Sequence[str]]) -> list[int]:
+    return [number for number in range(len(jobs)) if not (place / "jobs" / f"{number:04d}.json").exists()]
+
+
+def _told(overrides: Sequence[str], swept: Sequence[str]) -> list[str]:
+    return [word for word in overrides if word.partition("=")[0] in swept]
 
 
 def _checked(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> dict[str, Any]:
@@ -99,23 +158,31 @@ def _checked(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> dict[str
     return found
 
 
-def _job(config: DictConfig) -> dict[str, Any]:
+def _job(config: DictConfig) -> dict[str, Any] | None:
     """Do one job of a sweep. Never raises but when the user stops: what happened is in a file of the sweep."""
     own = HydraConfig.get()
     place = Path(own.sweep.dir) / "jobs"
     sweep = read_json(place.parent / "sweep.json") or {}
     number = own.job.num
-    overrides = [word for word in own.overrides.task if word.partition("=")[0] in sweep["swept"]]
+    done, begun = place / f"{number:04d}.json", place / f"{number:04d}.begun"
+    if done.exists():  # this job was done before a worker of another died
+        return read_json(done)
+    overrides = _told(own.overrides.task, sweep["swept"])
     log = place / f"{number:04d}.log"
     result: dict[str, Any] = {"number": number, "overrides": overrides, "status": FAILED, "log": str(log)}
     print(f"[{number}] {' '.join(overrides)}", file=sys.stderr, flush=True)
+    write_text(begun, f"{os.getpid()}\n")
     register_resolvers()
+    from mhrun.cli.progress import Notes
     from mhrun.report.build import reported
 
+    alone = str(own.launcher._target_).endswith("BasicLauncher")
     try:
         plain = compared(resolved(config, own.runtime.choices.get("experiment")), sweep["reference"])
+        if not alone and plain["runtime"]["threads"] is None:
+            plain["runtime"]["threads"] = _share(own.launcher)
         result["folder"] = str(RunFolder.of(plain).path)
-        folder = compute(plain)
+        folder = compute(plain, None if alone else Notes(f"[{number}]"))
         result |= {"status": DONE, "digest": folder.digest}
         if plain["runtime"]["report"] and not reported(folder):
             result |= {"error": "a part of its report could not be made", "log": str(folder.log)}
@@ -127,5 +194,20 @@ def _job(config: DictConfig) -> dict[str, Any]:
         write_text(log, traceback.format_exc())
         result["error"] = told.splitlines()[0] if told else type(error).__name__
         print(f"mhrun: job {number} failed: {result['error']} (log: {log})", file=sys.stderr, flush=True)
-    write_json(place / f"{number:04d}.json", result)
+    write_json(done, result)
+    with suppress(OSError):
+        begun.unlink()
     return result
+
+
+def _share(launcher: DictConfig) -> int | None:
+    """Return how many cores a job has, where the launcher has several on one machine; None: all it may use."""
+    from mhrun.engine.drivers import usable_cores
+
+    if "n_jobs" in launcher:  # joblib; -1: a job for each core, -2: for all but one
+        cores = usable_cores()
+        together = int(launcher.n_jobs) if launcher.n_jobs > 0 else cores + 1 + int(launcher.n_jobs)
+        return max(1, cores // max(1, together))
+    if "remote" in launcher:
+        return max(1, int(launcher.remote.get("num_cpus") or 1))
+    return None

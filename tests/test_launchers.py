@@ -1,0 +1,233 @@
+"""Sweeps on workers: what a killed one leaves undone is done all the same, and nothing that was done is done again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+from runs import FEW, assert_same_bits, compute, contents
+
+import mhrun.cli.sweep as sweeping
+from mhrun.cli.main import run
+from mhrun.store.folder import RunFolder, runs
+
+SHORT = ("experiment=gmm_tied_means", "scale=smoke", *FEW, "~methods.sghmc")
+SHORT += ("steps=60", "warmup=50", "runtime.report=false")
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+# --- What is left by a launcher that gives up ---------------------------------------------------------------
+
+
+def dying(monkeypatch, deaths):
+    """Let Hydra's launcher be one whose worker dies at a job, one for each round, and that then gives up the others."""
+    once, rounds = sweeping._once, []
+
+    def launched(command):
+        job, at = sweeping._job, deaths[min(len(rounds), len(deaths) - 1)]
+        rounds.append(at)
+
+        def killed(config):
+            number = sweeping.HydraConfig.get().job.num
+            place = Path(sweeping.HydraConfig.get().sweep.dir) / "jobs"
+            if number < at or (place / f"{number:04d}.json").exists():
+                return job(config)
+            if number == at:
+                (place / f"{number:04d}.begun").write_text("1\n")
+            raise RuntimeError("TerminatedWorkerError: a worker stopped")
+
+        monkeypatch.setattr(sweeping, "_job", killed)
+        try:
+            return once(command)
+        finally:
+            monkeypatch.setattr(sweeping, "_job", job)
+
+    monkeypatch.setattr(sweeping, "_once", launched)
+    return rounds
+
+
+def jobs(tmp_path):
+    (place,) = (tmp_path / "outputs/gmm_tied_means/sweeps").iterdir()
+    return [json.loads(path.read_text()) for path in sorted((place / "jobs").glob("*.json"))]
+
+
+def test_what_a_dead_worker_left_is_launched_again(tmp_path, monkeypatch, capsys):
+    rounds = dying(monkeypatch, [1, 2, 9])
+    assert run(["-m", *SHORT, "seed=0,1,2"]) == 0
+    assert len(rounds) == 3
+    err = capsys.readouterr().err
+    assert "2 of 3 jobs are left undone: RuntimeError: TerminatedWorkerError" in err
+    assert "1 of 3 jobs are left undone" in err
+    assert err.count("[0] seed=0") == 1  # done once
+    assert "there already" not in err
+    assert [job["status"] for job in jobs(tmp_path)] == ["done"] * 3
+    assert not list(tmp_path.rglob("*.begun"))
+
+
+def test_a_job_that_kills_its_worker_each_time_is_told_and_done_by_the_same_command(
+    tmp_path, monkeypatch, capsys
+):
+    rounds = dying(monkeypatch, [1])
+    words = ["-m", *SHORT, "seed=0,1,2"]
+    assert run(words) == 1
+    assert len(rounds) == 2  # the second brought nothing
+    err = capsys.readouterr().err
+    assert "2 of 3 jobs failed" in err
+    assert (
+        "seed=1\n       its worker died, killed or out of memory; the same command does what is missing"
+        in err
+    )
+    assert "seed=2\n       it was not begun: RuntimeError" in err
+    assert [job["status"] for job in jobs(tmp_path)] == ["done", "failed", "failed"]
+    assert "its worker died" in next(tmp_path.glob("outputs/*/sweeps/*/index.html")).read_text()
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    stamp = next(f for f in runs(tmp_path / "outputs") if f.config()["seed"] == 0)
+    before = (stamp.method("mint") / "trace.nc").stat().st_mtime_ns
+    assert run(words) == 0
+    assert (stamp.method("mint") / "trace.nc").stat().st_mtime_ns == before
+    assert [job["status"] for job in jobs(tmp_path)] == ["done"] * 3
+
+
+def test_where_jobs_run_makes_no_other_sweep(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweeping, "compute", lambda config, watching: RunFolder.of(config))
+    assert run(["-m", *SHORT, "seed=0,1"]) == 0
+    assert run(["-m", *SHORT, "seed=0,1", "hydra.verbose=false"]) == 0
+    assert len(list(tmp_path.glob("outputs/*/sweeps/*"))) == 1
+
+
+@pytest.mark.parametrize(("n_jobs", "share"), [(1, 8), (2, 4), (3, 2), (-1, 1), (-2, 1), (100, 1)])
+def test_jobs_beside_each_other_share_the_cores(monkeypatch, n_jobs, share):
+    monkeypatch.setattr("mhrun.engine.drivers.usable_cores", lambda: 8)
+    assert sweeping._share(OmegaConf.create({"n_jobs": n_jobs})) == share
+    assert sweeping._share(OmegaConf.create({"remote": {"num_cpus": share}})) == share
+    assert sweeping._share(OmegaConf.create({"timeout_min": 5})) is None
+
+
+# --- Real launchers -----------------------------------------------------------------------------------------
+
+
+def swept(*words: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "mhrun", "-m", *SHORT, *words],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def killing(place: Path, kills: int, alive: subprocess.Popen[str], told: list[int]) -> None:
+    """Kill workers while they are at a job, one now and then; their ids are in what they left at its beginning."""
+    rng = np.random.default_rng(0)
+    while alive.poll() is None and len(told) < kills:
+        for path in place.glob("*/jobs/*.begun"):
+            try:
+                worker = int(path.read_text())
+                if len(told) < kills and worker != alive.pid and not path.with_suffix(".json").exists():
+                    os.kill(worker, signal.SIGKILL)
+                    told.append(worker)
+                    time.sleep(rng.uniform(8, 20))
+            except (OSError, ValueError):
+                continue
+        time.sleep(0.01)
+
+
+def killed_sweep(tmp_path: Path, kills: int, *words: str) -> tuple[int, str, list[int]]:
+    process, told = swept(*words), []
+    place = tmp_path / "outputs/gmm_tied_means/sweeps"
+    killer = threading.Thread(target=killing, args=(place, kills, process, told))
+    killer.start()
+    out, _ = process.communicate(timeout=3000)
+    killer.join()
+    return process.returncode, out, told
+
+
+def assert_whole(tmp_path: Path, count: int) -> None:
+    folders = runs(tmp_path / "outputs")
+    assert len(folders) == count
+    assert all(folder.is_complete() for folder in folders)
+    some = sorted(folders, key=lambda folder: folder.config()["seed"])[:: max(1, count // 4)]
+    for folder in some:
+        fresh = compute(tmp_path / "fresh", *SHORT[2:], f"seed={folder.config()['seed']}")
+        assert fresh.digest == folder.digest
+        assert_same_bits(contents(folder, "mint"), contents(fresh, "mint"))
+
+
+JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
+
+
+@pytest.mark.slow
+def test_a_sweep_of_a_hundred_jobs_survives_killed_workers_and_is_completed_by_running_it_again(tmp_path):
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    words = (*JOBLIB, "seed=range(100)")
+    status, out, told = killed_sweep(tmp_path, 3, *words)
+    assert len(told) == 3
+    assert "jobs are left undone" in out
+    done = len([folder for folder in runs(tmp_path / "outputs") if folder.is_complete()])
+    print(f"\n{len(told)} workers killed; exit status {status}; {done} of 100 jobs done by the first command")
+    stamps = {f.path: f.summary()["finished"] for f in runs(tmp_path / "outputs") if f.is_complete()}
+    again = swept(*words)
+    out, _ = again.communicate(timeout=3000)
+    assert again.returncode == 0, out
+    assert {f.path: f.summary()["finished"] for f in runs(tmp_path / "outputs") if f.path in stamps} == stamps
+    assert_whole(tmp_path, 100)
+
+
+@pytest.mark.slow
+def test_a_sweep_whose_command_is_killed_with_its_workers_is_completed_by_running_it_again(tmp_path):
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    words = (*JOBLIB, "seed=range(8)")
+    process = swept(*words)
+    while not list(tmp_path.glob("outputs/*/sweeps/*/jobs/*.json")):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.kill()
+    process.communicate()
+    again = swept(*words)
+    out, _ = again.communicate(timeout=600)
+    assert again.returncode == 0, out
+    assert_whole(tmp_path, 8)
+
+
+@pytest.mark.slow
+def test_a_local_ray_does_a_sweep_and_survives_a_killed_worker(tmp_path):
+    pytest.importorskip("ray")
+    status, out, told = killed_sweep(tmp_path, 1, "hydra/launcher=ray", "hydra.launcher.init={num_cpus: 2}",
+                                     "seed=range(8)")  # fmt: skip
+    assert len(told) == 1
+    assert status == 0, out
+    assert_whole(tmp_path, 8)
+
+
+@pytest.mark.slow
+def test_submitit_does_a_sweep_on_this_machine(tmp_path):
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    process = swept("hydra/launcher=submitit_local", "seed=0,1")
+    out, _ = process.communicate(timeout=600)
+    assert process.returncode == 0, out
+    assert_whole(tmp_path, 2)
+
+
+def test_slurm_has_settings_of_ours(capsys):
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    from mhrun.cli.compose import composed
+
+    config = composed([*SHORT, "hydra/launcher=slurm", "hydra.launcher.partition=cpu"])
+    assert config.hydra.launcher._target_.endswith("SlurmLauncher")
+    assert config.hydra.launcher.max_num_timeout == 20
+    assert config.hydra.launcher.partition == "cpu"
