@@ -1,0 +1,319 @@
+"""MINTEE on the means of fifty Gaussians: modes, rings, jumps and costs (Li & Wong 2017, section 5.2, Appendix D)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy import stats
+
+from mhrun.diagnostics.grid import Estimate
+from mhrun.random import Streams, derive_key
+from mhrun.report.run import Run
+
+from ..shared.measures import Metrics, estimate
+
+Array = npt.NDArray[np.floating]
+
+PAPER = (  # Table 3: T, m, per cent of samples in each ring
+    (1.00, 100000, (51.08, 4.76, 6.45, 8.44, 10.00, 9.73, 9.55)),
+    (19.41, 5378, (40.15, 5.01, 7.14, 9.63, 12.20, 12.72, 13.16)),
+    (27.13, 3841, (34.80, 4.91, 7.16, 10.11, 13.09, 14.37, 15.57)),
+    (37.93, 2743, (29.93, 4.78, 7.05, 10.23, 13.97, 15.82, 18.22)),
+    (53.02, 1959, (22.20, 4.17, 6.42, 9.93, 14.40, 18.17, 24.71)),
+    (74.06, 1400, (13.60, 3.16, 5.12, 8.45, 13.69, 20.02, 35.96)),
+    (103.51, 1000, (6.08, 1.74, 3.07, 5.60, 10.44, 18.71, 54.37)),
+)
+LARGE = 1.2  # a coordinate above it is the mode's own: peaks are at 0 and 2
+ENERGIES = 600  # draws of a rung whose energies are computed
+CELLS = np.arange(-1.5, 3.5001, 0.05)
+
+
+class Ladder(NamedTuple):
+    """What a method's chains are: rungs cold to hot."""
+
+    temperatures: list[float]
+    sizes: list[int]
+    levels: Array | None  # H_0, ..., H_{K-1}, where it has rings
+
+
+def ladder_of(run: Run, method: str) -> Ladder:
+    """Return temperatures, minibatch sizes and levels of a method's rungs."""
+    node, n = run.config["methods"][method], run.target.n
+    rungs = run.rungs(method)
+    said = (node["schedules"].get("temperature") or {}).get("temperature", 1.0)
+    temperatures = [float(t) for t in (said if isinstance(said, list) else [said] * rungs)][:rungs]
+    sizes = [int(m) for m in node["kernel"].get("sizes") or [n] * rungs]
+    levels = None
+    if "spacing" in node["kernel"]:
+        steps = node["kernel"]["spacing"] * np.cumsum([0.0, *temperatures[:-1]])
+        levels = lowest(run) + steps
+    return Ladder(temperatures, sizes, levels)
+
+
+def truth(run: Run) -> Array:
+    """Return theta* = (2, 0, ..., 0)."""
+    point = np.zeros(run.target.dim)
+    point[0] = 2.0
+    return point
+
+
+def lowest(run: Run) -> float:
+    """Return H_0, the energy of theta*."""
+    return float(energies(run, truth(run)[None])[0])
+
+
+def energies(run: Run, theta: Array) -> Array:
+    """Return h (P,) of points (P, D), from all data."""
+    parts = [-run.target.full_log_lik(torch.from_numpy(part)).numpy() for part in np.array_split(theta, 8)]
+    return np.concatenate(parts)
+
+
+def rung_draws(run: Run, method: str) -> Array:
+    """Return the kept draws of every rung (ladders, rungs, S, D)."""
+    with run.trace(method) as trace:
+        theta = trace["posterior"]["theta"].to_numpy()
+    return np.asarray(theta.reshape(-1, run.rungs(method), *theta.shape[1:]))
+
+
+def rung_stat(run: Run, method: str, name: str) -> npt.NDArray[Any]:
+    """Return a statistic after burn-in of every rung (ladders, rungs, S)."""
+    with run.trace(method) as trace:
+        found = trace["sample_stats"][name].to_numpy()
+    return np.asarray(found.reshape(-1, run.rungs(method), found.shape[-1]))
+
+
+def shown(run: Run) -> str:
+    """Return the method that the figures are of."""
+    return str(run.config["shown"])
+
+
+def sampled(run: Run) -> list[str]:
+    """Return the methods that are judged as samplers of the posterior: a close-up is none."""
+    return [method for method in run.methods if method != "closeup"]
+
+
+def shares(run: Run, method: str) -> Array:
+    """Return the share of each mode in each ladder's draws at T = 1, (ladders, D)."""
+    mode = run.draws(method).argmax(-1)
+    return np.stack([np.bincount(row, minlength=run.target.dim) / len(row) for row in mode])
+
+
+class Uniformity(NamedTuple):
+    """Whether modes are visited alike."""
+
+    effective: float  # independent visits, of all ladders together
+    chi2: float
+    p: float
+
+
+def uniformity(found: Array) -> Uniformity:
+    """Return how the shares (ladders, D) compare with 1/D.
+
+    As many independent visits as give the variance that is there between ladders, pooled over modes; with them,
+    Pearson's chi-squared of the mean shares. The visits are themselves estimated, so that the statistic over D - 1 has
+    the F distribution of D - 1 and (D - 1)(ladders - 1) degrees of freedom.
+    """
+    ladders, modes = found.shape
+    if ladders < 2:
+        return Uniformity(math.nan, math.nan, math.nan)
+    between = found.var(axis=0, ddof=1).sum()
+    if between == 0:
+        return Uniformity(math.nan, math.nan, math.nan)
+    p = 1 / modes
+    each = (1 - p) / between
+    chi2 = float(ladders * each * np.square(found.mean(axis=0) - p).sum() / p)
+    tail = stats.f.sf(chi2 / (modes - 1), modes - 1, (modes - 1) * (ladders - 1))
+    return Uniformity(float(ladders * each), chi2, float(tail))
+
+
+def heights(values: Array) -> tuple[float, float, float]:
+    """Return where the histogram of values has its peaks near 0 and near 2, and the ratio of their heights."""
+    counts, edges = np.histogram(values, CELLS)
+    centres = 0.5 * (edges[:-1] + edges[1:])
+    low, high = np.where(centres < LARGE, counts, 0), np.where(centres > LARGE, counts, 0)
+    ratio = low.max() / high.max() if high.max() else math.nan
+    peak = float(centres[high.argmax()]) if high.max() else math.nan
+    return float(centres[low.argmax()]), peak, float(ratio)
+
+
+def jumps(run: Run, method: str) -> list[tuple[int, Estimate]]:
+    """Return, for each rung, how many kept steps offered a jump or an exchange, and the share that was made."""
+    exchange = rung_stat(run, method, "exchange")
+    out = []
+    for rung in range(exchange.shape[1]):
+        offered, made = (exchange[:, rung] > 0).sum(), (exchange[:, rung] == 2).sum()
+        p = made / offered if offered else math.nan
+        out.append(
+            (int(offered), Estimate(float(p), math.sqrt(p * (1 - p) / offered) if offered else math.nan))
+        )
+    return out
+
+
+def moved(run: Run, method: str) -> list[float]:
+    """Return the share of local moves that each rung accepts."""
+    exchange, accepted = rung_stat(run, method, "exchange"), rung_stat(run, method, "accepted")
+    if "sizes" not in run.config["methods"][method]["kernel"]:  # a swap is beside a move, not in its place
+        exchange = np.zeros_like(exchange)
+    local = exchange == 0
+    return [float(accepted[:, r][local[:, r]].mean()) for r in range(exchange.shape[1])]
+
+
+class Rings(NamedTuple):
+    """Shares of a rung's draws in each ring, and their mean energy above H_0."""
+
+    exact: Array  # (rungs, rungs) energies from all data
+    noisy: Array  # the same from a minibatch of the rung's own size
+    mean: Array  # (rungs,)
+    noise: Array  # (rungs,) sd of the minibatch energy about the exact one
+    gap: Array  # (rungs,) mean of the minibatch energy above H_0
+
+
+def rings(run: Run) -> Rings:
+    """Return the rings of the method that is shown."""
+    method = shown(run)
+    found, draws = ladder_of(run, method), rung_draws(run, method)
+    assert found.levels is not None
+    n, edges = run.target.n, np.append(found.levels, math.inf)
+    edges[0] = -math.inf  # ring 0 is all below H_1
+    streams = Streams(derive_key(int(run.config["seed"]), "rings"), 1)
+    out: list[list[Any]] = [[] for _ in Rings._fields]
+    for rung, m in enumerate(found.sizes):
+        theta = draws[:, rung].reshape(-1, run.target.dim)
+        theta = theta[:: max(1, len(theta) // ENERGIES)][:ENERGIES]
+        h = energies(run, theta)
+        seen = h if m == n else _on_minibatches(run, theta, m, streams, rung)
+        for place, energy in ((0, h), (1, seen)):
+            out[place].append(np.histogram(energy, edges)[0] / len(energy))
+        out[2].append(h.mean() - found.levels[0])
+        out[3].append((seen - h).std())
+        out[4].append(seen.mean() - found.levels[0])
+    return Rings(*(np.array(part) for part in out))
+
+
+def _on_minibatches(run: Run, theta: Array, m: int, streams: Streams, rung: int) -> Array:
+    """Return -(n/m) sum_i l_i (P,), each point on a fresh minibatch of m."""
+    target, out = run.target, []
+    for k, point in enumerate(torch.from_numpy(theta)):
+        index = streams.at(rung * len(theta) + k + 1, ahead=1).index(target.n, m, replacement=False)
+        log_lik = target.model.log_lik(point[None], target.data.rows(index))
+        out.append(-float(log_lik.sum()) * target.n / m)
+    return np.array(out)
+
+
+class Elbow(NamedTuple):
+    """The objective of k-means, per draw."""
+
+    clusters: npt.NDArray[np.int64]
+    objective: Array
+    best: int
+
+
+def picked(run: Run) -> tuple[Array, npt.NDArray[np.int64]]:
+    """Return some draws (P, D) of the method shown at T = 1, evenly, and the mode of each."""
+    draws = run.draws(shown(run)).reshape(-1, run.target.dim)
+    some = draws[:: max(1, len(draws) // run.config["points"])][: run.config["points"]]
+    return some, some.argmax(-1)
+
+
+def elbow(run: Run) -> Elbow:
+    """Return the objective against the number of clusters, and where its second difference is largest."""
+    from sklearn.cluster import KMeans
+
+    points, _ = picked(run)
+    most = min(run.config["clusters"], len(points) - 1)
+    clusters = np.arange(1, most + 1)
+    settings = {"n_init": run.config["restarts"], "random_state": 0}
+    objective = np.array([KMeans(int(c), **settings).fit(points).inertia_ for c in clusters]) / len(points)
+    bend = np.diff(objective, 2)
+    return Elbow(clusters, objective, int(clusters[1:-1][bend.argmax()]) if len(bend) else 0)
+
+
+def falls(numbers: Array, slack: float = 0.0) -> float:
+    """Return how many neighbours, from cold to hot, are in falling order, give or take `slack`."""
+    return float(np.sum(np.diff(numbers) < slack))
+
+
+def cost(run: Run, method: str) -> dict[str, float]:
+    """Return what a method evaluated, over N n and beside the equi-energy sampler on all data."""
+    noted, n = run.methods[method], run.target.n
+    rungs = run.rungs(method)
+    each = noted["steps"] + run.config["burn"]
+    return {
+        "per_sample": noted["likelihood_evals"] / (noted["steps"] * n),
+        "saved": rungs * (rungs + 1) / 2 * each * n / noted["likelihood_evals"],
+    }
+
+
+def metrics(run: Run) -> Metrics:
+    """Everything of these experiments that a claim or a table speaks of."""
+    found: Metrics = {}
+    for method in sampled(run):
+        found |= {f"{method}.{name}": number for name, number in _of_method(run, method).items()}
+    main = shown(run)
+    if "stagger" in run.config["methods"][main]["kernel"] and "burn" in run.config:
+        found |= _of_table3(run)
+    at = run.once(elbow)
+    found["elbow"] = float(at.best)
+    return found
+
+
+def _of_method(run: Run, method: str) -> Metrics:
+    draws, seen = run.draws(method), shares(run, method)
+    even = uniformity(seen)
+    large = draws > LARGE
+    low, high, ratio = heights(draws)
+    pooled = seen.mean(axis=0)
+    noted = run.methods[method]
+    every = rung_draws(run, method)[:, 0].reshape(-1, run.target.dim)
+    cold = energies(run, every[:: max(1, len(every) // 4000)]) - lowest(run)
+    by_ladder = np.array([part.mean() for part in np.array_split(cold, max(2, len(draws)))])
+    out: Metrics = {
+        "modes": float((pooled > 0).sum()),
+        "modes_least": float((seen > 0).sum(axis=1).min()),
+        "modes_most": float((seen > 0).sum(axis=1).max()),
+        "evenness": float(pooled.max() / pooled.min()) if pooled.min() > 0 else math.inf,
+        "spread": float(pooled.std() / pooled.mean()),
+        "visits": even.effective,
+        "chi2": even.chi2,
+        "p": even.p,
+        "mass_ratio": estimate((~large).mean(axis=(1, 2)) / large.mean(axis=(1, 2))),
+        "height_ratio": ratio,
+        "lower_peak": low,
+        "upper_peak": high,
+        "first_ratio": float((~large[..., 0]).sum() / max(1, large[..., 0].sum())),
+        "energy": estimate(by_ladder),
+        "likelihoods": float(noted["likelihood_evals"]),
+        "gradients": float(noted["gradient_evals"]),
+        "seconds": float(noted["wall_s"]),
+        "per_visit": float(noted["likelihood_evals"]) / even.effective,
+    }
+    if run.rungs(method) > 1:
+        for rung, (offered, made) in enumerate(jumps(run, method)):
+            if offered:
+                out[f"jump{rung}"] = made
+    return out
+
+
+def _of_table3(run: Run) -> Metrics:
+    found, seen = ladder_of(run, shown(run)), run.once(rings)
+    same = [abs(t - row[0]) < 0.006 for t, row in zip(found.temperatures, PAPER, strict=False)]
+    alike = [m == row[1] for m, row in zip(found.sizes, PAPER, strict=False)]
+    spent = cost(run, shown(run))
+    return {
+        "table3.temperatures": float(sum(same)),
+        "table3.sizes": float(sum(alike)),
+        "table3.low": falls(100 * seen.noisy[:, 0], 2.0),
+        "table3.high": falls(-100 * seen.noisy[:, -1]),
+        "table3.low_exact": float((seen.exact[1:, 0] == 0).sum()),
+        "table3.energy": falls(-seen.mean),
+        "table3.noise": float(seen.noise[1:].min()),
+        "table3.off": float(
+            np.abs(100 * seen.noisy - np.array([row[2] for row in PAPER])[: len(seen.noisy)]).max()
+        ),
+        "cost.per_sample": spent["per_sample"],
+        "cost.saved": spent["saved"],
+    }

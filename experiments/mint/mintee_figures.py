@@ -1,0 +1,233 @@
+"""Figures of MINTEE (Li & Wong 2017, Figures 4, 6 and 7)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from matplotlib import pyplot as plt
+from matplotlib.colors import BoundaryNorm
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
+from matplotlib.ticker import EngFormatter, MaxNLocator
+
+from mhrun.report.run import Run
+from mhrun.report.style import COLOURS
+
+from . import mintee as measured
+from .mintee import CELLS, picked, sampled, shown
+
+
+def histograms(run: Run) -> Figure:
+    """Histograms of the draws at T = 1: the first coordinate (Figure 4, left), and all fifty.
+
+    Left: density of the first coordinate, and grey the mean of all fifty, which are alike by symmetry. Right: a row for
+    each coordinate, the logarithm of its density; a coordinate without a patch near 2 never was the large one.
+    """
+    draws = run.draws(shown(run)).reshape(-1, run.target.dim)
+    table = np.stack([np.histogram(draws[:, d], CELLS, density=True)[0] for d in range(run.target.dim)])
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.2), width_ratios=(1, 1.25))
+    left.stairs(table.mean(axis=0), CELLS, color=COLOURS[7], fill=True, alpha=0.5, label="all coordinates")
+    left.stairs(table[0], CELLS, color=COLOURS[0], linewidth=1.3, label="the first")
+    left.set(
+        xlabel=r"$\theta_j$", ylabel="density", yscale="log", ylim=(1e-4, 30), xlim=(CELLS[0], CELLS[-1])
+    )
+    left.legend(loc="upper right")
+    with np.errstate(divide="ignore"):
+        logs = np.log10(table)
+    seen = right.pcolormesh(
+        CELLS, np.arange(run.target.dim + 1) + 0.5, np.where(np.isfinite(logs), logs, np.nan),
+        cmap="viridis", vmin=-4, vmax=0.5,
+    )  # fmt: skip
+    right.set(xlabel=r"$\theta_j$", ylabel="coordinate j")
+    right.grid(False)
+    bar = figure.colorbar(seen, ax=right, extend="min")
+    bar.set_label(r"$\log_{10}$ density")
+    figure.tight_layout()
+    return figure
+
+
+def embedding(run: Run) -> Figure:
+    """A t-SNE embedding of draws at T = 1 (Figure 4, middle): each cluster with the number of its large coordinate."""
+    from sklearn.manifold import TSNE
+
+    points, mode = picked(run)
+    perplexity = min(run.config["perplexity"], (len(points) - 1) / 3)
+    flat = TSNE(perplexity=perplexity, random_state=0, init="pca").fit_transform(points)
+    figure, axis = plt.subplots(figsize=(5.2, 5.0))
+    axis.scatter(
+        flat[:, 0], flat[:, 1], c=mode, cmap="hsv", vmin=0, vmax=run.target.dim, s=5, alpha=0.7, linewidths=0
+    )
+    for j in np.unique(mode):
+        x, y = np.median(flat[mode == j], axis=0)
+        axis.text(
+            x, y, str(j + 1), ha="center", va="center", fontsize=8,
+            bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "alpha": 0.75, "linewidth": 0},
+        )  # fmt: skip
+    axis.set(xticks=[], yticks=[], title=f"{len(np.unique(mode))} modes in {len(points):,} draws")
+    return figure
+
+
+def elbow(run: Run) -> Figure:
+    """The objective of k-means against the number of clusters (Figure 4, right); dashed: where it bends most."""
+    found = run.once(measured.elbow)
+    figure, axis = plt.subplots(figsize=(4.6, 3.0))
+    axis.plot(found.clusters, found.objective, color=COLOURS[0], marker=".", markersize=3, linewidth=1)
+    axis.axvline(
+        found.best, color=COLOURS[1], linestyle="--", linewidth=1, label=f"bends most at C = {found.best}"
+    )
+    axis.set(xlabel="clusters C", ylabel="objective per draw", ylim=(0, 1.08 * found.objective.max()))
+    axis.legend(loc="upper right")
+    return figure
+
+
+def weights(run: Run) -> Figure:
+    """The share of each mode at T = 1, with one standard error from what differs between ladders; line: 1/50."""
+    names = sampled(run)
+    figure, axes = plt.subplots(len(names), 1, figsize=(7.2, 1.55 * len(names)), sharex=True, squeeze=False)
+    for axis, name, colour in zip(axes[:, 0], names, COLOURS, strict=False):
+        found = measured.shares(run, name)
+        error = found.std(axis=0, ddof=1) / math.sqrt(len(found)) if len(found) > 1 else None
+        at = np.arange(1, found.shape[1] + 1)
+        axis.errorbar(at, found.mean(axis=0), error, color=colour, fmt="o", markersize=2.5, elinewidth=1)
+        axis.axhline(1 / found.shape[1], color="black", linestyle="--", linewidth=0.8)
+        axis.set_title(run.label(name), fontsize=9, loc="left")
+        axis.set(ylim=(0, None), ylabel="share")
+    axes[-1, 0].set(xlabel="mode", xlim=(0, run.target.dim + 1))
+    figure.tight_layout()
+    return figure
+
+
+def visits(run: Run) -> Figure:
+    """In which mode the first chain at T = 1 is, along the run: a dot for each of at most 1,500 draws."""
+    names = sampled(run)
+    figure, axes = plt.subplots(1, len(names), figsize=(2.6 * len(names), 2.9), sharey=True, squeeze=False)
+    for axis, name, colour in zip(axes[0], names, COLOURS, strict=False):
+        mode = run.draws(name)[0].argmax(-1) + 1
+        every = max(1, len(mode) // 1500)
+        axis.plot(run.draw_steps(name)[::every], mode[::every], ".", color=colour, markersize=1.5)
+        axis.set_title(_wrapped(run.label(name)), fontsize=9)
+        axis.set(xlabel="step", ylim=(0, run.target.dim + 1))
+        axis.xaxis.set_major_locator(MaxNLocator(3))
+        axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes[0][0].set_ylabel("mode")
+    figure.tight_layout()
+    return figure
+
+
+def _wrapped(label: str) -> str:
+    return label.replace(", ", ",\n")
+
+
+def ladder(run: Run) -> Figure:
+    """The ladder of Figure 7, from this run: when each rung begins, what it reads, how many jumps into it are made.
+
+    Light: a rung's own burn-in, before its bank is filled. Arrows: shares of the jumps to the next hotter bank that are
+    made, after the coldest rung's burn-in.
+    """
+    method = shown(run)
+    found, offers = measured.ladder_of(run, method), measured.jumps(run, method)
+    kernel, noted = run.config["methods"][method]["kernel"], run.methods[method]
+    total, count = noted["warmup"] + noted["steps"], len(found.sizes)
+    figure, axis = plt.subplots(figsize=(7.4, 3.4))
+    for rung, (t, m) in enumerate(zip(found.temperatures, found.sizes, strict=True)):
+        start, y = (count - 1 - rung) * kernel["stagger"], rung
+        burn = min(kernel["burn"], total - start)
+        axis.barh(y, burn, left=start, height=0.5, color=COLOURS[5], alpha=0.45, linewidth=0)
+        axis.barh(
+            y, total - start - burn, left=start + burn, height=0.5, color=COLOURS[0], alpha=0.85, linewidth=0
+        )
+        axis.text(-0.01 * total, y, f"T = {t:.4g},  m = {m:,}", ha="right", va="center", fontsize=8)
+        if offers[rung][0]:
+            x = start + 0.5 * (total - start) if rung else 0.965 * total
+            arrow = FancyArrowPatch(
+                (x, y + 0.75), (x, y + 0.25), arrowstyle="-|>", mutation_scale=9, color=COLOURS[1]
+            )
+            axis.add_patch(arrow)
+            share = f"{100 * offers[rung][1].value:.2g} %"
+            axis.text(
+                x - 0.012 * total, y + 0.5, share, color=COLOURS[1], fontsize=8, ha="right", va="center"
+            )
+    axis.set(xlabel="step", xlim=(0, total), ylim=(-0.6, count - 0.4), yticks=[])
+    axis.spines["left"].set_visible(False)
+    axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axis.grid(axis="y", visible=False)
+    figure.tight_layout()
+    return figure
+
+
+def jump(run: Run) -> Figure | str:
+    """Two jumps of the chain at T = 1 between modes (Figure 6), from a stretch of which every step is kept.
+
+    Left: its path in two large coordinates over the energy on the plane through the two modes, all other coordinates
+    at 0; dark is low. Arrows: the two jumps. Right: its energy above that of theta*, with rings as lines; open circles
+    before a jump and filled ones after it, at the energies of the two points.
+    """
+    name = "closeup"
+    if name not in run.methods:
+        return "This run kept no stretch of single steps."
+    theta, exchange = measured.rung_draws(run, name)[0, 0], measured.rung_stat(run, name, "exchange")[0, 0]
+    mode = theta.argmax(-1)
+    made = np.flatnonzero((exchange[1:] == 2) & (mode[1:] != mode[:-1])) + 1
+    if len(made) < 2:
+        return "No two jumps between modes were made in the stretch that was kept."
+    first = int(made[0])
+    back = [k for k in made[1:] if mode[k] != mode[first]]
+    second = int(back[0]) if back else int(made[1])
+    a, b = int(mode[first - 1]), int(mode[first])
+    grid = np.linspace(-0.7, 2.6, 90)
+    plane = np.zeros((len(grid) ** 2, run.target.dim))
+    plane[:, a], plane[:, b] = (part.ravel() for part in np.meshgrid(grid, grid))
+    base = measured.lowest(run)
+    height = (measured.energies(run, plane) - base).reshape(len(grid), -1)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.6, 3.5))
+    levels = [0, 5, 16, 50, 150, 437, 1000, 2000, 4000]
+    shown_ = left.contourf(grid, grid, np.clip(height, 0, None), levels=levels, cmap="Greys_r", extend="max",
+                           norm=BoundaryNorm(levels, 256, extend="max"))  # fmt: skip
+    figure.colorbar(shown_, ax=left, label="energy above that of theta* (nats)")
+    start = max(0, first - 30)
+    left.plot(theta[start:first, a], theta[start:first, b], ".", color=COLOURS[5], markersize=2.5)
+    left.plot(theta[first:second, a], theta[first:second, b], ".", color=COLOURS[4], markersize=2.5)
+    for k in (first, second):
+        ends = theta[k - 1, [a, b]], theta[k, [a, b]]
+        arrow = FancyArrowPatch(*ends, arrowstyle="-|>", mutation_scale=13, color=COLOURS[1], linewidth=1.4,
+                                connectionstyle="arc3,rad=0.15")  # fmt: skip
+        left.add_patch(arrow)
+    left.set(xlabel=rf"$\theta_{{{a + 1}}}$", ylabel=rf"$\theta_{{{b + 1}}}$")
+    left.grid(False)
+    stop = min(len(theta), second + 30)
+    steps = np.arange(start, stop)
+    energy = measured.energies(run, theta[start:stop]) - base
+    found = measured.ladder_of(run, name)
+    assert found.levels is not None
+    for level in found.levels - base:
+        if level < 1.3 * energy.max():
+            right.axhline(level, color="black", linewidth=0.6, linestyle=":")
+    right.plot(steps, energy, color=COLOURS[7], linewidth=1)
+    for k in (first, second):
+        pair = energy[k - 1 - start], energy[k - start]
+        right.plot([k - 1, k], pair, color=COLOURS[1], linewidth=1.4)
+        right.plot(k - 1, pair[0], "o", markerfacecolor="white", color=COLOURS[1], markersize=5)
+        right.plot(k, pair[1], "o", color=COLOURS[1], markersize=5)
+        right.annotate(f"{mode[k - 1] + 1} to {mode[k] + 1}", (k, pair[1]), xytext=(4, 9),
+                       textcoords="offset points", fontsize=8, color=COLOURS[1])  # fmt: skip
+    right.set(xlabel="step", ylabel="energy above that of theta* (nats)", ylim=(0, 1.3 * energy.max()))
+    figure.tight_layout()
+    return figure
+
+
+def travel(run: Run) -> Figure:
+    """How many independent draws of modes each rung's shares are worth, all ladders together, along the ladder."""
+    figure, axis = plt.subplots(figsize=(4.8, 3.1))
+    for name, colour in zip((m for m in sampled(run) if run.rungs(m) > 1), COLOURS, strict=False):
+        heat, worth = measured.ladder_of(run, name).temperatures, []
+        for rung in range(len(heat)):
+            mode = measured.rung_draws(run, name)[:, rung].argmax(-1)
+            found = np.stack([np.bincount(row, minlength=run.target.dim) / len(row) for row in mode])
+            worth.append(measured.uniformity(found).effective)
+        axis.plot(heat, worth, marker="o", markersize=3, color=colour, linewidth=1.2, label=run.label(name))
+    axis.set(xscale="log", yscale="log", xlabel="temperature", ylabel="independent visits")
+    axis.set_xticks(heat, [f"{t:.3g}" for t in heat])
+    axis.set_xticks([], minor=True)
+    axis.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
