@@ -85,3 +85,47 @@ def test_the_worked_example(tmp_path, monkeypatch, capsys):
     # Its draws are worth a hundred independent ones or more: five standard errors. Laws are tested elsewhere.
     for method in ("lazy_walk", "scaled_sgld"):
         assert abs(summary["metrics"][f"{method}.mean"] - posterior.mean()) < posterior.std() / 2
+
+
+def test_results_are_of_the_last_run_with_the_papers_settings(tmp_path, monkeypatch):
+    """Whatever it found: a run that reproduces does not stand in for a later one that does not."""
+    monkeypatch.syspath_prepend(DOCS / "_made")
+    import claims
+    import collect
+
+    def left_by(name, finished, tv, departures=()):
+        folder = tmp_path / "outputs" / "gmm_tied_means" / name
+        folder.mkdir(parents=True)
+        config = {"experiment": "gmm_tied_means", "seed": 0, "report": {"paper": "mint"}}
+        config["runtime"] = {"departures": list(departures)}
+        (folder / "config.yaml").write_text(json.dumps(config))
+        summary = {"status": "complete", "format": 1, "finished": finished, "versions": {}}
+        metrics = {"mint.tv": tv, "mint.mode_ratio": {"value": None, "se": None}}
+        (folder / "summary.json").write_text(json.dumps(summary | {"metrics": metrics}))
+
+    left_by("a", "2026-01-01T10", 0.01)
+    left_by("b", "2026-01-03T10", 0.03)
+    left_by("c", "2026-01-02T10", 0.01)
+    left_by("d", "2026-01-04T10", 0.01, ["scale = quick"])
+    monkeypatch.setattr(collect, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(collect, "ROOT", tmp_path)
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "mint.json").write_text(
+        '{"experiments": {"other": {"claims": []}}, "sweeps": {}}'
+    )
+    collect.main(tmp_path / "outputs")
+    found = json.loads((tmp_path / "results" / "mint.json").read_text())["experiments"]
+    assert set(found) == {"gmm_tied_means", "other"}
+    assert found["gmm_tied_means"]["run"] == "b"
+    told = {claim["id"]: claim for claim in found["gmm_tied_means"]["claims"]}
+    assert told["f1l-close"]["verdict"] == "not reproduced"
+    assert told["f1r-ratio"]["verdict"] == "not reproduced"  # a metric that is not a number satisfies no rule
+    assert told["f1l-modes"]["verdict"] == "not run at paper scale"
+
+    told["f1l-close"]["rule"] = "below 0.04"
+    monkeypatch.setattr(
+        claims, "results", lambda paper: {"experiments": {"gmm_tied_means": found["gmm_tied_means"]}}
+    )
+    assert [line.split("'")[1] for line in claims.stale("mint")] == ["f1l-close"]
+    assert claims.verdicts("mint")["not reproduced"] == 2
+    assert "<span class='bad'>not reproduced</span>" in claims.tables("mint")
