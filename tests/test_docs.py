@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy import stats
 
-from mhrun.cli.compose import compose_config
+from mhrun.cli.compose import compose_config, sweep_jobs
 from mhrun.cli.main import run, taken_apart
 from mhrun.paths import PACKAGE
 
@@ -42,25 +42,27 @@ def test_python_runs(page, tmp_path, monkeypatch, capsys):
 
 def commands() -> list[tuple[str, str]]:
     found = [
-        (page, line.partition(" #")[0].strip())
+        (page, " ".join(line.partition(" #")[0].split()))
         for page in PAGES
         for _, text in blocks(page, "bash")
-        for line in text.splitlines()
+        for line in text.replace("\\\n", " ").splitlines()
         if line.startswith("mhrun ")
     ]
     # A page of a paper has its commands made; a folder of the reader's own is tested below.
-    return [(page, line) for page, line in dict.fromkeys(found) if "--config-dir" not in line]
+    return [
+        (page, line)
+        for page, line in dict.fromkeys(found)
+        if "--config-dir" not in line and "--project" not in line
+    ]
 
 
 @pytest.mark.parametrize(("page", "line"), commands())
 def test_commands_mean_something(page, line):
     words = taken_apart([word for word in shlex.split(line)[1:] if word != "--help"] or ["list"])
     if words.command == "run":
-        # Data and devices are no matter of the words; the first job of a sweep stands for it.
-        first = [word.partition(",")[0] if words.multirun else word for word in words.rest]
-        assert (
-            compose_config([word for word in first if not word.startswith("device=")])["methods"] is not None
-        )
+        # Where a job is done is no matter of what it is; the first job of a sweep stands for all.
+        told = [word for word in words.rest if not word.startswith(("device=", "hydra"))]
+        assert compose_config(sweep_jobs(told)[0][0] if words.multirun else told)["methods"] is not None
 
 
 def test_the_worked_example(tmp_path, monkeypatch, capsys):
