@@ -10,11 +10,14 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import shutil
 import tempfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
+
+import filelock
 
 from mhrun.errors import UserError, nearest
 from mhrun.paths import cache_dir
@@ -106,6 +109,10 @@ CATALOGUE: dict[str, RemoteSet] = {
 }
 
 
+_MOST = (
+    1 << 30
+)  # bytes of a file's content that are looked at: none of the above has as many, a bomb has more
+
 _chosen: str | None = None
 
 
@@ -140,14 +147,40 @@ def ensure(name: str, folder: Path, say: Callable[[str], None] = lambda _: None)
     """
     if name not in CATALOGUE:
         raise UserError(f"There is no data set '{name}'.{nearest(name, CATALOGUE)} mhrun fetch lists them.")
-    for file in CATALOGUE[name].files:
-        target = folder / name / file.name
-        good = _content_is(target, file)
-        if good is False:
+    wanted = [(file, folder / name / file.name) for file in CATALOGUE[name].files]
+    good = [_content_is(target, file) for file, target in wanted]
+    for (_, target), found in zip(wanted, good, strict=True):
+        if found is False:
             raise _damaged(target)
-        if good is None:
-            _download(name, file, target, say)
+    if None in good:
+        _fetch(name, folder / name, say)
     return folder / name
+
+
+def _fetch(name: str, place: Path, say: Callable[[str], None]) -> None:
+    """Download what is missing of a data set; another process that does so already is waited for."""
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(place / ".lock"):
+            for old in place.glob(".partial-*"):  # of a process that was killed: whoever lives has the lock
+                shutil.rmtree(old, ignore_errors=True)
+            for file in CATALOGUE[name].files:
+                if not (place / file.name).is_file() and (why := _download(name, file, place, say)):
+                    raise _missing(name, place, why)
+    except OSError as error:
+        raise UserError(
+            f"The data folder {place} cannot be written ({error.strerror}); set MHRUN_DATA_DIR."
+        ) from error
+
+
+def _missing(name: str, place: Path, why: str) -> UserError:
+    """Return what a user without a way to the publishers needs to know: each file that is missing and its digest."""
+    lines = [
+        f"  {file.name}  SHA-256 of its {'sorted rows' if file.table else 'uncompressed content'}: {file.sha256}"
+        for file in CATALOGUE[name].files
+        if not (place / file.name).is_file()
+    ]
+    return UserError(f"{name} cannot be had ({why}). Offline? Put into {place}:\n" + "\n".join(lines))
 
 
 def canonical(table: bytes) -> bytes:
@@ -174,13 +207,13 @@ def content(name: str, file: str) -> bytes:
     known = {known.name: known for known in CATALOGUE[name].files}[file]
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
-            found = stream.read()
+            found = _whole(stream)
     except FileNotFoundError as error:
         raise UserError(
             f"There is no {path}: get it with 'mhrun fetch {name}', or say with "
             "runtime.data_dir=FOLDER or MHRUN_DATA_DIR where the data sets are."
         ) from error
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
         raise _damaged(path) from error
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); see to its permissions.") from error
@@ -197,20 +230,15 @@ def _damaged(path: Path) -> UserError:
     return UserError(f"{path} is not what it should be (SHA-256 of its content); delete it and fetch again.")
 
 
-def _download(name: str, file: RemoteFile, target: Path, say: Callable[[str], None]) -> None:
+def _download(name: str, file: RemoteFile, place: Path, say: Callable[[str], None]) -> str:
+    """Download a file from the first mirror that has it; return why none has, or an empty string."""
     import pooch
 
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"The data folder {target.parent} cannot be made ({error.strerror}); set MHRUN_DATA_DIR."
-        ) from error
     reasons = []
     for mirror in CATALOGUE[name].mirrors:
         address = f"{mirror}{file.folder}{file.name}"
         say(f"downloading {address}")
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".partial-") as partial:
+        with tempfile.TemporaryDirectory(dir=place, prefix=".partial-") as partial:
             part = Path(partial) / file.name
             try:
                 pooch.HTTPDownloader(timeout=30)(address, str(part), None)
@@ -220,12 +248,21 @@ def _download(name: str, file: RemoteFile, target: Path, say: Callable[[str], No
             if not _content_is(part, file):
                 reasons.append(f"{mirror}: another content than it should be")
                 continue
-            os.replace(part, target)
-            return
-    raise UserError(
-        f"{file.name} of {name} cannot be had ({'; '.join(reasons)}). Offline? Put it at {target}; "
-        f"the SHA-256 of its {'sorted rows' if file.table else 'uncompressed content'} is {file.sha256}."
-    )
+            os.replace(part, place / file.name)
+            return ""
+    return f"{file.name}: {'; '.join(reasons) or 'no mirror is known'}"
+
+
+def _whole(stream: IO[bytes]) -> bytes:
+    """Return all that a stream holds.
+
+    Raises:
+        ValueError: that is more than any file of a data set has.
+    """
+    found = stream.read(_MOST + 1)
+    if len(found) > _MOST:
+        raise ValueError("more than any file of a data set")
+    return found
 
 
 def _content_is(path: Path, known: RemoteFile) -> bool | None:
@@ -236,9 +273,12 @@ def _content_is(path: Path, known: RemoteFile) -> bool | None:
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
             if known.table:
-                digest.update(canonical(stream.read()))
+                digest.update(canonical(_whole(stream)))
+            length = 0
             while part := stream.read(1 << 20):
                 digest.update(part)
+                if (length := length + len(part)) > _MOST:
+                    return False
     except (OSError, EOFError, zlib.error, ValueError):
         return False
     return digest.hexdigest() == known.sha256
