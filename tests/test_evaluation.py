@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from runs import assert_same_bits, contents
-from scipy import special
+from scipy import special, stats
 from test_resume import StopAfter
 
 import mhrun.data.images as images
@@ -21,6 +21,7 @@ from mhrun.engine.experiment import run_experiment
 from mhrun.engine.looking import Looking
 from mhrun.engine.method import Method
 from mhrun.errors import Interrupted, Refusal
+from mhrun.evaluation.gradient_noise import GradientNoise
 from mhrun.evaluation.predictive import Predictive
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
@@ -28,7 +29,7 @@ from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
 from mhrun.pairing.shared import Shared
 from mhrun.proposals.langevin import Langevin
-from mhrun.random import Streams
+from mhrun.random import Streams, derive_key
 from mhrun.report.run import Run
 from mhrun.rules.metropolis import Metropolis
 from mhrun.schedules import Plan
@@ -374,3 +375,34 @@ def test_images_are_cut_and_shuffled_as_they_say():
 def test_images_that_are_not_there_are_refused(settings, told):
     with pytest.raises(Refusal, match=told):
         images.Images(**settings)
+
+
+def test_the_noise_of_gradients_is_tested_coordinate_by_coordinate(rng):
+    """One datum's gradient is far from normal, 400 are not; what never moves is left out; looks cost nothing."""
+    x = torch.from_numpy(rng.exponential(1, (4000, 6)))
+    x[:, :2] = 0.0  # never lit: of the weights 6 x 3 and biases 3, those of two inputs stand still
+    data = Dataset.of({"x": x, "y": torch.from_numpy(rng.integers(0, 3, 4000))})
+    target = Target(Perceptron([6, 3]), data)
+    looking = GradientNoise(data, 5, sizes=[1, 400], repeats=100, coordinates=21)
+    theta = 0.1 * torch.from_numpy(rng.normal(size=(3, 21)))
+    target.spend(7, 8)
+    memory, nothing = looking.look(target, looking.start(target, 3), 4, theta)
+    assert nothing == {}
+    _, told = looking.look(target, memory, 5, theta)
+    assert target.spent() == (7, 8)
+    assert (told["still_400"] == 6 / 21).all()
+    assert (told["normal_1"] < 0.2).all()
+    assert (told["normal_400"] > 0.6).all()
+    assert (told["w_400"] > told["w_1"]).all()
+    # The first chain's, in plain numbers.
+    index = [
+        Streams(derive_key(0, "gradient noise 5 400"), 3).at(r).index(4000, 400, replacement=False)[:1]
+        for r in range(100)
+    ]
+    one = torch.ones(1, dtype=torch.float64)
+    rows = np.stack([target.gradient(theta[:1], i, one)[0].numpy() for i in index])
+    moving = [k for k in range(21) if len(set(rows[:, k])) > 50]
+    assert told["normal_400"][0] == np.mean([stats.shapiro(rows[:, k]).pvalue >= 0.05 for k in moving])
+    assert "more than the n" in GradientNoise(data, 5, sizes=[4001]).refuses(target)
+    with pytest.raises(Refusal, match="GradientNoise needs"):
+        GradientNoise(data, 5, repeats=2)
