@@ -104,4 +104,4 @@ def _run(
 def _plain(node: Any) -> dict[str, Any]:
     found = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else dict(node or {})
     assert isinstance(found, dict)
-    return {str(key): value for key, value in found.items()}
+    return {str(key): value for key, value in found.items() if value is not None}
