@@ -270,9 +270,15 @@ class Target:
 
     def evaluate_full(self, theta: Tensor, slope: Tensor | None = None) -> Evaluation:
         """Return the evaluation at theta (C, D) on all data; `slope` as in `evaluate`."""
-        mean = _likelihoods(self.full_log_lik(theta) / self.n)
         self._n_lik += self.n
-        grad = None if slope is None else self.gradient_full(theta, slope)
+        if slope is None:
+            total, grad = self.full_log_lik(theta), None
+        elif native_form(self.model, "full_slope", "log_lik") is not None:  # both from one pass
+            total, grad = self._both(theta)
+            grad = self._add_prior(grad, theta, slope)
+        else:
+            total, grad = self.full_log_lik(theta), self.gradient_full(theta, slope)
+        mean = _likelihoods(total / self.n)
         return self.prior(theta)._replace(log_lik_mean=mean, log_lik_var=torch.zeros_like(mean), grad=grad)
 
     def full_log_lik(self, theta: Tensor) -> Tensor:
@@ -299,12 +305,16 @@ class Target:
 
     def gradient_full(self, theta: Tensor, temperature: Tensor) -> Tensor:
         """Return the gradient (C, D) of the log posterior on all data; see `gradient`."""
+        _, grad = self._both(theta)
+        return self._add_prior(grad, theta, temperature)
+
+    def _both(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-likelihood of all data (C,), uncounted, and its gradient (C, D), counted."""
         if self._full_slope is None:
             offered = native_form(self.model, "full_slope", "log_lik")
             self._full_slope = offered(self.data.fields) if offered else self._slope_pass
-        _, grad = self._full_slope(theta)
         self._n_grad += self.n
-        return self._add_prior(grad, theta, temperature)
+        return self._full_slope(theta)
 
     def _slope_pass(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         total, grad = theta.new_zeros(len(theta)), torch.zeros_like(theta)

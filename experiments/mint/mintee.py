@@ -280,7 +280,7 @@ def _of_method(run: Run, method: str) -> Metrics:
         "visits": even.effective,
         "chi2": even.chi2,
         "p": even.p,
-        "mass_ratio": estimate((~large).mean(axis=(1, 2)) / large.mean(axis=(1, 2))),
+        "mass_ratio": estimate((~large).sum(axis=(1, 2)) / np.maximum(large.sum(axis=(1, 2)), 1)),
         "height_ratio": ratio,
         "lower_peak": low,
         "upper_peak": high,

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
@@ -167,53 +168,58 @@ def jump(run: Run) -> Figure | str:
     if name not in run.methods:
         return "This run kept no stretch of single steps."
     theta, exchange = measured.rung_draws(run, name)[0, 0], measured.rung_stat(run, name, "exchange")[0, 0]
-    mode = theta.argmax(-1)
+    mode, base = theta.argmax(-1), measured.lowest(run)
     made = np.flatnonzero((exchange[1:] == 2) & (mode[1:] != mode[:-1])) + 1
-    if len(made) < 2:
-        return "No two jumps between modes were made in the stretch that was kept."
-    first = int(made[0])
-    back = [k for k in made[1:] if mode[k] != mode[first]]
-    second = int(back[0]) if back else int(made[1])
+    shown_jumps = [int(made[0])] if len(made) else []
+    # The second is the next that leaves the mode of the first for another place than that of the stretch before it.
+    shown_jumps += [int(k) for k in made[1:] if mode[k - 1] == mode[made[0]]][:1]
+    first, last = (shown_jumps[0], shown_jumps[-1]) if shown_jumps else (min(30, len(theta) - 1),) * 2
     a, b = int(mode[first - 1]), int(mode[first])
+    b = b if b != a else (a + 1) % run.target.dim
+    start, stop = max(0, first - 40), min(len(theta), last + 40)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.8, 3.5))
+    _plane(run, left, figure, a, b)
+    left.plot(theta[start:stop, a], theta[start:stop, b], ".", color=COLOURS[5], markersize=2.5)
+    for k in shown_jumps:
+        ends = tuple(theta[k - 1, [a, b]]), tuple(theta[k, [a, b]])
+        bend = "arc3,rad=0.2"
+        arrow = FancyArrowPatch(
+            *ends, arrowstyle="-|>", mutation_scale=13, color=COLOURS[1], connectionstyle=bend
+        )
+        arrow.set_linewidth(1.4)
+        left.add_patch(arrow)
+    energy = measured.energies(run, theta[start:stop]) - base
+    levels = measured.ladder_of(run, name).levels
+    assert levels is not None
+    for level in levels - base:
+        if level < 1.3 * energy.max():
+            right.axhline(level, color="black", linewidth=0.6, linestyle=":")
+    right.plot(np.arange(start, stop), energy, color=COLOURS[7], linewidth=1)
+    for k in shown_jumps:
+        before, after = energy[k - 1 - start], energy[k - start]
+        right.plot([k - 1, k], [before, after], color=COLOURS[1], linewidth=1.4)
+        right.plot(k - 1, before, "o", markerfacecolor="white", color=COLOURS[1], markersize=5)
+        right.plot(k, after, "o", color=COLOURS[1], markersize=5)
+        said = f"mode {mode[k - 1] + 1}\nto {mode[k] + 1}"
+        place = {"xytext": (k, 1.18 * energy.max()), "ha": "center", "fontsize": 8, "color": COLOURS[1]}
+        right.annotate(said, (k, max(before, after)), arrowprops={"arrowstyle": "-", "alpha": 0.3}, **place)
+    right.set(xlabel="step", ylabel="energy above that of theta* (nats)", ylim=(0, 1.4 * energy.max()))
+    figure.tight_layout()
+    return figure
+
+
+def _plane(run: Run, axis: Axes, figure: Figure, a: int, b: int) -> None:
+    """Draw the energy on the plane of two coordinates, all others at 0."""
     grid = np.linspace(-0.7, 2.6, 90)
     plane = np.zeros((len(grid) ** 2, run.target.dim))
     plane[:, a], plane[:, b] = (part.ravel() for part in np.meshgrid(grid, grid))
-    base = measured.lowest(run)
-    height = (measured.energies(run, plane) - base).reshape(len(grid), -1)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8.6, 3.5))
+    height = (measured.energies(run, plane) - measured.lowest(run)).clip(0).reshape(len(grid), -1)
     levels = [0, 5, 16, 50, 150, 437, 1000, 2000, 4000]
-    shown_ = left.contourf(grid, grid, np.clip(height, 0, None), levels=levels, cmap="Greys_r", extend="max",
-                           norm=BoundaryNorm(levels, 256, extend="max"))  # fmt: skip
-    figure.colorbar(shown_, ax=left, label="energy above that of theta* (nats)")
-    start = max(0, first - 30)
-    left.plot(theta[start:first, a], theta[start:first, b], ".", color=COLOURS[5], markersize=2.5)
-    left.plot(theta[first:second, a], theta[first:second, b], ".", color=COLOURS[4], markersize=2.5)
-    for k in (first, second):
-        ends = theta[k - 1, [a, b]], theta[k, [a, b]]
-        arrow = FancyArrowPatch(*ends, arrowstyle="-|>", mutation_scale=13, color=COLOURS[1], linewidth=1.4,
-                                connectionstyle="arc3,rad=0.15")  # fmt: skip
-        left.add_patch(arrow)
-    left.set(xlabel=rf"$\theta_{{{a + 1}}}$", ylabel=rf"$\theta_{{{b + 1}}}$")
-    left.grid(False)
-    stop = min(len(theta), second + 30)
-    steps = np.arange(start, stop)
-    energy = measured.energies(run, theta[start:stop]) - base
-    found = measured.ladder_of(run, name)
-    assert found.levels is not None
-    for level in found.levels - base:
-        if level < 1.3 * energy.max():
-            right.axhline(level, color="black", linewidth=0.6, linestyle=":")
-    right.plot(steps, energy, color=COLOURS[7], linewidth=1)
-    for k in (first, second):
-        pair = energy[k - 1 - start], energy[k - start]
-        right.plot([k - 1, k], pair, color=COLOURS[1], linewidth=1.4)
-        right.plot(k - 1, pair[0], "o", markerfacecolor="white", color=COLOURS[1], markersize=5)
-        right.plot(k, pair[1], "o", color=COLOURS[1], markersize=5)
-        right.annotate(f"{mode[k - 1] + 1} to {mode[k] + 1}", (k, pair[1]), xytext=(4, 9),
-                       textcoords="offset points", fontsize=8, color=COLOURS[1])  # fmt: skip
-    right.set(xlabel="step", ylabel="energy above that of theta* (nats)", ylim=(0, 1.3 * energy.max()))
-    figure.tight_layout()
-    return figure
+    norm = BoundaryNorm(levels, 256, extend="max")
+    seen = axis.contourf(grid, grid, height, levels=levels, cmap="Greys_r", extend="max", norm=norm)
+    figure.colorbar(seen, ax=axis, label="energy above that of theta* (nats)")
+    axis.set(xlabel=rf"$\theta_{{{a + 1}}}$", ylabel=rf"$\theta_{{{b + 1}}}$")
+    axis.grid(False)
 
 
 def travel(run: Run) -> Figure:

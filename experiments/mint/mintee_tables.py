@@ -77,7 +77,7 @@ def rungs(run: Run) -> pd.DataFrame:
                 "visits": uniformity(seen).effective,
                 "energy / T": float((energies(run, some) - base).mean() / t),
             }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return _told(rows)
 
 
 COLUMNS = {
@@ -103,8 +103,15 @@ def modes(run: Run) -> pd.DataFrame:
     distribution, as the visits are estimated. Energy: mean above that of theta*. Likelihoods and gradients: of single
     data, all rungs, burn-in too.
     """
-    found = run.once(metrics)
-    return run.by_method({k: v for k, v in found.items() if k.partition(".")[0] in sampled(run)}, COLUMNS)
+    found, rows = run.once(metrics), {}
+    for method in sampled(run):
+        rows[run.label(method)] = {name: found[f"{method}.{metric}"] for name, metric in COLUMNS.items()}
+    return _told(rows)
+
+
+def _told(rows: dict[str, dict[str, Any]]) -> pd.DataFrame:
+    """Return a table without the columns that nothing is known of: one ladder tells no visits."""
+    return pd.DataFrame.from_dict(rows, orient="index").dropna(axis=1, how="all")
 
 
 # --- Notes ---------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from mhrun.errors import Refusal
 from mhrun.models.compressed import bins_of, compress
-from mhrun.native import NativeModel, NativeSums, piece, routine
+from mhrun.native import NativeModel, NativeSums, Piece, available, compiled, piece, routine
 from mhrun.native.maths import exp_negative_64, log_64
 from mhrun.random import Draws
 from mhrun.types import Rows
@@ -20,6 +21,7 @@ from mhrun.types import Rows
 # Half the width of a bin in standard deviations of a component, and nodes per bin. Exact to about 1e-11 a datum as
 # long as the means are within five standard deviations of each other; see `compress`.
 _HALF_WIDTH, _NODES = 0.25, 16
+_WIDE = 16  # means from which on a compiled pass over the nodes is worth a compiler
 
 
 class MixtureMeans:
@@ -97,11 +99,24 @@ class MixtureMeans:
 
     def full_log_lik(self, data: Rows) -> Callable[[Tensor], Tensor]:
         """Return theta (C, D) -> the sum over all data (C,), from the nodes."""
-        both = self.full_slope(data)
+        both = self._slope(data)
         return lambda theta: both(theta)[0]
 
     def full_slope(self, data: Rows) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """Return theta (C, D) -> the sum over all data (C,) and its gradient (C, D), from the nodes."""
+        if self.dim < _WIDE or data["x"].device.type != "cpu" or not available():
+            return self._slope(data)
+        native = self.native(data, full=True)
+
+        def both(theta: Tensor) -> tuple[Tensor, Tensor]:
+            points = theta.double().contiguous().numpy()
+            total, grad = np.empty(len(points)), np.empty_like(points)
+            _each()(native.args, native.args[10].ravel(), points, total, grad)
+            return torch.from_numpy(total), torch.from_numpy(grad).to(theta.dtype)
+
+        return both
+
+    def _slope(self, data: Rows) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         centres, offsets, whole = self._nodes(data)
         device, v = data["x"].device, self.variance
         c, o, w = (torch.from_numpy(a).to(device) for a in (centres, offsets, whole))
@@ -272,6 +287,18 @@ def _score(args: Any, weights: Any, theta: Any, grad: Any, values: Any) -> Any:
     for d in range(dim):
         grad[d] /= v
     return total
+
+
+@lru_cache(maxsize=1)
+def _each() -> Piece:
+    """Return the pass over all data for each of some points (C, D), compiled."""
+
+    def loop(args: Any, whole: Any, theta: Any, total: Any, grad: Any) -> None:
+        values = np.empty(len(whole))
+        for c in range(len(theta)):
+            total[c] = _score(args, whole, theta[c], grad[c], values)
+
+    return compiled(loop)
 
 
 @piece
