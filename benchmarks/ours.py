@@ -16,7 +16,7 @@ import shutil  # noqa: E402
 import tempfile  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from pathlib import Path  # noqa: E402
-from typing import NamedTuple  # noqa: E402
+from typing import Any, NamedTuple  # noqa: E402
 
 import numpy as np  # noqa: E402
 import problem  # noqa: E402
@@ -33,16 +33,20 @@ from mhrun.dynamics.langevin import Langevin as SGLD  # noqa: E402
 from mhrun.dynamics.nose_hoover import NoseHoover  # noqa: E402
 from mhrun.engine.chains import Settings, Silent, run_method  # noqa: E402
 from mhrun.engine.method import Method  # noqa: E402
-from mhrun.kernels import Unadjusted  # noqa: E402
+from mhrun.kernels import ReplicaExchange, Unadjusted  # noqa: E402
 from mhrun.models.gaussian_mixture import GaussianMixture  # noqa: E402
 from mhrun.models.logistic import Logistic  # noqa: E402
 from mhrun.models.perceptron import Perceptron  # noqa: E402
+from mhrun.pairing.full import Full  # noqa: E402
 from mhrun.pairing.growing import Growing  # noqa: E402
 from mhrun.proposals.langevin import Langevin  # noqa: E402
+from mhrun.rules.compensated import Compensated  # noqa: E402
 from mhrun.rules.mh_minibatch import MHMinibatch  # noqa: E402
 from mhrun.schedules import Plan  # noqa: E402
 from mhrun.store.netcdf import Shape, open_trace  # noqa: E402
 from mhrun.types import Kernel, Pairing, Rule  # noqa: E402
+
+RUNGS, EVERY = 8, 40  # of ladders: chains of each, steps between two exchanges
 
 
 class Work(NamedTuple):
@@ -54,6 +58,7 @@ class Work(NamedTuple):
     temperature: float
     thin: int | None = 1  # theta is kept of every thin-th step
     dtype: torch.dtype = torch.float64
+    ratio: float = 1.0  # of the temperatures of a ladder's neighbours
 
 
 def _walk(pairing: Pairing, rule: Rule) -> Kernel:
@@ -131,10 +136,46 @@ def _on_network(name: str) -> Callable[[int, str], Work]:
     return made
 
 
+def _ladder(
+    target: mhrun.Target, move: Kernel, scoring: Pairing, step_size: float, ratio: float, **kept: Any
+) -> Work:
+    rule = (
+        Compensated(0.2, "series")
+        if isinstance(scoring, mhrun.Shared) and target.n == 1
+        else mhrun.Metropolis()
+    )
+    kernel = ReplicaExchange(move, scoring, rule, RUNGS, every=EVERY) if kept.pop("together") else move
+    return Work(target, kernel, step_size, 1.0, kept.get("thin", 1), kept.get("dtype", torch.float64), ratio)
+
+
+def _of_rungs(together: bool) -> dict[str, Callable[[int, str], Work]]:
+    """Return ladders, or the same rungs as chains that never meet."""
+
+    def mixture(n: int, storage: str) -> Work:
+        model = GaussianMixture([[0, 0], [4, 4], [-4, 4], [-4, -4], [4, -4]], 0.25)
+        target = mhrun.Target(model, NoData().load(), gradient_noise=0.25, energy_noise=0.25)
+        move = Unadjusted(NoseHoover(0.05, refresh=EVERY), 1)
+        return _ladder(target, move, mhrun.Shared(1), 0.0025, 1.5, together=together, thin=EVERY)
+
+    def logistic_all(n: int, storage: str) -> Work:
+        move = _walk(Full(), mhrun.Metropolis())
+        return _ladder(_logistic(n), move, Full(), logistic.FULL_STEP_SIZE, 1.2, together=together, thin=EVERY)
+
+    def network_784(n: int, storage: str) -> Work:
+        move = Unadjusted(NoseHoover(0.1, refresh=EVERY), network.M)
+        step = dynamics.STEP["network"]
+        kept = {"thin": None, "dtype": torch.float32}
+        return _ladder(_network(n), move, mhrun.Shared(network.M), step, 1.2, together=together, **kept)
+
+    return {"mixture": mixture, "logistic": logistic_all, "network": network_784}
+
+
 _MADE = (mint, mh_minibatch, mint_logistic, metropolis_logistic, mint_network)
 PROBLEMS = {made.__name__: made for made in _MADE}
 PROBLEMS |= {f"{name}_mixture": _on_mixture(name) for name in MOVES}
 PROBLEMS |= {f"{name}_network": _on_network(name) for name in MOVES}
+PROBLEMS |= {f"ladder_{name}": made for name, made in _of_rungs(True).items()}
+PROBLEMS |= {f"rungs_{name}": made for name, made in _of_rungs(False).items()}
 
 
 def _near(folder: Path) -> dict[str, float]:
@@ -148,16 +189,17 @@ def _near(folder: Path) -> dict[str, float]:
 def main(cores: int, name: str, n: int, native: str, storage: str) -> None:
     torch.set_num_threads(cores)
     asked = PROBLEMS[name](n, storage)
-    fixed = mhrun.Fixed(step_size=asked.step_size, temperature=asked.temperature)
     folder = Path(tempfile.mkdtemp(prefix="mhrun-bench-"))
 
     def work(chains: int, steps: int, seed: int) -> dict[str, float]:
         place = folder / f"{chains}-{steps}-{seed}"
+        heat = [asked.temperature * asked.ratio ** (c % RUNGS) for c in range(chains)]
+        fixed = mhrun.Fixed(step_size=asked.step_size, temperature=heat)
         names = asked.target.model.names if asked.thin else ()
         shape, plan = Shape(chains, names, 0, steps, asked.thin, 1), Plan({"all": fixed}, chains, 0, steps)
         method = Method(name, asked.kernel, asked.target, plan, shape, seed, asked.dtype)
         noted = run_method(method, place, Settings(native, cores), Silent(), lambda: False, {})
-        near = _near(place) if name.endswith("_mixture") else {}
+        near = _near(place) if name.split("_")[0] in MOVES and name.endswith("_mixture") else {}
         shutil.rmtree(place)
         means = {"accepted": "sum_accepted", "batch": "sum_batch_size"}
         totals = noted["totals"]

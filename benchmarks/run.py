@@ -258,6 +258,41 @@ def dynamics(rounds: int, chain_steps: int, console: Console) -> dict[str, list[
     return found
 
 
+def ladders(rounds: int, chain_steps: int, console: Console) -> list[dict[str, Any]]:
+    """Ladders of 8 rungs that exchange every 40 steps, and single chains of the same: microseconds per chain-step."""
+    parts = {
+        "mixture": ("RENHD on five Gaussians", 1, 5.0, "on"),
+        "logistic": ("Metropolis on all 13,007 images", problem_logistic.N, 0.02, "on"),
+        "network": ("RENHD on 784-200-10, m = 200", problem_network.N, 0.004, "auto"),
+    }
+    rows = []
+    for name, (what, n, share, native) in parts.items():
+        field = {
+            "ladder": _ours(1, f"ladder_{name}", n, native=native),
+            "single": _ours(1, f"rungs_{name}", n, native=native),
+        }
+        seen: dict[str, list[float]] = {"ladder": [], "single": []}
+        sizes = {"ladder": 8, "single": 1}
+        for seed in range(rounds + 1):
+            for which, contender in field.items():
+                steps = _steps(chain_steps, share, 8)
+                found = contender.ask(sizes[which], steps, seed)
+                if seed:  # the first compiles
+                    seen[which].append(found["cpu"] / (steps * sizes[which]) * 1e6)
+        _stop({which: (contender, 1.0) for which, contender in field.items()})
+        rows.append({"what": what} | {which: statistics.median(times) for which, times in seen.items()})
+    table = Table(
+        title="Ladders of 8 rungs, an exchange every 40 steps, one core (CPU time)", title_justify="left"
+    )
+    for column in ("what", "ladder", "single chains", "ladder / 8 single ones", "goal"):
+        table.add_column(column, justify="left" if column == "what" else "right")
+    for row in rows:
+        ratio = row["ladder"] / row["single"]
+        table.add_row(row["what"], f"{row['ladder']:.2f}", f"{row['single']:.2f}", f"{ratio:.2f}", "<= 1.1")
+    console.print(table)
+    return rows
+
+
 def save_quantiles(path: Path) -> None:
     """Write down the table that MHminibatch draws its correction from."""
     from mhrun.rules.correction import correction, quantiles
@@ -343,6 +378,7 @@ TABLES: dict[str, Callable[[argparse.Namespace, Console], Any]] = {
     "mh_minibatch": lambda asked, console: mh_minibatch(asked.rounds, asked.chain_steps, console),
     "network": lambda asked, console: network(asked.rounds, asked.chain_steps, console),
     "dynamics": lambda asked, console: dynamics(asked.rounds, asked.chain_steps, console),
+    "ladders": lambda asked, console: ladders(asked.rounds, asked.chain_steps, console),
     "logistic": lambda asked, console: logistic(asked.rounds, asked.chain_steps, console),
 }
 
