@@ -104,7 +104,9 @@ def notes(run: Run) -> list[str]:
         "Here: a perceptron with 200 hidden units on Fashion-MNIST, 50 gradients for each coordinate.",
         f"At the first look noise passes at {value(found[f'first.normal_{small}']):.0%} of the coordinates with "
         f"minibatches of {small} and at {value(found[f'first.normal_{large}']):.0%} with {large:,}; at the last at "
-        f"{value(found[f'last.normal_{small}']):.0%} and {value(found[f'last.normal_{large}']):.0%}, where normal noise "
-        "has 95%. The gradient of a weight is a sum over those images of a minibatch that light both its pixel and its "
+        f"{value(found[f'last.normal_{small}']):.0%} and {value(found[f'last.normal_{large}']):.0%}, where normal "
+        "noise "
+        "has 95%. The gradient of a weight is a sum over those images of a minibatch that light both its pixel "
+        "and its "
         "unit: fewer than the minibatch has.",
     ]
