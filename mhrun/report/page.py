@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ class FileOnPage(NamedTuple):
     address: str
 
 
+_SHORT = re.compile(r"<td>([^<]{1,20})</td>")
 _KINDS = {
     "csv": ("CSV", "text/csv"),
     "md": ("Markdown", "text/markdown"),
@@ -42,7 +44,12 @@ class TableOnPage(NamedTuple):
     @property
     def html(self) -> str | None:
         """The table as HTML; None where there is a line in its place."""
-        return None if isinstance(self.content, str) else whole(self.content["html"])
+        # A number is not to be parted at its sign or its exponent where lines are broken.
+        return (
+            None
+            if isinstance(self.content, str)
+            else _SHORT.sub(r'<td class="short">\1</td>', self.content["html"])
+        )
 
     @property
     def files(self) -> list[FileOnPage]:
