@@ -82,7 +82,7 @@ def compose_config(
         config = composed(words, folders)
         plain = resolved(config, config.hydra.runtime.choices.get("experiment"))
     except (HydraException, OmegaConfBaseException) as error:
-        raise _explained(error, words, folders) from error
+        raise explained(error, words, folders) from error
     except ValueError as error:  # what Hydra's own overrides raise when a group is set to nothing
         raise UserError(f"these settings cannot be put together: {_first_line(error)}") from error
     return compared(plain, reference_of(plain, folders)) if compare else plain
@@ -228,7 +228,8 @@ def _first_line(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def _explained(error: Exception, words: Sequence[str], folders: Sequence[Path]) -> UserError:
+def explained(error: Exception, words: Sequence[str], folders: Sequence[Path]) -> UserError:
+    """Return what Hydra could not do with some words, in one line for people."""
     if (ours := _cause(error)) is not None:
         return ours
     text = " ".join(str(error).split())

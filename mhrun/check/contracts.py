@@ -1,0 +1,197 @@
+"""Laws of bookkeeping: what a kernel says of itself, and what the engine takes for granted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mhrun.check.subject import Subject, Went
+from mhrun.check.targets import Counting, Known, gaussian_mean, holed
+from mhrun.check.verdict import FAILS, HOLDS, NONE, Verdict
+from mhrun.data import Dataset
+from mhrun.errors import UserError
+from mhrun.models.function import FunctionModel
+from mhrun.random import Streams, derive_key
+from mhrun.target import Target
+from mhrun.types import INFO_DTYPES, Controls, Evaluation, Kernel, State
+
+_ABSURD = (1e-200, 1e8, 1e200)
+
+
+def _case(
+    subject: Subject, known: Known, target: Target, ladders: int
+) -> tuple[Kernel, float, np.ndarray, np.ndarray]:
+    """Return a kernel with minibatches, its step size, its chains' temperatures and where they begin."""
+    kernel = subject.made(subject.n, subject.m, target)
+    chains = ladders * subject.rungs()
+    base = subject.n / subject.effective if kernel.decides else 1.0
+    temperature = subject.temperatures(chains, base)
+    theta = known.draw(np.random.default_rng(subject.seed), temperature)
+    step = subject.step_for(kernel, known, known.target(), base) / (1 if kernel.decides else 8)
+    return kernel, step, temperature, theta
+
+
+def plain(subject: Subject) -> Known:
+    """Return a Gaussian mean on which minibatches are measured, its model without faster forms."""
+    known = gaussian_mean(subject.n)
+    model = FunctionModel(
+        lambda t, rows: -0.5 * (rows["x"] - t) ** 2, [0.0], lambda t: -0.5 * t[:, 0] ** 2, batched=True
+    )
+    return known._replace(model=model)
+
+
+def costs(subject: Subject) -> Iterator[Verdict]:
+    """The evaluations that a kernel says it needs are those that were made."""
+    known = plain(subject)
+    model = Counting(known.model)
+    target = Target(model, known.data)
+    kernel, step, temperature, theta = _case(subject, known, target, 6)
+    state = subject.follow(kernel, target, theta, 1, step, temperature).state
+    model.values = model.slopes = 0
+    went = subject.follow(kernel, target, theta, 20, step, temperature, first_step=2, state=state)
+    yield _shapes(went, len(theta))
+    claimed, slopes = (int(went.stat(name).sum()) for name in ("n_lik", "n_grad"))
+    told = f"says {claimed:,} log-likelihoods and {slopes:,} gradients, {model.values:,} and {model.slopes:,} were made"
+    # A pass with a gradient has the values too. A test that grows reads at most as much again ahead of its decision.
+    most = model.values + model.slopes
+    least = model.values if not kernel.grows else model.values / 2
+    right = least <= claimed <= most and slopes == model.slopes
+    yield Verdict("cost counting", HOLDS if right else FAILS, told + " (some read ahead)" * kernel.grows)
+
+
+def _shapes(went: Went, chains: int) -> Verdict:
+    wrong = []
+    for name, kind in INFO_DTYPES.items():
+        value = getattr(went.infos[0], name)
+        if value is None and name in ("exchange", "valid"):
+            continue
+        if (
+            not isinstance(value, Tensor)
+            or value.shape != (chains,)
+            or (value.dtype == torch.bool) != (kind == "bool")
+        ):
+            wrong.append(name)
+    told = (
+        f"{', '.join(wrong)} must be ({chains},), {INFO_DTYPES[wrong[0]]}" if wrong else "every field is (C,)"
+    )
+    return Verdict("what a step reports", FAILS if wrong else HOLDS, told)
+
+
+def repeatable(subject: Subject) -> Iterator[Verdict]:
+    """The same seed gives the same chains, to the bit, whoever moves beside them."""
+    known = plain(subject)
+    target, law = known.target(), "same seed, same chains"
+    kernel, step, temperature, theta = _case(subject, known, target, 5)
+    one = subject.follow(kernel, target, theta, 30, step, temperature).theta
+    again = subject.follow(
+        subject.made(subject.n, subject.m, target), target, theta, 30, step, temperature
+    ).theta
+    same = torch.equal(one, again)
+    told = (
+        "two runs are the same to the bit"
+        if same
+        else "two runs differ: random numbers must come from `draws`"
+    )
+    yield Verdict(law, HOLDS if same else FAILS, told)
+    law, rungs = "chains independent", subject.rungs()
+    if not same:
+        yield Verdict(law, NONE, "chains that cannot be repeated cannot be compared")
+        return
+    own = slice(3 * rungs, 4 * rungs)
+    alone = subject.follow(
+        kernel, target, theta[own], 30, step, temperature[own], first_chain=3 * rungs
+    ).theta
+    off = float((one[:, own] - alone).abs().max() / known.scale)
+    what = "a chain" if rungs == 1 else "a ladder"
+    told = f"{what} alone and among five: {off:.1e} standard deviations apart"
+    yield Verdict(law, HOLDS if off < 1e-6 else FAILS, told, off)
+
+
+def resuming(subject: Subject) -> Iterator[Verdict]:
+    """A state that was written down and read goes on as if nothing had been, in a kernel that knows nothing else."""
+    known = plain(subject)
+    target = known.target()
+    kernel, step, temperature, theta = _case(subject, known, target, 4)
+    whole = subject.follow(kernel, target, theta, 20, step, temperature).theta
+    first, second = (subject.made(subject.n, subject.m, target) for _ in range(2))
+    half = subject.follow(first, target, theta, 8, step, temperature)
+    fields = {k: None if v is None else _written(v) for k, v in half.state.evaluation._asdict().items()}
+    read = State(
+        Evaluation(**fields),
+        {  # type: ignore[arg-type]
+            k: _written(v) for k, v in half.state.aux.items()
+        },
+    )
+    rest = subject.follow(
+        second, known.target(), theta, 12, step, temperature, first_step=9, state=read
+    ).theta
+    same = torch.equal(torch.cat([half.theta, rest]), whole)
+    told = (
+        "interrupted and not are the same to the bit"
+        if same
+        else "what a chain remembers is not all in its state"
+    )
+    yield Verdict("resuming", HOLDS if same else FAILS, told)
+
+
+def _written(value: Tensor) -> Tensor:
+    return torch.from_numpy(value.numpy().copy())
+
+
+def compiled(subject: Subject) -> Iterator[Verdict]:
+    """The compiled loop goes the same way as the plain step."""
+    law, known = "compiled equals plain", gaussian_mean(subject.n)
+    target = Target(known.model, Dataset.of(known.data.fields["x"].float()))
+    kernel, step, temperature, theta = _case(subject, known, target, 4)
+    key = derive_key(subject.seed, "check")
+    loop = kernel.fused(target, key, 1)
+    if loop is None:
+        yield Verdict(law, NONE, "there is no compiled form")
+        return
+    steps = 40
+    slow = subject.follow(kernel, target, theta, steps, step, temperature)
+    t = torch.from_numpy(temperature).expand(steps, -1).contiguous()
+    with torch.no_grad():
+        start = kernel.start(target, torch.from_numpy(theta.copy()), Streams(key, len(theta)).at(0))
+        target.spent()
+        _, record = loop.advance(start, 1, Controls(torch.full_like(t, step), t, t))
+    off = float((torch.from_numpy(record["theta"]).transpose(0, 1) - slow.theta).abs().max()) / known.scale
+    wrong = [
+        name
+        for name in ("accepted", "batch_size", "n_lik", "n_grad", "diverging")
+        if not np.array_equal(record[name].T, slow.stat(name).numpy())
+    ]
+    told = f"{steps} steps, {off:.1e} standard deviations apart" + f"; {', '.join(wrong)} differ" * bool(
+        wrong
+    )
+    yield Verdict(law, FAILS if wrong or not off < 1e-3 else HOLDS, told, off)
+
+
+def absurd(subject: Subject) -> Iterator[Verdict]:
+    """At any step size a chain stays among the numbers, or says that it stopped; it never goes where there is none."""
+    law, known = "absurd step sizes", plain(subject)
+    target = known.target()
+    kernel, _, temperature, theta = _case(subject, known, target, 4)
+    words = []
+    for step in _ABSURD:
+        try:
+            went = subject.follow(kernel, target, theta, 10, step, temperature)
+        except UserError:
+            words.append(f"{step:g} is refused")
+            continue
+        if not went.theta.isfinite().all():
+            yield Verdict(law, FAILS, f"at step size {step:g} theta is no finite number")
+            return
+    if kernel.decides:
+        exact = subject.made(30, 30, holed())
+        begin = np.full((len(theta), 1), 0.7)
+        step = subject.step_for(exact, gaussian_mean(30), gaussian_mean(30).target()) * 4
+        went = subject.follow(exact, holed(), begin, 60, step, subject.temperatures(len(theta)))
+        if not float(went.theta.max()) <= 1:
+            yield Verdict(law, FAILS, "a move was accepted to where the log-likelihood is no number")
+            return
+    told = f"finite at {', '.join(f'{step:g}' for step in _ABSURD)}" if not words else ", ".join(words)
+    yield Verdict(law, HOLDS, told + ", and where log-likelihoods are no numbers" * kernel.decides)

@@ -1,0 +1,143 @@
+"""Laws of distribution: what the exact kernel must leave as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from scipy import special, stats
+
+from mhrun.check.subject import Subject
+from mhrun.check.targets import N_TOSSED, Known, correlated, gaussian_mean, mixture, tossed
+from mhrun.check.verdict import FAILS, HOLDS, NONE, Verdict, by_flows, by_uniforms
+from mhrun.kernels import AdaptiveBackward, MetropolisHastings
+from mhrun.random import derive_key
+
+_STEPS = 15  # that a law is given to change in
+_FAR = 4.0  # standard deviations from the mean, where chains that must come nearer begin
+_COMING = 200  # steps that they have
+_BINS = 8
+_ROUNDS = 8
+_NOT_EXACT = "its kernel has no acceptance test: see how its law nears the target"
+
+
+def reads_all(subject: Subject, known: Known) -> str | None:
+    """Return why no exact kernel can be had, or None: with m = n every decision must be on all n data."""
+    kernel, target = subject.exact(known), known.target()
+    if not kernel.decides:
+        return _NOT_EXACT
+    if isinstance(kernel, AdaptiveBackward):
+        return "it adapts for ever, and has no law of its own to keep"
+    chains = subject.whole(20)
+    temperature = subject.temperatures(chains)
+    theta = known.draw(np.random.default_rng(subject.seed), temperature)
+    step = subject.step_for(kernel, known, target)
+    size = subject.follow(kernel, target, theta, 5, step, temperature).stat("batch_size")
+    if bool((size == known.n).all()):
+        return None
+    return f"with m = n it still decides on {float(size.double().mean()):.3g} of {known.n} data: see what was measured"
+
+
+def invariance(subject: Subject) -> Iterator[Verdict]:
+    """Chains that begin in the target's law are in it after some steps: closed forms, and quadrature."""
+    for known in (gaussian_mean(30), mixture(), correlated()):
+        law = f"invariance: {known.name}"
+        if reason := reads_all(subject, known):
+            yield Verdict(law, NONE, reason)
+            continue
+        kernel, target = subject.exact(known), known.target()
+        chains = subject.whole(subject.chains)
+        temperature = subject.temperatures(chains)
+        rng = np.random.default_rng(derive_key(subject.seed, known.name))
+        theta = known.draw(rng, temperature)
+        step = subject.step_for(kernel, known, target)
+        went = subject.follow(kernel, target, theta, _STEPS, step, temperature, name=known.name)
+        share = float(went.stat("accepted").double().mean())
+        yield by_uniforms(
+            law,
+            known.uniforms(went.theta[-1].numpy(), temperature),
+            f"{_STEPS} steps of size {step:.2g}, acceptance {share:.2f}",
+        )
+
+
+def coming(subject: Subject) -> Iterator[Verdict]:
+    """Chains that begin far out come in: a kernel that stands still leaves every law as it is."""
+    law, known = "goes there", gaussian_mean(30)
+    kernel, target = subject.exact(known), known.target()
+    chains = subject.whole(400)
+    temperature = subject.temperatures(chains)
+    step = subject.step_for(kernel, known, target) / (1 if kernel.decides else 8)
+    begin = np.tile(known.centre + _FAR * known.scale, (chains, 1))
+    went = subject.follow(kernel, target, begin, _COMING, step, temperature)
+    cold = np.arange(chains) % subject.rungs() == 0
+    off = abs(float(went.theta[-1, cold].mean() - known.centre[0])) / known.scale
+    told = f"from {_FAR:g} standard deviations off to {off:.3g} in {_COMING} steps of size {step:.2g}"
+    yield Verdict(law, HOLDS if off < _FAR / 2 else FAILS, told, off)
+
+
+def balance(subject: Subject) -> Iterator[Verdict]:
+    """In the target's law as many chains go from one bin to another as come back."""
+    law, known = "detailed balance", gaussian_mean(30)
+    kernel, target = subject.exact(known), known.target()
+    if reason := reads_all(subject, known):
+        yield Verdict(law, NONE, reason)
+        return
+    if not (isinstance(kernel, MetropolisHastings) or getattr(kernel, "reversible", False)):
+        yield Verdict(
+            law, NONE, f"{type(kernel).__name__} need not be reversible; with reversible = True it is checked"
+        )
+        return
+    rng = np.random.default_rng(derive_key(subject.seed, law))
+    temperature, step = subject.temperatures(subject.chains), subject.step_for(kernel, known, target)
+    flows = []
+    for round_ in range(_ROUNDS):
+        theta = known.draw(rng, temperature)
+        went = subject.follow(kernel, target, theta, 1, step, temperature, name=f"balance {round_}")
+        flows.append([_bins(known, place, temperature) for place in (theta, went.theta[0].numpy())])
+    before, after = np.concatenate(flows, axis=1)
+    yield by_flows(law, before, after, _BINS, f"steps of size {step:.2g}")
+
+
+def _bins(known: Known, theta: np.ndarray, temperature: np.ndarray) -> np.ndarray:
+    uniform = known.uniforms(theta, temperature)[:, 0]
+    return np.nan_to_num(uniform * _BINS).astype(np.intp).clip(0, _BINS - 1)
+
+
+def geweke(subject: Subject) -> Iterator[Verdict]:
+    """Theta from its prior, data from theta, steps on the data, new data from theta, ...: the joint law stays.
+
+    Geweke (2004). A set of ten tosses is known by its heads, so that chains with equal data move together.
+    """
+    law, known = "Geweke's joint test", gaussian_mean(N_TOSSED)
+    if subject.rungs() > 1:
+        yield Verdict(law, NONE, "a ladder's chains are at several temperatures")
+        return
+    if reason := reads_all(subject, known):
+        yield Verdict(law, NONE, reason)
+        return
+    rng = np.random.default_rng(derive_key(subject.seed, law))
+    theta = rng.logistic(size=subject.chains)
+    kernels = [subject.made(N_TOSSED, N_TOSSED, tossed(0)) for _ in range(N_TOSSED + 1)]
+    step = subject.step_for(kernels[0], known, known.target())
+    for round_ in range(4):
+        heads = rng.binomial(N_TOSSED, special.expit(theta))
+        for s in range(N_TOSSED + 1):
+            at = np.flatnonzero(heads == s)
+            if len(at):
+                went = subject.follow(
+                    kernels[s],
+                    tossed(s),
+                    theta[at, None],
+                    4,
+                    step,
+                    np.ones(len(at)),
+                    name=f"geweke {round_} {s}",
+                )
+                theta[at] = went.theta[-1, :, 0].numpy()
+    p = special.expit(theta)
+    joint = stats.beta.cdf(p, heads + 1, N_TOSSED - heads + 1)
+    yield by_uniforms(
+        law,
+        np.column_stack([p, joint]),
+        f"4 rounds of 4 steps of size {step:.2g}, prior and theta given data",
+    )

@@ -1,0 +1,120 @@
+"""What is measured rather than judged: how far minibatches are from the target; and how a dynamics nears it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from mhrun.check.subject import Subject
+from mhrun.check.targets import Known, gaussian_mean
+from mhrun.check.verdict import FAILS, HOLDS, MEASURED, NONE, Verdict, Z, mean_and_error
+from mhrun.kernels import MetropolisHastings
+from mhrun.random import Streams, derive_key
+from mhrun.target import Target
+from mhrun.types import Controls, Kernel
+
+_LEVELS = (4, 8, 16)  # a dynamics' step sizes, as shares of the largest at which it is stable
+_TOLERATED = 0.02  # of the variance, in what extrapolation to a step size of 0 leaves: its own third order
+_DOUBTFUL = 3.0  # standard errors
+_SHARE = 0.25  # of the steps, given to chains to find their own law
+
+
+def minibatches(subject: Subject) -> Iterator[Verdict]:
+    """The variance and the mean of the draws with minibatches, against those of the target."""
+    law, known = "with minibatches", gaussian_mean(subject.n)
+    target = known.target()
+    kernel = subject.made(subject.n, subject.m, target)
+    base = subject.n / subject.effective if kernel.decides else 1.0
+    step = subject.step_for(kernel, known, target, base) / (1 if kernel.decides else _LEVELS[1])
+    if not kernel.decides and _still(subject, kernel, target, known, step):
+        yield Verdict(law, NONE, "it adds no noise: an optimiser")
+        return
+    chains = subject.whole(subject.chains // (20 if kernel.grows else 8))
+    draws, sizes = _draws(subject, kernel, target, known, chains, 300, step, base)
+    cold = subject.temperatures(chains) == 1
+    scaled = (draws[cold] - known.centre[0]) / (known.scale * base**0.5)
+    scaled = scaled[np.isfinite(scaled).any(1)]
+    if len(scaled) < 2:
+        yield Verdict(law, NONE, f"no chain had draws of its target's law at step {step:.2g}")
+        return
+    mean, mean_error = mean_and_error(np.nanmean(scaled, axis=1))
+    ratio, error = mean_and_error(np.nanmean(scaled**2, axis=1))
+    off = max(abs(ratio - 1) / error, abs(mean) / mean_error)
+    seen = "biased" if off > Z else "perhaps biased" if off > _DOUBTFUL else "no bias seen"
+    where = f"c = n/T = {subject.n / base:g} data" if base != 1 else "T = 1"
+    told = (
+        f"variance {ratio:.3f} ± {error:.3f} of the target's, mean {mean:+.3f} ± {mean_error:.3f} of its sd: "
+        f"{seen} (n = {subject.n:,}, {sizes:.3g} data a step, {where}, step {step:.2g})"
+    )
+    yield Verdict(law, MEASURED, told, (ratio - 1) / error)
+
+
+def nearing(subject: Subject) -> Iterator[Verdict]:
+    """A dynamics on all data has the target as its law in the limit of small steps."""
+    law, known = "the target as steps shrink", gaussian_mean(30)
+    kernel, target = subject.exact(known), known.target()
+    if kernel.decides:
+        yield Verdict(law, NONE, "its kernel has an acceptance test")
+        return
+    step = subject.step_for(kernel, known, target)
+    if _still(subject, kernel, target, known, step):
+        yield Verdict(law, NONE, "it adds no noise: an optimiser")
+        return
+    chains = subject.whole(subject.chains // 4)
+    cold = subject.temperatures(chains) == 1
+    bias, errors = [], []
+    for level in _LEVELS:
+        draws, _ = _draws(subject, kernel, target, known, chains, 30 * level, step / level, 1.0)
+        square = np.nanmean(((draws[cold] - known.centre[0]) / known.scale) ** 2, axis=1)
+        found, error = mean_and_error(square[np.isfinite(square)])
+        bias.append(found - 1)
+        errors.append(error)
+    weights = np.array([1.0, -6.0, 8.0]) / 3  # what is of first and of second order in the step cancels
+    limit, error = float(weights @ bias), float(np.sqrt(weights**2 @ np.square(errors)))
+    told = ", ".join(
+        f"{b:+.3f} ± {e:.3f} at {step / level:.2g}" for b, e, level in zip(bias, errors, _LEVELS, strict=True)
+    )
+    right = abs(limit) < Z * error + _TOLERATED
+    told = f"variance off by {told}; by {limit:+.3f} ± {error:.3f} in the limit"
+    yield Verdict(law, HOLDS if right else FAILS, told, limit / error)
+
+
+def _still(subject: Subject, kernel: Kernel, target: Target, known: Known, step: float) -> bool:
+    """Whether chains that begin together on all data stay together: there is no noise."""
+    exact = subject.make(known.n, known.n) if isinstance(kernel, MetropolisHastings) else subject.exact(known)
+    chains = subject.whole(4)
+    theta = np.tile(known.centre + known.scale, (chains, 1))
+    went = subject.follow(exact, known.target(), theta, 5, step, subject.temperatures(chains))
+    return bool((went.theta == went.theta[:, :1]).all())
+
+
+def _draws(
+    subject: Subject,
+    kernel: Kernel,
+    target: Target,
+    known: Known,
+    chains: int,
+    steps: int,
+    step: float,
+    base: float,
+) -> tuple[np.ndarray, float]:
+    """Return draws (C, S), what is none as NaN, and the mean number of data behind a step."""
+    temperature = subject.temperatures(chains, base)
+    theta = known.draw(np.random.default_rng(derive_key(subject.seed, "measure")), temperature)
+    first = int(_SHARE * steps)
+    key = derive_key(subject.seed, "check")
+    loop = kernel.fused(target, key, 1) if subject.rungs() == 1 and not hasattr(kernel, "dynamics") else None
+    if loop is not None:
+        t = torch.from_numpy(temperature).expand(steps, -1).contiguous()
+        with torch.no_grad():
+            start = kernel.start(target, torch.from_numpy(theta), Streams(key, chains).at(0))
+            target.spent()
+            _, record = loop.advance(start, 1, Controls(torch.full_like(t, step), t, t))
+        return record["theta"][:, first:, 0], float(record["batch_size"].mean())
+    went = subject.follow(kernel, target, theta, steps, step, temperature)
+    draws = went.theta[first:, :, 0].T.numpy()
+    if went.infos[0].valid is not None:
+        draws = np.where(went.stat("valid")[first:].T.numpy(), draws, np.nan)
+    return draws, float(went.stat("batch_size").double().mean())

@@ -1,0 +1,168 @@
+"""What is under test: a kernel, made anew for any number of data, and how it is made to move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mhrun.check.targets import Known
+from mhrun.errors import Refusal, UserError
+from mhrun.random import Streams, derive_key
+from mhrun.target import Target
+from mhrun.types import Controls, Info, Kernel, State
+
+Array = npt.NDArray[np.floating]
+
+_ACCEPTED = 0.35  # a step size is the largest at which so many moves are accepted
+_STEPS = 2.0 ** np.arange(-24, 9)  # step sizes that are tried
+_HEALTHY = (0.5, 2.0)  # of a dynamics: the variance in that of the target
+
+
+class Went(NamedTuple):
+    """Where chains went."""
+
+    theta: Tensor  # (K, C, D)
+    infos: list[Info]
+    state: State
+
+    def stat(self, name: str) -> Tensor:
+        """Return a statistic of all steps, (K, C)."""
+        return torch.stack([getattr(info, name) for info in self.infos])
+
+
+@dataclass
+class Subject:
+    """A kernel under test.
+
+    Args:
+        name: for people.
+        make: how many data, and the size of a minibatch -> the kernel; the two are equal for the exact one.
+        seed: of all random numbers.
+        chains: C of the laws that are judged by draws.
+        n: data where minibatches are measured.
+        m: their size there.
+        effective: c = n/T, the data that count there.
+        step_size: at which every law is judged; None to look for one.
+    """
+
+    name: str
+    make: Callable[[int, int], Kernel]
+    seed: int = 0
+    chains: int = 8000
+    n: int = 2000
+    m: int = 100
+    effective: float = 20.0
+    step_size: float | None = None
+    _steps: dict[str, float] = field(default_factory=dict)
+
+    def exact(self, known: Known) -> Kernel:
+        """Return the kernel that reads all data of a target."""
+        return self.made(known.n, known.n, known.target())
+
+    def made(self, n: int, m: int, target: Target) -> Kernel:
+        """Return a kernel that has said that it goes with the target.
+
+        Raises:
+            Refusal: it does not.
+        """
+        kernel = self.make(n, m)
+        if reason := kernel.refuses(target):
+            raise Refusal(reason)
+        return kernel
+
+    def rungs(self) -> int:
+        """Return how many rungs its ladders have; 1 if it has none."""
+        return int(getattr(self.make(self.n, self.m), "rungs", 1))
+
+    def whole(self, chains: int) -> int:
+        """Return about so many chains, a whole number of ladders."""
+        return max(1, chains // self.rungs()) * self.rungs()
+
+    def temperatures(self, chains: int, base: float = 1.0) -> Array:
+        """Return the temperature of each chain (C,): twice as hot from rung to rung."""
+        rungs = self.rungs()
+        found: Array = base * 2.0 ** (np.arange(chains) % rungs)
+        return found
+
+    def step_for(self, kernel: Kernel, known: Known, target: Target, base: float = 1.0) -> float:
+        """Return the step size for a kernel on a target: the largest with a fair acceptance, or stable.
+
+        Raises:
+            UserError: there is none at which it runs.
+        """
+        if self.step_size is not None:
+            return self.step_size
+        key = f"{known.name}/{type(kernel).__name__}/{kernel.reads(target)}/{base}"
+        if key not in self._steps:
+            self._steps[key] = self._search(kernel, known, target, base)
+        return self._steps[key]
+
+    def _search(self, kernel: Kernel, known: Known, target: Target, base: float) -> float:
+        chains = self.whole(100)
+        temperature = self.temperatures(chains, base)
+        theta = known.draw(np.random.default_rng(self.seed), temperature)
+        best, most, error = 0.0, -1.0, None
+        for step in _STEPS[::-1]:
+            try:
+                went = self.follow(
+                    kernel, target, theta, 6 if kernel.decides else 60, float(step), temperature
+                )
+            except (UserError, ArithmeticError, ValueError, RuntimeError) as failed:
+                error = failed
+                continue
+            if kernel.decides:
+                share = float(went.stat("accepted").double().mean())
+                if share >= _ACCEPTED:
+                    return float(step)
+                if share > most:
+                    best, most = float(step), share
+            else:
+                ends = went.theta[30:].numpy()
+                ratio = float(np.mean((ends - known.centre) ** 2)) / (known.scale**2 * base)
+                if _HEALTHY[0] < ratio < _HEALTHY[1] and not went.stat("diverging").any():
+                    return float(step)
+        if most < 0 and error is not None:
+            raise error
+        return best or float(_STEPS[0])
+
+    def follow(
+        self,
+        kernel: Kernel,
+        target: Target,
+        theta: Array,
+        steps: int,
+        step_size: float,
+        temperature: Array,
+        *,
+        name: str = "check",
+        first_chain: int = 0,
+        first_step: int = 1,
+        state: State | None = None,
+        noise: float | None = None,
+    ) -> Went:
+        """Move chains from theta (C, D), or from a state, and return where they went."""
+        chains = len(theta)
+        draws = Streams(derive_key(self.seed, name), chains, first_chain=first_chain).at(0)
+        t = torch.from_numpy(np.asarray(temperature, np.float64))
+        control = Controls(
+            torch.full((chains,), step_size, dtype=torch.float64),
+            t,
+            t if noise is None else torch.full_like(t, noise),
+        )
+        thetas, infos = [], []
+        with torch.no_grad():
+            if state is None:
+                state = kernel.start(target, torch.from_numpy(np.array(theta)), draws)
+            target.spent()
+            for k in range(steps):
+                draws.step = first_step + k
+                state, info = kernel.step(target, state, control, draws)
+                thetas.append(state.evaluation.theta)
+                infos.append(info)
+        return Went(torch.stack(thetas), infos, state)

@@ -1,0 +1,183 @@
+"""Small targets whose laws are known: in closed form, or by quadrature."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy import special
+from torch import Tensor
+
+from mhrun.data import Dataset
+from mhrun.models.function import FunctionModel
+from mhrun.models.gaussian_mean import GaussianMean
+from mhrun.target import Target
+from mhrun.types import Model
+
+Array = npt.NDArray[np.floating]
+
+
+class Known(NamedTuple):
+    """A target and its law at any temperatures T (C,)."""
+
+    name: str
+    model: Model
+    data: Dataset
+    draw: Callable[[np.random.Generator, Array], Array]  # T (C,) -> draws (C, D)
+    uniforms: Callable[
+        [Array, Array], Array
+    ]  # draws (C, D) and T (C,) -> (C, k), uniform if the law is right
+    centre: Array  # (D,) mean at T = 1
+    scale: float  # a standard deviation at T = 1
+
+    @property
+    def n(self) -> int:
+        """How many data there are."""
+        return self.data.n
+
+    def target(self) -> Target:
+        """Return the target, with nothing remembered."""
+        return Target(self.model, self.data)
+
+
+def gaussian_mean(n: int, prior_variance: float | None = 1.0) -> Known:
+    """The mean of n draws from N(theta, 1): a normal posterior. Its model has compiled pieces."""
+    x = np.random.default_rng(11).normal(0.7, 1.0, n)
+    precision = n + (0.0 if prior_variance is None else 1 / prior_variance)
+    mean, sd = x.sum() / precision, precision**-0.5
+
+    def uniforms(theta: Array, temperature: Array) -> Array:
+        return np.asarray(special.ndtr((theta - mean) / (sd * temperature**0.5)[:, None]))
+
+    return Known(
+        f"Gaussian mean, n = {n:,}",
+        GaussianMean(prior_variance),
+        Dataset.of(x),
+        lambda rng, t: mean + sd * (t**0.5 * rng.standard_normal(len(t)))[:, None],
+        uniforms,
+        np.array([mean]),
+        sd,
+    )
+
+
+def mixture() -> Known:
+    """Where a mixture's two components are, +theta and -theta, from 12 data and a prior off zero: two unequal modes."""
+    x = np.random.default_rng(5).normal(0.0, 1.0, 12) + 1.4 * np.resize([1.0, -1.0], 12)
+
+    def log_lik(theta: Tensor, rows: Any) -> Tensor:
+        near, far = -0.5 * (rows["x"] - theta) ** 2, -0.5 * (rows["x"] + theta) ** 2
+        return torch.logaddexp(near, far)
+
+    def log_prior(theta: Tensor) -> Tensor:
+        return -0.5 * (theta[:, 0] - 0.4) ** 2
+
+    model = FunctionModel(log_lik, [0.0], log_prior, batched=True)
+    grid = np.linspace(-9.0, 9.0, 9001)
+    at = torch.from_numpy(grid)[:, None]
+    log_density = (log_lik(at, {"x": torch.from_numpy(x)[None]}).sum(1) + log_prior(at)).numpy()
+    laws: dict[float, Array] = {}
+
+    def law(temperature: float) -> Array:
+        if temperature not in laws:
+            density = np.exp((log_density - log_density.max()) / temperature)
+            mass = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
+            laws[temperature] = mass / mass[-1]
+        return laws[temperature]
+
+    def by_temperature(function: Callable[[Array, Array], Array], values: Array, temperature: Array) -> Array:
+        out = np.empty_like(values)
+        for t in np.unique(temperature):
+            out[temperature == t] = function(values[temperature == t], law(float(t)))
+        return out
+
+    def draw(rng: np.random.Generator, temperature: Array) -> Array:
+        def back(u: Array, cdf: Array) -> Array:
+            return np.interp(u, cdf, grid)
+
+        return by_temperature(back, rng.random(len(temperature)), temperature)[:, None]
+
+    def uniforms(theta: Array, temperature: Array) -> Array:
+        return by_temperature(lambda v, cdf: np.interp(v, grid, cdf), theta[:, 0], temperature)[:, None]
+
+    return Known("mixture with two modes", model, Dataset.of(x), draw, uniforms, np.array([0.0]), 1.0)
+
+
+def correlated() -> Known:
+    """The mean of 20 draws from a normal law in the plane, correlation 0.8; a flat prior."""
+    rng = np.random.default_rng(7)
+    root = np.linalg.cholesky(np.array([[1.0, 0.8], [0.8, 1.0]]))
+    x = rng.standard_normal((20, 2)) @ root.T + np.array([0.5, -0.3])
+    half = torch.from_numpy(np.linalg.inv(root))
+    mean, spread = x.mean(0), root / 20**0.5
+
+    def log_lik(theta: Tensor, rows: Any) -> Tensor:
+        return -0.5 * ((rows["x"] - theta[:, None]) @ half.T).square().sum(-1)
+
+    def uniforms(theta: Array, temperature: Array) -> Array:
+        z = np.linalg.solve(spread, (theta - mean).T).T / (temperature**0.5)[:, None]
+        turned = z @ np.array([[1.0, 1.0], [1.0, -1.0]]) * 0.5**0.5
+        return np.column_stack([special.ndtr(z), special.ndtr(turned), -np.expm1(-0.5 * (z**2).sum(1))])
+
+    def draw(rng: np.random.Generator, t: Array) -> Array:
+        drawn: Array = mean + (t**0.5)[:, None] * (rng.standard_normal((len(t), 2)) @ spread.T)
+        return drawn
+
+    model = FunctionModel(log_lik, [0.0, 0.0], batched=True)
+    return Known("correlated Gaussian, D = 2", model, Dataset.of(x), draw, uniforms, mean, 20**-0.5)
+
+
+N_TOSSED = 10
+
+
+def tossed(heads: int) -> Target:
+    """Ten tosses of a coin with P(heads) = 1 / (1 + exp(-theta)), so many heads; P has a uniform prior."""
+
+    def log_lik(theta: Tensor, rows: Any) -> Tensor:
+        return rows["x"] * theta - torch.nn.functional.softplus(theta)
+
+    def log_prior(theta: Tensor) -> Tensor:
+        p = torch.nn.functional.logsigmoid
+        return p(theta[:, 0]) + p(-theta[:, 0])
+
+    x = (np.arange(N_TOSSED) < heads).astype(np.float64)
+    return Target(FunctionModel(log_lik, [0.0], log_prior, batched=True), Dataset.of(x))
+
+
+class Counting:
+    """A model that counts the rows it truly evaluates, and knows no other way than one row after the other."""
+
+    def __init__(self, model: Model) -> None:
+        self.dim, self.names = model.dim, model.names
+        self._model = model
+        self.values = 0  # log-likelihoods alone
+        self.slopes = 0  # with a gradient
+
+    def init(self, chains: int, draws: Any) -> Tensor:
+        """As the model."""
+        return self._model.init(chains, draws)
+
+    def log_prior(self, theta: Tensor) -> Tensor:
+        """As the model."""
+        return self._model.log_prior(theta)
+
+    def log_lik(self, theta: Tensor, rows: Any) -> Tensor:
+        """As the model, and count."""
+        found = self._model.log_lik(theta, rows)
+        if theta.requires_grad and torch.is_grad_enabled():
+            self.slopes += math.prod(found.shape)
+        else:
+            self.values += math.prod(found.shape)
+        return found
+
+
+def holed() -> Target:
+    """Return a Gaussian mean's target, n = 30, whose log-likelihood is no number where theta is above 1."""
+
+    def log_lik(theta: Tensor, rows: Any) -> Tensor:
+        return torch.where(theta > 1, torch.nan, -0.5 * (rows["x"] - theta) ** 2)
+
+    return Target(FunctionModel(log_lik, [0.0], batched=True), gaussian_mean(30).data)

@@ -1,0 +1,60 @@
+"""What a law says of a kernel, and the statistics that say it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+Array = npt.NDArray[np.floating]
+
+HOLDS, FAILS, MEASURED, NONE = "holds", "fails", "measured", "does not apply"
+
+FALSE_ALARMS = 1e-4
+"""The chance that a battery on a right kernel has a law that fails: divided by `COMPARISONS`, an upper bound."""
+COMPARISONS = 50
+ALPHA = FALSE_ALARMS / COMPARISONS
+Z = float(stats.norm.isf(ALPHA / 2))  # standard errors
+
+
+class Verdict(NamedTuple):
+    """One law: what came of it, in words, and the number behind it."""
+
+    law: str
+    outcome: str  # HOLDS, FAILS, MEASURED or NONE
+    told: str
+    statistic: float | None = None  # in standard errors, or a distance: `told` says which
+    p: float | None = None
+
+
+def by_uniforms(law: str, uniforms: Array, what: str) -> Verdict:
+    """Judge whether each column of (C, k) is uniform: Kolmogorov and Smirnov's distance, k comparisons in one."""
+    if not np.isfinite(uniforms).all():
+        return Verdict(law, FAILS, f"{what}: draws that are no finite numbers")
+    tests = [stats.kstest(column, "uniform") for column in uniforms.T]
+    worst = min(tests, key=lambda test: test.pvalue)
+    p = min(1.0, float(worst.pvalue) * len(tests))
+    told = f"{what}: KS distance {worst.statistic:.4f} of {len(uniforms):,} chains, p = {p:.2g}"
+    return Verdict(law, HOLDS if p > ALPHA else FAILS, told, float(worst.statistic), p)
+
+
+def by_flows(
+    law: str, before: npt.NDArray[np.intp], after: npt.NDArray[np.intp], bins: int, what: str
+) -> Verdict:
+    """Judge whether as many go from a bin to another as come back: chi-squared over the pairs of bins."""
+    counts = np.bincount(before * bins + after, minlength=bins**2).reshape(bins, bins).astype(float)
+    there, back = counts[np.triu_indices(bins, 1)], counts.T[np.triu_indices(bins, 1)]
+    kept = there + back >= 10
+    if not kept.any():
+        return Verdict(law, FAILS, f"{what}: no chain goes from one bin to another")
+    square = float(((there - back)[kept] ** 2 / (there + back)[kept]).sum())
+    p = float(stats.chi2.sf(square, kept.sum()))
+    told = f"{what}: {int(kept.sum())} pairs of bins, {int((there + back).sum()):,} moves, p = {p:.2g}"
+    return Verdict(law, HOLDS if p > ALPHA else FAILS, told, square, p)
+
+
+def mean_and_error(by_chain: Array) -> tuple[float, float]:
+    """Return the mean of independent chains (C,) and its standard error."""
+    return float(by_chain.mean()), float(by_chain.std(ddof=1) / len(by_chain) ** 0.5)

@@ -1,0 +1,215 @@
+"""``mhrun check``: the laws of the house on a part, a method or a kernel, of the house or of the user's own."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from mhrun.cli.compose import explained, register_resolvers, search_path, version_base
+from mhrun.errors import Refusal, UserError
+from mhrun.paths import CONF
+
+if TYPE_CHECKING:
+    from mhrun.check.subject import Subject
+    from mhrun.check.verdict import Verdict
+    from mhrun.types import Kernel
+
+_KINDS = {  # what only a part of this kind has
+    "rule": ("decide",),
+    "pairing": ("compare",),
+    "proposal": ("sample", "log_density"),
+    "dynamics": ("move",),
+    "kernel": ("step", "refuses"),
+}
+_STYLES = {"holds": "green", "fails": "bold red", "measured": "yellow", "does not apply": "dim"}
+
+
+def check(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = False) -> int:
+    """Run the laws on what the words name, tell their verdicts, and return 1 if one fails.
+
+    Raises:
+        UserError: words that mean nothing, or parts that do not go together.
+    """
+    if not words:
+        raise UserError(
+            "check what? Say mhrun check rule=NAME, or the dotted name of a class (mhrun --help)."
+        )
+    config = _composed(list(words), folders)
+    import torch
+
+    from mhrun.check.battery import battery
+
+    torch.set_num_threads(1)  # the targets are small
+    subject = _subject(config, " ".join(words))
+    began, found = time.perf_counter(), []
+    try:
+        for verdict in battery(subject, config.laws):
+            found.append(verdict)
+            if not as_json and sys.stderr.isatty():
+                print(f"\r\x1b[K{verdict.law}: {verdict.outcome}", end="", file=sys.stderr, flush=True)
+    except Refusal as error:
+        raise UserError(f"{' '.join(words)}: {error}") from error
+    finally:
+        if not as_json and sys.stderr.isatty():
+            print("\r\x1b[K", end="", file=sys.stderr)
+    seconds = time.perf_counter() - began
+    (_as_json if as_json else _as_table)(found, subject, seconds)
+    return 1 if any(verdict.outcome == "fails" for verdict in found) else 0
+
+
+def _composed(words: list[str], folders: Sequence[Path]) -> DictConfig:
+    """Return the settings of a check, with a dotted name made a part of its kind."""
+    register_resolvers()
+    name: str | None = None
+    kind, arguments = "", dict[str, Any]()
+    if "=" not in words[0]:
+        name = words.pop(0)
+        kind, arguments = _of_a_name(name, words)
+        words = [word for word in words if word.partition("=")[0] not in arguments]
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(CONF), **version_base()):
+            config = compose("check", overrides=[*words, *search_path(folders)])
+    except (HydraException, OmegaConfBaseException) as error:
+        raise explained(error, words, folders) from error
+    if name is not None:
+        OmegaConf.set_struct(config, False)
+        config[kind] = {"_target_": name, **arguments}
+    return config
+
+
+def _of_a_name(name: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """Return of which kind a class is, and its arguments: those that the words give it, and a minibatch's m."""
+    import yaml
+
+    from mhrun.build import trusted_object
+
+    part = trusted_object(name)
+    for kind, has in _KINDS.items():
+        if isinstance(part, type) and all(hasattr(part, method) for method in has):
+            parameters = inspect.signature(part).parameters
+            said = {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in words)}
+            found = {key: value for key, value in said.items() if key in parameters}
+            return kind, ({"m": "${m}"} if "m" in parameters else {}) | found
+    kinds = ", ".join(f"{kind} ({', '.join(has)})" for kind, has in _KINDS.items())
+    raise UserError(f"{name} is no class of a part; a part has the methods of its kind: {kinds}.")
+
+
+def _subject(config: DictConfig, name: str) -> Subject:
+    from mhrun.check.subject import Subject
+
+    settings = {key: config[key] for key in ("seed", "chains", "n", "m", "effective")}
+    for key, value in settings.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or value < (key != "seed"):
+            raise UserError(f"{key} = {value!r} must be a number, at least {int(key != 'seed')}.")
+
+    def make(n: int, m: int) -> Kernel:
+        """Return the kernel for n data and minibatches of m; with m = n the exact one."""
+        own = OmegaConf.merge(config, {"n": n, "m": m})
+        assert isinstance(own, DictConfig)
+        return _kernel(own, exact=m == n)
+
+    make(config.n, config.m)  # a mistake is told before any law is tried
+    step = None if config.step_size is None else float(config.step_size)
+    return Subject(name, make, step_size=step, **settings)
+
+
+def _kernel(config: DictConfig, *, exact: bool) -> Kernel:
+    from mhrun.build import build
+    from mhrun.kernels import MetropolisHastings, Unadjusted
+    from mhrun.pairing.full import Full
+    from mhrun.pairing.growing import Growing
+    from mhrun.pairing.shared import Shared
+    from mhrun.proposals.random_walk import RandomWalk
+    from mhrun.rules.metropolis import Metropolis
+    from mhrun.rules.mh_minibatch import MHMinibatch
+
+    def part(name: str) -> Any:
+        node = _plain(config, name)
+        return build(node, name) if node else None
+
+    kernel = part("kernel") or _of_method(config)
+    if kernel is not None:
+        return kernel
+    if (dynamics := part("dynamics")) is not None:
+        return Unadjusted(dynamics, None if exact else int(config.m))
+    proposal, pairing, rule = (part(name) for name in ("proposal", "pairing", "rule"))
+    if proposal is pairing is rule is None:
+        raise UserError("this names no part; say rule=, proposal=, pairing=, dynamics= or method=NAME.")
+    if rule is None:
+        rule = MHMinibatch(config.m) if pairing is not None and pairing.supplies else Metropolis()
+    if pairing is None:
+        pairing = Growing() if getattr(rule, "grows", False) else Full() if exact else Shared(int(config.m))
+    return MetropolisHastings(proposal or RandomWalk(), pairing, rule)
+
+
+def _of_method(config: DictConfig) -> Any:
+    from mhrun.build import build
+
+    node = _plain(config, "method.kernel")
+    return build(node, "method.kernel") if node else None
+
+
+def _plain(config: DictConfig, path: str) -> dict[str, Any]:
+    """Return a node of the settings, resolved."""
+    try:
+        node = OmegaConf.select(config, path)
+        if not node:
+            return {}
+        if missing := sorted(OmegaConf.missing_keys(node)):
+            raise UserError(f"{path}.{missing[0]} must be given; add {path}.{missing[0]}=VALUE.")
+        found: dict[str, Any] = OmegaConf.to_container(node, resolve=True)  # type: ignore[assignment]
+        return found
+    except OmegaConfBaseException as error:
+        told = str(error).strip().splitlines()[0]
+        raise UserError(f"{path}: {told}; add it as +KEY=VALUE.") from error
+
+
+def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from mhrun.check.verdict import FALSE_ALARMS
+
+    table = Table(title=f"mhrun check {subject.name}", title_justify="left", title_style="bold")
+    for heading in ("law", "verdict", "what was found"):
+        table.add_column(heading)
+    for verdict in found:
+        style = _STYLES[verdict.outcome]
+        table.add_row(verdict.law, f"[{style}]{verdict.outcome}[/]", verdict.told.replace("[", r"\["))
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.print(table)
+    failed = [verdict.law for verdict in found if verdict.outcome == "fails"]
+    told = f"{len(failed)} fail: {', '.join(failed)}" if failed else "no law fails"
+    alarms = f"a right kernel has a failure with probability {FALSE_ALARMS:g}"
+    console.print(f"{told}. {seconds:.0f} s; {alarms}; seed {subject.seed}.", highlight=False)
+
+
+def _as_json(found: Sequence[Verdict], subject: Subject, seconds: float) -> None:
+    from mhrun import __version__
+    from mhrun.check.verdict import FALSE_ALARMS
+
+    def finite(value: Any) -> Any:
+        return None if isinstance(value, float) and value - value != 0 else value
+
+    told: Mapping[str, Any] = {
+        "checked": subject.name,
+        "version": __version__,
+        "seed": subject.seed,
+        "false_alarms": FALSE_ALARMS,
+        "seconds": round(seconds, 1),
+        "fails": sum(verdict.outcome == "fails" for verdict in found),
+        "laws": [{key: finite(value) for key, value in verdict._asdict().items()} for verdict in found],
+    }
+    print(json.dumps(told, indent=2))

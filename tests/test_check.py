@@ -1,0 +1,300 @@
+"""`mhrun check`: what is right passes, and each thing that is wrong fails the law that it breaks.
+
+A right kernel has a failing law with probability 1e-4 (`mhrun.check.verdict`); seeds are fixed.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from mhrun.check.battery import LAWS, battery
+from mhrun.check.subject import Subject
+from mhrun.cli.main import run
+from mhrun.dynamics.hamiltonian import Hamiltonian
+from mhrun.dynamics.langevin import Langevin
+from mhrun.errors import UserError
+from mhrun.kernels import MetropolisHastings, Unadjusted
+from mhrun.models.gaussian_mean import GaussianMean
+from mhrun.pairing.full import Full
+from mhrun.pairing.growing import Growing
+from mhrun.pairing.shared import Shared
+from mhrun.proposals.langevin import Langevin as LangevinMove
+from mhrun.proposals.random_walk import RandomWalk
+from mhrun.random import Purpose
+from mhrun.rules.barker import Barker
+from mhrun.rules.metropolis import Metropolis
+from mhrun.rules.mh_minibatch import MHMinibatch
+
+INVARIANCE = {"invariance: Gaussian mean, n = 30", "invariance: mixture with two modes",
+              "invariance: correlated Gaussian, D = 2"}  # fmt: skip
+EXACT = INVARIANCE | {"detailed balance", "Geweke's joint test"}
+
+
+def subject(make, **settings):
+    return Subject("mine", make, **{"chains": 4000, "n": 400, "m": 40, "effective": 10.0} | settings)
+
+
+def of_parts(proposal=RandomWalk, rule=Metropolis, kernel=MetropolisHastings):
+    return lambda n, m: kernel(proposal(), Full() if n == m else Shared(m), rule())
+
+
+def judged(make, *laws, **settings):
+    """Return the outcomes of some laws, or of all but the slow ones."""
+    chosen = laws or [name for name in LAWS if name not in ("compiled", "minibatches")]
+    return {verdict.law: verdict for verdict in battery(subject(make, **settings), chosen)}
+
+
+def failing(make, *laws, **settings):
+    return {law for law, verdict in judged(make, *laws, **settings).items() if verdict.outcome == "fails"}
+
+
+# --- What is right ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", [Metropolis, Barker])
+def test_exact_rules_hold(rule):
+    found = judged(of_parts(rule=rule), chains=3000)
+    assert {law for law, verdict in found.items() if verdict.outcome == "holds"} >= EXACT
+    assert not [verdict for verdict in found.values() if verdict.outcome == "fails"]
+
+
+def test_moves_along_gradients_and_tests_that_grow_hold():
+    assert failing(of_parts(LangevinMove), "invariance", "costs", "absurd", chains=1000) == set()
+    growing = lambda n, m: MetropolisHastings(RandomWalk(), Growing(), MHMinibatch(m))  # noqa: E731
+    found = judged(growing, "balance", "costs", "resuming", chains=300)
+    assert {verdict.outcome for verdict in found.values()} == {"holds"}
+
+
+@pytest.mark.parametrize("dynamics", [Langevin, Hamiltonian])
+def test_dynamics_near_the_target(dynamics):
+    found = judged(
+        lambda n, m: Unadjusted(dynamics(), None if n == m else m),
+        "invariance",
+        "nearing",
+        "costs",
+        chains=800,
+    )
+    assert not [verdict for verdict in found.values() if verdict.outcome == "fails"]
+    assert found["the target as steps shrink"].outcome == "holds"
+    assert {found[law].outcome for law in INVARIANCE} == {"does not apply"}
+
+
+def test_minibatches_are_measured_and_their_bias_is_told():
+    small = judged(of_parts(), "minibatches", chains=1200, n=200, m=20)["with minibatches"]
+    assert small.outcome == "measured"
+    assert "biased" in small.told
+    assert float(small.told.split()[1]) > 1.05
+    exact = judged(
+        lambda n, m: MetropolisHastings(RandomWalk(), Shared(n), Metropolis()), "minibatches", chains=2000
+    )
+    assert "no bias seen" in exact["with minibatches"].told
+
+
+def test_the_compiled_loop_is_looked_at():
+    assert judged(of_parts(), "compiled")["compiled equals plain"].outcome == "holds"
+    assert judged(of_parts(LangevinMove), "compiled")["compiled equals plain"].outcome == "does not apply"
+
+
+# --- What is wrong ---------------------------------------------------------------------------------------
+
+
+class WrongSign(Metropolis):
+    def decide(self, contest, draws):
+        return contest.settled(draws.uniform(Purpose.ACCEPT).log() < -contest.log_ratio)
+
+
+class TooWarm(Metropolis):
+    def decide(self, contest, draws):
+        return contest.settled(draws.uniform(Purpose.ACCEPT).log() < 0.6 * contest.log_ratio)
+
+
+class NoDensity(RandomWalk):
+    """A multiplicative walk that forgets its densities."""
+
+    def sample(self, origin, controls, draws):
+        z = draws.normal(Purpose.PROPOSAL, origin.theta.shape[1])
+        return origin.theta * (controls.step_size[:, None] * z).exp()
+
+
+class Standstill(RandomWalk):
+    def sample(self, origin, controls, draws):
+        draws.normal(Purpose.PROPOSAL, 1)
+        return origin.theta.clone()
+
+
+class Lying(MetropolisHastings):
+    def step(self, target, state, controls, draws):
+        state, info = super().step(target, state, controls, draws)
+        return state, info._replace(n_lik=info.n_lik // 2)
+
+
+class Coupled(RandomWalk):
+    """Moves that are as wide as the chains are apart."""
+
+    def sample(self, origin, controls, draws):
+        z = draws.normal(Purpose.PROPOSAL, origin.theta.shape[1])
+        return origin.theta + controls.step_size[:, None] * z * (1 + origin.theta.std())
+
+
+class OwnNumbers(RandomWalk):
+    def sample(self, origin, controls, draws):
+        return origin.theta + controls.step_size[:, None] * torch.randn_like(origin.theta)
+
+
+class Remembers(RandomWalk):
+    """Every other move is wider; which one is next is no part of the state."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def sample(self, origin, controls, draws):
+        self.calls += 1
+        z = draws.normal(Purpose.PROPOSAL, origin.theta.shape[1])
+        return origin.theta + controls.step_size[:, None] * z * (1 + self.calls % 3)
+
+
+class AcceptsAnything(Metropolis):
+    """Takes a ratio that is no number for a good one."""
+
+    def decide(self, contest, draws):
+        return contest.settled(~(draws.uniform(Purpose.ACCEPT).log() >= contest.log_ratio))
+
+
+class LooseShape(MetropolisHastings):
+    def step(self, target, state, controls, draws):
+        state, info = super().step(target, state, controls, draws)
+        return state, info._replace(accepted=info.accepted.double())
+
+
+class Crash(Metropolis):
+    def decide(self, contest, draws):
+        return contest.settled(contest.log_ratoi > 0)
+
+
+WRONG = {
+    "wrong sign": (of_parts(rule=WrongSign), EXACT | {"goes there"}, INVARIANCE | {"detailed balance"}),
+    "too warm": (of_parts(rule=TooWarm), EXACT, INVARIANCE | {"detailed balance", "Geweke's joint test"}),
+    "no density": (of_parts(NoDensity), EXACT | {"goes there"}, {"invariance: Gaussian mean, n = 30"}),
+    "standstill": (of_parts(Standstill), {"goes there", "detailed balance"}, {"goes there"}),
+    "lying": (of_parts(kernel=Lying), {"cost counting"}, {"cost counting"}),
+    "coupled": (of_parts(Coupled), {"chains independent"}, {"chains independent"}),
+    "own numbers": (of_parts(OwnNumbers), {"same seed, same chains", "resuming"}, {"same seed, same chains"}),
+    "remembers": (of_parts(Remembers), {"same seed, same chains", "resuming"}, {"resuming"}),
+    "accepts anything": (of_parts(rule=AcceptsAnything), {"absurd step sizes"}, {"absurd step sizes"}),
+    "loose shape": (of_parts(kernel=LooseShape), {"what a step reports"}, {"what a step reports"}),
+}  # what may fail, and what must
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_each_wrong_fails_the_law_that_it_breaks(name):
+    make, may, must = WRONG[name]
+    found = failing(make, chains=3000)
+    assert must <= found <= may
+
+
+def test_a_dynamics_with_too_little_noise_has_another_limit():
+    class Quiet(Langevin):
+        def move(self, theta, grad, aux, controls, draws):
+            half = controls._replace(noise_temperature=0.5 * controls.noise_temperature)
+            return super().move(theta, grad, aux, half, draws)
+
+    found = failing(lambda n, m: Unadjusted(Quiet(), None if n == m else m), "nearing", "costs", chains=800)
+    assert found == {"the target as steps shrink"}
+
+
+def test_an_error_in_someones_code_is_a_line():
+    found = judged(of_parts(rule=Crash), "invariance", "costs")
+    assert {verdict.outcome for verdict in found.values()} == {"fails"}
+    assert "log_ratoi" in found["costs"].told
+    assert "test_check.py, line" in found["costs"].told
+    with pytest.raises(UserError, match=r"no law 'invarance'.*Did you mean 'invariance'"):
+        judged(of_parts(), "invarance")
+
+
+class OtherLoop(MetropolisHastings):
+    """Its compiled loop is not quite what its step does."""
+
+    def fused(self, target, key, threads):
+        inner = super().fused(target, key, threads)
+
+        class Shifted:
+            def advance(self, state, first_step, controls):
+                state, record = inner.advance(state, first_step, controls)
+                return state, {**record, "theta": record["theta"] + 0.01}
+
+        return Shifted()
+
+
+def test_a_compiled_loop_that_differs_is_seen():
+    assert failing(of_parts(kernel=OtherLoop), "compiled") == {"compiled equals plain"}
+
+
+def test_the_models_of_the_targets_are_what_their_laws_say():
+    from mhrun.check.targets import correlated, gaussian_mean, mixture
+
+    for known in (gaussian_mean(30), mixture(), correlated()):
+        target = known.target()
+        t = np.full(5, 2.0)
+        theta = known.draw(np.random.default_rng(0), t)
+        assert known.uniforms(theta, t).shape[0] == 5
+        assert target.log_density(torch.from_numpy(theta)).isfinite().all()
+    assert isinstance(gaussian_mean(30).model, GaussianMean)
+
+
+# --- The command ------------------------------------------------------------------------------------------
+
+
+def test_the_command_tells_verdicts_and_its_status(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("MHRUN_TRUST", "")
+    monkeypatch.setenv("MHRUN_FOLDERS", "")
+    few = ["chains=500", "n=200", "m=20", "laws=[balance,costs]"]
+    assert run(["check", "rule=barker", *few]) == 0
+    out = capsys.readouterr().out
+    assert "detailed balance" in out
+    assert "no law fails" in out
+    assert run(["check", "mhrun.rules.barker.Barker", "--json", *few]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["fails"] == 0
+    assert [law["law"] for law in told["laws"]] == [
+        "detailed balance",
+        "what a step reports",
+        "cost counting",
+    ]
+
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "lazyrule.py").write_text(
+        "from mhrun.random import Purpose\n"
+        "class Lazy:\n"
+        "    grows = False\n"
+        "    def __init__(self, power=1.0): self.power = power\n"
+        "    def decide(self, contest, draws):\n"
+        "        u = draws.uniform(Purpose.ACCEPT).log()\n"
+        "        return contest.settled(u < self.power * contest.log_ratio)\n"
+        "    def native(self): return None\n"
+    )
+    words = ["check", "--project", str(tmp_path / "mine"), "lazyrule.Lazy", *few, "chains=4000"]
+    assert run(words) == 0
+    assert run([*words, "power=0.5"]) == 1
+    out = capsys.readouterr().out
+    assert "1 fail: detailed balance" in out
+
+
+def test_the_command_refuses_in_a_line(capsys):
+    for words, told in (
+        ([], "check what?"),
+        (["rule=nothing"], "There is no rule 'nothing'"),
+        (["os.system"], "not in a trusted package"),
+        (["mhrun.data.mixture.MixtureSample"], "is no class of a part"),
+        (["seed=1"], "names no part"),
+        (["rule=barker", "m=-1"], "m = -1 must be a number"),
+        (["pairing=growing", "rule=metropolis"], "leaves the minibatch to the rule"),
+        (["rule=barker", "laws=[nothing]"], "There is no law 'nothing'"),
+    ):
+        assert run(["check", *words]) == 2
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1
+        assert told in err
