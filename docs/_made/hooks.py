@@ -25,6 +25,16 @@ _MARK = re.compile(r"^<!-- made: (\S+)(.*?) -->$", re.MULTILINE)
 _PAGES: dict[str, str] = {}  # method -> the page that it is on
 
 
+def on_config(config: Any) -> Any:
+    """Put pages that `nav` does not name at the end of their section, so that a new page costs one file."""
+    named, folder = str(config["nav"]), Path(config["docs_dir"])
+    for title, pattern in (("Use", "*.md"), ("Algorithms", "algorithms/*.md")):
+        section = next(entry[title] for entry in config["nav"] if title in entry)
+        pages = (page.relative_to(folder).as_posix() for page in sorted(folder.glob(pattern)))
+        section += [page for page in pages if f"'{page}'" not in named]
+    return config
+
+
 def on_files(files: Any, config: Any) -> None:
     """Find out which page each method is on, and say which methods are on none."""
     _PAGES.clear()
