@@ -1,0 +1,128 @@
+"""What the reports on replica exchange are computed from, against plain loops over a small run's trace."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import xarray as xr
+
+from mhrun.cli.compose import compose_config
+from mhrun.engine.chains import Silent
+from mhrun.engine.experiment import run_experiment
+from mhrun.paths import experiment_module
+from mhrun.report.run import Run
+
+modes, modes_figures, rates, gradients = (
+    experiment_module(f"renhd.{name}") for name in ("modes", "modes_figures", "rates", "gradients")
+)
+CENTRES = [(0, 0), (4, 4), (-4, 4), (-4, -4), (4, -4)]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    words = [
+        "experiment=five_modes",
+        "scale=smoke",
+        "scales.smoke.rounds=400",
+        "~methods.flow",
+        "native=on",
+        "runtime.threads=1",
+        f"runtime.outputs={tmp_path_factory.mktemp('modes')}",
+    ]
+    return Run(run_experiment(compose_config(words), Silent()))
+
+
+def closest(point):
+    return min(range(5), key=lambda k: math.dist(point, CENTRES[k]))
+
+
+def test_modes_are_counted_as_by_a_plain_loop(run):
+    found = modes.metrics(run)
+    with run.trace("renhd") as trace:
+        theta = trace["posterior"]["theta"].to_numpy()[::7]  # the coldest rung of two ladders
+        exchange = trace["sample_stats"]["exchange"].to_numpy().reshape(2, 7, -1)
+    assert theta.shape == (2, 400, 2)
+    near = [[closest(point) for point in chain] for chain in theta]
+    weights = np.mean([np.bincount(chain, minlength=5) / 400 for chain in near], axis=0)
+    assert found["renhd.distance"] == pytest.approx(0.5 * sum(abs(w - 0.2) for w in weights))
+    changes = [sum(a != b for a, b in itertools.pairwise(chain)) for chain in near]
+    assert found["renhd.changes"].value == np.mean(changes)
+    outside = [np.mean([min(math.dist(p, c) for c in CENTRES) > 1.5 for p in chain]) for chain in theta]
+    assert found["renhd.outside"].value == pytest.approx(np.mean(outside))
+    visited = [sum(np.bincount(chain, minlength=5) > 4) for chain in near]
+    assert found["renhd.modes"].value == np.mean(visited)
+    made = [(exchange[ladder][:, exchange[ladder].any(0)] == 2) for ladder in range(2)]
+    shares = []
+    for ladder in range(2):
+        even = exchange[ladder, 0] > 0
+        for low in range(6):
+            at = even == (low % 2 == 0)
+            shares.append((exchange[ladder, low, at] == 2).mean())
+    assert found["renhd.swap_rate"].value == pytest.approx(np.mean(shares))
+    assert made[0].shape[1] == 400
+    steps = 40 * (400 + 20)
+    assert found["renhd.gradients"] == pytest.approx(7 * steps / 400)
+    share, errors = modes.weights(run, "renhd")
+    assert share == pytest.approx(weights)
+    assert (errors >= np.sqrt(share * (1 - share) / 800) * 0.999).all()  # no draw is worth more than one
+    assert found["renhd.livelier"] == np.mean(changes) / (1 + found["sgnht.changes"].value)
+
+
+def test_a_claim_of_right_weights_can_fail(run, monkeypatch):
+    monkeypatch.setattr(
+        modes, "weights", lambda run, method: (np.array([0.3, 0.2, 0.2, 0.2, 0.1]), np.full(5, 0.01))
+    )
+    assert modes._metrics(run, "renhd")["right"] == 3
+
+
+def test_tables_figures_and_notes_are_made(run):
+    assert list(modes.table(run).index) == ["RENHD", "SGNHT"]
+    assert modes.ladders(run).shape == (1, 8)
+    for draw in (modes_figures.densities, modes_figures.trajectories, modes_figures.ladder):
+        assert draw(run).axes
+    assert any("RENHD" in line or "ESS" in line for line in modes.notes(run))
+
+
+def test_exchanges_of_networks_and_what_they_read():
+    exchange = np.array([[2, 0, 1], [2, 2, 1], [0, 2, 0]], np.int8)  # pair 0-1, pair 1-2, pair 0-1
+    n_lik = np.array([[5, 5, 10], [5, 15, 20], [0, 10, 10]])
+    stats = xr.Dataset(
+        {
+            "exchange": (("chain", "draw"), exchange),
+            "n_lik": (("chain", "draw"), n_lik),
+        }
+    )
+
+    class Trace(dict):
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+    run = SimpleNamespace(trace=lambda method: Trace(sample_stats=stats), target=SimpleNamespace(n=10))
+    assert np.array_equal(rates.exchanges(run, "x"), [[1, np.nan, 0], [np.nan, 1, np.nan]], equal_nan=True)
+    assert sorted(rates.read(run, "x")) == [0.5, 0.5, 0.5, 0.5, 1.0, 1.0]
+
+
+def test_rises_are_counted(rng):
+    shares = {
+        f"normal_{b}": (("chain", "look"), np.array([[0.1, s]])) for b, s in ((16, 0.5), (32, 0.4), (64, 0.9))
+    }
+    told = xr.Dataset(
+        shares
+        | {"error": (("chain", "look"), np.ones((1, 2))), "still_16": (("chain", "look"), np.ones((1, 2)))}
+    )
+    run = SimpleNamespace(
+        methods={"sgd": {}},
+        config={"evaluation": {"sizes": [16, 32, 64]}},
+        evaluation=lambda method: told,
+        label=str,
+    )
+    found = gradients.metrics(run)
+    assert (found["last.rises"], found["first.rises"]) == (1.0, 0.0)
+    assert found["last.normal_64"].value == 0.9
