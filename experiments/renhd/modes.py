@@ -270,6 +270,14 @@ def variants_notes(run: Run) -> list[str]:
         "RENHD compares temperatures. With noise of each rung's own temperature it finds "
         f"{told('reld', 'modes')} modes, variance {told('reld', 'variance')}.",
     ]
+    if {"loud_kept", "loud_printed"} <= set(run.methods):
+        lines.append(
+            "With gradients of variance 2,500 (e = 10^-4, c = 0.1, N = 200) it is the kept thermostat that pays "
+            "for their "
+            f"noise: variance {told('loud_kept', 'variance')} of the exact, set back "
+            f"{told('loud_printed', 'variance')}. "
+            "That noise is neutralised is the point of the paper's dynamics, and Algorithm 2 as printed cannot do it."
+        )
     if "blind" in run.methods:
         lines.append(
             "Barker's rule on noisy energies, taken for exact, keeps no law: variance "
