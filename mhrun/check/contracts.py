@@ -118,13 +118,9 @@ def resuming(subject: Subject) -> Iterator[Verdict]:
     whole = subject.follow(kernel, target, theta, 20, step, temperature).theta
     first, second = (subject.made(subject.n, subject.m, target) for _ in range(2))
     half = subject.follow(first, target, theta, 8, step, temperature)
-    fields = {k: None if v is None else _written(v) for k, v in half.state.evaluation._asdict().items()}
-    read = State(
-        Evaluation(**fields),
-        {  # type: ignore[arg-type]
-            k: _written(v) for k, v in half.state.aux.items()
-        },
-    )
+    kept = (None if field is None else _written(field) for field in half.state.evaluation)
+    aux = {name: _written(value) for name, value in half.state.aux.items()}
+    read = State(Evaluation(*kept), aux)  # type: ignore[arg-type]
     rest = subject.follow(
         second, known.target(), theta, 12, step, temperature, first_step=9, state=read
     ).theta

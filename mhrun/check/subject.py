@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mhrun.check.targets import Known
 from mhrun.errors import Refusal, UserError
+from mhrun.native import available
 from mhrun.random import Streams, derive_key
 from mhrun.target import Target
 from mhrun.types import Controls, Info, Kernel, State
@@ -148,7 +149,8 @@ class Subject:
     ) -> Went:
         """Move chains from theta (C, D), or from a state, and return where they went."""
         chains = len(theta)
-        draws = Streams(derive_key(self.seed, name), chains, first_chain=first_chain).at(0)
+        streams = Streams(derive_key(self.seed, name), chains, first_chain=first_chain, compiled=available())
+        draws = streams.at(0)
         t = torch.from_numpy(np.asarray(temperature, np.float64))
         control = Controls(
             torch.full((chains,), step_size, dtype=torch.float64),

@@ -153,8 +153,18 @@ _KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
 }
 
 
+# What every configuration has, until somebody takes it away.
+_ALWAYS = ("scale", "device", "dtype", "native", "chains", "warmup", "steps", "thin", "thin_stats")
+_ALWAYS_RUNTIME = ("threads", "block_seconds")
+
+
 def _check(config: Any) -> None:
-    """Refuse what no part would: settings of the whole that are of the wrong kind."""
+    """Refuse what no part would: settings of the whole that are missing or of the wrong kind."""
+    runtime = config.get("runtime")
+    for where, there, keys in (("", config, _ALWAYS), ("runtime.", runtime, _ALWAYS_RUNTIME)):
+        for key in keys:
+            if isinstance(there, dict) and key not in there:
+                raise UserError(f"{where}{key} cannot be left out; give it a value, or leave it as it is.")
     for path, (kind, should) in _KINDS.items():
         node = config
         for key in path.split("."):

@@ -9,6 +9,9 @@ figures, tables and claims beside what it finds.
   mhrun -m experiment=NAME KEY=A,B,C ...      run it for each value (several keys: all combinations)
   mhrun report [NAME ...]                     make the reports again, of all runs or of some experiments
   mhrun fetch [DATASET ...]                   download and verify data sets; without a name, list them
+  mhrun init DIR                              write a small project of your own to begin from: model, data, experiment
+  mhrun check rule=NAME [KEY=VALUE ...]       is it right? laws of distribution and bookkeeping on a rule, proposal,
+                                              pairing, dynamics, method, or class of yours (check my.Rule)
 
 Settings that every experiment has:
   scale=smoke|quick|paper    seconds | a minute or two (the default) | the paper's own counts
@@ -27,7 +30,10 @@ The same settings find the same run again: done is done, and what was interrupte
 power cut) goes on from where it was. Options:
   -m, --multirun     a sweep
   --cfg job          show the settings, do not run
-  --config-dir DIR   a folder of your own: YAML files as in conf/, and the Python files they name
+  --project WHERE    a folder of your own, with conf/ and the Python and data files that it names, or an installed
+                     package with conf/ in it; its Python is trusted
+  --config-dir DIR   YAML files as in conf/, and Python files beside them, which are not trusted by themselves
   --trust PACKAGE    let configurations name classes of this package or file of yours
+  --json             of check: the verdicts as JSON
   --version, --help
 """

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from mhrun.build import TRUST
 from mhrun.errors import Interrupted, UserError, nearest
+from mhrun.paths import FOLDERS
 
-COMMANDS = ("list", "report", "compare", "fetch", "help")
+COMMANDS = ("list", "report", "compare", "fetch", "init", "check", "help")
 OK, FAILED, MISTAKE, STOPPED = 0, 1, 2, 130
 
 
@@ -24,6 +25,7 @@ class Words(NamedTuple):
     multirun: bool
     show: bool
     dry: bool = False
+    as_json: bool = False
 
 
 def main() -> None:
@@ -77,6 +79,14 @@ def _dispatch(arguments: list[str]) -> int:
         from mhrun.cli.fetching import fetch
 
         return fetch(words.rest)
+    if words.command == "init":
+        from mhrun.cli.starting import start_project
+
+        return start_project(words.rest)
+    if words.command == "check":
+        from mhrun.cli.checking import check
+
+        return check(words.rest, words.folders, as_json=words.as_json)
     if words.show:
         import yaml
 
@@ -98,7 +108,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def taken_apart(arguments: Sequence[str]) -> Words:
-    """Return a command line taken apart, after doing what --config-dir and --trust ask of this process.
+    """Return a command line taken apart, after doing what --project, --config-dir and --trust ask of this process.
 
     Raises:
         UserError: an option or a command that does not exist.
@@ -107,20 +117,31 @@ def taken_apart(arguments: Sequence[str]) -> Words:
     command = waiting.pop(0) if waiting[0] in COMMANDS else "run"
     rest: list[str] = []
     folders: list[Path] = []
+    named: list[Path] = []  # where Python files and data files are
     trust: list[str] = []
-    multirun = show = dry = False
+    multirun = show = dry = as_json = False
     while waiting:
         word, _, value = (
             waiting.pop(0).partition("=") if waiting[0].startswith("-") else (waiting.pop(0), "", "")
         )
-        if word in ("--config-dir", "-cd", "--trust", "--cfg", "-c"):
+        if word in ("--project", "--config-dir", "-cd", "--trust", "--cfg", "-c"):
             if not value and not waiting:
                 raise UserError(f"{word} needs a value.")
             value = value or waiting.pop(0)
             if word == "--trust":
                 trust += value.split(",")
+            elif word == "--project":
+                from mhrun.cli.places import project
+
+                own = project(value)
+                folders.append(own.conf)
+                named += [own.folder] if own.folder else []
+                trust += own.modules
             elif word in ("--config-dir", "-cd"):
+                if not Path(value).is_dir():
+                    raise UserError(f"--config-dir {value}: there is no such folder.")
                 folders.append(Path(value))
+                named.append(Path(value).resolve())
             elif value != "job":
                 raise UserError(f"--cfg {value} is unknown; say --cfg job.")
             else:
@@ -131,6 +152,8 @@ def taken_apart(arguments: Sequence[str]) -> Words:
             multirun = True
         elif word == "--dry-run" and command == "run":
             dry = True
+        elif word == "--json" and command == "check":
+            as_json = True
         elif word.startswith("-"):
             raise UserError(f"There is no option '{word}' (mhrun --help shows what there is).")
         elif command == "run" and "=" not in word and not word.startswith("~"):
@@ -140,14 +163,12 @@ def taken_apart(arguments: Sequence[str]) -> Words:
             )
         else:
             rest.append(word)
-    for folder in folders:
-        if not folder.is_dir():
-            raise UserError(f"--config-dir {folder}: there is no such folder.")
-    # A folder of the user's own holds classes beside their YAML; last on the path, it can hide no library.
-    sys.path += [str(folder.resolve()) for folder in folders]
-    if trust:  # in the environment, so that the jobs of a sweep have it wherever they run
-        os.environ[TRUST] = ",".join([*filter(None, [os.environ.get(TRUST)]), *trust])
-    return Words(command, rest, folders, multirun, show, dry)
+    # In the environment, so that the jobs of a sweep have it wherever they run.
+    for variable, said, between in ((FOLDERS, map(str, named), os.pathsep), (TRUST, trust, ",")):
+        there = list(filter(None, os.environ.get(variable, "").split(between)))
+        if more := [value for value in said if value not in there]:
+            os.environ[variable] = between.join([*there, *more])
+    return Words(command, rest, folders, multirun, show, dry, as_json)
 
 
 if __name__ == "__main__":
