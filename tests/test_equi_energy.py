@@ -217,7 +217,7 @@ def test_a_local_move_has_a_floor_in_density_and_gradient():
         z = numbers.normal(Purpose.PROPOSAL, 3)
         index = numbers.index(n, m, replacement=False)
         for c, t in enumerate(temperatures):
-            floor = -float(target.full_log_lik(made.anchor[None])) + (0 if c == 0 else 25.0 * 3.0)
+            floor = -float(target.full_log_lik(made.energies.anchor[None])) + (0 if c == 0 else 25.0 * 3.0)
 
             def energy_and_slope(point, index=index[c], floor=floor):
                 point = point.clone().requires_grad_()
@@ -381,6 +381,18 @@ def test_a_ladder_goes_on_to_the_bit(outputs):
         {name: value.numpy() for name, value in whole.aux.items()},
         {name: value.numpy() for name, value in rest.aux.items()},
     )
+
+
+def test_chains_may_be_float32():
+    target = means(600, 3)
+    made = kernel([600, 300], (2.0, 0, 0), spacing=3.0, capacity=10)
+    theta, draws = torch.zeros(2, 3, dtype=torch.float32), Streams(KEY, 2).at(0)
+    controls = controls_of([1.0, 3.0], 1, 1e-3).each(lambda c: c.float())
+    state, path, record = stepped(target, made, made.start(target, theta, draws), controls, draws, 60)
+    assert path.dtype == np.float32
+    assert state.aux["energy"].dtype == torch.float64
+    assert (record["exchange"] == MADE).any()
+    assert record["accepted"].mean() > 0.2
 
 
 # --- Refusals ------------------------------------------------------------------------------------------------

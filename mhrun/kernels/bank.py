@@ -12,9 +12,9 @@ class Bank:
     """A bounded memory of points and their energies for each of some rungs, R rows of `capacity` entries.
 
     Each row is a uniform sample of all that the rung has handed in (Vitter 1985, algorithm R), so that a ring of it is
-    what the ring of the whole history is, thinned; or the latest that it has handed in. It takes ``rows * capacity * (8 dim + 16)`` bytes, and lives in
-    `State.aux`: it is saved with the state, and a run that goes on from there has it to the bit. It is written to in
-    place, as a copy at each step would cost more than the step.
+    what the ring of the whole history is, thinned; or the latest that it has handed in. It takes
+    ``rows * capacity * (8 dim + 16)`` bytes, and lives in `State.aux`: it is saved with the state, and a run that goes
+    on from there has it to the bit. It is written to in place, as a copy at each step would cost more than the step.
 
     Args:
         rows: rungs that hand in, R.
@@ -72,6 +72,6 @@ class Bank:
         aux[SEEN][rows] = seen + 1
         kept = place < self.capacity
         rows, place = rows[kept], place[kept]
-        aux[THETA][rows, place] = theta[kept]
+        aux[THETA][rows, place] = theta[kept].double()
         aux[ENERGY][rows, place] = energy[kept]
         aux[STAMP][rows, place] = stamp[kept]

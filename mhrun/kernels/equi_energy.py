@@ -11,8 +11,9 @@ from torch import Tensor
 
 from mhrun.errors import Refusal
 from mhrun.kernels.bank import ENERGY, STAMP, THETA, Bank
+from mhrun.kernels.energies import Energies
 from mhrun.kernels.fused_equi_energy import FusedEquiEnergy
-from mhrun.random import Draws, Purpose, Streams
+from mhrun.random import Draws, Purpose
 from mhrun.target import Target
 from mhrun.types import (
     MADE,
@@ -114,16 +115,14 @@ class EquiEnergy:
         self.rule = rule
         self.rungs = rungs
         self.sizes = tuple(int(m) for m in sizes)
-        self.anchor = None if anchor is None else torch.as_tensor(list(anchor), dtype=torch.float64)
+        self.energies = Energies(sizes, anchor, differences, proposal.gradients)
         self.spacing = float(spacing)
         self.jump = float(jump)
         self.capacity = capacity
         self.every = every
         self.stagger = stagger
         self.burn = burn
-        self.differences = differences
         self.latest = keep == "latest"
-        self._known: tuple[Target, Tensor, float, float] | None = None
 
     @property
     def needs_noise(self) -> bool:
@@ -140,11 +139,13 @@ class EquiEnergy:
             return "EquiEnergy goes on with earlier minibatches; choose replacement=false and common_batch=false."
         if target.gradient_noise or target.energy_noise:
             return "EquiEnergy knows no noise but that of minibatches; leave out gradient_noise and energy_noise."
-        if self.anchor is None:
+        if self.energies.anchor is None:
             return target.refuses_batch(self.sizes[0])
-        if len(self.anchor) != target.dim:
-            return f"anchor has {len(self.anchor)} numbers for {target.dim} parameters; give a point."
-        if not bool(target.model.log_prior(self.anchor[None].to(target.device)).isfinite()):
+        if len(self.energies.anchor) != target.dim:
+            return (
+                f"anchor has {len(self.energies.anchor)} numbers for {target.dim} parameters; give a point."
+            )
+        if not bool(target.model.log_prior(self.energies.anchor[None].to(target.device)).isfinite()):
             return "anchor lies where the prior is 0; give another point."
         return target.refuses_batch(self.sizes[0])
 
@@ -152,40 +153,17 @@ class EquiEnergy:
         """Return the data of a local move, the mean over the rungs."""
         return sum(m if m == target.n else 2 * m for m in self.sizes) // self.rungs
 
-    def _anchored(self, target: Target) -> tuple[Tensor, float, float]:
-        """Return the anchor (D,), H_0 and the log-likelihood of all data there."""
-        if self._known is None or self._known[0] is not target:
-            point = self.anchor
-            if point is None:
-                point = target.model.init(1, Streams(0, 1, target.device).at(0))[0].double()
-            point = point.to(target.device)
-            total = float(target.full_log_lik(point[None]))
-            lowest = -total - float(target.model.log_prior(point[None]))
-            self._known = target, point, lowest, total
-        return self._known[1:]
-
-    def lowest(self, target: Target) -> tuple[float, float]:
-        """Return H_0 and the log-likelihood of all data at the anchor."""
-        return self._anchored(target)[1:]
-
-    def point(self, target: Target) -> Tensor:
-        """Return the anchor (D,)."""
-        return self._anchored(target)[0]
-
     def levels(self, target: Target, temperature: Tensor) -> Tensor:
         """Return H_0, ..., H_{K-1} and infinity for each chain, (C, K+1), from the temperatures (C,)."""
         t = temperature.double().reshape(-1, self.rungs)
         steps = self.spacing * t[:, :-1].cumsum(1)
-        rows = self.lowest(target)[0] + torch.cat((torch.zeros_like(t[:, :1]), steps), 1)
+        rows = self.energies.lowest(target)[0] + torch.cat((torch.zeros_like(t[:, :1]), steps), 1)
         rows = torch.cat((rows, torch.full_like(rows[:, :1], torch.inf)), 1)
         return rows.repeat_interleave(self.rungs, 0)
 
     def ring(self, levels: Tensor, energy: Tensor) -> Tensor:
         """Return which ring each energy (C,) is in, (C,): 0 below H_1."""
         return (energy[:, None] >= levels[:, 1:-1]).sum(1)
-
-    def _largest(self, n: int) -> int:
-        return max((m for m in self.sizes if m < n), default=0)
 
     def bank(self, chains: int, dim: int) -> Bank:
         """Return the bank of so many chains: a row for each rung but the coldest of each ladder."""
@@ -205,8 +183,10 @@ class EquiEnergy:
             )
         rung = self._rung(chains, theta.device)
         ones = torch.ones(chains, dtype=theta.dtype, device=theta.device)
-        batch = self._batch(target, draws)
-        energy, slope, _ = self._by_size(target, theta, batch, ones, torch.ones_like(rung, dtype=torch.bool))
+        batch = self.energies.batch(target, draws)
+        energy, slope, _ = self.energies.by_size(
+            target, theta, batch, ones, torch.ones_like(rung, dtype=torch.bool)
+        )
         target.spent()
         aux = {"energy": energy, "slope": slope, "stamp": draws.step * self.rungs + rung}
         return State(target.prior(theta), aux | self.bank(chains, target.dim).empty(theta.device))
@@ -214,66 +194,11 @@ class EquiEnergy:
     def _rung(self, chains: int, device: torch.device) -> Tensor:
         return torch.arange(chains, device=device) % self.rungs
 
-    def _batch(self, target: Target, draws: Draws) -> Tensor | None:
-        """Return the indices of this step's largest minibatch of each chain; a smaller one begins like it."""
-        m = self._largest(target.n)
-        return target.batch(draws, m) if m else None
-
-    def _energy(
-        self, target: Target, theta: Tensor, index: Tensor | None, slope: Tensor | None
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return energy (R,), its gradient with a minus sign (R, D) and log-likelihoods (R, m), uncounted.
-
-        `slope` (R,) if the gradient is wanted; index None: all data, and no single log-likelihoods.
-        """
-        if index is None:
-            found = target.evaluate_full(theta, slope)
-            target.spent()
-            return -found.log_lik_mean * target.n - found.log_prior, found.grad, None  # type: ignore[operator]
-        found = target.evaluate(theta, index, slope)
-        target.spent()
-        assert found.log_lik is not None
-        total = found.log_lik.double().sum(1)
-        return self._scaled(target, total, index, found.log_prior, index.shape[1]), found.grad, found.log_lik
-
-    def _at_anchor(self, target: Target, index: Tensor) -> Tensor:
-        """Return the sum over minibatches (R, m) of the log-likelihoods at the anchor, (R,)."""
-        point = self.point(target).expand(len(index), -1)
-        return target.model.log_lik(point, target.data.rows(index)).double().sum(1)
-
-    def _scaled(self, target: Target, total: Tensor, index: Tensor, log_prior: Tensor, m: int) -> Tensor:
-        """Return the energy (R,) that sums (R,) of log-likelihoods over minibatches (R, m) tell."""
-        if not self.differences:
-            return -total * (target.n / m) - log_prior
-        gain = total - self._at_anchor(target, index)
-        return -gain * (target.n / m) - self.lowest(target)[1] - log_prior
-
-    def _by_size(
-        self, target: Target, theta: Tensor, batch: Tensor | None, slope: Tensor, rows: Tensor
-    ) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
-        """Return energies (C,) and gradients (C, D) of the chosen chains, and each size's log-likelihoods."""
-        energy = torch.full((len(theta),), torch.nan, dtype=torch.float64, device=theta.device)
-        grad, kept = torch.zeros_like(theta), {}
-        for m in sorted(set(self.sizes)):
-            at = (rows & (self._size(len(theta), theta.device) == m)).nonzero()[:, 0]
-            if not len(at):
-                continue
-            index = None if m == target.n else batch[at, :m]  # type: ignore[index]
-            found, pull, each = self._energy(target, theta[at], index, slope[at])
-            energy[at], grad[at] = found, pull  # type: ignore[assignment]
-            if each is not None:
-                kept[m] = each
-        return energy, grad, kept
-
-    def _size(self, chains: int, device: torch.device) -> Tensor:
-        sizes = torch.tensor(self.sizes, device=device)
-        return sizes.repeat(chains // self.rungs)
-
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
         """Move every chain that has begun one step, by a jump or locally."""
         theta, aux = state.evaluation.theta, dict(state.aux)
         chains, n, device = len(theta), target.n, theta.device
-        rung, size = self._rung(chains, device), self._size(chains, device)
+        rung, size = self._rung(chains, device), self.energies.each(chains, device)
         levels = self.levels(target, controls.temperature)
         floor = levels.gather(1, rung[:, None])[:, 0]
         done = draws.step - (self.rungs - 1 - rung) * self.stagger
@@ -281,14 +206,14 @@ class EquiEnergy:
 
         jump, place = self._chosen(state, levels, began, draws)
         local = began & ~jump
-        batch = self._batch(target, draws)
-        first, slope, one = self._by_size(target, theta, batch, controls.temperature, local & ~full)
+        batch = self.energies.batch(target, draws)
+        first, slope, one = self.energies.by_size(target, theta, batch, controls.temperature, local & ~full)
         energy = torch.where(local & ~full, first, aux["energy"])
         slope = torch.where(full[:, None], aux["slope"], slope)
         pull = slope.masked_fill((energy < floor)[:, None], 0.0)
         origin = Evaluation(theta, state.evaluation.log_prior, grad=pull)
         to = self.proposal.sample(origin, controls, draws)
-        second, far, two = self._by_size(target, to, batch, controls.temperature, local)
+        second, far, two = self.energies.by_size(target, to, batch, controls.temperature, local)
         back = target.prior(to)._replace(grad=far.masked_fill((second < floor)[:, None], 0.0))
         log_ratio = (energy.maximum(floor) - second.maximum(floor)) / controls.temperature
         forward = self.proposal.log_density(origin, to, controls)
@@ -312,7 +237,7 @@ class EquiEnergy:
         stamp = torch.where(made, jumped.stamp, stamp)
         slope = torch.where((moved & full)[:, None], far, aux["slope"])
         arrived = (made & full).nonzero()[:, 0]
-        if len(arrived):
+        if len(arrived) and self.proposal.gradients:
             slope[arrived] = target.gradient_full(theta[arrived], controls.temperature[arrived])
             target.spent()
         aux |= {"energy": energy, "slope": slope, "stamp": stamp}
@@ -323,11 +248,11 @@ class EquiEnergy:
         info = Info(
             accepted=accepted,
             log_ratio=log_ratio.masked_fill(~began, torch.nan),
-            log_ratio_var=self._noise(target, one, two, local, controls.temperature),
+            log_ratio_var=self.energies.noise(target, one, two, local, controls.temperature),
             batch_size=torch.where(began, size, 0),
             n_lik=torch.where(jump, more, torch.where(local, twice, 0)),
             n_aside=torch.zeros_like(size),
-            n_grad=torch.where(made & full, size, torch.where(local, twice, 0)),
+            n_grad=torch.where(made & full, size, torch.where(local, twice, 0)) * self.proposal.gradients,
             diverging=began & log_ratio.isnan(),
             exchange=torch.where(jump, torch.where(made, MADE, REFUSED), NEVER).to(torch.int8),
             valid=began,
@@ -363,38 +288,18 @@ class EquiEnergy:
             if not len(at):
                 continue
             row, slot = self._row(at), place[at]
-            points, energy, stamp = aux[THETA][row, slot], aux[ENERGY][row, slot], aux[STAMP][row, slot]
+            points = aux[THETA][row, slot].to(theta.dtype)
+            energy, stamp = aux[ENERGY][row, slot], aux[STAMP][row, slot]
             known, wanted = self.sizes[k + 1], self.sizes[k]
             if wanted == target.n and known < wanted:
-                energy, _, _ = self._energy(target, points, None, None)
+                energy, _, _ = self.energies.of(target, points, None, None)
             elif known < wanted:
                 drawn_by = at // self.rungs * self.rungs + stamp % self.rungs
                 step = stamp.div(self.rungs, rounding_mode="floor")
                 index = draws.streams.earlier_indices(step, drawn_by, target.n, known, wanted)
-                energy = self._topped(target, points, energy, index, known)
+                energy = self.energies.topped(target, points, energy, index, known)
             found.theta[at], found.energy[at], found.stamp[at] = points, energy, stamp
         return found
-
-    def _topped(self, target: Target, theta: Tensor, energy: Tensor, index: Tensor, known: int) -> Tensor:
-        """Return energies (P,) from the first `known` data of minibatches, which `energy` is of, and further (P, m)."""
-        log_prior = target.model.log_prior(theta).double()
-        total = target.model.log_lik(theta, target.data.rows(index)).double().sum(1)
-        base = 0.0
-        if self.differences:
-            total, base = total - self._at_anchor(target, index), self.lowest(target)[1]
-        before = -(energy + log_prior + base) * (known / target.n)
-        return -(before + total) * (target.n / (known + index.shape[1])) - base - log_prior
-
-    def _noise(
-        self, target: Target, one: dict[int, Tensor], two: dict[int, Tensor], local: Tensor, heat: Tensor
-    ) -> Tensor:
-        """Return the variance of the log-ratio over minibatches (C,), estimated; 0 of all data, NaN of no move."""
-        var = torch.where(local, 0.0, torch.nan).double()
-        for m, first in one.items():
-            at = (local & (self._size(len(local), local.device) == m)).nonzero()[:, 0]
-            spread = (two[m].double() - first).var(1) if m > 1 else torch.full_like(var[at], torch.nan)
-            var[at] = (target.n / heat[at]) ** 2 * spread / m * target.error_share(m)
-        return var
 
     def _hand_in(self, aux: dict[str, Tensor], theta: Tensor, done: Tensor, draws: Draws) -> None:
         """Let the hotter rungs hand in where they are, after this step."""

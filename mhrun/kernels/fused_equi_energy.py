@@ -83,10 +83,10 @@ class FusedEquiEnergy:
             "exchange": np.empty((chains, steps), np.int8),
             "valid": np.empty((chains, steps), np.bool_),
         }
-        point = kernel.point(target).numpy().copy()
+        point = kernel.energies.point(target).numpy().copy()
         values, slope = np.empty(self._sums.size), np.empty(len(point))
         _anchored(self._sums.score)(self._model.args, self._sums.whole, point, slope, values)
-        lowest, total = kernel.lowest(target)
+        lowest, total = kernel.energies.lowest(target)
         n = target.n
         over_chains(
             self._loop,
@@ -95,7 +95,7 @@ class FusedEquiEnergy:
             *(u64(first_step), u64(n), tuple(u64(s) for s in rectangle(n)), split_key(self._key)),
             np.asarray(kernel.sizes, np.int64),
             *(kernel.jump, kernel.spacing, kernel.every, kernel.stagger, kernel.burn, kernel.latest),
-            *(kernel.differences, lowest, total, values),
+            *(kernel.energies.differences, lowest, total, values),
             *(theta, aux["energy"].numpy(), aux["slope"].numpy(), aux["stamp"].numpy()),
             *(aux[name].numpy() for name in (THETA, ENERGY, STAMP, SEEN)),
             *(controls.step_size.numpy(), controls.temperature.numpy(), controls.noise_temperature.numpy()),

@@ -124,6 +124,7 @@ class MixtureMeans:
         base = float((w * x.square()).sum()) * -0.5 / v + float(w.sum()) * self._constant
 
         def both(theta: Tensor) -> tuple[Tensor, Tensor]:
+            wanted, theta = theta.dtype, theta.double()
             coarse = (
                 (theta[:, None, :] * c[:, None] - 0.5 * theta[:, None, :].square()) / v
             ).exp()  # (C, B, D)
@@ -131,7 +132,7 @@ class MixtureMeans:
             total = coarse @ fine.mT  # (C, B, Q)
             share = w / total
             slope = (coarse * ((share * x) @ fine - theta[:, None, :] * (share @ fine))).sum(1) / v
-            return base + (w * total.log()).sum((1, 2)), slope
+            return base + (w * total.log()).sum((1, 2)), slope.to(wanted)
 
         return both
 

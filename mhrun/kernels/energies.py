@@ -1,0 +1,132 @@
+"""What minibatches of several sizes tell of the energies of points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mhrun.random import Draws, Streams
+from mhrun.target import Target
+
+
+class Energies:
+    """Estimates of h = -log posterior, each chain's from a minibatch of its rung's size; of all data where that is n.
+
+    Args:
+        sizes: of minibatches, one for each rung.
+        anchor: the point (D,) that differences are to; None for where the model has chains begin.
+        differences: estimate h(anchor) - (n/m) sum_i (l_i(theta) - l_i(anchor)), not -(n/m) sum_i l_i(theta).
+        gradients: whether gradients are wanted too.
+    """
+
+    def __init__(
+        self, sizes: Sequence[int], anchor: Sequence[float] | None, differences: bool, gradients: bool
+    ) -> None:
+        self.sizes = tuple(int(m) for m in sizes)
+        self.anchor = None if anchor is None else torch.as_tensor(list(anchor), dtype=torch.float64)
+        self.differences = differences
+        self.gradients = gradients
+        self._known: tuple[Target, Tensor, float, float] | None = None
+
+    def _anchored(self, target: Target) -> tuple[Tensor, float, float]:
+        """Return the anchor (D,), H_0 and the log-likelihood of all data there."""
+        if self._known is None or self._known[0] is not target:
+            point = self.anchor
+            if point is None:
+                point = target.model.init(1, Streams(0, 1, target.device).at(0))[0].double()
+            point = point.to(target.device)
+            total = float(target.full_log_lik(point[None]))
+            lowest = -total - float(target.model.log_prior(point[None]))
+            self._known = target, point, lowest, total
+        return self._known[1:]
+
+    def lowest(self, target: Target) -> tuple[float, float]:
+        """Return H_0 and the log-likelihood of all data at the anchor."""
+        return self._anchored(target)[1:]
+
+    def point(self, target: Target) -> Tensor:
+        """Return the anchor (D,)."""
+        return self._anchored(target)[0]
+
+    def each(self, chains: int, device: torch.device) -> Tensor:
+        """Return the minibatch size of each chain (C,)."""
+        return torch.tensor(self.sizes, device=device).repeat(chains // len(self.sizes))
+
+    def batch(self, target: Target, draws: Draws) -> Tensor | None:
+        """Return the indices of this step's largest minibatch of each chain; a smaller one begins like it."""
+        m = max((m for m in self.sizes if m < target.n), default=0)
+        return target.batch(draws, m) if m else None
+
+    def of(
+        self, target: Target, theta: Tensor, index: Tensor | None, slope: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return energy (R,), the gradient of -h (R, D) and log-likelihoods (R, m), uncounted.
+
+        `slope` (R,) if the gradient is wanted; index None: all data, and no single log-likelihoods.
+        """
+        if index is None:
+            found = target.evaluate_full(theta, slope)
+            target.spent()
+            return -found.log_lik_mean * target.n - found.log_prior, found.grad, None  # type: ignore[operator]
+        found = target.evaluate(theta, index, slope)
+        target.spent()
+        assert found.log_lik is not None
+        total = found.log_lik.double().sum(1)
+        return self._scaled(target, total, index, found.log_prior, index.shape[1]), found.grad, found.log_lik
+
+    def _at_anchor(self, target: Target, index: Tensor) -> Tensor:
+        """Return the sum over minibatches (R, m) of the log-likelihoods at the anchor, (R,)."""
+        point = self.point(target).expand(len(index), -1)
+        return target.model.log_lik(point, target.data.rows(index)).double().sum(1)
+
+    def _scaled(self, target: Target, total: Tensor, index: Tensor, log_prior: Tensor, m: int) -> Tensor:
+        """Return the energy (R,) that sums (R,) of log-likelihoods over minibatches (R, m) tell."""
+        if not self.differences:
+            return -total * (target.n / m) - log_prior
+        gain = total - self._at_anchor(target, index)
+        return -gain * (target.n / m) - self.lowest(target)[1] - log_prior
+
+    def by_size(
+        self, target: Target, theta: Tensor, batch: Tensor | None, slope: Tensor, rows: Tensor
+    ) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
+        """Return energies (C,), gradients of -h (C, D) and each size's log-likelihoods, of the chosen chains.
+
+        `batch` (C, m) or None; `slope` (C,) the temperatures; `rows` (C,) which.
+        """
+        energy = torch.full((len(theta),), torch.nan, dtype=torch.float64, device=theta.device)
+        grad, kept = torch.zeros_like(theta), {}
+        for m in sorted(set(self.sizes)):
+            at = (rows & (self.each(len(theta), theta.device) == m)).nonzero()[:, 0]
+            if not len(at):
+                continue
+            index = None if m == target.n else batch[at, :m]  # type: ignore[index]
+            found, pull, log_lik = self.of(target, theta[at], index, slope[at] if self.gradients else None)
+            energy[at] = found
+            if pull is not None:
+                grad[at] = pull
+            if log_lik is not None:
+                kept[m] = log_lik
+        return energy, grad, kept
+
+    def topped(self, target: Target, theta: Tensor, energy: Tensor, index: Tensor, known: int) -> Tensor:
+        """Return energies (P,) from the first `known` data of minibatches, which `energy` is of, and further (P, m)."""
+        log_prior = target.model.log_prior(theta).double()
+        total = target.model.log_lik(theta, target.data.rows(index)).double().sum(1)
+        base = 0.0
+        if self.differences:
+            total, base = total - self._at_anchor(target, index), self.lowest(target)[1]
+        before = -(energy + log_prior + base) * (known / target.n)
+        return -(before + total) * (target.n / (known + index.shape[1])) - base - log_prior
+
+    def noise(
+        self, target: Target, one: dict[int, Tensor], two: dict[int, Tensor], local: Tensor, heat: Tensor
+    ) -> Tensor:
+        """Return the variance of the log-ratio over minibatches (C,), estimated; 0 of all data, NaN of no move."""
+        var = torch.where(local, 0.0, torch.nan).double()
+        for m, first in one.items():
+            at = (local & (self.each(len(local), local.device) == m)).nonzero()[:, 0]
+            spread = (two[m].double() - first).var(1) if m > 1 else torch.full_like(var[at], torch.nan)
+            var[at] = (target.n / heat[at]) ** 2 * spread / m * target.error_share(m)
+        return var
