@@ -65,7 +65,7 @@ def embedding(run: Run) -> Figure:
             x, y, str(j + 1), ha="center", va="center", fontsize=8,
             bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "alpha": 0.75, "linewidth": 0},
         )  # fmt: skip
-    axis.set(xticks=[], yticks=[], title=f"{len(np.unique(mode))} modes in {len(points):,} draws")
+    axis.set(xticks=[], yticks=[], title=f"modes in {len(points):,} draws: {len(np.unique(mode))}")
     return figure
 
 

@@ -130,13 +130,15 @@ def printed(run: Run) -> list[str]:
     bank = (run.rungs(main) - 1) * kernel["capacity"] * (8 * run.target.dim + 16)
     return [
         f"Jumps made: {rates}. At T = 1 energies are exact and lie {seen.mean[0]:.0f} nats above H_0; at T = "
-        f"{ladder.temperatures[1]:.4g} they lie {seen.mean[1]:.0f} above. Nothing of the one rung is in a ring of the "
-        "other, but for what minibatch noise puts there; and what noise has put into the lowest ring has, topped up to "
-        f"all data, its true energy. {value(found[f'{main}.modes']):.0f} of 50 modes are visited at T = 1.",
+        f"{ladder.temperatures[1]:.4g} they lie {seen.mean[1]:.0f} above. A chain at T = 1 is in the lowest ring or in "
+        "[H_1, H_2), 10 to 204 nats, and so are points of the hotter bank, by minibatch noise or at the upper end of "
+        "the latter; topped up to all data they have their true energy, 100 nats and more above the chain's, each of "
+        f"which counts in full at T = 1. Modes visited there: {value(found[f'{main}.modes']):.0f} of 50.",
         f"Table 3 is noise: the standard deviation of -(n/m) sum l_i is {seen.noise[1]:,.0f} nats at m = "
         f"{ladder.sizes[1]:,} and {seen.noise[-1]:,.0f} at m = {ladder.sizes[-1]:,}, rings are 10 to 741 wide. The "
         "printed rows are normal distributions of one width, about 1,500 nats, cut at H_1, ..., H_6, the row of T = 1 "
-        "too, whose energies are from all data and have no noise; no such width comes out of the printed m.",
+        "too, whose energies are from all data and have no noise; at the printed m the width changes twofold from rung "
+        "to rung.",
         f"Readings: alpha = {run.config['alpha']} (T = n/m^alpha; all six printed temperatures have it); proposal "
         "noise epsilon z, not epsilon^2 z; both points of a local move on one fresh minibatch, and the energy of a "
         "point from that minibatch; energies below H_k pull with no gradient; step sizes adapt in each rung's own "
