@@ -83,7 +83,7 @@ def test_a_job_that_kills_its_worker_each_time_is_told_and_done_by_the_same_comm
     rounds = dying(monkeypatch, [1])
     words = ["-m", *SHORT, "seed=0,1,2"]
     assert run(words) == 1
-    assert len(rounds) == 2  # the second brought nothing
+    assert len(rounds) == 3  # two brought nothing
     err = capsys.readouterr().err
     assert "2 of 3 jobs failed" in err
     assert (

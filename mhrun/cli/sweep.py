@@ -82,8 +82,8 @@ def _launched(command: list[str], place: Path, jobs: Sequence[Sequence[str]]) ->
     """
     register_resolvers()
     log = place / "jobs" / "launcher.log"
+    counts = [len(jobs)]
     for _ in range(_ROUNDS):
-        before = len(_undone(place, jobs))
         why = _once(command)
         left = _undone(place, jobs)
         if not left:
@@ -92,7 +92,8 @@ def _launched(command: list[str], place: Path, jobs: Sequence[Sequence[str]]) ->
         lines = [line for line in why.splitlines() if line.strip()]
         told = lines[-1] if lines else "the launcher did not say why"
         print(f"mhrun: {len(left)} of {len(jobs)} jobs are left undone: {told}", file=sys.stderr, flush=True)
-        if len(left) == before:
+        counts.append(len(left))
+        if counts[-3:] == 3 * [len(left)]:  # two rounds brought nothing
             break
     swept = (read_json(place / "sweep.json") or {})["swept"]
     for number in left:
@@ -112,8 +113,9 @@ def _once(command: list[str]) -> str:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints an error and ends this process
     try:
         hydra.main(config_path=str(CONF), config_name="config", **version_base())(_job)()
-    except Exception:  # of a launcher: whatever it was, what the jobs have done is on disk
-        return traceback.format_exc()
+    except Exception as error:  # of a launcher: whatever it was, what the jobs have done is on disk
+        lines = str(error).splitlines()
+        return f"{traceback.format_exc()}{type(error).__name__}: {lines[0] if lines else ''}\n"
     finally:
         sys.argv = before
         if full is None:

@@ -253,7 +253,7 @@ def _download(name: str, file: RemoteFile, place: Path, say: Callable[[str], Non
     return f"{file.name}: {'; '.join(reasons) or 'no mirror is known'}"
 
 
-def _whole(stream: IO[bytes]) -> bytes:
+def _whole(stream: IO[bytes] | gzip.GzipFile) -> bytes:
     """Return all that a stream holds.
 
     Raises:

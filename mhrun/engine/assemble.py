@@ -29,7 +29,7 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
     Raises:
         UserError: parts that are unknown or do not go together, or settings that have no meaning.
     """
-    if config["dtype"] not in _DTYPES:
+    if not isinstance(config["dtype"], str) or config["dtype"] not in _DTYPES:
         raise Refusal(f"dtype = '{config['dtype']}' is unknown; choose float64 or float32.")
     report = config.get("report") or {}
     if not config["methods"] and not config["data"] and (report.get("tables") or report.get("figures")):
@@ -50,13 +50,18 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
             _whole(key, config[key] if node.get(key) is None else node[key])
             for key in ("chains", "warmup", "steps")
         )
+        if max(chains, warmup, steps) >= 2**31:
+            raise Refusal(f"{name}: chains, warmup and steps must be below 2^31.")
         thin = _thin(config["thin"] if node.get("thin") is None else node["thin"])
         often = config["thin_stats"] if node.get("thin_stats") is None else node["thin_stats"]
         try:
-            plan = Plan(build(node["schedules"], f"{where}.schedules"), chains, warmup, steps)
+            schedules = build(node["schedules"], f"{where}.schedules")
+            for said, schedule in schedules.items():
+                _is_a("schedule", schedule, "quantities", f"{where}.schedules.{said}")
+            plan = Plan(schedules, chains, warmup, steps)
             method = Method(
                 name=name,
-                kernel=build(node["kernel"], f"{where}.kernel"),
+                kernel=_is_a("kernel", build(node["kernel"], f"{where}.kernel"), "step", f"{where}.kernel"),
                 target=target,
                 plan=plan,
                 shape=Shape(
@@ -141,7 +146,15 @@ def _evaluation(
             f"{where}.evaluation names no evaluation; add one with +evaluation=predictive, or give it a _target_."
         )
     found: Evaluation = build({**parts[0], **parts[1]}, f"{where}.evaluation")
+    _is_a("evaluation", found, "look", f"{where}.evaluation")
     return found.over(plan.collected) if hasattr(found, "over") else found
+
+
+def _is_a(kind: str, part: Any, has: str, where: str) -> Any:
+    """Return a part that was built, if it is of its kind, which has this attribute."""
+    if not hasattr(part, has):
+        raise UserError(f"{where}: {type(part).__name__} is no {kind}; choose one of conf/.")
+    return part
 
 
 def _thin(value: Any) -> int | tuple[int, ...] | None:

@@ -243,9 +243,9 @@ def _after_burn_in(run: Run, method: str) -> dict[str, float]:
     found = {}
     with run.trace(method) as trace:  # opened once: that takes longer than reading the ends of it
         for name in ("n_lik", "n_grad", "wall_s"):
-            found[name] = float(trace["sample_stats"][name][..., -1].sum())
+            found[name] = float(trace["sample_stats"][name].to_numpy()[..., -1].sum())
             if "warmup_sample_stats" in trace.children:
-                found[name] -= float(trace["warmup_sample_stats"][name][..., -1].sum())
+                found[name] -= float(trace["warmup_sample_stats"][name].to_numpy()[..., -1].sum())
     return found
 
 

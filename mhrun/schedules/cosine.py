@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.schedules.plan import OF_TARGET, Blind, Memory, on_grid
+from mhrun.schedules.plan import OF_TARGET, Blind, Memory, numbers, on_grid
 
 
 class Cosine(Blind):
@@ -47,7 +47,7 @@ class Cosine(Blind):
         samples: int | None = None,
         apart: int = 1,
     ) -> None:
-        self.first = torch.atleast_1d(torch.as_tensor(start, dtype=torch.float64))
+        self.first = numbers("start", start)
         if not bool((self.first > 0).all()) or not 0 <= explore < 1 or cycles < 1:
             raise Refusal("Cosine needs start > 0, cycles >= 1 and 0 <= explore < 1.")
         if not (exploring >= 0 and (sampling is None or sampling >= 0)):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.schedules.plan import Blind, Memory
+from mhrun.schedules.plan import Blind, Memory, numbers
 
 
 class Fixed(Blind):
@@ -24,9 +23,7 @@ class Fixed(Blind):
     ) -> None:
         given = {"step_size": step_size, "temperature": temperature, "noise_temperature": noise_temperature}
         self._values = {
-            name: torch.atleast_1d(torch.as_tensor(value, dtype=torch.float64))[None]
-            for name, value in given.items()
-            if value is not None
+            name: numbers(name, value)[None] for name, value in given.items() if value is not None
         }
         self.quantities = tuple(self._values)
         for name, value in self._values.items():

@@ -176,6 +176,18 @@ class Plan:
         return new
 
 
+def numbers(name: str, value: float | list[float]) -> Tensor:
+    """Return one number, or one for each chain, as (1 or C,) float64.
+
+    Raises:
+        Refusal: there is none.
+    """
+    found = torch.atleast_1d(torch.as_tensor(value, dtype=torch.float64))
+    if found.numel() == 0:
+        raise Refusal(f"{name} = [] has no value; give a number, or one for each chain.")
+    return found
+
+
 def _own(memory: Memory, name: str) -> Memory:
     prefix = f"{name}."
     return {key[len(prefix) :]: value for key, value in memory.items() if key.startswith(prefix)}

@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 import math
 
-import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.schedules.plan import Blind, Memory, on_grid
+from mhrun.schedules.plan import Blind, Memory, numbers, on_grid
 
 
 class Polynomial(Blind):
@@ -33,7 +32,7 @@ class Polynomial(Blind):
     def __init__(
         self, start: float | list[float], end: float | None, exponent: float = 0.55, hold: int = 0
     ) -> None:
-        self.first = torch.atleast_1d(torch.as_tensor(start, dtype=torch.float64))
+        self.first = numbers("start", start)
         lowest = float(self.first.min())
         if not (lowest > 0 and (end is None or 0 < end < lowest)):
             raise Refusal(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.schedules.plan import Blind, Memory, on_grid
+from mhrun.schedules.plan import Blind, Memory, numbers, on_grid
 
 
 class Stairs(Blind):
@@ -31,7 +30,7 @@ class Stairs(Blind):
     def __init__(
         self, start: float | list[float], every: int, cycle: int, decay: float = 0.9, rise: float = 2.0
     ) -> None:
-        self.first = torch.atleast_1d(torch.as_tensor(start, dtype=torch.float64))
+        self.first = numbers("start", start)
         if not bool((self.first > 0).all()) or not (0 < decay <= 1 <= rise):
             raise Refusal("Stairs needs start > 0, 0 < decay <= 1 and rise >= 1.")
         if every < 1 or cycle < every or cycle % every:

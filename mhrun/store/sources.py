@@ -44,7 +44,8 @@ def sources(config: Mapping[str, Any]) -> dict[str, str]:
             for path, shown in _closure(name.rpartition(".")[0]).items():
                 found[shown] = _digest_of_code(path)
     nodes = [told.get("data"), *(m.get("data") for m in (told.get("methods") or {}).values())]
-    nodes.append((told.get("evaluation") or {}).get("data"))
+    evaluation = told.get("evaluation")
+    nodes.append(evaluation.get("data") if isinstance(evaluation, Mapping) else None)
     for node in nodes:
         for said in _files_of(node):
             found[said] = digest_of_data(located(said))

@@ -1,0 +1,369 @@
+"""Whatever is typed: no traceback, one line for a mistake, and an exit status that is true.
+
+Most command lines are only put together and checked, down to the parts of every method (a dry run without its trial);
+some are run. The words are drawn from the settings that there are, values that fit them, and values that do not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+import mhrun.cli.planning as planning
+from mhrun.cli.compose import _keys, compose_config, composed, resolved
+from mhrun.cli.main import run
+from mhrun.cli.places import experiments
+from mhrun.engine.assemble import methods_of, trace_bytes
+from mhrun.engine.chains import Settings
+from mhrun.errors import UserError
+from mhrun.paths import CONF
+
+# Those whose data are made here: what a machine has of the others is no matter of words.
+LIGHT = ("gmm_tied_means", "gaussian_grid", "mhbt_gaussian", "mhbt_mixture", "tests_compared", "worst_case")
+
+EDGES = [
+    "0",
+    "-1",
+    "1",
+    "2",
+    "0.5",
+    "1e-3",
+    "1e3",
+    "inf",
+    "-inf",
+    "nan",
+    "1e400",
+    "10**3",
+    "9223372036854775808",
+]
+NONSENSE = [
+    "null",
+    "true",
+    "false",
+    "abc",
+    "''",
+    "cpu",
+    "cuda:7",
+    "float32",
+    "on",
+    "off",
+    "auto",
+    "posterior",
+    "smoke",
+    "paper",
+    "???",
+    "${seed}",
+    "${nothing.here}",
+    "${times:2,3}",
+    "${times:a,3}",
+    "[]",
+    "[1,2]",
+    "[1,[2]]",
+    "{}",
+    "{a:1}",
+    "[a",
+    "{a",
+    "'",
+    "\\",
+    "a=b",
+    "../..",
+    "é",
+    "%s",
+    "{}{}",
+    "a,b",
+    "range(3)",
+    "choice(1,2)",
+    "os.system",
+    "mhrun.errors.UserError",
+    "mhrun.rules.barker.Barker",
+    "mhrun",
+    "_target_",
+]
+NUMBERS = st.one_of(
+    st.integers(-3, 300).map(str), st.sampled_from(EDGES), st.floats(allow_nan=True, width=32).map(repr)
+)
+WORDS = st.sampled_from([*NONSENSE, "'a b'", "\u2028", "x" * 300])
+VALUES = st.one_of(
+    NUMBERS, WORDS, st.text(max_size=6), st.lists(NUMBERS, max_size=4).map(lambda v: f"[{','.join(v)}]")
+)
+
+
+@cache
+def keys(experiment: str) -> list[str]:
+    """Every setting of an experiment, groups too."""
+    config = OmegaConf.to_container(composed([f"experiment={experiment}"]), resolve=False)
+    return [key for key in _keys(config) if not key.startswith("hydra")]
+
+
+@cache
+def groups() -> dict[str, list[str]]:
+    return {
+        place.name: sorted(p.stem for p in place.glob("*.yaml"))
+        for place in CONF.iterdir()
+        if place.is_dir() and place.name not in ("hydra", "experiment")
+    }
+
+
+@st.composite
+def override(draw: st.DrawFn, experiment: str) -> str:
+    """One word: a setting with a value, a part in a place, a setting less, or nonsense."""
+    kind = draw(st.integers(0, 19))
+    known = keys(experiment)
+    if kind == 0:
+        return draw(st.text(max_size=12))
+    if kind == 1:
+        return f"~{draw(st.sampled_from(known))}"
+    if kind < 6:
+        group = draw(st.sampled_from(sorted(groups())))
+        choice = draw(st.one_of(st.sampled_from(groups()[group]), WORDS))
+        place = draw(st.sampled_from(["", f"@{draw(st.sampled_from(known))}"]))
+        return f"{draw(st.sampled_from(['', '+', '++']))}{group}{place}={choice}"
+    key = draw(st.sampled_from(known))
+    if kind < 8:
+        key = f"{key}.{draw(st.sampled_from(['a', '_target_', 'x-y', '', '0']))}"
+    return f"{draw(st.sampled_from(['', '', '', '+', '++']))}{key}={draw(VALUES)}"
+
+
+@st.composite
+def command_line(draw: st.DrawFn) -> list[str]:
+    experiment = draw(st.sampled_from(LIGHT))
+    some = draw(st.lists(override(experiment), max_size=4))
+    return [f"experiment={experiment}", "scale=smoke", *some]
+
+
+def outcome(words: list[str]) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        status = run(words)
+    return status, out.getvalue(), err.getvalue()
+
+
+def assert_told(words: list[str], status: int, err: str) -> None:
+    """A mistake has status 2 and one line; anything else no line that begins as ours."""
+    assert status in (0, 2), words
+    assert "Traceback" not in err, (words, err)
+    if status == 2:
+        lines = err.splitlines()
+        told = [line for line in lines if line.startswith("mhrun: ")]
+        assert len(told) == 1, (words, err)
+        assert lines[-1] == told[0] or len(told[0]) > 20, (words, err)
+        assert len(told[0]) > len("mhrun: ") + 5, (words, err)
+
+
+@pytest.fixture
+def _checked_only(tmp_path, monkeypatch):
+    """Let a dry run end after its checks: parts are built, methods are asked, nothing is tried."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("mhrun.engine.estimate.costs", lambda *_: [])
+    monkeypatch.setattr(planning, "_memory", lambda *_: [])
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+QUIET = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large)
+COUNT = int(os.environ.get("MHRUN_FUZZ", "1"))  # times the examples of the slow tests
+
+
+def fast(count: int) -> settings:
+    return settings(
+        max_examples=count, deadline=None, derandomize=True, database=None, suppress_health_check=QUIET
+    )
+
+
+def many(count: int) -> settings:
+    return settings(
+        max_examples=COUNT * count, deadline=None, database=None, suppress_health_check=QUIET, print_blob=True
+    )
+
+
+def checked(words: list[str]) -> None:
+    status, _, err = outcome([*words, "--dry-run"])
+    assert_told(words, status, err)
+    assert not Path("outputs").exists()
+
+
+@fast(10)
+@given(command_line())
+@pytest.mark.usefixtures("_checked_only")
+def test_no_words_bring_a_traceback(words):
+    checked(words)
+
+
+@pytest.mark.slow
+@many(1000)
+@given(command_line())
+@pytest.mark.usefixtures("_checked_only")
+def test_a_thousand_command_lines_bring_no_traceback(words):
+    checked(words)
+
+
+# --- Configurations: what words can make of one, without the time that Hydra takes ---------------------------
+
+
+@cache
+def base(experiment: str) -> str:
+    return json.dumps(compose_config([f"experiment={experiment}", "scale=smoke"], compare=False))
+
+
+def leaves(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of everything in a configuration."""
+    inner = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    return [path, *(leaf for key, value in inner for leaf in leaves(value, (*path, key)))]
+
+
+TARGETS = sorted(
+    {str((yaml.safe_load(p.read_text()) or {}).get("_target_")) for p in CONF.glob("*/*.yaml")} - {"None"}
+)
+PLAIN = st.one_of(
+    st.integers(-3, 1000),
+    st.sampled_from([2**31, 2**63, 2**80, -(2**63), 10**30]),
+    st.floats(),
+    st.booleans(),
+    st.none(),
+    st.text(max_size=5),
+    st.sampled_from(
+        ["posterior", "stored", "auto", "cpu", "cuda:9", "normal", "prior", "float32", "given", "theta"]
+    ),
+    st.sampled_from(TARGETS).map(lambda name: {"_target_": name}),
+    st.sampled_from(TARGETS),
+    st.lists(st.one_of(st.integers(-2, 50), st.floats(), st.none()), max_size=4),
+    st.dictionaries(
+        st.sampled_from(["a", "x", "_target_", "m", "start", "normal"]), st.integers(-1, 5), max_size=2
+    ),
+    st.just([[0.0, 1.0], [1.0, 0.0]]),
+)
+
+
+class Edited(NamedTuple):
+    """An experiment's configuration with up to three things in it changed, taken out, or put in."""
+
+    experiment: str
+    edits: list[tuple[tuple[Any, ...], Any]]  # path -> value; GONE takes out
+
+    def config(self) -> dict[str, Any]:
+        config: dict[str, Any] = json.loads(base(self.experiment))
+        for (*way, last), value in self.edits:
+            node: Any = config
+            for key in way:  # an edit before this one may have taken the place away
+                inside = isinstance(node, dict) or (
+                    isinstance(node, list) and isinstance(key, int) and key < len(node)
+                )
+                node = node[key] if inside and (not isinstance(node, dict) or key in node) else None
+            if isinstance(node, dict):
+                node.pop(last, None) if value == GONE else node.__setitem__(last, value)
+            elif isinstance(node, list) and isinstance(last, int) and last < len(node):
+                node[last] = value
+        return config
+
+
+GONE = "(gone)"
+NEW = ["a", "m", "start", "thin", "warmup", "starts", "prior", "label", "_target_", "evaluation"]
+
+
+@st.composite
+def edited(draw: st.DrawFn) -> Edited:
+    experiment = draw(st.sampled_from(LIGHT))
+    paths = [
+        p
+        for p in leaves(json.loads(base(experiment)))
+        if p and p[0] not in ("scales", "report", "experiment")
+    ]
+    edits = []
+    for _ in range(draw(st.integers(1, 3))):
+        path, kind = draw(st.sampled_from(paths)), draw(st.integers(0, 9))
+        if kind == 0:
+            path = (*path, draw(st.sampled_from(NEW)))
+        edits.append((path, GONE if kind == 1 else draw(PLAIN)))
+    return Edited(experiment, edits)
+
+
+def built(config: dict[str, Any]) -> None:
+    """Whatever a configuration is: it is refused in one line, or its methods are there."""
+    try:
+        config = resolved(OmegaConf.create(config), config["experiment"])
+        Settings(config["native"], config["runtime"]["threads"], config["runtime"]["block_seconds"])
+        for method in methods_of(config):
+            trace_bytes(method)
+            method.guess()
+    except UserError as error:
+        told = str(error)
+        if not told.strip() or "\n" in told:
+            raise AssertionError(f"no line: {told!r}") from error
+
+
+@fast(150)
+@given(edited())
+def test_no_configuration_brings_anything_but_a_refusal(changed):
+    built(changed.config())
+
+
+@pytest.mark.slow
+@many(5000)
+@given(edited())
+def test_thousands_of_configurations_bring_nothing_but_refusals(changed):
+    built(changed.config())
+
+
+# --- Commands, and runs -------------------------------------------------------------------------------------
+
+COMMANDS = [
+    "list",
+    "report",
+    "compare",
+    "fetch",
+    "help",
+    "-m",
+    "--cfg",
+    "job",
+    "--trust",
+    "--config-dir",
+    "--dry-run",
+    "--json",
+    "--reference",
+    "--version",
+    "experiment=",
+    "experiment=worst_case",
+    "scale=smoke",
+    "runtime.outputs=none",
+    "=",
+    "--",
+    "-",
+]
+
+
+@fast(40)
+@example(["list", "--config-dir"])
+@example(["-m"])
+@given(st.lists(st.one_of(st.sampled_from([*COMMANDS, ""]), st.text(max_size=8)), max_size=4))
+@pytest.mark.usefixtures("_checked_only")
+def test_no_command_brings_a_traceback(words):
+    words = [w for w in words if not w.startswith("experiment=w") or {"--cfg", "--dry-run"} & set(words)]
+    status, _, err = outcome(words)
+    assert_told(words, status, err)
+
+
+@pytest.mark.slow
+@many(100)
+@given(command_line())
+def test_runs_end_whole_or_with_a_line(tmp_path_factory, words):
+    place = tmp_path_factory.mktemp("run")
+    few = ["steps=20", "warmup=50", "chains=2", "runtime.report=false", f"runtime.outputs={place}"]
+    status, _, err = outcome([*few, *words])
+    assert_told(words, status, err)
+
+
+def test_every_light_experiment_is_there():
+    assert set(LIGHT) <= set(experiments())
