@@ -43,12 +43,27 @@ def run(arguments: Sequence[str]) -> int:
     except Interrupted as stop:
         print(f"mhrun: {stop}. Nothing is lost: {stop.command} goes on from there.", file=sys.stderr)
         return STOPPED
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        print(
+            "mhrun: there is not enough memory; try fewer chains or a larger thin. What was computed is kept: the "
+            "same command goes on from there.",
+            file=sys.stderr,
+        )
+        return FAILED
     except KeyboardInterrupt:
         print("mhrun: stopped.", file=sys.stderr)
         return STOPPED
     except BrokenPipeError:  # the reader of our output has gone, as in `mhrun list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    """Say whether an error is for want of memory: torch raises its own, of the CPU without a class."""
+    told = "alloc" in str(error) and "memory" in str(error)
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or told
 
 
 def _dispatch(arguments: list[str]) -> int:
