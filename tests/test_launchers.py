@@ -11,7 +11,6 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from omegaconf import OmegaConf
 from runs import FEW, assert_same_bits, compute, contents
@@ -137,26 +136,27 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.wait(3000), Path("said.txt").read_text()
 
 
-def killing(place: Path, kills: int, alive: subprocess.Popen[str], told: list[int]) -> None:
-    """Kill workers while they are at a job, one now and then; their ids are in what they left at its beginning."""
-    rng = np.random.default_rng(0)
+def killing(place: Path, kills: int, every: int, alive: subprocess.Popen[str], told: list[int]) -> None:
+    """Kill a worker that is at a job whenever so many more are done; its id is in what it left when it began."""
     while alive.poll() is None and len(told) < kills:
+        time.sleep(0.01)
+        if len(list(place.glob("*/jobs/*.json"))) < every * (len(told) + 1):
+            continue
         for path in place.glob("*/jobs/*.begun"):
             try:
                 worker = int(path.read_text())
-                if len(told) < kills and worker != alive.pid and not path.with_suffix(".json").exists():
+                if worker not in told and worker != alive.pid and not path.with_suffix(".json").exists():
                     os.kill(worker, signal.SIGKILL)
                     told.append(worker)
-                    time.sleep(rng.uniform(8, 20))
+                    break
             except (OSError, ValueError):
                 continue
-        time.sleep(0.01)
 
 
-def killed_sweep(tmp_path: Path, kills: int, *words: str) -> tuple[int, str, list[int]]:
+def killed_sweep(tmp_path: Path, kills: int, every: int, *words: str) -> tuple[int, str, list[int]]:
     process, told = swept(*words), []
     place = tmp_path / "outputs/gmm_tied_means/sweeps"
-    killer = threading.Thread(target=killing, args=(place, kills, process, told))
+    killer = threading.Thread(target=killing, args=(place, kills, every, process, told))
     killer.start()
     status, out = ended(process)
     killer.join()
@@ -181,7 +181,7 @@ JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 def test_a_sweep_of_a_hundred_jobs_survives_killed_workers_and_is_completed_by_running_it_again(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     words = (*JOBLIB, "seed=range(100)")
-    status, out, told = killed_sweep(tmp_path, 3, *words)
+    status, out, told = killed_sweep(tmp_path, 3, 20, *words)
     assert len(told) == 3
     assert "jobs are left undone" in out
     done = len([folder for folder in runs(tmp_path / "outputs") if folder.is_complete()])
@@ -211,7 +211,7 @@ def test_a_sweep_whose_command_is_killed_with_its_workers_is_completed_by_runnin
 @pytest.mark.slow
 def test_a_local_ray_does_a_sweep_and_survives_a_killed_worker(tmp_path):
     pytest.importorskip("ray")
-    status, out, told = killed_sweep(tmp_path, 1, "hydra/launcher=ray", "hydra.launcher.init.num_cpus=2",
+    status, out, told = killed_sweep(tmp_path, 1, 2, "hydra/launcher=ray", "hydra.launcher.init.num_cpus=2",
                                      "seed=range(8)")  # fmt: skip
     assert len(told) == 1
     assert status == 0, out

@@ -47,6 +47,8 @@ def run_experiment(config: Mapping[str, Any], watcher: Watcher) -> RunFolder:
     torch.set_num_threads(settings.threads or usable_cores())
     methods = methods_of(config)
     check_space(methods, folder.path)
+    if not runtime["force"]:
+        folder.check()
     folder.create(config)
     with folder.held(watcher.note):
         if runtime["force"]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,8 @@ from mhrun.report.tables import rendered, write_table
 from mhrun.store.files import write_json, write_text
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import departures
+
+T = TypeVar("T")
 
 _COORDINATES = 64  # of a wide model, evenly over it, that diagnostics are computed of
 _MILLION = 1e6
@@ -109,11 +111,12 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
     kept: dict[str, npt.NDArray[np.float64] | str] = {}
     for row in [*rows, *([reference] if reference else [])]:
         if row.name not in kept:
-            kept[row.name] = _draws(row)
+            kept[row.name] = _whole(row, lambda row=row: _draws(row))  # type: ignore[misc]
     found: dict[str, dict[str, Any]] = {}
     for row in rows:
         draws = kept[row.name]
-        found[row.name] = _numbers(row, draws if not isinstance(draws, str) else None)
+        told = draws if not isinstance(draws, str) else None
+        found[row.name] = _whole(row, lambda row=row, told=told: _numbers(row, told))  # type: ignore[misc]
         if isinstance(draws, str):
             notes.append(f"{row.name}: {draws}")
     if reference is not None:
@@ -139,6 +142,20 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
     first = rows[0].run
     runs = {names[row.run.folder.path]: _about(row.run, None if row.run is first else first) for row in rows}
     return Comparison(found, runs, notes, reference.name if reference else None)
+
+
+def _whole(row: Row, read: Callable[[], T]) -> T:
+    """Return what is read of a trace.
+
+    Raises:
+        UserError: the trace is damaged: its checksums are not those of what it holds.
+    """
+    try:
+        return read()
+    except (OSError, KeyError) as error:
+        raise UserError(
+            f"{row.name}: its trace is damaged ({type(error).__name__}); compute it anew with runtime.force=true."
+        ) from error
 
 
 def _one_model(rows: Sequence[Row]) -> list[str]:
@@ -399,14 +416,3 @@ def make_folder(place: Path) -> None:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise explain(error, place) from error
-
-
-def as_columns(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with an estimate's value and standard error apart."""
-    flat: dict[str, Any] = {}
-    for key, value in row.items():
-        if isinstance(value, Estimate):
-            flat |= {key: value.value, f"{key}_se": value.se}
-        else:
-            flat[key] = value
-    return flat

@@ -16,7 +16,7 @@ import xarray as xr
 from mhrun.diagnostics.ladders import Travel, travel
 from mhrun.errors import UserError
 from mhrun.store.folder import RunFolder
-from mhrun.store.netcdf import COLLECTED, Shape, open_trace
+from mhrun.store.netcdf import COLLECTED, TRACE, Shape, open_trace
 from mhrun.target import Target, target_of
 
 T = TypeVar("T")
@@ -100,8 +100,33 @@ class Run:
         return pd.DataFrame.from_dict(rows, orient="index")
 
     def trace(self, method: str) -> xr.DataTree:
-        """The trace of a method; arrays are read when they are asked for."""
-        return open_trace(self.folder.method(method))
+        """The trace of a method; arrays are read when they are asked for.
+
+        Raises:
+            UserError: it cannot be read, or is not that of this run.
+        """
+        place, noted = self.folder.method(method), self.methods[method]
+        try:
+            found = open_trace(place)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{place / TRACE} cannot be read: {type(error).__name__}.") from error
+        arrays = [
+            (f"{group}/{name}", array)
+            for group in ("posterior", "sample_stats")
+            if group in found.children
+            for name, array in found[group].to_dataset().data_vars.items()
+        ]
+        wrong = [
+            f"{name} is {array.dtype} {dict(array.sizes)}"
+            for name, array in arrays
+            if array.dtype.kind not in "fiub" or array.sizes.get("chain", noted["chains"]) != noted["chains"]
+        ]
+        if wrong or "sample_stats" not in found.children:
+            found.close()
+            raise UserError(
+                f"{place / TRACE} is not the trace of this run: {wrong[0] if wrong else 'it has no sample_stats'}."
+            )
+        return found
 
     def draws(self, method: str, *, marked: bool = False) -> npt.NDArray[np.float64]:
         """The draws after burn-in (C, S, D).

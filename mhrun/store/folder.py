@@ -14,6 +14,7 @@ from typing import Any
 import filelock
 import yaml
 
+from mhrun.errors import UserError
 from mhrun.store.files import explain, read_json, write_json, write_text
 from mhrun.store.identity import FORMAT, digest
 
@@ -72,6 +73,34 @@ class RunFolder:
         text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
         if not target.exists() or target.read_text() != text:
             write_text(target, text)
+
+    def check(self) -> None:
+        """Make sure that what is there may be gone on with.
+
+        Raises:
+            UserError: it was written in another layout, is of other settings than its name says, or leads elsewhere.
+        """
+        begun = (self.summary() or {}).get("format", FORMAT)
+        anew = "move it away, or begin anew with runtime.force=true."
+        if begun != FORMAT:
+            raise UserError(
+                f"{self.path} was written by another version, in layout {begun}, not {FORMAT}; {anew}"
+            )
+        try:
+            there = digest(self.config())
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, AttributeError, TypeError, yaml.YAMLError):
+            there = "(not to be read)"
+        if there != self.digest:
+            raise UserError(f"{self.path} holds a run of other settings ({there}); {anew}")
+        for place in (
+            self.path / "methods",
+            *self.path.glob("methods/*"),
+            *self.path.glob("methods/*/blocks"),
+        ):
+            if place.is_symlink():
+                raise UserError(f"{place} leads elsewhere, and a run writes and removes files there; {anew}")
 
     def config(self) -> dict[str, Any]:
         """Return the resolved configuration that the run was made with."""
