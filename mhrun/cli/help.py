@@ -7,6 +7,9 @@ figures, tables and claims beside what it finds.
   mhrun list                                  what experiments there are, and what has been run
   mhrun experiment=NAME [KEY=VALUE ...]       run one, then make its report
   mhrun -m experiment=NAME KEY=A,B,C ...      run it for each value (several keys: all combinations)
+  mhrun experiment=NAME --dry-run             what it would take: time, evaluations, memory, disk (with -m too)
+  mhrun compare RUN RUN ... [--reference RUN:METHOD] [--json|--csv]
+                                              runs side by side: a folder, an experiment, the beginning of a digest
   mhrun report [NAME ...]                     make the reports again, of all runs or of some experiments
   mhrun fetch [DATASET ...]                   download and verify data sets; without a name, list them
   mhrun init DIR                              write a small project of your own to begin from: model, data, experiment
@@ -28,7 +31,7 @@ Examples:
 
 The same settings find the same run again: done is done, and what was interrupted (Ctrl-C, a kill, a
 power cut) goes on from where it was. Options:
-  -m, --multirun     a sweep
+  -m, --multirun     a sweep; hydra/launcher=joblib|slurm|ray runs its jobs beside each other
   --cfg job          show the settings, do not run
   --project WHERE    a folder of your own, with conf/ and the Python and data files that it names, or an installed
                      package with conf/ in it; its Python is trusted
