@@ -173,6 +173,7 @@ MANY = [
     NoseHoover([0.2, 0.1, 0.05], math.inf, thermostat=[0.9, 1.1, 1.0]),
     Badodab([0.2, 0.1, 0.05], refresh=4, keep=False),
     Badodab(0.1, 0.5, thermostat=-0.1),
+    Badodab(0.1, math.inf, thermostat=0.0),
 ]
 
 
