@@ -209,7 +209,8 @@ class Elbow(NamedTuple):
 
     clusters: npt.NDArray[np.int64]
     objective: Array
-    best: int
+    best: int  # where the second difference is largest
+    knee: float  # where two straight lines meet
 
 
 def picked(run: Run) -> tuple[Array, npt.NDArray[np.int64]]:
@@ -229,7 +230,21 @@ def elbow(run: Run) -> Elbow:
     settings = {"n_init": run.config["restarts"], "random_state": 0}
     objective = np.array([KMeans(int(c), **settings).fit(points).inertia_ for c in clusters]) / len(points)
     bend = np.diff(objective, 2)
-    return Elbow(clusters, objective, int(clusters[1:-1][bend.argmax()]) if len(bend) else 0)
+    best = int(clusters[1:-1][bend.argmax()]) if len(bend) else 0
+    return Elbow(clusters, objective, best, knee(clusters.astype(float), objective))
+
+
+def knee(x: Array, y: Array) -> float:
+    """Return where two straight lines meet that fit y (n,) at x (n,) best, each at least two points."""
+    found, least = math.nan, math.inf
+    for cut in range(2, len(x) - 1):
+        lines = [np.polyfit(x[part], y[part], 1) for part in (slice(cut), slice(cut, None))]
+        off = np.square(np.polyval(lines[0], x[:cut]) - y[:cut]).sum()
+        off += np.square(np.polyval(lines[1], x[cut:]) - y[cut:]).sum()
+        (a, b), (c, d) = lines
+        if off < least and a != c:
+            found, least = float((d - b) / (a - c)), float(off)
+    return found
 
 
 def falls(numbers: Array, slack: float = 0.0) -> float:
@@ -257,7 +272,7 @@ def metrics(run: Run) -> Metrics:
     if "stagger" in run.config["methods"][main]["kernel"] and "burn" in run.config:
         found |= _of_table3(run)
     at = run.once(elbow)
-    found["elbow"] = float(at.best)
+    found["elbow"], found["knee"] = float(at.best), at.knee
     return found
 
 

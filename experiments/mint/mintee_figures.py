@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from matplotlib import pyplot as plt
@@ -57,25 +58,39 @@ def embedding(run: Run) -> Figure:
     flat = TSNE(perplexity=perplexity, random_state=0, init="pca").fit_transform(points)
     figure, axis = plt.subplots(figsize=(5.2, 5.0))
     axis.scatter(
-        flat[:, 0], flat[:, 1], c=mode, cmap="hsv", vmin=0, vmax=run.target.dim, s=5, alpha=0.7, linewidths=0
+        flat[:, 0], flat[:, 1], c=mode, cmap="hsv", vmin=0, vmax=run.target.dim, s=7, alpha=0.8, linewidths=0
     )
     for j in np.unique(mode):
-        x, y = np.median(flat[mode == j], axis=0)
-        axis.text(
-            x, y, str(j + 1), ha="center", va="center", fontsize=8,
-            bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "alpha": 0.75, "linewidth": 0},
-        )  # fmt: skip
+        middle, top = np.median(flat[mode == j], axis=0), flat[mode == j, 1].max()
+        place: dict[str, Any] = {
+            "xytext": (0, 2),
+            "textcoords": "offset points",
+            "ha": "center",
+            "fontsize": 7,
+        }
+        axis.annotate(str(j + 1), (middle[0], top), **place)
     axis.set(xticks=[], yticks=[], title=f"modes in {len(points):,} draws: {len(np.unique(mode))}")
     return figure
 
 
 def elbow(run: Run) -> Figure:
-    """The objective of k-means against the number of clusters (Figure 4, right); dashed: where it bends most."""
+    """The objective of k-means against the number of clusters (Figure 4, right).
+
+    Dashed: its largest second difference, which the noise of k-means' local minima may bring about; dotted: where two
+    straight lines that are fitted to it meet.
+    """
     found = run.once(measured.elbow)
     figure, axis = plt.subplots(figsize=(4.6, 3.0))
     axis.plot(found.clusters, found.objective, color=COLOURS[0], marker=".", markersize=3, linewidth=1)
     axis.axvline(
-        found.best, color=COLOURS[1], linestyle="--", linewidth=1, label=f"bends most at C = {found.best}"
+        found.best,
+        color=COLOURS[1],
+        linestyle="--",
+        linewidth=1,
+        label=f"largest second difference, {found.best}",
+    )
+    axis.axvline(
+        found.knee, color=COLOURS[2], linestyle=":", linewidth=1.4, label=f"two lines meet, {found.knee:.1f}"
     )
     axis.set(xlabel="clusters C", ylabel="objective per draw", ylim=(0, 1.08 * found.objective.max()))
     axis.legend(loc="upper right")
@@ -161,8 +176,8 @@ def jump(run: Run) -> Figure | str:
     """Two jumps of the chain at T = 1 between modes (Figure 6), from a stretch of which every step is kept.
 
     Left: its path in two large coordinates over the energy on the plane through the two modes, all other coordinates
-    at 0; dark is low. Arrows: the two jumps. Right: its energy above that of theta*, with rings as lines; open circles
-    before a jump and filled ones after it, at the energies of the two points.
+    at 0; dark is low. Arrows: the two jumps; a mode of another coordinate is at the origin of this plane. Right: its
+    energy above that of theta*, with rings as lines; open circles before a jump and filled ones after it.
     """
     name = "closeup"
     if name not in run.methods:
