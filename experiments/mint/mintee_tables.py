@@ -189,8 +189,8 @@ def works(run: Run) -> list[str]:
     at = run.once(elbow)
     lines.append(
         f"K-means: the second difference of the objective is largest at C = {at.best}; it picks up noise that "
-        f"local minima leave at few clusters. Two lines fitted to it meet at {at.knee:.1f}. The claim on the former was "
-        "written before any number, that on the latter after the first was seen."
+        f"local minima leave at few clusters. Two lines fitted to it meet at {at.knee:.1f}. The claim on the former "
+        "was written before any number, that on the latter after the first was seen."
     )
     if f"{main}.energy" in found:
         both = ", ".join(
