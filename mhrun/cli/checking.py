@@ -182,7 +182,8 @@ def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> Non
 
     from mhrun.check.verdict import FALSE_ALARMS
 
-    table = Table(title=f"mhrun check {subject.name}", title_justify="left", title_style="bold")
+    title = f"mhrun check {subject.name}".replace("[", r"\[")
+    table = Table(title=title, title_justify="left", title_style="bold")
     for heading in ("law", "verdict", "what was found"):
         table.add_column(heading)
     for verdict in found:

@@ -171,6 +171,8 @@ def taken_apart(arguments: Sequence[str]) -> Words:
             as_json = True
         elif word.startswith("-"):
             raise UserError(f"There is no option '{word}' (mhrun --help shows what there is).")
+        elif word in COMMANDS and command == "run" and not rest:  # after options
+            command = word
         elif command == "run" and "=" not in word and not word.startswith("~"):
             known = nearest(word, COMMANDS)
             raise UserError(

@@ -161,7 +161,7 @@ def _search(field: str, array: Array, path: Path) -> None:
 
 
 def _unreadable(path: Path, error: Exception) -> UserError:
-    if "pickle" in str(error) or "Object arrays" in str(error):
+    if "pickle" in str(error) or "bject" in str(error):
         return UserError(f"{path.name} holds Python objects, which are never read here; save numbers.")
     told = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return UserError(f"{path.name} cannot be read: {told}")

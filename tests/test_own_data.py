@@ -1,0 +1,208 @@
+"""Data of the user's own: tables, .npz files, and maps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from mhrun.data.arrays import Memmap, Npz
+from mhrun.data.table import Table
+from mhrun.errors import Refusal, UserError
+from mhrun.models.function import FunctionModel
+from mhrun.random import Streams
+from mhrun.target import Target
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.setenv("MHRUN_FOLDERS", "")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def frame(rng):
+    n = 60
+    return pd.DataFrame(
+        {
+            "a": rng.normal(3, 2, n),
+            "b": rng.integers(0, 9, n),
+            "kind": rng.choice(["red", "blue", "green"], n),
+            "grade": rng.choice([1, 2], n),
+            "y": rng.normal(size=n),
+            "sick": rng.choice(["no", "yes"], n),
+        }
+    )
+
+
+# --- Tables -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz"])
+def test_columns_have_roles(frame, name):
+    frame.to_csv(name, index=False, sep="\t" if "tsv" in name else ",")
+    source = Table(name, target="y", features=["b", "a"], categorical=["kind", "grade"], intercept=True)
+    data = source.load()
+    assert source.n == data.n == 60
+    assert data.facts["columns"] == ["1", "b", "a", "kind=green", "kind=red", "grade=2"]
+    x = data.fields["x"].numpy()
+    assert (x[:, 0] == 1).all()
+    assert x[:, 2] == pytest.approx((frame.a - frame.a.mean()) / frame.a.std(ddof=0))
+    assert x[:, 3] == pytest.approx((frame.kind == "green").astype(float))
+    assert x[:, 5] == pytest.approx((frame.grade == 2).astype(float))
+    assert data.fields["y"].numpy() == pytest.approx(frame.y)
+    bare = Table(name, target="y", features=["b"], standardise=False).load().fields["x"]
+    assert bare[:, 0].tolist() == frame.b.tolist()
+
+
+def test_outcomes(frame):
+    frame.to_csv("t.csv", index=False)
+    rest = {"features": ["a"], "target": "sick"}
+    assert Table("t.csv", outcome="sign", **rest).load().fields["y"].tolist() == [
+        1 if v == "yes" else -1 for v in frame.sick
+    ]
+    assert Table("t.csv", outcome="sign", positive="no", **rest).load().fields["y"][0] == (
+        1 if frame.sick[0] == "no" else -1
+    )
+    found = Table("t.csv", outcome="class", features=["a"], target="kind").load()
+    assert found.facts["classes"] == ["blue", "green", "red"]
+    assert found.fields["y"].tolist() == [["blue", "green", "red"].index(v) for v in frame.kind]
+    scaled = Table("t.csv", features=["a"], target="y", standardise_target=True).load()
+    back = scaled.fields["y"].numpy() * scaled.facts["target_sd"] + scaled.facts["target_mean"]
+    assert back == pytest.approx(frame.y)
+
+
+def test_rows_are_split_by_a_seed_and_scaled_as_those_for_training(frame):
+    frame.to_csv("t.csv", index=False)
+    rest = {"features": ["a"], "target": "y", "test_share": 0.25}
+    train, test = (Table("t.csv", part=part, **rest).load() for part in ("train", "test"))
+    assert (train.n, test.n) == (45, 15)
+    assert sorted([*train.fields["y"].tolist(), *test.fields["y"].tolist()]) == pytest.approx(sorted(frame.y))
+    assert float(train.fields["x"].mean()) == pytest.approx(0, abs=1e-12)
+    mean, sd = train.facts["scales"]["a"]
+    again = test.fields["x"][:, 0].numpy() * sd + mean
+    assert set(np.round(again, 9)) <= set(np.round(frame.a, 9))
+    other = Table("t.csv", seed=1, **rest).load()
+    assert other.fields["y"].tolist() != train.fields["y"].tolist()
+
+
+def test_missing_values_are_refused_or_dropped(frame):
+    frame.loc[[3, 7], "a"] = np.nan
+    frame.loc[7, "kind"] = None
+    frame.to_csv("t.csv", index=False)
+    rest = {"features": ["a"], "categorical": ["kind"], "target": "y"}
+    with pytest.raises(UserError, match=r"2 of 60 rows lack a value \(a: 2, kind: 1\); missing=drop"):
+        Table("t.csv", **rest).load()
+    data = Table("t.csv", missing="drop", **rest).load()
+    assert data.n == 58
+    assert data.facts["dropped"] == 2
+    assert Table("t.csv", features=["b"], target="y").load().n == 60  # of columns that are used
+
+
+def test_a_table_says_in_a_line_what_is_wrong(frame, tmp_path):
+    frame.assign(same=1.0).to_csv("t.csv", index=False)
+    (tmp_path / "t.parquet").write_bytes(b"no")
+    (tmp_path / "t.doc").write_text("no")
+    for make, told in (
+        (lambda: Table("tt.csv", target="y"), r"There is no data file 'tt.csv'.*Did you mean 't.csv'"),
+        (lambda: Table("t.csv", target="yy"), r"no column 'yy'. (Did you mean 'y'|There are: a, b)"),
+        (lambda: Table("t.csv", target="y"), r"'kind' holds 'blue', 'green', 'red', no numbers"),
+        (lambda: Table("t.csv", target="kind", features=["a"]), "no numbers"),
+        (lambda: Table("t.csv", target="y", features=["same"]), "which cannot be standardised"),
+        (lambda: Table("t.csv", target="a", features=["a"]), "has two roles"),
+        (lambda: Table("t.csv", target="kind", features=["a"], outcome="sign"), "wants two values"),
+        (lambda: Table("t.parquet", target="y"), "pyarrow|cannot be read"),
+        (lambda: Table("t.doc", target="y"), "is no table"),
+    ):
+        with pytest.raises(UserError, match=told) as raised:
+            make().load()
+        assert "\n" not in str(raised.value)
+    for settings in ({"outcome": "x"}, {"missing": "x"}, {"part": "test"}, {"test_share": 1.0}):
+        with pytest.raises(Refusal):
+            Table("t.csv", **settings)
+
+
+# --- Arrays -----------------------------------------------------------------------------------------------
+
+
+def test_npz(rng):
+    np.savez(
+        "d.npz",
+        inputs=rng.normal(size=(9, 2)),
+        labels=np.arange(9, dtype=np.uint16),
+        names=np.array(["a"] * 9),
+    )
+    data = Npz("d.npz", {"x": "inputs", "y": "labels"}).load()
+    assert data.fields["x"].shape == (9, 2)
+    assert data.fields["y"].tolist() == list(range(9))
+    np.savez("nan.npz", x=np.array([1.0, np.nan]))
+    np.savez("odd.npz", x=np.zeros(3), y=np.zeros(4))
+    np.savez("pickled.npz", x=np.array([{}], dtype=object))
+    with open("broken.npz", "wb") as file:
+        file.write(b"PK\x03\x04")
+    for file, fields, told in (
+        ("d.npz", {"x": "input"}, "no array 'input'. Did you mean 'inputs'"),
+        ("d.npz", None, "'names' holds <U1"),
+        ("nan.npz", None, "no finite number in row 1"),
+        ("odd.npz", None, "must have one length"),
+        ("pickled.npz", None, "Python objects, which are never read"),
+        ("broken.npz", None, "cannot be read"),
+    ):
+        with pytest.raises(UserError, match=told):
+            Npz(file, fields).load()
+
+
+def test_maps_are_not_read_into_memory(rng):
+    x = rng.normal(size=(5000, 3)).astype(np.float32)
+    np.save("x.npy", x)
+    np.save("y.npy", np.arange(5000))
+    data = Memmap(files={"x": "x.npy", "y": "y.npy"}).load()
+    index = torch.tensor([[4, 4999, 17]])
+    assert data.rows(index)["x"][0].numpy() == pytest.approx(x[[4, 4999, 17]])
+    assert data.rows(index)["y"].tolist() == [[4, 4999, 17]]
+    assert Memmap("x.npy").n == 5000
+    # What it hands out is the map itself: a change of the file is seen.
+    whole = Memmap("x.npy").load().fields["x"]
+    with open("x.npy", "r+b") as file:
+        file.seek(-4, 2)
+        file.write(np.float32(42).tobytes())
+    assert float(whole[-1, -1]) == 42
+
+
+def test_maps_that_cannot_be(rng):
+    np.save("f.npy", np.asfortranarray(rng.normal(size=(4, 3))))
+    np.save("big.npy", np.zeros(3, ">f8"))
+    np.save("o.npy", np.array([{}], dtype=object), allow_pickle=True)
+    np.save("nan.npy", np.array([0.0, np.inf]))
+    np.savez("z.npz", x=np.zeros(3))
+    for file, told in (
+        ("f.npy", "column by column"),
+        ("big.npy", "would have to be copied"),
+        ("o.npy", "never read"),
+        ("nan.npy", "no finite number in row 1"),
+        ("z.npz", "cannot be mapped"),
+    ):
+        with pytest.raises(UserError, match=told):
+            Memmap(file).load()
+    for settings in ({}, {"file": "a", "files": {"x": "b"}}):
+        with pytest.raises(Refusal):
+            Memmap(**settings)
+
+
+def test_full_passes_over_wide_rows_go_in_blocks(rng, monkeypatch):
+    x = rng.normal(size=(100, 8))
+    np.save("x.npy", x)
+    seen = []
+
+    def log_lik(theta, rows):
+        seen.append(rows["x"].shape[1])
+        return -0.5 * (rows["x"].sum(-1) - theta) ** 2
+
+    target = Target(FunctionModel(log_lik, [0.0], batched=True), Memmap("x.npy"))
+    theta = target.model.init(2, Streams(0, 2).at(0))
+    whole = target.full_log_lik(theta)
+    assert seen == [100]
+    monkeypatch.setattr("mhrun.target._VALUES", 240)
+    assert torch.allclose(target.full_log_lik(theta), whole)
+    assert max(seen[1:]) == 30
