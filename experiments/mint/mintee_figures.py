@@ -93,7 +93,7 @@ def elbow(run: Run) -> Figure:
         found.knee, color=COLOURS[2], linestyle=":", linewidth=1.4, label=f"two lines meet, {found.knee:.1f}"
     )
     axis.set(xlabel="clusters C", ylabel="objective per draw", ylim=(0, 1.08 * found.objective.max()))
-    axis.legend(loc="upper right")
+    axis.legend(loc="lower left")
     return figure
 
 
