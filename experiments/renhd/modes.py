@@ -114,7 +114,9 @@ def _metrics(run: Run, method: str) -> Metrics:
         "ess": estimate(effective),
         "ess_share": estimate(effective / counts.draws),
         "changes": estimate(np.array([(np.diff(chain) != 0).sum() for chain in near], float)),
-        "gradients": noted["gradient_evals"] / counts.draws.sum(),
+        "gradients": noted["gradient_evals"]
+        * (noted["steps"] / (noted["steps"] + noted["warmup"]))
+        / counts.draws.sum(),
         "seconds": noted["wall_s"],
         "ess_per_second": float(np.nansum(effective)) / noted["wall_s"],
     }
@@ -153,7 +155,7 @@ def table(run: Run) -> pd.DataFrame:
     modes' shares, all chains together, from 1/5 each; in how many the share is within 4 standard errors of it. Beyond 3
     sd: share of draws there (exact 0.011). Variance: about the nearest centre, of draws within 2 of it, over the exact.
     ESS: the lesser of the coordinates', of one chain, by Geyer's sequence, over its draws. Changes: of the nearest mode
-    from draw to draw, in one chain. Gradients: for each draw, those of all rungs and of burn-in with them.
+    from draw to draw, in one chain. Gradients: for each draw, those of all rungs, after burn-in.
     """
     columns = {
         "modes visited": "modes",

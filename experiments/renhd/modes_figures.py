@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import fill
+
 import numpy as np
 import numpy.typing as npt
 from matplotlib import colormaps
@@ -42,11 +44,13 @@ def densities(run: Run) -> Figure:
     figure, axes = _panels(len(panels))
     for axis, (name, values, told) in zip(axes, panels, strict=True):
         mesh = axis.pcolormesh(grid.x, grid.y, values.T, norm=norm, cmap=shades, rasterized=True)
-        axis.set_title(name, fontsize=8)
+        axis.set_title(fill(name, 20), fontsize=8)
         if told is not None:
             for (x, y), share in zip(centres(run), told, strict=True):
                 axis.annotate(f"{share:.2f}", (x, y - 2.1), ha="center", va="center", fontsize=7)
-    bar = figure.colorbar(mesh, ax=axes, shrink=0.8, pad=0.01, extend="both")
+    bar = figure.colorbar(
+        mesh, ax=axes, shrink=0.8, pad=0.01, extend="both", aspect=20 * -(-len(panels) // 5)
+    )
     bar.set_label("density")
     return figure
 
@@ -86,7 +90,7 @@ def trajectories(run: Run) -> Figure:
         axis.plot(*draws.T, color=colour, linewidth=0.3, alpha=0.7)
         axis.plot(*draws.T, ".", color=colour, markersize=1.5)
         changes = int((np.diff(nearest(run, draws)) != 0).sum())
-        axis.set_title(f"{run.label(method)}\n{changes} changes of mode", fontsize=8)
+        axis.set_title(f"{fill(run.label(method), 20)}\n{changes} changes of mode", fontsize=8)
     return figure
 
 
@@ -104,16 +108,16 @@ def ladder(run: Run) -> Figure | str:
         return "No method of this run has a ladder."
     shown = list(found)[:5]
     figure, axes = plt.subplots(
-        1, 2, figsize=(9.2, 0.35 * len(shown) + 2.4), width_ratios=(1, 1.3), layout="constrained"
+        1, 2, figsize=(9.2, 0.2 * len(found) + 2.6), width_ratios=(1, 1.3), layout="constrained"
     )
-    for method, colour in zip(found, _colours(len(found)), strict=True):
-        rates = found[method].rates.mean(axis=0)
+    for i, (method, colour) in enumerate(zip(found, _colours(len(found)), strict=True)):
+        rates, style = found[method].rates.mean(axis=0), "o-" if i < len(COLOURS) else "s--"
         axes[0].plot(
-            np.arange(len(rates)) + 0.5, rates, "o-", color=colour, markersize=3, label=run.label(method)
+            np.arange(len(rates)) + 0.5, rates, style, color=colour, markersize=3, label=run.label(method)
         )
     top = max(float(np.nanmax(f.rates.mean(axis=0))) for f in found.values())
     axes[0].set(xlabel="between rungs j and j + 1", ylabel="swap rate", ylim=(0, 1.25 * top))
-    axes[0].legend(fontsize=7, ncols=2 if len(found) > 3 else 1, loc="lower left")
+    axes[0].legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.25))
     replicas = np.stack([found[method].replica[0, -STRIP:] for method in shown])
     rungs = max(run.rungs(method) for method in shown)
     axes[1].imshow(
