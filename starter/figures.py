@@ -1,9 +1,16 @@
 """A table and a figure of the report: functions of a run."""
 
+import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 
 from mhrun.diagnostics.chains import ess, rhat
+
+
+def names(run):
+    """Return the names of the parameters, slopes by their columns."""
+    columns = iter(run.target.data.facts["columns"])
+    return [next(columns) if name.startswith("slopes") else name for name in run.target.model.names]
 
 
 def parameters(run):
@@ -11,9 +18,9 @@ def parameters(run):
     rows = {}
     for method in run.methods:
         draws = run.draws(method)
-        for d, name in enumerate(run.target.model.names):
+        for d, name in enumerate(names(run)):
             one = draws[..., d]
-            rows[run.label(method), name] = {
+            rows[f"{run.label(method)}: {name}"] = {
                 "mean": one.mean(),
                 "sd": one.std(),
                 "ESS": ess(one),
@@ -28,16 +35,13 @@ def slopes(run):
     at = [name.startswith("slopes") for name in run.target.model.names]
     figure, axes = plt.subplots(figsize=(5, 3.2))
     for i, method in enumerate(run.methods):
-        low, middle, high = (
-            pd.DataFrame(run.draws(method)[..., at].reshape(-1, len(columns))).quantile(q)
-            for q in (0.05, 0.5, 0.95)
-        )
-        y = [k + 0.25 * i for k in range(len(columns))]
-        axes.errorbar(
-            middle, y, xerr=[middle - low, high - middle], fmt="o", markersize=3, label=run.label(method)
-        )
+        draws = run.draws(method)[..., at].reshape(-1, len(columns))
+        low, middle, high = np.quantile(draws, [0.05, 0.5, 0.95], axis=0)
+        y = np.arange(len(columns)) + 0.25 * i
+        reach = [middle - low, high - middle]
+        axes.errorbar(middle, y, xerr=reach, fmt="o", markersize=3, label=run.label(method))
     axes.axvline(0, color="grey", linewidth=0.5)
     axes.set_yticks(range(len(columns)), columns)
-    axes.set_xlabel("standard deviations of the progression per standard deviation of the feature")
+    axes.set_xlabel("sd of the progression per sd of the feature")
     axes.legend()
     return figure
