@@ -53,7 +53,37 @@ CASES = {
     "backward_moves": Case(("draws=60", "dims=[10,100]")),
     "compensation": Case(("draws=2000", "timed=2000", "variances=[0.2]", "dims=[50,500]", "half_width=300")),
     "corrections": Case(("half_widths=[2000,4000]",)),
+    "exchange_rates": Case(
+        (
+            "data.n=200",
+            "m=20",
+            "data.name=mnist",
+            "evaluation.data.name=mnist",
+            "evaluation.data.n=50",
+            "every=10",
+        ),
+        r"(\w+\.dimension|reld.swing)",  # which few exchanges tell none of; it has no thermostat
+    ),
+    "five_modes": Case(
+        ("scales.smoke.rounds=40", "scales.smoke.trains=10", "scales.smoke.draws=20", "every=5"),
+        r"\w+\.(ess|ess_share|variance)",
+    ),
+    "five_modes_variants": Case(
+        ("scales.smoke.rounds=40", "scales.smoke.tact=60", "every=5", "loud_every=5"),
+        r"\w+\.(ess|ess_share|ess_ratio|variance|outside|draws)",
+    ),
     "gaussian_grid": Case(("chains=8", "steps=1200", "cycles=4", "held=300")),
+    "gradient_noise": Case(
+        (
+            "data.n=220",
+            "m=20",
+            "data.name=mnist",
+            "evaluation.data.name=mnist",
+            "evaluation.data.n=50",
+            "evaluation.sizes=[16,128]",
+            "evaluation.repeats=20",
+        )
+    ),
     "logistic_ess": Case((), like=("logistic_ess_full",)),
     "logistic_ess_grid": Case(("within.mean=1e9", "within.variance=1e9")),  # so that some step size will do
     "mhbt_gaussian": Case(

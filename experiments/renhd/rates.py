@@ -62,9 +62,8 @@ def metrics(run: Run) -> Metrics:
         harmonic = 0.01 < rate < 0.49
         found[f"{method}.dimension"] = float(largest_dim(rate, run.config["ratio"])) if harmonic else math.nan
         looks = run.evaluation(method)
-        if "thermostat" in looks:
-            hottest = looks["thermostat"].to_numpy()[-1]
-            found[f"{method}.swing"] = float(np.sqrt(np.mean((hottest - friction(run)) ** 2)))
+        hottest = looks["thermostat"].to_numpy()[-1] if "thermostat" in looks else np.array([math.nan])
+        found[f"{method}.swing"] = float(np.sqrt(np.mean((hottest - friction(run)) ** 2)))
         errors = run.evaluation(method)["error"].to_numpy()
         found[f"{method}.coldest"], found[f"{method}.hottest"] = float(errors[0, -1]), float(errors[-1, -1])
     return found
