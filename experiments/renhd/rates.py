@@ -59,8 +59,8 @@ def metrics(run: Run) -> Metrics:
             found[f"{method}.{name}"] = _share(part)
         found[f"{method}.read"] = float(read(run, method).mean())
         rate = value(found[f"{method}.late"])
-        harmonic = 0.01 < rate < 0.49
-        found[f"{method}.dimension"] = float(largest_dim(rate, run.config["ratio"])) if harmonic else math.nan
+        known = rate > 0.005  # below, no ladder of this size tells rates apart
+        found[f"{method}.dimension"] = float(largest_dim(rate, run.config["ratio"])) if known else math.nan
         looks = run.evaluation(method)
         hottest = looks["thermostat"].to_numpy()[-1] if "thermostat" in looks else np.array([math.nan])
         found[f"{method}.swing"] = float(np.sqrt(np.mean((hottest - friction(run)) ** 2)))
