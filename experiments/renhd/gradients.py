@@ -77,7 +77,7 @@ def figure(run: Run) -> Figure:
             label = run.label(method) if look else None
             left.plot(sizes(run), shares, style, marker="o", markersize=3, color=colour, label=label)
     left.set(xscale="log", xlabel="minibatch size", ylabel="share that passes", ylim=(0, 1))
-    left.legend(loc="upper left")
+    left.legend(loc="upper left", bbox_to_anchor=(0, 0.93))
     method = FIRST if FIRST in run.methods else next(iter(run.methods))
     shades = plt.get_cmap("viridis")(np.linspace(0.05, 0.9, len(sizes(run))))
     steps = run.evaluation(method)["step"].to_numpy() if "step" in run.evaluation(method).coords else None
