@@ -112,7 +112,7 @@ class WrongSign(Metropolis):
 
 class TooWarm(Metropolis):
     def decide(self, contest, draws):
-        return contest.settled(draws.uniform(Purpose.ACCEPT).log() < 0.6 * contest.log_ratio)
+        return contest.settled(draws.uniform(Purpose.ACCEPT).log() < 0.5 * contest.log_ratio)
 
 
 class NoDensity(RandomWalk):

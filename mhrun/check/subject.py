@@ -91,6 +91,11 @@ class Subject:
         found: Array = base * 2.0 ** (np.arange(chains) % rungs)
         return found
 
+    def shorter(self, chains: int) -> npt.NDArray[np.bool_]:
+        """Return which chains (C,) take shorter steps than the others: every other ladder."""
+        found: npt.NDArray[np.bool_] = np.arange(chains) // self.rungs() % 2 == 1
+        return found
+
     def step_for(self, kernel: Kernel, known: Known, target: Target, base: float = 1.0) -> float:
         """Return the step size for a kernel on a target: the largest with a fair acceptance, or stable.
 
@@ -124,7 +129,7 @@ class Subject:
                 if share > most:
                     best, most = float(step), share
             else:
-                ends = went.theta[30:].numpy()
+                ends = went.theta[30:, :: self.rungs()].numpy()  # of ladders, the coldest rung
                 ratio = float(np.mean((ends - known.centre) ** 2)) / (known.scale**2 * base)
                 if _HEALTHY[0] < ratio < _HEALTHY[1] and not went.stat("diverging").any():
                     return float(step)
@@ -138,25 +143,21 @@ class Subject:
         target: Target,
         theta: Array,
         steps: int,
-        step_size: float,
+        step_size: float | Array,
         temperature: Array,
         *,
         name: str = "check",
         first_chain: int = 0,
         first_step: int = 1,
         state: State | None = None,
-        noise: float | None = None,
     ) -> Went:
         """Move chains from theta (C, D), or from a state, and return where they went."""
         chains = len(theta)
         streams = Streams(derive_key(self.seed, name), chains, first_chain=first_chain, compiled=available())
         draws = streams.at(0)
         t = torch.from_numpy(np.asarray(temperature, np.float64))
-        control = Controls(
-            torch.full((chains,), step_size, dtype=torch.float64),
-            t,
-            t if noise is None else torch.full_like(t, noise),
-        )
+        size = torch.from_numpy(np.broadcast_to(np.asarray(step_size, np.float64), (chains,)).copy())
+        control = Controls(size, t, t)
         thetas, infos = [], []
         with torch.no_grad():
             if state is None:

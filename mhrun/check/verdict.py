@@ -36,7 +36,7 @@ def by_uniforms(law: str, uniforms: Array, what: str) -> Verdict:
     tests = [stats.kstest(column, "uniform") for column in uniforms.T]
     worst = min(tests, key=lambda test: test.pvalue)
     p = min(1.0, float(worst.pvalue) * len(tests))
-    told = f"{what}: KS distance {worst.statistic:.4f} of {len(uniforms):,} chains, p = {p:.2g}"
+    told = f"{what}: KS distance {worst.statistic:.4f} in {len(uniforms):,} chains, p = {p:.2g}"
     return Verdict(law, HOLDS if p > ALPHA else FAILS, told, float(worst.statistic), p)
 
 
