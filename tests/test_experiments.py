@@ -61,6 +61,8 @@ CASES = {
             "evaluation.data.name=mnist",
             "evaluation.data.n=50",
             "every=10",
+            "ratio=1.01",
+            "step_size=1e-5",
         ),
         r"(\w+\.dimension|reld.swing)",  # which few exchanges tell none of; it has no thermostat
     ),
