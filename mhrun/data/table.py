@@ -174,9 +174,7 @@ class Table:
         train[order[: round(self.test_share * n)]] = False
         return train
 
-    def _outcome(
-        self, column: Any, train: npt.NDArray[np.bool_], path: Path
-    ) -> tuple[Array, dict[str, Any]]:
+    def _outcome(self, column: Any, train: npt.NDArray[np.bool_], path: Path) -> tuple[Array, dict[str, Any]]:
         if self.outcome == "number":
             y = _numbers(column, path)
             if not self.standardise_target:
