@@ -294,7 +294,7 @@ class EquiEnergy:
             if wanted == target.n and known < wanted:
                 energy, _, _ = self.energies.of(target, points, None, None)
             elif known < wanted:
-                drawn_by = at // self.rungs * self.rungs + stamp % self.rungs
+                drawn_by = draws.streams.numbers[at // self.rungs * self.rungs + stamp % self.rungs]
                 step = stamp.div(self.rungs, rounding_mode="floor")
                 index = draws.streams.earlier_indices(step, drawn_by, target.n, known, wanted)
                 energy = self.energies.topped(target, points, energy, index, known)
