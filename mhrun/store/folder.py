@@ -88,9 +88,9 @@ class RunFolder:
             )
         try:
             there = digest(self.config())
-        except FileNotFoundError:
+        except OSError:  # not there, or a place that `create` has more to say of
             return
-        except (OSError, ValueError, KeyError, AttributeError, TypeError, yaml.YAMLError):
+        except (ValueError, KeyError, AttributeError, TypeError, yaml.YAMLError):
             there = "(not to be read)"
         if there != self.digest:
             raise UserError(f"{self.path} holds a run of other settings ({there}); {anew}")
