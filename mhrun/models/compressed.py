@@ -19,7 +19,8 @@ def bins_of(x: npt.NDArray[np.floating], half_width: float, order: int) -> tuple
     low, high = float(x.min()), float(x.max())
     bins = int((high - low) / (2 * half_width)) + 1
     angles = np.pi * (np.arange(order) + 0.5) / order
-    return low + half_width * (2 * np.arange(bins) + 1), half_width * np.cos(angles)
+    centres: Array = np.asarray(low + half_width * (2 * np.arange(bins) + 1), np.float64)
+    return centres, half_width * np.cos(angles)
 
 
 def compress(
