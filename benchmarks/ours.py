@@ -159,7 +159,9 @@ def _of_rungs(together: bool) -> dict[str, Callable[[int, str], Work]]:
 
     def logistic_all(n: int, storage: str) -> Work:
         move = _walk(Full(), mhrun.Metropolis())
-        return _ladder(_logistic(n), move, Full(), logistic.FULL_STEP_SIZE, 1.2, together=together, thin=EVERY)
+        return _ladder(
+            _logistic(n), move, Full(), logistic.FULL_STEP_SIZE, 1.2, together=together, thin=EVERY
+        )
 
     def network_784(n: int, storage: str) -> Work:
         move = Unadjusted(NoseHoover(0.1, refresh=EVERY), network.M)

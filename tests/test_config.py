@@ -118,7 +118,14 @@ def _unresolved(words):
 @pytest.mark.parametrize("name", parts("method"))
 def test_methods_can_be_added_to_an_experiment(name):
     words = ["experiment=gmm_tied_means", "scale=smoke", f"+method@methods.other={name}"]
-    words += ["+step_size=1e-7", "+epoch=5", "+rungs=2", "+ratio=2", "+every=5", "+c=0.1"]  # that methods refer to
+    words += [
+        "+step_size=1e-7",
+        "+epoch=5",
+        "+rungs=2",
+        "+ratio=2",
+        "+every=5",
+        "+c=0.1",
+    ]  # that methods refer to
     schedules = _unresolved(words)["methods"]["other"]["schedules"]
     given = [
         word for s, node in schedules.items() for word in filled(f"methods.other.schedules.{s}", node, 5)

@@ -53,7 +53,11 @@ def departures(config: Mapping[str, Any], reference: Mapping[str, Any]) -> list[
     found = []
     for path in sorted({**ours, **theirs}, key=lambda path: (path != "scale", path)):
         first, _, rest = path.partition(".")
-        if path in _FREE or first == "sources" or (first == "methods" and rest.partition(".")[0] not in common):
+        if (
+            path in _FREE
+            or first == "sources"
+            or (first == "methods" and rest.partition(".")[0] not in common)
+        ):
             continue
         mine, paper = ours.get(path, "absent"), theirs.get(path, "absent")
         if mine != paper:
