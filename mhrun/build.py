@@ -79,7 +79,7 @@ def trusted_object(name: str, where: str = "") -> Any:
     at = f"{where}: " if where else ""
     if not _within(name, allowed):
         raise UserError(
-            f"{at}'{name}' is not in a trusted package ({', '.join(allowed)}); "
+            f"{at}{name!r} is not in a trusted package ({', '.join(allowed)}); "
             "if you trust it, say so: --trust PACKAGE."
         )
     module_name, _, attribute = name.rpartition(".")

@@ -404,6 +404,9 @@ def target_of(config: Mapping[str, Any]) -> Target:
     look_in((config.get("runtime") or {}).get("data_dir"))
     model = build(config["model"], "model")
     source = build(config["data"], "data")
+    for name, part, has in (("model", model, "log_prior"), ("data", source, "n")):
+        if not hasattr(part, has):
+            raise UserError(f"{name}: {type(part).__name__} is no {name}; choose one of conf/{name}.")
     settings = {"model": model, "data": source, "device": device} | dict(config["target"])
     return call(Target, settings, "the target", "target")
 
