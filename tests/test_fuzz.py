@@ -154,11 +154,10 @@ def assert_told(words: list[str], status: int, err: str) -> None:
     assert status in (0, 2), words
     assert "Traceback" not in err, (words, err)
     if status == 2:
-        lines = err.splitlines()
-        told = [line for line in lines if line.startswith("mhrun: ")]
+        told = [line for line in err.split("\n") if line.startswith("mhrun: ")]
         assert len(told) == 1, (words, err)
-        assert lines[-1] == told[0] or len(told[0]) > 20, (words, err)
         assert len(told[0]) > len("mhrun: ") + 5, (words, err)
+        assert told[0].isprintable(), (words, err)
 
 
 @pytest.fixture
@@ -195,7 +194,7 @@ def checked(words: list[str]) -> None:
     assert not Path("outputs").exists()
 
 
-@fast(10)
+@fast(6)
 @given(command_line())
 @pytest.mark.usefixtures("_checked_only")
 def test_no_words_bring_a_traceback(words):
@@ -304,7 +303,7 @@ def built(config: dict[str, Any]) -> None:
             raise AssertionError(f"no line: {told!r}") from error
 
 
-@fast(150)
+@fast(60)
 @given(edited())
 def test_no_configuration_brings_anything_but_a_refusal(changed):
     built(changed.config())

@@ -38,7 +38,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return _dispatch(list(arguments))
     except UserError as error:
-        print(f"mhrun: {error}", file=sys.stderr)
+        print(f"mhrun: {_shown(str(error))}", file=sys.stderr)
         return MISTAKE
     except Interrupted as stop:
         print(f"mhrun: {stop}. Nothing is lost: {stop.command} goes on from there.", file=sys.stderr)
@@ -58,6 +58,11 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of our output has gone, as in `mhrun list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
+
+
+def _shown(text: str) -> str:
+    """Return a text with what would steer a terminal written out: it may quote what was typed, or a file."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
 def _out_of_memory(error: BaseException) -> bool:
