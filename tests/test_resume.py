@@ -64,10 +64,10 @@ class StopAfter(Silent):
 @pytest.mark.parametrize("chunks", [1, 3, 9])
 def test_control_c_leaves_a_run_that_goes_on(whole, outputs, chunks):
     words, expected = whole
-    stopped = 0
+    stopped, asked = 0, config(outputs, *words)
     for _ in range(200):
         try:
-            folder = run_experiment(config(outputs, *words), StopAfter(chunks))
+            folder = run_experiment(asked, StopAfter(chunks))
             break
         except Interrupted as stop:
             stopped += 1
