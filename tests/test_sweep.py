@@ -26,7 +26,7 @@ from mhrun.store.folder import RunFolder, runs
 
 WORDS = ["-m", "experiment=gmm_tied_means", "scale=smoke", "runtime.threads=1", "~methods.sghmc", *FEW]
 
-QUICK = ("steps=60", "warmup=50")
+QUICK = ("steps=60", "warmup=50", "~report.figures")  # figures of the runs, which take most of the time
 BARE = (*QUICK, "runtime.report=false")  # a page of the sweep, none of its runs
 
 
