@@ -76,6 +76,7 @@ def test_what_a_dead_worker_left_is_launched_again(tmp_path, monkeypatch, capsys
     assert not list(tmp_path.rglob("*.begun"))
 
 
+@pytest.mark.slow
 def test_a_job_that_kills_its_worker_each_time_is_told_and_done_by_the_same_command(
     tmp_path, monkeypatch, capsys
 ):
