@@ -383,7 +383,7 @@ def test_the_noise_of_gradients_is_tested_coordinate_by_coordinate(rng):
     x[:, :2] = 0.0  # never lit: of the weights 6 x 3 and biases 3, those of two inputs stand still
     data = Dataset.of({"x": x, "y": torch.from_numpy(rng.integers(0, 3, 4000))})
     target = Target(Perceptron([6, 3]), data)
-    looking = GradientNoise(data, 5, sizes=[1, 400], repeats=100, coordinates=21)
+    looking = GradientNoise(data, 5, sizes=[1, 20, 400], repeats=100, coordinates=21)
     theta = 0.1 * torch.from_numpy(rng.normal(size=(3, 21)))
     target.spend(7, 8)
     memory, nothing = looking.look(target, looking.start(target, 3), 4, theta)
@@ -396,13 +396,13 @@ def test_the_noise_of_gradients_is_tested_coordinate_by_coordinate(rng):
     assert (told["w_400"] > told["w_1"]).all()
     # The first chain's, in plain numbers.
     index = [
-        Streams(derive_key(0, "gradient noise 5 400"), 3).at(r).index(4000, 400, replacement=False)[:1]
+        Streams(derive_key(0, "gradient noise 5 20"), 3).at(r).index(4000, 20, replacement=False)[:1]
         for r in range(100)
     ]
     one = torch.ones(1, dtype=torch.float64)
     rows = np.stack([target.gradient(theta[:1], i, one)[0].numpy() for i in index])
     moving = [k for k in range(21) if len(set(rows[:, k])) > 50]
-    assert told["normal_400"][0] == np.mean([stats.shapiro(rows[:, k]).pvalue >= 0.05 for k in moving])
+    assert told["normal_20"][0] == np.mean([stats.shapiro(rows[:, k]).pvalue >= 0.05 for k in moving])
     assert "more than the n" in GradientNoise(data, 5, sizes=[4001]).refuses(target)
     with pytest.raises(Refusal, match="GradientNoise needs"):
         GradientNoise(data, 5, repeats=2)
