@@ -261,8 +261,6 @@ def test_the_tutorial_runs_as_written(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(
         "mhrun.engine.experiment.usable_cores", lambda: 1
     )  # a test is one of several processes
-    if not TUTORIAL.exists():
-        pytest.skip("the tutorial is in the repository only")
     shown = re.findall(r'```(\w+)(?: title="([^"]+)")?\n(.*?)```', TUTORIAL.read_text(), re.DOTALL)
     assert [kind for kind, _, _ in shown].count("bash") == 5
     for kind, name, text in shown:

@@ -15,10 +15,12 @@ from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.estimate import Pace, about, costs, total
 from mhrun.engine.method import Method
 from mhrun.evaluation.predictive import Predictive
-from mhrun.kernels import Unadjusted
+from mhrun.kernels import EquiEnergy, Unadjusted
 from mhrun.kernels.adaptive_backward import AdaptiveBackward
+from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.perceptron import Perceptron
 from mhrun.pairing.moving import Moving
+from mhrun.proposals.random_walk import RandomWalk
 from mhrun.proposals.reversible_langevin import ReversibleLangevin
 from mhrun.rules.metropolis import Metropolis
 from mhrun.schedules import Plan
@@ -175,3 +177,17 @@ def test_an_estimate_is_about_what_a_run_takes(tmp_path):
     summary = compute(tmp_path / "outputs", *FEW, "native=off", "steps=1500").summary()
     took = summary["methods"]["mint"]["wall_s"]
     assert took / 3 < cost.seconds[0] < took * 3
+
+
+def test_rungs_that_begin_later_are_counted_from_then_on(tmp_path):
+    """Rungs 2, 1, 0 of m = 2, 3, 5 begin at steps 1, 31, 61 of 100; no jumps: two points on m data at each step."""
+    target = Target(GaussianMean(), Dataset.of(np.random.default_rng(3).normal(size=50)))
+    kernel = EquiEnergy(RandomWalk(), Metropolis(), 3, [5, 3, 2], [0.0], jump=0.0, stagger=30)
+    shape = Shape(3, ("theta",), 20, 80, 1)
+    temperatures = {"all": Fixed(step_size=0.1, temperature=[10.0, 20.0, 40.0])}
+    method = Method("ladder", kernel, target, Plan(temperatures, 3, 20, 80), shape, 0)
+    (cost,) = costs([(method, tmp_path)], Settings("off", 1))
+    wanted = 2 * (2 * 100 + 3 * 70 + 5 * 40)
+    assert cost.n_lik == pytest.approx((wanted, wanted))
+    noted = run_method(method, tmp_path / "run", Settings("off", 1), Silent(), lambda: False, {})
+    assert sum(noted["totals"]["n_lik"]) == wanted

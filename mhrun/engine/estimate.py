@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,7 +90,7 @@ def total(found: Sequence[Cost]) -> tuple[float, float]:
 
 def _cost(method: Method, steps: int, folder: Path, settings: Settings, tried: float) -> Cost:
     begun = (read_json(folder / "driver.json") or {}).get("driver")
-    pace = _pace(method, settings, begun, tried)
+    pace = _mean_pace(method, steps, settings, begun, tried)
     extra = getattr(method.kernel, "extra", None)  # trials beside the steps, each about a step's work
     least, most = extra(steps) if extra is not None else (0, 0)
     looks, looking = _looks(method, method.shape.total - steps, pace.state)
@@ -109,15 +110,30 @@ def _cost(method: Method, steps: int, folder: Path, settings: Settings, tried: f
     )
 
 
-def _pace(method: Method, settings: Settings, begun: str | None, tried: float) -> Pace:
+def _mean_pace(method: Method, steps: int, settings: Settings, begun: str | None, tried: float) -> Pace:
+    """Return what one of the last `steps` steps costs on average; kernels may say when a step begins to cost more."""
+    whole = method.shape.total
+    stages: Callable[[], list[int]] = getattr(method.kernel, "stages", lambda: [1])
+    edges = [*(first for first in stages() if first <= whole), whole + 1]
+    parts = [(first, last - max(first, whole - steps + 1)) for first, last in pairwise(edges)]
+    parts = [(first, count) for first, count in parts if count > 0]
+    paces = [(_pace(method, settings, begun, tried / len(parts), first), count) for first, count in parts]
+    return Pace(
+        sum(pace.seconds * count for pace, count in paces) / steps,
+        sum(pace.n_lik * count for pace, count in paces) / steps,
+        sum(pace.n_grad * count for pace, count in paces) / steps,
+        paces[-1][0].state,
+    )
+
+
+def _pace(method: Method, settings: Settings, begun: str | None, tried: float, stage: int) -> Pace:
     if method.target.dim >= MANY:
         keep_memory()  # as the run will
     driver, state = choose(method, settings.native, begun, settings.threads), method.first_state()
     driver.prepare(state)
     memory, count, spent, again = method.plan.start(), 1, 0.0, True
-    first = min(
-        2, method.shape.total
-    )  # what a kernel does before the first step of all is no measure of the rest
+    # What a kernel does before the first step of all is no measure of the rest.
+    first = min(stage + 1, method.shape.total)
     while spent < tried:
         size = min(count, method.plan.horizon(first) or count, method.shape.total - first + 1)
         controls = method.plan.controls(memory, first, size)

@@ -129,6 +129,10 @@ class EquiEnergy:
         """Whether it has no meaning at a noise temperature of 0, which is the width of the moves' densities."""
         return self.proposal.gradients and getattr(self.proposal, "ratio", True)
 
+    def stages(self) -> list[int]:
+        """Return the steps from which on a step costs more, as another rung begins."""
+        return [1 + k * self.stagger for k in range(self.rungs)] if self.stagger else [1]
+
     def refuses(self, target: Target) -> str | None:
         """Ask the target for what energies and top-ups need."""
         if target.temper != "posterior":
