@@ -100,13 +100,10 @@ def notes(run: Run) -> list[str]:
     small, large = sizes(run)[0], sizes(run)[-1]
     return [
         "The paper's appendix has a residual network on CIFAR-10 and a recurrent one on Fashion-MNIST, and no "
-        "numbers. "
-        "Here: a perceptron with 200 hidden units on Fashion-MNIST, 50 gradients for each coordinate.",
+        "numbers. Here: a perceptron with 200 hidden units on Fashion-MNIST, 50 gradients for each coordinate.",
         f"At the first look noise passes at {value(found[f'first.normal_{small}']):.0%} of the coordinates with "
-        f"minibatches of {small} and at {value(found[f'first.normal_{large}']):.0%} with {large:,}; at the last at "
-        f"{value(found[f'last.normal_{small}']):.0%} and {value(found[f'last.normal_{large}']):.0%}, where normal "
-        "noise "
-        "has 95%. The gradient of a weight is a sum over those images of a minibatch that light both its pixel "
-        "and its "
-        "unit: fewer than the minibatch has.",
+        f"minibatches of {small} and at {value(found[f'first.normal_{large}']):.0%} with {large:,}; at the last "
+        f"at {value(found[f'last.normal_{small}']):.0%} and {value(found[f'last.normal_{large}']):.0%}, where "
+        "normal noise has 95%. The gradient of a weight is a sum over those images of a minibatch that light "
+        "both its pixel and its unit: fewer than the minibatch has.",
     ]

@@ -218,31 +218,26 @@ def notes(run: Run) -> list[str]:
     found, config = run.once(metrics), run.config
     lines = [
         "The paper says neither which five Gaussians nor e, c, N or how it estimates an effective size. Here: "
-        "means (0, "
-        f"0) and (±4, ±4), variance {variance(run):g}, equal weights; e = {config['step_size']:g}, c = "
-        f"{config['c']:g}, "
-        f"N = {config['every']}, chains begin at N(0, I). Thermostats are kept from call to call, and the "
-        "log-ratio of "
-        "an exchange has the sign that keeps the law: five_modes_variants has both as printed.",
-        "The noise of an energy is drawn at each exchange anew, and its variance is known to the test, which tops "
-        "it up "
-        "to 0.2; that of gradients is known to no one.",
+        f"means (0, 0) and (±4, ±4), variance {variance(run):g}, equal weights; e = {config['step_size']:g}, c = "
+        f"{config['c']:g}, N = {config['every']}, chains begin at N(0, I). Thermostats are kept from call to "
+        "call, and the log-ratio of an exchange has the sign that keeps the law: five_modes_variants has both as "
+        "printed.",
+        "The noise of an energy is drawn at each exchange anew, and its variance is known to the test, which "
+        "tops it up to 0.2; that of gradients is known to no one.",
     ]
     if "renhd" in run.methods:
         lines.append(
             f"ESS: {shown(found['renhd.ess'])} of {value(found['renhd.draws']):,.0f} draws of one ladder, where "
-            "the paper "
-            f"has {PAPER_ESS.value:,.1f} of 100,000; exchanges are made at {value(found['renhd.swap_least']):.2f} to "
-            f"{value(found['renhd.swap_most']):.2f}, and a replica needs {value(found['renhd.rounds_per_trip']):,.0f} "
-            "rounds from the coldest rung to the hottest and back (one of them at a time)."
+            f"the paper has {PAPER_ESS.value:,.1f} of 100,000; exchanges are made at "
+            f"{value(found['renhd.swap_least']):.2f} to {value(found['renhd.swap_most']):.2f}, and a replica "
+            f"needs {value(found['renhd.rounds_per_trip']):,.0f} rounds from the coldest rung to the hottest and "
+            "back (one of them at a time)."
         )
     if "flow" in run.methods:
         lines.append(
             f"The planar flow has {run.config['methods']['flow']['kernel']['layers']} layers and minimises the "
-            "reverse "
-            f"divergence: its four trainings found {shown(found['flow.modes'])} modes each. That is the "
-            "mode-seeking of "
-            "this divergence and of these flows, not of noisy gradients, which Adam averages."
+            f"reverse divergence: its four trainings found {shown(found['flow.modes'])} modes each. That is the "
+            "mode-seeking of this divergence and of these flows, not of noisy gradients, which Adam averages."
         )
     return lines
 
@@ -256,37 +251,30 @@ def variants_notes(run: Run) -> list[str]:
 
     lines = [
         "Set back at every call (Algorithm 2, line 3) a thermostat has no time to adapt: it changes by about e T "
-        "a step. "
-        "At this little noise that costs nothing that can be seen: variance "
+        "a step. At this little noise that costs nothing that can be seen: variance "
         f"{told('printed', 'variance')} of the exact, kept {told('kept', 'variance')}, and both are too narrow by "
-        "about "
-        "c / 2, as any explicit scheme with friction is; the symmetric splitting has "
+        "about c / 2, as any explicit scheme with friction is; the symmetric splitting has "
         f"{told('splitting', 'variance')}.",
         "Equation 7 as printed has the sign of its log-ratio turned: it would have the hotter state stay cold. "
-        "Exchanges "
-        f"are made more often ({told('sign', 'swap_rate')}, right {told('kept', 'swap_rate')}), and the variance at "
-        f"temperature 1 is {told('sign', 'variance')} of the exact.",
+        f"Exchanges are made more often ({told('sign', 'swap_rate')}, right {told('kept', 'swap_rate')}), and the "
+        f"variance at temperature 1 is {told('sign', 'variance')} of the exact.",
         "RELD as printed freezes s at 0.999 + c/T and keeps the noise 2 c e: SGLD at temperature c on every rung "
-        f"({told('frozen', 'modes')} modes, variance {told('frozen', 'variance')}). The paper's comparison of RELD "
-        "and "
-        "RENHD compares temperatures. With noise of each rung's own temperature it finds "
+        f"({told('frozen', 'modes')} modes, variance {told('frozen', 'variance')}). The paper's comparison of "
+        "RELD and RENHD compares temperatures. With noise of each rung's own temperature it finds "
         f"{told('reld', 'modes')} modes, variance {told('reld', 'variance')}.",
     ]
     if {"loud_kept", "loud_printed"} <= set(run.methods):
         lines.append(
             "With gradients of variance 2,500 (e = 10^-4, c = 0.1, N = 200) it is the kept thermostat that pays "
-            "for their "
-            f"noise: variance {told('loud_kept', 'variance')} of the exact, set back "
-            f"{told('loud_printed', 'variance')}. "
-            "That noise is neutralised is the point of the paper's dynamics, and Algorithm 2 as printed cannot do it."
+            f"for their noise: variance {told('loud_kept', 'variance')} of the exact, set back "
+            f"{told('loud_printed', 'variance')}. That noise is neutralised is the point of the paper's dynamics, "
+            "and Algorithm 2 as printed cannot do it."
         )
     if "blind" in run.methods:
         lines.append(
             "Barker's rule on noisy energies, taken for exact, keeps no law: variance "
             f"{told('blind', 'variance')}, distance of weights {told('blind', 'distance')} (with the noise made "
-            "part of "
-            f"the decision {told('reld', 'variance')}, {told('reld', 'distance')}). At a noise of this size the "
-            "harm is "
-            "small."
+            f"part of the decision {told('reld', 'variance')}, {told('reld', 'distance')}). At a noise of this "
+            "size the harm is small."
         )
     return lines

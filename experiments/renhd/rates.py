@@ -134,19 +134,13 @@ def notes(run: Run) -> list[str]:
     dim = run.target.dim
     return [
         "The paper has a recurrent network of about 90,000 weights on Fashion-MNIST; here a perceptron of "
-        f"{dim:,}, with "
-        f"the same tau, M, e, c and N, on {n:,} images.",
+        f"{dim:,}, with the same tau, M, e, c and N, on {n:,} images.",
         f"An exchange reads {value(found['renhd.read']):.0%} of the data: the variance of its log-ratio is below "
-        "0.2 only "
-        f"when nearly all are read. With 256 of 60,000 images at tau = {config['ratio']:g} that would need a "
-        "variance of "
-        "a log-likelihood difference below 5e-7.",
-        "Two replicas in equilibrium exchange at 0.3 in 50 to 70 dimensions of a harmonic potential and "
-        "practically never "
-        "in 10^4 (appendix F; experiment compensation): so it is with RELD. RENHD's rungs are not in equilibrium. "
-        "Friction "
-        f"is c / T, {friction(run):.3f} on the hottest rung, so that nothing holds its thermostat still: it swings by "
-        f"{shown(found['renhd.swing'])} about that, kinetic energies with it, and energies of neighbours are in "
-        "the wrong "
-        "order as often as in the right one. A rate like the paper's is no sign of a ladder that mixes.",
+        f"0.2 only when nearly all are read. With 256 of 60,000 images at tau = {config['ratio']:g} that would "
+        "need a variance of a log-likelihood difference below 5e-7.",
+        "Two replicas in equilibrium exchange at 0.3 in 50 to 70 dimensions of a harmonic potential and practically "
+        "never in 10^4 (appendix F; experiment compensation), and RELD's never do. RENHD's friction is c / T, "
+        f"{friction(run):.3f} on the hottest rung, so that little holds its thermostat still: over the looks it is "
+        f"{shown(found['renhd.swing'])} away from that. Exchanges at a rate like the paper's are then no sign of rungs in "
+        "equilibrium.",
     ]
