@@ -138,9 +138,9 @@ def notes(run: Run) -> list[str]:
         f"An exchange reads {value(found['renhd.read']):.0%} of the data: the variance of its log-ratio is below "
         f"0.2 only when nearly all are read. With 256 of 60,000 images at tau = {config['ratio']:g} that would "
         "need a variance of a log-likelihood difference below 5e-7.",
-        "Two replicas in equilibrium exchange at 0.3 in 50 to 70 dimensions of a harmonic potential and practically "
-        "never in 10^4 (appendix F; experiment compensation), and RELD's never do. RENHD's friction is c / T, "
-        f"{friction(run):.3f} on the hottest rung, so that little holds its thermostat still: over the looks it is "
-        f"{shown(found['renhd.swing'])} away from that. Exchanges at a rate like the paper's are then no sign of rungs in "
-        "equilibrium.",
+        "Two replicas in equilibrium exchange at 0.3 in 50 to 70 dimensions of a harmonic potential and "
+        "practically never in 10^4 (appendix F; experiment compensation), and RELD's never do. RENHD's friction "
+        f"is c / T, {friction(run):.3f} on the hottest rung, so that little holds its thermostat still: over the "
+        f"looks it is {shown(found['renhd.swing'])} away from that. Exchanges at a rate like the paper's are then "
+        "no sign of rungs in equilibrium.",
     ]
