@@ -31,7 +31,7 @@ test: $(READY)  ## Lint, check types and layers, build the documentation, and ru
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(MKDOCS) build --strict
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-slow: $(READY)  ## Run the tests that take minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt 'ray>=2.40'

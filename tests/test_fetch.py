@@ -8,6 +8,7 @@ import http.server
 import multiprocessing
 import os
 import threading
+import time
 import tracemalloc
 
 import pytest
@@ -119,7 +120,8 @@ def test_two_at_once_download_once(served):
     for child in children:
         child.start()
     while not Server.asked:
-        pass
+        assert any(child.is_alive() for child in children), [child.exitcode for child in children]
+        time.sleep(0.01)
     Server.go.set()
     for child in children:
         child.join(30)

@@ -9,9 +9,11 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import slurm
 from omegaconf import OmegaConf
 from runs import FEW, assert_same_bits, compute, contents
 
@@ -21,6 +23,7 @@ from mhrun.store.folder import RunFolder, runs
 
 SHORT = ("experiment=gmm_tied_means", "scale=smoke", *FEW, "~methods.sghmc")
 SHORT += ("steps=60", "warmup=50", "runtime.report=false")
+LONG = ("steps=200000", "runtime.block_seconds=0.2")  # some seconds, in many blocks
 
 
 @pytest.fixture(autouse=True)
@@ -164,13 +167,13 @@ def killed_sweep(tmp_path: Path, kills: int, every: int, *words: str) -> tuple[i
     return status, out, told
 
 
-def assert_whole(tmp_path: Path, count: int) -> None:
+def assert_whole(tmp_path: Path, count: int, words: Sequence[str] = ()) -> None:
     folders = runs(tmp_path / "outputs")
     assert len(folders) == count
     assert all(folder.is_complete() for folder in folders)
     some = sorted(folders, key=lambda folder: folder.config()["seed"])[:: max(1, count // 4)]
     for folder in some:
-        fresh = compute(tmp_path / "fresh", *SHORT[2:], f"seed={folder.config()['seed']}")
+        fresh = compute(tmp_path / "fresh", *SHORT[2:], *words, f"seed={folder.config()['seed']}")
         assert fresh.digest == folder.digest
         assert_same_bits(contents(folder, "mint"), contents(fresh, "mint"))
 
@@ -225,6 +228,26 @@ def test_submitit_does_a_sweep_on_this_machine(tmp_path):
     status, out = ended(swept("hydra/launcher=submitit_local", "seed=0,1"))
     assert status == 0, out
     assert_whole(tmp_path, 2)
+
+
+@pytest.mark.slow
+def test_a_slurm_job_that_is_told_to_stop_is_queued_again_and_goes_on(tmp_path, monkeypatch):
+    """SLURM sends the jobs a signal when it preempts them, and before their time limit."""
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    for name, value in slurm.install(tmp_path / "bin").items():
+        monkeypatch.setenv(name, value)
+    process = swept("hydra/launcher=slurm", *LONG, "seed=0,1")
+    block = "outputs/gmm_tied_means/*/methods/mint/blocks/*"
+    while not list(tmp_path.glob(block)):
+        assert process.poll() is None, Path("said.txt").read_text()
+        time.sleep(0.02)
+    os.kill(int((tmp_path / "bin/1000_0.pid").read_text()), signal.SIGUSR2)
+    status, out = ended(process)
+    assert status == 0, out
+    assert (tmp_path / "bin/1000_0.state").read_text() == "COMPLETED"
+    logs = "".join(path.read_text() for path in tmp_path.glob("outputs/*/sweeps/*/.submitit/*/*_0_log.*"))
+    assert logs.count("Requeued job 1000_0") == 1
+    assert_whole(tmp_path, 2, LONG)
 
 
 def test_slurm_has_settings_of_ours(capsys):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -39,9 +41,17 @@ def frame(rng):
 # --- Tables -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz"])
+def needs_pyarrow(frame, name):
+    pytest.importorskip("pyarrow")
+    frame.to_parquet(name)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz", "t.parquet"])
 def test_columns_have_roles(frame, name):
-    frame.to_csv(name, index=False, sep="\t" if "tsv" in name else ",")
+    if "parquet" in name:
+        needs_pyarrow(frame, name)
+    else:
+        frame.to_csv(name, index=False, sep="\t" if "tsv" in name else ",")
     source = Table(name, target="y", features=["b", "a"], categorical=["kind", "grade"], intercept=True)
     data = source.load()
     assert source.n == data.n == 60
@@ -85,6 +95,36 @@ def test_rows_are_split_by_a_seed_and_scaled_as_those_for_training(frame):
     assert set(np.round(again, 9)) <= set(np.round(frame.a, 9))
     other = Table("t.csv", seed=1, **rest).load()
     assert other.fields["y"].tolist() != train.fields["y"].tolist()
+
+
+def test_types_that_parquet_has_and_csv_has_not(frame):
+    """The same numbers as of a text file; what is no number and no category is told."""
+    n = len(frame)
+    frame = frame.astype({"b": "Int64", "kind": "category"}).assign(
+        single=frame.a.astype(np.float32), flag=pd.array(frame.b > 4, dtype="boolean")
+    )
+    needs_pyarrow(frame, "t.parquet")
+    frame.to_csv("t.csv", index=False)
+    rest = {"features": ["a", "b", "single", "flag"], "categorical": ["kind"], "target": "y"}
+    one, two = (Table(name, **rest).load() for name in ("t.parquet", "t.csv"))
+    assert one.facts["columns"] == two.facts["columns"]
+    torch.testing.assert_close(one.fields["x"], two.fields["x"], rtol=0, atol=1e-6)
+    frame.loc[3, "b"] = pd.NA
+    frame.loc[4, "kind"] = None
+    frame.assign(many=[np.arange(2)] * n, day=pd.date_range("2020", periods=n)).to_parquet("m.parquet")
+    assert Table("m.parquet", missing="drop", **rest).load().n == n - 2
+    for columns, told in (
+        ({"features": ["b"]}, r"1 of 60 rows lack a value \(b: 1\)"),
+        ({"features": ["day"]}, "no numbers"),
+        ({"features": ["many"]}, "no numbers"),
+        ({"features": ["a"], "categorical": ["many"]}, "holds ndarray values, which are no categories"),
+    ):
+        with pytest.raises(UserError, match=told):
+            Table("m.parquet", target="y", **columns).load()
+    whole = Path("t.parquet").read_bytes()
+    Path("t.parquet").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=r"t\.parquet cannot be read as a table"):
+        Table("t.parquet", target="y").load()
 
 
 def test_missing_values_are_refused_or_dropped(frame):

@@ -31,7 +31,8 @@ def compare_runs(words: Sequence[str]) -> int:
     chosen = [found_run(name, outputs) for name in names]
     named = found_run(reference, outputs) if reference is not None else None
 
-    from mhrun.report.compare import DISTANCES, build_comparison, rows_of, table
+    from mhrun.report.compare import rows_of
+    from mhrun.report.comparison_page import DISTANCES, build_comparison, table
 
     rows = rows_of([*chosen, *([named] if named else [])])
     against = None

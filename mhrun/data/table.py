@@ -136,7 +136,7 @@ class Table:
             columns[name] = values
         for name in self.categorical:
             told = used[name]
-            for level in sorted(set(told.tolist()), key=lambda v: (str(type(v)), v))[1:]:
+            for level in _levels(told, path)[1:]:
                 columns[f"{name}={level}"] = (told == level).to_numpy(np.float64)
         fields: dict[str, Array] = {}
         facts: dict[str, Any] = {"columns": list(columns), "dropped": int(bad.sum()), "scales": scales}
@@ -181,7 +181,7 @@ class Table:
                 return y, {}
             y, (mean, sd) = _standardised(y, train, str(column.name), path)
             return y, {"target_mean": mean, "target_sd": sd}
-        levels = sorted(set(column.tolist()), key=lambda v: (str(type(v)), v))
+        levels = _levels(column, path)
         if self.outcome == "class":
             codes = {level: code for code, level in enumerate(levels)}
             return np.array([codes[v] for v in column], np.int64), {"classes": levels}
@@ -208,7 +208,7 @@ def _read(path: Path, separator: str | None) -> Any:
             )
         return pd.read_csv(path, sep=separator, engine=None if separator else "python")
     except ImportError as error:
-        raise UserError(f"{path.name} needs pyarrow to be read: pip install pyarrow.") from error
+        raise UserError(f"{path.name} needs pyarrow to be read: pip install 'mhrun[parquet]'.") from error
     except (ValueError, OSError, pd.errors.ParserError) as error:
         told = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"{path.name} cannot be read as a table: {told}") from error
@@ -238,6 +238,17 @@ def _standardised(
             f"{path.name}: column '{name}' is {mean:g} in every row, which cannot be standardised; leave it out."
         )
     return (values - mean) / sd, [mean, sd]
+
+
+def _levels(column: Any, path: Path) -> list[Any]:
+    """Return the values of a column, each once, in sorted order."""
+    try:
+        return sorted(set(column.tolist()), key=lambda v: (str(type(v)), v))
+    except TypeError as error:
+        raise UserError(
+            f"{path.name}: column '{column.name}' holds {type(column.iloc[0]).__name__} values, which are no "
+            "categories."
+        ) from error
 
 
 def _some(values: Iterable[Any]) -> str:

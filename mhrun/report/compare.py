@@ -1,8 +1,7 @@
-"""Runs side by side: what each method's draws are worth, what they cost, and how far they are from a reference."""
+"""The numbers of runs side by side: what draws are worth, what they cost, and how far they are from a reference."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,20 +9,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
-from matplotlib import pyplot as plt
-from matplotlib.figure import Figure
 
 from mhrun.diagnostics.chains import ess, rhat
 from mhrun.diagnostics.distances import energy_distance, shifts
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
-from mhrun.report.build import PAGE, draw, write_drawn
-from mhrun.report.page import FigureOnPage, TableOnPage, template
 from mhrun.report.run import Run
-from mhrun.report.style import COLOURS, style
-from mhrun.report.tables import rendered, write_table
-from mhrun.store.files import write_json, write_text
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import departures
 
@@ -31,22 +22,7 @@ T = TypeVar("T")
 
 _COORDINATES = 64  # of a wide model, evenly over it, that diagnostics are computed of
 _MILLION = 1e6
-_MIXED = 1.1  # R-hat above which chains are not at one law, and an effective sample size says nothing
-
-COLUMNS = {
-    "chains": "chains",
-    "draws": "draws",
-    "rhat": "R-hat",
-    "ess": "ESS",
-    "ess_tail": "tail ESS",
-    "per_million": "ESS per 10^6 evaluations",
-    "per_second": "ESS per second",
-    "acceptance": "acceptance",
-    "data": "data per step",
-    "evaluations": "evaluations",
-    "seconds": "seconds",
-}
-DISTANCES = {"mean": "mean off by", "spread": "spread over the reference's", "energy": "energy distance"}
+MIXED = 1.1  # R-hat above which chains are not at one law, and an effective sample size says nothing
 
 
 class Row(NamedTuple):
@@ -127,10 +103,10 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
             draws = kept[row.name]
             if row.name != reference.name and not isinstance(draws, str):
                 found[row.name] |= _distances(draws, there)
-    apart = [name for name, row in found.items() if _number(row["rhat"]) > _MIXED]
+    apart = [name for name, row in found.items() if number_of(row["rhat"]) > MIXED]
     if apart:
         notes.append(
-            f"R-hat is above {_MIXED}, so that an effective sample size says little: {', '.join(apart)}."
+            f"R-hat is above {MIXED}, so that an effective sample size says little: {', '.join(apart)}."
         )
     wide = max((run.target_of(method).dim for run, method, _ in rows), default=0)
     if wide > _COORDINATES:
@@ -283,136 +259,8 @@ def _about(run: Run, first: Run | None) -> dict[str, Any]:
     }
 
 
-def table(found: Comparison) -> pd.DataFrame:
-    """Return a row for each method, headings for people; columns in which nothing is told are left out."""
-    columns = COLUMNS | (DISTANCES if found.reference else {})
-    frame = pd.DataFrame(
-        [[row.get(key) for key in columns] for row in found.rows.values()],
-        index=list(found.rows),
-        columns=list(columns.values()),
-        dtype=object,
-    )
-    return frame.loc[:, [any(v is not None for v in frame[name]) for name in frame.columns]]
-
-
-def plain_rows(found: Comparison) -> dict[str, Any]:
-    """Return all of a comparison as JSON has it."""
-    rows = {
-        name: {
-            key: {"value": value.value, "se": value.se} if isinstance(value, Estimate) else value
-            for key, value in row.items()
-        }
-        for name, row in found.rows.items()
-    }
-    return {"reference": found.reference, "runs": found.runs, "methods": rows, "notes": found.notes}
-
-
-def figure(found: Comparison) -> Figure | str:
-    """Bars of effective draws per million evaluations and per second, and distances where there is a reference.
-
-    A bar is pale where R-hat cannot be told or is above 1.1: chains that are at different places have no sample size.
-    """
-    panels = [
-        ("per_million", "effective draws\nper million evaluations"),
-        ("per_second", "effective draws\nper second"),
-    ]
-    if found.reference:
-        panels.append(("energy", f"energy distance from\n{found.reference}"))
-    names = list(found.rows)
-    panels = [p for p in panels if any(_finite(found.rows[name].get(p[0])) for name in names)]
-    if not panels:
-        return "There is nothing to draw: no method has draws that can be compared."
-    height = 0.30 * len(names) + 1.0
-    drawn, axes = plt.subplots(
-        1, len(panels), figsize=(2.0 + 3.0 * len(panels), height), sharey=True, squeeze=False
-    )
-    places = np.arange(len(names))[::-1]
-    runs = list(dict.fromkeys(name.rpartition(": ")[0] for name in names))
-    mixed = [_number(found.rows[name].get("rhat")) <= _MIXED for name in names]
-    for axis, (key, label) in zip(axes[0], panels, strict=True):
-        values = [found.rows[name].get(key) for name in names]
-        numbers = np.array([_number(value) for value in values])
-        errors = np.array([value.se if isinstance(value, Estimate) else np.nan for value in values])
-        colours = [COLOURS[runs.index(name.rpartition(": ")[0]) % len(COLOURS)] for name in names]
-        if isinstance(next(v for v in values if _finite(v)), Estimate):
-            # A bar would begin nowhere on a logarithmic scale: of a distance below its error only an end is shown.
-            for place, number, error, colour in zip(places, numbers, errors, colours, strict=True):
-                _distance(axis, place, number, error, colour)
-        else:
-            bars = axis.barh(places, np.nan_to_num(numbers), color=colours, height=0.7)
-            for bar, believed in zip(bars, mixed, strict=True):
-                bar.set_alpha(1.0 if believed else 0.3)
-        for place, value in zip(places, numbers, strict=True):
-            if not np.isfinite(value):
-                axis.text(0.02, place, "–", transform=axis.get_yaxis_transform(), va="center", fontsize=8)
-        axis.set(xscale="log", xlabel=label, ylim=(-0.7, len(names) - 0.3))
-        axis.grid(visible=False, axis="y")
-    axes[0][0].set_yticks(places, names)
-    drawn.tight_layout()
-    return drawn
-
-
-def _distance(axis: Any, place: float, number: float, error: float, colour: str) -> None:
-    if not np.isfinite(number):
-        return
-    upper = number + 2 * np.nan_to_num(error)
-    if number > 2 * np.nan_to_num(error):
-        axis.plot([number - 2 * np.nan_to_num(error), upper], [place, place], color=colour, linewidth=1.2)
-        axis.plot(number, place, "o", color=colour, markersize=5)
-    elif upper > 0:
-        axis.plot(upper, place, "<", color=colour, markersize=5, markerfacecolor="none")
-
-
-def _finite(value: Any) -> bool:
-    return bool(np.isfinite(_number(value)))
-
-
-def _number(value: Any) -> float:
+def number_of(value: Any) -> float:
+    """Return a number, an estimate's value, or NaN for None."""
     if isinstance(value, Estimate):
         return value.value
     return float(value) if value is not None else float("nan")
-
-
-def build_comparison(rows: Sequence[Row], reference: Row | None, outputs: Path) -> tuple[Comparison, Path]:
-    """Write the page of a comparison into ``<outputs>/compare/<digest>/``, and return what was found and the page.
-
-    Raises:
-        UserError: see `compare`; or the place cannot be written.
-    """
-    found = compare(rows, reference)
-    said = [(row.run.folder.digest, row.method) for row in [*rows, *([reference] if reference else [])]]
-    digest = hashlib.sha256(json.dumps([said, reference is not None]).encode()).hexdigest()[:12]
-    place = outputs / "compare" / digest
-    make_folder(place)
-    shown = rendered(table(found))
-    write_table(shown, place / "compare")
-    write_json(place / "compare.json", plain_rows(found))
-    with style():
-        drawn = draw(lambda: figure(found))
-    if not isinstance(drawn, str):
-        write_drawn(drawn, place / "compare")
-    runs = pd.DataFrame.from_dict(found.runs, orient="index")
-    page = template("compare.html.j2").render(
-        title=f"{' and '.join(found.runs)} side by side",
-        table=TableOnPage("compare", "", shown),
-        figure=FigureOnPage("compare", "", drawn if isinstance(drawn, str) else drawn["png"]),
-        runs=rendered(runs)["html"],
-        notes=found.notes,
-        reference=found.reference,
-    )
-    write_text(place / PAGE, page)
-    return found, place / PAGE
-
-
-def make_folder(place: Path) -> None:
-    """Make a folder.
-
-    Raises:
-        UserError: it cannot be made.
-    """
-    from mhrun.store.files import explain
-
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise explain(error, place) from error
