@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +11,17 @@ import pandas as pd
 import pytest
 import torch
 
+import mhrun
 from mhrun.data.arrays import Memmap, Npz
+from mhrun.data.dataset import Dataset
 from mhrun.data.table import Table
 from mhrun.errors import Refusal, UserError
+from mhrun.kernels.metropolis_hastings import MetropolisHastings
 from mhrun.models.function import FunctionModel
+from mhrun.pairing.stored import Stored
+from mhrun.proposals.random_walk import RandomWalk
 from mhrun.random import Streams
+from mhrun.rules.metropolis import Metropolis
 from mhrun.target import Target
 
 
@@ -210,6 +218,52 @@ def test_maps_are_not_read_into_memory(rng):
     assert float(whole[-1, -1]) == 42
 
 
+def test_parts_of_a_map_are_those_parts(rng):
+    """NumPy says the offset of the whole file of each part of a map."""
+    x = rng.normal(size=(5000, 3))
+    np.save("x.npy", x)
+    whole = np.load("x.npy", mmap_mode="r")
+    for part, there in (
+        (whole[1234:], x[1234:]),
+        (whole[10:20][3:], x[13:20]),
+        (whole[::2], x[::2]),
+        (whole[:, 1], x[:, 1]),
+    ):
+        found = Dataset.of(part).fields["x"]
+        assert (found.numpy() == there).all()
+        found.zero_()  # is no change of the file
+    assert (np.load("x.npy") == x).all()
+
+
+@pytest.mark.slow
+def test_a_map_may_be_larger_than_memory():
+    """A file with a hole for most of its rows: twice the memory of this machine, no room on its disk."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    n = 2 * memory // (20 * 4)
+    assert n < 2**31
+    try:
+        array = np.lib.format.open_memmap("x.npy", "w+", np.float32, (n, 20))
+    except OSError:
+        pytest.skip("no files of that size here")
+    array[-1000:] = 1
+    array.flush()
+    data = Memmap("x.npy")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    model = FunctionModel(lambda t, x: -0.5 * (x["x"] - t).square().sum(-1), np.zeros(20))
+    index = torch.cat([torch.arange(n - 3, n), torch.arange(0, n - 1000, n // 1000)])[None]
+    found = Target(model, data).evaluate(torch.zeros(1, 20), index)
+    assert float(found.log_lik_mean) * index.shape[1] == pytest.approx(-30.0)
+    trace = mhrun.sample(
+        model,
+        data.load(),
+        MetropolisHastings(RandomWalk(), Stored(100), Metropolis()),
+        step_size=1e-3,
+        steps=200,
+    )
+    assert trace.sample_stats["n_lik"].max() > 200
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # kilobytes
+
+
 def test_maps_that_cannot_be(rng):
     np.save("f.npy", np.asfortranarray(rng.normal(size=(4, 3))))
     np.save("big.npy", np.zeros(3, ">f8"))
@@ -243,6 +297,6 @@ def test_full_passes_over_wide_rows_go_in_blocks(rng, monkeypatch):
     theta = target.model.init(2, Streams(0, 2).at(0))
     whole = target.full_log_lik(theta)
     assert seen == [100]
-    monkeypatch.setattr("mhrun.target._VALUES", 240)
+    monkeypatch.setattr("mhrun.target.all_data._VALUES", 240)
     assert torch.allclose(target.full_log_lik(theta), whole)
     assert max(seen[1:]) == 30

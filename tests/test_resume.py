@@ -223,7 +223,7 @@ def test_a_run_goes_on_in_the_driver_it_began_in(outputs, monkeypatch):
     words = (*FEW, "native=on")
     with pytest.raises(Interrupted):
         run_experiment(config(outputs, *words), StopAfter(1))
-    monkeypatch.setattr("mhrun.target.available", lambda: False)
+    monkeypatch.setattr("mhrun.target.target.available", lambda: False)
     from mhrun.errors import UserError
 
     with pytest.raises(UserError, match="began in a compiled loop"):
@@ -231,7 +231,7 @@ def test_a_run_goes_on_in_the_driver_it_began_in(outputs, monkeypatch):
 
 
 def test_without_numba_the_plain_path_takes_over(outputs, monkeypatch):
-    monkeypatch.setattr("mhrun.target.available", lambda: False)
+    monkeypatch.setattr("mhrun.target.target.available", lambda: False)
     monkeypatch.setattr("mhrun.engine.method.available", lambda: False)
     monkeypatch.setattr("mhrun.engine.method._COMPILING_PAYS", 0.0)
     folder = compute(outputs, *FEW)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mhrun.data.dataset import Dataset
+from mhrun.data.mapping import writable
 from mhrun.errors import Refusal, UserError, nearest
 from mhrun.paths import located
 
@@ -110,8 +111,7 @@ class Memmap:
         for field, file in self.files.items():
             path = located(str(file))
             try:
-                # Copy on write: torch wants to be able to write, though nothing here does.
-                array = np.load(path, mmap_mode="c", allow_pickle=False)
+                array = np.load(path, mmap_mode="r", allow_pickle=False)
             except (ValueError, OSError, EOFError) as error:
                 raise _unreadable(path, error) from error
             if not isinstance(array, np.memmap):
@@ -128,7 +128,7 @@ class Memmap:
                 )
             if array.nbytes <= _SEARCHED:
                 _search(field, array, path)
-            kept[field] = array
+            kept[field] = writable(array)
         return Dataset.of(kept)
 
 

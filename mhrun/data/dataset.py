@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mhrun.data.mapping import writable
 from mhrun.errors import UserError
 from mhrun.types import Rows
 
@@ -83,8 +84,5 @@ def _tensor(name: str, value: Any) -> Tensor:
     if array.ndim == 0:
         raise UserError(f"Field '{name}' is a single number; a data set needs one row per datum.")
     if not array.flags.writeable:  # torch wants to be able to write, though nothing here does
-        if isinstance(array, np.memmap) and array.filename is not None:
-            array = np.memmap(array.filename, array.dtype, "c", array.offset, array.shape)
-        else:
-            array = array.copy()
+        array = writable(array)
     return torch.from_numpy(array)

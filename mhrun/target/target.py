@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from mhrun.build import build, call
 from mhrun.data import Dataset
-from mhrun.data.files import look_in
-from mhrun.errors import Refusal, UserError
+from mhrun.errors import Refusal
 from mhrun.native import NativeModel, available, native_form
 from mhrun.random import Draws, Purpose
+from mhrun.target.all_data import AllData
+from mhrun.target.slopes import Slopes, likelihoods
 from mhrun.types import Difference, Evaluation, Model, Rows
-
-_FULL_PASS = 1 << 22  # log-likelihoods held at once in a pass over all data
-_VALUES = 1 << 27  # values of rows held at once in it, where rows are wide
 
 
 class Source(Protocol):
@@ -88,11 +84,8 @@ class Target:
         self.device = torch.device(device)
         self._n_lik = 0
         self._n_grad = 0
-        self._full: Callable[[Tensor], Tensor] | None = None
-        self._nodes: list[tuple[Rows, Tensor]] | None = None
-        self._largest: Callable[[Tensor, Tensor], Tensor] | None = None
-        self._slope: Callable[[Tensor, Rows], tuple[Tensor, Tensor]] | None = None
-        self._full_slope: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
+        self._slopes = Slopes(model)
+        self._all = AllData(model, lambda: self.data, self._slopes)
         self._gathered: tuple[Tensor, Rows] | None = None
 
     @cached_property
@@ -177,10 +170,10 @@ class Target:
         if slope is None:
             log_lik = self.model.log_lik(theta, rows)
         else:
-            log_lik, grad = self._with_slope(theta, rows)
+            log_lik, grad = self._slopes.log_lik_and_grad(theta, rows)
             grad = self._add_prior(grad.mul_(self.n), theta, slope)
             self._n_grad += index.shape[-1]
-        log_lik = _likelihoods(log_lik)
+        log_lik = likelihoods(log_lik)
         mean, var = _moments(log_lik)
         self._n_lik += index.shape[-1]
         return self.prior(theta)._replace(
@@ -212,7 +205,7 @@ class Target:
     def difference(self, origin: Tensor, candidate: Tensor, index: Tensor) -> Difference:
         """Return log p(x | candidate) - log p(x | origin) over the same minibatch `index` (C, m)."""
         rows = self.data.rows(index)
-        found = _likelihoods(self.model.log_lik(candidate, rows))
+        found = likelihoods(self.model.log_lik(candidate, rows))
         mean, var = _moments(found - self.model.log_lik(origin, rows))
         m = index.shape[-1]
         self._n_lik += 2 * m
@@ -221,42 +214,15 @@ class Target:
     def terms(self, origin: Tensor, candidate: Tensor, index: Tensor) -> Tensor:
         """Return log p(x | candidate) - log p(x | origin) of each datum of `index` (R, k), uncounted."""
         rows = self.data.rows(index)
-        return _likelihoods(self.model.log_lik(candidate, rows)).double() - self.model.log_lik(origin, rows)
+        return likelihoods(self.model.log_lik(candidate, rows)).double() - self.model.log_lik(origin, rows)
 
     def full_moments(self, origin: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance (divisor n) over all data of the terms, each (C,), uncounted."""
-        one = torch.zeros(len(origin), dtype=torch.float64, device=origin.device)
-        two = torch.zeros_like(one)
-        for rows, weights in self._weighted(origin):
-            found = _likelihoods(self.model.log_lik(candidate, rows)).double()
-            terms = found - self.model.log_lik(origin, rows)
-            one += (terms * weights).sum(-1)
-            two += (terms.square() * weights).sum(-1)
-        mean = one / self.n
-        return mean, (two / self.n - mean.square()).clamp_min(0.0)
-
-    def _weighted(self, theta: Tensor) -> Iterable[tuple[Rows, Tensor | float]]:
-        """Return all data in parts with weights, or the few weighted nodes that a model offers for them."""
-        if self._nodes is None:
-            offered = native_form(self.model, "nodes", "log_lik")
-            self._nodes = [offered(self.data.fields)] if offered else []
-        return self._nodes or ((rows, 1.0) for rows in self._parts(theta))
+        return self._all.moments(origin, candidate)
 
     def full_largest(self, origin: Tensor, candidate: Tensor) -> Tensor:
         """Return the largest absolute term over all data (C,), uncounted; exact or the model's own bound."""
-        if self._largest is None:
-            offered = native_form(self.model, "bound", "log_lik")
-            self._largest = offered(self.data.fields) if offered else self._largest_pass
-        return self._largest(origin, candidate).double()
-
-    def _largest_pass(self, origin: Tensor, candidate: Tensor) -> Tensor:
-        found = torch.zeros(len(origin), dtype=torch.float64, device=origin.device)
-        for rows in self._parts(origin):
-            terms = _likelihoods(self.model.log_lik(candidate, rows)).double() - self.model.log_lik(
-                origin, rows
-            )
-            found = torch.maximum(found, terms.abs().amax(-1))
-        return found
+        return self._all.largest(origin, candidate)
 
     def gap(self, origin: Evaluation, candidate: Evaluation, m: int) -> Difference:
         """Return the difference of two evaluations, each on a minibatch of m, or on all data at m = n."""
@@ -278,15 +244,12 @@ class Target:
             grad = self._add_prior(grad, theta, slope)
         else:
             total, grad = self.full_log_lik(theta), self.gradient_full(theta, slope)
-        mean = _likelihoods(total / self.n)
+        mean = likelihoods(total / self.n)
         return self.prior(theta)._replace(log_lik_mean=mean, log_lik_var=torch.zeros_like(mean), grad=grad)
 
     def full_log_lik(self, theta: Tensor) -> Tensor:
         """Return the log-likelihood of all data (C,), float64, uncounted: for kernels use `evaluate_full`."""
-        if self._full is None:
-            offered = native_form(self.model, "full_log_lik", "log_lik")
-            self._full = offered(self.data.fields) if offered else self._full_pass
-        return self._full(theta.double())
+        return self._all.log_lik(theta)
 
     def log_density(self, theta: Tensor, temperature: float = 1.0) -> Tensor:
         """Return the log of the tempered density at theta (C, D), up to a constant, from all data."""
@@ -299,7 +262,7 @@ class Target:
         With a likelihood tempered alone, the prior's part is multiplied by T, so that a dynamics that
         injects noise at temperature T has the target as its limit.
         """
-        _, grad = self._with_slope(theta, self.data.rows(index))
+        _, grad = self._slopes.log_lik_and_grad(theta, self.data.rows(index))
         self._n_grad += index.shape[-1]
         return self._add_prior(grad.mul_(self.n), theta, temperature)
 
@@ -310,47 +273,12 @@ class Target:
 
     def _both(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log-likelihood of all data (C,), uncounted, and its gradient (C, D), counted."""
-        if self._full_slope is None:
-            offered = native_form(self.model, "full_slope", "log_lik")
-            self._full_slope = offered(self.data.fields) if offered else self._slope_pass
         self._n_grad += self.n
-        return self._full_slope(theta)
-
-    def _slope_pass(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        total, grad = theta.new_zeros(len(theta)), torch.zeros_like(theta)
-        for rows in self._parts(theta):
-            log_lik, mean = self._with_slope(theta, rows)
-            total += log_lik.sum(-1)
-            grad += mean * log_lik.shape[-1]
-        return total, grad
-
-    def _with_slope(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Return the log-likelihoods (C, m) and the gradient (C, D) of their mean, from one pass."""
-        if self._slope is None:
-            self._slope = native_form(self.model, "log_lik_and_grad", "log_lik") or self._by_autograd
-        return self._slope(theta, rows)
-
-    def _by_autograd(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            point = theta.detach().requires_grad_()
-            log_lik = self.model.log_lik(point, rows)
-            (grad,) = torch.autograd.grad(log_lik.mean(-1).sum(), point)
-        return log_lik.detach(), grad.contiguous()  # autograd may return one number for many parameters
+        return self._all.slope(theta)
 
     def _add_prior(self, grad: Tensor, theta: Tensor, temperature: Tensor) -> Tensor:
         """Return grad + T power grad log prior, the power being that of `prior_power`."""
-        factor = (self.prior_power(temperature) * temperature)[:, None].to(grad.dtype)
-        offered = native_form(self.model, "log_prior_grad", "log_prior")
-        if offered is not None:
-            slope = offered(theta)
-            return grad if slope is None else grad.addcmul_(slope, factor)
-        with torch.enable_grad():
-            point = theta.detach().requires_grad_()
-            log_prior = self.model.log_prior(point)
-            if not log_prior.requires_grad:  # flat
-                return grad
-            (slope,) = torch.autograd.grad(log_prior.sum(), point)
-        return grad.add_(factor * slope)
+        return self._slopes.add_prior(grad, theta, self.prior_power(temperature) * temperature)
 
     def native(self, *, full: bool) -> NativeModel | None:
         """Return the model's pieces for a fused loop on this machine's CPU, or None.
@@ -375,45 +303,6 @@ class Target:
         variance = 2 * self.energy_noise / self.n**2
         z = draws.normal(Purpose.EXCHANGE, 1)[:, 0]
         return found._replace(mean=found.mean + variance**0.5 * z, error=found.error + variance)
-
-    def _parts(self, theta: Tensor) -> Iterator[Rows]:
-        """Yield all data in parts that leave room for the log-likelihoods of every chain."""
-        width = max(value[0].numel() for value in self.data.fields.values())
-        part = max(1, min(_FULL_PASS // len(theta), _VALUES // max(1, width)))
-        for start in range(0, self.n, part):
-            yield self.data.part(start, min(start + part, self.n))
-
-    def _full_pass(self, theta: Tensor) -> Tensor:
-        total = torch.zeros(len(theta), dtype=torch.float64, device=theta.device)
-        for rows in self._parts(theta):
-            total += self.model.log_lik(theta, rows).sum(-1, dtype=torch.float64)
-        return total
-
-
-def target_of(config: Mapping[str, Any]) -> Target:
-    """Return the target of a resolved configuration; its data are loaded when they are asked for.
-
-    Raises:
-        UserError: parts that are unknown or settings that have no meaning.
-    """
-    device = str(config["device"])
-    if device != "cpu" and not (device.split(":")[0] == "cuda" and torch.cuda.is_available()):
-        raise UserError(
-            f"device = '{device}' is not here; choose cpu{' or cuda' * torch.cuda.is_available()}."
-        )
-    look_in((config.get("runtime") or {}).get("data_dir"))
-    model = build(config["model"], "model")
-    source = build(config["data"], "data")
-    for name, part, has in (("model", model, "log_prior"), ("data", source, "n")):
-        if not hasattr(part, has):
-            raise UserError(f"{name}: {type(part).__name__} is no {name}; choose one of conf/{name}.")
-    settings = {"model": model, "data": source, "device": device} | dict(config["target"])
-    return call(Target, settings, "the target", "target")
-
-
-def _likelihoods(values: Tensor) -> Tensor:
-    """Return values with NaN for +infinity, which is no likelihood: every rule rejects NaN, and it is counted."""
-    return values.masked_fill(values == torch.inf, torch.nan)
 
 
 def _moments(values: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,39 @@
+"""Files mapped into memory, be they larger than it."""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+# Without it Linux counts a map that can be written to as if each page would be, and refuses one larger than memory.
+# Python's mmap names the flag on no version that we support.
+_NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
+
+
+def writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an array that torch takes, as it can be written to: one that is mapped anew, else a copy.
+
+    Writing to it never changes the file.
+    """
+    base: Any = array.base
+    while base is not None and not isinstance(base, mmap.mmap):
+        base = base.base if isinstance(base, np.ndarray) else None
+    if not (isinstance(array, np.memmap) and array.filename and base and array.flags.c_contiguous):
+        return array.copy()
+    # A part of a map says the offset of the whole: where it begins is known from the addresses alone.
+    began = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
+    offset = began + array.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
+    if sys.platform == "win32":
+        return np.memmap(array.filename, array.dtype, "c", offset, array.shape)
+    with open(array.filename, "rb") as file:
+        pages = mmap.mmap(
+            file.fileno(),
+            offset + array.nbytes,
+            flags=mmap.MAP_PRIVATE | _NO_RESERVE,
+            prot=mmap.PROT_READ | mmap.PROT_WRITE,
+        )
+    return np.ndarray(array.shape, array.dtype, pages, offset)

@@ -1,0 +1,108 @@
+"""Sums over all data, uncounted: in parts, or by the short cuts that a model offers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from mhrun.data import Dataset
+from mhrun.native import native_form
+from mhrun.target.slopes import Slopes, likelihoods
+from mhrun.types import Model, Rows
+
+_FULL_PASS = 1 << 22  # log-likelihoods held at once in a pass over all data
+_VALUES = 1 << 27  # values of rows held at once in it, where rows are wide
+
+
+class AllData:
+    """Passes over all data for many parameters theta (C, D) at once.
+
+    Args:
+        model: its log-likelihood, and the short cuts it may offer for a data set: ``full_log_lik``, ``full_slope``,
+            ``nodes`` (a few rows with weights that stand for all) and ``bound`` (of the largest term).
+        read: gives the data; asked when they are first needed, as they may be large.
+        slopes: gradients of the log-likelihood of a part.
+    """
+
+    def __init__(self, model: Model, read: Callable[[], Dataset], slopes: Slopes) -> None:
+        self._model = model
+        self._read = read
+        self._slopes = slopes
+        self._log_lik: Callable[[Tensor], Tensor] | None = None
+        self._slope: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
+        self._largest: Callable[[Tensor, Tensor], Tensor] | None = None
+        self._nodes: list[tuple[Rows, Tensor]] | None = None
+
+    def log_lik(self, theta: Tensor) -> Tensor:
+        """Return the log-likelihood (C,), float64."""
+        if self._log_lik is None:
+            offered = native_form(self._model, "full_log_lik", "log_lik")
+            self._log_lik = offered(self._read().fields) if offered else self._log_lik_pass
+        return self._log_lik(theta.double())
+
+    def slope(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-likelihood (C,) and its gradient (C, D)."""
+        if self._slope is None:
+            offered = native_form(self._model, "full_slope", "log_lik")
+            self._slope = offered(self._read().fields) if offered else self._slope_pass
+        return self._slope(theta)
+
+    def moments(self, origin: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and variance (divisor n), each (C,), of log p(x | candidate) - log p(x | origin)."""
+        one = torch.zeros(len(origin), dtype=torch.float64, device=origin.device)
+        two = torch.zeros_like(one)
+        for rows, weights in self._weighted(origin):
+            terms = self._terms(origin, candidate, rows)
+            one += (terms * weights).sum(-1)
+            two += (terms.square() * weights).sum(-1)
+        n = self._read().n
+        mean = one / n
+        return mean, (two / n - mean.square()).clamp_min(0.0)
+
+    def largest(self, origin: Tensor, candidate: Tensor) -> Tensor:
+        """Return the largest absolute such term (C,), float64; exact or the model's own bound."""
+        if self._largest is None:
+            offered = native_form(self._model, "bound", "log_lik")
+            self._largest = offered(self._read().fields) if offered else self._largest_pass
+        return self._largest(origin, candidate).double()
+
+    def _log_lik_pass(self, theta: Tensor) -> Tensor:
+        total = torch.zeros(len(theta), dtype=torch.float64, device=theta.device)
+        for rows in self._parts(theta):
+            total += self._model.log_lik(theta, rows).sum(-1, dtype=torch.float64)
+        return total
+
+    def _slope_pass(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        total, grad = theta.new_zeros(len(theta)), torch.zeros_like(theta)
+        for rows in self._parts(theta):
+            log_lik, mean = self._slopes.log_lik_and_grad(theta, rows)
+            total += log_lik.sum(-1)
+            grad += mean * log_lik.shape[-1]
+        return total, grad
+
+    def _largest_pass(self, origin: Tensor, candidate: Tensor) -> Tensor:
+        found = torch.zeros(len(origin), dtype=torch.float64, device=origin.device)
+        for rows in self._parts(origin):
+            found = torch.maximum(found, self._terms(origin, candidate, rows).abs().amax(-1))
+        return found
+
+    def _terms(self, origin: Tensor, candidate: Tensor, rows: Rows) -> Tensor:
+        there = likelihoods(self._model.log_lik(candidate, rows)).double()
+        return there - self._model.log_lik(origin, rows)
+
+    def _weighted(self, theta: Tensor) -> Iterable[tuple[Rows, Tensor | float]]:
+        """Return all data in parts with weights, or the few weighted nodes that a model offers for them."""
+        if self._nodes is None:
+            offered = native_form(self._model, "nodes", "log_lik")
+            self._nodes = [offered(self._read().fields)] if offered else []
+        return self._nodes or ((rows, 1.0) for rows in self._parts(theta))
+
+    def _parts(self, theta: Tensor) -> Iterator[Rows]:
+        """Yield all data in parts that leave room for the log-likelihoods of every chain."""
+        data = self._read()
+        width = max(value[0].numel() for value in data.fields.values())
+        part = max(1, min(_FULL_PASS // len(theta), _VALUES // max(1, width)))
+        for start in range(0, data.n, part):
+            yield data.part(start, min(start + part, data.n))

@@ -1,0 +1,34 @@
+"""The target of a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from mhrun.build import build, call
+from mhrun.data.files import look_in
+from mhrun.errors import UserError
+from mhrun.target.target import Target
+
+
+def target_of(config: Mapping[str, Any]) -> Target:
+    """Return the target of a resolved configuration; its data are loaded when they are asked for.
+
+    Raises:
+        UserError: parts that are unknown or settings that have no meaning.
+    """
+    device = str(config["device"])
+    if device != "cpu" and not (device.split(":")[0] == "cuda" and torch.cuda.is_available()):
+        raise UserError(
+            f"device = '{device}' is not here; choose cpu{' or cuda' * torch.cuda.is_available()}."
+        )
+    look_in((config.get("runtime") or {}).get("data_dir"))
+    model = build(config["model"], "model")
+    source = build(config["data"], "data")
+    for name, part, has in (("model", model, "log_prior"), ("data", source, "n")):
+        if not hasattr(part, has):
+            raise UserError(f"{name}: {type(part).__name__} is no {name}; choose one of conf/{name}.")
+    settings = {"model": model, "data": source, "device": device} | dict(config["target"])
+    return call(Target, settings, "the target", "target")
