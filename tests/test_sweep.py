@@ -36,23 +36,18 @@ def _here(tmp_path, monkeypatch):
 
 
 def test_a_sweep_with_a_job_that_fails(tmp_path, capsys):
-    words = [*WORDS, *BARE, "lam=0.2,0.3,0.9", "tau=0.5,0.6"]
+    words = [*WORDS, *BARE, "lam=0.2,0.9,0.3", "tau=0.5"]
     assert run(words) == 1
     err = capsys.readouterr().err
-    at = err.index("job 4 failed: lam = 0.9 must be below tau")
-    assert at < err.index("[5] lam=0.9")  # told at once, before the next job
-    assert "2 of 6 jobs failed" in err
+    at = err.index("job 1 failed: lam = 0.9 must be below tau")
+    assert at < err.index("[2] lam=0.3")  # told at once, before the next job
+    assert "1 of 3 jobs failed" in err
     sweep = next((tmp_path / "outputs/gmm_tied_means/sweeps").iterdir())
-    assert "mhrun.errors.Refusal" in (sweep / "jobs" / "0004.log").read_text()
+    assert "mhrun.errors.Refusal" in (sweep / "jobs" / "0001.log").read_text()
     jobs = [json.loads(path.read_text()) for path in sorted((sweep / "jobs").glob("*.json"))]
-    assert [job["status"] for job in jobs] == ["done"] * 4 + ["failed"] * 2
+    assert [job["status"] for job in jobs] == ["done", "failed", "done"]
     table = pd.read_csv(sweep / "sweep.csv")
-    assert sorted({*zip(table["lam"], table["tau"], strict=True)}) == [
-        (0.2, 0.5),
-        (0.2, 0.6),
-        (0.3, 0.5),
-        (0.3, 0.6),
-    ]
+    assert sorted(set(table["lam"])) == [0.2, 0.3]
     assert table["accept_rate"].between(0, 1).all()
     for name in ("sweep.png", "sweep.pdf", "sweep.md", "sweep.tex", "index.html"):
         assert (sweep / name).stat().st_size > 100
@@ -64,13 +59,13 @@ def test_a_sweep_with_a_job_that_fails(tmp_path, capsys):
         for p in tmp_path.glob("outputs/*/*/methods/*/trace.nc")
         if "latest" not in p.parts
     }
-    assert len(stamps) == 4
+    assert len(stamps) == 2
     assert run(words) == 1
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
     # A larger sweep does what is missing.
-    assert run([*WORDS, *BARE, "lam=0.2,0.3,0.1", "tau=0.5"]) == 0
+    assert run([*WORDS, *BARE, "lam=0.2,0.1", "tau=0.5"]) == 0
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
-    assert capsys.readouterr().err.count("there already") >= 6
+    assert capsys.readouterr().err.count("there already") == 3
 
 
 def test_a_sweep_that_cannot_be_put_together(capsys, tmp_path):
@@ -306,7 +301,7 @@ def judged(place):
 
 
 def test_a_sweep_has_what_its_experiment_says_of_it(tmp_path, of_its_own):
-    assert run([*WORDS, *QUICK, *OWN, "lam=0.3,0.2"]) == 0
+    assert run([*WORDS, *BARE, *OWN, "lam=0.3,0.2"]) == 0
     place = the_sweep(tmp_path)
     page = (place / "index.html").read_text()
     assert page.count("<img") == 2
@@ -332,7 +327,7 @@ def test_a_sweep_has_what_its_experiment_says_of_it(tmp_path, of_its_own):
 def test_a_verdict_on_a_sweep_wants_the_papers_values_and_settings(tmp_path, of_its_own, monkeypatch):
     # As if the run of one of the jobs had the paper's settings.
     monkeypatch.setattr("mhrun.cli.sweep.compared", with_departures)
-    assert run([*WORDS, *QUICK, *OWN, "lam=0.3,0.2"]) == 0
+    assert run([*WORDS, *BARE, *OWN, "lam=0.3,0.2"]) == 0
     place = the_sweep(tmp_path)
     assert [claim["verdict"] for claim in judged(place)] == ["reproduced"]
     assert "1 of 1 reproduced" in (place / "index.html").read_text()
@@ -353,7 +348,7 @@ def with_departures(config, reference):
 
 
 def test_a_part_of_a_sweeps_report_that_fails_leaves_a_line(tmp_path, capsys, of_its_own):
-    words = [*WORDS, *QUICK, "lam=0.3,0.2", *OWN[:1]]
+    words = [*WORDS, *BARE, "lam=0.3,0.2", *OWN[:1]]
     assert run([*words, "+report.sweep_figures={rates: sweepreport.broken, more: sweepreport.rates}"]) == 0
     err = capsys.readouterr().err
     assert "rates: This figure could not be drawn: ZeroDivisionError: no such luck" in err
@@ -367,7 +362,7 @@ def test_a_part_of_a_sweeps_report_that_fails_leaves_a_line(tmp_path, capsys, of
 
 
 def test_metrics_of_a_sweep_that_fail_are_told_in_their_place(tmp_path, capsys, of_its_own):
-    words = [*WORDS, *QUICK, "lam=0.3,0.2", "+report.sweep_metrics=sweepreport.broken"]
+    words = [*WORDS, *BARE, "lam=0.3,0.2", "+report.sweep_metrics=sweepreport.broken"]
     assert run(words) == 0
     assert "The metrics of the sweep could not be computed" in capsys.readouterr().err
     page = (the_sweep(tmp_path) / "index.html").read_text()
@@ -376,7 +371,7 @@ def test_metrics_of_a_sweep_that_fail_are_told_in_their_place(tmp_path, capsys, 
 
 
 def test_a_sweep_whose_report_names_nothing_there_is_told(tmp_path, capsys):
-    words = [*WORDS, *QUICK, "lam=0.3,0.2", "+report.sweep_metrics=mint.figure1.nothing"]
+    words = [*WORDS, *BARE, "lam=0.3,0.2", "+report.sweep_metrics=mint.figure1.nothing"]
     assert run(words) == 0
     err = capsys.readouterr().err
     assert "The sweep has no report of its own: UserError: report: there is no 'mint.figure1.nothing'" in err

@@ -6,7 +6,7 @@ import hashlib
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -141,23 +141,41 @@ def _checked(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> dict[str
     """
     found: dict[str, Any] | None = None
     first_error = None
-    for job in jobs:
-        try:
-            config = compose_config(job, folders, compare=False)
-        except UserError as error:
-            if isinstance(error.__cause__, HydraException):
-                raise
-            first_error = first_error or error
-            continue
-        found = found or config
-        if config["experiment"] != found["experiment"]:
-            raise UserError("A sweep is of one experiment; run several experiments one by one.")
-        if config["runtime"]["outputs"] != found["runtime"]["outputs"]:
-            raise UserError("A sweep has one runtime.outputs.")
+    for alike in _put_together_alike(jobs, folders):
+        for job in alike:
+            try:
+                config = compose_config(job, folders, compare=False)
+            except UserError as error:
+                if isinstance(error.__cause__, HydraException):
+                    raise
+                first_error = first_error or error
+                continue
+            found = found or config
+            if config["experiment"] != found["experiment"]:
+                raise UserError("A sweep is of one experiment; run several experiments one by one.")
+            if config["runtime"]["outputs"] != found["runtime"]["outputs"]:
+                raise UserError("A sweep has one runtime.outputs.")
+            break
     if found is None:
         assert first_error is not None
         raise first_error
     return found
+
+
+def _put_together_alike(
+    jobs: Sequence[Sequence[str]], folders: Sequence[Path]
+) -> Iterable[list[Sequence[str]]]:
+    """Return the jobs in lots that differ in plain values alone: what Hydra makes of one it makes of the others.
+
+    To put a job together takes a third of a second, which many jobs would wait for.
+    """
+    groups = {path.name for place in (CONF, *folders) for path in place.iterdir() if path.is_dir()}
+    lots: dict[tuple[str, ...], list[Sequence[str]]] = {}
+    for job in jobs:
+        keys = {word: word.partition("=")[0].lstrip("+~").partition("@")[0] for word in job}
+        deciding = [w for w, key in keys.items() if key.split("/")[0] in groups or key == "runtime.outputs"]
+        lots.setdefault(tuple(deciding), []).append(job)
+    return lots.values()
 
 
 def _job(config: DictConfig) -> dict[str, Any] | None:

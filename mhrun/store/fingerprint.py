@@ -24,7 +24,9 @@ def fingerprint(*things: Any) -> str:
             digest.update(repr(thing).encode())
         elif hasattr(thing, "__array__"):
             array = np.asarray(thing.detach().cpu() if hasattr(thing, "detach") else thing)
-            digest.update(f"{array.dtype}{array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            # As they lie, for they may be mapped and larger than memory.
+            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         elif isinstance(thing, Mapping):
             take(list(thing.items()))
         elif isinstance(thing, list | tuple | set | frozenset):
