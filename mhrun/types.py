@@ -320,7 +320,8 @@ class Kernel(Protocol):
     """Moves all chains one step.
 
     One that does more at some steps than at others has ``extra(steps) -> (least, most)``: how many steps' work comes
-    with so many steps beside their own, for estimates.
+    with so many steps beside their own, for estimates. One whose draws are of something fitted to the target, however
+    far from it, has ``fitted = True``: `mhrun check` asks no law of the target of it.
     """
 
     decides: bool  # whether a step ends in an acceptance test

@@ -17,7 +17,7 @@ from mhrun.cli.main import run
 from mhrun.dynamics.hamiltonian import Hamiltonian
 from mhrun.dynamics.langevin import Langevin
 from mhrun.errors import UserError
-from mhrun.kernels import MetropolisHastings, Unadjusted
+from mhrun.kernels import MetropolisHastings, PlanarFlow, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.pairing.full import Full
 from mhrun.pairing.growing import Growing
@@ -207,6 +207,28 @@ def test_a_dynamics_with_too_little_noise_has_another_limit():
 
     found = failing(lambda n, m: Unadjusted(Quiet(), None if n == m else m), "nearing", "costs", chains=800)
     assert found == {"the target as steps shrink"}
+
+
+def test_a_dynamics_that_goes_astray_holds_nothing_because_its_error_is_large():
+    class Leaps(Langevin):
+        """The variance of its steps has no mean."""
+
+        def move(self, theta, grad, aux, controls, draws):
+            theta, aux = super().move(theta, grad, aux, controls, draws)
+            far = draws.normal(Purpose.NOISE, 1, use=1, dtype=theta.dtype)
+            return theta + 1e-3 * far.sign() / far.square(), aux
+
+    leaps = judged(lambda n, m: Unadjusted(Leaps(), None), "nearing", chains=800, step_size=1e-2)
+    assert leaps["the target as steps shrink"].outcome == "fails"
+
+
+def test_no_law_of_the_target_is_asked_of_a_fit():
+    found = judged(lambda n, m: PlanarFlow(40, m=None if n == m else m), step_size=None)
+    asked = [law for law, verdict in found.items() if verdict.outcome != "does not apply"]
+    assert asked == ["what a step reports", "cost counting", "same seed, same chains", "chains independent",
+                     "resuming", "absurd step sizes"]  # fmt: skip
+    assert {found[law].outcome for law in asked} == {"holds"}
+    assert "gradients, 0 and 0" not in found["cost counting"].told
 
 
 def test_an_error_in_someones_code_is_a_line():

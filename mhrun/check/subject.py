@@ -22,6 +22,7 @@ Array = npt.NDArray[np.floating]
 
 _ACCEPTED = 0.35  # a step size is the largest at which so many moves are accepted
 _STEPS = 2.0 ** np.arange(-24, 9)  # step sizes that are tried
+_RATE = 1e-2  # a fit's learning rate: no step size is too large for its draws to be stable
 _HEALTHY = (0.5, 2.0)  # of a dynamics: the variance in that of the target
 
 
@@ -81,6 +82,11 @@ class Subject:
         """Return how many rungs its ladders have; 1 if it has none."""
         return int(getattr(self.make(self.n, self.m), "rungs", 1))
 
+    @property
+    def fitted(self) -> bool:
+        """Whether its draws are of something fitted to the target, of which no law of the target can be asked."""
+        return bool(getattr(self.make(self.n, self.m), "fitted", False))
+
     def whole(self, chains: int) -> int:
         """Return about so many chains, a whole number of ladders."""
         return max(1, chains // self.rungs()) * self.rungs()
@@ -104,6 +110,8 @@ class Subject:
         """
         if self.step_size is not None:
             return self.step_size
+        if self.fitted:
+            return _RATE
         key = f"{known.name}/{type(kernel).__name__}/{kernel.reads(target)}/{base}"
         if key not in self._steps:
             self._steps[key] = self._search(kernel, known, target, base)

@@ -37,6 +37,7 @@ class PlanarFlow:
     """
 
     decides = False
+    fitted = True
     grows = False
     needs_noise = False
 
