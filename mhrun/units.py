@@ -133,3 +133,14 @@ def batch_temperatures(
         raise Refusal(f"{chains} chains are no whole number of ladders of {len(sizes)} rungs.")
     temperatures = [1.0, *(n / m**alpha for m in sizes[1:])]
     return [float(temperatures[chain % len(sizes)]) for chain in range(int(chains))]
+
+
+def first_axis(length: float, dimension: int) -> list[float]:
+    """Return the point that is so far along the first axis.
+
+    Raises:
+        Refusal: no dimension.
+    """
+    if dimension < 1:
+        raise Refusal(f"dimension = {dimension} must be at least 1.")
+    return [float(length)] + [0.0] * (int(dimension) - 1)

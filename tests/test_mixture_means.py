@@ -16,7 +16,7 @@ from mhrun.schedules import Plan
 from mhrun.schedules.banded import Banded
 from mhrun.schedules.fixed import Fixed
 from mhrun.target import Target
-from mhrun.units import batch_sizes, batch_temperatures
+from mhrun.units import batch_sizes, batch_temperatures, first_axis
 
 
 def direct(x, theta, variance=1.0):
@@ -165,3 +165,10 @@ def test_rungs_adapt_one_after_the_other():
 def test_bands_without_meaning_are_refused(make, told):
     with pytest.raises(Refusal, match=told):
         make()
+
+
+def test_a_point_on_the_first_axis():
+    assert first_axis(2, 4) == [2.0, 0.0, 0.0, 0.0]
+    assert first_axis(2, 1) == [2.0]
+    with pytest.raises(Refusal, match="dimension = 0"):
+        first_axis(2.0, 0)

@@ -45,6 +45,7 @@ def register_resolvers() -> None:
         "over_rungs": units.over_rungs,
         "batch_sizes": units.batch_sizes,
         "batch_temperatures": units.batch_temperatures,
+        "first_axis": units.first_axis,
     }
     for name, function in resolvers.items():
         OmegaConf.register_new_resolver(name, _of_numbers(function), replace=True)
