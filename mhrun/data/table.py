@@ -208,7 +208,7 @@ def _read(path: Path, separator: str | None) -> Any:
             )
         return pd.read_csv(path, sep=separator, engine=None if separator else "python")
     except ImportError as error:
-        raise UserError(f"{path.name} needs pyarrow to be read: pip install 'mhrun[parquet]'.") from error
+        raise UserError(f"{path.name} needs pyarrow to be read: pip install pyarrow.") from error
     except (ValueError, OSError, pd.errors.ParserError) as error:
         told = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"{path.name} cannot be read as a table: {told}") from error
