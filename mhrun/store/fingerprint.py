@@ -2,51 +2,228 @@
 
 from __future__ import annotations
 
+import dis
+import functools
 import hashlib
-from collections.abc import Mapping
+import inspect
+import logging
+import os
+import re
+import sys
+import types
+from collections.abc import Iterable, Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+
+from mhrun.errors import UserError
+
+_PLACE = re.compile(r" at 0x[0-9A-Fa-f]+")  # of an object in this process's memory
+_REMEMBERED = ("_there", "_known", "_kept", "_moved")  # what parts of this package keep of their first use
+_GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
+_LIBRARIES = (
+    f"{Path(types.__file__).resolve().parent}{os.sep}",
+    f"{Path(__file__).resolve().parent.parent}{os.sep}",
+    f"{os.sep}site-packages{os.sep}",
+    f"{os.sep}dist-packages{os.sep}",
+)
+_WITHIN = (
+    "__wrapped__",
+    "py_func",
+    "_torchdynamo_orig_callable",
+)  # what a compiler or a cache is wrapped around
 
 
 def fingerprint(*things: Any) -> str:
-    """Return a digest of objects by what they hold: numbers, arrays, functions' code, objects' attributes.
+    """Return a digest of objects by what they hold: numbers, arrays, objects' attributes, and code.
 
-    The same program gives the same digest in another process; it is not meant to survive other versions.
+    Of a function that is the user's own the digest has its code, its defaults, what it encloses, and the globals that
+    it names; of an object the methods of its class, if that is the user's own. What a library defines is known by its
+    name. The same program gives the same digest in another process; it is not meant to survive other versions.
+
+    Raises:
+        UserError: objects within objects without an end.
     """
-    digest = hashlib.blake2b(digest_size=12)
-    seen: set[int] = set()
+    taker = _Taker()
+    try:
+        taker.take(things)
+    except RecursionError:
+        raise UserError(
+            "the parts of this call hold objects that are too deep to be told apart; leave folder= out."
+        ) from None
+    return taker.digest.hexdigest()
 
-    def take(thing: Any) -> None:
-        digest.update(type(thing).__qualname__.encode())
-        if thing is None or isinstance(thing, str | int | float):
-            digest.update(repr(thing).encode())
-        elif hasattr(thing, "__array__"):
-            array = np.asarray(thing.detach().cpu() if hasattr(thing, "detach") else thing)
-            digest.update(f"{array.dtype}{array.shape}".encode())
-            # As they lie, for they may be mapped and larger than memory.
-            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+class _Taker:
+    """Takes objects in, each once: an object may hold itself."""
+
+    def __init__(self) -> None:
+        self.digest = hashlib.blake2b(digest_size=12)
+        self._seen: dict[
+            int, tuple[int, Any]
+        ] = {}  # kept alive, so that no other object has the place of one
+
+    def take(self, thing: Any) -> None:
+        """Take in an object of any kind."""
+        self._say(type(thing).__qualname__)
+        if thing is None or isinstance(thing, str | bytes | int | float | complex):
+            self._say(repr(thing))
+        elif isinstance(thing, types.ModuleType | types.BuiltinFunctionType | np.ufunc | logging.Logger):
+            self._say(_name(thing))
+            if isinstance(owner := getattr(thing, "__self__", None), torch.Tensor | np.ndarray):
+                self.take(owner)
+        elif isinstance(thing, torch.Tensor | np.ndarray | np.generic):
+            self._array(thing)
         elif isinstance(thing, Mapping):
-            take(list(thing.items()))
-        elif isinstance(thing, list | tuple | set | frozenset):
-            for item in sorted(thing, key=repr) if isinstance(thing, set | frozenset) else thing:
-                take(item)
-        elif id(thing) not in seen:  # an object may hold itself
-            seen.add(id(thing))
-            code = getattr(thing, "__code__", None)
-            if code is not None:
-                digest.update(code.co_code)
-                take([c for c in code.co_consts if isinstance(c, str | int | float)])
-                take([cell.cell_contents for cell in getattr(thing, "__closure__", None) or ()])
-            else:
-                told = getattr(thing, "__dict__", None)
-                # What a cached property keeps is no setting: it is there after the first use.
-                take(repr(thing) if told is None else {k: v for k, v in told.items() if not _kept(thing, k)})
+            self._all([pair for item in thing.items() for pair in item])
+        elif isinstance(thing, list | tuple):
+            self._all(thing)
+        elif isinstance(thing, set | frozenset):
+            self._all(sorted(thing, key=repr))
+        elif id(thing) in self._seen:
+            self._say(f"again {self._seen[id(thing)][0]}")
+        else:
+            self._seen[id(thing)] = len(self._seen), thing
+            self._object(thing)
 
-    take(things)
-    return digest.hexdigest()
+    def _say(self, text: str) -> None:
+        self.digest.update(f"{len(text)}:{text}".encode(errors="surrogatepass"))
+
+    def _all(self, things: Iterable[Any]) -> None:
+        things = list(things)
+        self._say(str(len(things)))
+        for thing in things:
+            self.take(thing)
+
+    def _array(self, thing: Any) -> None:
+        if isinstance(thing, torch.Tensor):
+            thing = thing.detach().cpu()
+            self._say(str(thing.dtype))
+            thing = thing.to_dense() if thing.layout != torch.strided else thing
+            thing = thing.view(torch.int16) if thing.dtype == torch.bfloat16 else thing
+        array = np.asarray(thing)
+        self._say(f"{array.dtype}{array.shape}")
+        if array.dtype.hasobject:
+            self._all(array.reshape(-1).tolist())
+            return
+        # As they lie, for they may be mapped and larger than memory.
+        self.digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+    def _object(self, thing: Any) -> None:
+        if isinstance(thing, types.MethodType):
+            self._all((thing.__func__, thing.__self__))
+        elif isinstance(thing, functools.partial):
+            self._all((thing.func, thing.args, thing.keywords))
+        elif within := [vars(thing)[name] for name in _WITHIN if _wraps(thing, name)]:
+            self.take(within[0])
+        elif isinstance(thing, types.FunctionType):
+            self._function(thing)
+        elif isinstance(thing, staticmethod | classmethod):
+            self.take(thing.__func__)
+        elif isinstance(thing, property | cached_property):
+            self._all([getattr(thing, name, None) for name in ("fget", "fset", "func")])
+        elif isinstance(thing, type):
+            self._class(thing)
+        elif isinstance(thing, torch.Generator):
+            self.take(thing.get_state())
+        elif isinstance(thing, np.random.Generator):
+            self.take(thing.bit_generator.state)
+        elif hasattr(thing, "__array__"):
+            self._array(np.asarray(thing))
+        else:
+            self._class(type(thing))
+            told = getattr(thing, "__dict__", None)
+            slots = [name for base in type(thing).__mro__ for name in _slots(base) if hasattr(thing, name)]
+            if told is None and not slots:
+                self._say(_PLACE.sub("", repr(thing)))
+                return
+            # What a cached property keeps is no setting: it is there after the first use.
+            self.take({name: value for name, value in (told or {}).items() if not _kept(thing, name)})
+            self.take({name: getattr(thing, name) for name in slots})
+
+    def _function(self, function: types.FunctionType) -> None:
+        self._code(function.__code__)
+        self._all((function.__defaults__, function.__kwdefaults__))
+        self._all([_content(cell) for cell in function.__closure__ or ()])
+        if not _of_library(function):
+            there = function.__globals__
+            self.take({name: there[name] for name in _globals(function.__code__) if name in there})
+
+    def _code(self, code: types.CodeType) -> None:
+        self.digest.update(code.co_code)
+        self._all(code.co_names)
+        consts = [const for const in code.co_consts if not isinstance(const, types.CodeType)]
+        self._all(consts)
+        for const in code.co_consts:
+            if isinstance(const, types.CodeType):
+                self._code(const)
+
+    def _class(self, kind: type) -> None:
+        self._say(_name(kind))
+        if _of_library(kind):
+            return
+        self._all(kind.__bases__)
+        self.take({k: v for k, v in vars(kind).items() if not (k.startswith("__") and _unsaid(k, v))})
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not yet filled
+        return None
+
+
+def _globals(code: types.CodeType) -> list[str]:
+    """Return the globals that code names, and the code within it."""
+    found = {i.argval for i in dis.get_instructions(code) if i.opname in _GLOBAL}
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            found |= set(_globals(const))
+    return sorted(found)
+
+
+def _name(thing: Any) -> str:
+    return (
+        f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', getattr(thing, '__name__', ''))}"
+    )
+
+
+def _of_library(thing: Any) -> bool:
+    """Say whether a class or function is of a library, this one among them, and not the user's own."""
+    name = str(getattr(thing, "__module__", None) or "")
+    if name.partition(".")[0] in sys.stdlib_module_names and name != "__main__":
+        return True
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    return any(place in file for place in _LIBRARIES)
+
+
+def _unsaid(name: str, value: Any) -> bool:
+    """Say whether what a class calls by a name with two underscores is no code of the user's."""
+    return not isinstance(value, types.FunctionType) or name == "__annotate__"
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    said = vars(kind).get("__slots__", ())
+    return tuple(
+        name
+        for name in ((said,) if isinstance(said, str) else said)
+        if name not in ("__dict__", "__weakref__")
+    )
+
+
+def _wraps(thing: Any, name: str) -> bool:
+    # What a decorator of the user's wraps is in what it encloses, and its own code counts too.
+    plain = isinstance(thing, types.FunctionType) and name == "__wrapped__"
+    return name in getattr(thing, "__dict__", {}) and not plain and not isinstance(thing, type)
 
 
 def _kept(thing: Any, name: str) -> bool:
-    return isinstance(getattr(type(thing), name, None), cached_property)
+    """Say whether an attribute is what a cached property, or another library's kind of it, keeps."""
+    if name in _REMEMBERED and type(thing).__module__.startswith("mhrun."):
+        return True
+    there = inspect.getattr_static(type(thing), name, None)
+    code = isinstance(there, types.FunctionType | staticmethod | classmethod)
+    return hasattr(there, "__get__") and not hasattr(there, "__set__") and not code

@@ -1,0 +1,134 @@
+"""What makes two calls from Python the same call: neither too little nor too much."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import mhrun
+from mhrun.errors import UserError
+from mhrun.models.gaussian_mixture import GaussianMixture
+from mhrun.store.fingerprint import fingerprint
+
+
+def scaled(theta, x, by=1.0):
+    return by * x
+
+
+def scaled_twice(theta, x, by=2.0):
+    return by * x
+
+
+class Scaled:
+    def __init__(self, by):
+        self.by = by
+
+    def log_lik(self, theta, x):
+        return self.by * x
+
+
+class Slotted:
+    __slots__ = ("by",)
+
+    def __init__(self, by):
+        self.by = by
+
+
+def made(text):
+    there = {"torch": torch, "__name__": "own"}
+    exec(text, there)
+    return there["f"]
+
+
+DIFFERENT = {
+    "functions called": (lambda t, x: torch.sin(x), lambda t, x: torch.cos(x)),
+    "methods called": (lambda t, x: x.sin(), lambda t, x: x.cos()),
+    "defaults": (scaled, scaled_twice),
+    "arguments held": (functools.partial(scaled, by=3.0), functools.partial(scaled, by=4.0)),
+    "whose method": (Scaled(1.0).log_lik, Scaled(2.0).log_lik),
+    "slots": (Slotted(1.0), Slotted(2.0)),
+    "globals": (made("s = 1.0\ndef f(t, x): return s * x"), made("s = 2.0\ndef f(t, x): return s * x")),
+    "globals of globals": (
+        made("def g(x): return x + 1\ndef f(t, x): return g(x)"),
+        made("def g(x): return x + 2\ndef f(t, x): return g(x)"),
+    ),
+    "functions within": (lambda t, x: (lambda y: y * 2.0)(x), lambda t, x: (lambda y: y * 3.0)(x)),
+    "tuples": (lambda t, x: x[(0, 1)], lambda t, x: x[(0, 2)]),
+    "methods of a class": (
+        made("class A:\n def g(s, x): return x\nf = A()"),
+        made("class A:\n def g(s, x): return -x\nf = A()"),
+    ),
+    "where lists end": ([[1], 2], [[1, 2]]),
+    "bfloat16": (torch.zeros(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.bfloat16)),
+    "generators": (np.random.default_rng(1), np.random.default_rng(2)),
+    "objects in arrays": (np.array([1, "a"], object), np.array([1, "b"], object)),
+}
+
+
+@pytest.mark.parametrize("case", DIFFERENT)
+def test_what_computes_other_numbers_is_another_call(case):
+    one, two = DIFFERENT[case]
+    assert fingerprint(one) == fingerprint(one)
+    assert fingerprint(one) != fingerprint(two)
+
+
+PROGRAM = """
+__name__ = "own"
+import numpy as np, torch
+from mhrun.store.fingerprint import fingerprint
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.act, self.kind, self.of, self.rng = torch.tanh, np.float64, torch.Tensor, np.random.default_rng(0)
+def make():
+    import torch as inner
+    def f(theta, x): return inner.sin(x) + len({"a", "b"})
+    return f
+loop = Net(); loop.itself = loop
+told = fingerprint(Net(), make(), {"a", "b"}, frozenset("xyz"), object(), loop)
+print(told)
+"""
+
+
+def test_another_process_says_the_same():
+    there = {}
+    exec(PROGRAM, there)
+    other = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert other.stdout.strip() == there["told"]
+
+
+def test_parts_that_were_used_are_those_that_they_were(tmp_path):
+    """A call that is stopped and said again in one notebook has the same objects in it."""
+    model = GaussianMixture([[0.0], [3.0]])
+    before = fingerprint(model)
+    model.log_prior(torch.zeros(2, 1, dtype=torch.float64))
+    assert fingerprint(model) == before
+    prior = torch.distributions.MultivariateNormal(torch.zeros(2), torch.eye(2))
+    before = fingerprint(prior)
+    assert prior.precision_matrix.shape == (2, 2)  # which it keeps
+    assert fingerprint(prior) == before
+
+
+def test_parts_without_an_end_are_told_in_a_line():
+    endless = []
+    endless.append(endless)
+    with pytest.raises(UserError, match="too deep"):
+        fingerprint(endless)
+
+
+def test_a_folder_is_of_one_likelihood(tmp_path):
+    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(5), mhrun.Metropolis())
+    call = {"start": [0.0], "step_size": 0.3, "steps": 5, "warmup": 0, "chains": 1, "folder": tmp_path}
+
+    def of(width):
+        return functools.partial(lambda theta, x, width: -(((x - theta[0]) / width) ** 2), width=width)
+
+    mhrun.sample(of(1.0), np.arange(9.0), kernel, **call)
+    mhrun.sample(of(1.0), np.arange(9.0), kernel, **call)
+    with pytest.raises(UserError, match="another call"):
+        mhrun.sample(of(5.0), np.arange(9.0), kernel, **call)
