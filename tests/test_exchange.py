@@ -95,7 +95,7 @@ def test_the_ratio_of_a_swap_is_that_of_the_product_density(rng, temper, pairing
             likelihood = sum(-0.5 * (xi - value) ** 2 for xi in x)
             return likelihood / t + prior / (t if temper == "posterior" else 1)
 
-        state_after, exchange, n_lik = kernel.exchange(
+        state_after, exchange, n_lik, _ = kernel.exchange(
             target, state, torch.tensor(temperatures * 2, dtype=torch.float64), draws.streams, step
         )
         wanted = []

@@ -240,12 +240,13 @@ class StagedExchange:
             state, record = self._inner.advance(state, first_step + at, part)
             parts.append(dict(record))
             if stop > at and (first_step + stop - 1) % every == 0:
-                state, came, n_lik = self._kernel.exchange(
+                state, came, n_lik, n_aside = self._kernel.exchange(
                     self._target, state, controls.temperature[stop - 1], streams, first_step + stop - 1
                 )
                 exchange[:, stop - 1] = came.numpy()
-                parts[-1]["n_lik"] = parts[-1]["n_lik"].astype(np.int64)
-                parts[-1]["n_lik"][:, -1] += n_lik.numpy()
+                for name, count in (("n_lik", n_lik), ("n_aside", n_aside)):
+                    parts[-1][name] = parts[-1][name].astype(np.int64)
+                    parts[-1][name][:, -1] += count.numpy()
                 parts[-1]["theta"][:, -1] = state.evaluation.theta.numpy()
             at = stop
         joined = (

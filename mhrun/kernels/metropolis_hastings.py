@@ -9,6 +9,7 @@ from mhrun.errors import Refusal
 from mhrun.kernels.fused_growing import FusedGrowing
 from mhrun.kernels.fused_metropolis import FusedMetropolis
 from mhrun.random import Draws
+from mhrun.rules.compensated import Compensated
 from mhrun.target import Target
 from mhrun.types import (
     Contest,
@@ -27,13 +28,15 @@ from mhrun.types import (
 _ROOMS = {"proposal": "proposals", "pairing": "pairing", "rule": "rules"}
 
 
-def disagree(rule: Rule, pairing: Pairing) -> str | None:
+def disagree(rule: Rule, pairing: Pairing, target: Target) -> str | None:
     """Return why this rule cannot decide on what this pairing hands over, or None."""
     judge, scorer = type(rule).__name__, type(pairing).__name__
     if rule.grows and not pairing.supplies:
         return f"{judge} grows its minibatch, which {scorer} does not let it; choose pairing growing."
     if pairing.supplies and not rule.grows:
         return f"{scorer} leaves the minibatch to the rule, but {judge} wants one; choose another pairing."
+    if isinstance(rule, Compensated) and getattr(pairing, "m", None) == 1 and target.error_share(1) > 0:
+        return f"{judge} must know the noise of a minibatch, and one datum has no variance; choose m >= 2."
     return None
 
 
@@ -81,7 +84,7 @@ class MetropolisHastings:
 
     def refuses(self, target: Target) -> str | None:
         """Ask the parts, and whether rule and pairing go together."""
-        if reason := disagree(self.rule, self.pairing):
+        if reason := disagree(self.rule, self.pairing, target):
             return reason
         pairing = type(self.pairing).__name__
         if self.pairing.supplies and self.proposal.gradients:

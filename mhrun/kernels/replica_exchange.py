@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.kernels.equi_energy import EquiEnergy
 from mhrun.kernels.fused_exchange import fused_exchange
 from mhrun.kernels.metropolis_hastings import disagree
 from mhrun.pairing.full import Full
+from mhrun.pairing.stored import Stored
 from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.target import Target
 from mhrun.types import (
@@ -39,7 +41,8 @@ class ReplicaExchange:
     and likewise of the prior where it is tempered too: with the rule of Metropolis or Barker on all data the product of
     the rungs' densities is invariant (parallel tempering), and so it is with a rule that corrects for the noise of a
     minibatch (Luo et al. 2020, Algorithm 1, with the sign of its eq. 7 repaired). What moves a rung is the kernel's
-    matter; its momenta and thermostats stay with the rung.
+    matter; its momenta and thermostats stay with the rung. One that has stopped, or whose theta is no draw at that step
+    (``valid``, see `Dynamics`), keeps its place.
 
     Args:
         kernel: how a rung moves.
@@ -98,9 +101,33 @@ class ReplicaExchange:
 
     def refuses(self, target: Target) -> str | None:
         """Ask the kernel, the pairing, and whether rule and pairing go together."""
-        if reason := self.kernel.refuses(target):
+        if reason := self._refuses_kernel() or self.kernel.refuses(target):
             return reason
-        return disagree(self.rule, self.pairing) or self.pairing.refuses(target)
+        if isinstance(self.pairing, Stored):
+            return (
+                "Stored keeps the minibatch that a point came with, and an exchange scores both points anew; "
+                "choose another pairing."
+            )
+        if target.energy_noise and self.rule.grows:
+            return (
+                f"{type(self.rule).__name__} grows its minibatch and knows no noise but that of minibatches; leave out "
+                "energy_noise, or choose another rule."
+            )
+        return disagree(self.rule, self.pairing, target) or self.pairing.refuses(target)
+
+    def _refuses_kernel(self) -> str | None:
+        """Return why the kernel has no place on a ladder: an exchange knows theta and the target, and no more."""
+        name = type(self.kernel).__name__
+        if isinstance(self.kernel, ReplicaExchange | EquiEnergy):
+            return f"{name} is a ladder itself; choose a kernel that moves one chain for its rungs."
+        if getattr(self.kernel, "fitted", False):
+            return f"{name} draws from what it fits, wherever the chains are; choose another kernel."
+        if getattr(self.kernel, "prior", None) is not None:
+            return (
+                f"{name} has a prior of its own, which the ratio of an exchange would leave out; "
+                "give the model that prior."
+            )
+        return None
 
     def reads(self, target: Target) -> int:
         """Ask the kernel, and the pairing for its share."""
@@ -124,27 +151,35 @@ class ReplicaExchange:
         state, info = self.kernel.step(target, state, controls, draws)
         if draws.step % self.every:
             return state, info
-        state, exchange, n_lik = self.exchange(target, state, controls.temperature, draws.streams, draws.step)
-        return state, info._replace(exchange=exchange, n_lik=info.n_lik + n_lik)
+        state, exchange, n_lik, n_aside = self.exchange(
+            target, state, controls.temperature, draws.streams, draws.step
+        )
+        counted = {"n_lik": info.n_lik + n_lik, "n_aside": info.n_aside + n_aside}
+        return state, info._replace(exchange=exchange, **counted)
 
     def exchange(
         self, target: Target, state: State, temperature: Tensor, streams: Streams, step: int
-    ) -> tuple[State, Tensor, Tensor]:
+    ) -> tuple[State, Tensor, Tensor, Tensor]:
         """Offer neighbours an exchange after a step.
 
         Returns:
-            the state after it, what came of it for each chain (C,) int8, and the log-likelihoods of single data that
-            each chain evaluated for it (C,).
+            the state after it, what came of it for each chain (C,) int8, the log-likelihoods of single data that each
+            chain evaluated for it (C,), and how many of them served a statistic of all data (C,).
         """
         low, draws = self._pairs(streams, step // self.every)
         high, kept = low + 1, state.evaluation
-        cold, hot = temperature[low].double(), temperature[high].double()
-        origin, candidate, found = self._scored(target, kept, low, high, draws)
+        first, second = low, high
+        if self.pairing.supplies:  # the rule may divide by the scale: it must not be negative
+            turned = self.sign * (1 / temperature[low] - 1 / temperature[high]) < 0
+            first, second = torch.where(turned, high, low), torch.where(turned, low, high)
+        cold, hot = temperature[first].double(), temperature[second].double()
+        origin, candidate, found = self._scored(target, kept, first, second, draws)
         if target.energy_noise and isinstance(found, Difference):
             found = target.blur(found, draws)
-        power = target.prior_power(cold) - target.prior_power(hot)
-        offset = self.sign * power * (candidate.log_prior - origin.log_prior)
-        scale = self.sign * target.n * (1 / cold - 1 / hot)
+        power = self.sign * (target.prior_power(cold) - target.prior_power(hot))
+        # Where the prior is not tempered it cancels, were it 0 at a point.
+        offset = torch.where(power == 0, 0.0, power * (candidate.log_prior - origin.log_prior))
+        scale = self.sign * target.n * (1 / cold - 1 / hot) + 0.0  # no -0
         contest = (
             Contest(found, scale, offset)
             if isinstance(found, Difference)
@@ -154,22 +189,30 @@ class ReplicaExchange:
         made = verdict.accepted
         if "stopped" in state.aux:  # a chain that has stopped keeps its place
             made = made & ~state.aux["stopped"][low] & ~state.aux["stopped"][high]
+        if "valid" in state.aux:  # and so does one whose temperature is another at this step
+            made = made & state.aux["valid"][low] & state.aux["valid"][high]
 
         spent, _ = target.spent()
         each = torch.full_like(verdict.batch_size, spent // 2)
+        aside = torch.zeros_like(each)
         if contest.supply is not None:
-            each = verdict.batch_size + contest.supply.n_aside // 2
+            aside = contest.supply.n_aside // 2
+            each = verdict.batch_size + aside
         chains = torch.arange(len(temperature), device=low.device)
-        n_lik = torch.zeros_like(chains).index_copy(0, low, each).index_copy(0, high, each)
+        n_lik, n_aside = (
+            torch.zeros_like(chains).index_copy(0, low, count).index_copy(0, high, count)
+            for count in (each, aside)
+        )
         came = torch.where(made, MADE, REFUSED).to(torch.int8)
         exchange = torch.zeros(len(chains), dtype=torch.int8, device=low.device)
         exchange = exchange.index_copy(0, low, came).index_copy(0, high, came)
         whence = chains.index_copy(0, low, torch.where(made, high, low))
         whence = whence.index_copy(0, high, torch.where(made, low, high))
         moved = Evaluation(*(None if field is None else _taken(field, whence) for field in kept))  # type: ignore[arg-type]
-        if moved.grad is not None and target.temper == "likelihood":
-            moved = moved._replace(grad=None)  # the prior's part of it has the temperature of the other rung
-        return State(moved, state.aux), exchange, n_lik
+        if moved.grad is not None:
+            grad = target.reheated(moved.grad, moved.theta, temperature[whence], temperature)
+            moved = moved._replace(grad=grad)
+        return State(moved, state.aux), exchange, n_lik, n_aside
 
     def _scored(
         self, target: Target, kept: Evaluation, low: Tensor, high: Tensor, draws: Draws

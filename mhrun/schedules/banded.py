@@ -75,7 +75,15 @@ class Banded:
         return placed
 
     def start(self, chains: int) -> Memory:
-        """Return the first step sizes, and no acceptances so far."""
+        """Return the first step sizes, and no acceptances so far.
+
+        Raises:
+            Refusal: the chains are no whole number of ladders.
+        """
+        if chains % self.rungs:
+            raise Refusal(
+                f"Banded has {self.rungs} rungs, and {chains} chains are no whole number of ladders."
+            )
         first = torch.full((chains,), self.first, dtype=torch.float64)
         return {"step": first, "accepted": torch.zeros(chains, dtype=torch.float64)}
 

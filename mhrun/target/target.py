@@ -280,6 +280,12 @@ class Target:
         """Return grad + T power grad log prior, the power being that of `prior_power`."""
         return self._slopes.add_prior(grad, theta, self.prior_power(temperature) * temperature)
 
+    def reheated(self, grad: Tensor, theta: Tensor, before: Tensor, after: Tensor) -> Tensor:
+        """Return a gradient (C, D) for temperatures `before` (C,) as `gradient` has it for others; may be in place."""
+        if self.temper == "posterior":
+            return grad
+        return self._slopes.add_prior(grad, theta, after - before)
+
     def native(self, *, full: bool) -> NativeModel | None:
         """Return the model's pieces for a fused loop on this machine's CPU, or None.
 
