@@ -43,6 +43,10 @@ def test_values_for_people():
     assert shown(float("nan")) == "–"
     assert shown(True) == "yes"
     assert shown(12345) == "12,345"
+    assert shown(999.7) == "1,000"
+    assert shown(Estimate(3e-8, 1e-9)) == "(3.00 ± 0.10)e-8"
+    assert shown(Estimate(0.5, 2e-7)) == "0.50000000 ± 0.00000020"
+    assert shown(Estimate(5e-324, 5e-324)).startswith("0.0")
 
 
 def test_tables_in_every_kind(tmp_path):
@@ -58,6 +62,12 @@ def test_tables_in_every_kind(tmp_path):
     assert r"y \& z" in latex
     assert r"$\pm$" in latex
     assert markdown(pd.DataFrame({"a": ["1"]}, index=["i"])).startswith("|")
+
+    nested = pd.DataFrame({"a": ["1", "two\nlines"]}, index=pd.MultiIndex.from_tuples([("p", 1), ("q", 2)]))
+    of_two = rendered(nested)
+    assert r"\begin{tabular}{llr}" in of_two["tex"]
+    assert [line.count("|") for line in of_two["md"].splitlines()] == 4 * [4]
+    assert "| q | 2 | two lines |" in of_two["md"]
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,12 @@ def shown(value: Any) -> str:
             return shown(value.value)
         if value.se <= 1e-12 * abs(value.value):  # none, but for rounding
             return shown(value.value)
-        places = max(0, min(6, 1 - math.floor(math.log10(value.se))))
+        places = max(0, min(15, 1 - math.floor(math.log10(value.se))))
+        largest = max(abs(value.value), value.se)
+        if places > 6 and 1e-300 < largest < 1e-3:  # both with one exponent: a decimal fraction would be mostly zeros
+            power = math.floor(math.log10(largest))
+            scaled = Estimate(value.value / 10.0**power, value.se / 10.0**power)
+            return f"({shown(scaled)})e{power}"
         return f"{value.value:.{places}f} ± {value.se:.{places}f}"
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -35,14 +40,15 @@ def shown(value: Any) -> str:
             return f"{int(value):,}"
         if 0.1 <= abs(value) < 10:
             return f"{value:.3f}"
-        return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+        return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
     return str(value)
 
 
 def rendered(frame: pd.DataFrame) -> dict[str, str]:
     """Return `frame` as csv (full precision), md, tex and html (escaped)."""
     text = frame.map(shown)
-    latex = text.to_latex(escape=True, column_format="l" + "r" * len(text.columns))
+    aligned = "l" * frame.index.nlevels + "r" * len(text.columns)
+    latex = text.to_latex(escape=True, column_format=aligned)
     return {
         "csv": _numbers(frame).to_csv(),
         "md": markdown(text),
@@ -59,11 +65,12 @@ def write_table(table: Mapping[str, str], path: Path) -> None:
 
 def markdown(text: pd.DataFrame) -> str:
     """Return a frame of strings as a Markdown table."""
+    keys = [key if isinstance(key, tuple) else (key,) for key in text.index]
     rows = [
-        [str(text.index.name or ""), *map(str, text.columns)],
-        *([str(i), *map(str, row)] for i, row in zip(text.index, text.values, strict=True)),
+        [*(str(name or "") for name in text.index.names), *map(str, text.columns)],
+        *([*map(str, key), *map(str, row)] for key, row in zip(keys, text.values, strict=True)),
     ]
-    rows = [[cell.replace("|", r"\|") for cell in row] for row in rows]
+    rows = [[" ".join(cell.replace("|", r"\|").split("\n")) for cell in row] for row in rows]
     widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
     lines = [
         "| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) + " |" for row in rows
