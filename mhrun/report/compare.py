@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -146,15 +146,24 @@ def _one_model(rows: Sequence[Row]) -> list[str]:
                 f"{first.name} is of {kinds[0]} with {len(names):,} parameters and {row.name} of {kinds[1]} with "
                 f"{target.dim:,}, with other names; compare runs of one model."
             )
-    mine = _target(first)
-    for row in {row.name: row for row in rows[1:]}.values():
-        theirs = _target(row)
-        other = [part for part in mine if mine[part] != theirs[part]]
-        if other:
-            notes.append(
-                f"{row.name}: another {', '.join(other)} than {first.name}; what it samples differs, not only how."
-            )
+    notes += [
+        f"{row.name}: another {', '.join(other)} than {first.name}; what it samples differs, not only how."
+        for row in {row.name: row for row in rows[1:]}.values()
+        if (other := unlike(first, row))
+    ]
     return notes
+
+
+def unlike(first: Row, row: Row) -> list[str]:
+    """Return which parts of what decides the law of a row are not those of the first."""
+    mine, theirs = _target(first), _target(row)
+    return [part for part in mine if mine[part] != theirs[part]]
+
+
+def unlike(first: Row, row: Row) -> list[str]:
+    """Return which parts of what decides the law of a row are not those of the first."""
+    mine, theirs = _target(first), _target(row)
+    return [part for part in mine if mine[part] != theirs[part]]
 
 
 def _model(row: Row) -> str:
@@ -167,9 +176,18 @@ def _target(row: Row) -> dict[str, str]:
     parts: dict[str, Any] = {
         part: node.get(part) or row.run.config[part] for part in ("model", "data", "target")
     }
-    heats = [s["temperature"] for s in node["schedules"].values() if s.get("temperature") is not None]
-    parts["temperature"] = heats or 1
+    heats = [_heat(s, row.run.rungs(row.method)) for s in node["schedules"].values()]
+    # A method that names no temperature is at 1, as one is that says so.
+    parts["temperature"] = [heat for heat in heats if heat is not None] or [1.0]
     return {part: json.dumps(said, sort_keys=True, default=str) for part, said in parts.items()}
+
+
+def _heat(schedule: Mapping[str, Any], rungs: int) -> Any:
+    """Return the temperature that a schedule sets where draws are: one number if it is one, for all chains; or None."""
+    said = schedule.get("temperature")
+    if isinstance(said, list) and "at" not in schedule:  # by chain; a ladder's draws are of its coldest rung
+        said = said[::rungs] if len(set(said[::rungs])) > 1 else said[0]
+    return float(said) if isinstance(said, int | float) else said
 
 
 def _draws(row: Row) -> npt.NDArray[np.float64] | str:
