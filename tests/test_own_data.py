@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 import mhrun
 from mhrun.data.arrays import Memmap, Npz
 from mhrun.data.dataset import Dataset
+from mhrun.data.generated import generated
 from mhrun.data.table import Table
 from mhrun.errors import Refusal, UserError
 from mhrun.kernels.metropolis_hastings import MetropolisHastings
@@ -235,6 +237,51 @@ def test_parts_of_a_map_are_those_parts(rng):
     assert (np.load("x.npy") == x).all()
 
 
+def test_a_map_of_the_users_stays_one(rng):
+    """A map that is read only is mapped anew, not read into memory, unless the file is no longer what it was."""
+    np.save("x.npy", rng.normal(size=5000))
+    found = Dataset.of(np.load("x.npy", mmap_mode="r")[100:]).fields["x"]
+    with open("x.npy", "r+b") as file:
+        file.seek(-8, 2)
+        file.write(np.float64(42).tobytes())
+    assert float(found[-1]) == 42
+    scaled = np.load("x.npy", mmap_mode="c")
+    scaled[:] = 7.0  # in memory alone
+    scaled.flags.writeable = False
+    assert (Dataset.of(scaled).fields["x"] == 7).all()
+    before = np.load("x.npy", mmap_mode="r")
+    kept = np.array(before)
+    np.save("y.npy", rng.normal(size=5000))
+    os.replace("y.npy", "x.npy")
+    assert (Dataset.of(before).fields["x"].numpy() == kept).all()
+    os.remove("x.npy")
+    assert (Dataset.of(before).fields["x"].numpy() == kept).all()
+
+
+def test_arrays_of_every_kind_are_taken_or_told_of():
+    index = torch.tensor([[2, 0]])
+    x = np.arange(4)
+    for kind in ("uint16", "uint32", "uint64", ">i2", ">f4", ">f8", "longdouble"):
+        assert Dataset.of(x.astype(kind)).rows(index)["x"].tolist() == [[2, 0]]
+    assert Dataset.of(x[::-1]).rows(index)["x"].tolist() == [[1, 3]]
+    for data, told in (
+        (np.array([1, 2**64 - 1], np.uint64), "more than 64 bits"),
+        (np.array(["2020-01-01"], "M8[D]"), "datetime64"),
+        ([[1, 2], [3]], "is no array"),
+        (torch.tensor(3.0), "a single number"),
+        (np.ma.masked_equal([1.0, 999.0], 999.0), "masked"),
+    ):
+        with pytest.raises(UserError, match=told):
+            Dataset.of(data)
+    np.savez_compressed("x.npz", x=np.arange(1000.0))
+    damaged = bytearray(Path("x.npz").read_bytes())
+    for place in range(60, len(damaged) - 120, 7):
+        damaged[place] ^= 0xFF
+    Path("x.npz").write_bytes(damaged)
+    with pytest.raises(UserError, match=r"x\.npz cannot be read"):
+        Npz("x.npz").load()
+
+
 @pytest.mark.slow
 def test_a_map_may_be_larger_than_memory():
     """A file with a hole for most of its rows: twice the memory of this machine, no room on its disk."""
@@ -300,3 +347,27 @@ def test_full_passes_over_wide_rows_go_in_blocks(rng, monkeypatch):
     monkeypatch.setattr("mhrun.target.all_data._VALUES", 240)
     assert torch.allclose(target.full_log_lik(theta), whole)
     assert max(seen[1:]) == 30
+
+
+def test_generated_numbers_are_whole(tmp_path, monkeypatch):
+    """Also after a power cut that left a file too short; and a full disk is told of, where a map would kill us."""
+    monkeypatch.setenv("MHRUN_CACHE_DIR", str(tmp_path))
+
+    def ones():
+        return generated("ones", [1], 1000, np.float32, lambda out: out.fill(1.0))
+
+    assert (ones() == 1).all()
+    (file,) = tmp_path.rglob("ones-*")
+    for left in (0, 2000):
+        os.truncate(file, left)
+        assert (ones() == 1).all()
+    file.unlink()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    with pytest.raises(UserError, match="No space left on device"):
+        ones()
+    assert not list(tmp_path.rglob("ones-*"))
+    assert not list(tmp_path.rglob("*.partial"))

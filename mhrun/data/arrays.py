@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mhrun.data.dataset import Dataset
+from mhrun.data.dataset import Dataset, as_is, known
 from mhrun.data.mapping import writable
 from mhrun.errors import Refusal, UserError, nearest
 from mhrun.paths import located
@@ -65,11 +67,16 @@ class Npz:
                             f"{path.name} has no array '{name}'.{nearest(name, there)} There are: {', '.join(there)}."
                         )
                 found = {field: archive[name] for field, name in chosen.items()}
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        except (
+            *(ValueError, OSError, EOFError, KeyError, RuntimeError),
+            *(zipfile.BadZipFile, zlib.error, struct.error),
+        ) as error:
             raise _unreadable(path, error) from error
-        kept = {field: _sound(field, array, path) for field, array in found.items()}
-        for field, array in kept.items():
-            _search(field, array, path)
+        kept = {}
+        for field, array in found.items():
+            _look(field, array, path)
+            kept[field] = known(array, f"{path.name}: '{field}'")
+            _search(field, kept[field], path)
         return Dataset.of(kept)
 
 
@@ -122,7 +129,8 @@ class Memmap:
                 raise UserError(
                     f"{path.name} is stored column by column; save it by np.save of np.ascontiguousarray."
                 )
-            if _sound(field, array, path) is not array:
+            _look(field, array, path)
+            if not as_is(array.dtype):
                 raise UserError(
                     f"{path.name} holds {array.dtype}, which would have to be copied; save it as float32."
                 )
@@ -132,18 +140,12 @@ class Memmap:
         return Dataset.of(kept)
 
 
-_KEPT = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
-
-
-def _sound(field: str, array: Array, path: Path) -> Array:
-    """Return an array as torch can have it, which is itself if it can be had as it is."""
+def _look(field: str, array: Array, path: Path) -> None:
+    """Refuse an array that is no field of numbers."""
     if array.dtype.kind not in "biuf" or array.ndim == 0:
         raise UserError(
             f"{path.name}: '{field}' holds {array.dtype} {array.shape}; a field is one number or more per row."
         )
-    if array.dtype.name in _KEPT and array.dtype.isnative:
-        return array
-    return array.astype(np.float64 if array.dtype.kind == "f" else np.int64)
 
 
 def _search(field: str, array: Array, path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -77,12 +78,45 @@ class Dataset:
 
 def _tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
+        if value.dim() == 0:
+            raise UserError(f"Field '{name}' is a single number; a data set needs one row per datum.")
         return value
-    array = np.asarray(value)
-    if array.dtype == object or array.dtype.kind in "USV":
+    if np.ma.is_masked(value):
+        raise UserError(f"Field '{name}' has masked values; fill them, or leave their rows out.")
+    try:
+        # A map stays one: NumPy's asarray would make it an array that does not know its file.
+        array = value if isinstance(value, np.memmap) else np.asarray(value)
+    except ValueError as error:
+        raise UserError(f"Field '{name}' is no array: {str(error).splitlines()[0]}") from error
+    if array.dtype.kind not in "biufc":
         raise UserError(f"Field '{name}' holds {array.dtype} values; a data set holds numbers.")
     if array.ndim == 0:
         raise UserError(f"Field '{name}' is a single number; a data set needs one row per datum.")
+    array = known(array, f"Field '{name}'")
     if not array.flags.writeable:  # torch wants to be able to write, though nothing here does
         array = writable(array)
-    return torch.from_numpy(array)
+    try:
+        return torch.from_numpy(array)
+    except ValueError:  # strides that torch has not, such as backwards
+        return torch.from_numpy(np.ascontiguousarray(array))
+
+
+_AS_IS = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
+
+
+def as_is(kind: np.dtype[Any]) -> bool:
+    """Say whether torch can have numbers of this kind and gather from them, without a copy."""
+    return kind.isnative and (kind.name in _AS_IS or kind.name in ("complex64", "complex128"))
+
+
+def known(array: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
+    """Return an array as torch can have it, which is itself if it can be had as it is.
+
+    Raises:
+        UserError: it holds whole numbers that are too large.
+    """
+    if as_is(array.dtype):
+        return array
+    if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
+        raise UserError(f"{what} holds {array.max()}, which is more than 64 bits with a sign hold.")
+    return array.astype({"f": np.float64, "c": np.complex128}.get(array.dtype.kind, np.int64))

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from mhrun.errors import UserError
 from mhrun.paths import cache_dir
 
 T = TypeVar("T", bound=np.generic)
@@ -28,8 +29,9 @@ def generated(
 ) -> npt.NDArray[T]:
     """Return the array (size,) that `fill` writes, memory-mapped; it is made the first time.
 
-    The file appears under its name when it is whole, so that an interrupted or a second process leaves
-    no half of one behind. What is written into the array later stays in memory.
+    The file appears under its name when it is whole and on the disk, so that an interrupted or a second process, or a
+    power cut, leaves no half of one behind; one of another size is made again. What is written into the array later
+    stays in memory.
 
     Args:
         kind: the first part of the file's name.
@@ -37,20 +39,40 @@ def generated(
         size: how many numbers.
         dtype: of the numbers.
         fill: writes them into the array it is given.
+
+    Raises:
+        UserError: the cache folder cannot be written, or its disk is full.
     """
     name = hashlib.blake2b(json.dumps(recipe).encode(), digest_size=8).hexdigest()
     kept = np.dtype(dtype)
     path = cache_dir() / "generated" / f"{kind}-{name}.{kept.kind}{8 * kept.itemsize}"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
-        os.close(handle)
+    if not path.is_file() or path.stat().st_size != size * kept.itemsize:
         try:
-            fill(np.memmap(partial, dtype, "w+", shape=(size,)))
-            os.replace(partial, path)
-        finally:
-            Path(partial).unlink(missing_ok=True)
+            _make(path, kept, size, fill)
+        except OSError as error:
+            raise UserError(
+                f"'{path.parent}' cannot be written ({error.strerror}); free some space, or choose another folder "
+                "with MHRUN_CACHE_DIR."
+            ) from error
     return np.memmap(path, dtype, "c", shape=(size,))
+
+
+def _make(path: Path, dtype: np.dtype[T], size: int, fill: Callable[[npt.NDArray[T]], object]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
+    try:
+        if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and kills who writes to a map
+            os.posix_fallocate(handle, 0, size * dtype.itemsize)
+        else:
+            os.truncate(handle, size * dtype.itemsize)
+        array: np.memmap[Any, np.dtype[T]] = np.memmap(partial, dtype, "r+", shape=(size,))
+        fill(array)
+        array.flush()
+        os.fsync(handle)
+        os.replace(partial, path)
+    finally:
+        os.close(handle)
+        Path(partial).unlink(missing_ok=True)
 
 
 def kept(kind: str, name: str, state: str, make: Callable[[], dict[str, npt.NDArray[Any]]]) -> dict[str, Any]:

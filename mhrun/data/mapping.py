@@ -13,6 +13,8 @@ import numpy.typing as npt
 # Python's mmap names the flag on no version that we support.
 _NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
 
+_END = 1 << 12  # numbers by which a file is known again
+
 
 def writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return an array that torch takes, as it can be written to: one that is mapped anew, else a copy.
@@ -23,10 +25,23 @@ def writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     while base is not None and not isinstance(base, mmap.mmap):
         base = base.base if isinstance(base, np.ndarray) else None
     if not (isinstance(array, np.memmap) and array.filename and base and array.flags.c_contiguous):
-        return array.copy()
+        return np.array(array)
+    if array.mode not in ("r", "r+"):  # what was written to a copy on write is in memory alone
+        return np.array(array)
     # A part of a map says the offset of the whole: where it begins is known from the addresses alone.
     began = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
     offset = began + array.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
+    try:
+        anew = _mapped(array, offset)
+    except (OSError, ValueError):  # the file has gone, or is shorter now
+        return np.array(array)
+    ours, theirs = (np.asarray(a).reshape(-1) for a in (anew, array))
+    ends = (slice(None, _END), slice(-_END, None))  # another file may have the name now
+    same = all(ours[end].tobytes() == theirs[end].tobytes() for end in ends)
+    return anew if same else np.array(array)
+
+
+def _mapped(array: Any, offset: int) -> npt.NDArray[Any]:
     if sys.platform == "win32":
         return np.memmap(array.filename, array.dtype, "c", offset, array.shape)
     with open(array.filename, "rb") as file:
