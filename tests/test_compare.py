@@ -6,7 +6,6 @@ import io
 import json
 import shutil
 from types import SimpleNamespace
-from types import SimpleNamespace
 
 import matplotlib.image
 import numpy as np
@@ -217,30 +216,6 @@ def test_methods_without_draws_are_told_of_by_what_they_cost(tmp_path, monkeypat
     assert run(["compare", bare.digest, "--reference", "gmm_tied_means:mint"]) == 2
     assert "is no reference: it kept no draws" in capsys.readouterr().err
     assert RunFolder(bare.path).is_complete()
-
-
-@pytest.mark.parametrize(
-    ("schedules", "rungs", "same"),
-    [
-        ({"step_size": {"start": 0.1}}, 1, True),  # no temperature is a temperature of 1
-        ({"temperature": {"temperature": 1}}, 1, True),
-        ({"temperature": {"temperature": [1.0, 1.0, 1.0, 1.0]}}, 1, True),
-        (
-            {"temperature": {"temperature": [1.0, 2.0, 1.0, 2.0]}},
-            2,
-            True,
-        ),  # the draws are of the coldest rung
-        ({"temperature": {"temperature": [1.0, 2.0, 1.0, 2.0]}}, 1, False),
-        ({"temperature": {"temperature": 2.0}}, 1, False),
-        ({"temperature": {"at": [10], "temperature": [2.0, 1.0]}}, 2, False),
-    ],
-)
-def test_the_temperature_of_draws_is_told_apart_only_where_it_differs(schedules, rungs, same):
-    methods = {"one": {"schedules": {"temperature": {"temperature": 1.0}}}, "other": {"schedules": schedules}}
-    config = {"model": {}, "data": {}, "target": {}, "methods": methods}
-    run = SimpleNamespace(config=config, rungs=lambda name: rungs if name == "other" else 1)
-    one, other = (Row(run, name, name) for name in methods)
-    assert unlike(one, other) == ([] if same else ["temperature"])
 
 
 @pytest.mark.parametrize(

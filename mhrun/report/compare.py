@@ -160,12 +160,6 @@ def unlike(first: Row, row: Row) -> list[str]:
     return [part for part in mine if mine[part] != theirs[part]]
 
 
-def unlike(first: Row, row: Row) -> list[str]:
-    """Return which parts of what decides the law of a row are not those of the first."""
-    mine, theirs = _target(first), _target(row)
-    return [part for part in mine if mine[part] != theirs[part]]
-
-
 def _model(row: Row) -> str:
     return type(row.run.target_of(row.method).model).__name__
 

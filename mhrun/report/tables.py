@@ -24,7 +24,7 @@ def shown(value: Any) -> str:
             return shown(value.value)
         places = max(0, min(15, 1 - math.floor(math.log10(value.se))))
         largest = max(abs(value.value), value.se)
-        if places > 6 and 1e-300 < largest < 1e-3:  # both with one exponent: a decimal fraction would be mostly zeros
+        if places > 6 and 1e-300 < largest < 1e-3:  # one exponent for both: a fraction would be mostly zeros
             power = math.floor(math.log10(largest))
             scaled = Estimate(value.value / 10.0**power, value.se / 10.0**power)
             return f"({shown(scaled)})e{power}"
