@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,11 +18,15 @@ import time
 import matplotlib.image
 import pandas as pd
 import pytest
+from matplotlib import pyplot as plt
 from runs import FEW
 
+from mhrun.cli.compose import sweep_jobs
 from mhrun.cli.main import run
 from mhrun.cli.progress import Bars
 from mhrun.cli.running import compute
+from mhrun.errors import UserError
+from mhrun.report.sweep import sweep_figure
 from mhrun.store.folder import RunFolder, runs
 
 WORDS = ["-m", "experiment=gmm_tied_means", "scale=smoke", "runtime.threads=1", "~methods.sghmc", *FEW]
@@ -74,6 +79,20 @@ def test_a_sweep_that_cannot_be_put_together(capsys, tmp_path):
     assert not (tmp_path / "outputs").exists()
 
 
+def test_a_key_that_is_swept_twice_is_a_mistake():
+    with pytest.raises(UserError, match="seed is given several values twice"):
+        sweep_jobs(["experiment=gmm_tied_means", "seed=1,2", "seed=3,4"])
+
+
+@pytest.mark.parametrize("first", [[50, "null", 20], ["b", "a", "b"], [3, 1, 2]])
+def test_the_figure_of_a_sweep_over_words_and_numbers(first):
+    frame = pd.DataFrame({"m": first, "method": "MINT", "accept_rate": [0.1, 0.2, 0.3], "run": "x"})
+    figure = sweep_figure(frame, ["m"])
+    line = figure.axes[0].lines[0]
+    assert list(line.get_ydata()) == ([0.2, 0.3, 0.1] if first == [3, 1, 2] else [0.1, 0.2, 0.3])
+    plt.close(figure)
+
+
 def the_sweep(tmp_path):
     return next((tmp_path / "outputs/gmm_tied_means/sweeps").iterdir())
 
@@ -102,6 +121,9 @@ def test_a_sweep_with_a_run_that_was_deleted(tmp_path, capsys):
     sweep = the_sweep(tmp_path)
     page = (sweep / "index.html").read_text()
     assert f'{gone.digest}: <span class="bad">its run is missing' in page
+    links = re.findall(r'href="([^"#:]+)"', page)
+    assert links  # a run without a page is led to by what it has
+    assert all((sweep / link).exists() for link in links)
     assert list(pd.read_csv(sweep / "sweep.csv")["lam"]) == [0.2]
     for folder in folders:
         shutil.rmtree(folder.path, ignore_errors=True)
@@ -349,7 +371,7 @@ def with_departures(config, reference):
 
 def test_a_part_of_a_sweeps_report_that_fails_leaves_a_line(tmp_path, capsys, of_its_own):
     words = [*WORDS, *BARE, "lam=0.3,0.2", *OWN[:1]]
-    assert run([*words, "+report.sweep_figures={rates: sweepreport.broken, more: sweepreport.rates}"]) == 0
+    assert run([*words, "+report.sweep_figures={rates: sweepreport.broken, more: sweepreport.rates}"]) == 1
     err = capsys.readouterr().err
     assert "rates: This figure could not be drawn: ZeroDivisionError: no such luck" in err
     place = the_sweep(tmp_path)
@@ -363,7 +385,7 @@ def test_a_part_of_a_sweeps_report_that_fails_leaves_a_line(tmp_path, capsys, of
 
 def test_metrics_of_a_sweep_that_fail_are_told_in_their_place(tmp_path, capsys, of_its_own):
     words = [*WORDS, *BARE, "lam=0.3,0.2", "+report.sweep_metrics=sweepreport.broken"]
-    assert run(words) == 0
+    assert run(words) == 1
     assert "The metrics of the sweep could not be computed" in capsys.readouterr().err
     page = (the_sweep(tmp_path) / "index.html").read_text()
     assert "The metrics of the sweep could not be computed: ZeroDivisionError" in page
@@ -372,7 +394,7 @@ def test_metrics_of_a_sweep_that_fail_are_told_in_their_place(tmp_path, capsys, 
 
 def test_a_sweep_whose_report_names_nothing_there_is_told(tmp_path, capsys):
     words = [*WORDS, *BARE, "lam=0.3,0.2", "+report.sweep_metrics=mint.figure1.nothing"]
-    assert run(words) == 0
+    assert run(words) == 1
     err = capsys.readouterr().err
     assert "The sweep has no report of its own: UserError: report: there is no 'mint.figure1.nothing'" in err
     page = (the_sweep(tmp_path) / "index.html").read_text()

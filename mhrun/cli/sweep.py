@@ -63,15 +63,20 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
 
     results = jobs_of(place)
     failed = [job for job in results if "error" in job]
+    lost: list[str] = []  # parts of the sweep's own report
+
+    def tell(line: str) -> None:
+        lost.append(line)
+        print(f"mhrun: {line}", file=sys.stderr)
+
     if any(job["status"] == DONE for job in results):
-        print(f"sweep   {build_sweep_report(place)}")
+        print(f"sweep   {build_sweep_report(place, tell)}")
     if failed:
         print(f"\n{len(failed)} of {len(jobs)} jobs failed:", file=sys.stderr)
         for job in failed:
             print(f"  {job['number']:3}  {' '.join(job['overrides'])}", file=sys.stderr)
             print(f"       {job['error']}  (log: {job['log']})", file=sys.stderr)
-        return 1
-    return 0
+    return 1 if failed or lost else 0
 
 
 def _launched(command: list[str], place: Path, jobs: Sequence[Sequence[str]]) -> None:

@@ -15,7 +15,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from mhrun.diagnostics.grid import Estimate
-from mhrun.report.build import Parts, caption_of, draw, parts_of, plain, write_drawn
+from mhrun.report.build import PAGE, Parts, caption_of, draw, parts_of, plain, write_drawn
 from mhrun.report.claims import REPRODUCED, Judged, judge_sweep
 from mhrun.report.guard import Guard
 from mhrun.report.page import FigureOnPage, TableOnPage, template
@@ -67,7 +67,7 @@ def build_sweep_report(
         title=f"{sweep.get('experiment', '')}: {' '.join(sweep.get('overrides', []))}",
         table=TableOnPage("sweep", "", table),
         figure=FigureOnPage("sweep", "", figure if isinstance(figure, str) else figure["png"]),
-        jobs=[job | {"missing": _missing(place, job)} for job in jobs],
+        jobs=[job | {"missing": _missing(place, job), "page": _page(place, job)} for job in jobs],
         **_own(place, jobs, guard)._asdict(),
     )
     write_text(place / "index.html", page)
@@ -187,6 +187,8 @@ def sweep_figure(frame: pd.DataFrame, keys: list[str]) -> Figure | str:
     figure, axes = plt.subplots(rows, columns, figsize=(3.6 * columns, 2.7 * rows), squeeze=False)
     if pd.api.types.is_numeric_dtype(frame[keys[0]]):
         frame = frame.sort_values(keys[0], kind="stable")  # lines go from left to right
+    else:  # words, or words among numbers, such as m=50,null: side by side, as they were given
+        frame = frame.assign(**{keys[0]: frame[keys[0]].map(str)})
     told = frame[keys[1:]].itertuples(index=False, name=None) if len(keys) > 1 else [()] * len(frame)
     lines = [", ".join(f"{k} = {v}" for k, v in zip(keys[1:], row, strict=True)) for row in told]
     others = pd.Series(lines, index=frame.index)
@@ -235,6 +237,11 @@ def _missing(place: Path, job: Mapping[str, Any]) -> str:
     if not (folder.path / "config.yaml").exists() or folder.summary() is None:
         return "its run is missing; the same command computes it again"
     return "" if folder.is_complete() else "its run is not complete; the same command goes on with it"
+
+
+def _page(place: Path, job: Mapping[str, Any]) -> bool:
+    """Say whether the run of a job has a page; it has none with runtime.report=false."""
+    return (_folder(place, job).report / PAGE).exists()
 
 
 def _pair(word: str) -> tuple[str, Any]:
