@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from mhrun.errors import Refusal
 from mhrun.random import Draws, Streams
 from mhrun.target import Target
+from mhrun.target.slopes import likelihoods
 
 
 class Energies:
@@ -31,7 +34,11 @@ class Energies:
         self._known: tuple[Target, Tensor, float, float] | None = None
 
     def _anchored(self, target: Target) -> tuple[Tensor, float, float]:
-        """Return the anchor (D,), H_0 and the log-likelihood of all data there."""
+        """Return the anchor (D,), H_0 and the log-likelihood of all data there.
+
+        Raises:
+            Refusal: H_0 is no finite number.
+        """
         if self._known is None or self._known[0] is not target:
             point = self.anchor
             if point is None:
@@ -39,6 +46,10 @@ class Energies:
             point = point.to(target.device)
             total = float(target.full_log_lik(point[None]))
             lowest = -total - float(target.model.log_prior(point[None]))
+            if not math.isfinite(lowest):
+                raise Refusal(
+                    f"the anchor has an energy of {lowest:g}, and all levels begin there; give another anchor."
+                )
             self._known = target, point, lowest, total
         return self._known[1:]
 
@@ -113,7 +124,7 @@ class Energies:
     def topped(self, target: Target, theta: Tensor, energy: Tensor, index: Tensor, known: int) -> Tensor:
         """Return energies (P,) from the first `known` data of minibatches, which `energy` is of, and further (P, m)."""
         log_prior = target.model.log_prior(theta).double()
-        total = target.model.log_lik(theta, target.data.rows(index)).double().sum(1)
+        total = likelihoods(target.model.log_lik(theta, target.data.rows(index))).double().sum(1)
         base = 0.0
         if self.differences:
             total, base = total - self._at_anchor(target, index), self.lowest(target)[1]

@@ -1,0 +1,56 @@
+"""Energies from minibatches that go on: topped up they are those of the larger minibatch, whatever is in it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from mhrun.data import Dataset
+from mhrun.errors import Refusal
+from mhrun.kernels.energies import Energies
+from mhrun.models.gaussian_mean import GaussianMean
+from mhrun.target import Target
+
+
+class Spiked(GaussianMean):
+    """A density that is infinite at data above 3, for theta above 0.2: no likelihood."""
+
+    def log_lik(self, theta, rows):
+        return super().log_lik(theta, rows).masked_fill((rows["x"] > 3) & (theta > 0.2), torch.inf)
+
+
+@pytest.mark.parametrize("differences", [False, True])
+def test_a_topped_up_energy_is_that_of_the_larger_minibatch(rng, differences):
+    """In plain numbers too; an infinite density among the further data is no number, as it is among the first."""
+    x = np.append(rng.normal(0.2, 0.5, 49), 4.0)
+    target = Target(Spiked(2.0), Dataset.of(x))
+    energies = Energies([30, 20], [0.1], differences, gradients=False)
+    theta = torch.tensor([[0.3], [-0.4], [0.3]], dtype=torch.float64)
+    order = np.stack([rng.permutation(49)[:30] for _ in range(3)])
+    order[2, 25] = 49
+    index = torch.from_numpy(order)
+    known, _, _ = energies.of(target, theta, index[:, :20], None)
+    topped = energies.topped(target, theta, known, index[:, 20:], 20)
+    whole, _, _ = energies.of(target, theta, index, None)
+    assert known.isfinite().all()
+    assert topped.tolist() == pytest.approx(whole.tolist(), nan_ok=True)
+    assert topped.isnan().tolist() == [False, False, True]
+    for row in (0, 1):
+
+        def log_lik(at, data):
+            return sum(-0.5 * (xi - at) ** 2 - 0.5 * np.log(2 * np.pi) for xi in data)
+
+        value, batch = float(theta[row, 0]), x[order[row]]
+        gain = 50 / 30 * log_lik(value, batch)
+        if differences:
+            gain += log_lik(0.1, x) - 50 / 30 * log_lik(0.1, batch)
+        log_prior = float(target.model.log_prior(theta[row : row + 1]))
+        assert float(topped[row]) == pytest.approx(-gain - log_prior)
+
+
+def test_an_anchor_without_an_energy_is_refused():
+    target = Target(Spiked(2.0), Dataset.of([0.0, 4.0]))
+    assert np.isfinite(Energies([2], [0.1], False, False).lowest(target)).all()
+    with pytest.raises(Refusal, match="energy of -inf"):
+        Energies([2], [0.3], False, False).lowest(target)
