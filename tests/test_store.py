@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import arviz_base
@@ -159,6 +160,31 @@ def test_a_file_is_whole_or_not_there(tmp_path):
     assert read_json(target) == {"a": 1}
     assert os.listdir(tmp_path) == ["file"]
     assert "cannot be written" in str(explain(PermissionError(13, "no"), target))
+
+
+def test_two_that_write_a_file_at_once_both_do(tmp_path):
+    """Two processes with the same settings write the same config.yaml."""
+    target, failed = tmp_path / "file", []
+
+    def second():
+        try:
+            write_json(target, {"by": 2})
+        except UserError as error:
+            failed.append(error)
+
+    other = threading.Thread(target=second)
+
+    def first(file):
+        other.start()
+        other.join(0.2)  # it waits for us
+        file.write(b'{"by": 1}')
+
+    (tmp_path / "file.partial").write_text("of one that was killed, and longer")
+    write_whole(target, first)
+    other.join()
+    assert not failed
+    assert read_json(target) == {"by": 2}
+    assert os.listdir(tmp_path) == ["file"]
 
 
 def test_json_has_no_numbers_that_json_has_not(tmp_path):

@@ -5,29 +5,65 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from mhrun.errors import UserError
 
+if sys.platform != "win32":
+    import fcntl
+
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write `path` so that a reader, or a restart after a kill, sees all of it or nothing.
+
+    Processes that write it at once do so one after the other.
 
     Raises:
         UserError: the disk is full or the place cannot be written.
     """
     partial = path.with_name(path.name + ".partial")
     try:
-        with open(partial, "wb") as file:
+        with _alone(partial) as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(partial, path)
+            if sys.platform != "win32":  # which replaces no file that is open
+                os.replace(partial, path)
+        if sys.platform == "win32":
+            os.replace(partial, path)
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise explain(error, path) from error
+
+
+@contextmanager
+def _alone(partial: Path) -> Iterator[IO[bytes]]:
+    """Open a file to write it from its beginning, when nobody else does any more."""
+    while True:
+        with open(partial, "wb", opener=_as_it_is) as file:
+            if sys.platform != "win32":
+                with suppress(OSError):  # a file system without locks
+                    fcntl.flock(file, fcntl.LOCK_EX)
+            if not _leads_to(partial, file):  # who had it has put it into its place
+                continue
+            file.truncate(0)
+            yield file
+            return
+
+
+def _as_it_is(path: str, flags: int) -> int:
+    return os.open(path, flags & ~os.O_TRUNC, 0o666)
+
+
+def _leads_to(path: Path, file: IO[bytes]) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def explain(error: OSError, path: Path) -> UserError:
