@@ -118,6 +118,35 @@ def test_the_users_files_are_part_of_what_a_run_is(tmp_path):
     assert digest() == first
 
 
+def test_all_files_that_a_module_reads_are_part_of_a_run(tmp_path, monkeypatch):
+    """What is imported from where it stands, by what was itself imported by the name of a thing in it; and folders
+    without an __init__.py."""
+    for name, text in {
+        "pack/__init__.py": "from .helpers import f",
+        "pack/helpers.py": "f = 1",
+        "pack/models.py": "from .mod import attribute",
+        "pack/mod.py": "from .deep.down import c\nattribute = c",
+        "pack/deep/down.py": "from ..up import d\nc = d",
+        "pack/up.py": "d = 1",
+        "pack/unread.py": "",
+        "bare/model.py": "from bare.other import x",
+        "bare/other.py": "x = 1",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(text + "\n")
+    monkeypatch.setenv("MHRUN_FOLDERS", str(tmp_path))
+    monkeypatch.setenv("MHRUN_TRUST", "pack,bare")
+    names = ("__init__", "deep/down", "helpers", "mod", "models", "up")
+    assert list(sources.sources({"model": {"_target_": "pack.models.Model"}})) == [
+        f"pack/{name}.py" for name in names
+    ]
+    found = sources.sources({"model": {"_target_": "bare.model.Model"}})
+    assert list(found) == ["bare/model.py", "bare/other.py"]
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    for data in ({"parts": [{"file": "a.csv"}]}, {"files": ["a.csv"]}, {"files": [{"file": "a.csv"}]}):
+        assert "a.csv" in sources.sources({"data": data})
+
+
 def test_runs_without_files_of_the_users_are_who_they_were():
     assert "sources" not in compose_config(["experiment=gmm_tied_means"])
 

@@ -84,13 +84,17 @@ def _dotted(node: Any) -> Iterator[str]:
 
 def _files_of(node: Any) -> Iterator[str]:
     """Yield the files of a data set, and of those that it is made of."""
+    if isinstance(node, list | tuple):
+        for value in node:
+            yield from _files_of(value)
     if not isinstance(node, Mapping):
         return
     for key, value in node.items():
         if key == "file" and isinstance(value, str):
             yield value
-        elif key == "files":
-            yield from (str(v) for v in (value.values() if isinstance(value, Mapping) else value or ()))
+        elif key == "files" and isinstance(value, Mapping | list | tuple):
+            for one in value.values() if isinstance(value, Mapping) else value:
+                yield from (one,) if isinstance(one, str) else _files_of(one)
         else:
             yield from _files_of(value)
 
@@ -107,19 +111,24 @@ def _closure(module: str) -> dict[Path, str]:
     import_from_folders()
     top = module.split(".")[0]
     spec = importlib.util.find_spec(top)  # of a package's parent alone: nothing is imported
-    if spec is None or not spec.origin or not os.path.isfile(spec.origin):
+    if spec is None:
         return {}
-    origin = Path(spec.origin)
-    root = origin.parent.parent if origin.name == "__init__.py" else origin.parent
+    if spec.origin and os.path.isfile(spec.origin):
+        origin = Path(spec.origin)
+        roots = [origin.parent.parent if origin.name == "__init__.py" else origin.parent]
+    else:  # a folder of modules without an __init__.py, which may be in several places
+        roots = [Path(place).parent for place in spec.submodule_search_locations or ()]
     found: dict[Path, str] = {}
-    waiting = [module]
-    while waiting:
-        name = waiting.pop()
-        for path in _paths(root, name):
-            if path not in found:
-                found[path] = path.relative_to(root).as_posix()
-                package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-                waiting += _imports(path, package)
+    for root in roots:
+        waiting, done = [module], set[str]()
+        while waiting:
+            name = waiting.pop()
+            done.add(name)
+            for path in _paths(root, name):
+                if path not in found:
+                    shown = found[path] = path.relative_to(root).as_posix()
+                    # Of the file itself: a name may go on to what is in it.
+                    waiting += set(_imports(path, shown.rpartition("/")[0].replace("/", "."))) - done
     return found
 
 
