@@ -13,6 +13,7 @@ import torch
 
 from mhrun.check.battery import LAWS, battery
 from mhrun.check.subject import Subject
+from mhrun.check.verdict import FAILS, by_uniforms
 from mhrun.cli.main import run
 from mhrun.dynamics.hamiltonian import Hamiltonian
 from mhrun.dynamics.langevin import Langevin
@@ -270,6 +271,10 @@ def test_the_models_of_the_targets_are_what_their_laws_say():
     assert isinstance(gaussian_mean(30).model, GaussianMean)
 
 
+def test_a_law_holds_nothing_without_draws():
+    assert by_uniforms("law", np.empty((0, 2)), "none").outcome == FAILS
+
+
 # --- The command ------------------------------------------------------------------------------------------
 
 
@@ -318,6 +323,15 @@ def test_the_command_refuses_in_a_line(capsys):
         (["rule=barker", "m=-1"], "m = -1 must be a number"),
         (["pairing=growing", "rule=metropolis"], "leaves the minibatch to the rule"),
         (["rule=barker", "laws=[nothing]"], "There is no law 'nothing'"),
+        (["rule=barker", "laws=3"], "There is no law '3'"),
+        (["rule=barker", "laws=[costs"], "'laws=[costs' cannot be read"),
+        (["rule=barker", "step_size=abc"], "step_size = 'abc' must be a number above 0"),
+        (["rule=barker", "seed=1.5"], "seed = 1.5 must be a whole number"),
+        (["rule=barker", "n=200.5"], "n = 200.5 must be a whole number"),
+        (["rule=barker", "chains=1"], "chains = 1 must be a whole number, at least 200"),
+        (["mhrun.rules.barker.Barker", "m=[1"], "'m=[1' cannot be read"),
+        (["barker"], "'barker' is no dotted name"),
+        (["experiment=gmm_tied_means"], "There is no setting 'experiment'. check has laws, seed"),
     ):
         assert run(["check", *words]) == 2
         err = capsys.readouterr().err

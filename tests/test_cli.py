@@ -8,9 +8,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import yaml
+from hydra.errors import HydraException
 from runs import FEW
 
-from mhrun.cli.compose import compose_config
+from mhrun.cli.compose import compose_config, explained
 from mhrun.cli.main import run
 from mhrun.engine.assemble import methods_of
 from mhrun.store.identity import digest
@@ -42,6 +44,11 @@ def mistakes(outputs, *extra):
         (["--config-dir"], "needs a value"),
         (["experiment=gmm_tied_means", "a=[1,2"], "cannot be read as an override"),
         ([*SMOKE, "lamm=0.3"], "There is no setting 'lamm'. Did you mean 'lam'?"),
+        (
+            [*SMOKE, "lam=0.2,0.3"],
+            "lam is given several values; mhrun -m runs each of them; one list is lam=[0.2,0.3]",
+        ),
+        ([*SMOKE, "evaluation=predictive"], "If you mean to add a part, write +evaluation=NAME."),
         ([*SMOKE, "methods.mint.kernel.pairng.m=3"], "Did you mean 'methods.mint.kernel.pairing.m'?"),
         (
             [*SMOKE, "rule@methods.mint.kernel.rule=metropols"],
@@ -185,6 +192,21 @@ def test_help_version_and_list(capsys):
     assert "not run yet" in out
     assert run(["fetch"]) == 0
     assert "mnist" in capsys.readouterr().out
+
+
+def test_a_launcher_that_is_not_installed_says_what_to_install():
+    """Hydra's own words, of a machine that lacks the plugin."""
+    lacking = HydraException(
+        "In 'config': Could not find 'hydra/launcher/submitit_slurm'\n\nAvailable options:"
+    )
+    assert "pip install hydra-submitit-launcher" in str(explained(lacking, [], []))
+
+
+def test_the_configuration_of_a_sweep_is_that_of_its_first_job(capsys):
+    assert run(["-m", *SMOKE, "seed=7,8", "--cfg", "job"]) == 0
+    captured = capsys.readouterr()
+    assert yaml.safe_load(captured.out)["seed"] == 7
+    assert "the first of 2 jobs: seed=7" in captured.err
 
 
 def test_the_configuration_can_be_shown(capsys):

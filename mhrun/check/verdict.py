@@ -35,7 +35,9 @@ def by_uniforms(law: str, uniforms: Array, what: str) -> Verdict:
         return Verdict(law, FAILS, f"{what}: draws that are no finite numbers")
     tests = [stats.kstest(column, "uniform") for column in uniforms.T]
     worst = min(tests, key=lambda test: test.pvalue)
-    p = min(1.0, float(worst.pvalue) * len(tests))
+    p = float(
+        np.minimum(1.0, worst.pvalue * len(tests))
+    )  # no number where there are no draws: that holds nothing
     told = f"{what}: KS distance {worst.statistic:.4f} in {len(uniforms):,} chains, p = {p:.2g}"
     return Verdict(law, HOLDS if p > ALPHA else FAILS, told, float(worst.statistic), p)
 

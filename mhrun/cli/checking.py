@@ -16,7 +16,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mhrun.cli.compose import explained, register_resolvers, search_path, version_base
+from mhrun.cli.compose import explained, parsed, register_resolvers, search_path, version_base
 from mhrun.errors import Refusal, UserError
 from mhrun.paths import CONF
 
@@ -52,9 +52,11 @@ def check(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = Fals
 
     torch.set_num_threads(1)  # the targets are small
     subject = _subject(config, " ".join(words))
+    said = config.laws  # one law needs no brackets
+    laws = None if said is None else [str(law) for law in (said if OmegaConf.is_list(said) else [said])]
     began, found = time.perf_counter(), []
     try:
-        for verdict in battery(subject, config.laws):
+        for verdict in battery(subject, laws):
             found.append(verdict)
             if not as_json and sys.stderr.isatty():
                 print(f"\r\x1b[K{verdict.law}: {verdict.outcome}", end="", file=sys.stderr, flush=True)
@@ -79,10 +81,11 @@ def _composed(words: list[str], folders: Sequence[Path]) -> DictConfig:
         words = [word for word in words if word.partition("=")[0] not in arguments]
     GlobalHydra.instance().clear()
     try:
+        parsed(words)
         with initialize_config_dir(str(CONF), **version_base()):
             config = compose("check", overrides=[*words, *search_path(folders)])
     except (HydraException, OmegaConfBaseException) as error:
-        raise explained(error, words, folders) from error
+        raise explained(error, words, folders, "check") from error
     if name is not None:
         OmegaConf.set_struct(config, False)
         config[kind] = {"_target_": name, **arguments}
@@ -91,28 +94,54 @@ def _composed(words: list[str], folders: Sequence[Path]) -> DictConfig:
 
 def _of_a_name(name: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """Return of which kind a class is, and its arguments: those that the words give it, and a minibatch's m."""
-    import yaml
-
     from mhrun.build import trusted_object
 
+    if "." not in name:
+        raise UserError(f"'{name}' is no dotted name; say FILE.CLASS, such as {name}.MyRule, or rule=NAME.")
     part = trusted_object(name)
     for kind, has in _KINDS.items():
         if isinstance(part, type) and all(hasattr(part, method) for method in has):
             parameters = inspect.signature(part).parameters
-            said = {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in words)}
-            found = {key: value for key, value in said.items() if key in parameters}
+            said = {key: value for key, _, value in (word.partition("=") for word in words)}
+            found = {key: _read(key, value) for key, value in said.items() if key in parameters}
             return kind, ({"m": "${m}"} if "m" in parameters else {}) | found
     kinds = ", ".join(f"{kind} ({', '.join(has)})" for kind, has in _KINDS.items())
     raise UserError(f"{name} is no class of a part; a part has the methods of its kind: {kinds}.")
 
 
+def _read(key: str, text: str) -> Any:
+    """Return an argument of a class, as a configuration would have it.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{key}={text} cannot be read as a value (KEY=VALUE, as in YAML).") from error
+
+
+_LEAST = {"seed": 0, "chains": 200, "n": 1, "m": 1, "effective": 1}  # fewer chains have no law to look at
+
+
+def _number(config: DictConfig, key: str) -> Any:
+    value, whole = config[key], key != "effective"
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not _LEAST[key] <= value < float("inf") or (whole and value != int(value)):
+        should = "a whole number" if whole else "a number"
+        raise UserError(f"{key} = {value!r} must be {should}, at least {_LEAST[key]}.")
+    return int(value) if whole else float(value)
+
+
 def _subject(config: DictConfig, name: str) -> Subject:
     from mhrun.check.subject import Subject
 
-    settings = {key: config[key] for key in ("seed", "chains", "n", "m", "effective")}
-    for key, value in settings.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < (key != "seed"):
-            raise UserError(f"{key} = {value!r} must be a number, at least {int(key != 'seed')}.")
+    settings = {key: _number(config, key) for key in _LEAST}
+    step = config.step_size
+    if step is not None and (isinstance(step, bool | str) or not 0 < step < float("inf")):
+        raise UserError(f"step_size = {step!r} must be a number above 0, or null to look for one.")
 
     def make(n: int, m: int) -> Kernel:
         """Return the kernel for n data and minibatches of m; with m = n the exact one."""
@@ -120,9 +149,8 @@ def _subject(config: DictConfig, name: str) -> Subject:
         assert isinstance(own, DictConfig)
         return _kernel(own, exact=m == n)
 
-    make(config.n, config.m)  # a mistake is told before any law is tried
-    step = None if config.step_size is None else float(config.step_size)
-    return Subject(name, make, step_size=step, **settings)
+    make(settings["n"], settings["m"])  # a mistake is told before any law is tried
+    return Subject(name, make, step_size=None if step is None else float(step), **settings)
 
 
 def _kernel(config: DictConfig, *, exact: bool) -> Kernel:

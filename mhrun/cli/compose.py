@@ -191,7 +191,7 @@ def sweep_jobs(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     """
     jobs: list[list[str]] = [[]]
     swept = []
-    for override in _parsed(words):
+    for override in parsed(words):
         if override.is_sweep_override():
             key = override.get_key_element()
             if key in swept:
@@ -204,12 +204,25 @@ def sweep_jobs(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     return jobs, swept
 
 
-def _parsed(words: Sequence[str]) -> list[Any]:
+def parsed(words: Sequence[str]) -> list[Any]:
+    """Return words as Hydra's overrides.
+
+    Raises:
+        UserError: one of them cannot be read as such.
+    """
     try:
         return list(OverridesParser.create().parse_overrides(list(words)))
     except HydraException as error:
-        bad = next((w for w in words if "=" not in w and not w.startswith("~")), " ".join(words))
+        bad = next((w for w in words if "=" not in w and not w.startswith("~")), None)
+        bad = bad or next((w for w in words if not _reads(w)), " ".join(words))
         raise UserError(f"'{bad}' cannot be read as an override: write KEY=VALUE (mhrun --help).") from error
+
+
+def _reads(word: str) -> bool:
+    try:
+        return bool(OverridesParser.create().parse_overrides([word]))
+    except HydraException:
+        return False
 
 
 def search_path(folders: Sequence[Path]) -> list[str]:
@@ -218,12 +231,12 @@ def search_path(folders: Sequence[Path]) -> list[str]:
     return [f"hydra.searchpath=[{places}]"] if folders else []
 
 
-def composed(words: Sequence[str], folders: Sequence[Path] = ()) -> DictConfig:
+def composed(words: Sequence[str], folders: Sequence[Path] = (), name: str = "config") -> DictConfig:
     """Return the configuration of these overrides as Hydra has it, not yet resolved."""
-    _parsed(words)
+    parsed(words)
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), **version_base()):
-        return compose("config", overrides=[*words, *search_path(folders)], return_hydra_config=True)
+        return compose(name, overrides=[*words, *search_path(folders)], return_hydra_config=True)
 
 
 def _cause(error: BaseException) -> UserError | None:
@@ -241,8 +254,13 @@ def _first_line(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def explained(error: Exception, words: Sequence[str], folders: Sequence[Path]) -> UserError:
-    """Return what Hydra could not do with some words, in one line for people."""
+_INSTALLED = {"joblib": "hydra-joblib-launcher", "submitit": "hydra-submitit-launcher", "ray": "ray"}
+
+
+def explained(
+    error: Exception, words: Sequence[str], folders: Sequence[Path], name: str = "config"
+) -> UserError:
+    """Return what Hydra could not do with some words for the configuration `name`, in one line for people."""
     if (ours := _cause(error)) is not None:
         return ours
     text = " ".join(str(error).split())
@@ -255,29 +273,44 @@ def explained(error: Exception, words: Sequence[str], folders: Sequence[Path]) -
         )
     if found := re.search(r"Could not find '([^']+)'", text):
         group, _, choice = found[1].rpartition("/")
+        if needs := _INSTALLED.get(choice.split("_")[0]) if group == "hydra/launcher" else None:
+            return UserError(f"The launcher '{choice}' is not installed; pip install {needs}.")
         there = [p.stem for place in [CONF, *folders] for p in (place / group).glob("*.yaml")]
+        if group == "hydra/launcher":
+            there += ["basic", "joblib", "submitit_local"]  # of Hydra, and of what is installed beside it
         return UserError(
             f"There is no {group} '{choice}'.{nearest(choice, there)} There are: {', '.join(sorted(there))}."
         )
+    if found := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '([^=']+)=(.*?)'(?= |$)", text):
+        key, values = found[1], found[2]
+        listed = "" if "(" in values else f"; one list is {key}=[{values}]"
+        return UserError(f"{key} is given several values; mhrun -m runs each of them{listed}.")
     for word in words:
         key = word.lstrip("+~").split("=", 1)[0]
         if key and re.search(rf"(?:override|key|Key)[^']*'{re.escape(key)}'", text):
-            return UserError(f"There is no setting '{key}'.{_nearest_key(key, words, folders)}")
+            return UserError(f"There is no setting '{key}'.{_nearest_key(key, words, folders, name)}")
     return UserError(_first_line(error))
 
 
-def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path]) -> str:
+def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: str) -> str:
     """Return the setting that a misspelt key most likely means: all of it, or its last part."""
-    chosen = [word for word in words if word.startswith("experiment=")]
+    chosen = [word for word in words if word.startswith("experiment=") and name == "config"]
     try:
-        config = OmegaConf.to_container(composed(chosen, folders), resolve=False)
+        config = OmegaConf.to_container(composed(chosen, folders, name), resolve=False)
     except (HydraException, OmegaConfBaseException, UserError):
         return ""
     known = [k for k in _keys(config) if not k.startswith("hydra")]  # type: ignore[arg-type]
+    if key in known:  # a group of parts, of which the experiment has chosen none
+        return f" If you mean to add a part, write +{key}=NAME."
     leaf = key.rpartition(".")[2]
     same_leaf = [k for k in known if k.rpartition(".")[2] == leaf]
     close = same_leaf or difflib.get_close_matches(key, known, 1, 0.6)
-    return f" Did you mean '{close[0]}'?" if close else " mhrun experiment=NAME --cfg job shows them all."
+    shows = "mhrun experiment=NAME --cfg job shows them all."
+    if name == "check":
+        shows = (
+            "check has laws, seed, chains, step_size, n, m and effective, and what a part has as rule.KEY."
+        )
+    return f" Did you mean '{close[0]}'?" if close else f" {shows}"
 
 
 def _keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

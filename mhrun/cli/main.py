@@ -110,9 +110,15 @@ def _dispatch(arguments: list[str]) -> int:
     if words.show:
         import yaml
 
-        from mhrun.cli.compose import compose_config
+        from mhrun.cli.compose import compose_config, sweep_jobs
 
-        print(yaml.safe_dump(compose_config(words.rest, words.folders), sort_keys=False), end="")
+        shown = words.rest
+        if words.multirun:
+            jobs, swept = sweep_jobs(shown)
+            shown = jobs[0]
+            told = " ".join(word for word in shown if word.partition("=")[0] in swept)
+            print(f"mhrun: the first of {len(jobs)} jobs: {told}", file=sys.stderr)
+        print(yaml.safe_dump(compose_config(shown, words.folders), sort_keys=False), end="")
         return OK
     if words.dry:
         from mhrun.cli.planning import plan
