@@ -320,7 +320,7 @@ def test_the_command_refuses_in_a_line(capsys):
         (["os.system"], "not in a trusted package"),
         (["mhrun.data.mixture.MixtureSample"], "is no class of a part"),
         (["seed=1"], "names no part"),
-        (["rule=barker", "m=-1"], "m = -1 must be a number"),
+        (["rule=barker", "m=-1"], "m = -1 must be a whole number"),
         (["pairing=growing", "rule=metropolis"], "leaves the minibatch to the rule"),
         (["rule=barker", "laws=[nothing]"], "There is no law 'nothing'"),
         (["rule=barker", "laws=3"], "There is no law '3'"),

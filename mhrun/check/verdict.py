@@ -31,13 +31,13 @@ class Verdict(NamedTuple):
 
 def by_uniforms(law: str, uniforms: Array, what: str) -> Verdict:
     """Judge whether each column of (C, k) is uniform: Kolmogorov and Smirnov's distance, k comparisons in one."""
+    if not uniforms.size:
+        return Verdict(law, FAILS, f"{what}: there are no draws to judge")
     if not np.isfinite(uniforms).all():
         return Verdict(law, FAILS, f"{what}: draws that are no finite numbers")
     tests = [stats.kstest(column, "uniform") for column in uniforms.T]
     worst = min(tests, key=lambda test: test.pvalue)
-    p = float(
-        np.minimum(1.0, worst.pvalue * len(tests))
-    )  # no number where there are no draws: that holds nothing
+    p = min(1.0, float(worst.pvalue) * len(tests))
     told = f"{what}: KS distance {worst.statistic:.4f} in {len(uniforms):,} chains, p = {p:.2g}"
     return Verdict(law, HOLDS if p > ALPHA else FAILS, told, float(worst.statistic), p)
 
