@@ -101,6 +101,36 @@ def test_a_folder_is_of_one_call(tmp_path, rng):
         mhrun.sample(lambda theta, b: -((b - theta[0]) ** 2), x, metropolis(mhrun.Shared(20)), **call)
 
 
+def test_a_trace_of_another_origin_is_not_taken_for_a_calls_own(tmp_path, rng):
+    """Such as that of a method of a run, which has no note of a call."""
+    x, call = rng.normal(size=20), {"start": [0.0], "step_size": 0.3, "warmup": 0, "folder": tmp_path}
+    mhrun.sample(gaussian, x, metropolis(mhrun.Shared(5)), steps=20, **call)
+    (tmp_path / "call.json").unlink()
+    with pytest.raises(UserError, match="another call"):
+        mhrun.sample(gaussian, x, metropolis(mhrun.Shared(5)), steps=30, **call)
+
+
+def test_a_module_is_the_same_in_another_process(tmp_path, rng):
+    """A script makes its network with other numbers each time; each chain draws its own."""
+    data = {"x": torch.from_numpy(rng.normal(size=(20, 2))), "y": torch.arange(20) % 2}
+    traces = [
+        mhrun.sample(
+            torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2)),
+            data,
+            mhrun.Unadjusted(mhrun.Langevin(), m=5),
+            step_size=1e-3,
+            steps=3,
+            warmup=0,
+            device=torch.device("cpu"),
+            folder=folder,
+        )["posterior"]["theta"].to_numpy()
+        for folder in (tmp_path / "a", tmp_path / "a", tmp_path / "b")
+    ]
+    assert (traces[0] == traces[1]).all()
+    assert (traces[0] == traces[2]).all()
+    assert np.abs(traces[0][:, 0]).max() > 0.1
+
+
 def test_tuning_needs_an_acceptance_test_and_a_burn_in(rng):
     x = rng.normal(size=50)
     with pytest.raises(Refusal, match="no acceptance test"):
@@ -156,6 +186,17 @@ def test_a_model_object_and_the_compiled_loop(mixture):
         ({"kernel": metropolis(mhrun.Shared(500))}, "more than the n = 20"),
         ({"chains": 0}, "at least 1"),
         ({"temperature": 0.0}, "must be positive"),
+        ({"seed": None}, "seed = None must be a whole number"),
+        ({"seed": 2**70}, "must be a whole number"),  # which the trace could not note at the end
+        ({"thin": 2.5}, "thin = 2.5 must be a whole number"),
+        ({"step_size": "small"}, "a number, or a schedule"),
+        ({"start": "here"}, "must be numbers"),
+        ({"start": []}, "at least one number"),
+        ({"start": [[0.0]] * 3}, "3 rows for 4 chains"),
+        ({"model": "normal"}, "must be a Model, a torch module or a function"),
+        ({"device": "gpu"}, "device = 'gpu' is not here"),
+        ({"evaluation": 3}, "evaluation = 3 is none"),
+        ({"folder": __file__}, "cannot be made"),
     ],
 )
 def test_mistakes_in_python_are_told_in_one_line(rng, change, told):

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import arviz_base
+import filelock
 import numpy as np
 import pytest
 import xarray as xr
@@ -185,6 +186,18 @@ def test_two_that_write_a_file_at_once_both_do(tmp_path):
     assert not failed
     assert read_json(target) == {"by": 2}
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_folder_of_somebody_elses_is_told_of(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
+    with (
+        pytest.raises(UserError, match="cannot be written; choose another folder"),
+        RunFolder(tmp_path).held(print),
+    ):
+        pass
 
 
 def test_json_has_no_numbers_that_json_has_not(tmp_path):

@@ -6,7 +6,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,7 +29,7 @@ from mhrun.schedules.tuned import Tuned
 from mhrun.store.files import read_json, write_json
 from mhrun.store.fingerprint import fingerprint
 from mhrun.store.folder import RunFolder
-from mhrun.store.netcdf import Shape, open_trace
+from mhrun.store.netcdf import TRACE, Shape, open_trace
 from mhrun.target import Target
 from mhrun.types import Kernel, Model
 
@@ -102,19 +102,39 @@ def sample(
         raise UserError(
             f"{type(kernel).__name__} is no kernel; wrap it, as in mhrun.Unadjusted(mhrun.Langevin(), m=100)."
         )
+    if str(device).split(":")[0] not in ("cpu", *["cuda"] * torch.cuda.is_available()):
+        raise UserError(
+            f"device = '{device}' is not here; choose cpu{' or cuda' * torch.cuda.is_available()}."
+        )
     if isinstance(dtype, str) or dtype not in (torch.float64, torch.float32):
         raise UserError(f"dtype = {dtype!r} must be torch.float64 or torch.float32.")
     if not isinstance(cast(Any, temperature), int | float):
         raise UserError("temperature must be a number; schedules of it go with mhrun's configurations.")
-    for name, count in (("steps", steps), ("warmup", warmup), ("chains", chains)):
-        if isinstance(count, bool) or not isinstance(count, int):
+    counts: dict[str, Any] = {
+        "steps": steps,
+        "warmup": warmup,
+        "chains": chains,
+        "seed": seed,
+        "thin": 1 if thin is None else thin,
+    }
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, Integral) or int(count).bit_length() > 63:
             raise UserError(f"{name} = {count!r} must be a whole number.")
+    steps, warmup, chains, seed = int(steps), int(warmup), int(chains), int(seed)
+    thin = None if thin is None else int(thin)
+    if evaluation is not None and not hasattr(evaluation, "look"):
+        raise UserError(
+            f"evaluation = {evaluation!r} is none; give one, such as mhrun.evaluation's Predictive."
+        )
+    points = None if start is None else torch.atleast_2d(_points(start))
     density = data is None
     rows = NoData().load() if density else Dataset.of(data)
     if density and callable(model) and not isinstance(model, torch.nn.Module | Model):
         model = _density(model)
     if isinstance(model, torch.nn.Module):
         model = ModuleModel(model)
+    if not isinstance(model, Model) and not callable(model):
+        raise UserError(f"model = {model!r} must be a Model, a torch module or a function.")
     if isinstance(model, Model):
         if log_prior is not None:
             raise UserError("log_prior= goes with a function; a Model has its own.")
@@ -123,9 +143,13 @@ def sample(
         if start is None:
             raise UserError("sample needs start=, where chains begin, when the model is a function.")
         single = not (density or isinstance(data, Mapping | Dataset))
-        whole = FunctionModel(model, start, log_prior=log_prior, single=single)
+        whole = FunctionModel(model, _points(start), log_prior=log_prior, single=single)
     schedules: dict[str, Schedule] = {"temperature": Fixed(temperature=temperature)}
+    if points is not None and len(points) not in (1, chains):
+        raise UserError(f"start has {len(points)} rows for {chains} chains; give one row, or one per chain.")
     if not isinstance(step_size, Real):
+        if not hasattr(step_size, "over"):
+            raise UserError(f"step_size = {step_size!r} must be a number, or a schedule.")
         if acceptance is not None:
             raise UserError("acceptance= tunes a number; leave it out where step_size is a schedule.")
         schedules["step_size"] = cast(Schedule, step_size)
@@ -134,7 +158,6 @@ def sample(
     else:
         schedules["step_size"] = Tuned(float(step_size), acceptance)
     target = Target(whole, rows, temper=temper, replacement=replacement, device=device)
-    points = None if start is None else torch.atleast_2d(torch.as_tensor(start, dtype=torch.float64))
     starts = None if points is None else starts_of(points.tolist(), target.dim, "sample")
     plan = Plan(schedules, chains, warmup, steps)
     shape = Shape(chains, target.model.names if thin else (), warmup, steps, plan.kept(thin))
@@ -146,7 +169,12 @@ def sample(
     attributes = {"seed": seed}
     if folder is not None:
         place = RunFolder(Path(folder))
-        place.path.mkdir(parents=True, exist_ok=True)
+        try:
+            place.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"folder = '{folder}' cannot be made: {error.strerror}; choose another."
+            ) from error
         with place.held(lambda line: print(line, file=sys.stderr)):
             _same(place.path, fingerprint(model, rows.fields, log_prior, kernel, temper, replacement, plan.schedules,
                                           points, shape, seed, str(dtype), evaluation))  # fmt: skip
@@ -164,6 +192,17 @@ def _tell(method: Method, noted: Mapping[str, Any]) -> None:
         warnings.warn(line.removeprefix("sample: "), UserWarning, stacklevel=3)
 
 
+def _points(start: Any) -> Tensor:
+    """Return where chains begin, (D,) or (C, D)."""
+    try:
+        points = torch.as_tensor(start, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"start = {start!r} must be numbers, (D,) or (C, D).") from error
+    if not points.numel():
+        raise UserError("start = [] has no parameter; give at least one number.")
+    return points
+
+
 def _density(log_density: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Any], Tensor]:
     """Return a log density as the log-likelihood of the one datum that says nothing."""
 
@@ -177,7 +216,7 @@ def _same(folder: Path, told: str) -> None:
     """Refuse a folder that holds the trace of another call."""
     note = folder / "call.json"
     there = read_json(note)
-    if there is None and not (folder / "blocks").exists():
+    if there is None and not any((folder / name).exists() for name in ("blocks", TRACE)):
         write_json(note, {"fingerprint": told})
     elif there is None or there["fingerprint"] != told:
         raise UserError(f"'{folder}' holds the trace of another call; choose another folder, or remove it.")

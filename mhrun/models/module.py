@@ -48,6 +48,11 @@ class ModuleModel:
         if prior_variance is not None and prior_variance <= 0:
             raise Refusal("ModuleModel needs a positive prior_variance, or null.")
         self._module = copy.deepcopy(module).eval()
+        # What its parts draw anew for each chain is none of this model's, and two that differ in it alone are one.
+        for part in self._module.modules():
+            if callable(getattr(part, "reset_parameters", None)):
+                for parameter in part.parameters(recurse=False):
+                    parameter.detach().zero_()
         self._likelihood: Likelihood = categorical if isinstance(likelihood, str) else likelihood
         self.tells_classes = isinstance(likelihood, str)
         self.precision = 0.0 if prior_variance is None else 1.0 / prior_variance

@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +138,9 @@ class RunFolder:
         """Hold the folder for this process. If another has it, say so through `waiting`, and wait.
 
         The operating system lets go of the lock when its holder dies, however it dies.
+
+        Raises:
+            UserError: the folder cannot be written.
         """
         lock = filelock.FileLock(self.path / ".lock")
         owner = self.path / ".owner"
@@ -150,19 +153,20 @@ class RunFolder:
                 f"since {who.get('since', '?')}). Waiting for it; Ctrl-C to stop waiting."
             )
             lock.acquire()
+        except OSError as error:
+            raise explain(error, self.path / ".lock") from error
+        about = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+        }
         try:
-            owner.write_text(
-                json.dumps(
-                    {
-                        "pid": os.getpid(),
-                        "host": socket.gethostname(),
-                        "since": time.strftime("%Y-%m-%d %H:%M:%S"),
-                    }
-                )
-            )
+            with suppress(OSError):  # it is for people who wait
+                owner.write_text(json.dumps(about))
             yield
         finally:
-            owner.unlink(missing_ok=True)
+            with suppress(OSError):
+                owner.unlink(missing_ok=True)
             lock.release()
 
 
