@@ -210,36 +210,20 @@ class EquiEnergy:
 
         jump, place = self._chosen(state, levels, began, draws)
         local = began & ~jump
-        batch = self.energies.batch(target, draws)
-        first, slope, one = self.energies.by_size(target, theta, batch, controls.temperature, local & ~full)
-        energy = torch.where(local & ~full, first, aux["energy"])
-        slope = torch.where(full[:, None], aux["slope"], slope)
-        pull = slope.masked_fill((energy < floor)[:, None], 0.0)
-        origin = Evaluation(theta, state.evaluation.log_prior, grad=pull)
-        to = self.proposal.sample(origin, controls, draws)
-        second, far, two = self.energies.by_size(target, to, batch, controls.temperature, local)
-        back = target.prior(to)._replace(grad=far.masked_fill((second < floor)[:, None], 0.0))
-        log_ratio = (energy.maximum(floor) - second.maximum(floor)) / controls.temperature
-        forward = self.proposal.log_density(origin, to, controls)
-        if forward is not None:
-            log_ratio = log_ratio + self.proposal.log_density(back, theta, controls) - forward  # type: ignore[operator]
-
+        move = self._local(target, state, floor, local, controls, draws)
         jumped = self._jumped(target, state, jump, place, draws)
-        rise = (energy.maximum(floor) - jumped.energy.maximum(floor)) / controls.temperature
-        hot = controls.temperature.roll(-1)
-        over = levels.gather(1, (rung + 1)[:, None])[:, 0]
-        rise = rise - (energy.maximum(over) - jumped.energy.maximum(over)) / hot
-        log_ratio = torch.where(jump, rise, log_ratio)
+        rise = self._rise(move.before, jumped.energy, levels, controls.temperature)
+        log_ratio = torch.where(jump, rise, move.log_ratio)
 
         verdict = self.rule.decide(_told(log_ratio, size), draws)
         accepted = verdict.accepted & began
         made, moved = accepted & jump, accepted & local
-        there = torch.where(jump[:, None], jumped.theta, to)
+        there = torch.where(jump[:, None], jumped.theta, move.to)
         theta = torch.where(accepted[:, None], there, theta)
-        energy = torch.where(moved, second, torch.where(made, jumped.energy, energy))
+        energy = torch.where(moved, move.after, torch.where(made, jumped.energy, move.before))
         stamp = torch.where(local & ~full, draws.step * self.rungs + rung, aux["stamp"])
         stamp = torch.where(made, jumped.stamp, stamp)
-        slope = torch.where((moved & full)[:, None], far, aux["slope"])
+        slope = torch.where((moved & full)[:, None], move.far, aux["slope"])
         arrived = (made & full).nonzero()[:, 0]
         if len(arrived) and self.proposal.gradients:
             slope[arrived] = target.gradient_full(theta[arrived], controls.temperature[arrived])
@@ -252,7 +236,7 @@ class EquiEnergy:
         info = Info(
             accepted=accepted,
             log_ratio=log_ratio.masked_fill(~began, torch.nan),
-            log_ratio_var=self.energies.noise(target, one, two, local, controls.temperature),
+            log_ratio_var=move.noise,
             batch_size=torch.where(began, size, 0),
             n_lik=torch.where(jump, more, torch.where(local, twice, 0)),
             n_aside=torch.zeros_like(size),
@@ -262,6 +246,35 @@ class EquiEnergy:
             valid=began,
         )
         return State(target.prior(theta), aux), info
+
+    def _local(
+        self, target: Target, state: State, floor: Tensor, local: Tensor, controls: Controls, draws: Draws
+    ) -> _Move:
+        """Return a move of the proposal from every chain; the energies of those that make one (C,) are had."""
+        theta, temperature = state.evaluation.theta, controls.temperature
+        full = self.energies.each(len(theta), theta.device) == target.n
+        batch = self.energies.batch(target, draws)
+        first, slope, one = self.energies.by_size(target, theta, batch, temperature, local & ~full)
+        before = torch.where(local & ~full, first, state.aux["energy"])
+        slope = torch.where(full[:, None], state.aux["slope"], slope)
+        pull = slope.masked_fill((before < floor)[:, None], 0.0)
+        origin = Evaluation(theta, state.evaluation.log_prior, grad=pull)
+        to = self.proposal.sample(origin, controls, draws)
+        after, far, two = self.energies.by_size(target, to, batch, temperature, local)
+        log_ratio = (before.maximum(floor) - after.maximum(floor)) / temperature
+        forward = self.proposal.log_density(origin, to, controls)
+        if forward is not None:
+            back = target.prior(to)._replace(grad=far.masked_fill((after < floor)[:, None], 0.0))
+            log_ratio = log_ratio + self.proposal.log_density(back, theta, controls) - forward  # type: ignore[operator]
+        noise = self.energies.noise(target, one, two, local, temperature)
+        return _Move(before, to, after, far, log_ratio, noise)
+
+    def _rise(self, here: Tensor, there: Tensor, levels: Tensor, temperature: Tensor) -> Tensor:
+        """Return the log-ratio of a jump to an energy (C,): of this rung's density over that of the next hotter."""
+        rung = self._rung(len(here), here.device)[:, None]
+        floor, over = levels.gather(1, rung)[:, 0], levels.gather(1, rung + 1)[:, 0]
+        cold = (here.maximum(floor) - there.maximum(floor)) / temperature
+        return cold - (here.maximum(over) - there.maximum(over)) / temperature.roll(-1)
 
     def _chosen(self, state: State, levels: Tensor, began: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
         """Return which chains jump, and to which place in the bank of the next hotter rung; (C,) each."""
@@ -317,6 +330,17 @@ class EquiEnergy:
     def fused(self, target: Target, key: int, threads: int) -> Fused | None:
         """Return the compiled loop if every part has a native form."""
         return FusedEquiEnergy.of(self, target, key, threads)
+
+
+class _Move(NamedTuple):
+    """A local move: where chains are and where they would go, on the minibatch of this step."""
+
+    before: Tensor  # (C,) energy where they are
+    to: Tensor  # (C, D)
+    after: Tensor  # (C,) energy there
+    far: Tensor  # (C, D) gradient there
+    log_ratio: Tensor  # (C,)
+    noise: Tensor  # (C,) variance of it
 
 
 class _Entry(NamedTuple):
