@@ -285,6 +285,24 @@ def test_meaningless_counts_are_refused(data, settings, told):
         Predictive(data[1], **settings)
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda x, y: {"x": x}, "have no field 'y'; they have x"),
+        (lambda x, y: {"x": x[:, :-1], "y": y}, "has the shape"),
+        (lambda x, y: {"x": x, "y": y + 1}, "must be classes, whole numbers from 0 to"),
+        (lambda x, y: {"x": x, "y": y - 0.5}, "must be classes"),
+        (lambda x, y: {"x": x, "y": y[:, None]}, "must be classes"),
+    ],
+)
+def test_test_data_that_are_none_of_the_models_are_refused(data, change, told):
+    test = data[1].fields
+    with pytest.raises(Refusal, match=told):
+        Predictive(Dataset(change(test["x"], test["y"])), 1).start(
+            method_of(data[0], Predictive(data[1], 1)).target, 2
+        )
+
+
 def test_a_model_that_predicts_nothing_is_refused(data):
     plain = Target(GaussianMean(), Dataset.of(np.zeros(5)))
     assert "GaussianMean does not" in Predictive(data[1], 1).refuses(plain)

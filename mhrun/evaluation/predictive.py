@@ -93,7 +93,12 @@ class Predictive:
         return None
 
     def start(self, target: Target, chains: int) -> dict[str, Tensor]:
-        """Return a mean of nothing and an ensemble of none."""
+        """Return a mean of nothing and an ensemble of none.
+
+        Raises:
+            Refusal: the test data are none of the model's.
+        """
+        self._fit(target)
         memory: dict[str, Tensor] = {}
         if self.average:
             memory["mean"] = torch.zeros(chains, target.dim, device=target.device)
@@ -102,6 +107,24 @@ class Predictive:
             memory["probability"] = self.nothing(target, chains, self.data)
             memory["collected"] = torch.zeros(chains, device=target.device)
         return memory
+
+    def _fit(self, target: Target) -> None:
+        """Refuse test data without classes, with others than the model's, or of another shape than the target's."""
+        there, learnt = self.data.fields, target.data.fields
+        for name in ("x", "y"):
+            if name not in there:
+                raise Refusal(f"the evaluation's data have no field '{name}'; they have {', '.join(there)}.")
+        shapes = [tuple(fields["x"].shape[1:]) for fields in (there, learnt) if "x" in fields]
+        if len(set(shapes)) > 1:
+            raise Refusal(
+                f"a datum of the evaluation's data has the shape {shapes[0]}, and of the target's {shapes[1]}."
+            )
+        classes = self.nothing(target, 0, self.data).shape[-1]
+        y = there["y"]
+        if y.ndim != 1 or bool(((y != y.long()) | (y < 0) | (y >= classes)).any()):
+            raise Refusal(
+                f"y of the evaluation's data must be classes, whole numbers from 0 to {classes - 1}."
+            )
 
     def nothing(self, target: Target, chains: int, data: Dataset) -> Tensor:
         """Return the sum of no class probabilities (C, n, K) of some data, float64."""

@@ -73,12 +73,15 @@ class Uncertainty(Predictive):
         Raises:
             Refusal: the data outside have another shape than those inside.
         """
+        memory = super().start(target, chains)
+        if "x" not in self.outside.fields:
+            raise Refusal("the evaluation's `outside` has no field 'x'.")
         near, far = (tuple(data.fields["x"].shape[1:]) for data in (self.data, self.outside))
         if near != far:
             raise Refusal(
                 f"a datum of the evaluation's `outside` has the shape {far}, and one of its data {near}."
             )
-        return {**super().start(target, chains), "outside": self.nothing(target, chains, self.outside)}
+        return {**memory, "outside": self.nothing(target, chains, self.outside)}
 
     def look(
         self,
