@@ -137,6 +137,38 @@ def test_types_that_parquet_has_and_csv_has_not(frame):
         Table("t.parquet", target="y").load()
 
 
+@pytest.mark.parametrize("name", ["x", "height", "weight_kg", '"value"'])
+def test_a_table_of_one_column(name):
+    """A search for its separator finds a letter of its name."""
+    Path("one.csv").write_text(f"{name}\n1.5\n2.5\n")
+    data = Table("one.csv", standardise=False).load()
+    assert data.facts["columns"] == [name.strip('"')]
+    assert data.fields["x"].tolist() == [[1.5], [2.5]]
+
+
+def test_rows_longer_than_the_first_line_shift_no_column():
+    for rows in ("1,2,3,9\n4,5,6,8\n", "1,2,3,\n4,5,6,\n"):
+        Path("long.csv").write_text(f"a,b,y\n{rows}")
+        for separator in (None, ","):
+            with pytest.raises(UserError, match="more values than its first line has names"):
+                Table("long.csv", target="y", separator=separator).load()
+
+
+def test_columns_that_have_numbers_for_names():
+    pytest.importorskip("pyarrow")
+    pd.DataFrame({0: [1.0, 2.0], 1: [5.0, 7.0]}).to_parquet("n.parquet")
+    data = Table("n.parquet", target="1", standardise=False).load()
+    assert data.fields["y"].tolist() == [5.0, 7.0]
+
+
+def test_what_is_no_table_at_all_is_told_of():
+    for text in (b"", b"\n", b"\x1f\x8b\x08\x00garbage"):
+        for name in ("a.csv", "a.csv.gz"):
+            Path(name).write_bytes(text)
+            with pytest.raises(UserError, match=name):
+                Table(name).load()
+
+
 def test_missing_values_are_refused_or_dropped(frame):
     frame.loc[[3, 7], "a"] = np.nan
     frame.loc[7, "kind"] = None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import re
+import zlib
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +20,7 @@ from mhrun.paths import located
 
 Array = npt.NDArray[Any]
 
+_WORD = re.compile(r"[\w.\-\"']+")
 _OUTCOMES = ("number", "sign", "class")
 _PARTS = ("train", "test")
 
@@ -110,7 +114,8 @@ class Table:
     def _loaded(self) -> Dataset:
         path = located(self.file)
         frame = _read(path, self.separator)
-        chosen = self._columns(list(map(str, frame.columns)))
+        frame.columns = list(map(str, frame.columns))  # Parquet may have numbers there
+        chosen = self._columns(list(frame.columns))
         used = frame[[*chosen, *self.categorical, *([self.target] if self.target else [])]]
         lacking = used.isna()
         bad = lacking.any(axis=1)
@@ -206,12 +211,27 @@ def _read(path: Path, separator: str | None) -> Any:
             raise UserError(
                 f"{path.name} is no table that is read here; give a .csv, .tsv, .txt or .parquet."
             )
-        return pd.read_csv(path, sep=separator, engine=None if separator else "python")
+        if separator is None and _one_column(path):
+            separator = ","
+        frame = pd.read_csv(path, sep=separator, engine=None if separator else "python")
+        if not isinstance(frame.index, pd.RangeIndex):  # which pandas takes for names of rows, one column on
+            raise UserError(
+                f"{path.name}: its rows have more values than its first line has names; give each column a name."
+            )
+        return frame
     except ImportError as error:
         raise UserError(f"{path.name} needs pyarrow to be read: pip install pyarrow.") from error
-    except (ValueError, OSError, pd.errors.ParserError) as error:
+    except (ValueError, OSError, EOFError, csv.Error, zlib.error, pd.errors.ParserError) as error:
         told = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"{path.name} cannot be read as a table: {told}") from error
+
+
+def _one_column(path: Path) -> bool:
+    """Say whether the first line of a text file is one word, of which a letter would be found to be the separator."""
+    import pandas as pd
+
+    first = pd.read_csv(path, sep="\x1f", header=None, nrows=1, dtype=str, quoting=csv.QUOTE_NONE)
+    return _WORD.fullmatch(str(first.iloc[0, 0])) is not None
 
 
 def _numbers(column: Any, path: Path) -> Array:
