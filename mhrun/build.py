@@ -80,7 +80,7 @@ def trusted_object(name: str, where: str = "") -> Any:
     if not _within(name, allowed):
         raise UserError(
             f"{at}{name!r} is not in a trusted package ({', '.join(allowed)}); "
-            "if you trust it, say so: --trust PACKAGE."
+            "if you trust it, say so: --project DIR if it is in a project of yours, --trust PACKAGE else."
         )
     module_name, _, attribute = name.rpartition(".")
     if not _a_room(name):

@@ -275,7 +275,10 @@ def test_a_model_of_ones_own(tmp_path, capsys, monkeypatch):
         (tmp_path / "mine" / name).write_text(text)
     words = ["--config-dir", "mine", "experiment=mine"]
     assert run(words) == 2
-    assert "if you trust it, say so: --trust PACKAGE" in capsys.readouterr().err
+    assert (
+        "if you trust it, say so: --project DIR if it is in a project of yours, --trust PACKAGE else"
+        in capsys.readouterr().err
+    )
     assert not (tmp_path / "outputs").exists()
     assert run([*words, "--trust=cauchy"]) == 0
     assert "outputs/mine/" in capsys.readouterr().out

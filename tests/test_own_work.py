@@ -19,6 +19,7 @@ from mhrun.errors import UserError
 from mhrun.models.written import Written
 from mhrun.paths import PACKAGE, STARTER
 from mhrun.random import Streams
+from mhrun.report.build import parts_of
 from mhrun.store import sources
 from mhrun.store.folder import RunFolder
 from mhrun.target import Target
@@ -91,6 +92,10 @@ def test_a_project_runs_from_any_folder_and_is_found_again(tmp_path, capsys, mon
     assert "there already" in capsys.readouterr().err
     assert run(["list", "--project", "../mine", "mine", outputs]) == 0
     assert "complete" in capsys.readouterr().out
+    assert run(["list", "mine", outputs]) == 0  # what has been run is listed, whoever's it is
+    assert "complete" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"there is no 'figures\.slopes'.*say --project DIR"):
+        parts_of({"tables": {"slopes": "figures.slopes"}})
     assert len(list((tmp_path / "outputs" / "mine").glob("*/summary.json"))) == 2  # and latest
 
 

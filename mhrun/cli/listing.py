@@ -22,9 +22,12 @@ def show_list(words: Sequence[str], folders: Sequence[Path]) -> int:
     """
     outputs, names = outputs_of(words)
     there = experiments(folders)
+    others = {folder.experiment for folder in runs(outputs)} - set(
+        there
+    )  # of projects that are not named here
     for name in names:
-        if name not in there:
-            raise UserError(f"There is no experiment '{name}'.{nearest(name, there)}")
+        if name not in there and name not in others:
+            raise UserError(f"There is no experiment '{name}'.{nearest(name, [*there, *others])}")
     for name, path in there.items():
         if names and name not in names:
             continue
@@ -38,8 +41,7 @@ def show_list(words: Sequence[str], folders: Sequence[Path]) -> int:
             print(f"    {_line(folder)}")
         if not found:
             print(f"    not run yet: mhrun experiment={name}")
-    others = {folder.experiment for folder in runs(outputs)} - set(there)
-    for name in sorted(others if not names else ()):
+    for name in sorted(others & set(names) if names else others):
         print(name)
         for folder in runs(outputs, name):
             print(f"    {_line(folder)}")

@@ -191,7 +191,8 @@ def _function(path: Any) -> Callable[[Any], Any]:
     try:
         return getattr(experiment_module(module), name)
     except (ModuleNotFoundError, AttributeError) as error:
-        raise UserError(f"report: there is no '{path}' in experiments/ ({error}).") from error
+        mine = f"; if {module} is in a project of yours, say --project DIR" if "." not in module else ""
+        raise UserError(f"report: there is no '{path}' in experiments/ ({error}){mine}.") from error
     except (ImportError, SyntaxError) as error:
         raise UserError(f"report: '{path}' cannot be imported ({error}).") from error
 
