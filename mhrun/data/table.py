@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import warnings
 import zlib
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -213,12 +214,13 @@ def _read(path: Path, separator: str | None) -> Any:
             )
         if separator is None and _one_column(path):
             separator = ","
-        frame = pd.read_csv(path, sep=separator, engine=None if separator else "python")
-        if not isinstance(frame.index, pd.RangeIndex):  # which pandas takes for names of rows, one column on
-            raise UserError(
-                f"{path.name}: its rows have more values than its first line has names; give each column a name."
-            )
-        return frame
+        with warnings.catch_warnings():  # pandas would leave out what is beyond the names of the first line
+            warnings.filterwarnings("error", "Length of header", pd.errors.ParserWarning)
+            return pd.read_csv(path, sep=separator, engine=None if separator else "python", index_col=False)
+    except pd.errors.ParserWarning as error:
+        raise UserError(
+            f"{path.name}: its rows have more values than its first line has names; give each column a name."
+        ) from error
     except ImportError as error:
         raise UserError(f"{path.name} needs pyarrow to be read: pip install pyarrow.") from error
     except (ValueError, OSError, EOFError, csv.Error, zlib.error, pd.errors.ParserError) as error:
