@@ -818,6 +818,22 @@ def test_a_step_on_the_gpu_is_that_of_the_cpu(rng, pairing):
         assert torch.allclose(one, two, rtol=1e-4, atol=1e-4 * float(one.abs().max()))
 
 
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ({"x": torch.zeros(1, 4, 3), "y": torch.zeros(1, 4)}, r"a datum is x \(3,\), y \(\)"),
+        ({"x": torch.zeros(1, 4, 2), "y": torch.full((1, 4), 5)}, "out of bounds"),
+        ({"x": torch.zeros(1, 4, 2)}, "KeyError: 'y'"),
+    ],
+)
+def test_data_that_do_not_go_through_a_module_are_told_in_a_line(rows, told):
+    model = ModuleModel(torch.nn.Linear(2, 3))
+    for method in (model.log_lik, model.log_lik_and_grad):
+        with pytest.raises(UserError, match=told) as raised:
+            method(torch.zeros(2, model.dim), rows)
+        assert "\n" not in str(raised.value)
+
+
 @cuda
 def test_a_module_goes_to_the_gpu(rng):
     net = conv()

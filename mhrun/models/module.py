@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from mhrun.build import blame
 from mhrun.errors import Refusal, UserError
 from mhrun.random import Draws, derive_key
 from mhrun.types import Block, Rows
@@ -93,7 +95,9 @@ class ModuleModel:
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
         """(C, D) and rows (C or 1, m, ...) -> (C, m)."""
         fields, over = _per_chain(rows, len(theta))
-        return _of_each(vmap(self._single, in_dims=(0, over))(theta, fields), theta, rows)
+        with _told(rows):
+            found = vmap(self._single, in_dims=(0, over))(theta, fields)
+        return _of_each(found, theta, rows)
 
     def log_lik_and_grad(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return log-likelihoods (C, m) and the gradient (C, D) of their mean."""
@@ -103,7 +107,8 @@ class ModuleModel:
             return values.mean(), values
 
         fields, over = _per_chain(rows, len(theta))
-        grad, (_, log_lik) = vmap(grad_and_value(mean, has_aux=True), in_dims=(0, over))(theta, fields)
+        with _told(rows):
+            grad, (_, log_lik) = vmap(grad_and_value(mean, has_aux=True), in_dims=(0, over))(theta, fields)
         return _of_each(log_lik, theta, rows), grad
 
     def predict(self, theta: Tensor, rows: Rows) -> Tensor:
@@ -115,7 +120,8 @@ class ModuleModel:
         if not self.tells_classes:
             raise UserError("this model has a likelihood of its own and predicts no classes.")
         fields, over = _per_chain(rows, len(theta))
-        outputs = vmap(lambda one, fields: self._outputs(one, fields), in_dims=(0, over))(theta, fields)
+        with _told(rows):
+            outputs = vmap(lambda one, fields: self._outputs(one, fields), in_dims=(0, over))(theta, fields)
         found: Tensor = torch.log_softmax(outputs, -1)
         return found
 
@@ -130,6 +136,20 @@ class ModuleModel:
         x = x.to(theta.dtype) / 255 if x.dtype == torch.uint8 else x.to(theta.dtype)
         outputs: Tensor = functional_call(self._module, named, (x,))
         return outputs
+
+
+@contextmanager
+def _told(rows: Rows) -> Iterator[None]:
+    """Say in one line that data do not go through the module or its likelihood, and what their shapes are."""
+    try:
+        yield
+    except (RuntimeError, KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        if "alloc" in str(error) and "memory" in str(error):  # of which the command says more
+            raise
+        shapes = ", ".join(f"{name} {tuple(field.shape[2:])}" for name, field in rows.items())
+        raise UserError(
+            f"the data do not go through the module or its likelihood: {blame(error)}; a datum is {shapes}."
+        ) from error
 
 
 def _of_each(found: Tensor, theta: Tensor, rows: Rows) -> Tensor:
