@@ -159,6 +159,17 @@ def test_rows_longer_than_the_first_line_shift_no_column(separator):
     assert read("0,2,3,\n1,5,6,\n") == [3, 6]
 
 
+@pytest.mark.parametrize(
+    ("column", "told"), [(["0.1"] * 3, "is 0.1 in every row"), (["1e200", "2e200", "3e200"], "too large")]
+)
+def test_columns_that_cannot_be_standardised(column, told):
+    """The mean of three times 0.1 is not 0.1."""
+    rows = "".join(f"{a},{b}\n" for b, a in enumerate(column))
+    Path("c.csv").write_text(f"a,b\n{rows}")
+    with pytest.raises(UserError, match=told):
+        Table("c.csv").load()
+
+
 def test_columns_that_have_numbers_for_names():
     pytest.importorskip("pyarrow")
     pd.DataFrame({0: [1.0, 2.0], 1: [5.0, 7.0]}).to_parquet("n.parquet")

@@ -16,7 +16,7 @@ from mhrun.cli.compose import compose_config
 from mhrun.cli.main import run, taken_apart
 from mhrun.data import Dataset
 from mhrun.errors import UserError
-from mhrun.models.written import Written
+from mhrun.models.written import Named, Written
 from mhrun.paths import PACKAGE, STARTER
 from mhrun.random import Streams
 from mhrun.report.build import parts_of
@@ -273,6 +273,8 @@ def test_functions_that_do_not_fit_are_told(functions, rng):
     for make, told in (
         (lambda: Written("regression.nothing", dim=1), "there is no 'regression.nothing'"),
         (lambda: Written("regression.plain"), "needs parameters"),
+        (lambda: Written("regression.plain", dim=-1), "at least one parameter"),
+        (lambda: Written("regression.plain", parameters=["a", "b"]), "names with sizes"),
         (lambda: Written("regression.plain", parameters={"a": 0}), "is no size"),
         (lambda: Written("regression.plain", dim=2, start=[1, 2, 3]), "does not fit"),
         (lambda: Written("regression.plain", parameters={"a": 2}, start={"b": 1}), "start.b is no parameter"),
@@ -286,6 +288,16 @@ def test_functions_that_do_not_fit_are_told(functions, rng):
     ):
         with pytest.raises(UserError, match=told):
             make()
+
+
+def test_a_tensor_may_have_the_name_of_a_method_of_a_mapping():
+    value = torch.tensor(3.0)
+    named = Named({"values": value, "items": value + 1, "x": value + 2})
+    assert [float(named.values), float(named.items), float(named["values"])] == [3, 4, 3]
+    assert list(named.keys()) == ["values", "items", "x"]
+    assert {**named} == dict(named)
+    with pytest.raises(AttributeError, match="there is no 'y' here, but values, items, x"):
+        _ = named.y
 
 
 # --- The tutorial -----------------------------------------------------------------------------------------

@@ -254,10 +254,16 @@ def _standardised(
     values: Array, train: npt.NDArray[np.bool_], name: str, path: Path
 ) -> tuple[Array, list[float]]:
     """Return values with the mean 0 and the standard deviation 1 of those for training, and the two."""
-    mean, sd = float(values[train].mean()), float(values[train].std())
-    if sd == 0:
+    known = values[train]
+    if known.min() == known.max():  # whose deviation from their mean may be that of rounding
         raise UserError(
-            f"{path.name}: column '{name}' is {mean:g} in every row, which cannot be standardised; leave it out."
+            f"{path.name}: column '{name}' is {known[0]:g} in every row, which cannot be standardised; leave it out."
+        )
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, sd = float(known.mean()), float(known.std())
+    if not 0 < sd < np.inf:
+        raise UserError(
+            f"{path.name}: column '{name}' is too large or too small to be standardised; scale it."
         )
     return (values - mean) / sd, [mean, sd]
 

@@ -48,6 +48,10 @@ class Written:
     ) -> None:
         if (parameters is None) == (dim is None):
             raise Refusal("Written needs parameters (name: size), or dim in their place.")
+        if parameters is not None and not isinstance(parameters, Mapping):
+            raise Refusal(f"parameters = {parameters!r} must be names with sizes, such as slopes: 3.")
+        if dim is not None and dim < 1:
+            raise Refusal("a model needs at least one parameter.")
         self._log_lik: Callable[..., Tensor] = trusted_object(log_lik, "log_lik")
         self._log_prior = None if log_prior is None else trusted_object(log_prior, "log_prior")
         self._shapes = None if parameters is None else {str(k): _shape(k, v) for k, v in parameters.items()}
@@ -105,7 +109,10 @@ class Written:
 
 
 class Named(dict[str, Tensor]):
-    """Tensors by name, as items and as attributes."""
+    """Tensors by name, as items and as attributes; one that has the name of a method of a mapping hides it."""
+
+    def __getattribute__(self, name: str) -> Any:
+        return self[name] if dict.__contains__(self, name) else super().__getattribute__(name)
 
     def __getattr__(self, name: str) -> Tensor:
         try:
