@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -37,15 +38,17 @@ def starts_of(said: Any, dim: int, where: str) -> Starts | None:
         points = torch.empty(0)
     if points.dim() != 2 or points.shape[1] != dim:
         raise UserError(f"{where}.starts must be a list of points, each of {dim} numbers.")
+    if not points.isfinite().all():
+        raise UserError(f"{where}.starts holds what is no finite number; chains cannot leave it.")
     return lambda chains, draws: points[torch.arange(chains) % len(points)]
 
 
 def _drawn(said: Mapping[str, Any], dim: int, where: str) -> Starts:
     match dict(said):
-        case {"normal": int() | float() as sd, **rest} if sd > 0 and not rest:
+        case {"normal": int() | float() as sd, **rest} if 0 < sd < math.inf and not rest:
             return lambda chains, draws: sd * draws.normal(Purpose.INIT, dim)
         case {"uniform": [int() | float() as low, int() | float() as high], **rest} if (
-            low < high and not rest
+            -math.inf < low < high < math.inf and not rest
         ):
             # The normal distribution function makes uniforms of normals.
             return lambda chains, draws: (
