@@ -132,6 +132,8 @@ def test_methods_can_be_added_to_an_experiment(name):
     ]
     if any("cycles" in node for node in schedules.values()):  # which all are to come after burn-in
         given.append("+methods.other.warmup=0")
+    if name.endswith("_density"):  # made for what has no data: one datum of many has no variance
+        given.append("methods.other.kernel.pairing.m=20")
     config = compose_config([*words, *given], compare=False)
     assert methods_of(config)[-1].name == "other"
 
