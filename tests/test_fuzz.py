@@ -201,6 +201,14 @@ def test_no_words_bring_a_traceback(words):
     checked(words)
 
 
+@pytest.mark.usefixtures("_checked_only")
+def test_a_group_that_is_set_to_numbers_is_told():
+    """Found by the test below."""
+    status, _, err = outcome(["experiment=gmm_tied_means", "data=[1,2]", "--dry-run"])
+    assert status == 2
+    assert "takes the name of one of its files" in err
+
+
 @pytest.mark.slow
 @many(1000)
 @given(command_line())

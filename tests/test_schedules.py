@@ -10,6 +10,7 @@ import torch
 
 from mhrun.errors import Refusal
 from mhrun.schedules import Plan
+from mhrun.schedules.banded import Banded
 from mhrun.schedules.fixed import Fixed
 from mhrun.schedules.polynomial import Polynomial
 from mhrun.schedules.stairs import Stairs
@@ -245,3 +246,9 @@ def test_each_chain_has_stairs_of_its_own():
 def test_stairs_without_meaning_are_refused(settings, told):
     with pytest.raises(Refusal, match=told):
         Stairs(*settings)
+
+
+def test_a_step_size_may_be_a_whole_number_however_large():
+    """Found by fuzzing: such a number went past what torch takes."""
+    for schedule in (Tuned(10**30, 0.3).over(100, 1), Banded(10**30).over(1000, 1)):
+        assert torch.isfinite(next(iter(schedule.start(2).values()))).all()

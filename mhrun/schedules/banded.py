@@ -55,7 +55,7 @@ class Banded:
             raise Refusal("Banded needs window >= 1, rungs >= 1 and stagger >= 0.")
         if stagger % window:
             raise Refusal(f"stagger = {stagger} must be a whole number of windows of {window} steps.")
-        self.first = start
+        self.first = float(start)
         self.low, self.high = low, high
         self.window, self.factor = window, factor
         self.length = length

@@ -37,7 +37,7 @@ class Tuned:
             raise Refusal(f"acceptance = {acceptance:g} must lie strictly between 0 and 1.")
         if window < 1:
             raise Refusal(f"window = {window} must be at least 1.")
-        self.first = start
+        self.first = float(start)
         self.acceptance = acceptance
         self.window = window
         self.windows = 0
