@@ -16,7 +16,7 @@ help:  ## Show this
 
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "mhrun needs Python 3.11, 3.12 or 3.13; say PYTHON=/path/to/python."; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)  # another Python over one that is there would break it
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
