@@ -159,8 +159,9 @@ def call(function: Callable[..., T], arguments: Mapping[str, Any], name: str, wh
         raise UserError(f"{at}{name} needs {', '.join(missing)}.")
     try:
         return function(**checked)
-    except (TypeError, ValueError, IndexError, OverflowError) as error:
-        raise UserError(f"{at}{name} cannot be made of these settings: {error}") from error
+    except (TypeError, ValueError, IndexError, ArithmeticError, MemoryError) as error:
+        told = str(error) or type(error).__name__
+        raise UserError(f"{at}{name} cannot be made of these settings: {told}") from error
 
 
 _PARTS = ("Proposal", "Pairing", "Rule", "Dynamics", "Model", "Kernel", "Schedule", "OwnPrior", "Evaluation")

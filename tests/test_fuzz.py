@@ -10,6 +10,7 @@ import contextlib
 import io
 import json
 import os
+import resource
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -322,6 +323,47 @@ def test_no_configuration_brings_anything_but_a_refusal(changed):
 @given(edited())
 def test_thousands_of_configurations_bring_nothing_but_refusals(changed):
     built(changed.config())
+
+
+HUGE = (2**31, 2**80, 10**30, -(2**63))
+FELL = {  # where a number that is far too large once was no refusal, or took all memory
+    "gmm_tied_means": ["chains", "methods.sgld.schedules.step_size.exponent"],
+    "gaussian_grid": [
+        "methods.text_sgld.schedules.step_size.exponent",
+        "methods.text_csgld.schedules.step_size.cycles",
+        "methods.sgnht.starts.uniform.1",
+    ],
+    "mhbt_gaussian": ["model.dim"],
+    "tests_compared": ["methods.mhminibatch_released.kernel.rule.half_width_steps"],
+}
+
+
+@pytest.fixture
+def _little_memory():
+    """Less than a machine has, so that what asks for more is seen and not killed."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (12 << 30, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.parametrize("experiment", FELL)
+@pytest.mark.usefixtures("_little_memory")
+def test_numbers_that_are_far_too_large_are_refused(experiment):
+    for said in FELL[experiment]:
+        path = tuple(int(part) if part.isdigit() else part for part in said.split("."))
+        for value in HUGE:
+            built(Edited(experiment, [(path, value)]).config())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("experiment", LIGHT)
+@pytest.mark.usefixtures("_little_memory")
+def test_no_setting_may_be_far_too_large(experiment):
+    for path in leaves(json.loads(base(experiment))):
+        if path and path[0] not in ("scales", "report", "experiment"):
+            for value in HUGE:
+                built(Edited(experiment, [(path, value)]).config())
 
 
 # --- Commands, and runs -------------------------------------------------------------------------------------

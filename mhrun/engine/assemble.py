@@ -50,7 +50,7 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
             _whole(key, config[key] if node.get(key) is None else node[key])
             for key in ("chains", "warmup", "steps")
         )
-        if max(chains, warmup, steps) >= 2**31:
+        if not all(abs(count) < 2**31 for count in (chains, warmup, steps)):
             raise Refusal(f"{name}: chains, warmup and steps must be below 2^31.")
         thin = _thin(config["thin"] if node.get("thin") is None else node["thin"])
         often = config["thin_stats"] if node.get("thin_stats") is None else node["thin_stats"]
@@ -80,6 +80,9 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
             method.check()
         except Refusal as error:
             raise Refusal(f"{name}: {error}") from error
+        except (ArithmeticError, MemoryError) as error:  # of a number that is far too large or too small
+            told = str(error) or type(error).__name__
+            raise UserError(f"{name} cannot be computed with these settings: {told}") from error
         methods.append(method)
     return methods
 

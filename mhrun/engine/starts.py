@@ -46,13 +46,13 @@ def starts_of(said: Any, dim: int, where: str) -> Starts | None:
 def _drawn(said: Mapping[str, Any], dim: int, where: str) -> Starts:
     match dict(said):
         case {"normal": int() | float() as sd, **rest} if 0 < sd < math.inf and not rest:
-            return lambda chains, draws: sd * draws.normal(Purpose.INIT, dim)
+            return lambda chains, draws: float(sd) * draws.normal(Purpose.INIT, dim)
         case {"uniform": [int() | float() as low, int() | float() as high], **rest} if (
             -math.inf < low < high < math.inf and not rest
         ):
             # The normal distribution function makes uniforms of normals.
             return lambda chains, draws: (
-                low + (high - low) * torch.special.ndtr(draws.normal(Purpose.INIT, dim))
+                low + float(high - low) * torch.special.ndtr(draws.normal(Purpose.INIT, dim))
             )
     raise UserError(
         f"{where}.starts = {dict(said)} is unknown; say normal: SD, uniform: [LOW, HIGH], or a list of points."

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import UserError
+from mhrun.models.naming import numbered
 from mhrun.random import Draws
 from mhrun.types import Rows
 
@@ -43,9 +44,7 @@ class FunctionModel:
     ) -> None:
         self.start = torch.atleast_1d(torch.as_tensor(start, dtype=torch.float64))
         self.dim = self.start.shape[-1]
-        self.names: Sequence[str] = (
-            tuple(names) if names is not None else tuple(f"theta[{d}]" for d in range(self.dim))
-        )
+        self.names: Sequence[str] = tuple(names) if names is not None else numbered(self.dim)
         if len(self.names) != self.dim:
             raise UserError(f"{len(self.names)} names for {self.dim} parameters.")
         self._log_lik = log_lik

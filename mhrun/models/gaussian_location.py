@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal, UserError
+from mhrun.models.naming import numbered
 from mhrun.native import NativeModel, piece
 from mhrun.random import Draws
 from mhrun.types import Rows
@@ -35,7 +36,7 @@ class GaussianLocation:
         if dim < 1 or (prior_variance is not None and prior_variance <= 0):
             raise Refusal("GaussianLocation needs dim >= 1 and a positive prior_variance, or null.")
         self.dim = dim
-        self.names: Sequence[str] = tuple(f"theta[{d}]" for d in range(dim))
+        self.names: Sequence[str] = numbered(dim)
         self.precision = 0.0 if prior_variance is None else 1.0 / prior_variance
         self.first = float(start)
 

@@ -10,6 +10,7 @@ from torch.nn.functional import logsigmoid
 
 from mhrun.errors import Refusal, UserError
 from mhrun.models.logistic_native import pieces
+from mhrun.models.naming import numbered
 from mhrun.native import NativeModel
 from mhrun.random import Draws, Purpose
 from mhrun.types import Rows
@@ -57,7 +58,7 @@ class Logistic:
                 "Logistic needs a positive prior_variance, or null for a flat prior, and start_sd > 0."
             )
         self.dim = dim
-        self.names: Sequence[str] = tuple(f"theta[{d}]" for d in range(dim))
+        self.names: Sequence[str] = numbered(dim)
         self.start = start
         self.start_sd = float(start_sd)
         self.precision = 0.0 if prior_variance is None else 1.0 / prior_variance  # of the prior

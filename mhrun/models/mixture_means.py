@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mhrun.errors import Refusal
 from mhrun.models.compressed import bins_of, compress
+from mhrun.models.naming import numbered
 from mhrun.native import NativeModel, NativeSums, Piece, available, compiled, piece, routine
 from mhrun.native.maths import exp_negative_64, log_64
 from mhrun.random import Draws
@@ -54,6 +55,7 @@ class MixtureMeans:
     ) -> None:
         if components < 1 or not variance > 0 or not half > 0:
             raise Refusal("MixtureMeans needs components >= 1, a positive variance and a positive half.")
+        self.names: Sequence[str] = numbered(components)
         self.dim = components
         self.variance = float(variance)
         self.half = float(half)
@@ -64,7 +66,6 @@ class MixtureMeans:
             )
         if (abs(self.start) > half).any():
             raise Refusal(f"start lies outside of the prior's cube, [-{half:g}, {half:g}]^{components}.")
-        self.names: Sequence[str] = tuple(f"theta[{d}]" for d in range(components))
 
     @property
     def _constant(self) -> float:

@@ -46,6 +46,7 @@ __all__ = [
 
 # What is solved when nothing else is asked for: lambda and the half width of the grid in steps.
 _DEFAULTS = {"paper": (10.0, 4000), "nnls": (1e-6, 160)}
+_WIDEST = 10**6  # steps of half a grid
 _VERSION = 1  # of what is solved; with another number every old file is computed again
 
 
@@ -74,6 +75,8 @@ def correction(
     lam = _DEFAULTS[kind][0] if lam is None else float(lam)
     half = _DEFAULTS[kind][1] if half_width_steps is None else half_width_steps
     check_sigma(sigma)
+    if half > _WIDEST:
+        raise Refusal(f"half_width_steps = {half} makes too fine a grid; choose at most {_WIDEST:,}.")
 
     def solve() -> dict[str, npt.NDArray[np.float64]]:
         solved = ridge(sigma, lam, half) if kind == "paper" else nonnegative(sigma, lam, half / REACH)

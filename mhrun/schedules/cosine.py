@@ -72,7 +72,8 @@ class Cosine(Blind):
         placed = copy.copy(self)
         placed.total = warmup + steps
         placed.length = math.ceil(placed.total / self.cycles)
-        counts = np.bincount(placed.cycle(placed.collected()), minlength=self.cycles)
+        room = self.cycles <= placed.total
+        counts = np.bincount(placed.cycle(placed.collected()), minlength=self.cycles if room else 0)
         if (
             len(counts) != self.cycles
             or (counts < 1).any()

@@ -43,7 +43,7 @@ class Polynomial(Blind):
         if exponent <= 0 or hold < 0:
             raise Refusal(f"exponent = {exponent:g} must be positive and hold = {hold} not negative.")
         self.last = end
-        self.exponent = exponent
+        self.exponent = float(exponent)
         self.hold = hold
         self._b = math.inf
 

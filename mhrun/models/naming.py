@@ -1,0 +1,18 @@
+"""Names of parameters that have none of their own."""
+
+from __future__ import annotations
+
+from mhrun.errors import Refusal
+
+_MOST = 10**7  # their names alone take more than half a gigabyte
+
+
+def numbered(dim: int) -> tuple[str, ...]:
+    """Return theta[0], theta[1], ..., so many.
+
+    Raises:
+        Refusal: more than 10^7.
+    """
+    if dim > _MOST:
+        raise Refusal(f"dim = {dim:,} parameters are too many to be named; choose at most {_MOST:,}.")
+    return tuple(f"theta[{d}]" for d in range(dim))
