@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mhrun.data.mapping import writable
+from mhrun.data.mapping import soon, writable
 from mhrun.errors import UserError
 from mhrun.types import Rows
 
@@ -66,6 +66,9 @@ class Dataset:
 
     def part(self, start: int, stop: int) -> Rows:
         """Return the rows start..stop, shared by all chains: field name -> (1, stop - start, ...)."""
+        for value in self.fields.values():
+            row = value.stride(0) * value.element_size()
+            soon(value.data_ptr(), start * row, min(stop, self.n) * row)
         return {name: value[start:stop][None] for name, value in self.fields.items()}
 
     def to(self, device: torch.device | str) -> Dataset:

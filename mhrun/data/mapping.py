@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import sys
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,10 @@ import numpy.typing as npt
 # Without it Linux counts a map that can be written to as if each page would be, and refuses one larger than memory.
 # Python's mmap names the flag on no version that we support.
 _NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
+
+_MAPS: WeakValueDictionary[int, npt.NDArray[Any]] = (
+    WeakValueDictionary()
+)  # by the address of their first number
 
 _END = 1 << 12  # numbers by which a file is known again
 
@@ -51,4 +56,20 @@ def _mapped(array: Any, offset: int) -> npt.NDArray[Any]:
             flags=mmap.MAP_PRIVATE | _NO_RESERVE,
             prot=mmap.PROT_READ | mmap.PROT_WRITE,
         )
-    return np.ndarray(array.shape, array.dtype, pages, offset)
+    # Rows of minibatches are anywhere: to read what lies around each would read thirty times as much.
+    if hasattr(mmap, "MADV_RANDOM"):
+        pages.madvise(mmap.MADV_RANDOM)
+    anew: npt.NDArray[Any] = np.ndarray(array.shape, array.dtype, pages, offset)
+    _MAPS[anew.ctypes.data] = anew
+    return anew
+
+
+def soon(where: int, start: int, stop: int) -> None:
+    """Have the bytes start..stop of what begins at an address read ahead, if it is mapped: a pass goes through them."""
+    array = _MAPS.get(where)
+    if array is None or not hasattr(mmap, "MADV_WILLNEED"):
+        return
+    pages: Any = array.base
+    first = where - np.frombuffer(pages, np.uint8).ctypes.data + start
+    aligned = first - first % mmap.PAGESIZE
+    pages.madvise(mmap.MADV_WILLNEED, aligned, first - aligned + stop - start)
