@@ -202,10 +202,11 @@ def test_no_words_bring_a_traceback(words):
     checked(words)
 
 
+@pytest.mark.parametrize("numbers", ["[1,2]", "${times:2,3}"])
 @pytest.mark.usefixtures("_checked_only")
-def test_a_group_that_is_set_to_numbers_is_told():
+def test_a_group_that_is_set_to_numbers_is_told(numbers):
     """Found by the test below."""
-    status, _, err = outcome(["experiment=gmm_tied_means", "data=[1,2]", "--dry-run"])
+    status, _, err = outcome(["experiment=gmm_tied_means", f"data={numbers}", "--dry-run"])
     assert status == 2
     assert "takes the name of one of its files" in err
 

@@ -86,7 +86,7 @@ def compose_config(
         raise explained(error, words, folders) from error
     except ValueError as error:  # what Hydra's own overrides raise when a group is set to nothing
         raise UserError(f"these settings cannot be put together: {_first_line(error)}") from error
-    except TypeError as error:  # the same of numbers
+    except (TypeError, AssertionError) as error:  # the same of numbers
         raise UserError(
             "these settings cannot be put together: a group, such as data or model, takes the name of one of its "
             "files (data=mixture)."
