@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from mhrun.build import blame
 from mhrun.check import contracts, laws, measures
-from mhrun.check.subject import Subject
-from mhrun.check.verdict import FAILS, NONE, Verdict
+from mhrun.check.subject import Law, Subject
+from mhrun.check.verdict import FAILS, Verdict
 from mhrun.errors import Refusal, UserError, nearest
-
-Law = Callable[[Subject], Iterator[Verdict]]
 
 LAWS: dict[str, Law] = {
     "invariance": laws.invariance,
@@ -27,16 +25,6 @@ LAWS: dict[str, Law] = {
     "absurd": contracts.absurd,
 }
 
-# Those that compare with the target, as the page names them.
-_OF_THE_TARGET = {
-    "invariance": "invariance",
-    "coming": "goes there",
-    "balance": "detailed balance",
-    "geweke": "Geweke's joint test",
-    "nearing": "the target as steps shrink",
-    "minibatches": "with minibatches",
-}
-
 
 def battery(subject: Subject, chosen: Sequence[str] | None = None) -> Iterator[Verdict]:
     """Yield the verdicts of all laws, or of the chosen ones; a law whose code fails is a law that fails.
@@ -48,11 +36,6 @@ def battery(subject: Subject, chosen: Sequence[str] | None = None) -> Iterator[V
         if name not in LAWS:
             raise UserError(f"There is no law '{name}'.{nearest(name, LAWS)} There are: {', '.join(LAWS)}.")
     for name in chosen or LAWS:
-        if name in _OF_THE_TARGET and subject.fitted:
-            yield Verdict(
-                _OF_THE_TARGET[name], NONE, "its draws are of a fit, however far that is from the target"
-            )
-            continue
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from scipy import special, stats
 
-from mhrun.check.subject import Subject
+from mhrun.check.subject import Subject, of_the_target
 from mhrun.check.targets import N_TOSSED, Known, correlated, gaussian_mean, mixture, tossed
 from mhrun.check.verdict import FAILS, HOLDS, NONE, Verdict, by_flows, by_uniforms
 from mhrun.kernels import AdaptiveBackward, MetropolisHastings
@@ -39,12 +39,13 @@ def reads_all(subject: Subject, known: Known) -> str | None:
     return f"with m = n it still decides on {float(size.double().mean()):.3g} of {known.n} data: see what was measured"
 
 
-def invariance(subject: Subject) -> Iterator[Verdict]:
+@of_the_target("invariance")
+def invariance(subject: Subject, law: str) -> Iterator[Verdict]:
     """Chains that begin in the target's law are in it after some steps: closed forms, and quadrature."""
     for known in (gaussian_mean(30), mixture(), correlated()):
-        law = f"invariance: {known.name}"
+        here = f"{law}: {known.name}"
         if reason := reads_all(subject, known):
-            yield Verdict(law, NONE, reason)
+            yield Verdict(here, NONE, reason)
             continue
         kernel, target = subject.exact(known), known.target()
         chains = subject.whole(subject.chains)
@@ -59,12 +60,13 @@ def invariance(subject: Subject) -> Iterator[Verdict]:
         uniforms = known.uniforms(went.theta[-1].numpy(), temperature)
         half = min((~short).sum(), short.sum())
         told = f"{_STEPS} steps of size {step:.2g} and {_SHORTER * step:.2g}, acceptance {share:.2f}"
-        yield by_uniforms(law, np.column_stack([uniforms[~short][:half], uniforms[short][:half]]), told)
+        yield by_uniforms(here, np.column_stack([uniforms[~short][:half], uniforms[short][:half]]), told)
 
 
-def coming(subject: Subject) -> Iterator[Verdict]:
+@of_the_target("goes there")
+def coming(subject: Subject, law: str) -> Iterator[Verdict]:
     """Chains that begin far out come in: a kernel that stands still leaves every law as it is."""
-    law, known = "goes there", gaussian_mean(30)
+    known = gaussian_mean(30)
     kernel, target = subject.exact(known), known.target()
     chains = subject.whole(400)
     temperature = subject.temperatures(chains)
@@ -77,9 +79,10 @@ def coming(subject: Subject) -> Iterator[Verdict]:
     yield Verdict(law, HOLDS if off < _FAR / 2 else FAILS, told, off)
 
 
-def balance(subject: Subject) -> Iterator[Verdict]:
+@of_the_target("detailed balance")
+def balance(subject: Subject, law: str) -> Iterator[Verdict]:
     """In the target's law as many chains go from one bin to another as come back."""
-    law, known = "detailed balance", gaussian_mean(30)
+    known = gaussian_mean(30)
     kernel, target = subject.exact(known), known.target()
     if reason := reads_all(subject, known):
         yield Verdict(law, NONE, reason)
@@ -106,12 +109,13 @@ def _bins(known: Known, theta: np.ndarray, temperature: np.ndarray) -> np.ndarra
     return np.nan_to_num(uniform * _BINS).astype(np.intp).clip(0, _BINS - 1)
 
 
-def geweke(subject: Subject) -> Iterator[Verdict]:
+@of_the_target("Geweke's joint test")
+def geweke(subject: Subject, law: str) -> Iterator[Verdict]:
     """Theta from its prior, data from theta, steps on the data, new data from theta, ...: the joint law stays.
 
     Geweke (2004). A set of ten tosses is known by its heads, so that chains with equal data move together.
     """
-    law, known = "Geweke's joint test", gaussian_mean(N_TOSSED)
+    known = gaussian_mean(N_TOSSED)
     if subject.rungs() > 1:
         yield Verdict(law, NONE, "a ladder's chains are at several temperatures")
         return

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from mhrun.check.subject import Subject
+from mhrun.check.subject import Subject, of_the_target
 from mhrun.check.targets import Known, gaussian_mean
 from mhrun.check.verdict import FAILS, HOLDS, MEASURED, NONE, Verdict, Z, mean_and_error
 from mhrun.kernels import MetropolisHastings
@@ -21,9 +21,10 @@ _DOUBTFUL = 3.0  # standard errors
 _SHARE = 0.25  # of the steps, given to chains to find their own law
 
 
-def minibatches(subject: Subject) -> Iterator[Verdict]:
+@of_the_target("with minibatches")
+def minibatches(subject: Subject, law: str) -> Iterator[Verdict]:
     """The variance and the mean of the draws with minibatches, against those of the target."""
-    law, known = "with minibatches", gaussian_mean(subject.n)
+    known = gaussian_mean(subject.n)
     target = known.target()
     kernel = subject.made(subject.n, subject.m, target)
     base = subject.n / subject.effective if kernel.decides else 1.0
@@ -51,9 +52,10 @@ def minibatches(subject: Subject) -> Iterator[Verdict]:
     yield Verdict(law, MEASURED, told, (ratio - 1) / error)
 
 
-def nearing(subject: Subject) -> Iterator[Verdict]:
+@of_the_target("the target as steps shrink")
+def nearing(subject: Subject, law: str) -> Iterator[Verdict]:
     """A dynamics on all data has the target as its law in the limit of small steps."""
-    law, known = "the target as steps shrink", gaussian_mean(30)
+    known = gaussian_mean(30)
     kernel, target = subject.exact(known), known.target()
     if kernel.decides:
         yield Verdict(law, NONE, "its kernel has an acceptance test")

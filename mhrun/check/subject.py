@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mhrun.check.targets import Known
+from mhrun.check.verdict import NONE, Verdict
 from mhrun.errors import Refusal, UserError
 from mhrun.native import available
 from mhrun.random import Streams, derive_key
@@ -24,6 +26,25 @@ _ACCEPTED = 0.35  # a step size is the largest at which so many moves are accept
 _STEPS = 2.0 ** np.arange(-24, 9)  # step sizes that are tried
 _RATE = 1e-2  # a fit's learning rate: no step size is too large for its draws to be stable
 _HEALTHY = (0.5, 2.0)  # of a dynamics: the variance in that of the target
+
+
+Law = Callable[["Subject"], Iterator[Verdict]]
+
+
+def of_the_target(law: str) -> Callable[[Callable[[Subject, str], Iterator[Verdict]]], Law]:
+    """Make a law, told its name, one that is not asked of what draws from a fit."""
+
+    def wrapped(judge: Callable[[Subject, str], Iterator[Verdict]]) -> Law:
+        @wraps(judge)
+        def asked(subject: Subject) -> Iterator[Verdict]:
+            if subject.fitted:
+                yield Verdict(law, NONE, "its draws are of a fit, however far that is from the target")
+            else:
+                yield from judge(subject, law)
+
+        return asked
+
+    return wrapped
 
 
 class Went(NamedTuple):

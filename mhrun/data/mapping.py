@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import sys
 from typing import Any
@@ -10,13 +11,14 @@ from weakref import WeakValueDictionary
 import numpy as np
 import numpy.typing as npt
 
+from mhrun.errors import UserError
+
 # Without it Linux counts a map that can be written to as if each page would be, and refuses one larger than memory.
 # Python's mmap names the flag on no version that we support.
 _NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
 
-_MAPS: WeakValueDictionary[int, npt.NDArray[Any]] = (
-    WeakValueDictionary()
-)  # by the address of their first number
+# By the address of their first number.
+_MAPS: WeakValueDictionary[int, npt.NDArray[Any]] = WeakValueDictionary()
 
 _END = 1 << 12  # numbers by which a file is known again
 
@@ -25,6 +27,9 @@ def writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return an array that torch takes, as it can be written to: one that is mapped anew, else a copy.
 
     Writing to it never changes the file.
+
+    Raises:
+        UserError: the system does not map so much.
     """
     base: Any = array.base
     while base is not None and not isinstance(base, mmap.mmap):
@@ -38,8 +43,13 @@ def writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     offset = began + array.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
     try:
         anew = _mapped(array, offset)
-    except (OSError, ValueError):  # the file has gone, or is shorter now
-        return np.array(array)
+    except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) == errno.ENOMEM:  # a copy would need as much
+            raise UserError(
+                f"{array.filename} cannot be mapped: the system gives no address space of {array.nbytes:,} bytes "
+                "(limits of ulimit -v, or vm.overcommit_memory = 2)."
+            ) from error
+        return np.array(array)  # the file has gone, or is shorter now
     ours, theirs = (np.asarray(a).reshape(-1) for a in (anew, array))
     ends = (slice(None, _END), slice(-_END, None))  # another file may have the name now
     same = all(ours[end].tobytes() == theirs[end].tobytes() for end in ends)

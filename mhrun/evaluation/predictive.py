@@ -60,7 +60,7 @@ class Predictive:
         self.average = average
         self.collect = collect
         self.after = after
-        self._moved: dict[tuple[int, str], Dataset] = {}
+        self._memo: dict[tuple[int, str], Dataset] = {}
         self._steps: npt.NDArray[np.int64] | None = None
 
     def over(self, collected: npt.NDArray[np.int64] | None) -> Self:
@@ -82,9 +82,9 @@ class Predictive:
     def on(self, device: torch.device, data: Dataset) -> Dataset:
         """Return data where the chains are; they are moved there once."""
         key = id(data), str(device)
-        if key not in self._moved:
-            self._moved[key] = data.to(device)
-        return self._moved[key]
+        if key not in self._memo:
+            self._memo[key] = data.to(device)
+        return self._memo[key]
 
     def refuses(self, target: Target) -> str | None:
         """Refuse a model that does not predict classes."""

@@ -31,7 +31,7 @@ class Energies:
         self.anchor = None if anchor is None else torch.as_tensor(list(anchor), dtype=torch.float64)
         self.differences = differences
         self.gradients = gradients
-        self._known: tuple[Target, Tensor, float, float] | None = None
+        self._memo: tuple[Target, Tensor, float, float] | None = None
 
     def _anchored(self, target: Target) -> tuple[Tensor, float, float]:
         """Return the anchor (D,), H_0 and the log-likelihood of all data there.
@@ -39,7 +39,7 @@ class Energies:
         Raises:
             Refusal: H_0 is no finite number.
         """
-        if self._known is None or self._known[0] is not target:
+        if self._memo is None or self._memo[0] is not target:
             point = self.anchor
             if point is None:
                 point = target.model.init(1, Streams(0, 1, target.device).at(0))[0].double()
@@ -50,8 +50,8 @@ class Energies:
                 raise Refusal(
                     f"the anchor has an energy of {lowest:g}, and all levels begin there; give another anchor."
                 )
-            self._known = target, point, lowest, total
-        return self._known[1:]
+            self._memo = target, point, lowest, total
+        return self._memo[1:]
 
     def lowest(self, target: Target) -> tuple[float, float]:
         """Return H_0 and the log-likelihood of all data at the anchor."""

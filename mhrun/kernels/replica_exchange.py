@@ -82,7 +82,7 @@ class ReplicaExchange:
         self.every = every
         self.order = order
         self.sign = 1 if sign == "right" else -1
-        self._kept: tuple[tuple[int, int], list[Draws], Draws] | None = None
+        self._memo: tuple[tuple[int, int], list[Draws], Draws] | None = None
 
     @property
     def decides(self) -> bool:
@@ -237,12 +237,12 @@ class ReplicaExchange:
     def _pairs(self, streams: Streams, time: int) -> tuple[Tensor, Draws]:
         """Return the lower chain of each pair (P,) of this exchange, and the pairs' random numbers."""
         which = (streams.key, streams.chains)
-        if self._kept is None or self._kept[0] != which:
+        if self._memo is None or self._memo[0] != which:
             lows = [self._lows(streams.chains, odd, streams.device) for odd in (0, 1)]
             pairs = [streams.of(f"exchange {odd}", low).at(0) for odd, low in enumerate(lows)]
             coin = Streams(derive_key(streams.key, "exchange"), 1).at(0)
-            self._kept = which, pairs, coin
-        _, pairs, coin = self._kept
+            self._memo = which, pairs, coin
+        _, pairs, coin = self._memo
         coin.step = time
         odd = time % 2 if self.order == "alternate" else int(coin.uniform(Purpose.EXCHANGE)[0] < 0.5)
         if self.rungs == 2:

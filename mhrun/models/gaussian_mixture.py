@@ -54,7 +54,7 @@ class GaussianMixture:
         if self.start.shape != (self.dim,):
             raise Refusal(f"start must be {self.dim} numbers.")
         self.names: Sequence[str] = tuple(f"theta{d + 1}" for d in range(self.dim))
-        self._there: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor, Tensor]] = {}
+        self._memo: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor, Tensor]] = {}
         # log of a component's weight and normalising constant
         self._heights = np.log(self.weights) - 0.5 * self.dim * np.log(2 * math.pi * self.variances)
 
@@ -88,13 +88,13 @@ class GaussianMixture:
     def _constants(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return centres (K, D), variances (K,) and heights (K,) where theta is; they are moved there once."""
         key = like.dtype, like.device
-        if key not in self._there:
+        if key not in self._memo:
             parts = (self.centres, self.variances, self._heights)
             centres, variances, heights = (
                 torch.as_tensor(part, dtype=like.dtype, device=like.device) for part in parts
             )
-            self._there[key] = centres, variances, heights
-        return self._there[key]
+            self._memo[key] = centres, variances, heights
+        return self._memo[key]
 
     def full_log_lik(self, data: Rows) -> Callable[[Tensor], Tensor]:
         """Return the sum over all data of the log density."""

@@ -22,7 +22,7 @@ import torch
 from mhrun.errors import UserError
 
 _PLACE = re.compile(r" at 0x[0-9A-Fa-f]+")  # of an object in this process's memory
-_REMEMBERED = ("_there", "_known", "_kept", "_moved")  # what parts of this package keep of their first use
+_MEMO = "_memo"  # what a part of this package keeps of its first use has this name
 _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 _LIBRARIES = (
     f"{Path(types.__file__).resolve().parent}{os.sep}",
@@ -222,7 +222,7 @@ def _wraps(thing: Any, name: str) -> bool:
 
 def _kept(thing: Any, name: str) -> bool:
     """Say whether an attribute is what a cached property, or another library's kind of it, keeps."""
-    if name in _REMEMBERED and type(thing).__module__.startswith("mhrun."):
+    if name == _MEMO and type(thing).__module__.startswith("mhrun."):
         return True
     there = inspect.getattr_static(type(thing), name, None)
     code = isinstance(there, types.FunctionType | staticmethod | classmethod)
