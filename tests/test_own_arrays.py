@@ -1,4 +1,4 @@
-"""Data of the user's own: tables, .npz files, and maps."""
+"""Arrays of the user's own: .npz files, and maps that may be larger than memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import resource
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -18,7 +17,6 @@ from mhrun.data import mapping
 from mhrun.data.arrays import Memmap, Npz
 from mhrun.data.dataset import Dataset
 from mhrun.data.generated import generated
-from mhrun.data.table import Table
 from mhrun.errors import Refusal, UserError
 from mhrun.kernels.metropolis_hastings import MetropolisHastings
 from mhrun.models.function import FunctionModel
@@ -33,197 +31,6 @@ from mhrun.target import Target
 def here(tmp_path, monkeypatch):
     monkeypatch.setenv("MHRUN_FOLDERS", "")
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def frame(rng):
-    n = 60
-    return pd.DataFrame(
-        {
-            "a": rng.normal(3, 2, n),
-            "b": rng.integers(0, 9, n),
-            "kind": rng.choice(["red", "blue", "green"], n),
-            "grade": rng.choice([1, 2], n),
-            "y": rng.normal(size=n),
-            "sick": rng.choice(["no", "yes"], n),
-        }
-    )
-
-
-# --- Tables -----------------------------------------------------------------------------------------------
-
-
-def needs_pyarrow(frame, name):
-    pytest.importorskip("pyarrow")
-    frame.to_parquet(name)
-
-
-@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz", "t.parquet"])
-def test_columns_have_roles(frame, name):
-    if "parquet" in name:
-        needs_pyarrow(frame, name)
-    else:
-        frame.to_csv(name, index=False, sep="\t" if "tsv" in name else ",")
-    source = Table(name, target="y", features=["b", "a"], categorical=["kind", "grade"], intercept=True)
-    data = source.load()
-    assert source.n == data.n == 60
-    assert data.facts["columns"] == ["1", "b", "a", "kind=green", "kind=red", "grade=2"]
-    x = data.fields["x"].numpy()
-    assert (x[:, 0] == 1).all()
-    assert x[:, 2] == pytest.approx((frame.a - frame.a.mean()) / frame.a.std(ddof=0))
-    assert x[:, 3] == pytest.approx((frame.kind == "green").astype(float))
-    assert x[:, 5] == pytest.approx((frame.grade == 2).astype(float))
-    assert data.fields["y"].numpy() == pytest.approx(frame.y)
-    bare = Table(name, target="y", features=["b"], standardise=False).load().fields["x"]
-    assert bare[:, 0].tolist() == frame.b.tolist()
-
-
-def test_outcomes(frame):
-    frame.to_csv("t.csv", index=False)
-    rest = {"features": ["a"], "target": "sick"}
-    assert Table("t.csv", outcome="sign", **rest).load().fields["y"].tolist() == [
-        1 if v == "yes" else -1 for v in frame.sick
-    ]
-    assert Table("t.csv", outcome="sign", positive="no", **rest).load().fields["y"][0] == (
-        1 if frame.sick[0] == "no" else -1
-    )
-    found = Table("t.csv", outcome="class", features=["a"], target="kind").load()
-    assert found.facts["classes"] == ["blue", "green", "red"]
-    assert found.fields["y"].tolist() == [["blue", "green", "red"].index(v) for v in frame.kind]
-    scaled = Table("t.csv", features=["a"], target="y", standardise_target=True).load()
-    back = scaled.fields["y"].numpy() * scaled.facts["target_sd"] + scaled.facts["target_mean"]
-    assert back == pytest.approx(frame.y)
-
-
-def test_rows_are_split_by_a_seed_and_scaled_as_those_for_training(frame):
-    frame.to_csv("t.csv", index=False)
-    rest = {"features": ["a"], "target": "y", "test_share": 0.25}
-    train, test = (Table("t.csv", part=part, **rest).load() for part in ("train", "test"))
-    assert (train.n, test.n) == (45, 15)
-    assert sorted([*train.fields["y"].tolist(), *test.fields["y"].tolist()]) == pytest.approx(sorted(frame.y))
-    assert float(train.fields["x"].mean()) == pytest.approx(0, abs=1e-12)
-    mean, sd = train.facts["scales"]["a"]
-    again = test.fields["x"][:, 0].numpy() * sd + mean
-    assert set(np.round(again, 9)) <= set(np.round(frame.a, 9))
-    other = Table("t.csv", seed=1, **rest).load()
-    assert other.fields["y"].tolist() != train.fields["y"].tolist()
-
-
-def test_types_that_parquet_has_and_csv_has_not(frame):
-    """The same numbers as of a text file; what is no number and no category is told."""
-    n = len(frame)
-    frame = frame.astype({"b": "Int64", "kind": "category"}).assign(
-        single=frame.a.astype(np.float32), flag=pd.array(frame.b > 4, dtype="boolean")
-    )
-    needs_pyarrow(frame, "t.parquet")
-    frame.to_csv("t.csv", index=False)
-    rest = {"features": ["a", "b", "single", "flag"], "categorical": ["kind"], "target": "y"}
-    one, two = (Table(name, **rest).load() for name in ("t.parquet", "t.csv"))
-    assert one.facts["columns"] == two.facts["columns"]
-    torch.testing.assert_close(one.fields["x"], two.fields["x"], rtol=0, atol=1e-6)
-    frame.loc[3, "b"] = pd.NA
-    frame.loc[4, "kind"] = None
-    frame.assign(many=[np.arange(2)] * n, day=pd.date_range("2020", periods=n)).to_parquet("m.parquet")
-    assert Table("m.parquet", missing="drop", **rest).load().n == n - 2
-    for columns, told in (
-        ({"features": ["b"]}, r"1 of 60 rows lack a value \(b: 1\)"),
-        ({"features": ["day"]}, "no numbers"),
-        ({"features": ["many"]}, "no numbers"),
-        ({"features": ["a"], "categorical": ["many"]}, "holds ndarray values, which are no categories"),
-    ):
-        with pytest.raises(UserError, match=told):
-            Table("m.parquet", target="y", **columns).load()
-    whole = Path("t.parquet").read_bytes()
-    Path("t.parquet").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match=r"t\.parquet cannot be read as a table"):
-        Table("t.parquet", target="y").load()
-
-
-@pytest.mark.parametrize("name", ["x", "height", "weight_kg", '"value"'])
-def test_a_table_of_one_column(name):
-    """A search for its separator finds a letter of its name."""
-    Path("one.csv").write_text(f"{name}\n1.5\n2.5\n")
-    data = Table("one.csv", standardise=False).load()
-    assert data.facts["columns"] == [name.strip('"')]
-    assert data.fields["x"].tolist() == [[1.5], [2.5]]
-
-
-@pytest.mark.parametrize("separator", [None, ","])
-def test_rows_longer_than_the_first_line_shift_no_column(separator):
-    def read(rows):
-        Path("long.csv").write_text(f"a,b,y\n{rows}")
-        return (
-            Table("long.csv", target="y", standardise=False, separator=separator).load().fields["y"].tolist()
-        )
-
-    with pytest.raises(UserError, match="more values than its first line has names"):
-        read("0,2,3,9\n1,5,6,8\n")
-    assert read("0,2,3,\n1,5,6,\n") == [3, 6]
-
-
-@pytest.mark.parametrize(
-    ("column", "told"), [(["0.1"] * 3, "is 0.1 in every row"), (["1e200", "2e200", "3e200"], "too large")]
-)
-def test_columns_that_cannot_be_standardised(column, told):
-    """The mean of three times 0.1 is not 0.1."""
-    rows = "".join(f"{a},{b}\n" for b, a in enumerate(column))
-    Path("c.csv").write_text(f"a,b\n{rows}")
-    with pytest.raises(UserError, match=told):
-        Table("c.csv").load()
-
-
-def test_columns_that_have_numbers_for_names():
-    pytest.importorskip("pyarrow")
-    pd.DataFrame({0: [1.0, 2.0], 1: [5.0, 7.0]}).to_parquet("n.parquet")
-    data = Table("n.parquet", target="1", standardise=False).load()
-    assert data.fields["y"].tolist() == [5.0, 7.0]
-
-
-def test_what_is_no_table_at_all_is_told_of():
-    for text in (b"", b"\n", b"\x1f\x8b\x08\x00garbage"):
-        for name in ("a.csv", "a.csv.gz"):
-            Path(name).write_bytes(text)
-            with pytest.raises(UserError, match=name):
-                Table(name).load()
-
-
-def test_missing_values_are_refused_or_dropped(frame):
-    frame.loc[[3, 7], "a"] = np.nan
-    frame.loc[7, "kind"] = None
-    frame.to_csv("t.csv", index=False)
-    rest = {"features": ["a"], "categorical": ["kind"], "target": "y"}
-    with pytest.raises(UserError, match=r"2 of 60 rows lack a value \(a: 2, kind: 1\); missing=drop"):
-        Table("t.csv", **rest).load()
-    data = Table("t.csv", missing="drop", **rest).load()
-    assert data.n == 58
-    assert data.facts["dropped"] == 2
-    assert Table("t.csv", features=["b"], target="y").load().n == 60  # of columns that are used
-
-
-def test_a_table_says_in_a_line_what_is_wrong(frame, tmp_path):
-    frame.assign(same=1.0).to_csv("t.csv", index=False)
-    (tmp_path / "t.parquet").write_bytes(b"no")
-    (tmp_path / "t.doc").write_text("no")
-    for make, told in (
-        (lambda: Table("tt.csv", target="y"), r"There is no data file 'tt.csv'.*Did you mean 't.csv'"),
-        (lambda: Table("t.csv", target="yy"), r"no column 'yy'. (Did you mean 'y'|There are: a, b)"),
-        (lambda: Table("t.csv", target="y"), r"'kind' holds 'blue', 'green', 'red', no numbers"),
-        (lambda: Table("t.csv", target="kind", features=["a"]), "no numbers"),
-        (lambda: Table("t.csv", target="y", features=["same"]), "which cannot be standardised"),
-        (lambda: Table("t.csv", target="a", features=["a"]), "has two roles"),
-        (lambda: Table("t.csv", target="kind", features=["a"], outcome="sign"), "wants two values"),
-        (lambda: Table("t.parquet", target="y"), "pyarrow|cannot be read"),
-        (lambda: Table("t.doc", target="y"), "is no table"),
-    ):
-        with pytest.raises(UserError, match=told) as raised:
-            make().load()
-        assert "\n" not in str(raised.value)
-    for settings in ({"outcome": "x"}, {"missing": "x"}, {"part": "test"}, {"test_share": 1.0}):
-        with pytest.raises(Refusal):
-            Table("t.csv", **settings)
-
-
-# --- Arrays -----------------------------------------------------------------------------------------------
 
 
 def test_npz(rng):
