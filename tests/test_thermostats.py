@@ -158,6 +158,40 @@ def test_the_splitting_has_its_law_and_no_bias_of_half_the_friction(rough, tempe
     assert (explicit**2).mean() < 0.95 * temperature / CURVED
 
 
+def splitting_theta_variance(e, a, temperature, every):
+    """Return E theta^2 of half kick, half drift, friction and noise, half drift, half kick, averaged over the steps.
+
+    An exact recursion of the covariance of (theta, v) at a thermostat frozen at s = a, where the noise makes the
+    friction's part exact at temperature T. Between two steps, every so many of them, v is drawn anew from N(0, e T).
+    """
+    half_kick = np.array([[1.0, 0.0], [-e * CURVED / 2, 1.0]])
+    drift = np.array([[1.0, 0.5], [0.0, 1.0]])
+    slow = np.diag([1.0, math.exp(-a)])
+    fresh = np.diag([0.0, e * temperature * -math.expm1(-2 * a)])
+    cov, period = np.diag([temperature / CURVED, e * temperature]), every or 1
+    total = 0.0
+    for k in range(40_000):
+        if every and k % every == 0:
+            cov = np.diag([cov[0, 0], e * temperature])
+        cov = drift @ half_kick @ cov @ half_kick.T @ drift.T
+        cov = drift @ (slow @ cov @ slow.T + fresh) @ drift.T
+        cov = half_kick @ cov @ half_kick.T
+        if k >= 40_000 - period:
+            total += cov[0, 0]
+    return total / period
+
+
+@pytest.mark.parametrize("every", [None, 5, 1])
+def test_refreshed_momenta_of_the_splitting_get_half_a_kick(every):
+    """A whole kick leaves the variance a tenth too small at refresh 5, and halves it at refresh 1."""
+    e, a, temperature = 0.02, 0.2, 1.5
+    law = splitting_theta_variance(e, a, temperature, every)
+    assert law == pytest.approx(temperature / CURVED, rel=0.03)
+    frozen = Badodab(a, math.inf, refresh=every)
+    theta, _ = run(frozen, Target(gaussian(50), NOTHING), e, 4000, [temperature] * 30, burn=1000)
+    assert_mean((theta[0] ** 2).mean((1, 2)), law)
+
+
 def test_the_splitting_survives_a_thermostat_that_is_negative():
     """Where the explicit scheme multiplies momenta by 1 - s > 1."""
     theta, _ = run(

@@ -24,8 +24,9 @@ class Badodab(NoseHoover):
         v = exp(-s) v + sqrt(a e T (1 - exp(-2 s)) / s) z;
         s += (|v|^2/D - e T) / 2q;  theta += v/2.
 
-    The two half kicks of a step and of the next are one, at the same theta. theta has not the bias of s / 2 that the
-    explicit scheme has, and a negative s does it no harm. Arguments are those of `NoseHoover`.
+    The half kick that ends a step and the half kick that begins the next one are at the same theta, and done as one.
+    Momenta that are drawn anew lie between the two: they get the second half only, v += e g / 2. theta does not have
+    the bias of s / 2 of the explicit scheme, and a negative s does it no harm. Arguments are those of `NoseHoover`.
     """
 
     def move(
@@ -37,7 +38,10 @@ class Badodab(NoseHoover):
         s = aux["thermostat"]
         if not self.keep and due(self.refresh, draws):
             s = each(self.thermostat, theta)
-        momentum = momentum + controls.step_size[:, None] * grad
+        kick = controls.step_size
+        if due(self.refresh, draws):  # the kick's first half went with the old momenta
+            kick = torch.where(heat > 0, kick / 2, kick)
+        momentum = momentum + kick[:, None] * grad
         theta = theta + momentum / 2
         warm = controls.noise_temperature > 0
         s = torch.where(warm, s + (momentum.square().mean(-1) - heat) / (2 * self.inertia), s)
@@ -69,10 +73,13 @@ def _move(
     frictions, inertia, every, starts, keep = args
     heat = step_size * temperature
     refresh(aux[0], math.sqrt(heat), every, step, chain, key)
-    if not keep and (step - np.uint64(1)) % np.uint64(every) == 0:
+    fresh = every > 0 and (step - np.uint64(1)) % np.uint64(every) == 0
+    if not keep and fresh:
         own[0] = starts[int(chain) % len(starts)]
     number = theta.dtype.type
     half, drift, momentum = number(0.5), number(step_size), aux[0]
+    if fresh and heat > 0:  # the kick's first half went with the old momenta
+        drift *= half
     square = 0.0
     for d in range(len(theta)):
         momentum[d] += drift * grad[d]
