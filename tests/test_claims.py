@@ -6,7 +6,7 @@ import pytest
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
-from mhrun.report.claims import in_words, judge_all, satisfied
+from mhrun.report.claims import count, in_words, judge_all, satisfied
 
 
 @pytest.mark.parametrize(
@@ -92,3 +92,67 @@ def test_a_number_that_is_missing_and_one_that_is_none():
         assert broken.verdict == "not reproduced"
         assert broken.why == "mint.tv is not a finite number"
         assert broken.holds is False
+
+
+BOOK = """
+paper: {key: p, title: T, authors: A, year: 2020, where: W}
+experiments:
+  of_the_paper:
+    claims:
+      - {id: one, artefact: a, quantity: q, paper: 1, metric: x, rule: {below: 1}}
+      - {id: own, artefact: a, quantity: q, paper: 1, metric: x, rule: {below: 1}, self_check: true}
+      - {id: wrong, artefact: a, quantity: q, paper: 1, metric: x, rule: {above: 1}, self_check: true}
+      - {id: late, artefact: a, quantity: q, paper: 1, metric: x, rule: {above: 1}, revised: it was above 2}
+      - {id: other, artefact: a, quantity: q, paper: 1, metric: x, rule: {below: 1}, not_judged: another model}
+  of_our_own:
+    not_judged: own settings
+    claims:
+      - {id: one, artefact: a, quantity: q, paper: 1, metric: x, rule: {below: 1}}
+  wrong:
+    claims:
+      - {id: one, artefact: a, quantity: q, paper: 1, metric: x, rule: {below: 1}, selfcheck: true}
+"""
+
+
+@pytest.fixture
+def book(tmp_path, monkeypatch):
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "claims.yaml").write_text(BOOK)
+    monkeypatch.setattr("mhrun.report.claims.EXPERIMENTS", tmp_path)
+
+    def judged(experiment, departures=()):
+        config = {
+            "experiment": experiment,
+            "report": {"paper": "p"},
+            "runtime": {"departures": list(departures)},
+        }
+        return {claim.id: claim for claim in judge_all(config, {"x": 0.5})}
+
+    return judged
+
+
+def test_self_checks_and_what_cannot_be_judged_are_not_counted(book):
+    found = book("of_the_paper")
+    assert {name: claim.verdict for name, claim in found.items()} == {
+        "one": "reproduced",
+        "own": "self-check passed",
+        "wrong": "self-check failed",
+        "late": "not reproduced",
+        "other": "not judged",
+    }
+    assert count(claim.verdict for claim in found.values()) == (1, 2)
+    assert found["late"].revised == "it was above 2"
+    assert found["other"].why == "another model"
+    assert found["other"].holds is True
+    elsewhere = book("of_the_paper", ["scale = quick"])
+    assert elsewhere["own"].verdict == "self-check not run"
+    assert elsewhere["other"].verdict == "not judged"
+
+
+def test_an_experiment_with_settings_of_its_own_gives_no_verdict(book):
+    assert [claim.verdict for claim in book("of_our_own").values()] == ["not judged"]
+
+
+def test_keys_of_claims_are_checked(book):
+    with pytest.raises(UserError, match=r"claim one: there is no key 'selfcheck'.*self_check"):
+        book("wrong")

@@ -15,6 +15,7 @@ from scipy import stats
 from mhrun.cli.compose import compose_config, sweep_jobs
 from mhrun.cli.main import run, taken_apart
 from mhrun.paths import PACKAGE
+from mhrun.store.identity import RESULTS_VERSION
 
 DOCS = PACKAGE.parent / "docs"
 BLOCK = re.compile(r'^```(\w+)(?: title="(.+?)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
@@ -94,13 +95,14 @@ def test_results_are_of_the_last_run_with_the_papers_settings(tmp_path, monkeypa
     import claims
     import collect
 
-    def left_by(name, finished, tv, departures=()):
+    def left_by(name, finished, tv, departures=(), version=RESULTS_VERSION):
         folder = tmp_path / "outputs" / "gmm_tied_means" / name
         folder.mkdir(parents=True)
         config = {"experiment": "gmm_tied_means", "seed": 0, "report": {"paper": "mint"}}
         config["runtime"] = {"departures": list(departures)}
         (folder / "config.yaml").write_text(json.dumps(config))
         summary = {"status": "complete", "format": 1, "finished": finished, "versions": {}}
+        summary |= {"results_version": version}
         metrics = {"mint.tv": tv, "mint.mode_ratio": {"value": None, "se": None}}
         (folder / "summary.json").write_text(json.dumps(summary | {"metrics": metrics}))
 
@@ -108,11 +110,13 @@ def test_results_are_of_the_last_run_with_the_papers_settings(tmp_path, monkeypa
     left_by("b", "2026-01-03T10", 0.03)
     left_by("c", "2026-01-02T10", 0.01)
     left_by("d", "2026-01-04T10", 0.01, ["scale = quick"])
+    left_by("e", "2026-01-05T10", 0.01, version=RESULTS_VERSION - 1)
     monkeypatch.setattr(collect, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(collect, "ROOT", tmp_path)
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "mint.json").write_text(
-        '{"experiments": {"other": {"claims": []}}, "sweeps": {}}'
+        f'{{"experiments": {{"other": {{"results_version": {RESULTS_VERSION}, "claims": []}},'
+        '"old": {"results_version": 1, "claims": []}}, "sweeps": {}}'
     )
     collect.main(tmp_path / "outputs")
     found = json.loads((tmp_path / "results" / "mint.json").read_text())["experiments"]
@@ -123,6 +127,7 @@ def test_results_are_of_the_last_run_with_the_papers_settings(tmp_path, monkeypa
     assert told["f1r-ratio"]["verdict"] == "not reproduced"  # a metric that is not a number satisfies no rule
     assert told["f1l-modes"]["verdict"] == "not run at paper scale"
 
+    assert found["gmm_tied_means"]["results_version"] == RESULTS_VERSION
     told["f1l-close"]["rule"] = "below 0.04"
     monkeypatch.setattr(
         claims, "results", lambda paper: {"experiments": {"gmm_tied_means": found["gmm_tied_means"]}}
@@ -130,3 +135,14 @@ def test_results_are_of_the_last_run_with_the_papers_settings(tmp_path, monkeypa
     assert [line.split("'")[1] for line in claims.stale("mint")] == ["f1l-close"]
     assert claims.verdicts("mint")["not reproduced"] == 2
     assert "<span class='bad'>not reproduced</span>" in claims.tables("mint")
+
+    found["gmm_tied_means"]["results_version"] -= 1
+    assert any("are of version" in line for line in claims.stale("mint"))
+
+
+def test_committed_results_are_of_one_version():
+    """Numbers made with other random numbers or distributions do not stand beside those of the code."""
+    for path in sorted((DOCS / "results").glob("*.json")):
+        for kind, experiments in json.loads(path.read_text()).items():
+            for name, run in experiments.items():
+                assert run["results_version"] == RESULTS_VERSION, f"{path.name}, {kind}, {name}"

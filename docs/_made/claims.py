@@ -13,11 +13,24 @@ import yaml
 from parts import ROOT
 
 from mhrun.diagnostics.grid import Estimate
-from mhrun.report.claims import NOT_AT_SCALE, NOT_REPRODUCED, REPRODUCED, in_words
+from mhrun.report.claims import (
+    FAILED,
+    NOT_AT_SCALE,
+    NOT_JUDGED,
+    NOT_REPRODUCED,
+    PASSED,
+    REPRODUCED,
+    UNCHECKED,
+    claims_of,
+    count,
+    in_words,
+    without_run,
+)
 from mhrun.report.tables import shown
+from mhrun.store.identity import RESULTS_VERSION
 
 _KINDS = {"experiments": "", "sweeps": ", the sweep"}
-_CLASSES = {REPRODUCED: "good", NOT_REPRODUCED: "bad", NOT_AT_SCALE: "soft"}
+_CLASSES = {REPRODUCED: "good", NOT_REPRODUCED: "bad", FAILED: "bad"}  # and "soft" for all others
 
 
 def papers() -> list[str]:
@@ -43,6 +56,11 @@ def results(paper: str) -> dict[str, Any]:
 def stale(paper: str) -> Iterator[str]:
     """Yield a line for each result that was judged by another rule than the one that stands now."""
     for kind, experiment, claims, found in _sections(paper):
+        if found and found.get("results_version") != RESULTS_VERSION:
+            yield (
+                f"{paper}, {experiment} ({kind}): its results are of version {found.get('results_version')}, and the "
+                f"code is at {RESULTS_VERSION}; run it again, then `make docs-results`."
+            )
         by_id = {claim["id"]: claim for claim in claims}
         for told in (found or {}).get("claims", []):
             claim = by_id.get(told["id"])
@@ -66,36 +84,49 @@ def tables(paper: str) -> str:
 def overview(folder: str = "") -> str:
     """Return one row for each paper; `folder`: where its page is from here."""
     lines = [
-        "| paper | claims | reproduced | not reproduced | not run at paper scale |",
-        "|---|--:|--:|--:|--:|",
+        "| paper | reproduced | not reproduced | not run at paper scale | not judged | self-checks passed |",
+        "|---|--:|--:|--:|--:|--:|",
     ]
+    totals: Counter[str] = Counter()
     for paper in papers():
         about, found = book(paper)["paper"], verdicts(paper)
-        counts = " | ".join(str(found[verdict]) for verdict in (REPRODUCED, NOT_REPRODUCED, NOT_AT_SCALE))
+        totals += found
         lines.append(
             f"| [{about['authors'].split(',')[0]} et al. {about['year']}]({folder}{paper}.md): {about['title']} "
-            f"| {found.total()} | {counts} |"
+            f"| {_counts(found)} |"
         )
+    lines.append(f"| **all** | {_counts(totals)} |")
     return "\n".join(lines)
+
+
+def _counts(found: Mapping[str, int]) -> str:
+    cells = [str(found[verdict]) for verdict in (REPRODUCED, NOT_REPRODUCED, NOT_AT_SCALE, NOT_JUDGED)]
+    checks = found[PASSED] + found[FAILED] + found[UNCHECKED]
+    return " | ".join([*cells, f"{found[PASSED]} of {checks}"])
 
 
 def _sections(paper: str) -> Iterator[tuple[str, str, list[dict[str, Any]], dict[str, Any] | None]]:
     for kind in _KINDS:
         for experiment, node in (book(paper).get(kind) or {}).items():
-            yield kind, experiment, node["claims"], (results(paper).get(kind) or {}).get(experiment)
+            yield kind, experiment, claims_of(node), (results(paper).get(kind) or {}).get(experiment)
 
 
 def _rows(claims: list[dict[str, Any]], found: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    told = {row["id"]: row for row in (found or {}).get("claims", [])}
-    nothing = {"ours": None, "se": None, "holds": None, "verdict": NOT_AT_SCALE, "why": ""}
-    return [claim | {"rule": in_words(claim["rule"])} | told.get(claim["id"], nothing) for claim in claims]
+    results = {row["id"]: row for row in (found or {}).get("claims", [])}
+
+    def row(claim: dict[str, Any]) -> dict[str, Any]:
+        empty: dict[str, Any] = {"ours": None, "se": None, "holds": None}
+        empty |= {"verdict": without_run(claim), "why": claim["not_judged"]}
+        return claim | {"rule": in_words(claim["rule"])} | results.get(claim["id"], empty)
+
+    return [row(claim) for claim in claims]
 
 
 def _section(
     kind: str, experiment: str, claims: list[dict[str, Any]], found: Mapping[str, Any] | None
 ) -> str:
     rows = _rows(claims, found)
-    count = Counter(row["verdict"] for row in rows)
+    reproduced, counted = count(row["verdict"] for row in rows)
     command = "mhrun" if kind == "experiments" else "mhrun -m"
     over = {key: value for key, value in _over(experiment).items() if kind == "sweeps"}
     words = [
@@ -104,8 +135,8 @@ def _section(
         *(f"{k}={','.join(map(str, v))}" for k, v in over.items()),
     ]
     told = (
-        f"{count[REPRODUCED]} of {len(rows)} reproduced. Run {found['run']}, finished {found['finished']}, "
-        f"mhrun {found['version']}, seed {found['seed']}."
+        f"{reproduced} of {counted} reproduced. Run {found['run']}, finished {found['finished']}, "
+        f"results version {found['results_version']}, mhrun {found['version']}, seed {found['seed']}."
         if found
         else "Not run at the paper's scale yet."
     )
@@ -123,14 +154,20 @@ def _row(row: Mapping[str, Any]) -> str:
     value = Estimate(ours, row["se"]) if ours is not None and row["se"] is not None else ours
     note = f"<br><span class='soft'>{_text(row['note'])}</span>" if row.get("note") else ""
     why = f"<br><span class='soft'>{_text(row['why'])}</span>" if row["why"] else ""
+    revised = row.get("revised")
+    mark = (
+        f"<br><span class='soft'>† Revised after the number was known: {_text(revised)}</span>"
+        if revised
+        else ""
+    )
     hint = " (its rule holds)" if row["verdict"] == NOT_AT_SCALE and row["holds"] else ""
     cells = (
         _text(row["artefact"]),
         _text(row["quantity"]) + note,
         _text(shown(row["paper"])),
         _text(shown(value)),
-        _text(row["rule"]),
-        f"<span class='{_CLASSES[row['verdict']]}'>{row['verdict']}</span>{hint}{why}",
+        _text(row["rule"]) + mark,
+        f"<span class='{_CLASSES.get(row['verdict'], 'soft')}'>{row['verdict']}</span>{hint}{why}",
     )
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 

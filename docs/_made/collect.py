@@ -4,7 +4,9 @@
 
 Runs are in no repository, so their verdicts are written down here, with the run that each is of. Of several complete
 runs with a paper's settings the one that finished last counts, whatever it found; claims are judged anew by the rules
-as they stand. What has no such run is left as it is, so that a machine with few runs forgets nothing.
+as they stand. What has no such run is left as it is, so that a machine with few runs forgets nothing, unless it is
+from another results version (`mhrun.store.identity.RESULTS_VERSION`): then it is removed, as its random numbers or
+distributions are no longer those of the code.
 """
 
 from __future__ import annotations
@@ -18,14 +20,16 @@ from typing import Any
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.paths import EXPERIMENTS, ROOT
-from mhrun.report.claims import Judged, judge_all
+from mhrun.report.claims import FAILED, NOT_REPRODUCED, PASSED, REPRODUCED, Judged, judge_all
 from mhrun.report.sweep import jobs_of
 from mhrun.store.files import read_json
 from mhrun.store.folder import RunFolder, runs, sweeps
+from mhrun.store.identity import RESULTS_VERSION
 
 RESULTS = ROOT / "docs" / "results"
 # Of a claim: what changes with a run. The rest is in claims.yaml.
 _KEPT = ("id", "ours", "se", "rule", "holds", "verdict", "why")
+_JUDGED = (REPRODUCED, NOT_REPRODUCED, PASSED, FAILED)
 
 
 def main(outputs: Path) -> None:
@@ -37,7 +41,11 @@ def main(outputs: Path) -> None:
         old: Mapping[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         new = {
             kind: dict(
-                sorted(({**old.get(kind, {})} | {e: r for (p, e), r in there.items() if p == paper}).items())
+                sorted(
+                    (
+                        _current(old.get(kind, {})) | {e: r for (p, e), r in there.items() if p == paper}
+                    ).items()
+                )
             )
             for kind, there in found.items()
         }
@@ -48,7 +56,7 @@ def main(outputs: Path) -> None:
 def _of_runs(outputs: Path) -> dict[tuple[str, str], dict[str, Any]]:
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for folder in sorted(runs(outputs), key=_finished):
-        config = folder.config() if folder.is_complete() else {}
+        config = folder.config() if _is_current(folder) else {}
         paper = (config.get("report") or {}).get("paper")
         if paper and (config.get("runtime") or {}).get("departures") == []:
             summary = folder.summary() or {}
@@ -65,9 +73,12 @@ def _of_sweeps(outputs: Path) -> dict[tuple[str, str], dict[str, Any]]:
         summary = read_json(place / "summary.json") or {}
         jobs = [job for job in jobs_of(place) if job["status"] == "done"]
         judged = [Judged(**claim) for claim in summary.get("claims", [])]
-        if not jobs or not any(claim.verdict.endswith("reproduced") for claim in judged):
+        if not jobs or not any(claim.verdict in _JUDGED for claim in judged):
             continue
-        last = max((RunFolder(place.parent.parent / str(job["digest"])) for job in jobs), key=_finished)
+        folders = [RunFolder(place.parent.parent / str(job["digest"])) for job in jobs]
+        if not all(map(_is_current, folders)):
+            continue
+        last = max(folders, key=_finished)
         paper = (last.config().get("report") or {}).get("paper")
         told = _run(last, last.summary() or {}) | {"run": place.name, "claims": _told(judged)}
         key = str(paper), place.parent.parent.name
@@ -76,12 +87,23 @@ def _of_sweeps(outputs: Path) -> dict[tuple[str, str], dict[str, Any]]:
     return found
 
 
+def _current(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those results that are of this results version."""
+    return {name: run for name, run in results.items() if run.get("results_version") == RESULTS_VERSION}
+
+
+def _is_current(folder: RunFolder) -> bool:
+    """Return whether a run is complete, and of this results version."""
+    return folder.is_complete() and (folder.summary() or {}).get("results_version") == RESULTS_VERSION
+
+
 def _run(folder: RunFolder, summary: Mapping[str, Any]) -> dict[str, Any]:
     versions = summary.get("versions") or {}
     return {
         "run": folder.digest,
         "finished": _finished(folder)[:10],
         "version": f"{versions.get('mhrun')} ({versions.get('source')})",
+        "results_version": RESULTS_VERSION,
         "seed": folder.config().get("seed"),
     }
 

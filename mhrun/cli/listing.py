@@ -53,7 +53,8 @@ def _line(folder: RunFolder) -> str:
     status = summary.get("status", "begun")
     if status == "running" and not _held(folder):
         status = "interrupted"
-    judged = [c["verdict"] for c in summary.get("claims", []) if c["verdict"].endswith("reproduced")]
+    given = ("reproduced", "not reproduced")
+    judged = [c["verdict"] for c in summary.get("claims", []) if c["verdict"] in given]
     verdicts = f", {judged.count('reproduced')} of {len(judged)} claims reproduced" if judged else ""
     when = str(summary.get("finished") or summary.get("started") or "")[:16].replace("T", " ")
     page = folder.report / "index.html"

@@ -24,7 +24,7 @@ from mhrun.engine.method import Method
 from mhrun.engine.told import valid_share, warnings_of
 from mhrun.errors import Interrupted
 from mhrun.store.folder import COMPLETE, RunFolder
-from mhrun.store.identity import FORMAT
+from mhrun.store.identity import FORMAT, RESULTS_VERSION
 from mhrun.store.netcdf import COLLECTED
 
 log = logging.getLogger("mhrun")
@@ -77,6 +77,7 @@ def _run(
         "digest": folder.digest,
         "status": "running",
         "format": FORMAT,
+        "results_version": RESULTS_VERSION,
         "started": begun.get("started") or time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "versions": versions(),
         "machine": machine(str(config["device"])),

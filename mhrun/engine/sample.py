@@ -29,6 +29,7 @@ from mhrun.schedules.tuned import Tuned
 from mhrun.store.files import read_json, write_json
 from mhrun.store.fingerprint import fingerprint
 from mhrun.store.folder import RunFolder
+from mhrun.store.identity import RESULTS_VERSION
 from mhrun.store.netcdf import TRACE, Shape, open_trace
 from mhrun.target import Target
 from mhrun.types import Kernel, Model
@@ -176,8 +177,8 @@ def sample(
                 f"folder = '{folder}' cannot be made: {error.strerror}; choose another."
             ) from error
         with place.held(lambda line: print(line, file=sys.stderr)):
-            _same(place.path, fingerprint(model, rows.fields, log_prior, kernel, temper, replacement, plan.schedules,
-                                          points, shape, seed, str(dtype), evaluation))  # fmt: skip
+            _same(place.path, fingerprint(RESULTS_VERSION, model, rows.fields, log_prior, kernel, temper, replacement,
+                                          plan.schedules, points, shape, seed, str(dtype), evaluation))  # fmt: skip
             _tell(method, run_method(method, place.path, settings, Silent(), lambda: False, attributes))
             return open_trace(place.path)
     with tempfile.TemporaryDirectory(prefix="mhrun-") as temporary:

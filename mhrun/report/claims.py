@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,14 @@ from mhrun.errors import UserError, nearest
 from mhrun.paths import EXPERIMENTS
 
 REPRODUCED, NOT_REPRODUCED, NOT_AT_SCALE = "reproduced", "not reproduced", "not run at paper scale"
+NOT_JUDGED = "not judged"
+PASSED, FAILED, UNCHECKED = "self-check passed", "self-check failed", "self-check not run"
+COUNTED = (REPRODUCED, NOT_REPRODUCED, NOT_AT_SCALE)
+"""The verdicts on what a paper claims; self-checks, and claims that our experiment cannot judge, are not among them."""
+
 _TOLD = 3  # settings that are named before the rest are counted
+_REQUIRED = {"id", "artefact", "quantity", "paper", "metric", "rule"}
+_OPTIONAL = {"note", "self_check", "revised", "not_judged"}
 
 Metric = Estimate | float
 
@@ -36,6 +43,7 @@ class Judged(NamedTuple):
     verdict: str
     why: str
     note: str
+    revised: str = ""  # how the rule was changed after the number was known; empty: it was not
 
     @property
     def estimate(self) -> Estimate | float | None:
@@ -47,7 +55,7 @@ def judge_all(config: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[
     """Judge every claim of a run's experiment.
 
     A claim gets a verdict only from a run with the paper's settings, scale and all; from any other it says
-    whether the rule holds, which is a hint and no verdict.
+    whether the rule holds, which is a hint and no verdict. See `claims_of` for claims that never get one.
 
     Raises:
         UserError: a claim that cannot be read.
@@ -56,8 +64,46 @@ def judge_all(config: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[
     if book is None:
         return []
     other = _other_settings(config)
-    claims = (book["experiments"].get(config["experiment"]) or {}).get("claims", [])
-    return [_judge(claim, other, metrics) for claim in claims]
+    node = book["experiments"].get(config["experiment"]) or {}
+    return [_judge(claim, other, metrics) for claim in claims_of(node)]
+
+
+def claims_of(node: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the claims of an experiment or a sweep as they are in its paper's claims.yaml.
+
+    Each is a mapping of ``id, artefact, quantity, paper, metric, rule``, and of what it may have:
+
+    - ``note``: what a reader should know.
+    - ``self_check: true``: the number beside ours is our own or holds by construction. Shown, and not counted.
+    - ``revised``: how the rule was changed after our number was known. Shown as a mark.
+    - ``not_judged``: why the experiment cannot judge the claim, as when its model is another than the paper's. The
+      same key beside ``claims`` holds for all of them.
+
+    Raises:
+        UserError: a key that is missing or unknown.
+    """
+    found = []
+    for claim in node.get("claims", []):
+        name = claim.get("id", "?")
+        if missing := sorted(_REQUIRED - set(claim)):
+            raise UserError(f"claim {name}: '{missing[0]}' is missing.")
+        for key in sorted(set(claim) - _REQUIRED - _OPTIONAL):
+            raise UserError(f"claim {name}: there is no key '{key}'.{nearest(key, _REQUIRED | _OPTIONAL)}")
+        found.append({"not_judged": node.get("not_judged", "")} | claim)
+    return found
+
+
+def without_run(claim: Mapping[str, Any]) -> str:
+    """Return the verdict on a claim that no run at the paper's settings has a number for."""
+    if claim.get("not_judged"):
+        return NOT_JUDGED
+    return UNCHECKED if claim.get("self_check") else NOT_AT_SCALE
+
+
+def count(verdicts: Iterable[str]) -> tuple[int, int]:
+    """Return how many claims are reproduced, and how many there are, of those that count."""
+    counted = [verdict for verdict in verdicts if verdict in COUNTED]
+    return counted.count(REPRODUCED), len(counted)
 
 
 def judge_sweep(
@@ -89,7 +135,7 @@ def judge_sweep(
         other = f"another sweep than the paper's, {told}"
     elif not paper_run:
         other = "other settings than the paper's"
-    return [_judge(claim, other, metrics) for claim in found.get("claims", [])]
+    return [_judge(claim, other, metrics) for claim in claims_of(found)]
 
 
 def paper_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -140,13 +186,15 @@ def _judge(claim: Mapping[str, Any], other: str, metrics: Mapping[str, Metric]) 
     finite = value is not None and math.isfinite(value)
     # A number that is not one satisfies no rule; that there is none at all says nothing.
     holds = None if value is None else finite and satisfied(claim["rule"], value, se, claim["id"])
-    if holds is None:
-        verdict, why = NOT_AT_SCALE, f"this run has no {name}"
-    elif other:
-        verdict, why = NOT_AT_SCALE, other
+    infinite = "" if finite else f"{name} is not a finite number"
+    verdict = without_run(claim)
+    if claim.get("not_judged"):
+        why = claim["not_judged"]
+    elif holds is None or other:
+        why = other if holds is not None else f"this run has no {name}"
     else:
-        verdict = REPRODUCED if holds else NOT_REPRODUCED
-        why = "" if finite else f"{name} is not a finite number"
+        yes, no = (PASSED, FAILED) if claim.get("self_check") else (REPRODUCED, NOT_REPRODUCED)
+        verdict, why = (yes if holds else no), infinite
     return Judged(
         id=claim["id"],
         artefact=claim["artefact"],
@@ -159,6 +207,7 @@ def _judge(claim: Mapping[str, Any], other: str, metrics: Mapping[str, Metric]) 
         verdict=verdict,
         why=why,
         note=claim.get("note", ""),
+        revised=claim.get("revised", ""),
     )
 
 

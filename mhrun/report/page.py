@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jinja2
 import yaml
 
-from mhrun.report.claims import REPRODUCED, Judged
+from mhrun.report.claims import Judged, count
 from mhrun.report.run import Run
 from mhrun.report.tables import shown
 from mhrun.store.files import write_text
@@ -107,7 +107,7 @@ def write_page(
         summary=run.summary,
         paper=paper,
         claims=claims,
-        reproduced=sum(claim.verdict == REPRODUCED for claim in claims),
+        totals=count(claim.verdict for claim in claims),
         tables=shown_tables,
         figures=figures,
         contents=_contents(claims, figures, shown_tables, bool(notes)),

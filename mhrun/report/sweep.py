@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.build import PAGE, Parts, caption_of, draw, parts_of, plain, write_drawn
-from mhrun.report.claims import REPRODUCED, Judged, judge_sweep
+from mhrun.report.claims import Judged, count, judge_sweep
 from mhrun.report.guard import Guard
 from mhrun.report.page import FigureOnPage, TableOnPage, template
 from mhrun.report.run import Run, labels
@@ -80,7 +80,7 @@ class Own(NamedTuple):
     """What the experiment of a sweep has on its page beside the table and the figure that every sweep has."""
 
     claims: list[Judged]
-    reproduced: int
+    totals: tuple[int, int]  # how many claims are reproduced, of how many
     figures: list[FigureOnPage]
     tables: list[TableOnPage]
     notes: list[str]
@@ -100,9 +100,9 @@ def _own(place: Path, jobs: list[dict[str, Any]], guard: Guard) -> Own:
     runs = [Run(_folder(place, job)) for job in there]
     said = guard("report", "The sweep has no report of its own", lambda: _parts(runs))
     if isinstance(said, str):
-        return Own([], 0, [], [], [], [said])
+        return Own([], (0, 0), [], [], [], [said])
     if said == Parts(None, None, {}, {}):
-        return Own([], 0, [], [], [], [])
+        return Own([], (0, 0), [], [], [], [])
     folder.mkdir(parents=True)
     metrics = guard("metrics", "The metrics of the sweep could not be computed", lambda: _metrics(said, runs))
     numbers = {} if isinstance(metrics, str) else metrics
@@ -133,7 +133,7 @@ def _own(place: Path, jobs: list[dict[str, Any]], guard: Guard) -> Own:
     )
     return Own(
         claims,
-        sum(claim.verdict == REPRODUCED for claim in claims),
+        count(claim.verdict for claim in claims),
         figures,
         tables,
         [notes] if isinstance(notes, str) else notes,

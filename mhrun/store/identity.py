@@ -10,6 +10,14 @@ from typing import Any
 FORMAT = 1
 """Version of the layout of run folders and traces."""
 
+RESULTS_VERSION = 2
+"""Raised when a distribution or a random number changes on purpose: runs of different versions are different runs.
+
+1. Version 0.1.0.
+2. Minibatches without replacement are exactly uniform (they were pseudo-random permutations), and tests that estimate
+   the noise of such a minibatch know that it vanishes as the minibatch becomes all data.
+"""
+
 # What may differ from a paper's settings without making it another experiment.
 _FREE = ("seed", "device", "native", "data.storage", "data.seed")
 # What changes no number that is computed: where things are put and how they are shown.
@@ -36,10 +44,10 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
 def digest(config: Mapping[str, Any]) -> str:
     """Return the name of the run of this configuration: twelve hexadecimal digits.
 
-    1e5 and 100000 are one number; another version of the layout is another run.
+    1e5 and 100000 are one number; another version of the layout or of the random numbers is another run.
     """
-    told = {"format": FORMAT} | _plain(identity(config))
-    text = json.dumps(told, sort_keys=True, separators=(",", ":"), allow_nan=True)
+    decisive = {"format": FORMAT, "results": RESULTS_VERSION} | _plain(identity(config))
+    text = json.dumps(decisive, sort_keys=True, separators=(",", ":"), allow_nan=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
