@@ -144,5 +144,5 @@ def test_committed_results_are_of_one_version():
     """Numbers made with other random numbers or distributions do not stand beside those of the code."""
     for path in sorted((DOCS / "results").glob("*.json")):
         for kind, experiments in json.loads(path.read_text()).items():
-            for name, run in experiments.items():
-                assert run["results_version"] == RESULTS_VERSION, f"{path.name}, {kind}, {name}"
+            for name, result in experiments.items():
+                assert result["results_version"] == RESULTS_VERSION, f"{path.name}, {kind}, {name}"
