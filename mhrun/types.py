@@ -6,6 +6,7 @@ dimension of every tensor of a step is C; trials, rungs of a ladder, replicas an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
@@ -81,6 +82,7 @@ class Supply(Protocol):
     """
 
     n: int  # how many data there are
+    replacement: bool  # whether they are drawn with replacement
     n_aside: Tensor  # (C,) log-likelihoods of single data evaluated so far for a statistic of all data
 
     def terms(self, rows: Tensor, start: int, stop: int) -> Tensor:
@@ -129,6 +131,9 @@ class Verdict(NamedTuple):
     log_ratio: Tensor  # (C,)
     log_ratio_var: Tensor  # (C,) its variance over minibatches, estimated
     batch_size: Tensor  # (C,)
+    log_ratio_skew: Tensor | None = (
+        None  # (C,) its skewness over minibatches, estimated; None if it is not known
+    )
 
 
 NEVER, REFUSED, MADE = 0, 1, 2  # what `Info.exchange` says
@@ -151,9 +156,11 @@ class Info(NamedTuple):
     # What not every kernel has to say; None means what INFO_UNSAID has for it.
     exchange: Tensor | None = None  # int8, of ladders: NEVER, REFUSED or MADE
     valid: Tensor | None = None  # bool: theta is a draw of the target's law
+    # Skewness of the terms behind the decision / sqrt(their number): 0 for a normal log-ratio, or from all data.
+    log_ratio_skew: Tensor | None = None
 
 
-INFO_UNSAID: dict[str, int] = {"exchange": NEVER, "valid": 1}
+INFO_UNSAID: dict[str, float] = {"exchange": NEVER, "valid": 1, "log_ratio_skew": math.nan}
 
 INFO_DTYPES: dict[str, str] = {
     "accepted": "bool",
@@ -166,6 +173,7 @@ INFO_DTYPES: dict[str, str] = {
     "diverging": "bool",
     "exchange": "int8",
     "valid": "bool",
+    "log_ratio_skew": "float32",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -22,8 +23,9 @@ from mhrun.proposals.random_walk import RandomWalk
 from mhrun.random import Purpose, Streams, derive_key
 from mhrun.rules.austere import Austere
 from mhrun.rules.correction import correction, inverse, quantiles
+from mhrun.rules.growth import mean_variance
 from mhrun.rules.metropolis import Metropolis
-from mhrun.rules.mh_minibatch import MHMinibatch
+from mhrun.rules.mh_minibatch import MHMinibatch, own_share
 from mhrun.rules.subsampling import MHSubLhd
 from mhrun.target import Target
 from mhrun.types import Contest, Controls
@@ -70,7 +72,7 @@ CASES = [(0.02, 0.3, 60.0, -0.4), (-0.01, 1.0, 25.0, 0.3), (0.1, 0.5, 40.0, 0.0)
 def test_mh_minibatch_is_the_papers_loop(case, five_sd):
     chains, m, sigma = 40, 50, 0.9
     contest = contest_of(*case, chains)
-    rule = MHMinibatch(m, sigma, five_sd=five_sd)
+    rule = MHMinibatch(m, sigma, five_sd=five_sd, finite=False, stop="sequential")
     verdict = rule.decide(contest, Streams(KEY, chains).at(1))
     draws = Streams(KEY, chains).at(1)
     z = draws.normal(Purpose.ACCEPT, 1)[:, 0].numpy()
@@ -99,6 +101,90 @@ def test_mh_minibatch_is_the_papers_loop(case, five_sd):
             b = min(b + m, N)
         assert (bool(verdict.accepted[c]), int(verdict.batch_size[c])) == (accept, b)
         assert float(verdict.log_ratio[c]) == pytest.approx(d)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "settings", [{}, {"pilot": 20, "noise_share": 0.5}, {"skew_corrected": False}, {"finite": False}]
+)
+def test_mh_minibatch_with_a_pilot_is_its_loop(case, settings):
+    chains, m, v = 40, 50, 0.81
+    contest = contest_of(*case, chains)
+    verdict = MHMinibatch(m, 0.9, **settings).decide(contest, Streams(KEY, chains).at(1))
+    draws = Streams(KEY, chains).at(1)
+    z = draws.normal(Purpose.ACCEPT, 1)[:, 0].numpy()
+    corr = inverse(draws.uniform(Purpose.ACCEPT, use=1), quantiles(correction("nnls", 0.9))).numpy()
+    u = draws.uniform(Purpose.ACCEPT, use=2).numpy()
+    scale, offset = float(contest.scale[0]), float(contest.offset[0])
+    p, share = settings.get("pilot", m), settings.get("noise_share", 0.8)
+    over_n = 1 / N if settings.get("finite", True) else 0.0
+    for c in range(chains):
+        x = scale * contest.supply.values[c].numpy()
+        before = x[:p].var(ddof=1)
+        needed = before / (share * v + before * over_n)
+        b = m
+        while True:
+            used = x if b == N - p else x[p : p + b]
+            d, f = used.mean() + offset, len(used) * over_n
+            w = 0.0 if settings.get("skew_corrected") is False else (1 + f) / 3
+            s2 = (w * used.var(ddof=1) + (1 - w) * before) / len(used) * (1 - f)
+            if b == N - p:
+                accept = d + math.log(u[c] / (1 - u[c])) > 0
+                break
+            if b >= needed and s2 < v:
+                accept = d + math.sqrt(v - s2) * z[c] + corr[c] > 0
+                break
+            b = min(max(b + 1, math.ceil(1.05 * b)), N - p)
+        assert (bool(verdict.accepted[c]), int(verdict.batch_size[c])) == (accept, p + b)
+        assert float(verdict.log_ratio[c]) == pytest.approx(d)
+        noise = 0.0 if len(used) == N else used.var(ddof=1) / len(used) * (1 - len(used) / N)
+        assert float(verdict.log_ratio_var[c]) == pytest.approx(noise)
+        skew = (
+            0.0 if len(used) == N else ((used - used.mean()) ** 3).mean() / used.std() ** 3 / len(used) ** 0.5
+        )
+        assert float(verdict.log_ratio_skew[c]) == pytest.approx(skew, abs=1e-12)
+
+
+def test_the_variance_and_the_correction_of_the_skewness_are_exact_over_all_minibatches():
+    """Over every pilot of 2 and every minibatch of 3 out of 8 data, without chance."""
+    x, n, b = np.random.default_rng(2).exponential(1.0, 8), 8, 3
+    mean, own, other = [], [], []
+    for batch in combinations(range(n), b):
+        rest = [i for i in range(n) if i not in batch]
+        for first in combinations(rest, 2):
+            used = torch.from_numpy(x[list(batch)])
+            mean.append(float(used.mean()))
+            own.append(float(mean_variance(used.var(correction=0), torch.tensor(b), n)))
+            other.append(float(torch.from_numpy(x[list(first)]).var()) / b * (1 - b / n))
+    mean, own, other = (np.array(each) for each in (mean, own, other))
+    assert mean.var() == pytest.approx(own.mean()) == pytest.approx(other.mean())
+    third = ((mean - x.mean()) ** 3).mean()
+    share = own_share(b / n)
+    s2 = share * own + (1 - share) * other
+    assert abs(third) > 1e-4
+    assert third - 3 * ((mean - x.mean()) * s2).mean() == pytest.approx(0, abs=1e-12)
+
+
+class Repeating(Fixed):
+    """A supply that draws with replacement."""
+
+    replacement = True
+
+
+@pytest.mark.parametrize("stop", ["pilot", "sequential"])
+def test_a_supply_with_replacement_has_no_finite_population(stop):
+    contest = contest_of(0.02, 0.3, 60.0, -0.4, 40)
+    contest.supply.__class__ = Repeating
+    found = MHMinibatch(50, stop=stop).decide(contest, Streams(KEY, 40).at(1))
+    wanted = MHMinibatch(50, stop=stop, finite=False).decide(
+        contest_of(0.02, 0.3, 60.0, -0.4, 40), Streams(KEY, 40).at(1)
+    )
+    used = found.batch_size - (50 if stop == "pilot" else 0)
+    assert (used < N).all()
+    if stop == "pilot":
+        assert torch.equal(found.accepted, wanted.accepted)
+        assert torch.equal(found.batch_size, wanted.batch_size)
+    assert found.log_ratio_var * (1 - used / N) == pytest.approx(wanted.log_ratio_var)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -164,8 +250,7 @@ def test_mh_minibatch_accepts_as_barker_would(case):
     mean, _spread, scale, offset = case
     chains = 2_000
     exact = special.expit(offset + scale * mean)
-    kind = {"finite": True}  # the paper's s^2 takes no account of n: 0.02 off where half of all data are read
-    for rule in (MHMinibatch(100, **kind), MHMinibatch(100, five_sd="undecided", **kind), MHMinibatch(N)):
+    for rule in (MHMinibatch(100), MHMinibatch(100, stop="sequential"), MHMinibatch(N)):
         verdict = rule.decide(contest_of(*case, chains), Streams(KEY, chains).at(1))
         share = float(verdict.accepted.double().mean())
         error = math.sqrt(exact * (1 - exact) / chains)
@@ -226,10 +311,14 @@ def test_rules_and_pairings_that_do_not_go_together_say_so(mixture):
 
 RULES = {
     "mh_minibatch": lambda: MHMinibatch(50, density="nnls"),
+    "mh_minibatch, pilot": lambda: MHMinibatch(30, pilot=7, noise_share=0.6),
+    "mh_minibatch, skewed": lambda: MHMinibatch(3, pilot=80, skew_corrected=False, at_end="sign"),
+    "mh_minibatch, pilot as if with replacement": lambda: MHMinibatch(50, finite=False),
+    "mh_minibatch, printed": lambda: MHMinibatch(50, stop="sequential", finite=False),
     "mh_minibatch, released": lambda: MHMinibatch(
-        50, 0.9, "paper", 3.0, 200, five_sd="always", at_end="sign"
+        50, 0.9, "paper", 3.0, 200, five_sd="always", at_end="sign", finite=False, stop="sequential"
     ),
-    "mh_minibatch, finite": lambda: MHMinibatch(64, five_sd="undecided", finite=True),
+    "mh_minibatch, finite": lambda: MHMinibatch(64, five_sd="undecided", stop="sequential"),
     "mh_minibatch, series": lambda: MHMinibatch(50, density="series", variance=0.2, lam=10.0),
     "mh_minibatch, no prior": lambda: MHMinibatch(50, prior=False),
     "austere": lambda: Austere(60, 0.02),
@@ -265,10 +354,29 @@ def logistic_data(n):
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("name", RULES)
 def test_the_compiled_loop_reads_and_decides_the_same(name, problem):
-    """Decision by decision, datum by datum, on the same random numbers."""
     model, data, step, weight = PROBLEMS[problem]
     target = Target(model(), data(), temper="likelihood")
-    kernel = MetropolisHastings(RandomWalk(), Growing(), RULES[name]())
+    record = assert_alike(RULES[name](), target, step, weight)
+    assert 0 < record["accepted"].mean() < 1
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 49, 50, 51, 100, 101, 102])
+@pytest.mark.parametrize(
+    "name", ["mh_minibatch", "mh_minibatch, finite", "mh_minibatch, printed", "austere", "mhsublhd"]
+)
+def test_few_data_are_read_and_decided_on_alike(name, n):
+    """With m = 50: fewer data than a minibatch, one more or less, and one more or less than pilot and minibatch."""
+    x = np.random.default_rng(n).normal(0.5, 1.0, n)
+    record = assert_alike(RULES[name](), Target(GaussianMean(), Dataset.of(x), temper="likelihood"), 0.1, 100)
+    everything = record["batch_size"] == n
+    assert everything.all() if n <= 50 else everything.any()
+    assert (record["log_ratio_var"][everything] == 0).all()
+    assert np.isfinite(record["log_ratio_skew"]).all()
+
+
+def assert_alike(rule, target, step, weight):
+    """Decision by decision, datum by datum, on the same random numbers; return the record of the compiled loop."""
+    kernel = MetropolisHastings(RandomWalk(), Growing(), rule)
     chains, steps = 4, 30
     full = torch.ones(steps, chains, dtype=torch.float64)
     controls = Controls(step * full, target.n / weight * full, full)
@@ -286,9 +394,9 @@ def test_the_compiled_loop_reads_and_decides_the_same(name, problem):
         end, record = fused.advance(start, 1, controls)
         for field in ("accepted", "batch_size", "n_lik", "n_aside", "n_grad", "diverging"):
             assert (record[field] == torch.stack([getattr(i, field) for i in infos], 1).numpy()).all()
-        for field in ("log_ratio", "log_ratio_var"):
+        for field in ("log_ratio", "log_ratio_var", "log_ratio_skew"):
             theirs = torch.stack([getattr(i, field) for i in infos], 1).numpy()
             assert np.allclose(record[field], theirs, rtol=1e-3, atol=1e-3)
         assert record["theta"] == pytest.approx(torch.stack(thetas, 1).numpy(), abs=1e-9)
         assert end.evaluation.log_prior.numpy() == pytest.approx(state.evaluation.log_prior.numpy())
-    assert 0 < record["accepted"].mean() < 1
+    return record

@@ -217,7 +217,7 @@ def test_the_rule_accepts_as_barker_would(delta):
     """Where D is normal; 1e-3 for a t-statistic of 250 terms and more, and the series' own 4.7e-5."""
     chains = 20_000
     full = torch.ones(chains, dtype=torch.float64)
-    rule = MHMinibatch(250, density="series", variance=0.2)
+    rule = MHMinibatch(250, density="series", variance=0.2, stop="sequential")
     contest = Contest(None, 10.0 * full, 0.0 * full, Normal(chains, 2_000, delta / 10, 1.0))
     verdict = rule.decide(contest, Streams(KEY, chains).at(1))
     exact = float(special.expit(delta))
@@ -230,7 +230,8 @@ def test_the_rule_is_the_papers_loop():
     chains, m, star = 60, 50, 0.2
     supply = Normal(chains, 2_000, 0.02, 0.6)
     full = torch.ones(chains, dtype=torch.float64)
-    rule = MHMinibatch(m, density="series", variance=star, lam=10.0, terms=3)
+    settings = {"density": "series", "lam": 10.0, "terms": 3}
+    rule = MHMinibatch(m, variance=star, stop="sequential", finite=False, **settings)
     verdict = rule.decide(Contest(None, 15.0 * full, -0.4 * full, supply), Streams(KEY, chains).at(3))
     draws = Streams(KEY, chains).at(3)
     z = draws.normal(Purpose.ACCEPT, 1)[:, 0].numpy()

@@ -128,8 +128,10 @@ class Plain:
             if k in wanted:
                 theta.append(state.evaluation.theta[:, None])
             for name, value in info._asdict().items():
-                said = torch.full_like(info.batch_size, INFO_UNSAID[name]) if value is None else value
-                kept[name].append(said)
+                if value is None:
+                    unsaid, dtype = INFO_UNSAID[name], getattr(torch, INFO_DTYPES[name])
+                    value = torch.full_like(info.batch_size, unsaid, dtype=dtype)
+                kept[name].append(value)
         record = {name: torch.stack(values, dim=1).cpu().numpy() for name, values in kept.items()}
         return state, {
             "theta": torch.cat(theta, dim=1).double().cpu().numpy(),

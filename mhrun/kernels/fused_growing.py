@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,7 @@ class FusedGrowing:
             "accepted": np.empty((chains, steps), np.bool_),
             "log_ratio": np.empty((chains, steps), np.float32),
             "log_ratio_var": np.empty((chains, steps), np.float32),
+            "log_ratio_skew": np.empty((chains, steps), np.float32),
             "batch_size": np.empty((chains, steps), np.int32),
             "diverging": np.empty((chains, steps), np.bool_),
         }
@@ -101,7 +103,7 @@ class FusedGrowing:
             controls.step_size.numpy(),
             (n / controls.temperature).numpy(),
             self._target.prior_power(controls.temperature).numpy(),
-            *(np.asarray(self._test.sizes, np.int64), surveys),
+            *(np.asarray(self._test.sizes, np.int64), self._test.pilot, surveys),
             *(self._model.args, self._proposal.args, self._test.args),
             *record.values(),
         )
@@ -135,6 +137,7 @@ def _loop(
         scale: Any,  # (K, C) n / T
         prior_power: Any,  # (K, C)
         sizes: Any,  # (L,) data at each look
+        pilot: Any,  # data read before them
         surveys: Any,
         model: Any,
         proposal: Any,
@@ -143,6 +146,7 @@ def _loop(
         out_accepted: Any,
         out_log_ratio: Any,
         out_var: Any,
+        out_skew: Any,
         out_size: Any,
         out_diverging: Any,
     ) -> None:
@@ -165,11 +169,13 @@ def _loop(
                     one, two, largest = survey(model, current, candidate)
                     mean = one / n
                     var = max(two / n - mean * mean, 0.0)
-                noted = begin(test, n, scale[k, c], offset, mean, var, largest, key, step, chain)
+                if pilot == 0:
+                    noted = begin(test, n, scale[k, c], offset, mean, var, largest, key, step, chain)
                 # Moments about the first data's mean: sums of squares would lose the variance of terms far from 0.
-                read, shift, one, two, verdict, look = 0, 0.0, 0.0, 0.0, UNDECIDED, 0
+                shift, one, two, three, first_one, first_two, first_three = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+                read, size, verdict, look = 0, 0, UNDECIDED, -1 if pilot > 0 else noted[3]
                 while verdict == UNDECIDED:
-                    upto = sizes[look]
+                    upto = pilot if look < 0 else pilot + sizes[look]
                     while read < upto:
                         count = min(_TILE, upto - read)
                         fill(index, count, u64(n), sides, step, chain, key, MINIBATCH, read)
@@ -179,13 +185,28 @@ def _loop(
                                 shift += values[j]
                             shift /= count
                         for j in range(count):
-                            one += values[j] - shift
-                            two += (values[j] - shift) ** 2
+                            gap = values[j] - shift
+                            one += gap
+                            two += gap * gap
+                            three += gap * gap * gap
                         read += count
-                    centred = one / read
+                    if look < 0:  # the pilot's
+                        mean = shift + one / read
+                        var = max(two - one * one / read, 0.0) / (read - 1)
+                        noted = begin(test, n, scale[k, c], offset, mean, var, 0.0, key, step, chain)
+                        first_one, first_two, first_three, one, two, three = one, two, three, 0.0, 0.0, 0.0
+                        look = noted[3]
+                        continue
+                    size = read - pilot
+                    if read == n:
+                        size = n
+                        one += first_one
+                        two += first_two
+                        three += first_three
+                    centred = one / size
                     mean = shift + centred
-                    var = max(two / read - centred * centred, 0.0)
-                    verdict = judge(test, noted, look, read, n, scale[k, c], offset, mean, var)
+                    var = max(two / size - centred * centred, 0.0)
+                    verdict = judge(test, noted, look, size, n, scale[k, c], offset, mean, var)
                     look += 1
                 accept = verdict == ACCEPT
                 if accept:
@@ -197,7 +218,14 @@ def _loop(
                 log_ratio = offset + scale[k, c] * mean
                 out_accepted[c, k] = accept
                 out_log_ratio[c, k] = log_ratio
-                out_var[c, k] = scale[k, c] ** 2 * var / read * (1 - read / n)
+                noise, skew = 0.0, 0.0
+                if size < n:
+                    noise = scale[k, c] ** 2 * var / max(size - 1, 1) * (1 - size / n)
+                    if not var <= 0:
+                        third = three / size - centred * (3 * var + centred * centred)
+                        skew = third / (var * math.sqrt(var * size))
+                out_var[c, k] = noise
+                out_skew[c, k] = skew
                 out_size[c, k] = read
                 out_diverging[c, k] = log_ratio != log_ratio
 

@@ -138,6 +138,7 @@ class MetropolisHastings:
             n_aside=n_aside,
             n_grad=torch.full_like(verdict.accepted, n_grad, dtype=torch.int64),
             diverging=diverging,
+            log_ratio_skew=verdict.log_ratio_skew,
         )
         chosen = choose(verdict.accepted, self._kept(candidate), self._kept(origin))
         return State(chosen, state.aux), info

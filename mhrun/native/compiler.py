@@ -71,8 +71,10 @@ SHARED, STORED, FULL, GROWING = 0, 1, 2, 3
 class NativeTest(NamedTuple):
     """The pieces of a rule that grows its minibatch: an acceptance test in looks at more and more data.
 
-    `begin` returns four numbers of the step, which `judge` is handed as `noted`; the verdict is ACCEPT, REJECT
-    or UNDECIDED, and at the last look one of the first two.
+    `begin` returns some numbers of the step, which `judge` is handed as `noted`; the fourth is the look to begin at.
+    The verdict is ACCEPT, REJECT or UNDECIDED, and at the last look one of the first two. With a pilot the first
+    `pilot` data are read beforehand, `begin` is handed the mean and the sample variance of their terms, and the
+    looks are at the data that follow; when those are all that there are, the pilot's join them.
     """
 
     args: tuple[Any, ...]
@@ -80,6 +82,7 @@ class NativeTest(NamedTuple):
     surveys: bool  # whether `begin` is told of all data
     begin: Piece  # (args, n, scale, offset, mean, var, largest |d_i| of all data, key, step, chain) -> noted
     judge: Piece  # (args, noted, look from 0 on, size, n, scale, offset, mean, var so far) -> verdict
+    pilot: int = 0  # data read before the first look
 
 
 UNDECIDED, REJECT, ACCEPT = -1, 0, 1

@@ -58,6 +58,7 @@ class Terms:
 
     def __init__(self, target: Target, origin: Tensor, candidate: Tensor, draws: Draws) -> None:
         self.n = target.n
+        self.replacement = target.replacement
         self.n_aside = torch.zeros(len(origin), dtype=torch.int64, device=origin.device)
         self._target = target
         self._origin = origin

@@ -158,7 +158,7 @@ def _begin_fixed(
     chain: Any,
 ) -> Any:
     log_u = math.log(uniform(ACCEPT_DRAW, step, chain, key))
-    return (log_u - offset) / scale, 0, args[1], 0.0
+    return (log_u - offset) / scale, 0, args[1], 0
 
 
 @piece
@@ -194,7 +194,7 @@ def _begin_per_step(
             safest, lowest = d, wrong
     if best < 0:
         best = safest
-    return threshold, best % len(args[0]), sizes[best], 0.0
+    return threshold, best % len(args[0]), sizes[best], 0
 
 
 @piece

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -13,7 +14,21 @@ from torch import Tensor
 from mhrun.native import ACCEPT, REJECT, UNDECIDED
 from mhrun.types import Contest, Supply, Verdict
 
-__all__ = ["ACCEPT", "REJECT", "UNDECIDED", "Grown", "Judge", "Looks", "grow", "steps_of"]
+__all__ = [
+    "ACCEPT",
+    "REJECT",
+    "UNDECIDED",
+    "Grown",
+    "Judge",
+    "Looks",
+    "Moments",
+    "geometric_steps",
+    "grow",
+    "mean_variance",
+    "read_pilot",
+    "skew_of_mean",
+    "steps_of",
+]
 
 _HELD = 1 << 22  # terms held at once
 
@@ -23,31 +38,91 @@ class Looks(NamedTuple):
 
     rows: Tensor  # (R,) the chains
     first: int  # the number of the first of these looks; a test's first look is 1
-    size: Tensor  # (L,) data read at each look, int64
+    size: Tensor  # (L,) data read at each look, int64, without the pilot's unless all n are read
     mean: Tensor  # (R, L) of the terms so far
     var: Tensor  # (R, L) of the terms so far, divisor size
+
+
+class Moments(NamedTuple):
+    """Sums of the terms of a pilot minibatch about `shift`, each (C,)."""
+
+    size: int
+    shift: Tensor
+    one: Tensor  # of (term - shift)
+    two: Tensor  # of its square
+    three: Tensor  # of its cube
+
+    @property
+    def variance(self) -> Tensor:
+        """The sample variance of the terms, divisor size - 1."""
+        centred = (self.two - self.one.square() / self.size).clamp_min(0.0)
+        return centred / (self.size - 1)
 
 
 class Grown(NamedTuple):
     """How a sequential test ended, each (C,)."""
 
     accepted: Tensor
-    size: Tensor  # data behind the decision
+    size: Tensor  # data read, the pilot's among them
+    used: Tensor  # those whose mean the decision was made on
     mean: Tensor  # of their terms
-    var: Tensor  # divisor size
+    var: Tensor  # divisor used
+    third: Tensor  # third central moment, divisor used
 
-    def verdict(self, contest: Contest, n: int) -> Verdict:
-        """Return it as a rule's verdict on the contest that it was about."""
+    def verdict(self, contest: Contest, n: int, replacement: bool = False) -> Verdict:
+        """Return it as a rule's verdict on the contest that it was about.
+
+        The variance of the log-ratio is scale^2 S^2 / b (1 - b/n) with S^2 the sample variance (divisor b - 1) of
+        the b terms, without the last factor where data are drawn with replacement.
+        """
         log_ratio = contest.offset + contest.scale * self.mean
-        error = contest.scale**2 * self.var / self.size * (1 - self.size / n)
-        return Verdict(self.accepted, log_ratio, error, self.size)
+        share = mean_variance(self.var, self.used, n, replacement)
+        skew = skew_of_mean(self.var, self.third, self.used, n)
+        return Verdict(self.accepted, log_ratio, contest.scale**2 * share, self.size, skew)
+
+
+def mean_variance(var: Tensor, size: Tensor, n: int, replacement: bool = False) -> Tensor:
+    """Return the variance of a minibatch's mean over minibatches, estimated without bias; 0 of all data.
+
+    S^2 / b (1 - b/n) with S^2 = b/(b - 1) `var` (Cochran 1977, Sampling Techniques, theorem 2.4).
+
+    Args:
+        var: of the terms, divisor `size`.
+        size: b.
+        n: how many data there are.
+        replacement: whether they were drawn with replacement: no factor 1 - b/n then.
+    """
+    if replacement:
+        return var / (size - 1)
+    return torch.where(size < n, var / (size - 1).clamp_min(1) * (1 - size / n), 0.0)
+
+
+def skew_of_mean(var: Tensor, third: Tensor, size: Tensor, n: int) -> Tensor:
+    """Return the skewness of the terms divided by sqrt(size), the skewness of their mean; 0 of all n data."""
+    skew = third / (var**1.5 * size.double().sqrt())
+    return torch.where((size == n) | (var <= 0), 0.0, skew)
 
 
 Judge = Callable[[Looks], Tensor]
-"""Looks -> (R, L): ACCEPT, REJECT or UNDECIDED at each look; at n data it must decide."""
+"""Looks -> (R, L): ACCEPT, REJECT or UNDECIDED at each look; at the last it must decide."""
 
 
-def grow(supply: Supply, sizes: Sequence[int], judge: Judge, chains: int, device: torch.device) -> Grown:
+def read_pilot(supply: Supply, size: int, chains: int, device: torch.device) -> Moments:
+    """Read the first `size` data of every chain's minibatch, and return the moments of their terms."""
+    terms = supply.terms(torch.arange(chains, device=device), 0, size)
+    shift = terms.mean(-1)
+    gap = terms - shift[:, None]
+    return Moments(size, shift, gap.sum(-1), gap.square().sum(-1), gap.pow(3).sum(-1))
+
+
+def grow(
+    supply: Supply,
+    sizes: Sequence[int],
+    judge: Judge,
+    chains: int,
+    device: torch.device,
+    first: Moments | None = None,
+) -> Grown:
     """Read data until every chain is decided, and return how.
 
     Chains go in step: the data of several looks are drawn at once, twice as many data in each round, and
@@ -56,52 +131,75 @@ def grow(supply: Supply, sizes: Sequence[int], judge: Judge, chains: int, device
 
     Args:
         supply: where the terms come from.
-        sizes: how many data each look has, increasing; the last is n.
+        sizes: how many data each look has, increasing; the last is n, or n less the pilot's.
         judge: the test.
         chains: C.
         device: of the chains.
+        first: of a pilot, whose data come before those of the looks and join them when all n are read.
     """
+    aside = 0 if first is None else first.size
     accepted = torch.zeros(chains, dtype=torch.bool, device=device)
-    size = torch.zeros(chains, dtype=torch.int64, device=device)
-    mean, var = (torch.zeros(chains, dtype=torch.float64, device=device) for _ in range(2))
+    read_in_all, used = (torch.zeros(chains, dtype=torch.int64, device=device) for _ in range(2))
+    mean, var, third = (torch.zeros(chains, dtype=torch.float64, device=device) for _ in range(3))
     rows = torch.arange(chains, device=device)
     # Moments about the first look's mean: sums of squares would lose the variance of terms far from zero.
-    shift, one, two = (torch.zeros(chains, dtype=torch.float64, device=device) for _ in range(3))
+    zero = torch.zeros(chains, dtype=torch.float64, device=device)
+    shift = zero if first is None else first.shift
+    one, two, three = zero, zero, zero
     look, read = 0, 0
     while len(rows):
         # As many looks as at most double what the next one reads, and fit.
         limit = min(2 * sizes[look], read + _HELD // len(rows))
         stop = max(look + 1, bisect_left(sizes, limit))
-        terms = supply.terms(rows, read, sizes[stop - 1])
-        if read == 0:
+        terms = supply.terms(rows, aside + read, aside + sizes[stop - 1])
+        if read == 0 and first is None:
             shift = terms[:, : sizes[0]].mean(-1)
         terms = terms - shift[:, None]
         edges = torch.tensor([upto - read for upto in sizes[look:stop]], device=device)
-        one, two = one[:, None] + _sums(terms, edges), two[:, None] + _sums(terms.square(), edges)
+        square = terms.square()
+        one, two = one[:, None] + _sums(terms, edges), two[:, None] + _sums(square, edges)
+        three = three[:, None] + _sums(square * terms, edges)
         at = torch.tensor(sizes[look:stop], dtype=torch.int64, device=device)
+        if first is not None and stop == len(sizes):  # all data are read
+            one[:, -1] += first.one[rows]
+            two[:, -1] += first.two[rows]
+            three[:, -1] += first.three[rows]
+            at[-1] = sizes[-1] + aside
         centred = one / at
-        looks = Looks(
-            rows, look + 1, at, shift[:, None] + centred, (two / at - centred.square()).clamp_min(0.0)
-        )
+        spread = (two / at - centred.square()).clamp_min(0.0)
+        looks = Looks(rows, look + 1, at, shift[:, None] + centred, spread)
         verdict = judge(looks)
         decided = verdict != UNDECIDED
-        first = decided.to(torch.int8).argmax(1)
+        when = decided.to(torch.int8).argmax(1)
         ended = decided.any(1)
-        who, when = rows[ended], first[ended]
+        who, when = rows[ended], when[ended]
         accepted[who] = verdict[ended, when] == ACCEPT
-        size[who] = at[when]
+        used[who] = at[when]
+        read_in_all[who] = torch.tensor(sizes, device=device)[look + when] + aside
         mean[who] = looks.mean[ended, when]
-        var[who] = looks.var[ended, when]
+        var[who] = spread[ended, when]
+        middle = centred[ended, when]
+        third[who] = three[ended, when] / at[when] - middle * (3 * spread[ended, when] + middle.square())
         going = ~ended
-        rows, shift, one, two = rows[going], shift[going], one[going, -1], two[going, -1]
+        rows, shift = rows[going], shift[going]
+        one, two, three = one[going, -1], two[going, -1], three[going, -1]
         look, read = stop, sizes[stop - 1]
-    return Grown(accepted, size, mean, var)
+    return Grown(accepted, read_in_all, used, mean, var, third)
 
 
 @lru_cache(maxsize=8)
 def steps_of(n: int, m: int) -> tuple[int, ...]:
     """Return m, 2m, 3m, ... up to n."""
     return (*range(m, n, m), n)
+
+
+@lru_cache(maxsize=8)
+def geometric_steps(n: int, first: int, ratio: float = 1.05) -> tuple[int, ...]:
+    """Return first, and sizes that grow by `ratio` (by 1 at least), up to n."""
+    sizes = [min(first, n)]
+    while sizes[-1] < n:
+        sizes.append(min(n, max(sizes[-1] + 1, math.ceil(ratio * sizes[-1]))))
+    return tuple(sizes)
 
 
 def _sums(values: Tensor, edges: Tensor) -> Tensor:

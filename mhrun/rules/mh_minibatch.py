@@ -15,7 +15,16 @@ from mhrun.native.philox import ACCEPT as ACCEPT_DRAW
 from mhrun.native.philox import USE, normals, uniform
 from mhrun.random import Draws, Purpose
 from mhrun.rules.correction import inverse, inverted, table
-from mhrun.rules.growth import ACCEPT, REJECT, UNDECIDED, Looks, grow, steps_of
+from mhrun.rules.growth import (
+    ACCEPT,
+    REJECT,
+    UNDECIDED,
+    Looks,
+    geometric_steps,
+    grow,
+    read_pilot,
+    steps_of,
+)
 from mhrun.types import Contest, Verdict
 
 u64 = np.uint64
@@ -26,25 +35,43 @@ class MHMinibatch:
 
     D is the log-ratio estimated from b data, with variance s^2. Once s^2 < v, X_nc ~ N(0, v - s^2) tops its
     noise up to variance v = sigma^2, and X_corr makes of it a logistic variable (`mhrun.rules.correction`): if D
-    is normal, the step accepts with Barker's probability 1 / (1 + exp(-log r)), whatever b. Until then m more
-    data are read. When all n are, the exact Barker test decides.
+    is normal, the step accepts with Barker's probability 1 / (1 + exp(-log r)). When all n data are read, the exact
+    Barker test decides. How many data are read, and where s^2 comes from, is the design:
+
+    - ``pilot``: b is fixed by the variance of a pilot minibatch, so that `noise_share` v is expected of s^2. D is the
+      mean of b fresh data; s^2 takes a share w of their own variance and 1 - w of the pilot's. b does not depend on
+      the noise of D, so that D has no bias. The third cumulant of D + X_nc is that of D less 3 cov(D, s^2), and
+      w = (1 + b/n) / 3 makes it 0 (`skew_corrected`), which leaves an error of order 1 / b. With w = 0 the skewness
+      of D remains.
+    - ``sequential``: m more data are read until s^2 < v, the paper's Algorithm 1. It stops where s^2 happens to be
+      small, and s^2 and D are correlated if the terms are skewed: with g the skewness of the terms / sqrt(b), D has
+      the bias -g s^3 / v, and the probability to accept is off by up to 0.21 |g|, or 0.04 at a skewness of 1.5 and
+      b = 72.
+
+    With `finite` the variance of a mean is S^2 / b (1 - b/n), S^2 with the divisor b - 1: that of data drawn without
+    replacement. The last factor is left out where a supply draws with replacement.
 
     Args:
-        m: first minibatch size, and how much it grows by.
+        m: first minibatch size, and how much it grows by; with a pilot the least b.
         sigma: the standard deviation that D's noise is topped up to, below pi / sqrt(3).
         density: of X_corr: ``nnls`` (right to 4e-6 in distribution), ``paper`` (to 9e-4) or ``series`` (Luo et al.
             2020, equation 9; `mhrun.rules.series` tells its errors).
         lam: of the paper's regularised least squares, None for its 10; of the series its bandwidth, None for infinity.
         half_width_steps: of the paper's grid; None for its 4000.
         five_sd: decide by the sign of D when |D| > 5 s: ``off`` (the paper's text), ``undecided`` (only while
-            s^2 >= v; it spares data and errs with probability 3e-7 at most), or ``always`` (the authors' code;
-            with s^2 < v it leaves out the randomness that Barker's rule has).
-        finite: reckon with s^2 shrinking as the minibatch becomes all data; the paper does not.
+            s^2 >= v, where it spares data) or ``always`` (the authors' code). Either leaves out the randomness of
+            Barker's rule, which decides against the sign of the log-ratio with probability 1 / (1 + exp(|log r|)):
+            up to 0.7 % at v = 1, where ``undecided`` needs |D| > 5; ``always`` meets smaller |D|, and errs more.
+        finite: the variance of data drawn without replacement; False, as the paper has it: S^2 / b with divisor b.
         at_end: when all data are read: ``barker`` (exact) or ``sign`` (of D: the authors' code).
-        prior: False leaves the contest's offset out of D, prior and proposal densities, so that the law is that of
-            a flat prior: the authors' code, which has a symmetric proposal.
+        prior: False leaves the contest's offset out of D, prior and proposal densities, so that the stationary
+            distribution has a flat prior: the authors' code, which has a symmetric proposal.
         terms: of the series; None for 3.
         variance: sigma^2, for who knows that one; sigma is not read then.
+        stop: the design, ``pilot`` or ``sequential``.
+        pilot: size of the pilot minibatch; None for m.
+        noise_share: share of v that s^2 is planned to take, in (0, 1); with a pilot.
+        skew_corrected: False for w = 0; with a pilot.
 
     Raises:
         Refusal: a setting that has no meaning.
@@ -60,27 +87,52 @@ class MHMinibatch:
         lam: float | None = None,
         half_width_steps: int | None = None,
         five_sd: str = "off",
-        finite: bool = False,
+        finite: bool = True,
         at_end: str = "barker",
         prior: bool = True,
         terms: int | None = None,
         variance: float | None = None,
+        stop: str = "pilot",
+        pilot: int | None = None,
+        noise_share: float = 0.8,
+        skew_corrected: bool = True,
     ) -> None:
         if m < 2:
             raise Refusal(f"m = {m} data have no variance; choose m >= 2.")
         for name, value, known in (
             ("five_sd", five_sd, ("off", "undecided", "always")),
             ("at_end", at_end, ("barker", "sign")),
+            ("stop", stop, ("pilot", "sequential")),
         ):
             if value not in known:
                 raise Refusal(f"{name} = '{value}' is unknown; choose {', '.join(known)}.")
+        if pilot is not None and pilot < 2:
+            raise Refusal(f"pilot = {pilot} data have no variance; choose pilot >= 2.")
+        if pilot is not None and stop != "pilot":
+            raise Refusal(
+                f"stop = '{stop}' has no pilot; leave out pilot = {pilot}, or choose stop = 'pilot'."
+            )
+        if not 0 < noise_share < 1:
+            raise Refusal(f"noise_share = {noise_share:g} must lie between 0 and 1.")
         self.m = m
         self.variance = math.copysign(sigma**2, sigma) if variance is None else variance
         self.five_sd = five_sd
         self.finite = finite
         self.at_end = at_end
         self.prior = prior
+        self.stop = stop
+        self.pilot = m if pilot is None else pilot
+        self.noise_share = noise_share
+        self.skew_corrected = skew_corrected
         self._table = table(density, self.variance, lam, half_width_steps, terms)
+
+    def sizes(self, n: int) -> tuple[tuple[int, ...], int]:
+        """Return the sizes of the looks, and that of the pilot; all data at once where both would not fit."""
+        if self.stop == "sequential":
+            return steps_of(n, min(self.m, n)), 0
+        if self.pilot + self.m >= n:
+            return (n,), 0
+        return geometric_steps(n - self.pilot, self.m), self.pilot
 
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
         """Read data until every chain is decided."""
@@ -90,30 +142,41 @@ class MHMinibatch:
         normal = draws.normal(Purpose.ACCEPT, 1)[:, 0]
         corrected = inverse(draws.uniform(Purpose.ACCEPT, use=1), self._table)
         logistic = draws.uniform(Purpose.ACCEPT, use=2).logit()
-        v, n = self.variance, supply.n
+        v, n, scale = self.variance, supply.n, contest.scale
+        chains, device = len(scale), scale.device
+        replacement = getattr(supply, "replacement", False)
+        exact = self.at_end == "barker" and not replacement
+        inverse_n = 1 / n if self.finite and not replacement else 0.0
+        sizes, aside = self.sizes(n)
+        first = read_pilot(supply, aside, chains, device) if aside else None
+        least = torch.zeros_like(scale)
+        if first is not None:  # whoever needs more than there are, or has no number, waits for the last look
+            needed = 1 / (self.noise_share * v / (scale**2 * first.variance) + inverse_n)
+            least = torch.where(needed <= sizes[-1], needed, sizes[-1])
 
         def judge(looks: Looks) -> Tensor:
-            rows = looks.rows[:, None]
-            d = offset[rows] + contest.scale[rows] * looks.mean
-            s2 = self._variance(contest.scale[rows], looks.var, looks.size, n)
-            known = s2 < v
+            rows, size = looks.rows[:, None], looks.size
+            d = offset[rows] + scale[rows] * looks.mean
+            var = looks.var
+            if self.finite or first is not None:
+                var = var * size / (size - 1).clamp_min(1)
+            if first is not None:
+                own = own_share(size * inverse_n) if self.skew_corrected else 0.0
+                var = own * var + (1 - own) * first.variance[rows]
+            s2 = scale[rows] ** 2 * var / size * (1 - size * inverse_n)
+            known = (s2 < v) & (size >= least[rows])
             noise = (v - s2).clamp_min(0.0).sqrt() * normal[rows] + corrected[rows]
             verdict = torch.where(known, (d + noise > 0).to(torch.int8), UNDECIDED)
-            if self.five_sd != "off":
-                far = d.abs() > 5 * s2.sqrt()
+            if self.five_sd != "off" and first is None:
+                far = d.abs() > 5 * s2.clamp_min(0.0).sqrt()
                 if self.five_sd == "undecided":
                     far &= ~known
                 verdict = torch.where(far, torch.where(d > 0, ACCEPT, REJECT).to(torch.int8), verdict)
             end = d + logistic[rows] > 0 if self.at_end == "barker" else d > 0
-            last = (looks.size == n) & ((verdict == UNDECIDED) | (self.at_end == "barker"))
+            last = (size == n) & ((verdict == UNDECIDED) | exact)
             return torch.where(last, end.to(torch.int8), verdict)
 
-        found = grow(supply, steps_of(n, min(self.m, n)), judge, len(contest.scale), contest.scale.device)
-        return found.verdict(contest, n)
-
-    def _variance(self, scale: Tensor, var: Tensor, size: Tensor, n: int) -> Tensor:
-        share = 1 - (size - 1) / (n - 1) if self.finite and n > 1 else 1.0
-        return scale**2 * var / size * share
+        return grow(supply, sizes, judge, chains, device, first).verdict(contest, n, replacement)
 
     def native(self) -> None:
         """Return None: it is no threshold on one difference; see `sequential`."""
@@ -121,10 +184,30 @@ class MHMinibatch:
 
     def sequential(self, n: int) -> NativeTest:
         """Return the pieces of the fused loop."""
+        sizes, aside = self.sizes(n)
         pieces = (self._table.probabilities.numpy(), self._table.points.numpy())
         five_sd = ("off", "undecided", "always").index(self.five_sd)
-        args = (self.variance, five_sd, self.finite, self.at_end == "barker", *pieces, self.prior)
-        return NativeTest(args, steps_of(n, min(self.m, n)), False, _begin, _judge)
+        args = (float(self.variance), five_sd, self.finite, self.at_end == "barker", *pieces, self.prior)
+        if not aside:
+            return NativeTest(args, sizes, False, _begin, _judge)
+        planned = (
+            np.asarray(sizes, np.float64),
+            float(self.noise_share * self.variance),
+            self.skew_corrected,
+        )
+        return NativeTest((*args, *planned), sizes, False, _begin_pilot, _judge_pilot, aside)
+
+
+@piece
+def own_share(share: Any) -> Any:
+    """Return the share of s^2 that comes from D's own data, for a minibatch that is this share b/n of all data.
+
+    With K the third cumulant of the terms (k-statistics of all n; Fisher 1929) and data drawn without replacement, the
+    third cumulant of D is scale^3 K (1/b - 1/n) (1/b - 2/n), and the covariances of D with the own and the pilot's
+    estimate of s^2 are scale^3 K (1/b - 1/n) times (1/b - 1/n) and -1/n. Three times the mixed covariance is the third
+    cumulant if the own share is (1 + b/n) / 3.
+    """
+    return (1.0 + share) / 3.0
 
 
 @piece
@@ -144,7 +227,7 @@ def _begin(
     normal = normals(u64(0), ACCEPT_DRAW, step, chain, key)[0]
     corrected = inverted(uniform(ACCEPT_DRAW + USE, step, chain, key), probabilities, points)
     w = uniform(ACCEPT_DRAW + USE + USE, step, chain, key)
-    return normal, corrected, math.log(w) - math.log1p(-w), 0.0
+    return normal, corrected, math.log(w) - math.log1p(-w), 0
 
 
 @piece
@@ -154,13 +237,61 @@ def _judge(
     v, five_sd, finite, barker = args[0], args[1], args[2], args[3]
     d = scale * mean + (offset if args[6] else 0.0)
     s2 = scale * scale * var / size
-    if finite and n > 1:
-        s2 *= 1.0 - (size - 1) / (n - 1)
+    if finite:
+        s2 *= size / max(size - 1, 1) * (1.0 - size / n)
     verdict = UNDECIDED
     if s2 < v:
         verdict = ACCEPT if d + math.sqrt(v - s2) * noted[0] + noted[1] > 0 else REJECT
     if (five_sd == 2 or (five_sd == 1 and not s2 < v)) and abs(d) > 5 * math.sqrt(s2):
         verdict = ACCEPT if d > 0 else REJECT
+    if size == n and barker:
+        verdict = ACCEPT if d + noted[2] > 0 else REJECT
+    elif size == n and verdict == UNDECIDED:
+        verdict = ACCEPT if d > 0 else REJECT
+    return verdict
+
+
+@piece
+def _begin_pilot(
+    args: Any,
+    n: Any,
+    scale: Any,
+    offset: Any,
+    mean: Any,
+    var: Any,
+    largest: Any,
+    key: Any,
+    step: Any,
+    chain: Any,
+) -> Any:
+    sizes, planned = args[7], args[8]
+    normal = normals(u64(0), ACCEPT_DRAW, step, chain, key)[0]
+    corrected = inverted(uniform(ACCEPT_DRAW + USE, step, chain, key), args[4], args[5])
+    w = uniform(ACCEPT_DRAW + USE + USE, step, chain, key)
+    needed = 1.0 / (planned / (scale * scale * var) + (1.0 / n if args[2] else 0.0))
+    last = len(sizes) - 1
+    look = last  # where more are needed than there are, or `needed` is no number
+    if needed <= sizes[last]:
+        look = 0
+        while sizes[look] < needed:
+            look += 1
+    return normal, corrected, math.log(w) - math.log1p(-w), look, var
+
+
+@piece
+def _judge_pilot(
+    args: Any, noted: Any, look: Any, size: Any, n: Any, scale: Any, offset: Any, mean: Any, var: Any
+) -> Any:
+    v, barker = args[0], args[3]
+    d = scale * mean + (offset if args[6] else 0.0)
+    rest = size / n if args[2] else 0.0
+    own = own_share(rest) if args[9] else 0.0
+    s2 = (
+        scale * scale * (own * (var * size / max(size - 1, 1)) + (1.0 - own) * noted[4]) / size * (1.0 - rest)
+    )
+    verdict = UNDECIDED
+    if s2 < v:
+        verdict = ACCEPT if d + math.sqrt(v - s2) * noted[0] + noted[1] > 0 else REJECT
     if size == n and barker:
         verdict = ACCEPT if d + noted[2] > 0 else REJECT
     elif size == n and verdict == UNDECIDED:

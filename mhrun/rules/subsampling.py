@@ -135,7 +135,7 @@ def _begin(
     chain: Any,
 ) -> Any:
     log_u = math.log(uniform(ACCEPT_DRAW, step, chain, key))
-    return (log_u - offset) / scale, largest, var, 0.0
+    return (log_u - offset) / scale, largest, var, 0
 
 
 @piece
