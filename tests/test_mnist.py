@@ -50,6 +50,27 @@ def test_the_images_and_labels_are_those_of_the_files(digits):
     assert torch.equal(MnistPair((7, 1)).load().fields["y"], -data.fields["y"])
 
 
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_principal_components_are_those_of_the_training_images(digits, split):
+    """Against a singular value decomposition; a sign is no part of a component but is always the same here."""
+    images, labels = digits
+    chosen = images[(labels == 1) | (labels == 7)].reshape(57, 784) / 255
+    data = MnistPair(split=split, components=5).load()
+    found = data.fields["x"]
+    assert found.dtype == torch.float32
+    assert "5 principal components" in data.description
+    u, s, vh = np.linalg.svd(chosen - chosen.mean(axis=0), full_matrices=False)
+    expected = (u * s)[:, :5] * np.sign(vh[np.arange(5), np.abs(vh[:5]).argmax(axis=1)])
+    assert found.numpy() == pytest.approx(expected, abs=1e-4)
+    assert torch.equal(data.fields["y"], MnistPair(split=split).load().fields["y"])
+
+
+@pytest.mark.parametrize("components", [0, 785])
+def test_a_number_of_components_that_there_cannot_be(components):
+    with pytest.raises(Refusal, match=f"components = {components} must lie within 1 and 784"):
+        MnistPair(components=components)
+
+
 def test_mnist_itself(monkeypatch):
     try:
         data, test = MnistPair().load(), MnistPair(split="test").load()

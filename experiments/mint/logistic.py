@@ -42,6 +42,7 @@ def metrics(run: Run) -> Metrics:
             "final": estimate(right[:, -1]),
             "best": float(right.mean(axis=0).max()),
             "of_mean": estimate(of_mean[:, -1]),
+            "first": float(epochs[0]),
             "x95": _reached(epochs, right.mean(axis=0)),
             "x95_slowest": float(np.max(reach)),
             "x95_fastest": float(np.fmin.reduce(reach)),

@@ -15,23 +15,30 @@ _PART = 2048  # draws at a time
 
 
 @lru_cache(maxsize=2)
-def _signed(first: int, second: int) -> npt.NDArray[np.float32]:
-    """Return y x of the test images (n, 784): a draw is right where its product with it is positive."""
-    fields = MnistPair([first, second], split="test").load().fields
+def _signed(first: int, second: int, components: int | None = None) -> npt.NDArray[np.float32]:
+    """Return y x of the test images (n, D): a draw is right where its product with it is positive."""
+    fields = MnistPair([first, second], split="test", components=components).load().fields
     x, y = fields["x"].numpy(), fields["y"].numpy()
-    return (x.astype(np.float32) / 255 * y[:, None]).astype(np.float32)
+    scale = np.float32(255 if x.dtype == np.uint8 else 1)
+    return (x.astype(np.float32) / scale * y[:, None]).astype(np.float32)
 
 
-def signed_images(run: Run) -> npt.NDArray[np.float32]:
-    """Return the test images of this run's two digits, with the sign of their label."""
+def signed_images(run: Run, method: str | None = None) -> npt.NDArray[np.float32]:
+    """Return the test images of the two digits (n, D), with the sign of their label.
+
+    Of the data of a method, which may have principal components in place of pixels; of the experiment's if None.
+    """
     _ = run.target  # which knows where data are looked for
-    first, second = run.config["data"]["digits"]
-    return _signed(int(first), int(second))
+    own = run.config["methods"][method].get("data") if method else None
+    node = own or run.config["data"]
+    first, second = node["digits"]
+    components = node.get("components")
+    return _signed(int(first), int(second), None if components is None else int(components))
 
 
-def accuracy(run: Run, theta: Array) -> Array:
-    """Return the share of the test images that each draw (..., 784) has right; a tie is half right."""
-    images = signed_images(run)
+def accuracy(run: Run, theta: Array, method: str | None = None) -> Array:
+    """Return the share of the test images that each draw (..., D) has right; a tie is half right."""
+    images = signed_images(run, method)
     flat = theta.reshape(-1, theta.shape[-1]).astype(np.float32)
     found = np.empty(len(flat))
     for start in range(0, len(flat), _PART):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from mhrun.data.dataset import Dataset
@@ -28,16 +30,26 @@ class MnistPair:
     quarter of the room, and a minibatch is gathered sooner and a pass over all data done sooner than
     with float32, though each datum is converted when it is used.
 
+    With `components` = k, ``x`` is (n, k) float32: the coordinates of the pixels, less the mean of the training images,
+    along the first k principal components of the training images, V_k^T (x / 255 - mean), for either split.
+
     Args:
         digits: the two.
         split: ``train`` or ``test``.
         n: how many images that is, for a configuration whose settings follow from it; checked.
+        components: principal components in place of pixels; None for the pixels.
 
     Raises:
         Refusal: a setting that has no meaning.
     """
 
-    def __init__(self, digits: Sequence[int] = (1, 7), split: str = "train", n: int | None = None) -> None:
+    def __init__(
+        self,
+        digits: Sequence[int] = (1, 7),
+        split: str = "train",
+        n: int | None = None,
+        components: int | None = None,
+    ) -> None:
         if split not in _FILES:
             raise Refusal(f"split = '{split}' is unknown; choose train or test.")
         if len(set(digits)) != 2 or len(digits) != 2 or not set(digits) <= set(range(10)):
@@ -48,6 +60,9 @@ class MnistPair:
         self.n = sum(self.counts)
         if n is not None and n != self.n:
             raise Refusal(f"n = {n:,} is not how many images there are; set data.n={self.n}.")
+        if components is not None and not 1 <= components <= PIXELS:
+            raise Refusal(f"components = {components} must lie within 1 and {PIXELS}, or be null.")
+        self.components = components
 
     def load(self) -> Dataset:
         """Return the data set, from the files in the data folder.
@@ -55,23 +70,47 @@ class MnistPair:
         Raises:
             UserError: the files are not there, damaged, or hold other counts than MNIST's.
         """
+        x, y = self._images(self.split)
+        words = " and ".join(
+            f"{count:,} of digit {digit} (y = {sign})"
+            for count, digit, sign in zip(self.counts, self.digits, ("+1", "-1"), strict=True)
+        )
+        about = f"MNIST, {self.split} images: {words}"
+        if self.components is not None:
+            train = x if self.split == "train" else self._images("train")[0]
+            x = _projected(x, train, self.components)
+            about += f"; {self.components} principal components of the training images"
+        return Dataset({"x": torch.from_numpy(x), "y": torch.from_numpy(y)}, about)
+
+    def _images(self, split: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.int8]]:
+        """Return the pixels (n, 784) and the labels (n,) of a split."""
+        counts = tuple(_COUNTS[split][digit] for digit in self.digits)
         images, labels = (
             parse_idx(content("mnist", name), name)
-            for name in (f"{_FILES[self.split]}-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1"))
+            for name in (f"{_FILES[split]}-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1"))
         )
         found = tuple(int((labels == digit).sum()) for digit in self.digits)
-        if found != self.counts or images.shape != (len(labels), 28, 28):
+        if found != counts or images.shape != (len(labels), 28, 28):
             raise UserError(
-                f"MNIST's {self.split} images should hold {self.counts} of the digits {self.digits} and hold "
+                f"MNIST's {split} images should hold {counts} of the digits {self.digits} and hold "
                 f"{found}, of shape {images.shape}; delete the files and fetch them again: mhrun fetch mnist."
             )
         chosen = np.isin(labels, self.digits)
         x = images[chosen].reshape(-1, PIXELS)
         y = np.where(labels[chosen] == self.digits[0], np.int8(1), np.int8(-1))
-        words = " and ".join(
-            f"{count:,} of digit {digit} (y = {sign})"
-            for count, digit, sign in zip(self.counts, self.digits, ("+1", "-1"), strict=True)
-        )
-        return Dataset(
-            {"x": torch.from_numpy(x), "y": torch.from_numpy(y)}, f"MNIST, {self.split} images: {words}"
-        )
+        return x, y
+
+
+def _projected(
+    x: npt.NDArray[np.uint8], train: npt.NDArray[np.uint8], components: int
+) -> npt.NDArray[np.float32]:
+    """Return the coordinates (n, components) of images along the principal components of the training images.
+
+    Each component has the sign that makes its largest entry positive, so that every machine has the same.
+    """
+    pixels = train.astype(np.float64) / 255
+    mean = pixels.mean(axis=0)
+    vectors = np.linalg.eigh(np.cov(pixels, rowvar=False))[1][:, ::-1][:, :components]
+    largest = np.abs(vectors).argmax(axis=0)
+    vectors = vectors * np.sign(vectors[largest, np.arange(components)])
+    return ((x.astype(np.float64) / 255 - mean) @ vectors).astype(np.float32)
