@@ -1,4 +1,4 @@
-"""MINTEE on the means of fifty Gaussians: modes, rings, jumps and costs (Li & Wong 2017, section 5.2, Appendix D)."""
+"""MINTEE on the means of fifty Gaussians: modes, rings, jumps and costs (Li & Wong 2017, section 5.3, Appendix D)."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ PAPER = (  # Table 3: T, m, per cent of samples in each ring
 LARGE = 1.2  # a coordinate above it is the mode's own: peaks are at 0 and 2
 ENERGIES = 600  # draws of a rung whose energies are computed
 CELLS = np.arange(-1.5, 3.5001, 0.05)
+BINS = (5, 10, 20, 30, 50, 100, 200)  # of a histogram over the range of the draws
+PEAK = (
+    0.005  # least share of the draws on a side of LARGE that is a peak: a quarter of what 50 equal modes give
+)
 
 
 class Ladder(NamedTuple):
@@ -130,14 +134,22 @@ def uniformity(found: Array) -> Uniformity:
     return Uniformity(float(ladders * each), chi2, float(tail))
 
 
-def heights(values: Array) -> tuple[float, float, float]:
-    """Return where the histogram of values has its peaks near 0 and near 2, and the ratio of their heights."""
-    counts, edges = np.histogram(values, CELLS)
-    centres = 0.5 * (edges[:-1] + edges[1:])
-    low, high = np.where(centres < LARGE, counts, 0), np.where(centres > LARGE, counts, 0)
-    ratio = low.max() / high.max() if high.max() else math.nan
-    peak = float(centres[high.argmax()]) if high.max() else math.nan
-    return float(centres[low.argmax()]), peak, float(ratio)
+def heights(values: Array, cells: Array = CELLS) -> tuple[float, float, float]:
+    """Return where the histogram of values has its peaks near 0 and near 2, and the ratio of their heights.
+
+    NaN for a peak whose side of `LARGE` has less than a share `PEAK` of the values, and for the ratio then.
+    """
+    counts, edges = np.histogram(values, cells)
+    centres, there = 0.5 * (edges[:-1] + edges[1:]), PEAK * values.size
+    sides = [np.where(side, counts, 0) for side in (centres < LARGE, centres > LARGE)]
+    peaks = [float(centres[side.argmax()]) if side.sum() >= there else math.nan for side in sides]
+    ratio = sides[0].max() / sides[1].max() if all(map(math.isfinite, peaks)) else math.nan
+    return peaks[0], peaks[1], float(ratio)
+
+
+def height_ratio(values: Array, bins: int) -> float:
+    """Return the ratio of the two heights in a histogram of so many equal bins over the range of the values."""
+    return heights(values, np.linspace(values.min(), values.max(), bins + 1))[2]
 
 
 def jumps(run: Run, method: str) -> list[tuple[int, Estimate]]:
@@ -280,7 +292,8 @@ def _of_method(run: Run, method: str) -> Metrics:
     draws, seen = run.draws(method), shares(run, method)
     even = uniformity(seen)
     large = draws > LARGE
-    low, high, ratio = heights(draws)
+    low, high, _ = heights(draws[..., 0])
+    ratios = {f"height_ratio_{bins}": height_ratio(draws, bins) for bins in BINS}
     pooled = seen.mean(axis=0)
     noted = run.methods[method]
     every = rung_draws(run, method)[:, 0].reshape(-1, run.target.dim)
@@ -296,7 +309,8 @@ def _of_method(run: Run, method: str) -> Metrics:
         "chi2": even.chi2,
         "p": even.p,
         "mass_ratio": estimate((~large).sum(axis=(1, 2)) / np.maximum(large.sum(axis=(1, 2)), 1)),
-        "height_ratio": ratio,
+        "height_ratio": heights(draws)[2],
+        **ratios,
         "lower_peak": low,
         "upper_peak": high,
         "first_ratio": float((~large[..., 0]).sum() / max(1, large[..., 0].sum())),
@@ -321,6 +335,8 @@ def _of_table3(run: Run) -> Metrics:
     return {
         "table3.temperatures": float(sum(same)),
         "table3.sizes": float(sum(alike)),
+        "table3.sums": float(sum(abs(sum(row[2]) - 100) < 0.015 for row in PAPER)),
+        "ladder.last": found.sizes[0] / found.sizes[1],
         "table3.low": falls(100 * seen.noisy[:, 0], 2.0),
         "table3.high": falls(-100 * seen.noisy[:, -1]),
         "table3.low_exact": float((seen.exact[1:, 0] == 0).sum()),

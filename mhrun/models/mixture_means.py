@@ -1,4 +1,4 @@
-"""The means of a mixture of equal Gaussians (Li & Wong 2017, section 5.2 and Appendix D)."""
+"""The means of a mixture of equal Gaussians (Li & Wong 2017, section 5.3 and Appendix D)."""
 
 from __future__ import annotations
 
