@@ -21,6 +21,7 @@ from mhrun.types import Controls, Evaluation
 from mhrun.units import step_from_learning_rate
 
 from ..shared.measures import Metrics, value
+from .common import RSGLD_CODE
 
 Array = npt.NDArray[np.floating]
 
@@ -300,7 +301,7 @@ def notes(run: Run) -> list[str]:
         "The proposition's first statement, that a forward move has a proposal ratio above 1 with high probability, "
         "is false for the density of equation 7 and any beta > 1: the log-ratio is d (1/2 - 1/(2 beta^2) - log beta), "
         f"{ahead['normalised']:.3f} d at beta = {beta:g}. It is true without the factor beta^-d of the backward part, "
-        f"{ahead['unnormalised']:.3f} d. The authors' code leaves it out too; then no law is known that the chain has.",
+        f"{ahead['unnormalised']:.3f} d. The RSGLD code leaves it out too; then no law is known that the chain has.",
         "It could not be otherwise: with one gradient everywhere, q(theta' -> theta) / q(theta -> theta') has the mean "
         "1 under q, so that it cannot be large for half of all moves.",
         "The second statement (a backward move has a ratio near 0) and the third (the ratio is near 1 where the "
@@ -308,4 +309,5 @@ def notes(run: Run) -> list[str]:
         "Remark 2 follows: without the factor, and where all minibatches agree about the gradient, the largest "
         "learning rate does not depend on d. Where they disagree by more than sqrt((beta^2 - 1) d) / (n sqrt(eps/2)), "
         "forward moves have ratios near 0 all the same.",
+        RSGLD_CODE,
     ]

@@ -13,6 +13,11 @@ from mhrun.report.run import Run
 
 from ..shared.measures import Metrics
 
+RSGLD_CODE = (
+    "The RSGLD code is that of github.com/TYCODE-STANFORD/RSGLD. The paper does not name it; the name of the account "
+    "and the constants fit the first author and the text."
+)
+
 
 def table(
     run: Run, found: Metrics, columns: Mapping[str, str], methods: Iterable[str] | None = None

@@ -96,6 +96,7 @@ def _metrics(run: Run, method: str) -> Metrics:
         "crossings": estimate(np.array([crossings(row) for row in core]) * PER / steps),
         "visited_most": float(max(len(np.unique(row[row != 0])) for row in core)),
         "both": float(np.mean([len(np.unique(row[row != 0])) == 2 for row in stretches])),
+        "both_long": float(np.mean([len(np.unique(row[row != 0])) == 2 for row in core])),
         "far": float((np.abs(run.draws(method)[..., 1]) > FAR).mean()),
         "barrier": barrier(run, method),
         "mode_error": float(np.linalg.norm(truth(run, method).modes - wanted, axis=1).max()),
@@ -125,13 +126,15 @@ def travel(run: Run) -> pd.DataFrame:
 
     A crossing leads from one core to the other (theta2 beyond half of that of the one mode, and of the other): per
     100,000 steps, with its standard error over chains. "Both": the share of stretches of 100,000 steps (or of shorter
-    runs) in which both cores are visited. "Barrier": how far the density falls between the modes at the temperature of
-    the method, in nats, by quadrature. "Far off": the share of draws with |theta2| above 12.
+    runs) in which both cores are visited; "whole run": the share of chains that visit both in all their steps.
+    "Barrier": how far the density falls between the modes at the temperature of the method, in nats, by quadrature.
+    "Far off": the share of draws with |theta2| above 12.
     """
     names = {
         "barrier": "barrier",
         "crossings": "crossings",
         "both": "both",
+        "both, whole run": "both_long",
         "modes visited": "visited_most",
         "far off": "far",
         "acceptance": "accept_rate",

@@ -1,4 +1,4 @@
-"""Section 5.2 of Wu, Wang & Wong (2020): RSGLD, SGD and SGLD on a network, MNIST (Table 1, Figure 3)."""
+"""Section 3.2 of Wu, Wang & Wong (2020): RSGLD, SGD and SGLD on a network, MNIST (Table 1, Figure 3)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from mhrun.report.style import COLOURS
 
 from ..mint.network import logarithmic, looked
 from ..shared.measures import Metrics, value
+from .common import RSGLD_CODE
 
 Array = npt.NDArray[np.floating]
 
@@ -215,7 +216,7 @@ def _by_rate(run: Run, name: str, printed: Mapping[str, Sequence[float]]) -> pd.
 def medians(run: Run) -> pd.DataFrame:
     """Medians over trainings of the error of the best epoch, in per cent, by learning rate (Table 1).
 
-    The best epoch of the 500 is what the authors' code keeps; it selects on the test images.
+    The best epoch of the 500 is what the RSGLD code keeps; it selects on the test images.
     """
     return _by_rate(run, "median", PAPER_MEDIANS)
 
@@ -311,10 +312,10 @@ def trajectories(run: Run) -> Figure:
 
 
 def backward(run: Run) -> Figure:
-    """The width of backward moves and acceptance, epoch by epoch (section 5.2).
+    """The width of backward moves and acceptance, epoch by epoch (section 3.2).
 
     Medians over trainings; a line for each learning rate, darker for a larger one. Top: RSGLD with the test of the
-    authors' code; bottom: with the test as printed. Dashed: the acceptance from which on beta changes.
+    RSGLD code; bottom: with the test as printed. Dashed: the acceptance from which on beta changes.
     """
     shown = [method for method in REVERSIBLE if method in run.methods]
     figure, axes = plt.subplots(len(shown), 3, figsize=(10.2, 2.5 * len(shown)), squeeze=False)
@@ -354,16 +355,16 @@ def notes(run: Run) -> list[str]:
     coded = config["model"]["likelihood"] == "clipped_binary"
     n, m, c = config["data"]["n"], config["m"], config["c"]
     loss = (
-        "The loss is that of the authors' code, no likelihood of the class: the sum over the ten outputs of y log p + "
+        "The loss is that of the RSGLD code, no likelihood of the class: the sum over the ten outputs of y log p + "
         "(1 - y) log(1 - p), p clipped to [1e-10, 0.9999999], in float32; weights begin with sd 0.03 and biases with "
         "sd 1. The loss of the text has its own run, rsgld_mnist_softmax."
         if coded
         else "The loss is that of the text, softmax cross-entropy, and all parameters begin with sd 0.03. The loss and "
-        "the starts of the authors' code have their own run, rsgld_mnist."
+        "the starts of the RSGLD code have their own run, rsgld_mnist."
     )
     told = [
         loss,
-        "RSGLD has the test of the authors' code: the current point gets the minibatch of the last proposal, accepted "
+        "RSGLD has the test of the RSGLD code: the current point gets the minibatch of the last proposal, accepted "
         "or not, and the proposal's density leaves out its factor beta^-d. With the test as printed "
         f"({run.label(SHORT)}) it does not move: {_percent(found, f'{SHORT}.accept_rate')} accepted in "
         f"{_epochs(run, SHORT)} epochs, after which it was stopped. Its claims are judged on these.",
@@ -377,8 +378,9 @@ def notes(run: Run) -> list[str]:
         f"The noise is the printed one, sqrt(2 eps)/n, {np.sqrt(0.2) / n:.1g} per weight at 0.1: SGLD is SGD.",
         f"c_n = {c:g} and m = {m:g}: the paper's Remark 1 wants c_n below sqrt(m), and Theorem 2 d c_n^2 log(c_n) / m "
         f"small, which is {run.target.dim * c**2 * np.log(c) / m:.1e}.",
-        "Each training has a start and minibatches of its own; in the authors' code all may share one start. RSGLD "
+        "Each training has a start and minibatches of its own; in the RSGLD code all may share one start. RSGLD "
         "reads two minibatches a step and those of its trials besides: the table of methods has the gradients.",
+        RSGLD_CODE,
     ]
     return told
 

@@ -17,13 +17,13 @@ _MARGIN = 1.0  # backward moves are never narrower than forward ones
 
 
 class AdaptiveBackward(MetropolisHastings):
-    """RSGLD as Wu, Wang & Wong (2020, section 5.2) train networks: beta follows the acceptance rate, per chain.
+    """RSGLD as Wu, Wang & Wong (2020, section 3.2) train networks: beta follows the acceptance rate, per chain.
 
     After each epoch whose mean acceptance probability is above `upper` there is an adjustment: `trials` forward moves
     are tried from where the chain is, and none is made; while more than `forward` of them would be accepted, beta is
     lowered by `change` of its value at the beginning of the adjustment, in all by no more than `most` of it and not
     to 1. If the mean acceptance is below `lower`, beta is raised by `change`. There is an adjustment before the first
-    epoch too. Each trial has a fresh pair of minibatches. What the paper leaves open is as in the authors' code.
+    epoch too. Each trial has a fresh pair of minibatches. What the paper leaves open is as in the RSGLD code.
 
     The adaptation does not end, so the chain has no stationary law by construction. Of the epoch so far the state
     keeps the sums of the acceptance probabilities, of all moves and of forward ones, and how many of these there were.

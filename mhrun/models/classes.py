@@ -12,7 +12,7 @@ from torch import Tensor
 
 LogLikelihood = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
-_LOWEST, _HIGHEST = 1e-10, 0.9999999  # as the authors' code clips probabilities
+_LOWEST, _HIGHEST = 1e-10, 0.9999999  # as the RSGLD code clips probabilities
 
 
 def categorical(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -27,7 +27,7 @@ def categorical(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def clipped_binary(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return log p_y + sum over the other classes of log(1 - p), probabilities clipped to [1e-10, 0.9999999].
 
-    No likelihood of the class, but the loss of the authors' code of Wu, Wang & Wong (2020). Near p = 1 the slope of
+    No likelihood of the class, but the loss of the RSGLD code. Near p = 1 the slope of
     log(1 - p) is beyond what float32 resolves, which is how their large learning rates come to fail.
     """
     p = torch.softmax(logits, -1)

@@ -19,7 +19,7 @@ _TILE = 256  # data at once: their rows fit into the fastest cache
 
 
 class GaussianLocation:
-    """x ~ N(theta, I_D); theta ~ N(0, prior_variance I), or flat (Wu, Wang & Wong 2020, sections 4.1 and 5.1).
+    """x ~ N(theta, I_D); theta ~ N(0, prior_variance I), or flat (Wu, Wang & Wong 2020, sections 2.3 and 3.1).
 
     Field: ``x`` (n, D). A log-likelihood is that of one row, without its constant.
 
@@ -78,6 +78,18 @@ class GaussianLocation:
         n, mean, square = _statistics(data)
         centre = torch.from_numpy(mean).to(data["x"].device)
         return lambda theta: n * (theta @ centre - 0.5 * theta.square().sum(-1)) - 0.5 * square
+
+    def full_slope(self, data: Rows) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        """Return theta (C, D) -> the sum over all data (C,) and its gradient n (mean - theta), (C, D)."""
+        n, mean, square = _statistics(data)
+        centre = torch.from_numpy(mean).to(data["x"].device)
+
+        def both(theta: Tensor) -> tuple[Tensor, Tensor]:
+            wanted, theta = theta.dtype, theta.double()
+            total = n * (theta @ centre - 0.5 * theta.square().sum(-1)) - 0.5 * square
+            return total, (n * (centre - theta)).to(wanted)
+
+        return both
 
     def native(self, data: Rows, *, full: bool) -> NativeModel:
         """Return the pieces of the fused loop, in float64."""

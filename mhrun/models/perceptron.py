@@ -1,4 +1,4 @@
-"""Fully connected networks (Li & Wong 2017, section 4.3; Wu, Wang & Wong 2020, section 5.2)."""
+"""Fully connected networks (Li & Wong 2017, section 4.3; Wu, Wang & Wong 2020, section 3.2)."""
 
 from __future__ import annotations
 

@@ -12,8 +12,9 @@ from mhrun.types import Difference, Evaluation
 class Moving:
     """The proposed point gets a fresh minibatch of `m`; the current one that of the last proposal, accepted or not.
 
-    As the authors' code of Wu, Wang & Wong (2020) has it, where their Algorithm 1 keeps the minibatch of a point
-    that stays (`mhrun.pairing.stored.Stored`). Two evaluations per datum. The noise of a lucky minibatch cannot
+    As the code of github.com/TYCODE-STANFORD/RSGLD has it (the "RSGLD code": Wu, Wang & Wong (2020) do not name it, but
+    its account and its constants fit the paper), where Algorithm 1 of the paper keeps the minibatch of a point that
+    stays (`mhrun.pairing.stored.Stored`). Two evaluations per datum. The noise of a lucky minibatch cannot
     freeze the chain; but it is no Metropolis-Hastings chain on points and minibatches, and no law is known that
     it has.
     """

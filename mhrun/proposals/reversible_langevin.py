@@ -25,7 +25,7 @@ class ReversibleLangevin:
     Args:
         beta: how much wider the backward moves are, at least 1; a kernel may adapt it (`controls.backward`).
         density: ``normalised``, as equation 7 has it; or ``unnormalised``, without the factor beta^-D of the
-            backward part, as Proposition 1 and the authors' code have it: then no law is known that the chain has.
+            backward part, as Proposition 1 and the RSGLD code have it: then no law is known that the chain has.
 
     Raises:
         Refusal: a setting that has no meaning.
