@@ -421,6 +421,10 @@ def test_the_noise_of_gradients_is_tested_coordinate_by_coordinate(rng):
     rows = np.stack([target.gradient(theta[:1], i, one)[0].numpy() for i in index])
     moving = [k for k in range(21) if len(set(rows[:, k])) > 50]
     assert told["normal_20"][0] == np.mean([stats.shapiro(rows[:, k]).pvalue >= 0.05 for k in moving])
+    assert told["variance_20"][0] == pytest.approx(rows.var(axis=0, ddof=1).mean(), rel=1e-6)
+    few = GradientNoise(data, 5, sizes=[20], repeats=100, coordinates=2)  # the variance is of all coordinates
+    _, of_few = few.look(target, few.start(target, 3), 5, theta)
+    assert torch.equal(of_few["variance_20"], told["variance_20"])
     assert "more than the n" in GradientNoise(data, 5, sizes=[4001]).refuses(target)
     with pytest.raises(Refusal, match="GradientNoise needs"):
         GradientNoise(data, 5, repeats=2)

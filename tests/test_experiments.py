@@ -65,7 +65,22 @@ CASES = {
             "ratio=1.01",
             "step_size=1e-5",
         ),
-        r"(\w+\.dimension|reld.swing)",  # which few exchanges tell none of; it has no thermostat
+        r"(\w+\.dimension|reld\.(swing|thermostat|c_over_b))",  # too few exchanges; no thermostat
+    ),
+    "exchange_step_sizes": Case(
+        (
+            "rungs=4",
+            "data.n=200",
+            "m=20",
+            "data.name=mnist",
+            "evaluation.data.name=mnist",
+            "evaluation.data.n=50",
+            "evaluation.repeats=5",
+            "every=10",
+            "ratio=1.01",
+            "step_size=1e-5",
+        ),
+        r"\w+\.dimension",
     ),
     "five_modes": Case(
         ("scales.smoke.rounds=40", "scales.smoke.trains=10", "scales.smoke.draws=20", "every=5"),
@@ -85,6 +100,7 @@ CASES = {
             "evaluation.data.n=50",
             "evaluation.sizes=[16,128]",
             "evaluation.repeats=20",
+            "methods.sghmc.schedules.step_size.step_size=5e-6",
         )
     ),
     "logistic_ess": Case((), like=("logistic_ess_full",)),
@@ -175,6 +191,17 @@ CASES = {
         (*FEW, COOL, "data.n=240", "design.n=240", "thin=3", *IN_FIGURES_ALONE),
         rf"(austere_n?c|austere_nc_released|mhsublhd)\.{NEVER}",  # those that begin far off
         like=("mnist_tests_100k",),
+    ),
+    "nose_hoover_law": Case(
+        (
+            "steps_dt=[0.1,0.05]",
+            "rung.steps_dt=[0.05]",
+            "trajectories=20",
+            "snapshots=2",
+            "uneven.ratios=[1.0,10.0]",
+            "uneven.chains=5",
+            "uneven.snapshots=2",
+        )
     ),
     "out_of_distribution": Case(
         (

@@ -125,3 +125,67 @@ def test_rises_are_counted(rng):
     found = gradients.metrics(run)
     assert (found["last.rises"], found["first.rises"]) == (1.0, 0.0)
     assert found["last.normal_64"].value == 0.9
+
+
+@pytest.mark.parametrize("experiment", ["exchange_rates", "exchange_step_sizes", "gradient_noise"])
+@pytest.mark.parametrize("scale", ["smoke", "quick", "paper"])
+def test_networks_at_smaller_scales_have_the_paper_s_posterior_for_each_datum(experiment, scale):
+    """Precision of the prior and step size go with n: 120 and 5e-6 at 60,000 images."""
+    config = compose_config([f"experiment={experiment}", f"scale={scale}"])
+    n = config["data"]["n"]
+    assert 1 / config["model"]["prior_variance"] == pytest.approx(120 * n / 60_000)
+    step = (
+        config["step_size"]
+        if "step_size" in config
+        else config["methods"]["sghmc"]["schedules"]["step_size"]["step_size"]
+    )
+    assert step * n == pytest.approx(5e-6 * 60_000)
+
+
+def test_thermostats_are_compared_with_the_noise_that_they_have_to_remove(rng):
+    s, v = rng.uniform(0.1, 0.2, (3, 6)), rng.uniform(1e3, 2e3, (3, 6))
+    told = xr.Dataset(
+        {
+            name: (("chain", "look"), values)
+            for name, values in {
+                "thermostat": s,
+                "variance_128": v,
+                "step_size": np.full((3, 6), 2e-5),
+                "error": np.full((3, 6), 30.0),
+            }.items()
+        }
+    )
+    exchange = np.tile(np.array([[2, 1], [2, 2], [0, 2]], np.int8), 3)
+    stats = xr.Dataset(
+        {
+            "exchange": (("chain", "draw"), exchange),
+            "n_lik": (("chain", "draw"), np.cumsum(np.full((3, 6), 7), axis=1)),
+        }
+    )
+
+    class Trace(dict):
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+    run = SimpleNamespace(
+        methods={"x": {}},
+        config={"c": 0.1, "m": 128, "ratio": 1.5},
+        evaluation=lambda method: told,
+        rungs=lambda method: 3,
+        trace=lambda method: Trace(sample_stats=stats),
+        target=SimpleNamespace(n=10, dim=100),
+    )
+    found = rates.metrics(run)
+    expected, of_b = [], []
+    for rung in range(3):
+        for look in (4, 5):
+            b = 2e-5 * v[rung, look] / 2
+            of_b.append(b)
+            expected.append(s[rung, look] / ((0.1 + b) / 1.5**rung))
+    assert found["x.thermostat"] == pytest.approx(np.mean(expected))
+    assert found["x.swing"] == pytest.approx(np.sqrt(np.mean((np.array(expected[4:]) - 1) ** 2)))
+    assert found["x.c_over_b"] == pytest.approx(0.1 / np.mean(of_b))
+    assert found["x.predicted"] == pytest.approx(0.0330, abs=2e-4)  # by Monte Carlo, 4e6 draws

@@ -16,7 +16,7 @@ from mhrun.report.style import COLOURS
 from mhrun.report.tables import shown
 
 from ..shared.measures import Metrics, value
-from .replicas import largest_dim
+from .replicas import largest_dim, swap_rate
 
 Array = npt.NDArray[np.floating]
 
@@ -43,14 +43,32 @@ def read(run: Run, method: str) -> Array:
     return found
 
 
-def friction(run: Run) -> float:
-    """Return c / T of the hottest rung."""
-    config = run.config
-    return float(config["c"] / config["ratio"] ** (config["rungs"] - 1))
+def temperatures(run: Run, method: str) -> Array:
+    """Return the temperatures of the rungs (C, 1)."""
+    found: Array = run.config["ratio"] ** np.arange(run.rungs(method), dtype=float)[:, None]
+    return found
+
+
+def noise(run: Run, method: str) -> Array:
+    """Return b = e V / 2 on each rung at each look (C, L): V is the measured variance of the minibatch gradient.
+
+    Luo et al. (2020), equations 2 and 20: what minibatches add to the momenta in a step has the variance 2 b e.
+    """
+    told = run.evaluation(method)
+    found: Array = (told["step_size"] * told[f"variance_{run.config['m']}"]).to_numpy() / 2
+    return found
+
+
+def thermostats(run: Run, method: str) -> Array:
+    """Return thermostats over (c + b) / T, their mean by Theorem 1, on each rung at each look (C, L)."""
+    found: Array = run.evaluation(method)["thermostat"].to_numpy() / (
+        (run.config["c"] + noise(run, method)) / temperatures(run, method)
+    )
+    return found
 
 
 def metrics(run: Run) -> Metrics:
-    """Return rates early and late, what an exchange reads, and the dimension that a rate stands for."""
+    """Return rates early and late, what an exchange reads, the dimension that a rate stands for, and thermostats."""
     found: Metrics = {}
     for method in run.methods:
         made = exchanges(run, method)
@@ -61,12 +79,30 @@ def metrics(run: Run) -> Metrics:
         rate = value(found[f"{method}.late"])
         known = rate > 0.005  # below, no ladder of this size tells rates apart
         found[f"{method}.dimension"] = float(largest_dim(rate, run.config["ratio"])) if known else math.nan
+        found[f"{method}.predicted"] = predicted(run)
         looks = run.evaluation(method)
-        hottest = looks["thermostat"].to_numpy()[-1] if "thermostat" in looks else np.array([math.nan])
-        found[f"{method}.swing"] = float(np.sqrt(np.mean((hottest - friction(run)) ** 2)))
-        errors = run.evaluation(method)["error"].to_numpy()
+        found |= {f"{method}.{name}": number for name, number in _of_thermostats(run, method, third).items()}
+        errors = looks["error"].to_numpy()
         found[f"{method}.coldest"], found[f"{method}.hottest"] = float(errors[0, -1]), float(errors[-1, -1])
     return found
+
+
+def _of_thermostats(run: Run, method: str, last: int) -> Metrics:
+    """Return what the last looks say of the thermostats; NaN where there are none."""
+    if "thermostat" not in run.evaluation(method):
+        return {"c_over_b": math.nan, "thermostat": math.nan, "swing": math.nan}
+    ratios = thermostats(run, method)[:, -last:]
+    return {
+        "c_over_b": float(run.config["c"] / noise(run, method)[:, -last:].mean()),
+        "thermostat": float(ratios.mean()),
+        "swing": float(np.sqrt(np.mean((ratios[-1] - 1) ** 2))),
+    }
+
+
+def predicted(run: Run) -> float:
+    """Return the swap rate of neighbours in equilibrium in a harmonic potential of the network's dimension."""
+    rate = swap_rate(run.config["ratio"], run.target.dim)
+    return rate if rate > 1e-6 else 0.0  # the quadrature does not reach so far into the tails
 
 
 def _share(made: Array) -> Estimate:
@@ -80,15 +116,20 @@ def table(run: Run) -> pd.DataFrame:
     """Share of the exchanges that are made, first and last third of the rounds, and what an exchange reads.
 
     As if harmonic: the dimension in which two harmonic replicas in equilibrium, at this ratio of temperatures,
-    exchange at the late rate. Thermostat: its root mean square distance from c / T on the hottest rung, over the looks.
-    Error: of the last state on the test images, per cent.
+    exchange at the late rate; predicted: the rate of such replicas in as many dimensions as the network has. c / b:
+    last third of the looks, over all rungs; the paper wants it above 10. Thermostats: over (c + b) / T, their mean by
+    Theorem 1, over the last third and all rungs; root mean square distance from 1 on the hottest. Error: of the last
+    state on the test images, per cent.
     """
     columns = {
         "early": "early",
         "late": "late",
-        "share of all data read": "read",
+        "predicted": "predicted",
         "as if harmonic in": "dimension",
-        "thermostat": "swing",
+        "share of all data read": "read",
+        "c / b": "c_over_b",
+        "thermostats": "thermostat",
+        "hottest, distance": "swing",
         "error at T = 1": "coldest",
         "error on the hottest rung": "hottest",
     }
@@ -126,6 +167,38 @@ def figure(run: Run) -> Figure:
     return figure
 
 
+def thermostat_figure(run: Run) -> Figure:
+    """Thermostats in the last third of the looks over c / T, by rungs: means, and (c + b) / T as lines.
+
+    Bars: the smallest and the largest of the looks. b is measured on each rung.
+    """
+    figure, axis = plt.subplots(figsize=(5.6, 3.0), layout="constrained")
+    shown = [method for method in run.methods if "thermostat" in run.evaluation(method)]
+    for i, (method, colour) in enumerate(zip(shown, COLOURS, strict=False)):
+        b = noise(run, method)
+        third = max(1, b.shape[1] // 3)
+        over = 1 + b / run.config["c"]
+        expected = over[:, -third:].mean(axis=1)
+        seen = (thermostats(run, method) * over)[:, -third:]
+        rungs = np.arange(len(seen))
+        mean = seen.mean(axis=1)
+        axis.plot(rungs, expected, color=colour, linewidth=1)
+        axis.errorbar(
+            rungs + 0.12 * (i - (len(shown) - 1) / 2),
+            mean,
+            [mean - seen.min(axis=1), seen.max(axis=1) - mean],
+            fmt="osD^"[i % 4],
+            markersize=3.5,
+            linewidth=0.8,
+            color=colour,
+            label=run.label(method),
+        )
+    axis.axhline(1, color="black", linewidth=0.8)
+    axis.set(xlabel="rung", ylabel="thermostat over c / T")
+    axis.legend(fontsize=7)
+    return figure
+
+
 def notes(run: Run) -> list[str]:
     """What a reader should know beside the numbers."""
     if "renhd" not in run.methods:
@@ -139,8 +212,31 @@ def notes(run: Run) -> list[str]:
         f"0.2 only when nearly all are read. With 256 of 60,000 images at tau = {config['ratio']:g} that would "
         "need a variance of a log-likelihood difference below 5e-7.",
         "Two replicas in equilibrium exchange at 0.3 in 50 to 70 dimensions of a harmonic potential and "
-        "practically never in 10^4 (appendix F; experiment compensation), and RELD's never do. RENHD's friction "
-        f"is c / T, {friction(run):.3f} on the hottest rung, so that little holds its thermostat still: over the "
-        f"looks it is {shown(found['renhd.swing'])} away from that. Exchanges at a rate like the paper's are then "
-        "no sign of rungs in equilibrium.",
+        "practically never in 10^4 (appendix F; experiment compensation). A rate like the paper's is therefore no sign "
+        "of rungs in equilibrium: experiment exchange_step_sizes has the same ladder at e, e / 4 and e / 20.",
+        f"c is {value(found['renhd.c_over_b']):.1f} times b, where the paper wants more than 10. Thermostats are "
+        f"at {value(found['renhd.thermostat']):.2f} of (c + b) / T, their mean by Theorem 1.",
     ]
+
+
+def step_notes(run: Run) -> list[str]:
+    """What a reader should know of the runs at smaller step sizes."""
+    found, config = run.once(metrics), run.config
+    rate = f"of {predicted(run):.0e}" if predicted(run) else "below 1e-6"
+    lines = [
+        f"A perceptron of {run.target.dim:,} weights on {run.target.n:,} images, with the paper's tau, M, c and N. "
+        f"e is {config['step_size']:.2g}: the learning rate of the paper's e = 5e-6 at 60,000 images.",
+        "In equilibrium, neighbours in a harmonic potential of as many dimensions exchange at a rate "
+        f"{rate}, by quadrature; in the 89,802 of the paper's recurrent network more rarely still.",
+    ]
+    for method in run.methods:
+        e = float(config["methods"][method]["schedules"]["step_size"]["step_size"])
+        relaxation = config["c"] / (e * float(1 / config["model"]["prior_variance"]))
+        lines.append(
+            f"{run.label(method)}: exchanges are made at a rate of {shown(found[f'{method}.late'])} in the last third; "
+            f"c is {value(found[f'{method}.c_over_b']):.1f} times b; thermostats are at "
+            f"{value(found[f'{method}.thermostat']):.3f} of (c + b) / T. On the coldest rung a direction that the data "
+            f"do not determine needs {relaxation:,.0f} steps to relax and a thermostat {config['c'] / e:,.0f}; there "
+            f"are {run.methods[method]['steps']:,}."
+        )
+    return lines

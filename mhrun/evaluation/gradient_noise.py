@@ -26,7 +26,9 @@ class GradientNoise(Predictive):
     - ``normal_b``: the share of the coordinates at which normality is not rejected at 5 % (0.95 for normal noise);
     - ``w_b``: the mean of the statistic W over them;
     - ``still_b``: the share of the coordinates that are left out, since their gradient is the same in more than half of
-      the minibatches: behind a dead unit or a pixel that is never lit (Luo et al. 2020, Appendix C).
+      the minibatches: behind a dead unit or a pixel that is never lit (Luo et al. 2020, Appendix C);
+    - ``variance_b``: the variance of the estimated gradient of the full-data log posterior, a mean over all D
+      coordinates, tested or not: V, and b = e V / 2 in the step-scaled variables of a thermostat (ibid., eq. 2 and 20).
 
     Args:
         data: the test data.
@@ -87,11 +89,16 @@ class GradientNoise(Predictive):
         streams = Streams(derive_key(self.seed, f"gradient noise {step} {b}"), len(theta), theta.device)
         one = torch.ones_like(theta[:, 0])
         found = []
+        mean, squares = (torch.zeros_like(theta, dtype=torch.float64) for _ in range(2))  # Welford's
         for repeat in range(
             self.repeats
         ):  # of one minibatch at a time: gradients of wide networks fill memories
             index = streams.at(repeat, ahead=1).index(target.n, b, replacement=target.replacement)
-            found.append(target.gradient(theta, index, one)[:, chosen])
+            gradient = target.gradient(theta, index, one)
+            found.append(gradient[:, chosen])
+            gap = gradient - mean
+            mean += gap / (repeat + 1)
+            squares += gap * (gradient - mean)
         gradients = torch.stack(found, 1).double().cpu().numpy()  # (C, R, K)
         same = (gradients == np.median(gradients, axis=1, keepdims=True)).mean(1) > 0.5
         told = {name: np.full(len(theta), np.nan) for name in (f"normal_{b}", f"w_{b}")}
@@ -103,4 +110,5 @@ class GradientNoise(Predictive):
                     w, p = shapiro(moving / moving.std(axis=0), axis=0)
                 told[f"normal_{b}"][c], told[f"w_{b}"][c] = (p >= 0.05).mean(), w.mean()
         told[f"still_{b}"] = same.mean(1)
+        told[f"variance_{b}"] = (squares.mean(1) / (self.repeats - 1)).cpu().numpy()
         return {name: torch.from_numpy(value).to(theta.device) for name, value in told.items()}

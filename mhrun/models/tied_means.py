@@ -22,6 +22,8 @@ LOG_2PI = math.log(2 * math.pi)
 # Half the width of a bin, in standard deviations of a component. Exact to about 1e-13 a datum as long as the
 # means are less than 8 standard deviations apart (see `compress`).
 _HALF_WIDTH, _NODES = 0.18, 20
+_CELLS = 1024  # that the data are cut into for a bound of the terms
+_PART = 1 << 22  # data read at once to fill them
 _TILE = 1024  # data summed in float32 before the float64 sum takes over
 
 
@@ -98,16 +100,22 @@ class TiedMeans:
         return {"x": torch.from_numpy(nodes).to(device)[None]}, torch.from_numpy(weights).to(device)
 
     def bound(self, data: Rows) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return (theta, theta') -> the largest |log p(x|theta') - log p(x|theta)| over the data, (C,).
+        """Return (theta, theta') -> a bound of |d(x)|, d = log p(x|theta') - log p(x|theta), over the data, (C,).
 
-        Of one datum in each of 4096 cells and of the two extremes: the terms are smooth in x, so that what this
-        can miss is a cell's width times their slope.
+        The data are cut into cells of width h at most. Between the least and the greatest datum of a cell d is within
+        h^2 / 8 max |d''| of its chord, so that the bound is the largest |d| at these data plus that, which is the most
+        that it exceeds the largest |d| by; see `_curvature` for d''.
         """
-        x = data["x"].cpu().numpy()
-        rows = {"x": torch.from_numpy(_spread(x)).to(data["x"].device)[None]}
+        ends, widest = _cells(data["x"].cpu().numpy())
+        rows = {"x": torch.from_numpy(ends).to(data["x"].device)[None]}
+        low, high = float(ends.min()), float(ends.max())
 
         def largest(origin: Tensor, candidate: Tensor) -> Tensor:
-            return (self.log_lik(candidate, rows) - self.log_lik(origin, rows)).abs().amax(-1)
+            before, after = self.log_lik(origin, rows), self.log_lik(candidate, rows)
+            rounding = torch.finfo(after.dtype).eps * (before.abs() + after.abs()).amax(-1)
+            one, two = (theta.double().unbind(-1) for theta in (origin, candidate))
+            curved = _curvature(self.variance, low, high, one, two)
+            return (after - before).abs().amax(-1) + widest**2 / 8 * curved + 4 * rounding
 
         return largest
 
@@ -116,17 +124,40 @@ class TiedMeans:
         empty = np.empty(0)
         statistics = _statistics(data, self.variance) if full else (0.0, 0.0, 0.0, empty, empty)
         x = data["x"].numpy()
-        args = (x, self.variance, *self.prior_variances, *statistics, _spread(x) if full else x[:0])
+        cells = _cells(x) if full else (x[:0], 0.0)
+        args = (x, self.variance, *self.prior_variances, *statistics, *cells)
         return NativeModel(
             args, _log_prior, _difference, _moments, _total, _gradient, _prior_gradient, _terms, _survey
         )
 
 
-def _spread(x: Any) -> Any:
-    """Return one datum of each of 4096 cells, and the two extremes."""
-    cell = ((x - x.min()) * (4095 / max(float(np.ptp(x)), 1e-30))).astype(np.int64)
-    _, first = np.unique(cell, return_index=True)
-    return x[np.unique(np.append(first, [x.argmin(), x.argmax()]))]
+def _cells(x: Any) -> tuple[Any, float]:
+    """Return the least and the greatest datum of each cell that has data, sorted, and the widest distance in a cell."""
+    low, high = float(x.min()), float(x.max())
+    least, greatest = np.full(_CELLS, np.inf), np.full(_CELLS, -np.inf)
+    for start in range(0, len(x), _PART):
+        part = x[start : start + _PART].astype(np.float64)
+        cell = ((part - low) * ((_CELLS - 1) / max(high - low, 1e-30))).astype(np.int64)
+        np.minimum.at(least, cell, part)
+        np.maximum.at(greatest, cell, part)
+    there = least <= greatest
+    ends = np.unique(np.concatenate([least[there], greatest[there]]))
+    return ends.astype(x.dtype), float((greatest[there] - least[there]).max())
+
+
+@piece
+def _curvature(v: Any, low: Any, high: Any, origin: Any, candidate: Any) -> Any:
+    """Return a bound of |d''| on [low, high], d the term of a datum x; of numbers, or of tensors (C,).
+
+    With z = s x + t, s = theta2 / v, the logit of the second component, and z' that at theta',
+    d'' = s'^2 f(z') - s^2 f(z), where f, the logistic density, is at most 1/4 and |f'| at most 1 / (6 sqrt 3). So
+
+        |d''| <= |s'^2 - s^2| / 4 + |s s'| max |z' - z| / (6 sqrt 3).
+    """
+    s, r = origin[1] / v, candidate[1] / v
+    rest = s * (origin[0] + 0.5 * origin[1]) - r * (candidate[0] + 0.5 * candidate[1])
+    farthest = abs((r - s) * low + rest) + abs((r - s) * high + rest)  # one of the two would do
+    return abs(r * r - s * s) / 4 + abs(s * r) * farthest * 0.0962251
 
 
 def _statistics(data: Rows, variance: float) -> tuple[float, float, float, Any, Any]:
@@ -264,12 +295,16 @@ def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any)
 
 @piece
 def _survey(args: Any, origin: Any, candidate: Any) -> Any:
-    v, nodes, weights, spread = args[1], args[7], args[8], args[9]
+    v, nodes, weights, ends, widest = args[1], args[7], args[8], args[9], args[10]
     total, square, largest = 0.0, 0.0, 0.0
     for j in range(len(nodes)):
         term = _term(nodes[j], v, origin, candidate)
         total += weights[j] * term
         square += weights[j] * term * term
-    for j in range(len(spread)):
-        largest = max(largest, abs(_term(np.float64(spread[j]), v, origin, candidate)))
-    return total, square, largest
+    for j in range(len(ends)):
+        largest = max(largest, abs(_term(np.float64(ends[j]), v, origin, candidate)))
+    low, high = np.float64(ends[0]), np.float64(ends[-1])
+    largest += widest * widest / 8 * _curvature(v, low, high, origin, candidate)
+    # What rounding can take away: a few units in the last place of the largest of the numbers that are summed.
+    reach = max(abs(low), abs(high)) + abs(origin[0]) + abs(candidate[0]) + abs(origin[1]) + abs(candidate[1])
+    return total, square, largest + 1e-15 * reach * reach / v
