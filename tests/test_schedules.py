@@ -50,6 +50,12 @@ def test_chains_may_each_have_a_polynomial_of_their_own():
     assert sizes[:, :1].equal(Polynomial(0.1, None).over(10, 90).values({}, 1, 100)["step_size"])
 
 
+def test_a_decay_that_is_slow_at_first():
+    sizes = Polynomial(0.1, end=None, exponent=0.55, b=50).over(10, 90).values({}, 1, 100)["step_size"][:, 0]
+    assert float(sizes[0]) == pytest.approx(0.1)
+    assert sizes == pytest.approx(0.1 * ((50 + np.arange(1, 101)) / 51) ** -0.55)
+
+
 def test_step_sizes_are_the_same_to_the_bit_however_steps_are_cut(rng):
     schedule = Polynomial(start=1e-3, end=1e-5).over(0, 10_000)
     whole = schedule.values({}, 1, 10_000)["step_size"]
@@ -151,6 +157,8 @@ def test_chains_are_tuned_each_for_itself(rng):
         (lambda: Polynomial(1e-5, 1e-3), "goes down"),
         (lambda: Polynomial(1e-3, 1e-5, exponent=0), "positive"),
         (lambda: Polynomial([1e-3, 1e-2], 1e-5), "end=null"),
+        (lambda: Polynomial(1e-3, 1e-5, b=10), "two ends fix b"),
+        (lambda: Polynomial(1e-3, None, b=-1), "0 or positive"),
         (lambda: Plan({"a": Fixed(step_size=1), "b": Fixed(step_size=2)}, 1, 0, 1), "both set step_size"),
         (lambda: Plan({"a": Fixed(temperature=1)}, 1, 0, 1), "no schedule sets step_size"),
         (lambda: Plan({"a": Fixed(step_size=[1.0, 2.0])}, 3, 0, 1), "2 values for 3 chains"),

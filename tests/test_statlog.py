@@ -57,6 +57,14 @@ def test_covariates_are_standardised_beside_an_intercept(made_up):
         assert (fields["y"][where] == sign[expected]).all()
 
 
+def test_covariates_may_be_those_of_the_file(made_up):
+    for name, file in NAMES.items():
+        raw = np.array([row.split() for row in (made_up / file).read_text().splitlines()], float)[:, :-1]
+        x = Statlog(name, standardise=False).load().fields["x"].numpy()
+        assert (x[:, 0] == 1).all()
+        assert (np.sort(x[:, 1:], axis=0) == np.sort(raw, axis=0)).all()
+
+
 def test_standardising_is_exact_where_it_can_be():
     assert standardised(np.array([1.0, 3.0, 1.0, 3.0])).tolist() == [-1, 1, -1, 1]
     big = 1e16 + np.array([0.0, 2.0, 4.0])  # a sum that loses the small part would be off here

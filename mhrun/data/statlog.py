@@ -26,21 +26,24 @@ class Statlog:
     """One of the three: ``x`` (n, D) float64, ``y`` (n,) int8, +1 or -1.
 
     The first column of x is 1, for the intercept; the others are the covariates, categories as the numbers that they
-    have in the file, each with mean 0 and standard deviation 1 (divided by n). So (n, D) is (690, 15), (1000, 25) and
-    (270, 14), as in Girolami & Calderhead (2011) and all who follow them. Rows are sorted, as no order is known that
-    all copies of the files have; sums are rounded once, so that the same bits come out everywhere.
+    have in the file, each with mean 0 and standard deviation 1 (divided by n) unless `standardise` is false. So
+    (n, D) is (690, 15), (1000, 25) and (270, 14), as in Girolami & Calderhead (2011) and all who follow them. Rows are
+    sorted, as no order is known that all copies of the files have; sums are rounded once, so that the same bits come
+    out everywhere.
 
     Args:
         name: ``australian``, ``german`` or ``heart``.
+        standardise: whether covariates have mean 0 and standard deviation 1; without it they are those of the file.
 
     Raises:
         Refusal: there is no such set.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, standardise: bool = True) -> None:
         if name not in _FILES:
             raise Refusal(f"there is no set '{name}' of Statlog here.{nearest(name, _FILES)}")
         self.name = name
+        self.standardise = standardise
         self.n = _FILES[name][1]
 
     def load(self) -> Dataset:
@@ -51,7 +54,9 @@ class Statlog:
         """
         file, _, positive = _FILES[self.name]
         rows = np.array([line.split() for line in content("uci", file).decode().splitlines()], np.float64)
-        x = np.column_stack([np.ones(len(rows)), *(standardised(column) for column in rows[:, :-1].T)])
+        columns = rows[:, :-1].T
+        covariates = [standardised(column) for column in columns] if self.standardise else list(columns)
+        x = np.column_stack([np.ones(len(rows)), *covariates])
         y = np.where(rows[:, -1] == positive, np.int8(1), np.int8(-1))
         n, dim = x.shape
         return Dataset(

@@ -14,14 +14,15 @@ from mhrun.schedules.plan import Blind, Memory, numbers, on_grid
 class Polynomial(Blind):
     """step_size(t) = a (b + t)^-exponent, from `start` at the first step to `end` at the last.
 
-    The schedule of Welling & Teh (2011), with a and b solved from the two ends; without an `end`, b = 0 and the
-    decay is start t^-exponent.
+    The schedule of Welling & Teh (2011), with a and b solved from the two ends. Without an `end` b is given, and a
+    is (b + 1)^exponent start; with b = 0 the decay is start t^-exponent.
 
     Args:
         start: the first step size; a list: one for each chain, where there is no `end`.
         end: the last, or None.
         exponent: how fast it falls.
         hold: steps at `start` before the decay begins.
+        b: steps over which the decay is slow, where there is no `end`.
 
     Raises:
         Refusal: ends that do not decay, or a setting that has no meaning.
@@ -30,7 +31,12 @@ class Polynomial(Blind):
     quantities: tuple[str, ...] = ("step_size",)
 
     def __init__(
-        self, start: float | list[float], end: float | None, exponent: float = 0.55, hold: int = 0
+        self,
+        start: float | list[float],
+        end: float | None,
+        exponent: float = 0.55,
+        hold: int = 0,
+        b: float = 0.0,
     ) -> None:
         self.first = numbers("start", start)
         lowest = float(self.first.min())
@@ -42,10 +48,13 @@ class Polynomial(Blind):
             raise Refusal("a polynomial decay with a start for each chain needs end=null.")
         if exponent <= 0 or hold < 0:
             raise Refusal(f"exponent = {exponent:g} must be positive and hold = {hold} not negative.")
+        if not 0 <= b < math.inf or (b and end is not None):
+            raise Refusal(f"b = {b:g} must be 0 or positive, and goes with end=null: two ends fix b.")
         self.last = end
         self.exponent = float(exponent)
         self.hold = hold
-        self._b = math.inf
+        self.b = float(b)
+        self._b = math.inf  # b + 1: the first step has number 1
 
     def over(self, warmup: int, steps: int) -> Polynomial:
         """Return the decay over all steps.
@@ -58,7 +67,7 @@ class Polynomial(Blind):
             raise Refusal(f"hold = {self.hold} leaves none of {warmup + steps} steps for the decay.")
         placed = copy.copy(self)
         if self.last is None:
-            placed._b = 1.0
+            placed._b = 1.0 + self.b
         else:  # ((b + falling - 1) / b)^exponent = first / last
             placed._b = max(1, falling - 1) / ((float(self.first) / self.last) ** (1 / self.exponent) - 1)
         return placed
