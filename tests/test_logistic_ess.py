@@ -7,16 +7,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import yaml
 from scipy.special import log_expit, logsumexp
 
+from mhrun.cli.compose import compose_config
 from mhrun.data import Dataset
 from mhrun.models.logistic import Logistic
-from mhrun.paths import experiment_module
+from mhrun.paths import EXPERIMENTS, experiment_module
 from mhrun.target import Target
 
 exact = experiment_module("csgmcmc.exact")
 logistic = experiment_module("csgmcmc.logistic")
 step_grid = experiment_module("csgmcmc.step_grid")
+readings = experiment_module("csgmcmc.readings")
 
 
 @pytest.fixture
@@ -99,3 +102,58 @@ def test_the_largest_size_is_chosen_of_what_is_near_enough():
     assert step_grid.best(step_grid.faithful(run, points))["step_size"] == 0.2
     assert step_grid.choice(run, [points[0], points[3]])["step_size"] == 1.0  # none will do: the least error
     assert step_grid.best(step_grid.faithful(run, points[3:])) is None
+
+
+def test_chains_in_a_row_have_a_step_size_of_the_grid():
+    for key in ("start", "step_size"):
+        node = {"schedules": {"step_size": {key: [0.1, 0.1, 0.5, 0.5, 0.2, 0.2]}}}
+        assert step_grid.grid_of(node) == [0.1, 0.5, 0.2]
+
+
+def test_the_largest_size_of_all_is_of_chains_that_did_not_diverge():
+    points = [
+        {"step_size": 0.1, "ess": 10.0, "variance": 1.0},
+        {"step_size": 0.2, "ess": 50.0, "variance": 7.0},
+        {"step_size": 0.5, "ess": 90.0, "variance": float("inf")},
+    ]
+    assert step_grid.best(step_grid.finite(points))["step_size"] == 0.2
+
+
+def reading(name, sizes):
+    """A run of one reading; `sizes`: (sampler, data) -> effective sample size, the paper's if it is not there."""
+    found = {}
+    for sampler, data, paper in readings._cells():
+        for rule in ("chosen", "most"):
+            found[f"{sampler}_{data}.{rule}.ess"] = float(sizes.get((sampler, data), paper))
+            found[f"{sampler}_{data}.{rule}.variance"] = 1.0
+    labels = {key: {"label": key.upper()} for key in ("each_step", "raw")}
+    config = {"reading": name, "readings": labels}
+    return SimpleNamespace(config=config, once=lambda function: found)
+
+
+def test_sizes_and_orders_of_readings_are_counted():
+    runs = [
+        reading(
+            "raw", {("sgld", "heart"): 2199 / 3.1, ("csghmc", "german"): 2436 / 2.9, ("sghmc", "german"): 900}
+        ),
+        reading("each_step", {}),
+    ]
+    found = readings.sweep_metrics(runs)
+    assert found["each_step.near"] == 12
+    assert found["each_step.ordered"] == 6
+    assert found["raw.near"] == 11
+    assert found["raw.ordered_most"] == 5
+    assert list(readings.readings_table(runs).index) == ["EACH_STEP", "RAW"]
+    assert readings.sizes_table(runs).loc["SGLD, Heart", "RAW"] == "709 (1.00)"
+
+
+def test_every_claim_on_readings_has_its_metric():
+    config = compose_config(["experiment=logistic_ess_readings"], compare=False)
+    runs = [reading(name, {}) for name in config["readings"]]
+    for run in runs:
+        run.config["readings"] = config["readings"]
+    book = yaml.safe_load((EXPERIMENTS / "csgmcmc" / "claims.yaml").read_text())["sweeps"][
+        "logistic_ess_readings"
+    ]
+    assert book["over"]["reading"] == list(config["readings"])
+    assert {claim["metric"] for claim in book["claims"]} <= set(readings.sweep_metrics(runs))

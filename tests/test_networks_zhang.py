@@ -50,7 +50,9 @@ from mhrun.target import Target
 from mhrun.types import Controls
 
 __all__ = ["data", "few_images"]  # fixtures
-networks, weights = (experiment_module(f"csgmcmc.{name}") for name in ("networks", "weights"))
+networks, weights, ensembles = (
+    experiment_module(f"csgmcmc.{name}") for name in ("networks", "weights", "ensembles")
+)
 OTHERS = 31
 
 
@@ -189,7 +191,10 @@ def test_a_run_that_is_stopped_tells_the_same(tmp_path):
 @pytest.mark.parametrize(("name", "alpha", "temperature"), [("csgld", 1.0, 1 / 60), ("csghmc_t1", 0.9, 1.0)])
 def test_a_step_is_that_of_the_authors_code(data, name, alpha, temperature):
     """Gradients of the mean loss with weight decay, moves by lr, noise of variance 2 lr alpha T / n."""
-    config = compose_config([*SMALL, "decay=0.01"], compare=False)
+    words = [*SMALL, "decay=0.01"]
+    if name.endswith("_t1"):
+        words[0] += "_t1"
+    config = compose_config(words, compare=False)
     node, n, lr = config["methods"][name], config["data"]["n"], 0.5
     assert config["model"]["prior_variance"] == pytest.approx(1 / (0.01 * n))
     rows = {"x": data[0].fields["x"].repeat(2, 1)[:n], "y": data[0].fields["y"].repeat(2)[:n]}
@@ -303,6 +308,44 @@ def test_lines_and_losses_are_those_of_the_networks(data, networks_run, rng):
         log_p = log_probabilities(draws[c, s].astype(float), train.fields["x"].numpy())
         wanted = -log_p[np.arange(len(log_p)), train.fields["y"].numpy()].mean()
         assert losses[c, s] == pytest.approx(wanted, rel=1e-5)
+
+
+def test_ensembles_by_cycles_against_a_plain_loop(data, networks_run, rng):
+    """Class probabilities of the first M cycles are averaged, three networks a cycle."""
+    test = data[1]
+    draws = 2 * rng.normal(size=(12, networks_run.target.dim)).astype(np.float32)
+    single = Dataset({"x": test.fields["x"].float(), "y": test.fields["y"]})
+    alone, by_cycles = ensembles._of_seed(networks_run, draws, single, 4)
+    x, y = (test.fields[name].numpy() for name in "xy")
+    p = np.stack([np.exp(log_probabilities(theta.astype(float), x)) for theta in draws])
+    wrong = [100 * np.mean(each.argmax(1) != y) for each in p]
+    assert np.abs(alone - wrong).max() < 1.5 * 100 / TEST  # single precision may turn one over
+    for m in range(1, 5):
+        error = 100 * np.mean(p[: 3 * m].mean(axis=0).argmax(1) != y)
+        assert abs(by_cycles[m - 1] - error) < 1.5 * 100 / TEST
+
+
+def test_what_figure_3c_is_judged_by():
+    def of(by_cycles, single):
+        return ensembles.Errors(np.array(single, float), np.array(by_cycles, float))
+
+    there = {
+        "csgld": of([[4, 3, 3, 2], [5, 4, 4.2, 3], [6, 5, 5.1, 4]], [[5, 7], [6, 8], [7, 9]]),
+        "snapshot_sgd": of([[4, 3, 3, 3], [5, 4, 4.2, 4], [7, 5, 5, 5]], [[5, 5]] * 3),
+        "sgld": of([[3], [3], [4]], [[3, 5], [4, 6], [5, 7]]),
+        "csghmc": of([[4, 5, 6, 3]] * 3, [[4, 4]] * 3),
+    }
+    run = SimpleNamespace(once=lambda function: there)
+    found = ensembles.metrics(run)
+    assert found["csgld.error_2"].value == 4
+    assert found["csgld.falls"] == 2  # from M = 2 to 3 the error rises by 0.1 +- 0.06
+    assert found["csghmc.falls"] == 1
+    assert found["csgld.gain"].value == 2
+    assert found["csgld.lower_at.snapshot_sgd"] == 2  # M = 1 and 4
+    assert found["csgld.single"].value == 7
+    assert found["csgld.single_over.sgld"].value == 2
+    assert found["csgld.ensemble_under.sgld"].value == pytest.approx(1 / 3)
+    assert "csghmc.single_over.sghmc" not in found
 
 
 def test_the_order_of_figure_4(rng):

@@ -200,7 +200,7 @@ def pairs(run: Run) -> pd.DataFrame:
     """Effective sample size of a cyclical sampler over that of the traditional one.
 
     Geometric mean over pairs of chains of one seed, with its standard error; with a decaying step size, as the paper
-    has it, and with a constant one, each at its best of the same grid. "Per gradient": at equal numbers of gradients,
+    has it, and with a constant one. "Per gradient": at equal numbers of gradients,
     as a cycle explores for a quarter of its steps.
     """
     found = run.once(metrics)
@@ -331,6 +331,24 @@ def implied(run: Run, data: str, size: float) -> float:
     return 1 + (n / m - 1) * size / SAMPLES
 
 
+def equal_steps(run: Run) -> bool:
+    """Say whether all samplers of a data set begin at the same a_0."""
+    return all(len(set(sizes.values())) == 1 for sizes in run.config["step_sizes"].values())
+
+
+def _step_sizes(run: Run) -> str:
+    if not equal_steps(run):
+        return "Step sizes are those of logistic_ess_grid."
+    sizes = ", ".join(
+        f"{next(iter(s.values())):g} ({SETS[data]})" for data, s in run.config["step_sizes"].items()
+    )
+    return f"All samplers of a data set begin at the same a_0, ours: {sizes}."
+
+
+def _how(run: Run) -> str:
+    return "from the same a_0" if equal_steps(run) else "each at its best of one grid"
+
+
 def notes(run: Run) -> list[str]:
     """What a reader should know beside the numbers."""
     found, known = run.once(metrics), run.once(truths)
@@ -340,7 +358,7 @@ def notes(run: Run) -> list[str]:
         "The text says 5000 samples after 1000 iterations and which data. Our choices: standardised covariates, prior "
         f"N(0, 100 I), minibatches of {sizes}, {config['cycles']} cycles with exploring stages of "
         f"{config['explore']:g}, friction {config['friction']:g}, start at 0, and for SGLD and SGHMC the decay "
-        "a k^-0.55 of the paper's Figure 1. Step sizes are those of logistic_ess_grid. A cyclical sampler runs "
+        "a k^-0.55 of the paper's Figure 1. " + _step_sizes(run) + " A cyclical sampler runs "
         "until it has 5000 draws of sampling stages, a quarter more steps than the others have.",
         "The posterior is known by importance sampling about its mode, worth "
         + ", ".join(f"{truth.draws:,.0f} ({SETS[data]})" for data, truth in known.items())
@@ -364,7 +382,7 @@ def notes(run: Run) -> list[str]:
     for name, words in (("order", "decaying"), ("order_constant", "constant")):
         if f"{name}.kept" in found:
             lines.append(
-                f"Against {words} step sizes, each at its best of one grid, the cyclical sampler's effective size is "
+                f"Against {words} step sizes, {_how(run)}, the cyclical sampler's effective size is "
                 f"not below the other's in {value(found[f'{name}.kept']):.0f} of {2 * len(known)} pairs."
             )
     weighted = [method for method, sampler, _ in methods(run) if sampler.startswith("c")]

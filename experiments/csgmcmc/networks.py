@@ -13,11 +13,12 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from mhrun.diagnostics.grid import Estimate
 from mhrun.report.run import Run
 from mhrun.report.style import COLOURS
 
 from ..shared.measures import Metrics, estimate, value
-from . import weights
+from . import ensembles, weights
 
 Array = npt.NDArray[np.floating]
 
@@ -36,6 +37,15 @@ TOLD = (
     "confident_errors",
     *(f"outside_below_{level:.1f}" for level in LEVELS),
 )
+
+
+def readings(run: Run) -> dict[str, str]:
+    """Return the readings that have a sampler here: ending of the names -> noise."""
+    return {
+        end: reading
+        for end, reading in READINGS.items()
+        if {method + end for method in (*TRADITIONAL, *CYCLICAL)} & set(run.methods)
+    }
 
 
 def last(run: Run, method: str, name: str) -> Array:
@@ -93,7 +103,7 @@ def metrics(run: Run) -> Metrics:
             if {early, late} <= set(run.methods):
                 differences = [last(run, name, "error_of_ensemble") for name in (early, late)]
                 found[f"{early}.error_over.{late}"] = estimate(differences[0] - differences[1])
-    return found | run.once(weights.metrics)
+    return found | run.once(weights.metrics) | run.once(ensembles.metrics)
 
 
 def uncertainty_table(run: Run) -> pd.DataFrame:
@@ -163,6 +173,56 @@ def noise_table(run: Run) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
+def noise_figure(run: Run) -> Figure:
+    """Test errors of SGLD and SGHMC with noise from the first step on and after 75 % of the steps (section 5.3).
+
+    Of ensembles of twenty networks from the last quarter; means over seeds with standard errors.
+    """
+    found, there = run.once(metrics), readings(run)
+    figure, axes = plt.subplots(1, len(there), figsize=(3.8 * len(there), 2.6), squeeze=False)
+    for axis, (end, reading) in zip(axes[0], there.items(), strict=True):
+        for place, (method, colour) in enumerate(zip(TRADITIONAL, COLOURS, strict=False)):
+            for name, fill, words in (
+                (f"{method}_early{end}", "white", "noise from the first step"),
+                (method + end, colour, "noise after 75 %"),
+            ):
+                number = found.get(f"{name}.error")
+                if isinstance(number, Estimate):
+                    axis.errorbar(
+                        number.value,
+                        -place + (0.12 if fill == "white" else -0.12),
+                        xerr=np.nan_to_num(number.se),
+                        fmt="o",
+                        color=colour,
+                        markerfacecolor=fill,
+                        capsize=2,
+                        label=f"{method.upper()}, {words}",
+                    )
+        axis.set(xlabel="test error (%)", title=f"noise at {reading}", ylim=(-1.5, 0.5))
+        axis.set_yticks([0, -1], [method.upper() for method in TRADITIONAL])
+    figure.tight_layout()
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def convergence_table(run: Run) -> pd.DataFrame:
+    """Test error of the last network, per cent, after each quarter of the steps, and its mean training loss, nats.
+
+    Cyclical methods and Snapshot are at the end of a cycle then. "Training loss": of the networks that are collected,
+    where they are kept. Means over seeds with standard errors.
+    """
+    found, rows = run.once(metrics), {}
+    for method in run.methods:
+        told = np.asarray(run.evaluation(method)["error"].to_numpy(), dtype=float)
+        row: dict[str, Estimate | float | None] = {
+            f"{100 * (i + 1) // told.shape[1]} %": estimate(errors) for i, errors in enumerate(told.T)
+        }
+        if any(f"{other}.loss" in found for other in run.methods):
+            row["training loss"] = found.get(f"{method}.loss")
+        rows[run.label(method)] = row
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
 _FAMILIES = (OPTIMISERS, SNAPSHOTS, TRADITIONAL, CYCLICAL)
 _SHADES = (COLOURS[7], COLOURS[2], COLOURS[0], COLOURS[1])
 
@@ -171,11 +231,11 @@ def entropy_figure(run: Run) -> Figure:
     """Empirical distribution of the predictive entropy on letters, of networks that have learnt digits (Figure 4).
 
     Means over seeds with standard errors; lower is better. Solid: without momentum (SGD, SGLD), dashed: with it
-    (SGD-M, SGHMC). Left: samplers with the noise of the authors' code, T = 1/n. Right: with that of the text, T = 1;
-    what has no noise is the same.
+    (SGD-M, SGHMC). Above: the temperature of the samplers' noise, 1/n in the authors' code and 1 in the text.
     """
-    figure, axes = plt.subplots(1, 2, figsize=(9.2, 3.6), sharey=True)
-    for axis, (end, reading) in zip(axes, READINGS.items(), strict=True):
+    there = readings(run)
+    figure, axes = plt.subplots(1, len(there), figsize=(4.6 * len(there), 3.6), sharey=True, squeeze=False)
+    for axis, (end, reading) in zip(axes[0], there.items(), strict=True):
         for family, colour in zip(_FAMILIES, _SHADES, strict=True):
             for method, style in zip(family, ("-", "--"), strict=True):
                 name = method + end if family in (TRADITIONAL, CYCLICAL) else method
@@ -185,9 +245,9 @@ def entropy_figure(run: Run) -> Figure:
         axis.set(
             xlabel="entropy on letters (nats)", title=f"noise at {reading}", xlim=(0, np.log(10)), ylim=(0, 1)
         )
-    axes[0].set_ylabel("share of the letters")
+    axes[0][0].set_ylabel("share of the letters")
     figure.tight_layout()
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
 
@@ -206,26 +266,40 @@ def notes(run: Run) -> list[str]:
     def of(name: str, digits: int = 2) -> str:
         return f"{value(found.get(name)):,.{digits}f}"
 
-    return [
-        "The paper says neither how wide its network is, nor its learning rate, nor how long it learns, nor which "
-        f"letters are meant. Here: {layers}, one Gaussian prior for weights and biases, pixels within 0 and 1, "
+    lines = [
+        "The paper says neither how wide its network is, nor its learning rate, nor how long it trains ("
+        '"until convergence"), nor which letters are meant. Here: '
+        f"{layers}, one Gaussian prior for weights and biases, pixels within 0 and 1, {passes(run):.0f} passes, "
         f"minibatches of {config['m']}, learning rate {config['rate']:g} ({config['rate_momentum']:g} with momentum "
         "0.9), and the recipes of section 5.3 for CIFAR.",
         "Noise of the authors' code has T = 1/n, that of the text T = 1. T = 1/n is the posterior to the power "
-        f"n = {n:,}: samples of a cycle of cSGLD are {of('csgld.within')} apart at most, those of different cycles "
-        f"{of('csgld.between')} at least; at T = 1 {of('csgld_t1.within')} and {of('csgld_t1.between')}. Where samples "
-        "of a cycle are one network, twelve are four, and cSGLD is a Snapshot ensemble with other random numbers.",
-        "alpha = 0.9 in the code makes SGHMC's momentum 0.1, so that it is all but SGLD; 'momentum 0.9' is what the "
-        "name promises, at a tenth of the learning rate.",
-        "Clusters need not be modes. Between two trainings of cSGLD the test error rises by "
-        f"{of('csgld.rise_seeds', 1)} points on the straight line, between neighbouring cycles of one by "
-        f"{of('csgld.rise_most')} at most (cSGHMC: {of('csghmc.rise_seeds', 1)} and {of('csghmc.rise_most')}). "
-        "The paper's spikes are of ResNet-18 on CIFAR-100, and so are the tolerances.",
-        "Samples that are alike for each datum need not be for all: training losses of cSGLD differ by "
-        f"{of('csgld.loss_spread', 4)} nats for each datum and {of('csgld.nats_spread', 0)} for all, by "
-        f"{of('csgld.nats_last', 1)} between the last two cycles. Harmonic means would give one cycle "
-        f"{of('csgld.largest_weight')} of the weight; near 1, equal weights are a choice and do not stand for eq. 4's.",
+        f"n = {n:,}.",
+        "alpha = 0.9 in the code makes SGHMC's momentum 0.1, so that it is all but SGLD.",
         "SGLD's and SGHMC's step sizes fall to a fifth at 30, 60 and 80 % of all steps, and the optimisers' too; the "
-        "paper does not say how they fall. Twelve of their twenty samples, evenly, are in Figure 3, four in its lines.",
+        "paper does not say how they fall.",
         f"{config['chains']} seeds. No two methods share random numbers, so that seeds are paired in name alone.",
     ]
+    for end, reading in readings(run).items():
+        if f"csgld{end}.within" not in found or f"csghmc{end}.within" not in found:
+            continue
+        lines += [
+            f"{reading}: samples of a cycle of cSGLD are {of(f'csgld{end}.within')} apart at most, those of different "
+            f"cycles {of(f'csgld{end}.between')} at least. Where samples of a cycle are one network, twelve are four, "
+            "and cSGLD is a Snapshot ensemble with other random numbers.",
+            "Clusters need not be modes. Between two trainings of cSGLD the test error rises by "
+            f"{of(f'csgld{end}.rise_seeds', 1)} points on the straight line, between neighbouring cycles of one by "
+            f"{of(f'csgld{end}.rise_most')} at most (cSGHMC: {of(f'csghmc{end}.rise_seeds', 1)} and "
+            f"{of(f'csghmc{end}.rise_most')}). The paper's spikes are of ResNet-18 on CIFAR-100.",
+            "Samples that are alike for each datum need not be for all: training losses of cSGLD differ by "
+            f"{of(f'csgld{end}.loss_spread', 4)} nats for each datum and {of(f'csgld{end}.nats_spread', 0)} for all, "
+            f"by {of(f'csgld{end}.nats_last', 1)} between the last two cycles. Harmonic means would give one cycle "
+            f"{of(f'csgld{end}.largest_weight')} of the weight; near 1, equal weights are a choice and do not stand "
+            "for eq. 4's.",
+        ]
+    return lines
+
+
+def passes(run: Run) -> float:
+    """Return the passes through the training data of a method."""
+    config = run.config
+    return int(config["steps"]) / (int(config["data"]["n"]) // int(config["m"]))

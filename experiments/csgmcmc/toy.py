@@ -21,6 +21,7 @@ Array = npt.NDArray[np.floating]
 
 RADIUS, ENOUGH = 0.25, 100  # a mode is covered by more than ENOUGH draws within RADIUS of its centre
 RULES = ((0.25, 100), (0.25, 50), (0.25, 25), (0.5, 100), (0.5, 50))  # (radius, draws): the first is theirs
+WIDE = 0.5  # a radius that the stored text leaves open too
 REACH = 1.0  # half of the distance of two neighbours
 READINGS = ("text", "code")
 
@@ -118,6 +119,8 @@ def _metrics(run: Run, counts: Tally) -> Metrics:
             f"modes_{name}_least": float(seen.min()),
             f"modes_{name}_most": float(seen.max()),
         }
+    for name, near in of_runs(counts.within[WIDE], chains).items():
+        found[f"wide_{name}"] = estimate(covered(near, ENOUGH))
     for name, near in of_runs(counts.nearest, chains).items():
         shares = near / near.sum(axis=1, keepdims=True)
         found[f"weights_{name}"] = estimate(0.5 * np.abs(shares - 1 / modes).sum(axis=1))

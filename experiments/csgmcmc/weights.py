@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from itertools import cycle, pairwise
 from typing import NamedTuple
@@ -31,7 +32,7 @@ Array = npt.NDArray[np.floating]
 
 CYCLICAL = ("csgld", "csghmc", "csgld_t1", "csghmc_t1", "csghmc_heavy")
 TRADITIONAL = ("sgld", "sghmc", "sgld_t1", "sghmc_t1")
-SHOWN = (("csgld", "csghmc", "sgld", "sghmc"), ("csgld_t1", "csghmc_t1", "sgld_t1", "sghmc_t1"))
+SHOWN = ("csgld", "csghmc", "sgld", "sghmc")
 SAMPLES = 12  # of each method in Figure 3(a)
 ENDS = 4  # samples that are joined by lines in Figure 3(b)
 POINTS = 21  # on a line
@@ -59,7 +60,7 @@ def examined(run: Run) -> dict[str, Weights]:
     found = {}
     test = _test_images(run)
     for method in (*CYCLICAL, *TRADITIONAL):
-        if method not in run.methods:
+        if method not in run.methods or not keeps(run, method):
             continue
         draws = run.draws(method).astype(np.float32)  # they are no finer: the state is float32
         some = draws[:, chosen(draws.shape[1], SAMPLES)]
@@ -71,6 +72,12 @@ def examined(run: Run) -> dict[str, Weights]:
             losses=_losses(run, some),
         )
     return found
+
+
+def keeps(run: Run, method: str) -> bool:
+    """Say whether a method keeps its networks in the trace."""
+    thin = run.config["methods"][method].get("thin")
+    return (run.config["thin"] if thin is None else thin) is not None
 
 
 def cluster_ratio(gaps: Array, groups: npt.NDArray[np.integer]) -> tuple[float, float, float]:
@@ -226,11 +233,14 @@ def scaling_figure(run: Run) -> Figure:
     distance between two cycles over the largest within one. SGLD and SGHMC: darker is later; "split": that ratio for
     the best split in two.
     """
-    figure, axes = plt.subplots(2, 4, figsize=(9.6, 3.9), sharex=True, sharey=True)
+    rows = _panels(run)
+    figure, axes = plt.subplots(
+        len(rows), 4, figsize=(9.6, 0.6 + 1.65 * len(rows)), sharex=True, sharey=True, squeeze=False
+    )
     cycles = int(run.config["cycles"])
     gaps = {method: of.gaps[0] for method, of in run.once(examined).items()}
     x, y = 1.25 * np.array([np.abs(scaled(of)[0]).max(axis=0) for of in gaps.values()]).max(axis=0)
-    for axis, method in zip(axes.flat, (*SHOWN[0], *SHOWN[1]), strict=True):
+    for axis, method in zip(axes.flat, itertools.chain(*rows), strict=True):
         if method in gaps:
             _scatter(axis, scaled(gaps[method])[0], cycles if method in CYCLICAL else None)
             axis.set_title(f"{run.label(method)}: {_apart(gaps[method], method, cycles)}", fontsize=9)
@@ -246,6 +256,13 @@ def scaling_figure(run: Run) -> Figure:
     names = [f"cycle {i + 1}" for i in range(cycles)]
     figure.legend(marks, names, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
+
+
+def _panels(run: Run) -> list[tuple[str, ...]]:
+    """Return the rows of methods of Figure 3's panels: a row for each temperature that is there."""
+    kept = run.once(examined)
+    rows = [tuple(method + end for method in SHOWN) for end in ("", "_t1")]
+    return [row for row in rows if set(row) & set(kept)]
 
 
 def _apart(gaps: Array, method: str, cycles: int) -> str:
@@ -272,9 +289,12 @@ def lines_figure(run: Run) -> Figure:
     Between the last samples of neighbouring cycles, and between four samples of SGLD and SGHMC; thin: single seeds,
     thick: their mean. Dotted: between the last samples of two seeds, trainings that have nothing in common.
     """
-    figure, axes = plt.subplots(2, 4, figsize=(9.6, 4.8), sharex=True, sharey=True)
+    rows = _panels(run)
+    figure, axes = plt.subplots(
+        len(rows), 4, figsize=(9.6, 0.6 + 2.1 * len(rows)), sharex=True, sharey=True, squeeze=False
+    )
     kept, t = run.once(examined), np.linspace(0, 1, POINTS)
-    for axis, method in zip(axes.flat, (*SHOWN[0], *SHOWN[1]), strict=True):
+    for axis, method in zip(axes.flat, itertools.chain(*rows), strict=True):
         if method not in kept:
             continue
         for i, errors in enumerate(kept[method].lines.swapaxes(0, 1)):
