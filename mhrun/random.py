@@ -8,10 +8,15 @@ a counter. Here the counter is (block, step, purpose, chain) and the key is the 
 - adding a draw for one purpose shifts no other;
 - the plain torch path and the fused native loop (`mhrun.native.philox`) draw the same words.
 
-Batches without repeats come from a keyed permutation: a Feistel network on Z_a x Z_b with a*b >= n
-(Black & Rogaway 2002), walked on in the few cases that land at or beyond n. Element j of a batch is
-the image of j, so a batch costs O(m), can be grown by going on with j, and is a permutation at m = n.
-Up to `SMALL` data the permutation is an argsort of random keys, exactly uniform over all orders.
+A minibatch without replacement is the beginning of a random permutation of the n data:
+
+- its first n // 2 elements are the distinct values of a stream of independent uniform indices, in order of first
+  occurrence;
+- the others are what is left, in ascending order, after a Fisher-Yates shuffle with words of its own. The stream
+  would take n log n words for them.
+
+So each element is uniform over the data that are left, whatever n is (up to the 2^-64 of a scaled 64-bit word); a
+batch costs O(m) and grows by going on; and it is a permutation at m = n.
 """
 
 from __future__ import annotations
@@ -21,17 +26,18 @@ import math
 from collections.abc import Callable, Hashable
 from enum import IntEnum
 from functools import lru_cache
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 MUL_0, MUL_1 = 0xD2511F53, 0xCD9E8D57
 WEYL_0, WEYL_1 = 0x9E3779B9, 0xBB67AE85
 LOW = 0xFFFFFFFF
-FEISTEL_ROUNDS = 8
-SMALL = 1024
 MANY = 4096  # normals of a chain and a step from which on they are made one step at a time
 _PREFETCH = 1 << 17  # numbers made at once: fewer, larger calls
+_HELD = 1 << 27  # indices kept of permutations
 
 
 USES = 16
@@ -110,38 +116,68 @@ class Streams:
         high = ((step >> 32) & 0xFFFFF) | (use << 20) | (int(purpose) << 24)
         return torch.stack(torch.broadcast_tensors(*philox(block, step & LOW, high, chain, self.key)), -1)
 
-    def compiled_indices(
+    def independent(
         self,
         first_step: int,
         steps: int,
         n: int,
         m: int,
-        replacement: bool,
         use: int = 0,
         start: int = 0,
         rows: Tensor | None = None,
     ) -> Tensor:
-        """Return minibatches from the compiled generator, (steps, C, m)."""
-        from mhrun.native.numbers import indices
-
+        """Return minibatches with replacement, (steps, C, m), or those of some of the chains."""
         chains = self._numbers if rows is None else self._numbers[rows]
-        out = indices(
-            self.key, first_step, steps, chains.numpy(), n, m, rectangle(n), replacement, use, start
-        )
-        return torch.from_numpy(out)
+        if self.compiled:
+            from mhrun.native.numbers import independent_indices
 
-    def earlier_indices(self, steps: Tensor, chains: Tensor, n: int, start: int, stop: int) -> Tensor:
-        """Return the data start..stop of minibatches without repeats that some chains drew, each at a step of its own.
+            return torch.from_numpy(
+                independent_indices(self.key, first_step, steps, chains.numpy(), n, m, use, start)
+            )
+        words = self.words(Purpose.MINIBATCH, first_step, steps, -(-m // 2), use, start, rows)
+        return _independent(words, n, m)
+
+    def permuted(
+        self,
+        steps: Tensor,
+        chains: Tensor,
+        n: int,
+        start: int,
+        stop: int,
+        use: int = 0,
+        dtype: torch.dtype = torch.int64,
+    ) -> Tensor:
+        """Return elements start..stop of minibatches without replacement, each of a chain and a step.
 
         steps and chains (R,), the latter by number; returns indices (R, stop - start): where a minibatch of `start`
-        data ended, they go on.
+        data ended, they go on. Takes time for all of the first `stop`.
         """
-        blocks = torch.arange(-(-n // 2) if n <= SMALL else 2, device=self.device)
-        high = ((steps >> 32) & 0xFFFFF) | (int(Purpose.MINIBATCH) << 24)
-        counters = (blocks, (steps & LOW)[:, None], high[:, None], chains[:, None])
-        words = torch.stack(torch.broadcast_tensors(*philox(*counters, self.key)), -1)[None]
-        found = _order(words, n)[..., start:stop] if n <= SMALL else _permuted(words, n, stop - start, start)
-        return found[0]
+        if n == 1:
+            return torch.zeros(len(steps), stop - start, dtype=dtype, device=self.device)
+        if self.compiled or stop > n // 2:
+            from mhrun.native.numbers import permutations
+
+            kind = np.int32 if dtype == torch.int32 else np.int64
+            drawn = permutations(
+                self.key, steps.cpu().numpy(), chains.cpu().numpy(), n, start, stop, use, kind
+            )
+            return torch.from_numpy(drawn).to(self.device)
+        if stop == start:
+            return torch.zeros(len(steps), 0, dtype=dtype, device=self.device)
+        count = enough(n, stop)
+        high = ((steps >> 32) & 0xFFFFF) | (use << 20) | (int(Purpose.MINIBATCH) << 24)
+        while True:
+            blocks = torch.arange(-(-count // 2), device=self.device)
+            counters = (blocks, (steps & LOW)[:, None], high[:, None], chains[:, None])
+            words = torch.stack(torch.broadcast_tensors(*philox(*counters, self.key)), -1)
+            found, short = _distinct(_stream(words, n), stop)
+            if self.device.type == "cuda":  # asked on the device, which the host does not wait for
+                torch._assert_async(~short)
+                break
+            if not short:
+                break
+            count *= 2
+        return found[:, start:].to(dtype)
 
     def many_normals(
         self, purpose: Purpose, step: int, count: int, dtype: torch.dtype, use: int = 0
@@ -183,6 +219,9 @@ class Draws:
         self._ahead = ahead
         self._kept: dict[Hashable, tuple[int, Tensor]] = {}
         self._drawn: set[Hashable] = set()
+        none = torch.empty(0, 0, dtype=torch.int32, device=streams.device)
+        self._grown: tuple[int, Hashable, Tensor, Tensor] = (0, None, none, none)
+        self._pass: tuple[Hashable, int, Tensor] = (None, 0, none)
         self.step = step
 
     @property
@@ -232,29 +271,84 @@ class Draws:
         )
 
     def index(
-        self, n: int, m: int, *, replacement: bool, use: int = 0, start: int = 0, rows: Tensor | None = None
+        self,
+        n: int,
+        m: int,
+        *,
+        replacement: bool,
+        use: int = 0,
+        start: int = 0,
+        rows: Tensor | None = None,
+        common: bool = False,
     ) -> Tensor:
         """Return the indices of a minibatch (C, m), int64, uniform over the n data and fresh in each step.
 
-        With replacement they are independent, from 64-bit words (bias below n / 2^64). Without, they
-        are images of a keyed permutation of the n data: those of start, start + 1, ... A batch that grows
-        goes on with `start` at its size, and with `rows` for the chains that still want data.
+        With replacement they are independent, from 64-bit words (bias below n / 2^64). Without, they are elements
+        start, start + 1, ... of a random permutation of the n data. A batch that grows goes on with `start` at its
+        size, and with `rows` for the chains that still want data. With `common` there is one for all chains, that of
+        the first: (1, m).
         """
+        self._once((Purpose.MINIBATCH, use, start))
+        if start and not replacement:
+            return self._more(n, start, start + m, use, rows)
+        numbers = self.streams.numbers
+        if common:
+            rows = torch.zeros(1, dtype=torch.int64, device=self.device)
+        chains = numbers if rows is None else numbers[rows]
 
         def make(first: int, steps: int) -> Tensor:
-            if self.streams.compiled:
-                return self.streams.compiled_indices(first, steps, n, m, replacement, use, start, rows)
-            blocks = -(-m // 2) if replacement else -(-n // 2) if n <= SMALL else 2
-            base = start if replacement else 0
-            words = self.streams.words(Purpose.MINIBATCH, first, steps, blocks, use, base, rows)
             if replacement:
-                return _independent(words, n, m)
-            return _order(words, n)[..., start : start + m] if n <= SMALL else _permuted(words, n, m, start)
+                return self.streams.independent(first, steps, n, m, use, start, rows)
+            step = torch.arange(first, first + steps, device=self.device).repeat_interleave(len(chains))
+            found = self.streams.permuted(step, chains.repeat(steps), n, 0, m, use)
+            return found.view(steps, len(chains), m)
 
-        self._once((Purpose.MINIBATCH, use, start))
-        if rows is not None:
+        if rows is not None and not common:
             return make(self.step, 1)[0]
-        return self._take((n, m, replacement, use, start), n if n <= SMALL else m, make)
+        size = m if replacement or self.streams.compiled or m > n // 2 else enough(n, m)
+        return self._take((n, m, replacement, use, start, common), size, make, len(chains))
+
+    def _more(self, n: int, start: int, stop: int, use: int, rows: Tensor | None) -> Tensor:
+        """Return elements start..stop of this step's permutation of the data of some chains (R, stop - start).
+
+        A permutation is made from its beginning. Where it grows by small parts, more is made than is wanted now.
+        """
+        if rows is None:
+            rows = torch.arange(self.chains, device=self.device)
+        step, what, where, order = self._grown
+        at = where[rows] if (step, what) == (self.step, (n, use)) else None
+        if at is None or order.shape[1] < stop or bool((at < 0).any()):
+            upto = stop
+            if 2 * (stop - start) < start:
+                bound = n // 2 if stop <= n // 2 else n
+                upto = max(stop, min(2 * stop, bound, _HELD // max(1, len(rows))))
+            chains = self.streams.numbers[rows]
+            order = self.streams.permuted(
+                torch.full_like(chains, self.step), chains, n, 0, upto, use, torch.int32
+            )
+            at = torch.arange(len(rows), device=self.device)
+            where = torch.full((self.chains,), -1, device=self.device)
+            where[rows] = at
+            self._grown = (self.step, (n, use), where, order)
+        return order[at, start:stop].long()
+
+    def piece(self, n: int, m: int) -> Tensor:
+        """Return this step's piece (C, m) of a pass over all data: consecutive pieces of a random permutation.
+
+        A pass has n // m pieces; it has the number, from 1 on, that its permutation has as a step, under use 1. The
+        permutations of a pass are kept, 4 bytes an index, or as much of them as fits.
+        """
+        number, piece = divmod(self.step - 1, n // m)
+        start = piece * m
+        what, first, order = self._pass
+        if what != (n, m, number) or not first <= start < first + order.shape[1]:
+            pieces = max(1, _HELD // (self.chains * m))
+            first, stop = start, min(start + pieces * m, n // m * m)
+            chains = self.streams.numbers
+            steps = torch.full_like(chains, number + 1)
+            order = self.streams.permuted(steps, chains, n, first, stop, 1, torch.int32)
+            self._pass = ((n, m, number), first, order)
+        return order[:, start - first : start - first + m].long()
 
     def _once(self, what: Hashable) -> None:
         if isinstance(what, tuple) and isinstance(what[1], int) and not 0 <= what[1] < USES:
@@ -263,11 +357,13 @@ class Draws:
             raise RuntimeError(f"{what} is drawn twice in one step: give each draw a `use` of its own.")
         self._drawn.add(what)
 
-    def _take(self, what: Hashable, size: int, make: Callable[[int, int], Tensor]) -> Tensor:
+    def _take(
+        self, what: Hashable, size: int, make: Callable[[int, int], Tensor], chains: int | None = None
+    ) -> Tensor:
         """Return this step's part of ``make(first step, K) -> (K, C, ...)``, of `size` numbers a chain."""
         first, kept = self._kept.get(what, (0, None))
         if kept is None or not first <= self.step < first + kept.shape[0]:
-            steps = max(1, min(self._ahead, _PREFETCH // (self.chains * size)))
+            steps = max(1, min(self._ahead, _PREFETCH // ((chains or self.chains) * size)))
             first, kept = self.step, make(self.step, steps)
             self._kept[what] = (first, kept)
         return kept[self.step - first]
@@ -289,14 +385,6 @@ def philox(c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, key: int) -> tuple[Te
     return c0, c1, c2, c3
 
 
-@lru_cache(maxsize=64)
-def rectangle(n: int) -> tuple[int, int]:
-    """Return sides (a, b) with a*b >= n as near to n as can be, and a from about sqrt(n)/2 to sqrt(n)."""
-    root = math.isqrt(n - 1) + 1
-    sides = [(a, -(-n // a)) for a in range(max(2, root // 2), max(2, root) + 1)]
-    return min(sides, key=lambda ab: (ab[0] * ab[1], -ab[0]))
-
-
 def _uniforms(words: Tensor) -> Tensor:
     high, low = words[..., 0, 0] >> 5, words[..., 0, 1] >> 6
     return (((high << 26) + low).double() + 0.5) * 2.0**-53
@@ -309,44 +397,54 @@ def _normals(words: Tensor) -> Tensor:
     return pairs.flatten(start_dim=2)
 
 
-def _independent(words: Tensor, n: int, m: int) -> Tensor:
-    def scaled(low: Tensor, high: Tensor) -> Tensor:  # floor(n * (2^32 high + low) / 2^64)
-        return (high * n + ((low * n) >> 32)) >> 32
+def _scaled(low: Tensor, high: Tensor, n: int) -> Tensor:
+    """Return floor(n * (2^32 high + low) / 2^64)."""
+    return (high * n + ((low * n) >> 32)) >> 32
 
-    first, second = scaled(words[..., 0], words[..., 1]), scaled(words[..., 2], words[..., 3])
+
+def _independent(words: Tensor, n: int, m: int) -> Tensor:
+    first, second = _scaled(words[..., 0], words[..., 1], n), _scaled(words[..., 2], words[..., 3], n)
     return torch.cat((first, second[..., : m - first.shape[-1]]), dim=-1)
 
 
-def _order(words: Tensor, n: int) -> Tensor:
-    # 63 bits, as int64 sorts with its sign; a tie has probability n^2 / 2^64.
-    keys = torch.cat(((words[..., 1] << 31) ^ words[..., 0], (words[..., 3] << 31) ^ words[..., 2]), dim=-1)
-    return keys[..., :n].argsort(dim=-1)
+def _stream(words: Tensor, n: int) -> Tensor:
+    """Return the stream of uniform indices (..., 2 blocks): elements 2b and 2b + 1 are the halves of block b."""
+    return _scaled(words[..., 0::2], words[..., 1::2], n).flatten(start_dim=-2)
 
 
-def _permuted(words: Tensor, n: int, m: int, start: int) -> Tensor:
-    a, b = rectangle(n)
-    keys = words.flatten(start_dim=2)  # (K, C, 8)
-    out = _feistel(torch.arange(start, start + m, device=words.device), keys[:, :, None], a, b)
-    while a * b > n:
-        outside = (out >= n).nonzero(as_tuple=True)
-        if not len(outside[0]):
-            break
-        out[outside] = _feistel(out[outside], keys[outside[:2]], a, b)
-    return out
+def _distinct(candidates: Tensor, m: int) -> tuple[Tensor, Tensor]:
+    """Return the first m distinct values of each stream (R, K), in order of first occurrence, (R, m).
+
+    And whether a stream has fewer of them (); then the values are none.
+    """
+    ascending, order = candidates.sort(dim=-1, stable=True)  # equal values stay in order
+    repeats = torch.zeros_like(candidates, dtype=torch.bool)
+    repeats.scatter_(-1, order[:, 1:], ascending[:, 1:] == ascending[:, :-1])
+    place = (~repeats).cumsum(-1) - 1
+    short = (place[:, -1] < m - 1).any()
+    place.masked_fill_(repeats, m).clamp_max_(m)  # what is not wanted goes to a place beyond the end
+    found = candidates.new_zeros(len(candidates), m + 1).scatter_(-1, place, candidates)
+    return found[:, :m], short
 
 
-def _feistel(position: Tensor, keys: Tensor, a: int, b: int) -> Tensor:
-    """Permute `position` in [0, a*b) under `keys` (..., FEISTEL_ROUNDS)."""
+@lru_cache(maxsize=64)
+def enough(n: int, m: int) -> int:
+    """Return how many independent uniform indices below n hold m <= n // 2 distinct ones but for a chance below 1e-18.
 
-    def scatter(half: Tensor, key: Tensor, side: int) -> Tensor:  # a keyed hash into [0, side)
-        product = (half ^ key) * MUL_0
-        return (((product ^ ((product >> 32) & LOW)) & LOW) * side) >> 32
+    The number of draws until there are m is a sum of geometric numbers, bounded by Chernoff's inequality: beyond
+    m + e - 1 with probability at most z^-e prod_i (1 - i/n) / (1 - z i/n), i = 1..m-1, for every z in (1, n / (m - 1)).
+    """
+    if m == 1:
+        return 1
+    z = (n / (m - 1)) ** np.linspace(0.02, 0.98, 64)
+    if m <= 4096:
+        q = np.arange(1, m)[:, None] / n
+        cumulant = (np.log1p(-q) - np.log1p(-q * z)).sum(0)
+    else:  # each term is below its integral over one i more
 
-    def within(x: Tensor, side: int) -> Tensor:  # x mod side for x < 2 * side
-        return torch.where(x >= side, x - side, x)
+        def integral(x: Any) -> Any:  # of log(1 - t) from 0 to x
+            return -(1 - x) * np.log1p(-x) - x
 
-    left, right = position // b, position % b
-    for r in range(0, FEISTEL_ROUNDS, 2):
-        left = within(left + scatter(right, keys[..., r], a), a)
-        right = within(right + scatter(left, keys[..., r + 1], b), b)
-    return left * b + right
+        z = z[z * m < n]
+        cumulant = n * integral(m / n) - n / z * integral(z * m / n)
+    return m - 1 + math.ceil(((18 * math.log(10) + cumulant) / np.log(z)).min())

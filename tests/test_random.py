@@ -11,9 +11,13 @@ import torch
 from laws import ALPHA, Z, assert_counts
 from scipy import stats
 
+from mhrun import random as generator
+from mhrun.data import Dataset
+from mhrun.data.no_data import NoData
 from mhrun.native import philox as pieces
-from mhrun.native.numbers import indices
-from mhrun.random import LOW, MANY, Purpose, Streams, derive_key, philox, rectangle
+from mhrun.native.numbers import permutations
+from mhrun.random import LOW, MANY, Purpose, Streams, derive_key, enough, philox
+from mhrun.target import Target
 
 
 # Known answers of the reference implementation, Random123's kat_vectors.
@@ -51,17 +55,68 @@ def test_both_paths_make_the_same_numbers():
         assert float(uniform[row]) == pieces.uniform(pieces.ACCEPT, step, chain, split)
 
 
-@pytest.mark.parametrize("replacement", [True, False])
-@pytest.mark.parametrize(
-    ("n", "m"), [(1, 1), (5, 3), (1000, 1000), (1025, 1025), (13007, 101), (2**31 - 1, 50)]
-)
-def test_both_paths_draw_the_same_minibatches(n, m, replacement):
+SIZES = [
+    *((1, 1), (2, 1), (2, 2), (3, 1), (3, 2), (3, 3), (4, 2), (4, 3), (5, 5)),
+    *((999, 499), (999, 500), (999, 998), (1000, 499), (1000, 500), (1000, 501), (1000, 999), (1000, 1000)),
+    *((1025, 1025), (13007, 101), (13007, 6503), (13007, 6504), (2**31 - 1, 1), (2**31 - 1, 50)),
+]
+
+
+@pytest.mark.parametrize(("n", "m"), SIZES)
+def test_both_paths_draw_the_same_minibatches(n, m):
     key = derive_key(1, "batches")
-    compiled = indices(key, 3, 4, np.arange(5), n, m, rectangle(n), replacement)
-    draws = Streams(key, 5).at(3)
-    for k in range(4):
-        draws.step = 3 + k
-        assert (draws.index(n, m, replacement=replacement).numpy() == compiled[k]).all()
+    plain, fast = Streams(key, 5), Streams(key, 5, compiled=True)
+    for replacement in (True, False):
+        one, two = plain.at(3), fast.at(3)
+        for step in (3, 4, 90, 2**33 + 7):
+            one.step = two.step = step
+            batch = one.index(n, m, replacement=replacement)
+            assert batch.shape == (5, m)
+            assert batch.dtype == torch.int64
+            assert torch.equal(batch, two.index(n, m, replacement=replacement))
+            some = torch.tensor([3, 0])
+            with_rows = fast.at(step).index(n, m, replacement=replacement, rows=some)
+            assert torch.equal(with_rows, batch[some])
+            assert torch.equal(plain.at(step).index(n, m, replacement=replacement, rows=some), batch[some])
+            common = plain.at(step).index(n, m, replacement=replacement, common=True)
+            assert torch.equal(common, batch[:1])
+
+
+@pytest.mark.parametrize(("n", "m"), [size for size in SIZES if size[1] > 1])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_minibatch_without_replacement_grows_by_going_on(n, m, compiled):
+    """In parts of any size, for fewer and fewer chains, from any place on: the indices of one draw."""
+    streams = Streams(derive_key(1, "grow"), 4, compiled=compiled)
+    whole = streams.at(9).index(n, m, replacement=False)
+    for part in (1, 7, 64, 1023):
+        if m // part > 40:
+            continue
+        draws, rows = streams.at(9), torch.arange(4)
+        for count, start in enumerate(range(0, m, part)):
+            stop = min(start + part, m)
+            found = draws.index(n, stop - start, replacement=False, start=start, rows=rows)
+            assert torch.equal(found, whole[rows, start:stop])
+            if count % 3 == 1 and len(rows) > 1:
+                rows = rows[1:]
+    steps, chains = torch.tensor([9, 9, 9]), torch.tensor([2, 0, 2])
+    for start in {0, m // 3, m - 1}:
+        found = streams.permuted(steps, chains, n, start, m)
+        assert torch.equal(found, whole[chains, start:])
+
+
+def test_workspaces_forget_what_was_drawn_before():
+    """One workspace for batches of many sizes, each begun anew."""
+    n, key, work = 3000, derive_key(2, "work"), pieces.workspace(3000, 3000)
+    place = (pieces.u64(1), pieces.split_key(key), pieces.MINIBATCH)
+    index = np.empty(n + 1, np.int64)
+    whole = {}
+    for step in (1, 2):
+        whole[step] = permutations(key, np.array([step]), np.array([1]), n, 0, n)[0]
+    with np.errstate(over="ignore"):
+        for m in (5, 40, 41, 300, 1499, 1500, 1501, 12, 1600, 1):
+            for step in (1, 2):
+                pieces.distinct(index, m, pieces.u64(n), pieces.u64(step), *place, 0, work)
+                assert (index[:m] == whole[step][:m]).all()
 
 
 def test_a_chain_does_not_see_its_neighbours_nor_the_prefetching():
@@ -91,38 +146,83 @@ def test_purposes_and_steps_and_keys_have_different_numbers():
     assert len(set(everything)) == len(everything)
 
 
-def test_rectangles_hold_their_data_tightly():
-    for n in [*range(1, 3000), 13007, 60_000, 10**6, 10**8, 2**31 - 1]:
-        a, b = rectangle(n)
-        assert a * b >= n
-        assert max(a, b) < 2**16.1
-        if n > 1024:
-            assert a * b - n < 0.01 * n
-
-
-@pytest.mark.parametrize(("n", "m"), [(1025, 1025), (5000, 5000), (13007, 900)])
+@pytest.mark.parametrize(
+    ("n", "m"), [(1025, 1025), (5000, 5000), (13007, 900), (10**6, 3000), (2**31 - 1, 2000)]
+)
 def test_batches_without_replacement_do_not_repeat(n, m):
-    index = Streams(derive_key(2, "distinct"), 50).at(1).index(n, m, replacement=False)
+    index = Streams(derive_key(2, "distinct"), 5).at(1).index(n, m, replacement=False)
     assert index.min() >= 0
     assert index.max() < n
     assert all(len(set(row.tolist())) == m for row in index)
 
 
-def test_small_data_are_ordered_exactly_uniformly():
-    draws = Streams(derive_key(3, "orders"), 200_000).at(1)
-    index = draws.index(5, 3, replacement=False).numpy()
-    code = index @ np.array([25, 5, 1])
-    triples = [25 * a + 5 * b + c for a, b, c in itertools.permutations(range(5), 3)]
-    assert_counts(np.array([(code == t).sum() for t in triples]), np.full(60, 1 / 60), "ordered triples")
+def permuted(name, n, m, count):
+    """Return minibatches (count, m), half of them over steps and half over chains."""
+    half, key = count // 2, derive_key(3, name)
+    steps, chains = np.arange(1, half + 1), np.arange(half)
+    parts = [
+        permutations(key, steps, np.full(half, 7), n, 0, m),
+        permutations(key, np.full(half, half + 1), chains, n, 0, m),
+    ]
+    return np.concatenate(parts)
 
 
-@pytest.mark.parametrize(("n", "m"), [(1025, 40), (13007, 100), (1_000_000, 1000)])
-def test_permuted_batches_have_the_moments_of_sampling_without_replacement(n, m):
-    """Batch means of functions that a poor permutation would betray: trends, parities, rows and columns."""
-    count = min(40_000, 20_000_000 // m)
-    index = indices(derive_key(4, "moments"), 1, count, np.arange(1), n, m, rectangle(n), False)[:, 0]
+@pytest.mark.parametrize(("n", "m"), [(2, 1), (2, 2), (3, 2), (3, 3), (4, 2), (4, 3), (4, 4), (5, 4), (5, 5)])
+def test_all_ordered_minibatches_of_few_data_are_equally_likely(n, m):
+    index = permuted(f"orders {n} {m}", n, m, 120_000)
+    code = index @ n ** np.arange(m)
+    orders = [np.dot(order, n ** np.arange(m)) for order in itertools.permutations(range(n), m)]
+    assert np.isin(code, orders).all()
+    counts = np.array([(code == order).sum() for order in orders])
+    assert_counts(counts, np.full(len(orders), 1 / len(orders)), f"orders of {m} of {n}")
+
+
+@pytest.mark.parametrize(
+    ("n", "m"),
+    [(999, 499), (999, 998), (1000, 1), (1000, 500), (1000, 501), (1000, 999), (1000, 1000), (1025, 40)],
+)
+def test_places_data_and_pairs_of_a_minibatch_are_uniform(n, m):
+    """Each place by itself, each datum's place, and differences of two places of a batch."""
+    count = 20_000
+    index = permuted(f"places {n} {m}", n, m, count)
+    assert all(np.bincount(row, minlength=n).max() == 1 for row in index[:50])
+    for place in {0, m // 3, n // 2 - 1, n // 2, n // 2 + 1, m - 2, m - 1} & set(range(m)):
+        assert_counts(np.bincount(index[:, place], minlength=n), np.full(n, 1 / n), f"place {place}")
+    for first, second in {(0, 1), (0, m - 1), (n // 2 - 1, n // 2), (m - 2, m - 1)}:
+        if 0 <= first < second < m:
+            gap = (index[:, second] - index[:, first]) % n
+            counts = np.bincount(gap, minlength=n)[1:]
+            assert_counts(counts, np.full(n - 1, 1 / (n - 1)), f"places {first} and {second}")
+            cells = index[:, first] * 20 // n * 20 + index[:, second] * 20 // n
+            size = np.bincount(np.arange(n) * 20 // n)
+            both = (np.outer(size, size) - np.diag(size)) / (n * (n - 1))
+            assert_counts(np.bincount(cells, minlength=400), both.ravel(), f"pairs at {first} and {second}")
+    for datum in (0, 1, n // 2, n - 1):  # in the minibatch with probability m / n, and then anywhere
+        where = (index == datum).nonzero()[1]
+        assert m < n or len(where) == count
+        if m < n:
+            inside = np.array([len(where), count - len(where)])
+            assert_counts(inside, np.array([m / n, 1 - m / n]), f"datum {datum}")
+        if m >= 10:
+            tenths = np.bincount(np.arange(m) * 10 // m) / m
+            assert_counts(np.bincount(where * 10 // m, minlength=10), tenths, f"places of {datum}")
+
+
+def test_minibatches_of_many_data_are_uniform():
+    n, m = 2**31 - 1, 40
+    index = permuted("many", n, m, 20_000)
+    counts = np.histogram(index, bins=64, range=(0, n))[0]
+    assert_counts(counts, np.full(64, 1 / 64), "all")
+    assert_counts(np.bincount(index.ravel() % 7, minlength=7), np.full(7, 1 / 7), "residues")
+
+
+@pytest.mark.parametrize(("n", "m"), [(1025, 40), (13007, 100), (1_000_000, 1000), (300, 290)])
+def test_minibatches_have_the_moments_of_sampling_without_replacement(n, m):
+    """Means of functions that a poor permutation would betray: trends, parities, rows and columns."""
+    count = min(20_000, 10_000_000 // m)
+    index = permuted(f"moments {n}", n, m, count)
     position = np.arange(n)
-    _a, b = rectangle(n)
+    b = math.isqrt(n) + 1
     rng = np.random.default_rng(0)
     for name, x in {
         "trend": position / n,
@@ -144,17 +244,60 @@ def test_permuted_batches_have_the_moments_of_sampling_without_replacement(n, m)
         assert abs(spread) < Z, f"{name}: variance off by {spread:.1f} standard errors"
 
 
-def test_permuted_batches_are_uniform_in_single_data_and_in_pairs():
-    n, m, count = 1030, 40, 50_000
-    index = indices(derive_key(6, "pairs"), 1, count, np.arange(1), n, m, rectangle(n), False)[:, 0]
-    single = np.bincount(index.ravel(), minlength=n)
-    # Within a batch data are not independent; across batches the first of each are.
-    assert_counts(np.bincount(index[:, 0], minlength=n), np.full(n, 1 / n), "first of a batch")
-    assert_counts(np.bincount(index[:, -1], minlength=n), np.full(n, 1 / n), "last of a batch")
-    excess = (single - count * m / n) / np.sqrt(count * m / n * (1 - m / n))
-    assert np.abs(excess).max() < stats.norm.isf(ALPHA / n / 2)
-    gap = (index[:, 1] - index[:, 0]) % n
-    assert_counts(np.bincount(gap, minlength=n)[1:], np.full(n - 1, 1 / (n - 1)), "gap of the first two")
+def test_candidates_nearly_always_suffice():
+    """The bound is one: against the exact chance of fewer than m distinct values, by recursion."""
+    for n, m in ((4, 2), (10, 5), (1000, 3), (1000, 100), (1000, 500), (13007, 40)):
+        count = enough(n, m)
+        chance = np.zeros(m + 1)  # of so many distinct values; m and more in one
+        chance[0] = 1.0
+        seen = np.arange(m + 1) / n
+        for _ in range(count):
+            new = chance * (1 - seen)
+            new[m] = 0.0
+            kept = chance - new
+            kept[1:] += new[:-1]
+            chance = kept
+        assert chance[:m].sum() < 1e-18
+        assert count < m + 60 + 0.9 * m
+
+
+def test_streams_that_are_too_short_are_lengthened(monkeypatch):
+    whole = Streams(derive_key(4, "short"), 30).at(2).index(50, 25, replacement=False)
+    monkeypatch.setattr(generator, "enough", lambda n, m: m)
+    assert torch.equal(Streams(derive_key(4, "short"), 30).at(2).index(50, 25, replacement=False), whole)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (10, 3), (1001, 100), (64, 64)])
+def test_a_pass_is_a_permutation_in_pieces(n, m, compiled, monkeypatch):
+    """Whatever is kept of it, and wherever a run goes on."""
+    streams = Streams(derive_key(5, "pass"), 3, compiled=compiled)
+    target = Target(None, NoData() if n == 1 else Dataset.of(np.zeros(n, np.float32)))
+    pieces_ = n // m
+
+    def run(steps):
+        draws = streams.at(1)
+        found = []
+        for step in steps:
+            draws.step = step
+            found.append(target.pass_batch(draws, m))
+        return found
+
+    whole = run(range(1, 3 * pieces_ + 1))
+    for number in range(3):
+        order = torch.cat(whole[number * pieces_ : (number + 1) * pieces_], 1)
+        assert order.shape == (3, pieces_ * m)
+        assert all(len(set(row.tolist())) == pieces_ * m for row in order)
+        numbers = torch.arange(3)
+        alone = streams.permuted(torch.full_like(numbers, number + 1), numbers, n, 0, pieces_ * m, 1)
+        assert torch.equal(order, alone)
+    for first in (2, pieces_, 2 * pieces_ + 1):
+        for a, b in zip(run(range(first, 3 * pieces_ + 1)), whole[first - 1 :], strict=True):
+            assert torch.equal(a, b)
+    for held in (1, 3 * 2 * m, 3 * 5 * m + 1):
+        monkeypatch.setattr(generator, "_HELD", held)
+        for a, b in zip(run(range(1, 3 * pieces_ + 1)), whole, strict=True):
+            assert torch.equal(a, b)
 
 
 def test_independent_indices_are_uniform_where_a_32_bit_modulo_is_not():
@@ -177,16 +320,6 @@ def test_normals_and_uniforms_follow_their_laws():
         0
     ]
     assert_counts(pairs.ravel(), np.full(256, 1 / 256), "pairs of normals")
-
-
-@pytest.mark.parametrize("n", [300, 5000])
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_batch_without_repeats_grows(n, compiled):
-    streams = Streams(derive_key(9, "grow"), 6, compiled=compiled)
-    whole = streams.at(4).index(n, 200, replacement=False)
-    draws = streams.at(4)
-    parts = [draws.index(n, 50, replacement=False, start=start) for start in (0, 50, 100, 150)]
-    assert torch.equal(torch.cat(parts, dim=1), whole)
 
 
 @pytest.mark.parametrize("compiled", [False, True])

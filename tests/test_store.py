@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from pathlib import Path
@@ -114,6 +115,27 @@ def test_damaged_blocks_are_noticed_and_done_again(tmp_path, damage):
     written(two, shape, [20, 37, 54])
     assert np.array_equal(open_trace(one)["posterior"]["theta"], open_trace(two)["posterior"]["theta"])
     assert done(one)["totals"] == done(two)["totals"]
+
+
+def test_totals_do_not_depend_on_how_steps_are_cut_into_blocks(tmp_path):
+    """Sums of float32, and of squares beyond 2^53, to the last bit."""
+    rng = np.random.default_rng(4)
+    chains, steps, warmup = 3, 2000, 40
+    record = {name: np.zeros((chains, steps), kind) for name, kind in INFO_DTYPES.items()}
+    record["log_ratio_var"] = rng.lognormal(0, 3, (chains, steps)).astype(np.float32)
+    record["log_ratio_var"][rng.random((chains, steps)) < 0.1] = np.nan
+    record["batch_size"] = rng.integers(1, 2**31 - 1, (chains, steps), dtype=np.int32)
+    record["theta"] = np.zeros((chains, steps, 1))
+    found = []
+    for cuts in ([steps], [3, 700, 701, steps], [*range(37, steps, 37), steps]):
+        shape = Shape(chains, ("a",), warmup, steps - warmup, 1)
+        writer = TraceWriter(tmp_path / str(len(cuts)), shape, INFO_DTYPES)
+        for start, stop in itertools.pairwise([0, *cuts]):
+            writer.append(start + 1, {name: value[:, start:stop] for name, value in record.items()})
+        found.append({name: value.tolist() for name, value in writer.totals.items()})
+    assert found[0] == found[1] == found[2]
+    var = record["log_ratio_var"][:, warmup:].astype(float)
+    assert found[0]["sum_log_ratio_var"] == pytest.approx(np.nansum(var, 1), rel=1e-12)
 
 
 def test_a_large_state_is_kept_in_the_last_two_blocks_alone(tmp_path, monkeypatch):

@@ -313,7 +313,7 @@ class EquiEnergy:
             elif known < wanted:
                 drawn_by = draws.streams.numbers[at // self.rungs * self.rungs + stamp % self.rungs]
                 step = stamp.div(self.rungs, rounding_mode="floor")
-                index = draws.streams.earlier_indices(step, drawn_by, target.n, known, wanted)
+                index = draws.streams.permuted(step, drawn_by, target.n, known, wanted)
                 energy = self.energies.topped(target, points, energy, index, known)
             found.theta[at], found.energy[at], found.stamp[at] = points, energy, stamp
         return found

@@ -17,13 +17,13 @@ from mhrun.native.philox import (
     MINIBATCH,
     PROPOSAL,
     USE,
+    Workspaces,
     fill_normals,
     filler,
     split_key,
     uniform,
 )
 from mhrun.proposals.langevin import Langevin
-from mhrun.random import rectangle
 from mhrun.target import Target
 from mhrun.types import Controls, Evaluation, Record, State
 
@@ -47,6 +47,7 @@ class FusedEquiEnergy:
         self._target = target
         self._key = key
         self._threads = threads
+        self._work = Workspaces(target.n, max((m for m in kernel.sizes if m < target.n), default=0))
         pieces = (filler(target.n, False), threshold, model.log_prior, model.sums.gather, model.sums.score)
         if pieces not in _loops:
             _loops[pieces] = compiled(_loop(*pieces))
@@ -92,7 +93,7 @@ class FusedEquiEnergy:
             self._loop,
             chains // kernel.rungs,
             self._threads,
-            *(u64(first_step), u64(n), tuple(u64(s) for s in rectangle(n)), split_key(self._key)),
+            *(u64(first_step), u64(n), split_key(self._key)),
             np.asarray(kernel.sizes, np.int64),
             *(kernel.jump, kernel.spacing, kernel.every, kernel.stagger, kernel.burn, kernel.latest),
             *(kernel.energies.differences, lowest, total, values),
@@ -101,6 +102,7 @@ class FusedEquiEnergy:
             *(controls.step_size.numpy(), controls.temperature.numpy(), controls.noise_temperature.numpy()),
             *(self._model.args, self._sums.whole),
             *record.values(),
+            own=self._work,
         )
         record["n_aside"] = np.broadcast_to(np.int64(0), (chains, steps))
         moved = torch.from_numpy(theta)
@@ -151,9 +153,9 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
     def loop(
         first_ladder: Any,
         last_ladder: Any,
+        work: Any,
         first_step: Any,
         n: Any,
-        sides: Any,
         key: Any,
         sizes: Any,  # (R,)
         jump: Any,
@@ -229,8 +231,8 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                             known, mark = sizes[r + 1], bank_stamp[row, place]
                         if not full and known < m:
                             owner = u64(ladder * rungs + mark % rungs)
-                            fill(index, m - known, n, sides, u64(mark // rungs), owner, key, MINIBATCH, known)
-                            gather(model, index, m - known, weights)
+                            fill(index, m, n, u64(mark // rungs), owner, key, MINIBATCH, 0, work)
+                            gather(model, index[known:], m - known, weights)
                         at = whole if full else weights
                         away, base = 0.0, 0.0  # of a minibatch at the anchor, and of all data there
                         if differences and not full:

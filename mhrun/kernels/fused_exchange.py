@@ -21,8 +21,8 @@ from mhrun.native import (
     over_chains,
     piece,
 )
-from mhrun.native.philox import ACCEPT, EXCHANGE, MINIBATCH, filler, normals, split_key, uniform
-from mhrun.random import Streams, derive_key, rectangle
+from mhrun.native.philox import ACCEPT, EXCHANGE, MINIBATCH, Workspaces, filler, normals, split_key, uniform
+from mhrun.random import Streams, derive_key
 from mhrun.target import Target
 from mhrun.types import MADE, REFUSED, Controls, Fused, Record, State
 
@@ -91,6 +91,8 @@ class FusedExchange:
         self._threads = threads
         self._m = target.n if scoring.m is None else scoring.m
         self._full = scoring.way == FULL
+        largest = max(0 if self._full else self._m, inner.largest)
+        self._work = Workspaces(target.n, largest, target.replacement)
         # The sums over all data that the kernel keeps need no evaluation.
         self._kept = self._full and isinstance(inner, FusedMetropolis) and inner.way == FULL
         self._keys = tuple(split_key(derive_key(key, f"exchange{which}")) for which in (" 0", " 1", ""))
@@ -118,13 +120,14 @@ class FusedExchange:
             chains // kernel.rungs,
             self._threads,
             *(kernel.rungs, kernel.every, kernel.order == "alternate", float(kernel.sign), first_step, steps),
-            *(self._full, self._kept, self._m, n, tuple(u64(s) for s in rectangle(n)), self._keys),
+            *(self._full, self._kept, self._m, n, self._keys),
             *(prepared.args, prepared.points, prepared.stopped, prepared.theta),
             controls.temperature.numpy(),
             target.prior_power(controls.temperature).numpy(),
             float(target.error_share(self._m)) if not self._full else 0.0,
             2 * target.energy_noise / n**2,
             *(self._model.args, self._decision.args, exchange),
+            own=self._work,
         )
         state, record = prepared.finish()
         each = 0 if self._kept else n if self._full else self._m
@@ -138,6 +141,7 @@ def _loop(
     def loop(
         first_ladder: Any,
         last_ladder: Any,
+        work: Any,
         rungs: Any,
         every: Any,
         in_turn: Any,
@@ -148,7 +152,6 @@ def _loop(
         kept: Any,
         m: Any,
         n: Any,
-        sides: Any,
         keys: Any,  # of the even pairs, of the odd ones, and of which it is
         args: Any,  # of the body
         points: Any,
@@ -167,7 +170,7 @@ def _loop(
         k = 0
         while k < steps:
             stop = min(steps, k + every - (first_step + k - 1) % every)
-            body(first_ladder * rungs, last_ladder * rungs, k, stop, *args)
+            body(first_ladder * rungs, last_ladder * rungs, k, stop, work, *args)
             k = stop
             if (first_step + stop - 1) % every != 0:
                 continue
@@ -189,7 +192,7 @@ def _loop(
                     elif full:
                         mean = (total(model, theta[high]) - total(model, theta[low])) / np.float64(n)
                     else:
-                        fill(index, m, u64(n), sides, time_of, chain, key, MINIBATCH, 0)
+                        fill(index, m, u64(n), time_of, chain, key, MINIBATCH, 0, work)
                         one, two = difference(model, index, m, theta[low], theta[high])
                         mean = one / m
                         if error_share > 0:

@@ -21,8 +21,7 @@ from mhrun.native import (
     native_form,
     over_chains,
 )
-from mhrun.native.philox import MINIBATCH, filler, split_key
-from mhrun.random import rectangle
+from mhrun.native.philox import MINIBATCH, Workspaces, filler, split_key
 from mhrun.target import Target
 from mhrun.types import Controls, Evaluation, Pairing, Proposal, Record, Rule, State
 
@@ -54,6 +53,7 @@ class FusedGrowing:
         self._target = target
         self._key = key
         self._threads = threads
+        self._work = Workspaces(target.n, target.n)
         fill = filler(target.n, replacement=False)
         moving = (proposal.propose, proposal.log_ratio)
         pieces = (fill, *moving, test.begin, test.judge, model.log_prior, model.terms, model.survey)
@@ -98,7 +98,7 @@ class FusedGrowing:
             self._loop,
             chains,
             self._threads,
-            *(u64(first_step), n, tuple(u64(s) for s in rectangle(n)), split_key(self._key)),
+            *(u64(first_step), n, split_key(self._key)),
             *(theta, log_prior),
             controls.step_size.numpy(),
             (n / controls.temperature).numpy(),
@@ -106,6 +106,7 @@ class FusedGrowing:
             *(np.asarray(self._test.sizes, np.int64), self._test.pilot, surveys),
             *(self._model.args, self._proposal.args, self._test.args),
             *record.values(),
+            own=self._work,
         )
         aside = 2 * n if surveys else 0
         record["n_aside"] = np.broadcast_to(np.int64(aside), (chains, steps))
@@ -127,9 +128,9 @@ def _loop(
     def loop(
         first_chain: Any,
         last_chain: Any,
+        work: Any,
         first_step: Any,
         n: Any,
-        sides: Any,
         key: Any,
         theta: Any,  # (C, D), in and out
         kept_prior: Any,  # (C,), in and out
@@ -178,7 +179,7 @@ def _loop(
                     upto = pilot if look < 0 else pilot + sizes[look]
                     while read < upto:
                         count = min(_TILE, upto - read)
-                        fill(index, count, u64(n), sides, step, chain, key, MINIBATCH, read)
+                        fill(index, count, u64(n), step, chain, key, MINIBATCH, read, work)
                         terms(model, index, count, current, candidate, values)
                         if read == 0:
                             for j in range(count):

@@ -20,8 +20,7 @@ from mhrun.native import (
     native_form,
     piece,
 )
-from mhrun.native.philox import ACCEPT, MINIBATCH, filler, split_key, uniform
-from mhrun.random import rectangle
+from mhrun.native.philox import ACCEPT, MINIBATCH, Workspaces, filler, split_key, uniform
 from mhrun.target import Target
 from mhrun.types import Controls, Evaluation, Pairing, Proposal, Record, Rule, State
 
@@ -49,6 +48,8 @@ class FusedMetropolis:
         self._target = target
         self._key = key
         self._threads = threads
+        self.largest = 0 if self.way == FULL else self._m  # minibatch
+        self._work = Workspaces(target.n, self.largest, target.replacement)
         pieces = (
             filler(target.n, target.replacement),
             proposal.propose,
@@ -83,7 +84,7 @@ class FusedMetropolis:
 
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
         """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
-        return self.prepare(state, first_step, controls).run(self.body, self._threads)
+        return self.prepare(state, first_step, controls).run(self.body, self._threads, self._work)
 
     def prepare(self, state: State, first_step: int, controls: Controls) -> Prepared:
         """Lay out what the loop works on in the K steps from `first_step` on."""
@@ -103,7 +104,7 @@ class FusedMetropolis:
             "diverging": np.empty((chains, steps), np.bool_),
         }
         args = (
-            *(u64(first_step), self.way, self._m, u64(n), tuple(u64(s) for s in rectangle(n))),
+            *(u64(first_step), self.way, self._m, u64(n)),
             split_key(self._key),
             *(theta, cache),
             controls.step_size.numpy(),
@@ -153,11 +154,11 @@ def _loop(
         last_chain: Any,
         first: Any,  # of the K steps that this call does
         last: Any,
+        work: Any,
         first_step: Any,
         way: Any,
         m: Any,
         n: Any,
-        sides: Any,
         key: Any,
         theta: Any,  # (C, D), in and out
         cache: Any,  # (C, 3), in and out
@@ -189,7 +190,7 @@ def _loop(
                     mean = total(model, candidate) / np.float64(n)
                     gain, spread = mean - cache[c, 1], 0.0
                 else:
-                    fill(index, m, n, sides, step, chain, key, MINIBATCH, 0)
+                    fill(index, m, n, step, chain, key, MINIBATCH, 0, work)
                     if way == STORED:  # stored: each point has a minibatch of its own
                         one, two = moments(model, index, m, candidate)
                         mean = one / m
@@ -211,7 +212,9 @@ def _loop(
                     out_theta[c, k, d] = theta[c, d]
                 out_accepted[c, k] = accept
                 out_log_ratio[c, k] = log_ratio
-                out_var[c, k] = scale[k, c] ** 2 * spread / m * error_share if m > 1 else np.nan
+                # All data leave no error; of fewer, one datum alone has no variance.
+                error = spread / m * error_share if m > 1 else np.nan
+                out_var[c, k] = scale[k, c] ** 2 * error if error_share > 0 else 0.0
                 out_diverging[c, k] = log_ratio != log_ratio
 
     return loop

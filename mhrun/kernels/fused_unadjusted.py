@@ -10,8 +10,7 @@ import torch
 
 from mhrun.kernels.prepared import Prepared
 from mhrun.native import NativeDynamics, NativeModel, Piece, native_form, piece
-from mhrun.native.philox import GRADIENT, MINIBATCH, fill_normals, filler, split_key
-from mhrun.random import rectangle
+from mhrun.native.philox import GRADIENT, MINIBATCH, Workspaces, fill_normals, filler, split_key
 from mhrun.target import Target
 from mhrun.types import Controls, Dynamics, Record, State
 
@@ -31,6 +30,8 @@ class FusedUnadjusted:
         self._target = target
         self._key = key
         self._threads = threads
+        self.largest = m  # minibatch
+        self._work = Workspaces(target.n, m, target.replacement)
         pieces = (
             filler(target.n, target.replacement),
             dynamics.move,
@@ -55,7 +56,7 @@ class FusedUnadjusted:
 
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
         """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
-        return self.prepare(state, first_step, controls).run(self.body, self._threads)
+        return self.prepare(state, first_step, controls).run(self.body, self._threads, self._work)
 
     def prepare(self, state: State, first_step: int, controls: Controls) -> Prepared:
         """Lay out what the loop works on in the K steps from `first_step` on."""
@@ -76,7 +77,7 @@ class FusedUnadjusted:
         }
         prior_weight = self._target.prior_power(controls.temperature) * controls.temperature
         args = (
-            *(u64(first_step), self._m, u64(n), tuple(u64(s) for s in rectangle(n)), split_key(self._key)),
+            *(u64(first_step), self._m, u64(n), split_key(self._key)),
             *(theta, aux, own, stopped),
             controls.step_size.numpy(),
             controls.noise_temperature.numpy(),
@@ -122,10 +123,10 @@ def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> P
         last_chain: Any,
         first: Any,  # of the K steps that this call does
         last: Any,
+        work: Any,
         first_step: Any,
         m: Any,
         n: Any,
-        sides: Any,
         key: Any,
         theta: Any,  # (C, D), in and out
         aux: Any,  # (C, A, D), in and out
@@ -149,7 +150,7 @@ def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> P
             for k in range(first, last):
                 if not stopped[c]:
                     step = first_step + u64(k)
-                    fill(index, m, n, sides, step, chain, key, MINIBATCH, 0)
+                    fill(index, m, n, step, chain, key, MINIBATCH, 0, work)
                     gradient(model, index, m, current, grad)
                     prior_gradient(model, current, prior)
                     for d in range(dim):

@@ -9,13 +9,17 @@ import numpy as np
 import numpy.typing as npt
 
 from mhrun.native import Piece, compiled, over_chains
+from mhrun.native.philox import Workspaces
 from mhrun.types import Record, State
 
 _alone: dict[Piece, Piece] = {}
 
 
 class Prepared(NamedTuple):
-    """A block of K steps, laid out for ``body(first_chain, last_chain, first_step, last_step, *args)``."""
+    """A block of K steps, laid out for ``body(first_chain, last_chain, first_step, last_step, work, *args)``.
+
+    `work` is a thread's `mhrun.native.philox.Workspace`.
+    """
 
     args: tuple[Any, ...]
     steps: int  # K
@@ -26,16 +30,16 @@ class Prepared(NamedTuple):
     theta: npt.NDArray[np.float64]  # (C, K, D), in which each step's theta is recorded
     finish: Callable[[], tuple[State, Record]]
 
-    def run(self, body: Piece, threads: int) -> tuple[State, Record]:
+    def run(self, body: Piece, threads: int, work: Workspaces) -> tuple[State, Record]:
         """Do all the steps, chains in parallel."""
         if body not in _alone:
             _alone[body] = compiled(_whole(body))
-        over_chains(_alone[body], len(self.stopped), threads, self.steps, self.args)
+        over_chains(_alone[body], len(self.stopped), threads, self.steps, self.args, own=work)
         return self.finish()
 
 
 def _whole(body: Piece) -> Piece:
-    def whole(first_chain: Any, last_chain: Any, steps: Any, args: Any) -> None:
-        body(first_chain, last_chain, 0, steps, *args)
+    def whole(first_chain: Any, last_chain: Any, work: Any, steps: Any, args: Any) -> None:
+        body(first_chain, last_chain, 0, steps, work, *args)
 
     return whole

@@ -215,14 +215,17 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:  # a forked child n
     return ThreadPoolExecutor(threads, thread_name_prefix="mhrun-native")
 
 
-def over_chains(block: Piece, chains: int, threads: int, *args: object) -> None:
-    """Call ``block(first, last, *args)`` on contiguous parts of the chains, in parallel."""
+def over_chains(block: Piece, chains: int, threads: int, *args: object, own: Callable[[int], object]) -> None:
+    """Call ``block(first, last, own(part), *args)`` on contiguous parts of the chains, in parallel.
+
+    `own` makes what each part works in alone.
+    """
     parts = max(1, min(threads, chains))
     if parts == 1:
-        block(0, chains, *args)
+        block(0, chains, own(0), *args)
         return
     edges = [chains * i // parts for i in range(parts + 1)]
     pool = _pool(parts, os.getpid())
-    jobs = [pool.submit(block, *ends, *args) for ends in pairwise(edges)]
+    jobs = [pool.submit(block, *ends, own(part), *args) for part, ends in enumerate(pairwise(edges))]
     for job in jobs:
         job.result()

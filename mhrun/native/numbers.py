@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import lru_cache
 from typing import Any
 
@@ -9,52 +10,89 @@ import numpy as np
 import numpy.typing as npt
 
 from mhrun.native.compiler import Piece, compiled
-from mhrun.native.philox import MINIBATCH, fill_normals, filler, split_key
+from mhrun.native.philox import MINIBATCH, Workspace, fill_normals, filler, independent, split_key, workspace
 
 u64 = np.uint64
+_PART = 1024  # of a permutation that is made at once
+_local = threading.local()
 
 
-@lru_cache(maxsize=3)
-def _loop(fill: Piece) -> Piece:
-    def loop(
-        out: Any,
-        m: Any,
-        n: Any,
-        sides: Any,
-        step: Any,
-        chains: Any,
-        key: Any,
-        purpose: Any,
-        start: Any,
-    ) -> None:
+@lru_cache(maxsize=1)
+def _independent_loop() -> Piece:
+    def loop(out: Any, n: Any, step: Any, chains: Any, key: Any, purpose: Any, start: Any) -> None:
+        m = out.shape[2]
         index = np.empty(m + 1, np.int64)
         for k in range(out.shape[0]):
             for c in range(out.shape[1]):
-                fill(index, m, n, sides, step + u64(k), chains[c], key, purpose, start)
+                independent(index, m, n, step + u64(k), chains[c], key, purpose, start, 0)
                 out[k, c, :] = index[:m]
 
     return compiled(loop)
 
 
-def indices(
+def independent_indices(
     key: int,
     step: int,
     steps: int,
     chains: npt.NDArray[np.int64],
     n: int,
     m: int,
-    sides: tuple[int, int],
-    replacement: bool,
     use: int = 0,
     start: int = 0,
 ) -> npt.NDArray[np.int64]:
-    """Return the minibatches of some steps, (steps, len(chains), m)."""
+    """Return the minibatches of some steps, drawn with replacement, (steps, len(chains), m)."""
     out = np.empty((steps, len(chains), m), np.int64)
-    loop = _loop(filler(n, replacement))
     purpose = MINIBATCH + u64(use << 20)
-    place = (u64(n), (u64(sides[0]), u64(sides[1])), u64(step), chains.astype(u64))
-    loop(out, m, *place, split_key(key), purpose, start)
+    _independent_loop()(out, u64(n), u64(step), chains.astype(u64), split_key(key), purpose, start)
     return out
+
+
+@lru_cache(maxsize=2)
+def _permutation_loop(fill: Piece) -> Piece:
+    def loop(
+        out: Any, start: Any, n: Any, steps: Any, chains: Any, key: Any, purpose: Any, work: Any
+    ) -> None:
+        stop = start + out.shape[1]
+        index = np.empty(_PART + 1, np.int64)
+        for r in range(out.shape[0]):
+            drawn = 0
+            while drawn < stop:
+                count = min(_PART, stop - drawn)
+                fill(index, count, n, steps[r], chains[r], key, purpose, drawn, work)
+                for j in range(max(start - drawn, 0), count):
+                    out[r, drawn + j - start] = index[j]
+                drawn += count
+
+    return compiled(loop)
+
+
+def permutations(
+    key: int,
+    steps: npt.NDArray[np.int64],
+    chains: npt.NDArray[np.int64],
+    n: int,
+    start: int,
+    stop: int,
+    use: int = 0,
+    dtype: type[np.integer] = np.int64,
+) -> npt.NDArray[np.integer]:
+    """Return elements start..stop of random permutations of n data, (R, stop - start).
+
+    Each is that of a chain, by number, and a step, (R,) each. Takes time for all of the first `stop`.
+    """
+    out = np.empty((len(steps), stop - start), dtype)
+    loop, purpose = _permutation_loop(filler(n, False)), MINIBATCH + u64(use << 20)
+    loop(out, start, u64(n), steps.astype(u64), chains.astype(u64), split_key(key), purpose, _own(n, stop))
+    return out
+
+
+def _own(n: int, largest: int) -> Workspace:
+    """Return this thread's workspace; the last one is kept."""
+    made, work = getattr(_local, "work", ((0, 0), None))
+    if work is None or made[0] != n or made[1] < largest:
+        made, work = (n, largest), workspace(n, largest)
+        _local.work = made, work
+    return work
 
 
 @lru_cache(maxsize=1)

@@ -8,11 +8,12 @@ A key is the pair (low word, high word) as uint64.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from mhrun.native.compiler import Piece, piece
+from mhrun.native.compiler import Piece, piece, routine
 from mhrun.native.maths import cos_sin_64, log_64
 
 u64 = np.uint64
@@ -24,7 +25,8 @@ WEYL_0, WEYL_1 = u64(0x9E3779B9), u64(0xBB67AE85)
 PROPOSAL, MINIBATCH, ACCEPT, EXCHANGE = u64(1 << 24), u64(2 << 24), u64(3 << 24), u64(4 << 24)
 NOISE, GRADIENT = u64(5 << 24), u64(6 << 24)
 USE = u64(1 << 20)
-SMALL = 1024
+SHUFFLE = u64(1 << 31)  # blocks of a minibatch from here on put the second half of the data in order
+TILE = 256  # candidates made at once
 
 
 def split_key(key: int) -> tuple[np.uint64, np.uint64]:
@@ -87,9 +89,50 @@ def scaled(low: Any, high: Any, n: Any) -> Any:
     return (high * n + ((low * n) >> S32)) >> S32
 
 
+class Workspace(NamedTuple):
+    """What `distinct` keeps of the minibatch that it is drawing; each thread has its own, see `workspace`."""
+
+    seen: npt.NDArray[np.uint64]  # one bit for each datum: whether it is drawn
+    trail: npt.NDArray[np.int32]  # the first data drawn, whose bits are cleared one by one
+    rest: npt.NDArray[np.int32]  # the data that the first half of a permutation leaves
+    candidates: npt.NDArray[np.int64]
+    at: npt.NDArray[np.int64]  # how many data are drawn, and the position in the stream of candidates
+
+
+def workspace(n: int, largest: int, replacement: bool = False) -> Workspace:
+    """Return a workspace for minibatches of up to `largest` of n data.
+
+    n / 8 bytes, and 2 n more if more than half of the data are drawn. Pages that are never written to take none.
+    """
+    if replacement:
+        n, largest = 1, 0
+    words = n // 64 + 1
+    return Workspace(
+        np.zeros(words, np.uint64),
+        np.empty(min(largest, words, n // 2), np.int32),
+        np.empty(n - n // 2 if largest > n // 2 else 0, np.int32),
+        np.empty(TILE + 2, np.int64),
+        np.zeros(2, np.int64),
+    )
+
+
+class Workspaces:
+    """The workspaces of a compiled loop, one for each thread: for `over_chains`."""
+
+    def __init__(self, n: int, largest: int, replacement: bool = False) -> None:
+        self._asked = n, largest, replacement
+        self._made: list[Workspace] = []
+
+    def __call__(self, part: int) -> Workspace:
+        """Return the workspace of one part of the chains."""
+        while len(self._made) <= part:
+            self._made.append(workspace(*self._asked))
+        return self._made[part]
+
+
 @piece
 def independent(
-    index: Any, m: Any, n: Any, sides: Any, step: Any, chain: Any, key: Any, purpose: Any, start: Any
+    index: Any, m: Any, n: Any, step: Any, chain: Any, key: Any, purpose: Any, start: Any, work: Any
 ) -> None:
     """Fill index[:m] with independent uniform indices below n; `index` has room for m + 1.
 
@@ -103,80 +146,112 @@ def independent(
 
 
 @piece
-def scatter(half: Any, key: Any, side: Any) -> Any:
-    """A keyed hash of `half` into [0, side)."""
-    p = (half ^ key) * MUL_0
-    return (((p ^ (p >> S32)) & LOW) * side) >> S32
+def _candidates(
+    out: Any, position: Any, count: Any, n: Any, step: Any, chain: Any, key: Any, purpose: Any
+) -> Any:
+    """Write `count` elements of the stream of uniform indices, and return where they begin in `out`.
+
+    Elements 2b and 2b + 1 are the halves of block b.
+    """
+    odd = position & 1
+    first = position >> 1
+    for j in range((count + odd + 1) >> 1):
+        a, b, c, d = philox(u64(first + j), step, purpose, chain, key)
+        out[2 * j] = scaled(a, b, n)
+        out[2 * j + 1] = scaled(c, d, n)
+    return odd
 
 
 @piece
-def turn(left: Any, right: Any, a: Any, b: Any, key: Any, other: Any) -> Any:
-    """Two rounds of the Feistel network on Z_a x Z_b."""
-    # min(x, x - side) on unsigned numbers is x mod side for x < 2 * side, without a branch.
-    left = left + scatter(right, key, a)
-    left = min(left, left - a)
-    right = right + scatter(left, other, b)
-    right = min(right, right - b)
-    return left, right
+def _forget(work: Any) -> None:
+    """Clear the bits of the last minibatch."""
+    drawn = work.at[0]
+    if drawn <= len(work.trail):
+        for j in range(drawn):
+            work.seen[u64(work.trail[j]) >> u64(6)] = u64(0)
+    else:
+        for w in range(len(work.seen)):
+            work.seen[w] = u64(0)
+    work.at[0] = work.at[1] = 0
 
 
 @piece
-def feistel(position: Any, a: Any, b: Any, keys: Any) -> Any:
-    """Permute `position` in [0, a*b), below 2^32, under eight round keys."""
-    # A float64 quotient of integers below 2^32 has the right integer part, and vector units have it.
-    left = u64(np.float64(position) / np.float64(b))
-    right = position - left * b
-    left, right = turn(left, right, a, b, keys[0], keys[1])
-    left, right = turn(left, right, a, b, keys[2], keys[3])
-    left, right = turn(left, right, a, b, keys[4], keys[5])
-    left, right = turn(left, right, a, b, keys[6], keys[7])
-    return left * b + right
+def _list_rest(work: Any, n: Any) -> None:
+    """List the data that are not drawn, in ascending order."""
+    found = 0
+    for i in range(n):
+        if not (work.seen[i >> 6] >> u64(i & 63)) & u64(1):
+            work.rest[found] = i
+            found += 1
 
 
 @piece
+def _shuffled(
+    index: Any, m: Any, known: Any, n: Any, step: Any, chain: Any, key: Any, purpose: Any, work: Any
+) -> None:
+    """Fill index[:m] with places known, known + 1, ... of a Fisher-Yates shuffle of the rest."""
+    rest, size = work.rest, len(work.rest)
+    for j in range(m):
+        place = known + j
+        a, b, c, d = philox(SHUFFLE + u64(place >> 1), step, purpose, chain, key)
+        left = u64(size - place)
+        other = place + np.int64(scaled(c, d, left) if place & 1 else scaled(a, b, left))
+        index[j] = rest[other]
+        rest[other] = rest[place]
+        rest[place] = index[j]
+
+
+@routine
 def distinct(
-    index: Any, m: Any, n: Any, sides: Any, step: Any, chain: Any, key: Any, purpose: Any, start: Any
+    index: Any, m: Any, n: Any, step: Any, chain: Any, key: Any, purpose: Any, start: Any, work: Any
 ) -> None:
-    """Fill index[:m] with images of a keyed permutation of [0, n), n > SMALL: those from `start` on."""
-    a, b = sides
-    p, q = philox(u64(0), step, purpose, chain, key), philox(u64(1), step, purpose, chain, key)
-    keys = (p[0], p[1], p[2], p[3], q[0], q[1], q[2], q[3])
-    for j in range(m):
-        index[j] = feistel(u64(start + j), a, b, keys)
-    if a * b > n:
-        for j in range(m):
-            while index[j] >= n:  # rare: walk on to the next image inside
-                index[j] = feistel(u64(index[j]), a, b, keys)
+    """Fill index[:m] with the next m data of a uniformly random permutation of all n.
 
-
-@piece
-def ordered(
-    index: Any, m: Any, n: Any, sides: Any, step: Any, chain: Any, key: Any, purpose: Any, start: Any
-) -> None:
-    """Fill index[:m] from an exactly uniform order of [0, n), n <= SMALL, from place `start` on."""
-    half = (n + u64(1)) // u64(2)
-    keys = np.empty(np.int64(2 * half), np.int64)
-    for j in range(half):
-        a, b, c, d = philox(u64(j), step, purpose, chain, key)
-        keys[np.int64(j)] = np.int64((b << u64(31)) ^ a)
-        keys[np.int64(half + j)] = np.int64((d << u64(31)) ^ c)
-    order = np.argsort(keys[: np.int64(n)])
-    for j in range(m):
-        index[j] = order[start + j]
+    ``start = 0`` begins a permutation; otherwise `start` data of it are drawn, by the calls just before, and m more
+    follow. The first n // 2 are the distinct values of a stream of independent uniform indices, in order of first
+    occurrence; the others, in ascending order, are shuffled (Fisher & Yates) with words of their own. Each draw is
+    uniform over the data that are left, up to the 2^-64 of a scaled word. The stream alone would take n log n words
+    for the last ones.
+    """
+    if start == 0:
+        _forget(work)
+    drawn, position = work.at[0], work.at[1]
+    half = np.int64(n) // 2
+    seen, candidates = work.seen, work.candidates
+    got: Any = 0
+    most = min(np.int64(m), half - drawn)
+    while got < most:
+        count = min(most - got, TILE)
+        odd = _candidates(candidates, position, count, n, step, chain, key, purpose)
+        position += count
+        for j in range(odd, odd + count):
+            value = u64(candidates[u64(j)])
+            word, bit = value >> u64(6), value & u64(63)
+            before = seen[word]
+            seen[word] = before | (u64(1) << bit)
+            index[u64(got)] = np.int64(value)  # overwritten by the next one if it was seen before
+            got += 1 - np.int64((before >> bit) & u64(1))
+    for j in range(min(got, len(work.trail) - drawn)):
+        work.trail[drawn + j] = index[j]
+    drawn += got
+    if got < m:
+        if drawn == half:
+            _list_rest(work, np.int64(n))
+        _shuffled(index[got:], m - got, drawn - half, n, step, chain, key, purpose, work)
+        drawn += m - got
+    work.at[0], work.at[1] = drawn, position
 
 
 @piece
 def only(
-    index: Any, m: Any, n: Any, sides: Any, step: Any, chain: Any, key: Any, purpose: Any, start: Any
+    index: Any, m: Any, n: Any, step: Any, chain: Any, key: Any, purpose: Any, start: Any, work: Any
 ) -> None:
     """Fill index[:m] with 0: there is one datum."""
     index[:m] = 0
 
 
 def filler(n: int, replacement: bool) -> Piece:
-    """Return the piece that fills index[:m] with a minibatch: `independent`, `distinct` or `ordered`."""
+    """Return the piece that fills index[:m] with a minibatch: `independent` or `distinct`."""
     if n == 1:
         return only
-    if replacement:
-        return independent
-    return ordered if n <= SMALL else distinct
+    return independent if replacement else distinct

@@ -108,6 +108,11 @@ class TraceWriter:
         self._pending_from = next_step
         return Checkpoint(next_step - 1, {key: value for key, value in last.items() if _of_state(key)})
 
+    def _add(self, total: str, values: Array) -> None:
+        """Add values (C, K) to a total one by one, so that it rounds alike however steps are cut into blocks."""
+        carried = np.column_stack((self.totals[total], values.astype(np.float64)))
+        self.totals[total] = np.cumsum(carried, axis=1)[:, -1].copy()
+
     def start_clock(self) -> None:
         """Let the seconds of the next steps begin now."""
         self._clock = time.monotonic()
@@ -130,11 +135,11 @@ class TraceWriter:
                 self.totals[f"sum_{name}"] += values[:, proper].sum(axis=1, dtype=np.float64)
             if name in _AVERAGED:
                 finite = np.isfinite(values[:, proper])
-                self.totals[f"sum_{name}"] += np.where(finite, values[:, proper], 0.0).sum(axis=1)
+                self._add(f"sum_{name}", np.where(finite, values[:, proper], 0.0))
                 self.totals[f"count_{name}"] += finite.sum(axis=1)
             draws[name] = values[:, kept]
         squares = np.square(record["batch_size"][:, proper], dtype=np.float64)
-        self.totals["sum_batch_size_squared"] += squares.sum(axis=1)
+        self._add("sum_batch_size_squared", squares)
         if "valid" in record:
             self.totals["sum_invalid"] += (~record["valid"][:, proper].astype(bool)).sum(axis=1)
         self.totals["sum_all_data"] += (record["batch_size"][:, proper] == self.n).sum(axis=1)

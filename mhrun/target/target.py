@@ -126,20 +126,14 @@ class Target:
 
     def batch(self, draws: Draws, m: int) -> Tensor:
         """Return the indices of a fresh minibatch, (C, m) or one for all chains (1, m)."""
-        first = torch.zeros(1, dtype=torch.int64, device=self.device) if self.common_batch else None
-        return draws.index(self.n, m, replacement=self.replacement, rows=first)
+        return draws.index(self.n, m, replacement=self.replacement, common=self.common_batch)
 
     def pass_batch(self, draws: Draws, m: int) -> Tensor:
         """Return the indices of this step's piece (C, m) of a pass over all data in random order.
 
         A pass has n // m pieces, and leaves out what is left over.
         """
-        number, piece = divmod(draws.step - 1, self.n // m)
-        rows = torch.arange(draws.chains, device=self.device)
-        order = draws.streams.at(
-            number + 1, ahead=1
-        )  # one order for a whole pass; steps' own minibatches have use 0
-        return order.index(self.n, m, replacement=False, use=1, start=piece * m, rows=rows)
+        return draws.piece(self.n, m)
 
     def more(self, draws: Draws, start: int, stop: int, rows: Tensor) -> Tensor:
         """Return the data start..stop of a growing minibatch of some chains (R,): indices (R, stop - start)."""
@@ -157,8 +151,11 @@ class Target:
     def error_share(self, size: Tensor | int) -> Tensor | float:
         """Return what is left of the variance of a minibatch's mean, var / size, at this size.
 
-        Without replacement it falls to 0 as the minibatch becomes all data.
+        Without replacement it falls to 0 as the minibatch becomes all data. At 0 the error is 0; above it, that of
+        a minibatch of one datum is NaN, which has no sample variance.
         """
+        if self.n == 1:  # all data, however they are drawn
+            return 0.0
         return 1.0 if self.replacement else 1.0 - size / self.n
 
     def evaluate(self, theta: Tensor, index: Tensor, slope: Tensor | None = None) -> Evaluation:
