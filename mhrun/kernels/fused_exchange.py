@@ -92,7 +92,7 @@ class FusedExchange:
         self._m = target.n if scoring.m is None else scoring.m
         self._full = scoring.way == FULL
         largest = max(0 if self._full else self._m, inner.largest)
-        self._work = Workspaces(target.n, largest, target.replacement)
+        self._work = Workspaces(target.n, largest, replacement=target.replacement)
         # The sums over all data that the kernel keeps need no evaluation.
         self._kept = self._full and isinstance(inner, FusedMetropolis) and inner.way == FULL
         self._keys = tuple(split_key(derive_key(key, f"exchange{which}")) for which in (" 0", " 1", ""))

@@ -53,7 +53,7 @@ class FusedGrowing:
         self._target = target
         self._key = key
         self._threads = threads
-        self._work = Workspaces(target.n, target.n)
+        self._work = Workspaces(target.n, target.n, grows=True)
         fill = filler(target.n, replacement=False)
         moving = (proposal.propose, proposal.log_ratio)
         pieces = (fill, *moving, test.begin, test.judge, model.log_prior, model.terms, model.survey)

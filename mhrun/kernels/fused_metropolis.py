@@ -49,7 +49,7 @@ class FusedMetropolis:
         self._key = key
         self._threads = threads
         self.largest = 0 if self.way == FULL else self._m  # minibatch
-        self._work = Workspaces(target.n, self.largest, target.replacement)
+        self._work = Workspaces(target.n, self.largest, replacement=target.replacement)
         pieces = (
             filler(target.n, target.replacement),
             proposal.propose,

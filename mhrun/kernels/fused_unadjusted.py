@@ -31,7 +31,7 @@ class FusedUnadjusted:
         self._key = key
         self._threads = threads
         self.largest = m  # minibatch
-        self._work = Workspaces(target.n, m, target.replacement)
+        self._work = Workspaces(target.n, m, replacement=target.replacement)
         pieces = (
             filler(target.n, target.replacement),
             dynamics.move,

@@ -13,7 +13,7 @@ from mhrun.native.compiler import Piece, compiled
 from mhrun.native.philox import MINIBATCH, Workspace, fill_normals, filler, independent, split_key, workspace
 
 u64 = np.uint64
-_PART = 1024  # of a permutation that is made at once
+_PART = 1024  # of a large permutation that is made at once
 _local = threading.local()
 
 
@@ -53,11 +53,12 @@ def _permutation_loop(fill: Piece) -> Piece:
         out: Any, start: Any, n: Any, steps: Any, chains: Any, key: Any, purpose: Any, work: Any
     ) -> None:
         stop = start + out.shape[1]
-        index = np.empty(_PART + 1, np.int64)
+        part = min(stop, _PART) if len(work.table) == 0 else stop
+        index = np.empty(part + 1, np.int64)
         for r in range(out.shape[0]):
             drawn = 0
             while drawn < stop:
-                count = min(_PART, stop - drawn)
+                count = min(part, stop - drawn)
                 fill(index, count, n, steps[r], chains[r], key, purpose, drawn, work)
                 for j in range(max(start - drawn, 0), count):
                     out[r, drawn + j - start] = index[j]

@@ -90,43 +90,58 @@ def scaled(low: Any, high: Any, n: Any) -> Any:
 
 
 class Workspace(NamedTuple):
-    """What `distinct` keeps of the minibatch that it is drawing; each thread has its own, see `workspace`."""
+    """What `distinct` keeps of the minibatch that it is drawing; each thread has its own, see `workspace`.
 
-    seen: npt.NDArray[np.uint64]  # one bit for each datum: whether it is drawn
+    Which data are drawn is in a hash table, for small minibatches, or in one bit for each datum.
+    """
+
+    at: npt.NDArray[
+        np.int64
+    ]  # (2,) data drawn and position in the stream; with a table, positions that were used
+    candidates: npt.NDArray[np.int64]  # of the stream of uniform indices
+    table: npt.NDArray[np.uint32]  # the last position in the stream with this hash
+    links: npt.NDArray[np.uint32]  # the one before with the same hash
+    repeats: npt.NDArray[np.int32]  # positions of values that were drawn before
+    seen: npt.NDArray[np.uint64]  # bits
     trail: npt.NDArray[np.int32]  # the first data drawn, whose bits are cleared one by one
     rest: npt.NDArray[np.int32]  # the data that the first half of a permutation leaves
-    candidates: npt.NDArray[np.int64]
-    at: npt.NDArray[np.int64]  # how many data are drawn, and the position in the stream of candidates
 
 
-def workspace(n: int, largest: int, replacement: bool = False) -> Workspace:
+def workspace(n: int, largest: int, *, replacement: bool = False, grows: bool = False) -> Workspace:
     """Return a workspace for minibatches of up to `largest` of n data.
 
-    n / 8 bytes, and 2 n more if more than half of the data are drawn. Pages that are never written to take none.
+    About 50 bytes for each datum of a small minibatch; for a large one, or one that `grows` call by call, n / 8 bytes,
+    and 2 n more if more than half of the data are drawn. Pages that are never written to take none.
     """
-    if replacement:
-        n, largest = 1, 0
-    words = n // 64 + 1
+    # A table of 32 to 64 bytes for each datum is faster than bits as long as it is in the cache, or not much larger.
+    small = not grows and largest <= n // 16 and largest <= max(4096, n // 256)
+    table = small and largest > 0 and not replacement
+    bits = not small and not replacement
+    positions = 2 * largest + 64 if table else 0  # too few for less than one minibatch in 10^57
+    words = n // 64 + 1 if bits else 0
     return Workspace(
+        np.zeros(2, np.int64),
+        np.empty(max(positions, TILE) + 2, np.int64),
+        np.zeros(1 << (8 * largest - 1).bit_length() if table else 0, np.uint32),
+        np.empty(positions, np.uint32),
+        np.empty(positions, np.int32),
         np.zeros(words, np.uint64),
         np.empty(min(largest, words, n // 2), np.int32),
-        np.empty(n - n // 2 if largest > n // 2 else 0, np.int32),
-        np.empty(TILE + 2, np.int64),
-        np.zeros(2, np.int64),
+        np.empty(n - n // 2 if bits and largest > n // 2 else 0, np.int32),
     )
 
 
 class Workspaces:
     """The workspaces of a compiled loop, one for each thread: for `over_chains`."""
 
-    def __init__(self, n: int, largest: int, replacement: bool = False) -> None:
-        self._asked = n, largest, replacement
+    def __init__(self, n: int, largest: int, *, replacement: bool = False, grows: bool = False) -> None:
+        self._make = lambda: workspace(n, largest, replacement=replacement, grows=grows)
         self._made: list[Workspace] = []
 
     def __call__(self, part: int) -> Workspace:
         """Return the workspace of one part of the chains."""
         while len(self._made) <= part:
-            self._made.append(workspace(*self._asked))
+            self._made.append(self._make())
         return self._made[part]
 
 
@@ -147,19 +162,60 @@ def independent(
 
 @piece
 def _candidates(
-    out: Any, position: Any, count: Any, n: Any, step: Any, chain: Any, key: Any, purpose: Any
-) -> Any:
-    """Write `count` elements of the stream of uniform indices, and return where they begin in `out`.
+    out: Any, into: Any, position: Any, stop: Any, n: Any, step: Any, chain: Any, key: Any, purpose: Any
+) -> None:
+    """Write elements position..stop of the stream of uniform indices to out[into:].
 
-    Elements 2b and 2b + 1 are the halves of block b.
+    Elements 2b and 2b + 1 are the halves of block b; whole blocks are written, from `into` less 1 on where `position`
+    is odd.
     """
-    odd = position & 1
     first = position >> 1
-    for j in range((count + odd + 1) >> 1):
-        a, b, c, d = philox(u64(first + j), step, purpose, chain, key)
-        out[2 * j] = scaled(a, b, n)
-        out[2 * j + 1] = scaled(c, d, n)
-    return odd
+    begin = into - (position & 1)
+    for b in range(((stop + 1) >> 1) - first):
+        x, y, z, w = philox(u64(first + b), step, purpose, chain, key)
+        # Unsigned: an index that may be negative keeps the loop from being vectorised.
+        out[u64(begin + 2 * b)] = scaled(x, y, n)
+        out[u64(begin + 2 * b + 1)] = scaled(z, w, n)
+
+
+@routine
+def _by_table(index: Any, m: Any, n: Any, step: Any, chain: Any, key: Any, purpose: Any, work: Any) -> None:
+    """Fill index[:m] with the first m distinct values of the stream; what was drawn is in a hash table with chains.
+
+    Positions are numbered on from minibatch to minibatch, so that the table need not be cleared. Indices are their own
+    hash, as they are random.
+    """
+    stream, table, links, repeats = work.candidates, work.table, work.links, work.repeats
+    if work.at[0] + len(stream) >= np.int64(LOW):
+        for h in range(len(table)):
+            table[h] = np.uint32(0)
+        work.at[0] = 0
+    base, mask = np.uint32(work.at[0] + 1), u64(len(table) - 1)
+    made, repeated = 0, 0
+    while made - repeated < m:
+        stop = m + repeated
+        _candidates(stream, made, made, stop, n, step, chain, key, purpose)
+        for j in range(u64(made), u64(stop)):
+            value = stream[j]
+            place = u64(value) & mask
+            before = table[place]
+            table[place] = base + np.uint32(j)
+            links[j] = before
+            while before >= base:  # of this minibatch, with the same hash
+                if stream[u64(before - base)] == value:
+                    repeats[u64(repeated)] = np.int32(j)
+                    repeated += 1
+                    break
+                before = links[u64(before - base)]
+        made = stop
+    work.at[0] += made
+    got, late = 0, 0
+    for i in range(made):
+        if late < repeated and repeats[late] == i:
+            late += 1
+        else:
+            index[u64(got)] = stream[i]
+            got += 1
 
 
 @piece
@@ -202,17 +258,10 @@ def _shuffled(
 
 
 @routine
-def distinct(
+def _by_bits(
     index: Any, m: Any, n: Any, step: Any, chain: Any, key: Any, purpose: Any, start: Any, work: Any
 ) -> None:
-    """Fill index[:m] with the next m data of a uniformly random permutation of all n.
-
-    ``start = 0`` begins a permutation; otherwise `start` data of it are drawn, by the calls just before, and m more
-    follow. The first n // 2 are the distinct values of a stream of independent uniform indices, in order of first
-    occurrence; the others, in ascending order, are shuffled (Fisher & Yates) with words of their own. Each draw is
-    uniform over the data that are left, up to the 2^-64 of a scaled word. The stream alone would take n log n words
-    for the last ones.
-    """
+    """Fill index[:m] with the next m data of a permutation of all; what was drawn is in a bit for each datum."""
     if start == 0:
         _forget(work)
     drawn, position = work.at[0], work.at[1]
@@ -222,10 +271,10 @@ def distinct(
     most = min(np.int64(m), half - drawn)
     while got < most:
         count = min(most - got, TILE)
-        odd = _candidates(candidates, position, count, n, step, chain, key, purpose)
+        _candidates(candidates, 1, position, position + count, n, step, chain, key, purpose)
         position += count
-        for j in range(odd, odd + count):
-            value = u64(candidates[u64(j)])
+        for j in range(count):
+            value = u64(candidates[u64(j + 1)])
             word, bit = value >> u64(6), value & u64(63)
             before = seen[word]
             seen[word] = before | (u64(1) << bit)
@@ -240,6 +289,24 @@ def distinct(
         _shuffled(index[got:], m - got, drawn - half, n, step, chain, key, purpose, work)
         drawn += m - got
     work.at[0], work.at[1] = drawn, position
+
+
+@piece
+def distinct(
+    index: Any, m: Any, n: Any, step: Any, chain: Any, key: Any, purpose: Any, start: Any, work: Any
+) -> None:
+    """Fill index[:m] with the next m data of a uniformly random permutation of all n.
+
+    ``start = 0`` begins a permutation; otherwise `start` data of it are drawn, by the calls just before, and m more
+    follow, in a workspace that `grows`. The first n // 2 are the distinct values of a stream of independent uniform
+    indices, in order of first occurrence; the others, in ascending order, are shuffled (Fisher & Yates) with words of
+    their own. Each draw is uniform over the data that are left, up to the 2^-64 of a scaled word. The stream alone
+    would take n log n words for the last ones.
+    """
+    if len(work.table) > 0:
+        _by_table(index, m, n, step, chain, key, purpose, work)
+    else:
+        _by_bits(index, m, n, step, chain, key, purpose, start, work)
 
 
 @piece
