@@ -184,7 +184,7 @@ def test_a_supply_with_replacement_has_no_finite_population(stop):
     if stop == "pilot":
         assert torch.equal(found.accepted, wanted.accepted)
         assert torch.equal(found.batch_size, wanted.batch_size)
-    same = found.batch_size == wanted.batch_size  # a few stop elsewhere when all variances are estimated on the way
+    same = found.batch_size == wanted.batch_size  # divisors b - 1 and b: a few stop at another stage
     assert same.double().mean() > 0.8
     assert (found.log_ratio_var * (1 - used / N))[same] == pytest.approx(wanted.log_ratio_var[same])
 
