@@ -16,7 +16,7 @@ from mhrun.errors import UserError
 from mhrun.models.function import FunctionModel
 from mhrun.random import Streams, derive_key
 from mhrun.target import Target
-from mhrun.types import INFO_DTYPES, Controls, Evaluation, Kernel, State
+from mhrun.types import INFO_DTYPES, INFO_UNSAID, Controls, Evaluation, Kernel, State
 
 _ABSURD = (1e-200, 1e8, 1e200)
 
@@ -66,7 +66,7 @@ def _shapes(went: Went, chains: int) -> Verdict:
     wrong = []
     for name, kind in INFO_DTYPES.items():
         value = getattr(went.infos[0], name)
-        if value is None and name in ("exchange", "valid"):
+        if value is None and name in INFO_UNSAID:
             continue
         if (
             not isinstance(value, Tensor)
