@@ -87,12 +87,15 @@ def trusted_object(name: str, where: str = "") -> Any:
         raise UserError(
             f"{at}there is no part '{name}'; those of this package are in mhrun.{', mhrun.'.join(ROOMS)}."
         )
-    import_from_folders()
+    if not name.startswith(
+        "mhrun."
+    ):  # else no folder is searched: a file there could pass for a missing library
+        import_from_folders()
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise UserError(f"{at}there is no '{name}' ({error}).") from error
-    except Exception as error:  # the user's file, as it is read
+    except (Exception, SystemExit) as error:  # the user's file, as it is read
         raise UserError(f"{at}'{module_name}' cannot be imported: {blame(error)}.") from error
     found = getattr(module, attribute, None)
     if found is None or attribute.startswith("_"):
@@ -141,8 +144,11 @@ def call(function: Callable[..., T], arguments: Mapping[str, Any], name: str, wh
     Raises:
         UserError: it does not take one of them, needs another, or cannot work with them.
     """
-    parameters = inspect.signature(function).parameters
     at = f"{where}: " if where else ""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (ValueError, TypeError) as error:  # of a class that derives from one of Python's own
+        raise UserError(f"{at}{name} is no part.") from error
     checked = {}
     for key, value in arguments.items():
         if key not in parameters:

@@ -11,6 +11,20 @@ from collections.abc import Sequence
 
 from mhrun.errors import Refusal
 
+MOST_IN_LIST = 100_000
+"""Most values of a list that is computed: one for each chain, rung or coordinate."""
+
+
+def _checked_length(name: str, length: float) -> int:
+    """Return the length of a list that is to be computed.
+
+    Raises:
+        Refusal: it is no whole number, negative, or more than `MOST_IN_LIST`.
+    """
+    if not 0 <= length <= MOST_IN_LIST or length != int(length):
+        raise Refusal(f"{name} = {repr(length)[:40]} must be a whole number, at most {MOST_IN_LIST:,}.")
+    return int(length)
+
 
 def batch_size(n: int, tau: float) -> int:
     """Return m = n^tau, the minibatch size of MINT (Li & Wong 2017, section 3.2), to the nearest integer.
@@ -62,6 +76,7 @@ def steps_from_learning_rates(rates: Sequence[float], chains: int, n: int) -> li
     Raises:
         Refusal: the chains cannot be shared out among the rates.
     """
+    chains = _checked_length("chains", chains)
     each, left = divmod(chains, len(rates)) if len(rates) else (0, 1)
     if left or not each:
         raise Refusal(f"{chains} chains cannot be shared out among {len(rates)} learning rates.")
@@ -76,8 +91,9 @@ def learning_rate_steps(lowest: float, highest: float, count: int, n: int) -> li
     """
     if not 0 < lowest < highest or count < 2 or count != int(count):
         raise Refusal(f"{count} learning rates from {lowest:g} to {highest:g} are no grid.")
+    count = _checked_length("count", count)
     ratio = (highest / lowest) ** (1 / (count - 1))
-    return [step_from_learning_rate(lowest * ratio**k, n) for k in range(int(count))]
+    return [step_from_learning_rate(lowest * ratio**k, n) for k in range(count)]
 
 
 def ladder(ratio: float, rungs: int, chains: int) -> list[float]:
@@ -88,7 +104,21 @@ def ladder(ratio: float, rungs: int, chains: int) -> list[float]:
     """
     if not (ratio > 1 and rungs >= 2 and rungs == int(rungs)) or chains % rungs:
         raise Refusal(f"{chains} chains on ladders of {rungs} rungs with a ratio of {ratio:g} make no sense.")
-    return [float(ratio ** (chain % rungs)) for chain in range(int(chains))]
+    return [_raised(ratio, chain % rungs) for chain in range(_checked_length("chains", chains))]
+
+
+def _raised(ratio: float, rung: float) -> float:
+    """Return the temperature of a rung.
+
+    Raises:
+        Refusal: it is too large for a number.
+    """
+    try:
+        return float(float(ratio) ** rung)
+    except OverflowError as error:
+        raise Refusal(
+            f"{rung:g} rungs with a ratio of {ratio:g} are too hot for a number; choose fewer."
+        ) from error
 
 
 def over_rungs(ratio: float, rungs: int, scale: float, power: float, plus: float) -> list[float]:
@@ -112,7 +142,13 @@ def batch_sizes(n: int, smallest: float, growth: float, rungs: int) -> list[int]
         raise Refusal(
             f"{rungs} rungs of minibatches from {smallest:g} on with a growth of {growth:g} are no ladder."
         )
-    sizes = [int(smallest * growth**j) for j in reversed(range(int(rungs) - 1))]
+    rungs = _checked_length("rungs", rungs)
+    if not math.log(smallest) + (rungs - 2) * math.log(growth) < math.log(1e18):
+        raise Refusal(
+            f"minibatches grow beyond 10^18 over {rungs:,} rungs with a growth of {growth:g}; choose fewer rungs or a "
+            "lower growth."
+        )
+    sizes = [int(smallest * growth**j) for j in reversed(range(rungs - 1))]
     if sizes[0] > n:
         raise Refusal(
             f"minibatches grow to {sizes[0]}, beyond the n = {n} data; choose fewer rungs or a lower growth."
@@ -132,7 +168,7 @@ def batch_temperatures(
     if chains % len(sizes):
         raise Refusal(f"{chains} chains are no whole number of ladders of {len(sizes)} rungs.")
     temperatures = [1.0, *(n / m**alpha for m in sizes[1:])]
-    return [float(temperatures[chain % len(sizes)]) for chain in range(int(chains))]
+    return [float(temperatures[chain % len(sizes)]) for chain in range(_checked_length("chains", chains))]
 
 
 def first_axis(length: float, dimension: int) -> list[float]:
@@ -143,4 +179,4 @@ def first_axis(length: float, dimension: int) -> list[float]:
     """
     if dimension < 1:
         raise Refusal(f"dimension = {dimension} must be at least 1.")
-    return [float(length)] + [0.0] * (int(dimension) - 1)
+    return [float(length)] + [0.0] * (_checked_length("dimension", dimension) - 1)

@@ -7,6 +7,7 @@ some are run. The words are drawn from the settings that there are, values that 
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import json
 import os
@@ -20,15 +21,21 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 import mhrun.cli.planning as planning
-from mhrun.cli.compose import _keys, compose_config, composed, resolved
+from hydra_plugins.mhrun_project import ProjectSource
+from mhrun import yaml_file
+from mhrun.cli.compose import _keys, _plain_hydra, compose_config, composed, explained, resolved
+from mhrun.cli.hydra_settings import check_node
 from mhrun.cli.main import run
 from mhrun.cli.places import experiments
 from mhrun.engine.assemble import methods_of, trace_bytes
 from mhrun.engine.chains import Settings
 from mhrun.errors import UserError
-from mhrun.paths import CONF
+from mhrun.names import is_name
+from mhrun.paths import CONF, ROOT
+from mhrun.store.folder import RunFolder
 
 # Those whose data are made here: what a machine has of the others is no matter of words.
 LIGHT = ("gmm_tied_means", "gaussian_grid", "mhbt_gaussian", "mhbt_mixture", "tests_compared", "worst_case")
@@ -417,3 +424,188 @@ def test_runs_end_whole_or_with_a_line(tmp_path_factory, words):
 
 def test_every_light_experiment_is_there():
     assert set(LIGHT) <= set(experiments())
+
+
+# --- Files of somebody else's: YAML, names, Hydra's settings ------------------------------------------------------
+
+TEXTS = sorted(
+    path.read_text()
+    for place in (ROOT / "starter/conf", CONF / "experiment")
+    for path in place.rglob("*.yaml")
+)
+PIECES = [
+    *"\t\n\r #:-,[]{}&*!|>'\"%@`?~=<.0\\\0\x07\x1b\x7f\x85\xa0\u2028\ufeff\ufffe",
+    *(
+        "\n\n",
+        "---\n",
+        "...\n",
+        ": ",
+        "- ",
+        "? ",
+        "<<: *a",
+        "&a ",
+        "*a",
+        "!!binary ",
+        "!!python/name:os.system ",
+    ),
+    *(
+        "!foo ",
+        "!!set ",
+        "!!int x",
+        "%YAML 9.9\n",
+        "# @package a b\n",
+        "# @package\n",
+        "# @package _global_.hydra\n",
+    ),
+    *(
+        "|9\n",
+        ">-\n",
+        "${a}",
+        "${",
+        "$",
+        "${oc.env:HOME}",
+        "${a.${b}}",
+        "???",
+        "null: 1\n",
+        "1: 2\n",
+        "true: 3\n",
+    ),
+    *("? [1]\n", '"\\ud800"', "1e999", "0x_", "1:2:3", "9" * 500, "[" * 60, "{" * 60, "a: " * 30, "_self_"),
+    *("defaults: 3\n", "defaults: [3, [4]]\n", "hydra: {job: {chdir: true}}\n", "experiment: ../x\n"),
+    *("methods: {../x: 1}\n", "é", "\U0001f600", "x" * 300),
+]
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> str:
+    """A configuration with up to four pieces put in, taken out, doubled or moved."""
+    text = draw(st.sampled_from(TEXTS))
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(text)))
+        end = min(len(text), at + draw(st.sampled_from([0, 0, 0, 1, 1, 5, 40])))
+        piece = draw(st.one_of(st.sampled_from(PIECES), st.text(max_size=4), st.just(text[at:end] * 2)))
+        if draw(st.booleans()):  # of whole lines
+            at, end = text.rfind("\n", 0, at) + 1, end if end == at else text.find("\n", end) + 1
+        text = text[:at] + piece + text[max(at, end) :]
+    return text
+
+
+def loaded(place: Path, text: str) -> None:
+    """A file is loaded, or refused in one line that names it."""
+    (place / "a.yaml").write_text(text, encoding="utf-8", errors="surrogatepass", newline="")
+    source = ProjectSource("fuzz", f"mhrun://{place}")
+    try:
+        found = source.load_config("a").config
+        OmegaConf.to_container(found, resolve=False)
+        yaml_file.load(place / "a.yaml")
+    except UserError as error:
+        one_line(error)
+        if "a.yaml" not in str(error):
+            raise AssertionError(f"which file? {error}") from error
+    except OmegaConfBaseException as error:  # which is explained when it is composed
+        one_line(explained(error, [], []))
+
+
+def one_line(error: UserError) -> None:
+    told = str(error)
+    if not told.strip() or "\n" in told:
+        raise AssertionError(f"no line: {told!r}") from error
+
+
+@fast(150)
+@given(mutated())
+@pytest.mark.usefixtures("_checked_only")
+def test_no_file_brings_anything_but_a_refusal(text):
+    loaded(Path.cwd(), text)
+
+
+@pytest.mark.slow
+@many(1500)
+@given(mutated())
+@pytest.mark.usefixtures("_checked_only")
+def test_thousands_of_files_bring_nothing_but_refusals(text):
+    loaded(Path.cwd(), text)
+
+
+@pytest.mark.slow
+@many(200)
+@given(mutated())
+@pytest.mark.usefixtures("_checked_only")
+def test_experiments_that_are_changed_anyhow_bring_no_traceback(text):
+    place = Path("conf/experiment")
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "fuzzed.yaml").write_text(text, encoding="utf-8", errors="surrogatepass", newline="")
+    words = ["--config-dir", "conf", "experiment=fuzzed", "--cfg", "job"]
+    status, _, err = outcome(words)
+    assert_told(words, status, err)
+
+
+NAMES = st.one_of(
+    st.text(max_size=80),
+    st.text("ab01-_./\\ ~\n\0", max_size=8),
+    st.from_regex(r"[A-Za-z0-9_-]{0,70}", fullmatch=True),
+    st.lists(st.sampled_from(["..", ".", "", "a", "con", "~", "etc", "C:", "latest"]), max_size=5).map(
+        "/".join
+    ),
+)
+
+
+@fast(300)
+@given(NAMES)
+def test_a_name_stays_in_its_folder_or_is_refused(name):
+    folder = RunFolder(Path("/outputs/a/b"))
+    try:
+        place = folder.method(name)
+    except UserError as error:
+        one_line(error)
+        if is_name(name):
+            raise
+    else:
+        assert place.parent == folder.path / "methods"
+        assert Path(os.path.normpath(place)) == place
+        assert place.name.isascii()
+
+
+_KEYS = """job env_set callbacks a _target_ launcher sweeper params sweep dir subdir run job_logging handlers chdir mode
+n_jobs mem_gb partition remote num_cpus init overrides hydra task searchpath runtime output_dir verbose"""
+HYDRA_KEYS = st.lists(st.sampled_from(_KEYS.split()), min_size=1, max_size=4)
+
+
+@fast(200)
+@given(HYDRA_KEYS, PLAIN)
+def test_of_hydras_settings_no_other_counts_than_those_of_launchers(keys, value):
+    plain = _plain_hydra("config", "basic", ())
+    node = copy.deepcopy(plain)
+    inner: Any = node
+    for key in keys[:-1]:
+        if not isinstance(inner.get(key), dict):
+            inner[key] = {}
+        inner = inner[key]
+    inner[keys[-1]] = value
+    harmless = keys[0] in ("launcher", "runtime", "searchpath") or keys[:2] == ["overrides", "task"]
+    try:
+        check_node(node, plain, [])
+    except UserError as error:
+        one_line(error)
+        return
+    launcher = {key: value for key, value in node["launcher"].items() if key != "_target_"}
+    assert harmless or node == plain or value in ({}, [])
+    assert node["launcher"]["_target_"] == plain["launcher"]["_target_"]
+    assert all(isinstance(v, int | float | str | dict | None) for v in launcher.values())
+
+
+@pytest.mark.slow
+@many(150)
+@given(HYDRA_KEYS, PLAIN)
+@pytest.mark.usefixtures("_checked_only")
+def test_files_with_settings_of_hydras_bring_no_traceback(keys, value):
+    node: Any = value
+    for key in reversed(keys):
+        node = {key: node}
+    place = Path("conf/experiment")
+    place.mkdir(parents=True, exist_ok=True)
+    base = "# @package _global_\ndefaults: [gmm_tied_means, _self_]\n"
+    (place / "fuzzed.yaml").write_text(base + yaml.safe_dump({"hydra": node}))
+    words = ["--config-dir", "conf", "experiment=fuzzed", "scale=smoke", "--cfg", "job"]
+    status, _, err = outcome(words)
+    assert_told(words, status, err)

@@ -10,15 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from mhrun.cli.compose import explained, parsed, register_resolvers, search_path, version_base
+from mhrun import yaml_file
+from mhrun.cli.compose import cause, composed, explained, register_resolvers
+from mhrun.cli.resolution import bounded
 from mhrun.errors import Refusal, UserError
-from mhrun.paths import CONF
 
 if TYPE_CHECKING:
     from mhrun.check.subject import Subject
@@ -79,11 +78,8 @@ def _composed(words: list[str], folders: Sequence[Path]) -> DictConfig:
         name = words.pop(0)
         kind, arguments = _of_a_name(name, words)
         words = [word for word in words if word.partition("=")[0] not in arguments]
-    GlobalHydra.instance().clear()
     try:
-        parsed(words)
-        with initialize_config_dir(str(CONF), **version_base()):
-            config = compose("check", overrides=[*words, *search_path(folders)])
+        config = composed(words, folders, "check")
     except (HydraException, OmegaConfBaseException) as error:
         raise explained(error, words, folders, "check") from error
     if name is not None:
@@ -117,9 +113,10 @@ def _read(key: str, text: str) -> Any:
     """
     import yaml
 
+    yaml_file.check(text, f"{key}={text}")
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise UserError(f"{key}={text} cannot be read as a value (KEY=VALUE, as in YAML).") from error
 
 
@@ -197,9 +194,14 @@ def _plain(config: DictConfig, path: str) -> dict[str, Any]:
             return {}
         if missing := sorted(OmegaConf.missing_keys(node)):
             raise UserError(f"{path}.{missing[0]} must be given; add {path}.{missing[0]}=VALUE.")
-        found: dict[str, Any] = OmegaConf.to_container(node, resolve=True)  # type: ignore[assignment]
+        with bounded():
+            found: dict[str, Any] = OmegaConf.to_container(node, resolve=True)  # type: ignore[assignment]
         return found
+    except RecursionError as error:
+        raise UserError(f"{path} is too deep: groups, lists or ${{...}} in one another.") from error
     except OmegaConfBaseException as error:
+        if (ours := cause(error)) is not None:
+            raise ours from error
         told = str(error).strip().splitlines()[0]
         raise UserError(f"{path}: {told}; add it as +KEY=VALUE.") from error
 

@@ -8,19 +8,26 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import hydra
-from hydra import compose, initialize_config_dir
+import yaml
+from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import QuotedString
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mhrun import units
-from mhrun.cli.places import experiments
+from mhrun.cli.hydra_settings import LAUNCHER, check_node, check_words, is_of_hydra
+from mhrun.cli.places import endless_defaults, experiments
+from mhrun.cli.resolution import bounded, environment, power
 from mhrun.errors import UserError, nearest
+from mhrun.names import checked_name
 from mhrun.paths import CONF
 from mhrun.store.identity import departures
 from mhrun.store.sources import sources
@@ -36,7 +43,7 @@ def register_resolvers() -> None:
     """Teach OmegaConf the arithmetic that configurations use."""
     resolvers: dict[str, Callable[..., Any]] = {
         "times": lambda a, b: a * b,
-        "power": lambda a, b: a**b,
+        "power": power,
         "batch_size": units.batch_size,
         "mint_temperature": units.mint_temperature,
         "learning_rate": units.step_from_learning_rate,
@@ -50,6 +57,12 @@ def register_resolvers() -> None:
     for name, function in resolvers.items():
         OmegaConf.register_new_resolver(name, _of_numbers(function), replace=True)
     OmegaConf.register_new_resolver("learning_rates", units.steps_from_learning_rates, replace=True)
+    OmegaConf.register_new_resolver("oc.env", environment, replace=True)
+    OmegaConf.register_new_resolver("oc.create", _no_create, replace=True)
+
+
+def _no_create(text: Any) -> Any:
+    raise UserError("oc.create is not one of mhrun's resolvers; write the values themselves.")
 
 
 def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,13 +97,6 @@ def compose_config(
         plain = resolved(config, config.hydra.runtime.choices.get("experiment"))
     except (HydraException, OmegaConfBaseException) as error:
         raise explained(error, words, folders) from error
-    except ValueError as error:  # what Hydra's own overrides raise when a group is set to nothing
-        raise UserError(f"these settings cannot be put together: {_first_line(error)}") from error
-    except (TypeError, AssertionError) as error:  # the same of numbers
-        raise UserError(
-            "these settings cannot be put together: a group, such as data or model, takes the name of one of its "
-            "files (data=mixture)."
-        ) from error
     return compared(plain, reference_of(plain, folders)) if compare else plain
 
 
@@ -124,16 +130,23 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
     """
     if experiment is None:
         raise UserError("No experiment is named; say mhrun experiment=NAME (mhrun list shows the names).")
+    checked_name(experiment, "the experiment")
     plain = OmegaConf.create({key: value for key, value in config.items_ex(resolve=False) if key != "hydra"})
     plain.experiment = experiment
-    _check(OmegaConf.to_container(plain, resolve=False))
     try:
-        missing = sorted(str(key) for key in OmegaConf.missing_keys(plain))
-        if missing:
-            raise UserError(f"{', '.join(missing)} must be given; add {missing[0]}=VALUE.")
-        whole: dict[str, Any] = OmegaConf.to_container(plain, resolve=True)  # type: ignore[assignment]
-    except OmegaConfBaseException as error:
-        if (ours := _cause(error)) is not None:
+        _check(OmegaConf.to_container(plain, resolve=False))
+        with bounded():
+            missing = sorted(str(key) for key in OmegaConf.missing_keys(plain))
+            if missing:
+                raise UserError(f"{', '.join(missing)} must be given; add {missing[0]}=VALUE.")
+            whole: dict[str, Any] = OmegaConf.to_container(plain, resolve=True)  # type: ignore[assignment]
+        _check(whole)
+    except RecursionError as error:
+        raise UserError("these settings are too deep: groups, lists or ${...} in one another.") from error
+    except (OmegaConfBaseException, UserError) as error:
+        if (ours := cause(error)) is error:
+            raise
+        if ours is not None:
             raise ours from error
         if found := re.search(r"Interpolation key 'scales\.([^'.]+)", str(error)):
             raise UserError(
@@ -146,17 +159,20 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
     return whole | {"sources": own} if own else whole
 
 
-_KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
+_KINDS: dict[str, tuple[type | UnionType, str]] = {
     "seed": (int, "a whole number"),
     "data": (dict, "a group of settings; choose one, such as data=mixture"),
     "model": (dict, "a group of settings; choose one, such as model=tied_means"),
     "target": (dict, "a group of settings"),
     "methods": (dict, "a group of methods"),
+    "report": (dict, "a group of settings"),
     "runtime": (dict, "a group of settings"),
     "runtime.outputs": (str, "a folder"),
     "runtime.force": (bool, "true or false"),
     "runtime.report": (bool, "true or false"),
+    "runtime.data_dir": (str | None, "a folder, or null"),
 }
+_NAMED = ("tables", "figures", "sweep_tables", "sweep_figures")  # of the report; each is a file
 
 
 # What every configuration has, until somebody takes it away.
@@ -176,7 +192,19 @@ def _check(config: Any) -> None:
         for key in path.split("."):
             node = node.get(key)
         if not isinstance(node, kind) or (kind is int and isinstance(node, bool)):
-            raise UserError(f"{path} = {node!r} must be {should}.")
+            raise UserError(f"{path} = {_short(node)} must be {should}.")
+    _check_runtime(runtime)
+    names: dict[str, str] = {}
+    for name in config["methods"]:
+        twin = names.setdefault(checked_name(name, "the method").lower(), name)
+        if twin != name:
+            raise UserError(
+                f"the methods {twin} and {name} are one folder where capitals make no difference; rename one."
+            )
+    for group in _NAMED:
+        if isinstance(config["report"].get(group), dict):
+            for name in config["report"][group]:
+                checked_name(name, f"report.{group}:")
     for name in ("data", "model"):
         own = [isinstance(method, dict) and bool(method.get(name)) for method in config["methods"].values()]
         needed = not all(own) if own else not config["report"]
@@ -186,6 +214,28 @@ def _check(config: Any) -> None:
         for part in ("kernel", "schedules"):
             if not isinstance(method, dict) or not isinstance(method.get(part), dict):
                 raise UserError(f"methods.{name} has no {part}; begin from a method in conf/method.")
+
+
+def _check_runtime(runtime: Mapping[str, Any]) -> None:
+    """Refuse threads and block_seconds that mean nothing, whether the run is there already or not."""
+    threads, seconds = runtime["threads"], runtime["block_seconds"]
+    whole = isinstance(threads, int) and not isinstance(threads, bool) and threads > 0
+    if not whole and threads is not None and not _refers(threads):
+        raise UserError(f"runtime.threads = {_short(threads)} must be a whole number, at least 1, or null.")
+    if not _refers(seconds):
+        number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not number or not 0 <= seconds < float("inf"):
+            raise UserError(f"runtime.block_seconds = {_short(seconds)} must be a number, at least 0.")
+
+
+def _refers(value: Any) -> bool:
+    """Return whether a value is a ${...} that is not resolved yet."""
+    return isinstance(value, str) and "${" in value
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def sweep_jobs(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
@@ -209,49 +259,145 @@ def sweep_jobs(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     return jobs, swept
 
 
+_LONGEST_WORD = 20_000  # characters
+_DEEPEST_WORD = 20  # brackets in one another, and parts of a key
+
+
 def parsed(words: Sequence[str]) -> list[Any]:
     """Return words as Hydra's overrides.
 
     Raises:
-        UserError: one of them cannot be read as such.
+        UserError: one of them cannot be read as such, is too long or too deep, or is a setting of Hydra's that does
+            not count.
     """
+    for word in words:
+        _check_word(word)
     try:
-        return list(OverridesParser.create().parse_overrides(list(words)))
-    except HydraException as error:
+        found = list(OverridesParser.create().parse_overrides(list(words)))
+    except (HydraException, ValueError, ArithmeticError) as error:
         bad = next((w for w in words if "=" not in w and not w.startswith("~")), None)
         bad = bad or next((w for w in words if not _reads(w)), " ".join(words))
-        raise UserError(f"'{bad}' cannot be read as an override: write KEY=VALUE (mhrun --help).") from error
+        key, _, value = bad.partition("=")
+        quoted = f"{key}='{value}'"
+        hint = f'put the value in quotes: "{quoted}"' if value and _reads(quoted) else "write KEY=VALUE"
+        raise UserError(f"'{bad}' cannot be read as an override: {hint} (mhrun --help).") from error
+    check_words(found)
+    for override in found:
+        if override.key_or_group == "experiment" and isinstance(override._value, str | QuotedString):
+            checked_name(override.value(), "the experiment")
+    return found
+
+
+def _check_word(word: str) -> None:
+    """Refuse a word that would take minutes to read, or more levels than Python can go down."""
+    shown = word if len(word) <= 60 else f"{word[:57]}..."
+    if any("\ud800" <= character <= "\udfff" for character in word):
+        raise UserError(f"{shown!r} is not UTF-8.")
+    if len(word) > _LONGEST_WORD:
+        raise UserError(
+            f"'{shown}' has {len(word):,} characters, more than {_LONGEST_WORD:,}; put it into a file."
+        )
+    depth = deepest = 0
+    for character in word:
+        depth += (character in "[{(") - (character in "]})")
+        deepest = max(deepest, depth)
+    if deepest > _DEEPEST_WORD or word.partition("=")[0].count(".") > _DEEPEST_WORD:
+        raise UserError(f"'{shown}' has more than {_DEEPEST_WORD} levels.")
 
 
 def _reads(word: str) -> bool:
     try:
         return bool(OverridesParser.create().parse_overrides([word]))
-    except HydraException:
+    except (HydraException, ValueError, ArithmeticError):
         return False
 
 
 def search_path(folders: Sequence[Path]) -> list[str]:
-    """Return the override that lets Hydra find what is in the user's folders."""
-    places = ",".join(f"'file://{folder.resolve()}'" for folder in folders)
+    """Return the override that lets Hydra find what is in the user's folders, through `ProjectSource`."""
+    quoted = (str(folder.resolve()).replace("'", "\\'") for folder in folders)
+    places = ",".join(f"'mhrun://{folder}'" for folder in quoted)
     return [f"hydra.searchpath=[{places}]"] if folders else []
 
 
-def composed(words: Sequence[str], folders: Sequence[Path] = (), name: str = "config") -> DictConfig:
-    """Return the configuration of these overrides as Hydra has it, not yet resolved."""
-    parsed(words)
+def composed(
+    words: Sequence[str], folders: Sequence[Path] = (), name: str = "config", *, multirun: bool = False
+) -> DictConfig:
+    """Return the configuration of these overrides as Hydra has it, not yet resolved.
+
+    Args:
+        words: overrides.
+        folders: the user's.
+        name: the primary configuration.
+        multirun: as Hydra's own sweeper has it for all jobs, where some words have several values.
+
+    Raises:
+        UserError: words or files that cannot be put together, or a file that sets what of Hydra's does not count.
+        HydraException: other words that Hydra cannot put together; `explained` makes a line of it.
+    """
+    own = [word for word, override in zip(words, parsed(words), strict=True) if is_of_hydra(override)]
+    place = search_path(folders)
+    config = _composed(words, place, name, folders, multirun)
+    node: Any = OmegaConf.to_container(config.hydra, resolve=False)
+    launcher = node["runtime"]["choices"].get(LAUNCHER)
+    if not isinstance(launcher, str):
+        raise UserError("hydra/launcher is the name of a launcher, such as basic or joblib.")
+    try:
+        plain = _plain_hydra(name, launcher, tuple(word for word in own if not word.startswith(LAUNCHER)))
+    except HydraException as error:
+        raise explained(error, words, ()) from error
+    check_node(node, plain, [*own, *place])
+    return config
+
+
+def _composed(
+    words: Sequence[str], place: Sequence[str], name: str, folders: Sequence[Path], multirun: bool
+) -> DictConfig:
     GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF), **version_base()):
-        return compose(name, overrides=[*words, *search_path(folders)], return_hydra_config=True)
+    try:
+        with initialize_config_dir(str(CONF), **version_base()):
+            made = GlobalHydra.instance().hydra
+            assert made is not None
+            return made.compose_config(
+                config_name=name,
+                overrides=[*words, *place],
+                run_mode=RunMode.MULTIRUN if multirun else RunMode.RUN,
+                from_shell=False,
+                with_log_configuration=False,
+            )
+    except RecursionError as error:
+        raise UserError(endless_defaults(words, folders)) from error
+    except (HydraException, OmegaConfBaseException) as error:
+        if isinstance(error.__context__, RecursionError):
+            raise UserError(endless_defaults(words, folders)) from error
+        raise
+    except (TypeError, AssertionError) as error:  # a group that is set to numbers
+        raise UserError(
+            "these settings cannot be put together: a group, such as data or model, takes the name of one of its "
+            f"files (data=mixture). {_first_line(error)}"
+        ) from error
+    except (ValueError, KeyError, AttributeError, IndexError, OSError, yaml.YAMLError) as error:
+        # What Hydra raises of settings of a kind that it does not expect, such as a group that is set to nothing.
+        raise UserError(f"these settings cannot be put together: {_first_line(error)}") from error
 
 
-def _cause(error: BaseException) -> UserError | None:
-    """Return the error of ours that a library's error is wrapped around."""
+@lru_cache(maxsize=64)
+def _plain_hydra(name: str, launcher: str, words: tuple[str, ...]) -> dict[str, Any]:
+    """Return Hydra's settings without any file of the user's."""
+    config = _composed([f"{LAUNCHER}={launcher}", *words], (), name, (), False)
+    found: Any = OmegaConf.to_container(config.hydra, resolve=False)
+    return dict(found)
+
+
+def cause(error: BaseException) -> UserError | None:
+    """Return the error of ours that a library's error is wrapped around; the innermost, as libraries add lines."""
+    found: UserError | None = None
     seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, UserError):
-            return seen
+    met = set[int]()
+    while seen is not None and id(seen) not in met:
+        met.add(id(seen))
+        found = seen if isinstance(seen, UserError) else found
         seen = seen.__cause__ or seen.__context__
-    return None
+    return found
 
 
 def _first_line(error: BaseException) -> str:
@@ -266,7 +412,7 @@ def explained(
     error: Exception, words: Sequence[str], folders: Sequence[Path], name: str = "config"
 ) -> UserError:
     """Return what Hydra could not do with some words for the configuration `name`, in one line for people."""
-    if (ours := _cause(error)) is not None:
+    if (ours := cause(error)) is not None:
         return ours
     text = " ".join(str(error).split())
     if (found := re.search(r"[Cc]ould not (?:find|load) '?experiment/([^'.\s]+)", text)) or (

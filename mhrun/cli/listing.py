@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import filelock
-import yaml
 
+from mhrun import yaml_file
 from mhrun.cli.places import experiments, outputs_of
 from mhrun.errors import UserError, nearest
 from mhrun.store.folder import RunFolder, runs
@@ -76,14 +76,7 @@ def _held(folder: RunFolder) -> bool:
 
 def _head(path: Path) -> dict[str, Any]:
     """Return what an experiment's file says, unresolved."""
-    try:
-        head = yaml.safe_load(path.read_text()) or {}
-    except yaml.MarkedYAMLError as error:
-        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise UserError(f"'{path}' is no YAML ({line}{error.problem}); mend it.") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        told = " ".join(str(error).split())
-        raise UserError(f"'{path}' cannot be read ({told}); mend it.") from error
+    head = yaml_file.load(path) or {}
     if not isinstance(head, dict):
         raise UserError(f"'{path}' holds no settings (KEY: VALUE); mend it.")
     return head

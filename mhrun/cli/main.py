@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mhrun.build import TRUST
+from mhrun.cli.crash import BUG, crash_of, show_traceback
 from mhrun.errors import Interrupted, UserError, nearest
 from mhrun.paths import FOLDERS
 
@@ -30,14 +32,29 @@ class Words(NamedTuple):
 
 def main() -> None:
     """Run the command line and exit."""
-    sys.exit(run(sys.argv[1:]))
+    for stream in (sys.stdout, sys.stderr):  # a locale that lacks a letter is no reason to stop
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    sys.exit(run([_as_utf8(word) for word in sys.argv[1:]]))
+
+
+def _as_utf8(word: str) -> str:
+    """Return a word of the command line as UTF-8, whatever the locale took it for."""
+    try:
+        return os.fsencode(word).decode()
+    except UnicodeError:
+        return word
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command line and return its exit status: 0 done, 1 failed, 2 the user's mistake, 130 stopped."""
+    """Run a command line and return its exit status.
+
+    0: done. 1: failed. 2: the user's mistake, or a fault in the user's own code. 70: a bug in mhrun. 130: stopped.
+    """
     try:
         return _dispatch(list(arguments))
     except UserError as error:
+        show_traceback(error)
         print(f"mhrun: {_shown(str(error))}", file=sys.stderr)
         return MISTAKE
     except Interrupted as stop:
@@ -45,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
         return STOPPED
     except (MemoryError, RuntimeError) as error:
         if not _out_of_memory(error):
-            raise
+            return _crashed(error)
         print(
             "mhrun: there is not enough memory; try fewer chains or a larger thin. What was computed is kept: the "
             "same command goes on from there.",
@@ -58,6 +75,16 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of our output has gone, as in `mhrun list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
+    except (Exception, SystemExit) as error:
+        return _crashed(error)
+
+
+def _crashed(error: BaseException) -> int:
+    """Print the one line of an unexpected exception, and return the exit status."""
+    show_traceback(error)
+    crash = crash_of(error)
+    print(f"mhrun: {_shown(crash.line)}", file=sys.stderr)
+    return MISTAKE if crash.of_user else BUG
 
 
 def _shown(text: str) -> str:

@@ -3,20 +3,60 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import yaml
 
+from mhrun import yaml_file
 from mhrun.errors import UserError
+from mhrun.names import is_name
 from mhrun.paths import CONF
 
 
 def experiments(folders: Sequence[Path] = ()) -> dict[str, Path]:
-    """Return the experiments there are: name -> file."""
-    places = [CONF, *folders]
-    return {p.stem: p for place in places for p in sorted((place / "experiment").glob("*.yaml"))}
+    """Return the experiments there are: name -> file; a file that has no name for one is left out."""
+    files = (p for place in [CONF, *folders] for p in sorted((place / "experiment").glob("*.yaml")))
+    return {path.stem: path for path in files if is_name(path.stem)}
+
+
+def endless_defaults(words: Sequence[str], folders: Sequence[Path]) -> str:
+    """Return a line that names the file whose defaults lead back to itself, for a composition without an end."""
+    chosen = next((word.partition("=")[2] for word in words if word.startswith("experiment=")), "")
+    path = experiments(folders).get(chosen)
+    found = None if path is None else _circle(path, path.parent.parent, [])
+    if found is None:
+        return "these settings are too deep: groups, lists or defaults in one another."
+    return f"'{found[0]}', line {found[1]}: its defaults include {found[2]}, which includes it again; remove one."
+
+
+def _circle(path: Path, root: Path, above: list[Path]) -> tuple[Path, int, str] | None:
+    """Return file, line and entry of the first default that leads back to a file above it."""
+    for line, entry in _defaults(path, root):
+        place = root / f"{entry}.yaml"
+        if place in [*above, path]:
+            return path, line, entry
+        if place.is_file() and (found := _circle(place, root, [*above, path])) is not None:
+            return found
+    return None
+
+
+def _defaults(path: Path, root: Path) -> Iterator[tuple[int, str]]:
+    """Yield line and path from the root, without .yaml, of each configuration in a file's defaults."""
+    node = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    lists = [value.value for key, value in node.value if key.value == "defaults"] if node else []
+    for item in lists[0] if lists and isinstance(lists[0], list) else ():
+        (key, value) = (None, item) if isinstance(item, yaml.ScalarNode) else item.value[0]
+        group = "" if key is None else str(key.value).partition("@")[0].rpartition(" ")[2]
+        if (
+            isinstance(value, yaml.ScalarNode)
+            and value.value != "_self_"
+            and "override" not in str(key and key.value)
+        ):
+            entry = f"{group}/{value.value}" if group else value.value
+            own = path.parent.relative_to(root).as_posix()
+            yield item.start_mark.line + 1, entry.lstrip("/") if entry.startswith("/") else f"{own}/{entry}"
 
 
 def outputs_of(words: Sequence[str]) -> tuple[Path, list[str]]:
@@ -25,7 +65,7 @@ def outputs_of(words: Sequence[str]) -> tuple[Path, list[str]]:
     Raises:
         UserError: an option, or a setting that these commands do not have.
     """
-    outputs = str(yaml.safe_load((CONF / "config.yaml").read_text())["runtime"]["outputs"])
+    outputs = str(yaml_file.load(CONF / "config.yaml")["runtime"]["outputs"])
     rest = []
     for word in words:
         if word.startswith("runtime.outputs="):

@@ -15,10 +15,13 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 from mhrun.cli.compose import (
     compared,
     compose_config,
+    composed,
+    explained,
     reference_of,
     register_resolvers,
     resolved,
@@ -26,6 +29,7 @@ from mhrun.cli.compose import (
     sweep_jobs,
     version_base,
 )
+from mhrun.cli.crash import BUG, crash_of, show_traceback
 from mhrun.cli.running import compute
 from mhrun.errors import Interrupted, UserError
 from mhrun.paths import CONF
@@ -47,6 +51,7 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
     # Words that Hydra cannot put together stop the sweep before its first job; a job whose settings
     # have no meaning fails by itself.
     config = _checked(jobs, folders)
+    _check_all_jobs(words, folders)
     name, outputs = str(config["experiment"]), Path(config["runtime"]["outputs"])
     # Where jobs are computed makes no other sweep.
     told = sorted(word for word in words if not word.lstrip("+~").startswith("hydra"))
@@ -57,7 +62,8 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
         old.unlink()
     about = {"experiment": name, "overrides": list(words), "swept": swept, "jobs": len(jobs)}
     write_json(place / "sweep.json", about | {"reference": reference_of(config, folders)})
-    _launched(["mhrun", "--multirun", *words, *search_path(folders), f"hydra.sweep.dir={place}"], place, jobs)
+    own = "hydra.sweep.dir='{}'".format(str(place).replace("'", "\\'"))
+    _launched(["mhrun", "--multirun", *words, *search_path(folders), own], place, jobs)
 
     from mhrun.report.sweep import build_sweep_report, jobs_of
 
@@ -76,7 +82,21 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
         for job in failed:
             print(f"  {job['number']:3}  {' '.join(job['overrides'])}", file=sys.stderr)
             print(f"       {job['error']}  (log: {job['log']})", file=sys.stderr)
+    if any(job.get("bug") for job in failed):
+        return BUG
     return 1 if failed or lost else 0
+
+
+def _check_all_jobs(words: Sequence[str], folders: Sequence[Path]) -> None:
+    """Check what Hydra composes for the sweep as a whole: it may have files in it that no job has.
+
+    Raises:
+        UserError: a file sets what of Hydra's does not count.
+    """
+    try:
+        composed(words, folders, multirun=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise explained(error, words, folders) from error
 
 
 def _launched(command: list[str], place: Path, jobs: Sequence[Sequence[str]]) -> None:
@@ -214,15 +234,26 @@ def _job(config: DictConfig) -> dict[str, Any] | None:
     except Interrupted as stop:
         print(f"mhrun: {stop}. Nothing is lost: {stop.command} goes on from there.", file=sys.stderr)
         raise KeyboardInterrupt from stop
-    except Exception as error:
-        told = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    except UserError as error:
+        show_traceback(error)
         write_text(log, traceback.format_exc())
-        result["error"] = told.splitlines()[0] if told else type(error).__name__
+        result["error"] = _writable(str(error)).splitlines()[0] if str(error) else type(error).__name__
+        print(f"mhrun: job {number} failed: {result['error']} (log: {log})", file=sys.stderr, flush=True)
+    except (Exception, SystemExit) as error:  # SystemExit: of the user's code, which is to end no other job
+        show_traceback(error)
+        crash = crash_of(error)
+        write_text(log, traceback.format_exc())
+        result |= {"error": _writable(crash.line), "bug": not crash.of_user}
         print(f"mhrun: job {number} failed: {result['error']} (log: {log})", file=sys.stderr, flush=True)
     write_json(done, result)
     with suppress(OSError):
         begun.unlink()
     return result
+
+
+def _writable(text: str) -> str:
+    """Return a text without what is in no UTF-8: an exception's text may quote anything."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _share(launcher: DictConfig) -> int | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import io
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ import pandas as pd
 from mhrun.build import trusted, trusted_object
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
+from mhrun.names import checked_name
 from mhrun.paths import experiment_module
 from mhrun.report.claims import Judged, judge_all, paper_of
 from mhrun.report.fresh import page_digest
@@ -174,8 +174,7 @@ def parts_of(spec: Mapping[str, Any], prefix: str = "") -> Parts:
         if not isinstance(named, Mapping):
             raise UserError(f"report.{key} = {named!r} must be a group of settings, NAME: FUNCTION.")
         for name in named:
-            if not re.fullmatch(r"[\w-]+", str(name)):  # it becomes the name of a file
-                raise UserError(f"report.{key}: '{name}' is no name; use letters, digits, - and _.")
+            checked_name(name, f"report.{key}:")  # it becomes the name of a file
         groups[group] = {str(name): _function(path) for name, path in named.items()}
     said = (spec.get(prefix + key) for key in ("metrics", "notes"))
     metrics, notes = (_function(path) if path else None for path in said)

@@ -80,8 +80,8 @@ def explain(error: OSError, path: Path) -> UserError:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all."""
-    write_whole(path, lambda file: file.write(text.encode()))
+    """Write a text file whole or not at all; what UTF-8 cannot have, a surrogate alone, is written out."""
+    write_whole(path, lambda file: file.write(text.encode(errors="backslashreplace")))
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -14,11 +14,14 @@ from typing import Any
 import filelock
 import yaml
 
+from mhrun import yaml_file
 from mhrun.errors import UserError
+from mhrun.names import checked_name
 from mhrun.store.files import explain, read_json, write_json, write_text
 from mhrun.store.identity import FORMAT, digest
 
 COMPLETE = "complete"
+_MOST_VALUES = 10_000_000  # of a resolved configuration, which may have lists with a value for each chain
 
 
 class RunFolder:
@@ -29,8 +32,13 @@ class RunFolder:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> RunFolder:
-        """Return the folder of a resolved configuration; it need not exist."""
-        return cls(Path(config["runtime"]["outputs"]) / str(config["experiment"]) / digest(config))
+        """Return the folder of a resolved configuration; it need not exist.
+
+        Raises:
+            UserError: the experiment's name is none and could lead elsewhere.
+        """
+        name = checked_name(config["experiment"], "the experiment")
+        return cls(Path(config["runtime"]["outputs"]) / name / digest(config))
 
     @property
     def digest(self) -> str:
@@ -53,8 +61,12 @@ class RunFolder:
         return self.path / "log.txt"
 
     def method(self, name: str) -> Path:
-        """Where a method's trace is."""
-        return self.path / "methods" / name
+        """Return where a method's trace is.
+
+        Raises:
+            UserError: the name is none and could lead elsewhere.
+        """
+        return self.path / "methods" / checked_name(name, "the method")
 
     def create(self, config: Mapping[str, Any]) -> None:
         """Make the folder and write the configuration.
@@ -90,7 +102,7 @@ class RunFolder:
             there = digest(self.config())
         except OSError:  # not there, or a place that `create` has more to say of
             return
-        except (ValueError, KeyError, AttributeError, TypeError, yaml.YAMLError):
+        except (ValueError, KeyError, AttributeError, TypeError, yaml.YAMLError, UserError):
             there = "(not to be read)"
         if there != self.digest:
             raise UserError(f"{self.path} holds a run of other settings ({there}); {anew}")
@@ -103,8 +115,15 @@ class RunFolder:
                 raise UserError(f"{place} leads elsewhere, and a run writes and removes files there; {anew}")
 
     def config(self) -> dict[str, Any]:
-        """Return the resolved configuration that the run was made with."""
-        loaded: dict[str, Any] = yaml.safe_load((self.path / "config.yaml").read_text())
+        """Return the resolved configuration that the run was made with.
+
+        Raises:
+            UserError: the file was changed and is no YAML, or expands to more than a run can write.
+        """
+        path = self.path / "config.yaml"
+        text = path.read_text()
+        yaml_file.check(text, str(path), _MOST_VALUES)
+        loaded: dict[str, Any] = yaml.safe_load(text)
         return loaded
 
     def summary(self) -> dict[str, Any] | None:

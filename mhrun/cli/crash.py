@@ -1,0 +1,106 @@
+"""The last net: an exception that nobody expected ends in one line, with the details in a file."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import time
+import traceback
+from pathlib import Path
+from typing import NamedTuple
+
+from mhrun.paths import PACKAGE, ROOT, cache_dir
+
+BUG = 70
+"""Exit status of a fault in mhrun; EX_SOFTWARE of sysexits.h."""
+DEBUG = "MHRUN_DEBUG"
+"""The environment variable that shows tracebacks."""
+_KEPT = 20  # files of details
+
+
+class Crash(NamedTuple):
+    """An unexpected exception in one line."""
+
+    line: str
+    of_user: bool  # raised in the user's own code, not in mhrun
+
+
+def crash_of(error: BaseException) -> Crash:
+    """Return what to say of an exception that is no `UserError`, after its traceback has been written to a file.
+
+    It is the user's where the innermost frame that is no library's is in a file that is not mhrun's.
+    """
+    frame = _innermost(error)
+    of_user = frame is not None and not _is_ours(Path(frame.filename))
+    what = "" if frame is None else f" ({Path(frame.filename).name}, line {frame.lineno})"
+    name = type(error).__name__
+    text = _first_line(error)
+    if isinstance(error, SystemExit):
+        name, text = "", f"it calls sys.exit({error.code!r})"
+    told = ": ".join(part for part in (name, text) if part)
+    begins = "your code cannot be run" if of_user else "this is a bug in mhrun"
+    return Crash(f"{begins}: {told}{what}. {_written(error)}", of_user)
+
+
+def debug() -> bool:
+    """Return whether tracebacks are to be shown."""
+    return os.environ.get(DEBUG, "") not in ("", "0")
+
+
+def show_traceback(error: BaseException) -> None:
+    """Print the traceback if the user wants to see them."""
+    if debug():
+        print(_details(error), end="", file=sys.stderr)
+
+
+def _details(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception:  # of a __str__ that fails
+        return "".join(traceback.format_tb(error.__traceback__)) + f"{type(error).__name__}\n"
+
+
+def _written(error: BaseException) -> str:
+    """Write the traceback to a file of the cache, and return a sentence that says where."""
+    try:
+        place = cache_dir() / "crashes"
+        place.mkdir(parents=True, exist_ok=True)
+        path = place / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+        path.write_text(
+            f"{' '.join(sys.argv)}\n\n{_details(error)}", encoding="utf-8", errors="backslashreplace"
+        )
+        for old in sorted(place.glob("*.txt"))[:-_KEPT]:
+            old.unlink(missing_ok=True)
+    except (OSError, RuntimeError):  # a read-only disk, no home
+        return f"The details could not be written; {DEBUG}=1 shows them."
+    return f"The details are in {path}."
+
+
+def _first_line(error: BaseException) -> str:
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:
+        return ""
+    return lines[0][:300] if lines else ""
+
+
+def _innermost(error: BaseException) -> traceback.FrameSummary | None:
+    """Return the innermost frame that is in no library."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame for frame in reversed(frames) if not _is_library(frame.filename)), None)
+
+
+def _is_library(filename: str) -> bool:
+    paths = sysconfig.get_paths()
+    if filename.startswith("<") or _is_ours(Path(filename)):
+        return filename.startswith("<")
+    return any(filename.startswith(paths[key]) for key in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+def _is_ours(path: Path) -> bool:
+    # An installed package is one folder; a clone has experiments/ and hydra_plugins/ beside it.
+    return any(
+        path.is_relative_to(place)
+        for place in (PACKAGE, ROOT / "experiments", PACKAGE.parent / "hydra_plugins")
+    )

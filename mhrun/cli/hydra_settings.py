@@ -1,0 +1,122 @@
+"""Which of Hydra's own settings count.
+
+The node ``hydra`` of a configuration is code: it names environment variables, classes to call before and after each
+job, log files, and folders. A configuration may have come from somebody else, so a file chooses a launcher and its
+counts, and no more. The command line chooses a launcher and any of its settings but classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+
+from mhrun.errors import UserError
+from mhrun.names import is_name
+
+_COUNTS = frozenset(  # of launchers; numbers
+    (
+        "n_jobs",
+        "timeout_min",
+        "cpus_per_task",
+        "gpus_per_node",
+        "gpus_per_task",
+        "tasks_per_node",
+        "nodes",
+        "mem_gb",
+        "array_parallelism",
+        "max_num_timeout",
+        "signal_delay_s",
+        "init.num_cpus",
+        "init.num_gpus",
+        "remote.num_cpus",
+        "remote.num_gpus",
+        "remote.max_retries",
+    )
+)
+_QUEUES = frozenset(("partition", "account", "qos"))  # of SLURM; names
+# What Hydra fills in when it has composed, or what is compared by itself.
+_FILLED_IN = ("hydra.runtime.", "hydra.job.override_dirname", "hydra.overrides.", "hydra.searchpath")
+LAUNCHER = "hydra/launcher"
+
+
+def is_of_hydra(override: Override) -> bool:
+    """Return whether an override changes a setting of Hydra's, by its key or by the package after its @."""
+    places = [override.key_or_group.replace("/", "."), *(p for p in (override.package,) if p)]
+    return any("hydra" in place.removeprefix("_global_.").split(".")[:1] for place in places)
+
+
+def check_words(overrides: Sequence[Override]) -> list[str]:
+    """Return the words that are settings of Hydra's.
+
+    Raises:
+        UserError: one that is no launcher, and no setting of a launcher.
+    """
+    found = []
+    for override in overrides:
+        if not is_of_hydra(override):
+            continue
+        key, line = override.key_or_group, override.input_line or ""
+        parts = key.split(".")
+        launcher = key == LAUNCHER and not override.package and is_name(override.value())
+        setting = parts[:2] == ["hydra", "launcher"] and len(parts) > 2 and not override.package
+        if "_target_" in line or not (
+            launcher or setting or line in ("hydra.verbose=true", "hydra.verbose=false")
+        ):
+            name = line.partition("=")[0].lstrip("+~")
+            raise UserError(
+                f"'{name}' is not one of mhrun's settings; of Hydra's there are hydra/launcher=NAME and "
+                "hydra.launcher.KEY=VALUE."
+            )
+        found.append(line)
+    return found
+
+
+def check_node(node: Mapping[str, Any], plain: Mapping[str, Any], words: Sequence[str]) -> None:
+    """Refuse what configuration files have changed of Hydra's settings, but for a launcher's counts.
+
+    Args:
+        node: the composed node ``hydra``, not resolved.
+        plain: the same without any file of the user's, with the same launcher.
+        words: the overrides on the command line that are Hydra's; all others are the task's.
+
+    Raises:
+        UserError: a setting that a file may not have.
+    """
+    for path, value in _differences(node, plain, "hydra"):
+        name = path.removeprefix("hydra.launcher.")
+        number = value is None or isinstance(value, int | float)
+        if (
+            path.startswith(_FILLED_IN)
+            or (name in _COUNTS and number)
+            or (name in _QUEUES and is_name(value))
+        ):
+            continue
+        raise _refused(path)
+    overrides = node.get("overrides")
+    if not isinstance(overrides, Mapping) or overrides.get("hydra") != [*words]:
+        raise _refused("hydra.overrides")
+
+
+def _refused(path: str) -> UserError:
+    if path.startswith("hydra.sweeper.params"):
+        return UserError(
+            f"a configuration file sets {path}: give the values on the command line, as in -m seed=1,2."
+        )
+    return UserError(
+        f"a configuration file sets {path}, which could run or overwrite anything; of Hydra's settings files have "
+        "the launcher and its counts, such as hydra.launcher.n_jobs. Remove it."
+    )
+
+
+def _differences(found: Any, plain: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the path and value of each setting that is not as in `plain`; None for one that is gone."""
+    if isinstance(found, Mapping) and isinstance(plain, Mapping):
+        for key in [*found, *(key for key in plain if key not in found)]:
+            yield from _differences(found.get(key), plain.get(key), f"{path}.{key}")
+    elif isinstance(found, Mapping) and found and plain is None:
+        for key, value in found.items():
+            yield from _differences(value, None, f"{path}.{key}")
+    elif type(found) is not type(plain) or found != plain:
+        yield path, found

@@ -1,0 +1,116 @@
+"""Bounds on what ``${...}`` may compute: a few lines of a configuration could take all memory."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from omegaconf import Container, Node
+
+from mhrun.errors import UserError
+
+MOST_RESOLVED = 10_000
+"""Most references that a configuration may resolve, with those in what they lead to; mhrun's own have some hundreds.
+
+Twenty values of a list or a group count as one, and so do a thousand characters: they take about as long.
+"""
+_VALUES, _CHARACTERS = 20, 1000  # that count as a reference
+_ENVIRONMENT = ("MHRUN_", "SLURM_")
+_PLACES = frozenset(("HOME", "SCRATCH", "TMPDIR", "WORK"))
+_NO_DEFAULT = object()
+
+
+class _TooManyError(Exception):
+    """Too many references."""
+
+
+@contextmanager
+def bounded(most: int = MOST_RESOLVED) -> Iterator[None]:
+    """Count what references resolve to, and stop when it is too much.
+
+    ``a1: ${a0}${a0}``, ``a2: ${a1}${a1}`` and so on double with each line.
+
+    Raises:
+        UserError: there are more than `most` of them.
+    """
+    left = float(most)
+    plain = Container.resolve_parse_tree
+
+    def counted(self: Container, *args: Any, **kwargs: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            found = plain(self, *args, **kwargs)
+            left -= _size(found)
+        if left < 0:
+            raise _TooManyError
+        return found
+
+    Container.resolve_parse_tree = counted  # type: ignore[method-assign]
+    try:
+        yield
+    except Exception as error:
+        if left < 0:  # OmegaConf has put lines of its own after ours
+            raise UserError(
+                f"the references (${{...}}) lead to more than {most:,} others; look for those that double."
+            ) from error
+        raise
+    finally:
+        Container.resolve_parse_tree = plain  # type: ignore[method-assign]
+
+
+def _size(found: Any) -> float:
+    """Return how many references something that was resolved counts as."""
+    value = found._value() if isinstance(found, Node) else found
+    if isinstance(value, str):
+        return len(value) / _CHARACTERS
+    if isinstance(value, Mapping):
+        return sum(1 / _VALUES + _size(one) for one in value.values())
+    if isinstance(value, list | tuple):
+        return (
+            sum(1 / _VALUES + _size(one) for one in value)
+            if isinstance(found, Container)
+            else len(value) / 1000
+        )
+    return 0.0
+
+
+def power(a: float, b: float) -> float:
+    """Return a^b.
+
+    Raises:
+        UserError: it is no real number, or too large for a float.
+    """
+    try:
+        found = float(a) ** b
+        if isinstance(found, complex) or not math.isfinite(found):
+            raise OverflowError
+        exact = a**b if isinstance(a, int) and isinstance(b, int) and b >= 0 else found
+    except (ArithmeticError, ValueError) as error:
+        raise UserError("power: the result is no number, or larger than 1.8e308.") from error
+    return exact
+
+
+def environment(name: str, default: Any = _NO_DEFAULT) -> Any:
+    """Return an environment variable, in the place of OmegaConf's ``oc.env``.
+
+    Configurations are written into the folder of a run and onto its page. So only places and what is mhrun's and
+    SLURM's own can be had: MHRUN_*, SLURM_*, HOME, SCRATCH, TMPDIR, WORK.
+
+    Raises:
+        UserError: another variable, or one that is not set and has no default.
+    """
+    name = str(name)  # a number where a configuration has one
+    if not name.startswith(_ENVIRONMENT) and name not in _PLACES:
+        raise UserError(
+            f"oc.env: {name} is none of MHRUN_*, SLURM_*, {', '.join(sorted(_PLACES))}; reports would show it. "
+            "Write its value."
+        )
+    if name in os.environ:
+        return os.environ[name]
+    if default is _NO_DEFAULT:
+        raise UserError(f"oc.env: {name} is not set; set it, or give a default: ${{oc.env:{name},VALUE}}.")
+    return None if default is None else str(default)

@@ -1,0 +1,30 @@
+"""Names that become files and folders: of experiments, methods, tables and figures."""
+
+from __future__ import annotations
+
+import re
+
+from mhrun.errors import UserError
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def is_name(text: object) -> bool:
+    """Return whether `text` is 1 to 64 ASCII letters, digits, dashes and underscores."""
+    return isinstance(text, str) and _NAME.fullmatch(text) is not None
+
+
+def checked_name(text: object, what: str) -> str:
+    """Return `text` if it is a name.
+
+    Args:
+        text: what was given.
+        what: what it should be a name of, for the message: ``"the method"``.
+
+    Raises:
+        UserError: it is not 1 to 64 letters, digits, dashes and underscores; it may be a path.
+    """
+    if not is_name(text):
+        shown = repr(text) if len(repr(text)) <= 80 else f"{repr(text)[:77]}..."
+        raise UserError(f"{what} {shown} is no name; use 1 to 64 letters, digits, - and _.")
+    return str(text)
