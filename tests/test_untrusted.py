@@ -45,13 +45,13 @@ def write(name, text, folder="conf"):
 
 def refused(capsys, *words):
     """Return the one line of a command that is the user's mistake."""
-    began = time.perf_counter()
+    began = time.process_time()
     status = run([*words])
     captured = capsys.readouterr()
     lines = captured.err.strip().splitlines()
     assert (status, len(lines)) == (2, 1), (status, captured)
     assert lines[0].startswith("mhrun: ")
-    assert time.perf_counter() - began < 30
+    assert time.process_time() - began < 30
     return lines[0]
 
 
