@@ -81,8 +81,6 @@ def metrics(run: Run) -> Metrics:
         found |= {f"{method}.{name}": number for name, number in _metrics(run, method).items()}
     for method in run.once(travels):
         found |= {f"{method}.{name}": number for name, number in _of_ladder(run, method).items()}
-    if {"renhd", "flow"} <= set(run.methods):
-        found["flow.further"] = value(found["flow.off"]) - value(found["renhd.off"])
     if {"renhd", "sgnht"} <= set(run.methods):
         found["renhd.livelier"] = value(found["renhd.changes"]) / (1 + value(found["sgnht.changes"]))
     if {"kept", "tact"} <= set(run.methods):
@@ -109,7 +107,6 @@ def _metrics(run: Run, method: str) -> Metrics:
         "right": float(((np.abs(share - 1 / modes) < 4 * errors) & (errors > 0)).sum()),
         "distance": distance,
         "outside": estimate(outside),
-        "off": distance + float(outside.mean()),
         "variance": estimate(counts.squares / variance(run)),
         "ess": estimate(effective),
         "ess_share": estimate(effective / counts.draws),

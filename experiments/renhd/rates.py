@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.run import Run
@@ -142,35 +143,45 @@ def figure(run: Run) -> Figure:
     Grey: what the paper reports of its networks.
     """
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.0, 2.9), sharey=True, layout="constrained")
-    for method, colour in zip(run.methods, COLOURS, strict=False):
+    for method, colour, marker in zip(run.methods, COLOURS, "osD^v*P", strict=False):
         made = exchanges(run, method)
         parts = np.array_split(np.arange(made.shape[1]), min(10, made.shape[1]))
         along = [np.nanmean(made[:, part]) for part in parts]
         left.plot(
             [part.mean() + 1 for part in parts],
             along,
-            "o-",
+            marker=marker,
             color=colour,
-            markersize=3,
+            markersize=4,
+            markerfacecolor="none",
+            linewidth=1,
             label=run.label(method),
         )
         late = made[:, -max(1, made.shape[1] // 3) :]
         seen = np.isfinite(late).any(axis=1)
         right.plot(
-            np.arange(len(late))[seen] + 0.5, np.nanmean(late[seen], axis=1), "o-", color=colour, markersize=3
+            np.arange(len(late))[seen] + 0.5,
+            np.nanmean(late[seen], axis=1),
+            marker=marker,
+            color=colour,
+            markersize=4,
+            markerfacecolor="none",
+            linewidth=1,
         )
     for axis in (left, right):
         axis.axhspan(0.3, 0.4, color="0.85", zorder=0)
-    left.set(xlabel="rounds", ylabel="exchanges made", ylim=(0, 1))
+    left.set(xlabel="rounds", ylabel="exchanges made", ylim=(-0.03, 1))
     left.legend()
     right.set(xlabel="between rungs j and j + 1")
+    right.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
 
 
 def thermostat_figure(run: Run) -> Figure:
-    """Thermostats in the last third of the looks over c / T, by rungs: means, and (c + b) / T as lines.
+    """Thermostats in the last third of the run over c / T, by rungs: means, and (c + b) / T as lines.
 
-    Bars: the smallest and the largest of the looks. b is measured on each rung.
+    Bars: the smallest and the largest of the looks. b is measured on each rung. Dashed: the root of s (1 - s / 2) =
+    (c + b) / T, where the explicit scheme holds the kinetic energy of free motion.
     """
     figure, axis = plt.subplots(figsize=(5.6, 3.0), layout="constrained")
     shown = [method for method in run.methods if "thermostat" in run.evaluation(method)]
@@ -183,6 +194,9 @@ def thermostat_figure(run: Run) -> Figure:
         rungs = np.arange(len(seen))
         mean = seen.mean(axis=1)
         axis.plot(rungs, expected, color=colour, linewidth=1)
+        slow = run.config["c"] / temperatures(run, method)[:, 0]
+        shift = np.sqrt(np.maximum(0.0, 1 - 2 * slow * expected))
+        axis.plot(rungs, (1 - shift) / slow, "--", color=colour, linewidth=0.8)
         axis.errorbar(
             rungs + 0.12 * (i - (len(shown) - 1) / 2),
             mean,
@@ -195,7 +209,8 @@ def thermostat_figure(run: Run) -> Figure:
         )
     axis.axhline(1, color="black", linewidth=0.8)
     axis.set(xlabel="rung", ylabel="thermostat over c / T")
-    axis.legend(fontsize=7)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
 
 
@@ -230,8 +245,9 @@ def step_notes(run: Run) -> list[str]:
         f"{rate}, by quadrature; in the 89,802 of the paper's recurrent network more rarely still.",
     ]
     for method in run.methods:
-        e = float(config["methods"][method]["schedules"]["step_size"]["step_size"])
-        relaxation = config["c"] / (e * float(1 / config["model"]["prior_variance"]))
+        node = config["methods"][method]
+        e = float(node["schedules"]["step_size"]["step_size"])
+        relaxation = config["c"] / e * float((node.get("model") or config["model"])["prior_variance"])
         lines.append(
             f"{run.label(method)}: exchanges are made at a rate of {shown(found[f'{method}.late'])} in the last third; "
             f"c is {value(found[f'{method}.c_over_b']):.1f} times b; thermostats are at "

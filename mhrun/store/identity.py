@@ -15,7 +15,8 @@ RESULTS_VERSION = 2
 
 1. Version 0.1.0.
 2. Minibatches without replacement are exactly uniform (they were pseudo-random permutations), and tests that estimate
-   the noise of such a minibatch know that it vanishes as the minibatch becomes all data.
+   the noise of such a minibatch know that it vanishes as the minibatch becomes all data. Refreshed momenta of the
+   symmetric splitting get half a kick.
 """
 
 # What may differ from a paper's settings without making it another experiment.
