@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -23,6 +24,7 @@ FOLDERS = "MHRUN_FOLDERS"
 """The environment variable that names the user's own folders; there, so that jobs in other processes have them."""
 
 _ALIAS = "mhrun_experiments"
+_SHOWN = 200  # letters of a file's name that a message shows
 
 
 def cache_dir() -> Path:
@@ -49,14 +51,22 @@ def located(name: str) -> Path:
     Raises:
         UserError: there is none.
     """
-    said = Path(name).expanduser()
+    shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..."
+    try:
+        said = Path(name).expanduser()
+    except RuntimeError as error:  # of a user that there is not
+        raise UserError(f"There is no data file '{shown}': {error}") from error
     places = [said] if said.is_absolute() else [folder / said for folder in (*user_folders(), Path.cwd())]
     for place in places:
-        if place.is_file():
-            return place
-    beside = [path.name for place in places if place.parent.is_dir() for path in place.parent.iterdir()]
+        with suppress(OSError, ValueError):  # of a name that is too long, or no name
+            if place.is_file():
+                return place
+    beside: list[str] = []
+    for place in places:
+        with suppress(OSError, ValueError):
+            beside += [path.name for path in place.parent.iterdir()]
     where = "" if said.is_absolute() else ", neither in a folder of yours (--project DIR) nor here"
-    raise UserError(f"There is no data file '{name}'{where}.{nearest(said.name, beside)}")
+    raise UserError(f"There is no data file '{shown}'{where}.{nearest(said.name, beside)}")
 
 
 def experiment_module(name: str) -> ModuleType:

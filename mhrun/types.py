@@ -186,6 +186,19 @@ class Block(NamedTuple):
     weights: bool  # rather than biases, which weight decay leaves out
 
 
+class Field(NamedTuple):
+    """What a model needs a field of the data to be.
+
+    `values`: ``""``, any real numbers; ``signs``, +1 and -1; ``classes``, whole numbers from 0 to `classes` - 1;
+    ``zeros``, of the datum that says nothing.
+    """
+
+    row: tuple[int, ...] | None  # the shape of a row, () for one number; None: any
+    values: str = ""
+    classes: int = 0
+    setting: str = ""  # which setting of the model decides the shape, for messages
+
+
 @runtime_checkable
 class Model(Protocol):
     """A prior and the log-likelihood of single data.
@@ -199,6 +212,8 @@ class Model(Protocol):
       likewise with its gradient, ((C,), (C, D)).
     - ``nodes(data) -> (rows, weights)``: a few weighted rows on which sums over all data of smooth functions of
       log_lik are exact; ``bound(data) -> Callable[[theta, theta'], (C,)]``: the largest absolute difference.
+    - ``fields``: name -> `Field`, the fields of the data that log_lik reads; data that do not fit are refused before
+      anything is computed.
     - ``native(data, full=bool) -> NativeModel``: the pieces of a fused CPU loop (see `mhrun.native`);
       `full` says whether sums over all data will be asked for.
     """

@@ -115,13 +115,24 @@ def chunk(path):
         return info.byte_offset, info.size
 
 
+def forget(folder, method):
+    """Make a method's note one of a version that knew no checksums."""
+    note = folder.method(method) / "done.json"
+    known = json.loads(note.read_text())
+    note.write_text(json.dumps({k: v for k, v in known.items() if k not in ("files", "checksum")}))
+
+
 @pytest.mark.parametrize("place", [0.0, 0.3, 0.99])
 def test_a_damaged_chunk_is_an_error_and_no_number(folder, capsys, place):
+    """HDF5's own checksums too, which a run of an older version has alone."""
     path = folder.method("mint") / "trace.nc"
     begin, size = chunk(path)
     raw = bytearray(path.read_bytes())
     raw[begin + int(place * (size - 1))] ^= 0x10
     path.write_bytes(raw)
+    with pytest.raises(UserError, match=r"trace\.nc is damaged"):
+        Run(folder).draws("mint")
+    forget(folder, "mint")
     with pytest.raises(OSError, match=r"checksum|inflate|filter"):
         Run(folder).draws("mint")
     assert run(["compare", folder.digest]) == 2
@@ -158,10 +169,12 @@ def test_a_hostile_trace_is_refused(folder, kind, capsys):
                     made.create_dataset(axis, data=np.arange(size)).make_scale(axis)
                 for i, axis in enumerate(("chain", "draw")):
                     made[name].dims[i].attach_scale(made[axis])
-    with pytest.raises(UserError, match=r"trace\.nc"):
-        Run(folder).draws("mint")
-    assert run(["compare", folder.digest]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"trace\.nc"):
+            Run(folder).draws("mint")
+        assert run(["compare", folder.digest]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+        forget(folder, "mint")
 
 
 def _starved(outputs, queue):

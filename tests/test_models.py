@@ -19,6 +19,7 @@ from mhrun.native import philox as pieces
 from mhrun.paths import CONF
 from mhrun.random import Streams, derive_key
 from mhrun.target import Target
+from mhrun.target.fields import unfit
 
 MODELS = [path for path in sorted(CONF.glob("model/*.yaml")) if "???" not in path.read_text()]
 
@@ -36,13 +37,19 @@ def classes(rng, dim):
     return {"x": rng.integers(0, 256, (40, 784), dtype=np.uint8), "y": rng.integers(0, 10, 40)}
 
 
+def nothing(rng, dim):
+    return {"x": np.zeros((60, 1))}
+
+
 # A model is tried on the first kind of data that it can read.
-KINDS = (scalars, labelled_rows, classes)
+KINDS = (scalars, labelled_rows, classes, nothing)
 
 
 def readable(model, theta, rng):
     for kind in KINDS:
         data = Dataset.of(kind(rng, model.dim))
+        if unfit(model, data) is not None:
+            continue
         try:
             if model.log_lik(theta, data.part(0, 2)).shape == (len(theta), 2):
                 return data

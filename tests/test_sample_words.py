@@ -40,13 +40,23 @@ def test_what_came_out_is_told():
         run(dynamics=mhrun.Tact())
     with pytest.warns(UserWarning, match="no chain ever moved"):
         mhrun.sample(
-            lambda theta, x: theta[0] * x * torch.nan,
+            lambda theta, x: torch.where(theta[0] == 0, 0.0, torch.nan) * x,
             np.ones(5),
             mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()),
             start=[0.0],
             step_size=1.0,
             steps=50,
         )
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_chains_that_begin_at_no_density_are_refused(value):
+    def log_lik(theta, x):  # not finite at one of two starting points
+        return torch.where(theta[0] > 0, value, 0.0) - (x - theta[0]) ** 2
+
+    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(m=5), mhrun.Barker())
+    with pytest.raises(UserError, match="1 of 2 chains begin where the log-likelihood is not finite"):
+        mhrun.sample(log_lik, np.ones(50), kernel, start=[[0.0], [1.0]], chains=2, step_size=1.0, steps=50)
 
 
 @pytest.mark.parametrize(

@@ -96,14 +96,14 @@ def _of_sweep(jobs: Sequence[tuple[list[str], list[str]]], folders: Sequence[Pat
 
 
 def _there(config: Mapping[str, Any], folder: RunFolder) -> bool:
-    return folder.is_complete() and not config["runtime"]["force"]
+    return folder.is_complete() and not config["runtime"]["force"] and not folder.damage()
 
 
 def _costs(config: Mapping[str, Any], folder: RunFolder, tried: float | None) -> tuple[list[Any], int]:
     """Return the costs of the methods and the bytes that all of them can take, after the checks of a run."""
     import torch
 
-    from mhrun.engine.assemble import check_space, methods_of, trace_bytes
+    from mhrun.engine.assemble import check_data, check_space, methods_of, trace_bytes
     from mhrun.engine.chains import Settings
     from mhrun.engine.drivers import usable_cores
     from mhrun.engine.estimate import costs
@@ -113,6 +113,7 @@ def _costs(config: Mapping[str, Any], folder: RunFolder, tried: float | None) ->
     torch.set_num_threads(settings.threads or usable_cores())
     methods = methods_of(config)
     check_space(methods, folder.path)
+    check_data(methods)
     # What is forced begins anew: it has no folder to go on from.
     begun = folder.path / "methods" if not runtime["force"] else folder.path / "none"
     found = costs([(method, begun / method.name) for method in methods], settings, tried)

@@ -40,7 +40,7 @@ def compute(config: Mapping[str, Any], watching: Bars | Lines | Notes | None = N
     from mhrun.engine.experiment import run_experiment
 
     place = RunFolder.of(config)
-    if place.is_complete() and not config["runtime"]["force"]:
+    if place.is_complete() and not config["runtime"]["force"] and not place.damage():
         print(f"This run is there already ({place.digest}); runtime.force=true begins anew.", file=sys.stderr)
     watching = watching or watcher()
     try:

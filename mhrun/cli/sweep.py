@@ -33,7 +33,7 @@ from mhrun.cli.crash import BUG, crash_of, show_traceback
 from mhrun.cli.running import compute
 from mhrun.errors import Interrupted, UserError
 from mhrun.paths import CONF
-from mhrun.store.files import read_json, write_json, write_text
+from mhrun.store.files import explain, read_json, write_json, write_text
 from mhrun.store.folder import RunFolder
 
 DONE, FAILED = "done", "failed"
@@ -57,9 +57,12 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
     told = sorted(word for word in words if not word.lstrip("+~").startswith("hydra"))
     digest = hashlib.sha256("\n".join(told).encode()).hexdigest()[:12]
     place = outputs / name / "sweeps" / digest
-    (place / "jobs").mkdir(parents=True, exist_ok=True)
-    for old in (place / "jobs").iterdir():
-        old.unlink()
+    try:
+        (place / "jobs").mkdir(parents=True, exist_ok=True)
+        for old in (place / "jobs").iterdir():
+            old.unlink()
+    except OSError as error:
+        raise explain(error, place / "jobs") from error
     about = {"experiment": name, "overrides": list(words), "swept": swept, "jobs": len(jobs)}
     write_json(place / "sweep.json", about | {"reference": reference_of(config, folders)})
     own = "hydra.sweep.dir='{}'".format(str(place).replace("'", "\\'"))

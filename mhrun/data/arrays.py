@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import io
+import lzma
+import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from mhrun.data.dataset import Dataset, as_is, known
 from mhrun.data.mapping import writable
+from mhrun.data.memory import check_room
 from mhrun.errors import Refusal, UserError, nearest
 from mhrun.paths import located
 
 Array = npt.NDArray[Any]
 
+_NPY = b"\x93NUMPY"
+_HEAD = 1 << 16  # bytes that the header of an array is within
+# What a damaged file can raise: of the file, of an archive's directory, of an array's header.
+_DAMAGE = (
+    *(ValueError, OSError, EOFError, KeyError, RuntimeError, OverflowError, MemoryError, NotImplementedError),
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+)
 _BLOCK = 1 << 24  # numbers that are looked through at once
 _SEARCHED = 1 << 28  # bytes of a map up to which it is searched for what is no number
 
@@ -56,28 +67,52 @@ class Npz:
     def _loaded(self) -> Dataset:
         path = located(self.file)
         try:
-            with np.load(path, allow_pickle=False) as archive:
-                if not isinstance(archive, np.lib.npyio.NpzFile):
-                    raise UserError(f"{path.name} is one array, no .npz; data=memmap reads it.")
-                there = archive.files
-                chosen = self.fields or {name: name for name in there}
-                for name in chosen.values():
-                    if name not in there:
-                        raise UserError(
-                            f"{path.name} has no array '{name}'.{nearest(name, there)} There are: {', '.join(there)}."
-                        )
-                found = {field: archive[name] for field, name in chosen.items()}
-        except (
-            *(ValueError, OSError, EOFError, KeyError, RuntimeError),
-            *(zipfile.BadZipFile, zlib.error, struct.error),
-        ) as error:
+            with open(path, "rb") as stream:
+                if stream.read(len(_NPY)) == _NPY:
+                    raise UserError(f"{path.name} is one array, no .npz; choose data=memmap for it.")
+            with zipfile.ZipFile(path) as archive:
+                self._check(archive, path)
+            with np.load(path, allow_pickle=False) as arrays:
+                found = {field: arrays[name] for field, name in self._chosen(arrays.files, path).items()}
+        except _DAMAGE as error:
             raise _unreadable(path, error) from error
         kept = {}
         for field, array in found.items():
-            _look(field, array, path)
             kept[field] = known(array, f"{path.name}: '{field}'")
             _search(field, kept[field], path)
         return Dataset.of(kept)
+
+    def _chosen(self, there: Sequence[str], path: Path) -> dict[str, str]:
+        """Return field -> array's name."""
+        chosen = self.fields or {name: name for name in there}
+        for name in chosen.values():
+            if name not in there:
+                raise UserError(
+                    f"{path.name} has no array '{name}'.{nearest(name, there)} There are: {', '.join(there)}."
+                )
+        return chosen
+
+    def _check(self, archive: zipfile.ZipFile, path: Path) -> None:
+        """Refuse by their headers alone arrays that are none, of several lengths, or too large: they may inflate."""
+        members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+        lengths: dict[str, int] = {}
+        need = 0
+        for field, name in self._chosen(list(members), path).items():
+            info = archive.getinfo(members[name])
+            with archive.open(info) as stream:
+                declared = _declared(stream.read(_HEAD), f"{path.name}: '{field}'")
+            _look(field, declared, path)
+            if declared.stop > info.file_size:
+                raise UserError(f"{path.name}: '{field}' is cut short; save it again.")
+            lengths[field] = declared.shape[0]
+            need += declared.nbytes * (1 if as_is(declared.dtype) else 3)
+        if len(set(lengths.values())) > 1:
+            raise UserError(f"{path.name}: the fields of a data set must have one length, not {lengths}.")
+        check_room(
+            need,
+            path.name,
+            "save each array by np.save and choose data=memmap, which leaves them on the disk",
+        )
 
 
 class Memmap:
@@ -118,18 +153,23 @@ class Memmap:
         for field, file in self.files.items():
             path = located(str(file))
             try:
-                array = np.load(path, mmap_mode="r", allow_pickle=False)
-            except (ValueError, OSError, EOFError) as error:
+                with open(path, "rb") as stream:
+                    head = stream.read(_HEAD)
+                if not head.startswith(_NPY):
+                    raise UserError(
+                        f"{path.name} cannot be mapped; save each array by np.save as a .npy of its own."
+                    )
+                declared = _declared(head, path.name)
+                _look(field, declared, path)
+                if declared.stop > path.stat().st_size:
+                    raise UserError(f"{path.name} is cut short; save it again.")
+                array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+            except _DAMAGE as error:
                 raise _unreadable(path, error) from error
-            if not isinstance(array, np.memmap):
-                raise UserError(
-                    f"{path.name} cannot be mapped; save each array by np.save as a .npy of its own."
-                )
             if not array.flags.c_contiguous:
                 raise UserError(
                     f"{path.name} is stored column by column; save it by np.save of np.ascontiguousarray."
                 )
-            _look(field, array, path)
             if not as_is(array.dtype):
                 raise UserError(
                     f"{path.name} holds {array.dtype}, which would have to be copied; save it as float32."
@@ -140,9 +180,41 @@ class Memmap:
         return Dataset.of(kept)
 
 
-def _look(field: str, array: Array, path: Path) -> None:
+class _Declared(NamedTuple):
+    """What the header of an array says."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    nbytes: int  # of its numbers
+    stop: int  # bytes of its header and its numbers
+
+
+def _declared(head: bytes, what: str) -> _Declared:
+    """Return what the header of a .npy says, from the first bytes of the file.
+
+    Raises:
+        UserError: it is no header, or one that says what cannot be.
+    """
+    stream = io.BytesIO(head)
+    try:
+        version = np.lib.format.read_magic(stream)
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[
+            version
+        ]
+        shape, _, dtype = read(stream)
+    except Exception as error:  # NumPy reads it as Python's own source: whatever that raises
+        raise UserError(f"{what} is no array as np.save writes it; save it again.") from error
+    if dtype.hasobject:
+        raise UserError(f"{what} holds Python objects, which are never read here; save numbers.")
+    if not all(isinstance(k, int) and 0 <= k < 1 << 62 for k in shape):
+        raise UserError(f"{what} has the shape {shape}, which no array has; save it again.")
+    nbytes = math.prod(shape) * dtype.itemsize
+    return _Declared(shape, dtype, nbytes, stream.tell() + nbytes)
+
+
+def _look(field: str, array: _Declared, path: Path) -> None:
     """Refuse an array that is no field of numbers."""
-    if array.dtype.kind not in "biuf" or array.ndim == 0:
+    if array.dtype.kind not in "biuf" or not array.shape:
         raise UserError(
             f"{path.name}: '{field}' holds {array.dtype} {array.shape}; a field is one number or more per row."
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mhrun.data.dataset import Dataset
+from mhrun.data.memory import check_room
 from mhrun.errors import Refusal
 
 
@@ -18,20 +19,27 @@ class GaussianSample:
         seed: of the draws.
 
     Raises:
-        Refusal: a count that is none.
+        Refusal: a count that is none, or a negative seed.
     """
 
     def __init__(self, n: int, dim: int, mean: float = 0.0, seed: int = 0) -> None:
         if n < 1 or dim < 1:
             raise Refusal(f"n = {n} draws in dim = {dim} dimensions are none; both must be at least 1.")
+        if seed < 0:
+            raise Refusal(f"seed = {seed} of the data must not be negative.")
         self.n = n
         self.dim = dim
         self.mean = mean
         self.seed = seed
 
     def load(self) -> Dataset:
-        """Return the data."""
+        """Return the data.
+
+        Raises:
+            UserError: memory does not hold them.
+        """
         import torch
 
+        check_room(8 * self.n * self.dim, f"{self.n:,} draws in {self.dim:,} dimensions", "choose fewer")
         draws = np.random.default_rng(self.seed).standard_normal((self.n, self.dim), dtype=np.float32)
         return Dataset({"x": torch.from_numpy(draws + np.float32(self.mean))})

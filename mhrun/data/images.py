@@ -48,6 +48,8 @@ class Images:
         count = there - skip if n is None else n
         if skip < 0 or count < 1 or skip + count > there:
             raise Refusal(f"skip = {skip:,} and n = {count:,} want more than the {there:,} images there are.")
+        if shuffle is not None and shuffle < 0:
+            raise Refusal(f"shuffle = {shuffle} is a seed; it must not be negative.")
         self.name = name
         self.split = split
         self.n = count

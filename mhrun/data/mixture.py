@@ -10,6 +10,7 @@ import torch
 
 from mhrun.data.dataset import Dataset
 from mhrun.data.generated import generated
+from mhrun.data.memory import check_room
 from mhrun.errors import Refusal
 
 _CHUNK = 1_000_000
@@ -62,7 +63,17 @@ class MixtureSample:
         self.storage = storage
 
     def load(self) -> Dataset:
-        """Return the data set with the field ``x`` (n,)."""
+        """Return the data set with the field ``x`` (n,).
+
+        Raises:
+            UserError: memory does not hold them, or the disk where ``storage`` is ``file``.
+        """
+        if self.storage == "memory":
+            check_room(
+                4 * self.n,
+                f"{self.n:,} draws",
+                "choose fewer, or keep them on the disk with data.storage=file",
+            )
         x = self._filled(np.empty(self.n, np.float32)) if self.storage == "memory" else self._mapped()
         components = ", ".join(
             f"{w:g} N({m:g}, {self.variance:g})" for w, m in zip(self.weights, self.means, strict=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import re
+import sys
 import warnings
-import zlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy.typing as npt
 import torch
 
 from mhrun.data.dataset import Dataset
+from mhrun.data.memory import available, check_room, in_bytes
 from mhrun.errors import Refusal, UserError, nearest
 from mhrun.paths import located
 
@@ -24,6 +26,11 @@ Array = npt.NDArray[Any]
 _WORD = re.compile(r"[\w.\-\"']+")
 _OUTCOMES = ("number", "sign", "class")
 _PARTS = ("train", "test")
+# Bytes of memory for each byte of text, measured on columns of single digits: where the separator has to be found, and
+# where it is given.
+_BYTES = (25, 10)
+_COPIES = 3  # of a table's numbers that are held at once
+_INSTEAD = "save its columns by np.save and choose data=memmap, which leaves them on the disk"
 
 
 class Table:
@@ -81,6 +88,8 @@ class Table:
                 raise Refusal(f"{name} = '{said}' is unknown; choose {', '.join(known)}.")
         if not 0 <= test_share < 1 or (part == "test" and test_share == 0):
             raise Refusal(f"test_share = {test_share:g} leaves no rows for part = '{part}'.")
+        if seed < 0:
+            raise Refusal(f"seed = {seed} of the split must not be negative.")
         if standardise_target and outcome != "number":
             raise Refusal("standardise_target goes with outcome = number.")
         self.file = file
@@ -133,6 +142,9 @@ class Table:
         if not kept.any() or not train.any():
             raise UserError(f"{path.name}: {len(used):,} rows leave none for part = {self.part}.")
 
+        levels = {name: _levels(used[name], path) for name in self.categorical}
+        width = self.intercept + len(chosen) + sum(map(len, levels.values())) - len(levels)
+        check_room(_COPIES * 8 * len(used) * width, f"{path.name}, {width:,} columns of x,", "leave some out")
         columns: dict[str, Array] = {"1": np.ones(len(used))} if self.intercept else {}
         scales: dict[str, list[float]] = {}
         for name in chosen:
@@ -141,9 +153,8 @@ class Table:
                 values, scales[name] = _standardised(values, train, name, path)
             columns[name] = values
         for name in self.categorical:
-            told = used[name]
-            for level in _levels(told, path)[1:]:
-                columns[f"{name}={level}"] = (told == level).to_numpy(np.float64)
+            for level in levels[name][1:]:
+                columns[f"{name}={level}"] = (used[name] == level).to_numpy(np.float64)
         fields: dict[str, Array] = {}
         facts: dict[str, Any] = {"columns": list(columns), "dropped": int(bad.sum()), "scales": scales}
         if columns:
@@ -201,31 +212,93 @@ class Table:
 
 
 def _read(path: Path, separator: str | None) -> Any:
-    """Return the table as pandas has it."""
+    """Return the table as pandas has it.
+
+    Raises:
+        UserError: it is no table, two columns have one name, or memory does not hold it.
+    """
     import pandas as pd
 
     kind = path.name.lower().split(".")
     try:
         if kind[-1] in ("parquet", "pq"):
-            return pd.read_parquet(path)
-        if not {"csv", "tsv", "txt"} & set(kind):
-            raise UserError(
-                f"{path.name} is no table that is read here; give a .csv, .tsv, .txt or .parquet."
-            )
-        if separator is None and _one_column(path):
-            separator = ","
-        with warnings.catch_warnings():  # pandas would leave out what is beyond the names of the first line
-            warnings.filterwarnings("error", "Length of header", pd.errors.ParserWarning)
-            return pd.read_csv(path, sep=separator, engine=None if separator else "python", index_col=False)
+            frame = _parquet(path)
+        else:
+            if not {"csv", "tsv", "txt"} & set(kind):
+                raise UserError(
+                    f"{path.name} is no table that is read here; give a .csv, .tsv, .txt or .parquet."
+                )
+            _check_text(path, separator)
+            if separator is None and _one_column(path):
+                separator = ","
+            frame = _text(path, separator)
+    except (UserError, KeyboardInterrupt):
+        raise
     except pd.errors.ParserWarning as error:
         raise UserError(
             f"{path.name}: its rows have more values than its first line has names; give each column a name."
         ) from error
     except ImportError as error:
-        raise UserError(f"{path.name} needs pyarrow to be read: pip install pyarrow.") from error
-    except (ValueError, OSError, EOFError, csv.Error, zlib.error, pd.errors.ParserError) as error:
+        wanted = (
+            "pyarrow" if kind[-1] in ("parquet", "pq") else str(getattr(error, "name", None) or "a package")
+        )
+        raise UserError(f"{path.name} needs {wanted} to be read: pip install {wanted}.") from error
+    except (
+        Exception
+    ) as error:  # what pandas, pyarrow and unpackers raise of a file that is none is no fixed list
         told = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"{path.name} cannot be read as a table: {told}") from error
+    return frame
+
+
+def _text(path: Path, separator: str | None) -> Any:
+    """Return a text file as pandas has it."""
+    import pandas as pd
+
+    how: dict[str, Any] = {"sep": separator, "engine": None if separator else "python", "index_col": False}
+    with warnings.catch_warnings():  # pandas would leave out what is beyond the names of the first line
+        warnings.filterwarnings("error", "Length of header", pd.errors.ParserWarning)
+        first = pd.read_csv(path, header=None, nrows=1, dtype=str, **how)  # pandas makes y.1 of a second y
+        _check_names([name for name in first.iloc[0].tolist() if isinstance(name, str)], path)
+        return pd.read_csv(path, **how)
+
+
+def _parquet(path: Path) -> Any:
+    """Return a Parquet file as pandas has it, if memory holds it."""
+    import pandas as pd
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path) as file:
+        about = file.metadata
+        _check_names(list(map(str, file.schema_arrow.names)), path)
+        cells = about.num_rows * about.num_columns
+        check_room(_COPIES * 8 * cells, f"{path.name}, {about.num_rows:,} rows,", _INSTEAD)
+    return pd.read_parquet(path)
+
+
+def _check_text(path: Path, separator: str | None) -> None:
+    """Refuse a text that memory does not hold when it is taken apart, packed or not, before it is."""
+    from pandas.io.common import get_handle
+
+    many, advice = _BYTES[separator is not None], "" if separator else "say its separator, or "
+    size, most = path.stat().st_size, int(min(available() / many, sys.maxsize))
+    if path.suffix.lower() not in (".csv", ".tsv", ".txt"):
+        size = 0
+        with get_handle(path, "rb", compression="infer", is_text=False) as opened:
+            while size <= most and (part := opened.handle.read(1 << 20)):
+                size += len(part)
+    if size > most:
+        raise UserError(
+            f"{path.name} holds more than {in_bytes(most)} of text, {many} times which is all the memory that is free; "
+            f"{advice}{_INSTEAD}."
+        )
+
+
+def _check_names(names: Sequence[str], path: Path) -> None:
+    """Refuse two columns of one name: nobody could say which is meant."""
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise UserError(f"{path.name} has several columns named '{twice[0]}'; give each a name of its own.")
 
 
 def _one_column(path: Path) -> bool:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from mhrun.build import build
+from mhrun.data.memory import in_bytes
 from mhrun.engine.method import Method
 from mhrun.engine.starts import starts_of
 from mhrun.errors import Refusal, UserError
@@ -87,6 +88,20 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
     return methods
 
 
+def check_data(methods: Sequence[Method]) -> None:
+    """Load the data of all methods, and make sure that their models can score them, before anything is computed.
+
+    Raises:
+        UserError: data that cannot be loaded or that a model cannot use, or chains that begin at a density that is not
+            finite.
+    """
+    for method in methods:
+        try:
+            method.check_data()
+        except Refusal as error:
+            raise Refusal(f"{method.name}: {error}") from error
+
+
 def _target(
     name: str, node: Mapping[str, Any], config: Mapping[str, Any], targets: dict[str, Target]
 ) -> Target:
@@ -121,7 +136,7 @@ def check_space(methods: list[Method], folder: Path) -> None:
     free = shutil.disk_usage(place).free
     if need > free:
         raise UserError(
-            f"The traces can take {need / 1e9:,.1f} GB and '{place}' has {free / 1e9:,.1f} GB free; "
+            f"The traces can take {in_bytes(need)} and '{place}' has {in_bytes(free)} free; "
             "free some space, raise thin, or choose another disk with runtime.outputs=FOLDER."
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,8 +20,9 @@ from mhrun.errors import Interrupted, Refusal
 from mhrun.models.products import settle
 from mhrun.random import MANY
 from mhrun.schedules.plan import Memory
-from mhrun.store.blocks import Checkpoint, TraceWriter, done
-from mhrun.store.files import read_json, write_json
+from mhrun.store.blocks import Checkpoint, TraceWriter, clear, damage, done
+from mhrun.store.files import read_json, remove, write_json
+from mhrun.store.netcdf import TRACE
 from mhrun.types import INFO_DTYPES, Evaluation, State
 
 _CHUNK_SECONDS = 0.25  # how often progress moves and a wish to stop is heard
@@ -103,10 +103,15 @@ def run_method(
     Raises:
         Interrupted: `stop` said so; all that was computed is in the folder.
         UserError: the disk is full or cannot be written.
+
+    Results that are not what was written, by their checksums, are computed again.
     """
-    if (noted := done(folder)) is not None:
-        shutil.rmtree(folder / "blocks", ignore_errors=True)  # a kill may have come between the two
-        return noted
+    if (noted := done(folder)) is not None or (folder / TRACE).is_dir():
+        if (why := damage(folder)) is None and noted is not None:
+            remove(folder / "blocks")  # a kill may have come between the two
+            return noted
+        watcher.note(f"{method.name}: {why}; it is computed again.")
+        clear(folder)
     if method.target.dim >= MANY:
         keep_memory()
     writer = TraceWriter(folder, method.shape, INFO_DTYPES, method.target.n)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import signal
 import threading
 import time
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mhrun.engine.assemble import check_space, methods_of
+from mhrun.engine.assemble import check_data, check_space, methods_of
 from mhrun.engine.chains import Settings, Watcher, run_method
 from mhrun.engine.drivers import usable_cores
 from mhrun.engine.estimate import estimate
@@ -23,6 +22,7 @@ from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method
 from mhrun.engine.told import valid_share, warnings_of
 from mhrun.errors import Interrupted
+from mhrun.store.files import explain, remove
 from mhrun.store.folder import COMPLETE, RunFolder
 from mhrun.store.identity import FORMAT, RESULTS_VERSION
 from mhrun.store.netcdf import COLLECTED
@@ -39,7 +39,7 @@ def run_experiment(config: Mapping[str, Any], watcher: Watcher) -> RunFolder:
     """
     folder = RunFolder.of(config)
     runtime = config["runtime"]
-    if folder.is_complete() and not runtime["force"]:
+    if folder.is_complete() and not runtime["force"] and not folder.damage():
         folder.create(config)
         folder.point_latest()
         return folder
@@ -49,12 +49,16 @@ def run_experiment(config: Mapping[str, Any], watcher: Watcher) -> RunFolder:
     check_space(methods, folder.path)
     if not runtime["force"]:
         folder.check()
+    check_data(methods)
     folder.create(config)
     with folder.held(watcher.note):
         if runtime["force"]:
-            shutil.rmtree(folder.path / "methods", ignore_errors=True)
-            (folder.path / "summary.json").unlink(missing_ok=True)
-        if not folder.is_complete():  # while we waited, the other process may have done it
+            remove(folder.path / "methods")
+            remove(folder.path / "summary.json")
+        damaged = folder.damage()
+        for name, why in damaged.items():
+            watcher.note(f"{name}: {why}; it is computed again.")
+        if damaged or not folder.is_complete():  # while we waited, the other process may have done it
             with _logged(folder), _asked_to_stop() as stop:
                 _run(config, folder, methods, settings, watcher, stop)
         folder.point_latest()
@@ -160,7 +164,10 @@ def _told_thin(method: Method) -> int | list[int] | str | None:
 
 @contextmanager
 def _logged(folder: RunFolder) -> Iterator[None]:
-    handler = logging.FileHandler(folder.log)
+    try:
+        handler = logging.FileHandler(folder.log, errors="backslashreplace")
+    except OSError as error:
+        raise explain(error, folder.log) from error
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)
     log.setLevel(logging.INFO)

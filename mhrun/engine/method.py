@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from mhrun.engine.starts import Starts
-from mhrun.errors import Refusal
+from mhrun.errors import Refusal, UserError
 from mhrun.evaluation import Evaluation
 from mhrun.native import available
 from mhrun.random import MANY, Streams, derive_key
@@ -21,6 +22,9 @@ from mhrun.types import Kernel, State
 # per datum that a chain reads and each of its parameters, more where data come in rounds. What they decide is
 # recorded with the run.
 _PLAIN_STEP, _PLAIN_DATUM, _PLAIN_PARAMETER, _IN_ROUNDS, _COMPILING_PAYS = 3e-4, 6e-8, 2e-9, 2, 4.0
+
+# Data on which the points where chains begin are scored before a run, and log-likelihoods of all chains together.
+_TRIED, _TRIED_IN_ALL = 256, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -92,17 +96,46 @@ class Method:
                 f"chain {int(outside.nonzero()[0])} starts where the prior is 0; choose another start."
             )
 
+    def check_data(self) -> None:
+        """Load the data, and score the points where chains begin on a few of them.
+
+        Raises:
+            Refusal: the data are not what the model needs, or the density is not finite where chains begin.
+            UserError: the data cannot be loaded, or the model returns no log-likelihood of each datum.
+        """
+        data, model = self.target.data, self.target.model
+        theta = self._first_points(1 if self.starts is None and self.target.dim >= MANY else None)
+        count = max(1, min(data.n, _TRIED, _TRIED_IN_ALL // len(theta)))
+        index = torch.linspace(0, data.n - 1, count, device=data.device).long()[None]
+        with torch.no_grad():
+            found: Any = model.log_lik(theta, data.rows(index))
+        what = f"log_lik of {type(model).__name__}"
+        if not isinstance(found, Tensor):
+            raise UserError(f"{what} must return a tensor (C, m), and returned a {type(found).__name__}.")
+        if tuple(found.shape) != (len(theta), count) or not found.is_floating_point():
+            raise UserError(
+                f"{what} must return floating-point numbers (C, m), here ({len(theta)}, {count}), and returned "
+                f"{found.dtype} {tuple(found.shape)}."
+            )
+        _finite(found, "log-likelihood")
+
     @property
     def key(self) -> int:
         """The key of its random streams."""
         return derive_key(self.seed, self.name)
 
     def first_state(self) -> State:
-        """Return the state before the first step; what it costs to score it is no step's."""
+        """Return the state before the first step; what it costs to score it is no step's.
+
+        Raises:
+            Refusal: the log-likelihood is not finite there.
+        """
         draws = self.streams().at(0)
         with torch.no_grad():
             state = self.kernel.start(self.target, self._first_points(), draws)
         self.target.spent()
+        if state.evaluation.log_lik_mean is not None:
+            _finite(state.evaluation.log_lik_mean[:, None], "log-likelihood")
         return state
 
     def compiling_pays(self) -> bool:
@@ -127,3 +160,15 @@ class Method:
         start = self.target.model.init if self.starts is None else self.starts
         theta = start(streams.chains, streams.at(0))
         return theta.to(device=self.target.device, dtype=self.dtype)
+
+
+def _finite(values: Tensor, what: str) -> None:
+    """Refuse chains that begin where one of their values (C, ...) is not finite."""
+    bad = ~values.isfinite().all(-1)
+    if bool(bad.any()):
+        first = int(bad.nonzero()[0])
+        value = float(values[first][~values[first].isfinite()][0])
+        raise Refusal(
+            f"{int(bad.sum())} of {len(values)} chains begin where the {what} is not finite "
+            f"(chain {first}: {value:g}); choose other starting points, or mend the model there."
+        )

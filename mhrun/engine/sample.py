@@ -166,6 +166,7 @@ def sample(
         evaluation = evaluation.over(plan.collected)
     method = Method("sample", kernel, target, plan, shape, seed, dtype, starts, evaluation)
     method.check()
+    method.check_data()
     settings = Settings(native=native)
     attributes = {"seed": seed}
     if folder is not None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mhrun.errors import UserError
 from mhrun.models.naming import numbered
+from mhrun.models.returned import returned, unchanged
 from mhrun.random import Draws
 from mhrun.types import Rows
 
@@ -68,25 +69,17 @@ class FunctionModel:
         if self._log_prior is None:
             return theta.new_zeros(len(theta))
         value = self._log_prior(theta) if self._batched else torch.func.vmap(self._log_prior)(theta)
-        return _shaped(value, (len(theta),), "log_prior", "one number")
+        return returned(value, (len(theta),), "log_prior")
 
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
         """(C, D) and rows (C or 1, m, ...) -> (C, m)."""
         any_field = next(iter(rows.values()))
         shared = len(any_field) == 1 and len(theta) > 1
-        if self._batched:
-            value = self._log_lik(theta, rows["x"] if self._single else rows)
-        else:
-            per_chain = {name: field[0] for name, field in rows.items()} if shared else dict(rows)
-            batch = per_chain["x"] if self._single else per_chain
-            value = torch.func.vmap(self._log_lik, in_dims=(0, None if shared else 0))(theta, batch)
-        return _shaped(value, (len(theta), any_field.shape[1]), "log_lik", "one value per datum")
-
-
-def _shaped(value: Tensor, shape: tuple[int, ...], what: str, should: str) -> Tensor:
-    if tuple(value.shape) != shape:
-        raise UserError(
-            f"{what} must return {should}: over all chains {shape}, but it returned {tuple(value.shape)}. "
-            "Do not sum or average over the data."
-        )
-    return value
+        with unchanged(rows, "log_lik"):
+            if self._batched:
+                value = self._log_lik(theta, rows["x"] if self._single else rows)
+            else:
+                per_chain = {name: field[0] for name, field in rows.items()} if shared else dict(rows)
+                batch = per_chain["x"] if self._single else per_chain
+                value = torch.func.vmap(self._log_lik, in_dims=(0, None if shared else 0))(theta, batch)
+        return returned(value, (len(theta), any_field.shape[1]), "log_lik")

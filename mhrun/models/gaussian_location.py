@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from mhrun.errors import Refusal, UserError
 from mhrun.models.naming import numbered
 from mhrun.native import NativeModel, piece
 from mhrun.random import Draws
-from mhrun.types import Rows
+from mhrun.types import Field, Rows
 
 _TILE = 256  # data at once: their rows fit into the fastest cache
 
@@ -40,6 +40,11 @@ class GaussianLocation:
         self.precision = 0.0 if prior_variance is None else 1.0 / prior_variance
         self.first = float(start)
 
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """What the data must be: ``x`` (n, D)."""
+        return {"x": Field((self.dim,), setting="model.dim")}
+
     def init(self, chains: int, draws: Draws) -> Tensor:
         """Return the starting points (C, D)."""
         return torch.full((chains, self.dim), self.first, dtype=torch.float64, device=draws.device)
@@ -49,12 +54,12 @@ class GaussianLocation:
         return -0.5 * self.precision * theta.square().sum(-1)
 
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
-        """(C, D) and x (C or 1, m, D) -> (C, m), in the precision of x.
+        """(C, D) and x (C or 1, m, D) -> (C, m), in the precision of x, float64 for whole numbers.
 
         Raises:
             UserError: rows of another width.
         """
-        x = rows["x"]
+        x = rows["x"] if rows["x"].is_floating_point() else rows["x"].double()
         if x.dim() != 3 or x.shape[-1] != self.dim:
             raise UserError(
                 f"GaussianLocation has dim = {self.dim} and a row of x the shape {tuple(x.shape[2:])}."
@@ -70,7 +75,7 @@ class GaussianLocation:
 
     def log_lik_and_grad(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return `log_lik` and the gradient of its mean over the rows, (C, D): their mean less theta."""
-        mean = rows["x"].mean(-2)
+        mean = rows["x"].mean(-2, dtype=None if rows["x"].is_floating_point() else torch.float64)
         return self.log_lik(theta, rows), mean.to(theta.dtype) - theta
 
     def full_log_lik(self, data: Rows) -> Callable[[Tensor], Tensor]:

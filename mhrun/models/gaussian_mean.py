@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 from mhrun.errors import Refusal
 from mhrun.native import NativeModel, piece
 from mhrun.random import Draws
-from mhrun.types import Rows
+from mhrun.types import Field, Rows
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -40,6 +40,11 @@ class GaussianMean:
             raise Refusal("GaussianMean needs a positive prior_variance, or null for a flat prior.")
         self.precision = 0.0 if prior_variance is None else 1.0 / prior_variance  # of the prior
         self.start = float(start)
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """What the data must be: ``x`` (n,)."""
+        return {"x": Field(())}
 
     def init(self, chains: int, draws: Draws) -> Tensor:
         """Return starting points (C, 1)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from mhrun.errors import Refusal
 from mhrun.native import NativeModel, piece
 from mhrun.native.maths import exp_negative_64
 from mhrun.random import Draws
-from mhrun.types import Rows
+from mhrun.types import Field, Rows
 
 
 class GaussianMixture:
@@ -57,6 +57,11 @@ class GaussianMixture:
         self._memo: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor, Tensor]] = {}
         # log of a component's weight and normalising constant
         self._heights = np.log(self.weights) - 0.5 * self.dim * np.log(2 * math.pi * self.variances)
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """What the data must be: ``x``, zeros."""
+        return {"x": Field(None, "zeros")}
 
     def init(self, chains: int, draws: Draws) -> Tensor:
         """Return starting points (C, D)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from mhrun.models.logistic_native import pieces
 from mhrun.models.naming import numbered
 from mhrun.native import NativeModel
 from mhrun.random import Draws, Purpose
-from mhrun.types import Rows
+from mhrun.types import Field, Rows
 
 _STARTS = ("normal", "uniform", "zeros")
 # Rows converted at once: the converted ones stay in the processor's cache, which halves the time of a pass.
@@ -62,6 +62,11 @@ class Logistic:
         self.start = start
         self.start_sd = float(start_sd)
         self.precision = 0.0 if prior_variance is None else 1.0 / prior_variance  # of the prior
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """What the data must be: ``x`` (n, D) and ``y`` (n,), +1 or -1."""
+        return {"x": Field((self.dim,), setting="model.dim"), "y": Field((), "signs")}
 
     def init(self, chains: int, draws: Draws) -> Tensor:
         """Return starting points (C, D)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +17,7 @@ from mhrun.models.naming import numbered
 from mhrun.native import NativeModel, NativeSums, Piece, available, compiled, piece, routine
 from mhrun.native.maths import exp_negative_64, log_64
 from mhrun.random import Draws
-from mhrun.types import Rows
+from mhrun.types import Field, Rows
 
 # Half the width of a bin in standard deviations of a component, and nodes per bin. Exact to about 1e-11 a datum as
 # long as the means are within five standard deviations of each other; see `compress`.
@@ -70,6 +70,11 @@ class MixtureMeans:
     @property
     def _constant(self) -> float:
         return -math.log(self.dim) - 0.5 * math.log(2 * math.pi * self.variance)
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """What the data must be: ``x`` (n,)."""
+        return {"x": Field(())}
 
     def init(self, chains: int, draws: Draws) -> Tensor:
         """Return starting points (C, D)."""

@@ -12,6 +12,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from mhrun.build import blame
 from mhrun.errors import Refusal, UserError
+from mhrun.models.returned import returned
 from mhrun.random import Draws, derive_key
 from mhrun.types import Block, Rows
 
@@ -154,11 +155,7 @@ def _told(rows: Rows) -> Iterator[None]:
 
 def _of_each(found: Tensor, theta: Tensor, rows: Rows) -> Tensor:
     """Return log-likelihoods, which must be (C, m)."""
-    if found.shape != (len(theta), next(iter(rows.values())).shape[1]):
-        raise UserError(
-            f"the likelihood must return one value per datum, and returned {tuple(found.shape[1:])}."
-        )
-    return found
+    return returned(found, (len(theta), next(iter(rows.values())).shape[1]), "the likelihood")
 
 
 def _per_chain(rows: Rows, chains: int) -> tuple[Rows, int | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from mhrun.errors import Refusal, UserError, nearest
 from mhrun.models.classes import LIKELIHOODS
 from mhrun.models.products import linear, outer
 from mhrun.random import Draws, Purpose
-from mhrun.types import Block, Rows
+from mhrun.types import Block, Field, Rows
 
 
 class Layer(NamedTuple):
@@ -73,6 +73,14 @@ class Perceptron:
             for i, layer in enumerate(self.layers, 1)
             for kind, place in (("W", layer.weight), ("b", layer.bias))
         ]
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """What the data must be: ``x`` (n, inputs) and ``y`` (n,), a class."""
+        return {
+            "x": Field((self.inputs,), setting="the first of model.layers"),
+            "y": Field((), "classes", self.classes),
+        }
 
     @property
     def names(self) -> Sequence[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from mhrun.models.compressed import compress
 from mhrun.native import NativeModel, piece
 from mhrun.native.maths import exp_negative_32, exp_negative_64, log1p_unit_64, log_of_ratio_32
 from mhrun.random import Draws
-from mhrun.types import Rows
+from mhrun.types import Field, Rows
 
 f32 = np.float32
 LOG_2PI = math.log(2 * math.pi)
@@ -55,6 +55,11 @@ class TiedMeans:
         self.variance = float(variance)
         self.prior_variances = tuple(float(v) for v in prior_variances)
         self.start = tuple(float(x) for x in start)
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """What the data must be: ``x`` (n,)."""
+        return {"x": Field(())}
 
     def init(self, chains: int, draws: Draws) -> Tensor:
         """Return starting points (C, 2)."""

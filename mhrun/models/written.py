@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mhrun.build import blame, trusted_object
 from mhrun.errors import Refusal, UserError
+from mhrun.models.returned import returned, unchanged
 from mhrun.random import Draws, Purpose
 from mhrun.types import Rows
 
@@ -75,11 +76,7 @@ class Written:
         prior = self._log_prior
         with _told("log_prior", {"theta": theta[0]}):
             found = torch.func.vmap(lambda one: prior(self._of(one)))(theta)
-        if found.shape != (len(theta),):
-            raise UserError(
-                f"log_prior must return one number, and returned {tuple(found.shape[1:])}; sum it up."
-            )
-        return found
+        return returned(found, (len(theta),), "log_prior")
 
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
         """(C, D) and rows (C or 1, m, ...) -> (C, m)."""
@@ -90,14 +87,10 @@ class Written:
         def one(point: Tensor, batch: dict[str, Tensor]) -> Tensor:
             return self._log_lik(self._of(point), Named(batch))
 
-        with _told("log_lik", {"theta": theta[0], **{name: field[0] for name, field in rows.items()}}):
+        given = {"theta": theta[0], **{name: field[0] for name, field in rows.items()}}
+        with _told("log_lik", given), unchanged(rows, "log_lik"):
             found = torch.func.vmap(one, in_dims=(0, None if shared else 0))(theta, fields)
-        if found.shape != (len(theta), first.shape[1]):
-            raise UserError(
-                f"log_lik must return one value per datum, ({first.shape[1]},), and returned {tuple(found.shape[1:])}; "
-                "do not sum or average over the data."
-            )
-        return found
+        return returned(found, (len(theta), first.shape[1]), "log_lik")
 
     def _of(self, theta: Tensor) -> Any:
         """Return one chain's parameters by their names, or as they are."""
@@ -164,6 +157,8 @@ def _told(what: str, given: Mapping[str, Tensor]) -> Iterator[None]:
         raise
     except Exception as error:
         shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in given.items())
-        raise UserError(f"{what} failed: {blame(error)}; it had {shapes}.") from error
+        # A surrogate that stands alone, as file names have it, can be written nowhere.
+        told = blame(error).encode(errors="backslashreplace").decode()
+        raise UserError(f"{what} failed: {told}; it had {shapes}.") from error
     finally:
         torch.distributions.Distribution._validate_args = checks

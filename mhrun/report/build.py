@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import io
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ from mhrun.report.page import FigureOnPage, TableOnPage, write_page
 from mhrun.report.run import Run
 from mhrun.report.style import style
 from mhrun.report.tables import rendered, write_table
-from mhrun.store.files import write_whole
+from mhrun.store.files import explain, remove, write_whole
 from mhrun.store.folder import RunFolder
 
 FORMATS = ("png", "pdf")
@@ -67,26 +66,30 @@ def build_report(
         again: False leaves a page that is as it should be.
 
     Raises:
-        UserError: the run is not complete, or its report names something that is not there.
+        UserError: the run is not complete or its results are damaged, or its report names something that is not there.
     """
     _check_complete(folder)
     with folder.held(waiting):
         _check_complete(folder)  # another process may have begun it anew while we waited
         if not again and reported(folder):
             return Built(folder.report / PAGE, [])
-        return _build(folder)
+        try:
+            return _build(folder)
+        except OSError as error:
+            raise explain(error, folder.report) from error
 
 
 def _check_complete(folder: RunFolder) -> None:
     if not folder.is_complete():
         raise UserError(f"{folder.path} is not complete; run the same command again to finish it.")
+    folder.check_results()
 
 
 def _build(folder: RunFolder) -> Built:
     run, guard, mark = Run(folder), Guard(folder.log), page_digest(folder)
     parts = parts_of(run.config.get("report") or {})
     place = folder.path / ".report.partial"
-    shutil.rmtree(place, ignore_errors=True)
+    remove(place)
     place.mkdir()
 
     found = guard("metrics", "The metrics could not be computed", lambda: _metrics(parts.metrics, run))
@@ -107,7 +110,7 @@ def _build(folder: RunFolder) -> Built:
     # the page that it is of, or there is none and the page is made again.
     summary = {key: value for key, value in run.summary.items() if key != "report"}
     folder.write_summary(summary)
-    shutil.rmtree(folder.report, ignore_errors=True)
+    remove(folder.report)
     place.rename(folder.report)
     summary |= {"metrics": plain(metrics), "claims": [claim._asdict() for claim in judged]}
     folder.write_summary(summary if guard.failures else summary | {"report": mark})

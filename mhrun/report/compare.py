@@ -53,6 +53,7 @@ def rows_of(chosen: Sequence[tuple[RunFolder, str | None]]) -> list[Row]:
     for folder, wanted in chosen:
         if not folder.is_complete():
             raise UserError(f"{folder.path} is not complete; run the same command again to finish it.")
+        folder.check_results()
         run = Run(folder)
         if wanted is not None and wanted not in run.methods:
             raise UserError(f"{folder.path} has no method '{wanted}'; it has {', '.join(run.methods)}.")

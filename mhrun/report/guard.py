@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,7 +38,7 @@ class Guard:
         except Exception as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             line = f"{what}: {': '.join([type(error).__name__, *lines[:1]])}"
-            with open(self.log, "a") as file:
+            with suppress(OSError), open(self.log, "a", errors="backslashreplace") as file:
                 file.write(
                     f"{time.strftime('%Y-%m-%d %H:%M:%S')} ERROR {name}: {line}\n{traceback.format_exc()}"
                 )

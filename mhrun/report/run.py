@@ -15,6 +15,7 @@ import xarray as xr
 
 from mhrun.diagnostics.ladders import Travel, travel
 from mhrun.errors import UserError
+from mhrun.store.blocks import damage
 from mhrun.store.folder import RunFolder
 from mhrun.store.netcdf import COLLECTED, TRACE, Shape, open_trace
 from mhrun.target import Target, target_of
@@ -106,6 +107,8 @@ class Run:
             UserError: it cannot be read, or is not that of this run.
         """
         place, noted = self.folder.method(method), self.methods[method]
+        if (why := damage(place)) is not None:
+            raise UserError(f"{place}: {why}; run the same command again to have it computed anew.")
         try:
             found = open_trace(place)
         except (OSError, ValueError, KeyError, TypeError) as error:

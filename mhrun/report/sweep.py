@@ -22,7 +22,7 @@ from mhrun.report.page import FigureOnPage, TableOnPage, template
 from mhrun.report.run import Run, labels
 from mhrun.report.style import COLOURS, style
 from mhrun.report.tables import rendered, write_table
-from mhrun.store.files import read_json, write_json, write_text
+from mhrun.store.files import explain, read_json, write_json, write_text
 from mhrun.store.folder import RunFolder
 
 _LINES = ("-", "--", ":", "-.")
@@ -43,7 +43,17 @@ def build_sweep_report(
     """Write the sweep's table and figure, and what its experiment has of its own, and return its page.
 
     The page lists the failures too. `tell` is told of a part that could not be made; a line stands in its place.
+
+    Raises:
+        UserError: the sweep's folder cannot be written.
     """
+    try:
+        return _built(place, tell)
+    except OSError as error:
+        raise explain(error, place / "index.html") from error
+
+
+def _built(place: Path, tell: Callable[[str], None]) -> Path:
     jobs, guard = jobs_of(place), Guard(place / "log.txt")
     frame = sweep_table(place, jobs)
     table: dict[str, str] | str = _NOTHING

@@ -8,7 +8,7 @@ two blocks alone. When the method has run to its end the blocks become ``trace.n
 
 from __future__ import annotations
 
-import shutil
+import re
 import struct
 import sys
 import time
@@ -21,12 +21,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mhrun.store.files import explain, read_json, write_json, write_whole
+from mhrun.store.checksums import changed, file_digest, genuine, sealed
+from mhrun.store.files import explain, plain, read_json, remove, unreadable, write_json, write_whole
 from mhrun.store.netcdf import TRACE, Shape, write_trace
 
 Array = npt.NDArray[Any]
 
 _DONE = "done.json"
+_NAME = re.compile(r"\d{1,18}-\d{1,18}\.npz")
 _CUMULATIVE = ("n_lik", "n_aside", "n_grad")
 _SUMMED = ("accepted", "batch_size", "diverging")
 _AVERAGED = ("log_ratio_var",)  # over the steps where it is finite
@@ -93,13 +95,13 @@ class TraceWriter:
                     f"{path.name} is damaged or out of place; going on from step {next_step - 1:,} before it."
                 )
                 for later in paths[i:]:
-                    later.unlink()
+                    remove(later)
                 break
             next_step, last = stop, content
         if last is not None and _LIGHT in last:
             warn("The last blocks are damaged, and those before them keep no state; beginning anew.")
             for path in self._sorted():
-                path.unlink()
+                remove(path)
             return None
         if last is None:
             return None
@@ -197,23 +199,58 @@ class TraceWriter:
         blocks = (load_block(p) for p in self._sorted())
         write_trace(self.folder, self.shape, self.info, attributes, blocks, repeats=bool(repeats))
         totals = {key: value.tolist() for key, value in self.totals.items()}
-        write_json(self.folder / _DONE, {"totals": totals, "wall_s": self.wall_s, **facts})
-        shutil.rmtree(self._blocks)
+        noted = plain({"totals": totals, "wall_s": self.wall_s, **facts})
+        try:
+            digest = file_digest(self.folder / TRACE)
+        except OSError as error:
+            raise explain(error, self.folder / TRACE) from error
+        write_json(self.folder / _DONE, sealed(noted, {TRACE: digest}))
+        remove(self._blocks)
 
     def _sorted(self) -> list[Path]:
-        return sorted(self._blocks.glob("*.npz"))
+        return _blocks_of(self._blocks)
 
 
 def done(folder: Path) -> dict[str, Any] | None:
-    """Return what was noted when the method ended, or None if it has not."""
-    return read_json(folder / _DONE) if (folder / TRACE).exists() else None
+    """Return what was noted when the method ended, or None if it has not; a note that was changed is none."""
+    noted = read_json(folder / _DONE) if (folder / TRACE).is_file() else None
+    there = isinstance(noted, dict) and isinstance(noted.get("totals"), dict) and genuine(noted)
+    return noted if there else None
+
+
+def damage(folder: Path) -> str | None:
+    """Return in a few words what is wrong with the results of a method that has run to its end, or None.
+
+    Its trace is read whole for its checksum: a second for each 1 to 2 GB.
+
+    Raises:
+        UserError: a file is there and cannot be read.
+    """
+    if not (folder / TRACE).is_file():
+        return f"{TRACE} is gone"
+    if (noted := done(folder)) is None:
+        return f"{_DONE} is gone or damaged"
+    try:
+        return changed(folder, noted)
+    except OSError as error:
+        raise unreadable(error, folder / TRACE) from error
+
+
+def clear(folder: Path) -> None:
+    """Remove the results of a method, damaged as they are, but not the note of how it was computed.
+
+    Raises:
+        UserError: they cannot be removed.
+    """
+    for name in (_DONE, TRACE, "blocks"):
+        remove(folder / name)
 
 
 def steps_done(folder: Path) -> int:
-    """Return how many steps a method's folder seems to hold, from the names of its files alone."""
-    if done(folder) is not None:
+    """Return how many steps a method's folder seems to hold: all if its results are whole, else as its blocks say."""
+    if damage(folder) is None:
         return sys.maxsize
-    return max((_span(path)[1] - 1 for path in (folder / "blocks").glob("*.npz")), default=0)
+    return max((_span(path)[1] - 1 for path in _blocks_of(folder / "blocks")), default=0)
 
 
 def load_block(path: Path) -> dict[str, Array] | None:
@@ -233,6 +270,11 @@ def load_block(path: Path) -> dict[str, Array] | None:
         zlib.error,
     ):
         return None
+
+
+def _blocks_of(folder: Path) -> list[Path]:
+    """Return the blocks of a folder in order; what has another name is none of ours."""
+    return sorted(path for path in folder.glob("*.npz") if _NAME.fullmatch(path.name))
 
 
 def _of_state(key: str) -> bool:

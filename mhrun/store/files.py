@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -36,7 +37,8 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         if sys.platform == "win32":
             os.replace(partial, path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # of a place that cannot be written at all
+            partial.unlink(missing_ok=True)
         raise explain(error, path) from error
 
 
@@ -79,6 +81,30 @@ def explain(error: OSError, path: Path) -> UserError:
     return UserError(f"'{path}' cannot be written: {error.strerror or error}.")
 
 
+def unreadable(error: OSError, path: Path) -> UserError:
+    """Return why a file of a run that is there cannot be read, in words for people."""
+    return UserError(
+        f"'{path}' cannot be read: {error.strerror or error}; see to its permissions, or remove it."
+    )
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder with all that is in it, if it is there; a link is removed, not what it leads to.
+
+    Raises:
+        UserError: it cannot be removed.
+    """
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except FileNotFoundError:  # another process was sooner
+        return
+    except OSError as error:
+        raise explain(error, path) from error
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file whole or not at all; what UTF-8 cannot have, a surrogate alone, is written out."""
     write_whole(path, lambda file: file.write(text.encode(errors="backslashreplace")))
@@ -86,7 +112,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Write a JSON file whole or not at all; numbers that are not finite become null."""
-    write_text(path, json.dumps(_plain(value), indent=2, allow_nan=False) + "\n")
+    write_text(path, json.dumps(plain(value), indent=2, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -97,22 +123,23 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """
     try:
         value = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, UnicodeDecodeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
     except OSError as error:
-        raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from error
+        raise unreadable(error, path) from error
     return value if isinstance(value, dict) else None
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it: arrays as lists, numbers that are not finite as None."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
         value = value.item()
     elif hasattr(value, "tolist"):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return None
     return value

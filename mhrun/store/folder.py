@@ -17,7 +17,8 @@ import yaml
 from mhrun import yaml_file
 from mhrun.errors import UserError
 from mhrun.names import checked_name
-from mhrun.store.files import explain, read_json, write_json, write_text
+from mhrun.store.blocks import damage
+from mhrun.store.files import explain, read_json, unreadable, write_json, write_text
 from mhrun.store.identity import FORMAT, digest
 
 COMPLETE = "complete"
@@ -83,7 +84,13 @@ class RunFolder:
             raise explain(error, self.path) from error
         target = self.path / "config.yaml"
         text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
-        if not target.exists() or target.read_text() != text:
+        try:
+            there = target.read_text()
+        except (FileNotFoundError, NotADirectoryError, ValueError):  # not there, or no text
+            there = None
+        except OSError as error:
+            raise unreadable(error, target) from error
+        if there != text:
             write_text(target, text)
 
     def check(self) -> None:
@@ -100,9 +107,9 @@ class RunFolder:
             )
         try:
             there = digest(self.config())
-        except OSError:  # not there, or a place that `create` has more to say of
+        except FileNotFoundError:
             return
-        except (ValueError, KeyError, AttributeError, TypeError, yaml.YAMLError, UserError):
+        except UserError:
             there = "(not to be read)"
         if there != self.digest:
             raise UserError(f"{self.path} holds a run of other settings ({there}); {anew}")
@@ -118,17 +125,33 @@ class RunFolder:
         """Return the resolved configuration that the run was made with.
 
         Raises:
-            UserError: the file was changed and is no YAML, or expands to more than a run can write.
+            FileNotFoundError: there is none.
+            UserError: it cannot be read, or is damaged.
         """
         path = self.path / "config.yaml"
-        text = path.read_text()
-        yaml_file.check(text, str(path), _MOST_VALUES)
-        loaded: dict[str, Any] = yaml.safe_load(text)
+        try:
+            text = path.read_text()
+            yaml_file.check(text, str(path), _MOST_VALUES)
+            loaded = yaml.safe_load(text)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise unreadable(error, path) from error
+        except (ValueError, RecursionError, yaml.YAMLError):
+            loaded = None
+        parts = ("methods", "runtime", "model", "data", "target")
+        if not isinstance(loaded, dict) or not all(isinstance(loaded.get(part), dict) for part in parts):
+            raise UserError(f"'{path}' is damaged; the same command writes it again.")
         return loaded
 
     def summary(self) -> dict[str, Any] | None:
-        """Return the summary, or None when there is none."""
-        return read_json(self.path / "summary.json")
+        """Return the summary, or None when there is none, or none that a run wrote.
+
+        Raises:
+            UserError: it is there and cannot be read.
+        """
+        found = read_json(self.path / "summary.json")
+        return found if found is not None and _is_summary(found) else None
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace the summary."""
@@ -139,6 +162,31 @@ class RunFolder:
         summary = self.summary()
         return summary is not None and summary.get("status") == COMPLETE and summary.get("format") == FORMAT
 
+    def damage(self) -> dict[str, str]:
+        """Return what is wrong with the results of a complete run, method -> in a few words; of another nothing.
+
+        All traces are read for their checksums: a second for each 1 to 2 GB.
+
+        Raises:
+            UserError: a file is there and cannot be read.
+        """
+        if not self.is_complete():
+            return {}
+        methods = (self.summary() or {}).get("methods") or {}
+        found = {str(name): damage(self.method(str(name))) for name in methods}
+        return {name: why for name, why in found.items() if why is not None}
+
+    def check_results(self) -> None:
+        """Make sure that the results of a complete run are what was written.
+
+        Raises:
+            UserError: they are not.
+        """
+        for name, why in self.damage().items():
+            raise UserError(
+                f"{self.path}: {name}: {why}; run the same command again to have it computed anew."
+            )
+
     def point_latest(self) -> None:
         """Let ``<outputs>/<experiment>/latest`` lead here."""
         link = self.path.parent / "latest"
@@ -148,9 +196,10 @@ class RunFolder:
             partial.symlink_to(self.path.name, target_is_directory=True)
             os.replace(partial, link)
         except OSError:  # no symbolic links here: a file with the name does
-            partial.unlink(missing_ok=True)
-            if not link.is_dir():
-                write_text(link, self.path.name + "\n")
+            with suppress(OSError, UserError):  # it is for people: a run goes on without it
+                partial.unlink(missing_ok=True)
+                if not link.is_dir():
+                    write_text(link, self.path.name + "\n")
 
     @contextmanager
     def held(self, waiting: Callable[[str], None]) -> Iterator[None]:
@@ -187,6 +236,19 @@ class RunFolder:
             with suppress(OSError):
                 owner.unlink(missing_ok=True)
             lock.release()
+
+
+def _is_summary(found: Mapping[str, Any]) -> bool:
+    """Say whether a JSON object has the form of a summary: what is there of it is of its kind."""
+    methods, claims = found.get("methods", {}), found.get("claims", [])
+    return (
+        isinstance(methods, dict)
+        and all(isinstance(about, dict) for about in methods.values())
+        and isinstance(claims, list)
+        and all(isinstance(claim, dict) and isinstance(claim.get("verdict"), str) for claim in claims)
+        and isinstance(found.get("metrics", {}), dict)
+        and isinstance(found.get("sources", []), list)
+    )
 
 
 def runs(outputs: Path, experiment: str | None = None) -> list[RunFolder]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from mhrun.errors import UserError
 from mhrun.native import native_form
 from mhrun.types import Model, Rows
 
@@ -28,6 +29,11 @@ class Slopes:
         with torch.enable_grad():
             point = theta.detach().requires_grad_()
             log_lik = self._model.log_lik(point, rows)
+            if not log_lik.requires_grad:
+                raise UserError(
+                    "log_lik has no gradient with respect to theta: use torch operations all through, without detach, "
+                    "item, NumPy or conversion to whole numbers."
+                )
             (grad,) = torch.autograd.grad(log_lik.mean(-1).sum(), point)
         return log_lik.detach(), grad.contiguous()  # autograd may return one number for many parameters
 

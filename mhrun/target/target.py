@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from mhrun.data import Dataset
-from mhrun.errors import Refusal
+from mhrun.errors import Refusal, UserError
 from mhrun.native import NativeModel, available, native_form
 from mhrun.random import Draws, Purpose
 from mhrun.target.all_data import AllData
+from mhrun.target.fields import unfit
 from mhrun.target.slopes import Slopes, likelihoods
 from mhrun.types import Difference, Evaluation, Model, Rows
 
@@ -90,9 +91,24 @@ class Target:
 
     @cached_property
     def data(self) -> Dataset:
-        """The data, on the device."""
-        loaded = self._source if isinstance(self._source, Dataset) else self._source.load()
-        return loaded.to(self.device)
+        """The data, on the device.
+
+        Raises:
+            Refusal: they are not what the model needs.
+            UserError: they cannot be loaded, or memory does not hold them.
+        """
+        try:
+            loaded = self._source if isinstance(self._source, Dataset) else self._source.load()
+            if reason := unfit(self.model, loaded):
+                raise Refusal(reason)
+            return loaded.to(self.device)
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):
+                raise
+            raise UserError(
+                f"There is not enough memory for the n = {self.n:,} data; choose fewer, or keep them on the disk "
+                "(data=memmap, or data.storage=file where a data set has it)."
+            ) from error
 
     @property
     def dim(self) -> int:

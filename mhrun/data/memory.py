@@ -1,0 +1,86 @@
+"""How much memory there is, for what is read whole."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from mhrun.errors import UserError
+
+if sys.platform != "win32":
+    import resource
+
+_UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+_CGROUPS = (  # limit and use of the container that this process is in, versions 2 and 1
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+def in_bytes(count: float) -> str:
+    """Return a number of bytes as a person would say it: 3.4 GB, 12 kB."""
+    return next(
+        (f"{count / size:.3g} {unit}" for unit, size in _UNITS if count >= size), f"{count:.0f} bytes"
+    )
+
+
+def available() -> float:
+    """Return how many bytes of memory this process can still take, as far as the system says; infinity if it does not.
+
+    The least of what the machine has free, what is left of the container's limit, and what is left of the limit of
+    this process's address space (``ulimit -v``).
+    """
+    return min(_free(), default=float("inf"))
+
+
+def check_room(need: float, what: str, instead: str) -> None:
+    """Refuse what memory cannot hold.
+
+    Args:
+        need: bytes.
+        what: needs them, for the message.
+        instead: what the user can do.
+
+    Raises:
+        UserError: fewer bytes are available.
+    """
+    if need > (there := available()):
+        raise UserError(
+            f"{what} would take {in_bytes(need)} of memory, and {in_bytes(there)} are free; {instead}."
+        )
+
+
+def _free() -> Iterator[float]:
+    known = _meminfo().get("MemAvailable")
+    if known is not None:
+        yield 1024 * known
+    elif hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for limit, use in _CGROUPS:
+        most, taken = _number(limit), _number(use)
+        if most is not None and taken is not None:
+            yield max(0, most - taken)
+    if sys.platform != "win32":
+        limited, _ = resource.getrlimit(resource.RLIMIT_AS)
+        pages = _number("/proc/self/statm")
+        if limited != resource.RLIM_INFINITY and pages is not None:
+            yield max(0, limited - pages * resource.getpagesize())
+
+
+def _meminfo() -> dict[str, int]:
+    """Return what Linux says of memory, in kB."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+    except (OSError, ValueError, IndexError):
+        return {}
+
+
+def _number(file: str) -> int | None:
+    """Return the first number of a file of the system's, or None."""
+    try:
+        return int(Path(file).read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None

@@ -1,0 +1,70 @@
+"""Do the data have the fields that a model reads?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from mhrun.data import Dataset
+from mhrun.native import native_form
+from mhrun.types import Field, Model
+
+_BLOCK = 1 << 22  # values of a field that are checked at once: it may be a map larger than memory
+
+
+def unfit(model: Model, data: Dataset) -> str | None:
+    """Return in one line why a model cannot be used with these data, or None.
+
+    Checked is what the model declares (``fields``, see `mhrun.types.Model`): the names of the fields, the shape of a
+    row, real numbers, and the values of labels. A model that declares nothing fits all data.
+    """
+    if native_form(model, "fields", "log_lik") is None:  # log_lik of a subclass may read other fields
+        return None
+    wanted: Mapping[str, Field] = model.fields  # type: ignore[attr-defined]
+    name, there = type(model).__name__, data.fields
+    if any(field not in there for field in wanted):
+        some = f"the fields {' and '.join(wanted)}" if len(wanted) > 1 else f"the field {next(iter(wanted))}"
+        return f"{name} needs {some}; the data have {', '.join(there)}."
+    for field, need in wanted.items():
+        row = tuple(there[field].shape[1:])
+        if need.row is not None and row != need.row:
+            change = f"; set {need.setting}" if need.setting else ""
+            return f"{name} needs {field} with {_shape(need.row)}; the data have {_shape(row)}{change}."
+        if there[field].is_complex():
+            return f"{name} needs {field} of real numbers; the data have {there[field].dtype}."
+        if need.values and (wrong := _wrong(need, there[field])) is not None:
+            return f"{name} needs {field} {_values(need)}; the data have {wrong:g}."
+    return None
+
+
+def _shape(row: tuple[int, ...]) -> str:
+    return f"rows of shape {row}" if row else "one number per datum"
+
+
+def _values(need: Field) -> str:
+    return {
+        "signs": "to be labels +1 and -1",
+        "classes": f"to be classes, whole numbers from 0 to {need.classes - 1}",
+        "zeros": "to say nothing, as it is a density of its own: choose data=no_data",
+    }[need.values]
+
+
+def _wrong(need: Field, values: Tensor) -> float | None:
+    """Return a value that is not as it should be, or None."""
+    rows = max(1, _BLOCK // max(1, values[:1].numel()))
+    for start in range(0, len(values), rows):
+        part = values[start : start + rows]
+        if need.values == "signs":
+            bad = (part != 1) & (part != -1)
+        elif need.values == "zeros":
+            bad = part != 0
+        else:
+            bad = (
+                (part < 0)
+                | (part >= need.classes)
+                | (part.frac() != 0 if part.is_floating_point() else False)
+            )
+        if bool(bad.any()):
+            return float(part[bad][0])
+    return None
