@@ -574,6 +574,16 @@ def test_a_run_that_is_whole_is_not_computed_again(finished, outputs, capsys):
     assert note["files"] == {"trace.nc": file_digest(folder.method("mint") / "trace.nc")}
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("threads", 0), ("block_seconds", float("nan")), ("block_seconds", [1])]
+)
+def test_settings_are_checked_where_the_run_is_there_too(finished, outputs, key, value):
+    copied(finished[0], outputs)
+    settings = settings_of(outputs)
+    told = one_line(run_experiment, settings | {"runtime": settings["runtime"] | {key: value}}, Silent())
+    assert f"runtime.{key} = " in told
+
+
 def test_a_digest_is_that_of_the_file_as_it_is_now(tmp_path):
     path = tmp_path / "f"
     path.write_bytes(b"one")

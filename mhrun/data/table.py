@@ -255,7 +255,8 @@ def _text(path: Path, separator: str | None) -> Any:
     """Return a text file as pandas has it."""
     import pandas as pd
 
-    how: dict[str, Any] = {"sep": separator, "engine": None if separator else "python", "index_col": False}
+    fast = separator is not None and len(separator) == 1
+    how: dict[str, Any] = {"sep": separator, "engine": None if fast else "python", "index_col": False}
     with warnings.catch_warnings():  # pandas would leave out what is beyond the names of the first line
         warnings.filterwarnings("error", "Length of header", pd.errors.ParserWarning)
         first = pd.read_csv(path, header=None, nrows=1, dtype=str, **how)  # pandas makes y.1 of a second y
@@ -280,7 +281,8 @@ def _check_text(path: Path, separator: str | None) -> None:
     """Refuse a text that memory does not hold when it is taken apart, packed or not, before it is."""
     from pandas.io.common import get_handle
 
-    many, advice = _BYTES[separator is not None], "" if separator else "say its separator, or "
+    fast = separator is not None and len(separator) == 1
+    many, advice = _BYTES[fast], "" if separator else "say its separator, or "
     size, most = path.stat().st_size, int(min(available() / many, sys.maxsize))
     if path.suffix.lower() not in (".csv", ".tsv", ".txt"):
         size = 0

@@ -86,7 +86,7 @@ class Settings:
             raise Refusal(f"native = '{self.native}' is unknown; choose {', '.join(WISHES)}.")
         if self.threads is not None and (not isinstance(self.threads, int) or self.threads < 1):
             raise Refusal(f"runtime.threads = {self.threads!r} must be a whole number, at least 1, or null.")
-        if not isinstance(self.block_seconds, int | float) or self.block_seconds < 0:
+        if not isinstance(self.block_seconds, int | float) or not self.block_seconds >= 0:  # NaN neither
             raise Refusal(f"runtime.block_seconds = {self.block_seconds!r} must be a number, at least 0.")
 
 

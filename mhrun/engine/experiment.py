@@ -39,11 +39,11 @@ def run_experiment(config: Mapping[str, Any], watcher: Watcher) -> RunFolder:
     """
     folder = RunFolder.of(config)
     runtime = config["runtime"]
+    settings = Settings(config["native"], runtime["threads"], runtime["block_seconds"])
     if folder.is_complete() and not runtime["force"] and not folder.damage():
         folder.create(config)
         folder.point_latest()
         return folder
-    settings = Settings(config["native"], runtime["threads"], runtime["block_seconds"])
     torch.set_num_threads(settings.threads or usable_cores())
     methods = methods_of(config)
     check_space(methods, folder.path)
