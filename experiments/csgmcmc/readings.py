@@ -118,8 +118,8 @@ def readings_figure(runs: Sequence[Run]) -> Figure:
     labels = [str(run.config["readings"][name]["label"]) for name, run in there.items()]
     places = np.arange(len(there))[::-1]
     for row, data in zip(axes, SETS, strict=True):
-        for axis, sampler, colour in zip(row, samplers, COLOURS, strict=False):
-            paper = PAPER[sampler][data]
+        for axis, sampler in zip(row, samplers, strict=True):
+            paper, colour = PAPER[sampler][data], COLOURS[list(SAMPLERS).index(sampler)]
             axis.axvspan(paper / FACTOR, paper * FACTOR, color="grey", alpha=0.2, linewidth=0)
             axis.axvline(paper, color="black", linewidth=0.9)
             for place, run in zip(places, there.values(), strict=True):
