@@ -15,6 +15,7 @@ worker.pin_to(int(sys.argv[1]))
 import shutil  # noqa: E402
 import tempfile  # noqa: E402
 from collections.abc import Callable  # noqa: E402
+from functools import partial  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any, NamedTuple  # noqa: E402
 
@@ -33,10 +34,11 @@ from mhrun.dynamics.langevin import Langevin as SGLD  # noqa: E402
 from mhrun.dynamics.nose_hoover import NoseHoover  # noqa: E402
 from mhrun.engine.chains import Settings, Silent, run_method  # noqa: E402
 from mhrun.engine.method import Method  # noqa: E402
-from mhrun.kernels import ReplicaExchange, Unadjusted  # noqa: E402
+from mhrun.kernels import ReplicaExchange, Unadjusted, fused_growing  # noqa: E402
 from mhrun.models.gaussian_mixture import GaussianMixture  # noqa: E402
 from mhrun.models.logistic import Logistic  # noqa: E402
 from mhrun.models.perceptron import Perceptron  # noqa: E402
+from mhrun.native.philox import independent  # noqa: E402
 from mhrun.pairing.full import Full  # noqa: E402
 from mhrun.pairing.growing import Growing  # noqa: E402
 from mhrun.proposals.langevin import Langevin  # noqa: E402
@@ -65,13 +67,13 @@ def _walk(pairing: Pairing, rule: Rule) -> Kernel:
     return mhrun.MetropolisHastings(mhrun.RandomWalk(), pairing, rule)
 
 
-def mint(n: int, storage: str) -> Work:
+def mint(n: int, storage: str, m: int = problem.M, replacement: bool = True) -> Work:
     """Return MINT on the tied mixture."""
     data = mhrun.MixtureSample(n, (0.0, 1.0), 2.0, storage=storage).load()
     if storage == "file":  # the page cache is warm, as it is after the first minutes of a run
         data.fields["x"].sum()
-    target = mhrun.Target(mhrun.TiedMeans(), data, replacement=True)
-    kernel = _walk(mhrun.Shared(problem.M), mhrun.Metropolis())
+    target = mhrun.Target(mhrun.TiedMeans(), data, replacement=replacement)
+    kernel = _walk(mhrun.Shared(m), mhrun.Metropolis())
     return Work(target, kernel, problem.STEP_SIZE, problem.temperature(n))
 
 
@@ -81,6 +83,12 @@ def mh_minibatch(n: int, storage: str) -> Work:
     target = mhrun.Target(mhrun.TiedMeans(), data, temper="likelihood")
     rule = MHMinibatch(growing.M, growing.SIGMA, "paper")
     return Work(target, _walk(Growing(), rule), growing.STEP_SIZE, growing.temperature(n))
+
+
+def mh_minibatch_with(n: int, storage: str) -> Work:
+    """Return MHminibatch with independent indices in its loop, which settings cannot choose."""
+    fused_growing.filler = lambda n, replacement: independent
+    return mh_minibatch(n, storage)
 
 
 def mint_logistic(n: int, storage: str) -> Work:
@@ -172,8 +180,13 @@ def _of_rungs(together: bool) -> dict[str, Callable[[int, str], Work]]:
     return {"mixture": mixture, "logistic": logistic_all, "network": network_784}
 
 
-_MADE = (mint, mh_minibatch, mint_logistic, metropolis_logistic, mint_network)
+_MADE = (mint, mh_minibatch, mh_minibatch_with, mint_logistic, metropolis_logistic, mint_network)
 PROBLEMS = {made.__name__: made for made in _MADE}
+PROBLEMS |= {
+    f"mint_{m}{suffix}": partial(mint, m=m, replacement=replacement)
+    for m in (100, 1000)
+    for suffix, replacement in (("", False), ("_with", True))
+}
 PROBLEMS |= {f"{name}_mixture": _on_mixture(name) for name in MOVES}
 PROBLEMS |= {f"{name}_network": _on_network(name) for name in MOVES}
 PROBLEMS |= {f"ladder_{name}": made for name, made in _of_rungs(True).items()}

@@ -112,6 +112,36 @@ def in_turn(field: Field, chains: int, rounds: int, chain_steps: int, clock: str
     return {"us_per_chain_step": cost, **found}
 
 
+def without_replacement(rounds: int, chain_steps: int, console: Console) -> list[dict[str, Any]]:
+    """MINT and MHminibatch on the mixture, n = 10^6: minibatches without replacement, the default, and with."""
+    rows: list[dict[str, Any]] = []
+    for what, problem, share in (
+        ("MINT, m = 100", "mint_100", 1.0),
+        ("MINT, m = 1000", "mint_1000", 0.2),
+        ("MHminibatch, m = 50", "mh_minibatch", 0.2),
+    ):
+        field = {"without": (_ours(1, problem, N), share), "with": (_ours(1, f"{problem}_with", N), share)}
+        rows += [
+            {"what": what, "C": chains} | in_turn(field, chains, rounds, chain_steps, "cpu")
+            for chains in (1, 20)
+        ]
+        _stop(field)
+    table = Table(
+        title="Minibatches, n = 1e6, one core: microseconds per chain-step (median)", title_justify="left"
+    )
+    for column in ("what", "C", "without replacement", "with", "ratio", "goal", "acceptance (without, with)"):
+        table.add_column(column, justify="left" if column == "what" else "right")
+    for row in rows:
+        cost, accepted = row["us_per_chain_step"], row["accepted"]
+        table.add_row(
+            *(row["what"], str(row["C"]), f"{cost['without']:.2f}", f"{cost['with']:.2f}"),
+            *(f"{cost['without'] / cost['with']:.2f}", "<= 1.3"),
+            f"{accepted['without']:.4f}, {accepted['with']:.4f}",
+        )
+    console.print(table)
+    return rows
+
+
 def against_jax(rounds: int, chain_steps: int, console: Console) -> list[dict[str, Any]]:
     """MINT, n = 10^6, m = 1000, independent uniform minibatches: microseconds per chain-step."""
     rows: list[dict[str, Any]] = []
@@ -373,6 +403,9 @@ def _children() -> float:
 
 TABLES: dict[str, Callable[[argparse.Namespace, Console], Any]] = {
     "start_up": lambda asked, console: start_up(asked.rounds, console),
+    "without_replacement": lambda asked, console: without_replacement(
+        asked.rounds, asked.chain_steps, console
+    ),
     "against_jax": lambda asked, console: against_jax(asked.rounds, asked.chain_steps, console),
     "over_n": lambda asked, console: over_n(asked.rounds, asked.chain_steps, asked.largest, console),
     "mh_minibatch": lambda asked, console: mh_minibatch(asked.rounds, asked.chain_steps, console),
@@ -381,6 +414,9 @@ TABLES: dict[str, Callable[[argparse.Namespace, Console], Any]] = {
     "ladders": lambda asked, console: ladders(asked.rounds, asked.chain_steps, console),
     "logistic": lambda asked, console: logistic(asked.rounds, asked.chain_steps, console),
 }
+
+
+OURS_ALONE = {"start_up", "without_replacement", "over_n", "ladders"}
 
 
 def main() -> None:
@@ -398,7 +434,8 @@ def main() -> None:
     arguments = parser.parse_args()
     console = Console(width=110)
     chosen = [name for name in TABLES if name in (arguments.only or TABLES)]
-    make_peers()
+    if set(chosen) - OURS_ALONE:
+        make_peers()
     found = {
         "when": time.strftime("%Y-%m-%d %H:%M"),
         "machine": f"{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} cores",

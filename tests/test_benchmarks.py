@@ -31,6 +31,8 @@ def answer(
     ("problem", "n", "batch"),
     [
         ("mint", 10_000, 1000),
+        ("mint_100", 10_000, 100),
+        ("mint_1000_with", 10_000, 1000),
         ("mint_logistic", 500, 100),
         ("metropolis_logistic", 500, 500),
         ("mint_network", 500, 200),

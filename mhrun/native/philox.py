@@ -110,11 +110,11 @@ class Workspace(NamedTuple):
 def workspace(n: int, largest: int, *, replacement: bool = False, grows: bool = False) -> Workspace:
     """Return a workspace for minibatches of up to `largest` of n data.
 
-    About 50 bytes for each datum of a small minibatch; for a large one, or one that `grows` call by call, n / 8 bytes,
+    About 150 bytes for each datum of a small minibatch; for a large one, or one that `grows` call by call, n / 8 bytes,
     and 2 n more if more than half of the data are drawn. Pages that are never written to take none.
     """
-    # A table of 32 to 64 bytes for each datum is faster than bits as long as it is in the cache, or not much larger.
-    small = not grows and largest <= n // 16 and largest <= max(4096, n // 256)
+    # A table is faster than bits as long as it is in the cache; collisions in a smaller one cost more than its size.
+    small = not grows and largest <= n // 16 and largest <= max(16384, n // 256)
     table = small and largest > 0 and not replacement
     bits = not small and not replacement
     positions = 2 * largest + 64 if table else 0  # too few for less than one minibatch in 10^57
@@ -122,7 +122,7 @@ def workspace(n: int, largest: int, *, replacement: bool = False, grows: bool = 
     return Workspace(
         np.zeros(2, np.int64),
         np.empty(max(positions, TILE) + 2, np.int64),
-        np.zeros(1 << (8 * largest - 1).bit_length() if table else 0, np.uint32),
+        np.zeros(1 << (16 * largest - 1).bit_length() if table else 0, np.uint32),
         np.empty(positions, np.uint32),
         np.empty(positions, np.int32),
         np.zeros(words, np.uint64),
@@ -209,13 +209,12 @@ def _by_table(index: Any, m: Any, n: Any, step: Any, chain: Any, key: Any, purpo
                 before = links[u64(before - base)]
         made = stop
     work.at[0] += made
-    got, late = 0, 0
-    for i in range(made):
-        if late < repeated and repeats[late] == i:
-            late += 1
-        else:
-            index[u64(got)] = stream[i]
-            got += 1
+    begin: Any = 0
+    for r in range(repeated + 1):  # from one repeat to the next
+        end = np.int64(repeats[r]) if r < repeated else np.int64(made)
+        for i in range(end - begin):
+            index[u64(begin - r + i)] = stream[u64(begin + i)]
+        begin = end + 1
 
 
 @piece
