@@ -7,25 +7,32 @@ import pandas as pd
 from matplotlib.figure import Figure
 from scipy.special import expit
 
-from mhrun.diagnostics.chains import ess
 from mhrun.report.run import Run
 
 from ..shared.classify import signed_images
 from .common import (
+    COLUMNS,
+    OF_STEPS,
     Array,
+    Course,
     Metrics,
+    best,
+    course,
     decisions_figure,
-    distance_figure,
     efficiency_figure,
-    evaluations,
-    moments_to_tell,
+    error_figure,
+    of_decisions,
+    of_errors,
     of_method,
     pairs_of,
+    repeats_of,
     table,
+    tests,
     tried,
 )
 
-FEW = 20  # images whose log-odds stand for the parameters in effective sample sizes
+FEW = 20  # images whose predictions are taken for effective sample sizes
+IMAGES = 400  # whose predictions are estimated
 TRUTH = "truth"
 
 
@@ -33,99 +40,116 @@ def _others(run: Run) -> list[str]:
     return [method for method in run.methods if method != TRUTH]
 
 
-def _predicted(run: Run, draws: Array, upto: Array) -> Array:
-    """Return the mean over chains and draws so far of the probability of each test image's own label (K, images)."""
+def predicted(run: Run, method: str, most: int) -> Array:
+    """Return the probability of the own label of some test images at each draw (C, S, images)."""
     images = signed_images(run)
-    total, done, found = np.zeros(len(images)), 0, []
-    for count in upto:
-        for start in range(done, count, 200):
-            part = draws[:, start : min(start + 200, count)].reshape(-1, draws.shape[2]).astype(np.float32)
-            total += expit(part @ images.T).sum(axis=0, dtype=np.float64)
-        done = int(count)
-        found.append(total / (done * len(draws)))
-    return np.array(found)
+    images = images[:: max(1, len(images) // most)][:most]
+    return np.stack([expit(chain.astype(np.float32) @ images.T) for chain in run.draws(method)])
 
 
-def truth(run: Run) -> tuple[Array, float]:
-    """Return the long run's mean predictions (images,), and how far they may be off (root mean square)."""
-    draws = run.draws(TRUTH)
-    halves = [_predicted(run, part, np.array([draws.shape[1]]))[0] for part in (draws[0::2], draws[1::2])]
-    return (halves[0] + halves[1]) / 2, float(np.sqrt(np.mean((halves[0] - halves[1]) ** 2)) / 2)
+def truth(run: Run) -> tuple[Array, Array, float]:
+    """Return the long run's mean predictions and their standard deviations (images,), and the error of the first.
+
+    The error is a mean square over the images, in units of their variances: from the differences between chains.
+    """
+    values = predicted(run, TRUTH, IMAGES)
+    mean, spread = values.mean(axis=(0, 1)), values.std(axis=(0, 1))
+    by_chain = values.mean(axis=1)
+    error = by_chain.var(axis=0, ddof=1) / len(by_chain)
+    return mean, spread, float(np.mean(error / spread**2))
 
 
-def distances(run: Run) -> dict[str, tuple[Array, Array]]:
-    """Return the evaluations and the root mean square error of the mean predictions, for each method."""
-    right, found = run.once(truth)[0], {}
-    for method in _others(run):
-        draws, spent = run.draws(method), evaluations(run, method)
-        at = moments_to_tell(draws.shape[1])
-        off = np.sqrt(np.mean((_predicted(run, draws, at) - right) ** 2, axis=1))
-        found[method] = (spent[at - 1], off)
-    return found
+def courses(run: Run) -> dict[str, Course]:
+    """Return how the mean predictions of each method come closer to the truth."""
+    mean, spread, _ = run.once(truth)
+    return {
+        method: course(run, method, predicted(run, method, IMAGES), mean, spread) for method in _others(run)
+    }
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything that the table speaks of."""
-    found: Metrics = {"truth.error": run.once(truth)[1]}
-    base = "metropolis" if "metropolis" in run.methods else _others(run)[0]
-    pairs, repeats = pairs_of(run, base), int(run.config["repeats"])
-    images = signed_images(run)[:: max(1, len(signed_images(run)) // FEW)][:FEW]
+    """Everything that the tables speak of."""
+    found: Metrics = {"truth.error": run.once(truth)[2]}
     for method in _others(run):
-        odds = run.draws(method).astype(np.float32) @ images.T
-        effective = np.array([ess(odds[:, :, i].astype(float)) for i in range(FEW)])
-        last = float(run.once(distances)[method][1][-1])
-        found |= of_method(
-            run, method, tried(run, method, *pairs, repeats), float(np.median(effective)), last
-        )
+        found |= of_method(run, method, predicted(run, method, FEW).astype(float))
+    chosen = [method for method in best(run, found | {f"{TRUTH}.ess_per_million": 0.0}) if method != TRUTH]
+    found |= of_errors(run, run.once(courses), chosen)
+    base = next(method for method in chosen if method in tests(run)["metropolis"])
+    for method in chosen:
+        pairs = pairs_of(run, base, method)
+        found |= of_decisions(run, method, tried(run, method, *pairs, repeats_of(run, method, len(pairs[0]))))
     return found
 
 
-def compared(run: Run) -> pd.DataFrame:
-    """Data per decision against correctness.
+def chosen_of(run: Run) -> list[str]:
+    """Return the methods that the comparison shows."""
+    found = run.once(metrics)
+    return [method for method in _others(run) if f"{method}.last" in found]
 
-    Data behind a decision, after burn-in; data it reads besides; log-likelihoods per decision, at both points.
-    How far the probability to accept is off on pairs of points from the posterior (root mean square, without what
-    chance adds; the largest, with it; of a chain that stores its minibatches it cannot be told so), and what the
-    test promises. Distance: root mean square error of the mean predictions for the test images, from those of a long
-    run on all data; effective sample size (median over the log-odds of 20 images), and per million evaluations.
+
+def compared(run: Run) -> pd.DataFrame:
+    """The error of an estimate against what it costs, each test at its best step size.
+
+    Error: mean square error of the mean predictions of one chain for test images, over the posterior's variance of
+    each, at the largest cost that all tests came to; then at the end of the test's own run. The truth is a long run
+    on all data. Data behind a decision, after burn-in; data it reads besides; log-likelihoods per decision, at both
+    points. How far the probability to accept is off on pairs of points from the posterior (root mean square, without
+    what chance adds; the mean; of a chain that stores its minibatches it cannot be told so), and what the test
+    promises. Effective sample size of all chains for the worst of 20 predictions, and per million evaluations.
     Evaluations have those of burn-in in them.
     """
-    return table(run, run.once(metrics), _others(run))
+    return table(run, run.once(metrics), chosen_of(run), COLUMNS)
 
 
-def distance(run: Run) -> Figure:
-    """Distance to the truth against log-likelihoods evaluated.
+def steps(run: Run) -> pd.DataFrame:
+    """What each test costs and yields at each step size.
 
-    Root mean square, over the test images, of what the mean predicted probability is off; grey: how far the truth, a
-    long run on all data with another step size, may itself be off.
+    Log-likelihoods per decision; acceptance; effective sample size, and per million evaluations, with standard errors
+    over chains; the best of these chose the step size of the other table. It says nothing of what is sampled.
     """
-    figure = distance_figure(run, run.once(distances), "error of mean predictions")
-    figure.axes[0].axhline(run.once(truth)[1], color="grey", linewidth=3, alpha=0.4)
-    return figure
+    return table(run, run.once(metrics), _others(run), OF_STEPS)
+
+
+def error(run: Run) -> Figure:
+    """Mean square error of predictions against log-likelihoods evaluated.
+
+    Of one chain; bands are two standard errors; grey: how far the truth, a long run on all data, may itself be off. An
+    exact test falls like one over its cost; one that errs comes to rest.
+    """
+    floor = run.once(truth)[2]
+    return error_figure(
+        run, run.once(courses), chosen_of(run), "mean square error / posterior variance", floor
+    )
 
 
 def decisions(run: Run) -> Figure:
     """Wrong decisions against what a decision costs.
 
-    Root mean square error of the probability to accept (below 0.001 drawn there), lines up to two standard errors
-    above it. Filled: all that is evaluated; hollow: what the papers count.
+    Root mean square error of the probability to accept (below 0.001 drawn there), lines two standard errors either way.
+    Filled: all that is evaluated; hollow: what the papers count.
     """
-    return decisions_figure(run, run.once(metrics), _others(run))
+    return decisions_figure(run, run.once(metrics), chosen_of(run))
 
 
 def efficiency(run: Run) -> Figure:
-    """Effective sample size per million log-likelihoods evaluated.
+    """Effective sample size per million log-likelihoods evaluated, against the step size.
 
-    Of the log-odds of test images, all evaluations counted. It says nothing of what is sampled.
+    For the worst of 20 predictions, all evaluations counted, with two standard errors. It says nothing of what is
+    sampled.
     """
-    return efficiency_figure(run, run.once(metrics), _others(run))
+    return efficiency_figure(run, run.once(metrics))
 
 
 def notes(run: Run) -> list[str]:
     """What a reader should know beside the numbers."""
     return [
         "The prior is N(0, I), untempered; all tests have the Crank-Nicolson proposal, which that prior is reversible "
-        f"for, with b = {run.config['step_size']:g}; the long run has b = {run.config['true_step_size']:g}. Its mean "
-        f"predictions may themselves be off by {run.once(truth)[1]:.1e}, by the difference of its two halves.",
+        "for. Each is shown at the step size of those tried that gives it most effective draws per evaluation; the "
+        "long "
+        f"run has {run.config['true_step_size']:g}. Its mean predictions may themselves be off by "
+        f"{run.once(truth)[2]:.1e} of their variances (mean square), by the differences between its chains.",
+        "What a test spends until the mean square error is at a level is empty where its run, or its bias, did not "
+        "let it come "
+        "so far.",
         "An evaluation is the log-likelihood of one datum at one point, as the algorithm needs it.",
     ]

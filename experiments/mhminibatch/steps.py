@@ -29,6 +29,7 @@ def metrics(run: Run) -> Metrics:
     steps, variances = run.once(variance_by_step)
     small = steps <= 0.01
     found["variance.slope"] = float(np.polyfit(np.log(steps[small]), np.log(variances[small]), 1)[0])
+    found["variance.slope_temperature"] = run.once(slope_by_temperature)
     return found
 
 
@@ -37,17 +38,29 @@ def variance_by_step(run: Run) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
 
     At one theta, where the chains of the first method are last, in one direction: theta' = theta + step z.
     """
+    return SCALES, _variances(run, float(run.config["temperature"]), SCALES)
+
+
+def _variances(run: Run, temperature: float, steps: npt.NDArray[Any]) -> npt.NDArray[Any]:
     target = run.target
     theta = torch.from_numpy(run.draws(next(iter(run.methods)))[0, -1:])
     z = torch.from_numpy(np.random.default_rng(0).standard_normal((1, target.dim)))
     rows = target.data.part(0, min(MANY, target.n))
-    scale = target.n / float(run.config["temperature"])
+    scale = target.n / temperature
     before = target.model.log_lik(theta.double(), _double(rows))
     found = []
-    for step in SCALES:
+    for step in steps:
         after = target.model.log_lik(theta.double() + step * z, _double(rows))
         found.append(float((scale * (after - before)).var()))
-    return SCALES, np.array(found)
+    return np.array(found)
+
+
+def slope_by_temperature(run: Run) -> float:
+    """Return the power of the temperature that the variance goes with."""
+    hot = [float(run.config["temperature"]) * factor for factor in (1.0, 2.0, 4.0, 8.0)]
+    middle = len(SCALES) // 2
+    found = [_variances(run, temperature, SCALES[middle : middle + 1])[0] for temperature in hot]
+    return float(np.polyfit(np.log(hot), np.log(found), 1)[0])
 
 
 def _double(rows: Any) -> dict[str, torch.Tensor]:

@@ -45,7 +45,7 @@ def of_sizes(run: Run, method: str) -> Metrics:
         "most": float(np.quantile(size, 0.999)),
         "first_share": float((size == size.min()).mean()),
         "last_share": float((size == size.max()).mean()),
-        "full_share": float((size == run.target.n).mean()),
+        "full_share": float((size == run.target_of(method).n).mean()),
         "accept_rate": noted["accept_rate"],
         "aside": noted["aside_evals"] / 2 / (noted["chains"] * (noted["warmup"] + noted["steps"])),
     }

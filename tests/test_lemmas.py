@@ -1,0 +1,131 @@
+"""What the reports on Seita et al. (2017) and the comparison of tests compute, against other ways to compute it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import expit
+
+from mhrun.diagnostics.grid import Estimate
+from mhrun.paths import experiment_module
+
+lemmas = experiment_module("mhminibatch.lemmas")
+common = experiment_module("compared.common")
+mixture = experiment_module("mhminibatch.mixture")
+
+
+def test_the_error_of_the_acceptance_is_that_of_simulated_decisions():
+    """Decisions of Algorithm 1 on fixed minibatches, drawn one by one; two-sided, 1e-5 a number."""
+    b, gap, many = 50, -0.25, 400_000
+    rng = np.random.default_rng(5)
+    values, p = lemmas._two_values()
+    k = rng.binomial(b, p[0], many)
+    mean = (k * values[0] + (b - k) * values[1]) / b
+    var = (k * values[0] ** 2 + (b - k) * values[1] ** 2) / b - mean**2
+    estimate = gap + np.sqrt(lemmas.V0 * b) * mean
+    corrected = rng.choice(lemmas.nonnegative(1.0).points, many, p=_masses())
+    corrected += rng.uniform(-0.5, 0.5, many) * lemmas.nonnegative(1.0).step
+    for other in (var, np.roll(var, 1)):
+        noise = np.sqrt(np.clip(1 - lemmas.V0 * other, lemmas._LEAST, 1)) * rng.standard_normal(many)
+        accepted = (estimate + noise + corrected > 0).mean()
+        w, v, chance = lemmas._counts(b)
+        x = np.broadcast_to(gap + np.sqrt(lemmas.V0) * w, (1, len(w)))
+        if other is var:
+            right = float((lemmas._table()(x, 1 - lemmas.V0 * v) @ chance)[0])
+        else:
+            right = sum(
+                q * float((lemmas._table()(x, np.full_like(v, 1 - lemmas.V0 * u)) @ chance)[0])
+                for u, q in zip(v, chance, strict=True)
+            )
+        assert abs(accepted - right) < 4.5 * np.sqrt(right * (1 - right) / many) + 5e-4
+
+
+def _masses():
+    masses = lemmas.nonnegative(1.0).masses
+    return masses / masses.sum()
+
+
+def test_distances_from_a_limit_are_those_of_kolmogorov():
+    x = np.sort(np.random.default_rng(0).normal(size=500))
+    assert lemmas._distance(stats.norm.cdf(x)) == pytest.approx(stats.kstest(x, "norm").statistic)
+    assert lemmas.symmetric(10) == pytest.approx(
+        np.abs(
+            stats.t.cdf(np.linspace(-5, 5, 999) * np.sqrt(0.9), 9) - stats.norm.cdf(np.linspace(-5, 5, 999))
+        ).max(),
+        rel=1e-4,
+    )
+
+
+def test_first_order_errors_are_one_third_and_one_sixth_of_the_skewness():
+    exact = lemmas._acceptance(800)
+    first = lemmas.RARE_SKEWNESS / np.sqrt(800) * lemmas.V0**1.5 / 8  # S''' is at most 1/8
+    assert exact.own == pytest.approx(first / 3, rel=0.02)
+    assert exact.pilot == pytest.approx(first / 6, rel=0.04)
+    assert exact.mixed < first / 40
+
+
+def test_an_exact_chain_on_the_grid_has_its_posterior():
+    found = lemmas.stationary(SimpleNamespace())
+    assert set(found) == set(lemmas.BOUNDED)
+    assert all(0 < each.distance < each.bound < 1 for each in found.values())
+    z = np.linspace(-3, 3, 31)
+    chain = lemmas._transition(expit((z[:, None] ** 2 - z**2) / 2))
+    law = np.exp(-(z**2) / 2) / np.exp(-(z**2) / 2).sum()
+    assert chain.sum(axis=1) == pytest.approx(1)
+    assert law @ chain == pytest.approx(law)
+
+
+def test_slopes_are_powers():
+    assert lemmas.slope({b: 3 * b**-0.5 for b in (10, 40, 90)}) == pytest.approx(-0.5)
+    assert np.isnan(lemmas.slope({10: 1.0}))
+
+
+def test_table_4_is_judged_by_both_standard_errors():
+    scores = np.random.default_rng(1).normal([-1200, 1500], [100, 300], (10, 2))
+    found = mixture._scores("mhsublhd", scores)
+    means, errors = scores.mean(axis=0), scores.std(axis=0, ddof=1) / np.sqrt(10)
+    for name, mean, error, (paper, sd) in zip(
+        ("score_z", "chi2_z"), means, errors, mixture.TABLE_4["mhsublhd"], strict=True
+    ):
+        assert found[name] == pytest.approx(abs(mean - paper) / np.hypot(sd / np.sqrt(10), error))
+    assert mixture._scores("barker", scores) == {}
+
+
+def _run(spent):
+    return SimpleNamespace(at_draws=lambda method, name: spent)
+
+
+def test_the_error_of_independent_draws_is_one_over_their_number():
+    """1e-5 for the whole, by the standard error that is reported."""
+    rng = np.random.default_rng(2)
+    draws = rng.normal(3.0, 2.0, (200, 400, 3))
+    spent = np.tile(np.arange(1, 401) * 50.0, (200, 1))
+    found = common.course(_run(spent), "any", draws, np.full(3, 3.0), np.full(3, 2.0))
+    count = found.spent / 50
+    assert (np.abs(found.error - 1 / count) < 5.2 * found.se).all()
+    assert found.se == pytest.approx(np.sqrt(2 / 3 / 200) / count, rel=0.4)
+    size = common.effective(draws)
+    assert isinstance(size, Estimate)
+    assert 0.85 * 200 * 400 < size.value <= 200 * 400
+    biased = common.course(_run(spent), "any", draws + 1.0, np.full(3, 3.0), np.full(3, 2.0))
+    assert biased.error[-1] == pytest.approx(0.25 + 1 / 400, rel=0.1)
+
+
+def test_the_cost_of_an_error_is_read_between_looks():
+    found = common.Course(np.array([10.0, 1000.0]), np.array([1.0, 0.01]), np.array([0.1, 0.002]))
+    assert common.cost_of(found, 0.1).value == pytest.approx(100)
+    assert common.cost_of(found, 0.1).se == pytest.approx(20)
+    assert common.cost_of(found, 0.01).value == pytest.approx(1000)
+    assert common.cost_of(found, 2.0).value == 10
+    assert np.isnan(common.cost_of(found, 0.005).value)
+
+
+def test_methods_that_differ_in_their_step_are_one_test():
+    run = SimpleNamespace(methods={"a_s1": 0, "a_s2": 0, "b": 0, "austere_c_s1": 0})
+    assert common.tests(run) == {"a": ["a_s1", "a_s2"], "b": ["b"], "austere_c": ["austere_c_s1"]}
+    found = {"a_s1.ess_per_million": Estimate(1.0, 9.0), "a_s2.ess_per_million": Estimate(2.0, 9.0)}
+    found |= {"b.ess_per_million": Estimate(np.nan, np.nan), "austere_c_s1.ess_per_million": 3.0}
+    assert common.best(run, found) == ["a_s2", "b", "austere_c_s1"]
