@@ -233,10 +233,10 @@ _ACCEPTS: _Accepts | None = None
 
 
 class _Exponential:
-    """A supply of independent exponential terms of mean 0 and variance 1, without end."""
+    """A supply of independent exponential terms of mean 0 and variance 1."""
 
     def __init__(self, chains: int, seed: int) -> None:
-        self.n = 10**9
+        self.n = 10**6  # as good as no end for minibatches of some hundreds
         self.n_aside = torch.zeros(chains, dtype=torch.int64)
         self._rng = np.random.default_rng(seed)
 
