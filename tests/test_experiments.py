@@ -340,7 +340,8 @@ def test_an_experiment_has_all_of_its_report(name, images, quick, whole_columns,
         assert np.count_nonzero(np.bincount(shades.ravel())) > 30
     for table in spec["tables"]:
         frame = pd.read_csv(folder.report / f"{table}.csv", index_col=0)
-        assert not frame.drop(columns=[c for c in frame if c.endswith("(se)")]).isna().all().any()
+        unreached = [c for c in frame if c.endswith("(se)") or c.startswith("to 0.")]  # by few steps
+        assert not frame.drop(columns=unreached).isna().all().any()
         assert not frame.isna().all(axis=1).any()
 
 
@@ -362,8 +363,8 @@ class Told(Silent):
 
 def test_a_test_that_reads_all_data_too_often_is_told_of_once(outputs):
     words = ["data.n=300", "m=20", "chains=4", "steps=50", "warmup=30", "native=off"]
-    words.append("methods.mhminibatch.schedules.temperature.temperature=2")  # so that it seldom need
-    words.extend(without("mhminibatch_printed", "mhminibatch_fewer"))
+    words.append("methods.mhminibatch_printed.schedules.temperature.temperature=2")  # so that it seldom need
+    words.extend(without("mhminibatch", "mhminibatch_fewer"))
     watcher, again = Told(), Told()
     config = compose_config(
         ["experiment=worst_case", "scale=smoke", f"runtime.outputs={outputs}", *words], compare=False
@@ -372,7 +373,7 @@ def test_a_test_that_reads_all_data_too_often_is_told_of_once(outputs):
     shares = {name: float((run.stat(name, "batch_size") == 300).mean()) for name in run.methods}
     assert shares == pytest.approx({name: run.methods[name]["all_data_share"] for name in run.methods})
     assert shares["metropolis"] == 1  # by its nature: there is nothing to tell
-    assert min(shares["austere"], shares["mhsublhd"]) > 0.1 > shares["mhminibatch"] > 0
+    assert min(shares["austere"], shares["mhsublhd"]) > 0.1 > shares["mhminibatch_printed"] > 0
     assert [note.split(",")[0] for note in watcher.notes] == [
         f"{name}: {shares[name]:.0%} of its decisions read all 300 data" for name in ("austere", "mhsublhd")
     ]
