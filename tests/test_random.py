@@ -127,6 +127,33 @@ def test_a_workspace_forgets_what_was_drawn_before(largest, grows):
         assert work.at[0] < 10_000  # it began anew
 
 
+def test_a_chain_does_not_see_its_neighbours_nor_the_prefetching():
+    key = derive_key(9, "alone")
+    many, one = Streams(key, 8), Streams(key, 1, first_chain=5)
+    for ask in (
+        lambda d: d.normal(Purpose.PROPOSAL, 3),
+        lambda d: d.uniform(Purpose.ACCEPT),
+        lambda d: d.index(5000, 40, replacement=False),
+        lambda d: d.index(5000, 40, replacement=True),
+    ):
+        running = many.at(1)
+        for step in (1, 2, 3, 70, 200):
+            running.step = step
+            fresh = one.at(step)
+            assert torch.equal(ask(running)[5], ask(fresh)[0])
+
+
+def test_purposes_and_steps_and_keys_have_different_numbers():
+    words = [
+        Streams(key, 2).words(purpose, step, 1, 2).flatten().tolist()
+        for key in (derive_key(0, "a"), derive_key(0, "b"), derive_key(1, "a"))
+        for purpose in Purpose
+        for step in (0, 1, 2**32)
+    ]
+    everything = [w for part in words for w in part]
+    assert len(set(everything)) == len(everything)
+
+
 @pytest.mark.parametrize(
     ("n", "m"), [(1025, 1025), (5000, 5000), (13007, 900), (10**6, 3000), (2**31 - 1, 2000)]
 )
