@@ -301,6 +301,7 @@ def test_lines_and_losses_are_those_of_the_networks(data, networks_run, rng):
             theta = (1 - k / 20) * ends[pair].astype(float) + k / 20 * ends[pair + 1]
             wrong = 100 * np.mean(log_probabilities(theta, x).argmax(1) != y)
             assert abs(found[pair, k] - wrong) < 1.5 * 100 / TEST  # single precision may turn one over
+    assert weights.lines(networks_run, ends[:1], single).shape == (0, 21)  # one seed has no other
     assert weights.rise(np.array([[1.0, 7, 3], [4, 2, 1]])).tolist() == [4, 0]
     draws = rng.normal(size=(2, 5, networks_run.target.dim)).astype(np.float32)
     losses = weights._losses(networks_run, draws)

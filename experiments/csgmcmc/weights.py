@@ -116,6 +116,8 @@ def scaled(gaps: Array) -> tuple[Array, float]:
 
 def lines(run: Run, ends: Array, test: Dataset) -> Array:
     """Return the test error in per cent (K - 1, 21) along the straight lines between K networks (K, D)."""
+    if len(ends) < 2:
+        return np.zeros((0, POINTS))
     t = np.linspace(0, 1, POINTS, dtype=np.float32)[:, None]
     points = [(1 - t) * a + t * b for a, b in pairwise(ends)]
     flat = torch.from_numpy(np.concatenate(points))
