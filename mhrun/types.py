@@ -300,7 +300,12 @@ class Pairing(Protocol):
 
 
 class Rule(Protocol):
-    """Given the contest, yes or no?"""
+    """Given the contest, yes or no?
+
+    One that allows for the noise of a minibatch in its decision has ``corrects_noise = True``: without it a run warns
+    where that noise dominates. One that errs where the terms are skewed has ``skew_limit`` and ``skew_remedy``: the
+    `Verdict.log_ratio_skew` from which on a run warns, and what the warning recommends.
+    """
 
     grows: bool  # whether it draws the data it needs from the contest's supply
 

@@ -12,7 +12,8 @@ from scipy.special import ndtr, ndtri
 from mhrun.errors import Refusal
 from mhrun.paths import cache_dir
 from mhrun.rules import austere_design
-from mhrun.rules.austere_design import DESIGNS, Design, Designs, conservative, profile
+from mhrun.rules.austere import Austere
+from mhrun.rules.austere_design import DESIGNS, Design, Designs, average, conservative, profile
 
 
 def plain_profile(n_data: int, m: int, epsilon: float, mu_std: float, cells: int) -> tuple[float, float]:
@@ -134,6 +135,47 @@ def test_giving_up_early_changes_no_choice():
     for bound in (0.02, 0.1, 0.3, 0.5):
         good = [i for i, p in enumerate(worst) if p.error[0] < bound]
         assert conservative(4000, bound) == DESIGNS[min(good, key=lambda i: worst[i].usage[0])]
+
+
+def test_the_average_design_is_that_of_a_plain_loop(rng):
+    """Equation 7 of Korattikara et al. 2014, for each design and move by itself; no more data than the worst case's."""
+    n_data, bound = 2000, 0.02
+    trials = np.stack([rng.normal(0, 2, 12), rng.uniform(0.1, 1.0, 12)], axis=1)
+    tables, least, best = Designs.of(n_data), math.inf, None
+    log_u = np.log((np.arange(200) + 0.5) / 200)
+    for design in range(len(DESIGNS)):
+        errors, usages = [], []
+        for gain, sd in trials:
+            mu_std = (gain - log_u) / sd
+            wrong, usage = (table[design].numpy() for table in tables.at(torch.from_numpy(mu_std)))
+            errors.append(abs(np.sum(np.where(mu_std > 0, -wrong, wrong)) / 200))
+            usages.append(usage.mean())
+        if np.mean(errors) < bound and np.mean(usages) < least:
+            least, best = np.mean(usages), DESIGNS[design]
+    found = average(n_data, bound, trials)
+    assert found == best
+    assert (
+        Austere(design="average", bound=bound, trials=trials.tolist()).sequential(n_data).sizes[0] == best.m
+    )
+    worst = conservative(n_data, bound)
+    mu_std = (trials[:, :1] - log_u) / trials[:, 1:]
+    usage = dict(zip(DESIGNS, tables.at(torch.from_numpy(mu_std))[1].mean((-1, -2)).tolist(), strict=True))
+    assert usage[found] <= usage[worst]
+
+
+def test_trials_that_are_none_are_refused():
+    for trials, told in (
+        ([1.0, 2.0], "must be pairs"),
+        ([[1.0, 0.0]], "must be pairs"),
+        ([], "must be pairs"),
+    ):
+        with pytest.raises(Refusal, match=told):
+            average(2000, 0.1, trials)
+    with pytest.raises(Refusal, match="take a bound of"):
+        average(2000, 1e-9, [[0.0, 1.0]])
+    for settings in ({"design": "average", "bound": 0.1}, {"m": 5, "epsilon": 0.1, "trials": [[0.0, 1.0]]}):
+        with pytest.raises(Refusal, match="trials are for design = 'average'"):
+            Austere(**settings)
 
 
 def test_what_is_no_design_is_refused():

@@ -176,7 +176,8 @@ def run_method(
         if stopping and step < method.shape.total:
             raise Interrupted(f"{method.name} stopped after step {step:,} of {method.shape.total:,}")
     last = method.plan.controls(memory, step, 1)
-    writer.finish(attributes, {"driver": driver.name, "step_size": last.step_size[0].tolist()})
+    facts = {"step_size": last.step_size[0].tolist(), "temperature": last.temperature[0].tolist()}
+    writer.finish(attributes, {"driver": driver.name, **facts})
     watcher.end(method.name)
     noted = done(folder)
     assert noted is not None

@@ -20,7 +20,7 @@ from mhrun.engine.drivers import usable_cores
 from mhrun.engine.estimate import estimate
 from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method
-from mhrun.engine.told import valid_share, warnings_of
+from mhrun.engine.told import log_ratio_noise, log_ratio_skew, valid_share, warnings_of
 from mhrun.errors import Interrupted
 from mhrun.store.files import explain, remove
 from mhrun.store.folder import COMPLETE, RunFolder
@@ -127,8 +127,7 @@ def _of_method(method: Method, node: Mapping[str, Any], noted: Mapping[str, Any]
     }  # null is NaN
     decisions = shape.chains * shape.steps
     mean = {name: float(totals[f"sum_{name}"].sum()) / decisions for name in ("accepted", "batch_size")}
-    finite = float(totals["count_log_ratio_var"].sum())
-    noise = float(totals["sum_log_ratio_var"].sum()) / finite if finite else float("nan")
+    skew, skew_95 = log_ratio_skew(noted)
     spread = float(totals["sum_batch_size_squared"].sum()) / decisions - mean["batch_size"] ** 2
     return {
         "label": node.get("label", method.name),
@@ -139,7 +138,9 @@ def _of_method(method: Method, node: Mapping[str, Any], noted: Mapping[str, Any]
         "step_size_by_chain": noted["step_size"],  # at the last step
         "minibatch_size_mean": mean["batch_size"],
         "minibatch_size_sd": max(0.0, spread) ** 0.5,
-        "log_ratio_noise_sd": noise**0.5,
+        "log_ratio_noise_sd": log_ratio_noise(noted),
+        "log_ratio_skew": skew,
+        "log_ratio_skew_95": skew_95,
         "likelihood_evals": int(totals["n_lik"].sum()),
         "aside_evals": int(totals["n_aside"].sum()),
         "gradient_evals": int(totals["n_grad"].sum()),

@@ -8,8 +8,12 @@ from typing import Any
 import numpy as np
 
 from mhrun.engine.method import Method
+from mhrun.kernels.replica_exchange import ReplicaExchange
+from mhrun.pairing.stored import Stored
+from mhrun.store.blocks import SKEW_EDGES
 
 _MUCH = 0.1  # share of decisions on all data from which on a user is told
+_NOISY = 1.0  # standard deviation of a log-ratio's minibatch noise above which it dominates the test
 
 
 def warnings_of(method: Method, noted: Mapping[str, Any]) -> Iterator[str]:
@@ -29,10 +33,73 @@ def warnings_of(method: Method, noted: Mapping[str, Any]) -> Iterator[str]:
         )
     elif stopped == shape.chains and np.sum(totals["sum_accepted"]) == 0:
         yield f"{method.name}: no chain ever moved, as log-likelihoods are no finite numbers where it begins."
+    yield from _noise_warnings(method, noted)
     if (share := valid_share(method, noted)) < 1 and not stopped:
         yield (
             f"{method.name}: {share:.1%} of its draws are of its target's law; the trace marks them as valid "
             "(sample_stats)."
+        )
+
+
+def log_ratio_noise(noted: Mapping[str, Any]) -> float:
+    """Return the standard deviation of the log-ratio over minibatches, root mean square over the steps after burn-in.
+
+    NaN where no step has one.
+    """
+    totals = noted["totals"]
+    count = np.asarray(totals["count_log_ratio_var"], dtype=float).sum()
+    return (
+        float(np.sqrt(np.asarray(totals["sum_log_ratio_var"], dtype=float).sum() / count))
+        if count
+        else np.nan
+    )
+
+
+def log_ratio_skew(noted: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the skewness of terms / sqrt(b) of decisions: root mean square, and 95 % quantile of its absolute value.
+
+    The mean square is less what chance has of it, 6 / b^2 for normal terms. The quantile, chance and all, is the upper
+    edge of a bin of a histogram. NaN where no decision has one.
+    """
+    totals = noted["totals"]
+    bins = np.asarray(totals.get("count_log_ratio_skew", [0.0]), dtype=float)
+    if not bins.sum():
+        return np.nan, np.nan
+    square = (np.sum(totals["sum_skew_squared"]) - np.sum(totals["sum_skew_noise"])) / bins.sum()
+    at = int(np.searchsorted(bins.cumsum(), 0.95 * bins.sum()))
+    return float(max(0.0, square) ** 0.5), float(np.append(SKEW_EDGES, np.inf)[at])
+
+
+def _noise_warnings(method: Method, noted: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if minibatch noise dominates the test, or if a design's log-ratio is too skewed for it."""
+    kernel: Any = method.kernel
+    while isinstance(kernel, ReplicaExchange):  # whose statistics are those of the rungs' own moves
+        kernel = kernel.kernel
+    if (rule := getattr(kernel, "rule", None)) is None:
+        return
+    noise = log_ratio_noise(noted)
+    if noise > _NOISY and not rule.grows and not getattr(rule, "corrects_noise", False):
+        steps = method.shape.chains * method.shape.steps
+        m = float(np.sum(noted["totals"]["sum_batch_size"])) / steps
+        weights = [
+            f"{method.target.n / t:,.4g}" for t in (max(noted["temperature"]), min(noted["temperature"]))
+        ]
+        weight = " to ".join(dict.fromkeys(weights))
+        effect = (
+            "the minibatch that each point keeps selects where the chain is"
+            if isinstance(getattr(kernel, "pairing", None), Stored)
+            else "draws are far from the target"
+        )
+        yield (
+            f"{method.name}: the log-ratio's minibatch noise has sd {noise:.2g} (n/T = {weight}, m = {m:,.4g}): "
+            f"{effect}. Raise T or m, or lower the step size."
+        )
+    skew, most = log_ratio_skew(noted)
+    limit = getattr(rule, "skew_limit", np.inf)
+    if skew > limit:
+        yield (
+            f"{method.name}: the mean of a minibatch has skewness {skew:.2g} (95 % of decisions: below {most:.2g}): "
+            f"above {limit:g} its probability to accept may be off by 0.01. {rule.skew_remedy}"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -16,7 +17,7 @@ from mhrun.native import NativeTest, piece
 from mhrun.native.philox import ACCEPT as ACCEPT_DRAW
 from mhrun.native.philox import uniform
 from mhrun.random import Draws, Purpose
-from mhrun.rules.austere_design import EPSILONS, SIZES, Design, Designs, conservative
+from mhrun.rules.austere_design import EPSILONS, SIZES, Design, Designs, average, conservative
 from mhrun.rules.growth import ACCEPT, REJECT, UNDECIDED, Looks, grow, steps_of
 from mhrun.types import Contest, Supply, Verdict
 
@@ -29,16 +30,20 @@ class Austere:
 
     - ``conservative``: once, for the least data expected of a test whose mean is at mu0, with an error of the
       decision below `bound` (their equation 8; AustereMH(C) of Seita et al. 2017);
+    - ``average``: once, for the least data and an error of the probability to accept below `bound` on average over the
+      moves of a trial run (their equation 7);
     - ``per_step``: for each test by itself from the mean and the variance of all terms, which costs a pass over
       all data that the papers leave out of their counts (AustereMH(NC)).
 
     Args:
         m: how much a minibatch grows by; with design ``given``.
         epsilon: the p-value to reach; with design ``given``.
-        design: given, conservative or per_step.
+        design: given, conservative, average or per_step.
         bound: of the error of a decision, for a design that is chosen.
         reach: the largest |mean - mu0|, in standard errors of a single look at all data, that a per-step
             design tells apart.
+        trials: with design ``average``, for each move of a trial run its log-ratio from all data and
+            (n/T) sd / sqrt(n - 1), (P, 2); see `mhrun.rules.austere_design.average`.
         ignores_u: leave log u out of mu0 when choosing a per-step design, all but (the authors' code).
 
     Raises:
@@ -55,9 +60,14 @@ class Austere:
         bound: float | None = None,
         reach: float = 10.0,
         ignores_u: bool = False,
+        trials: Sequence[Sequence[float]] | None = None,
     ) -> None:
-        if design not in ("given", "conservative", "per_step"):
-            raise Refusal(f"design = '{design}' is unknown; choose given, conservative or per_step.")
+        if design not in ("given", "conservative", "average", "per_step"):
+            raise Refusal(f"design = '{design}' is unknown; choose given, conservative, average or per_step.")
+        if (design == "average") != (trials is not None):
+            raise Refusal(
+                "trials are for design = 'average', which needs them: moves of a trial run, (P, 2)."
+            )
         if design == "given":
             if m is None or epsilon is None:
                 raise Refusal("AustereMH needs m and epsilon, or a design that chooses them.")
@@ -69,6 +79,7 @@ class Austere:
         self.bound = bound
         self.reach = reach
         self.ignores_u = ignores_u
+        self.trials = trials
         self._given = None if m is None or epsilon is None else Design(m, epsilon)
 
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
@@ -89,7 +100,7 @@ class Austere:
                 .argmin(1)
             )
         else:
-            fixed = self._given or self._conservative(n)
+            fixed = self._given or self._fixed(n)
             sizes = steps_of(n, min(fixed.m, n))
             limits = _limits(fixed.epsilon, n, sizes[0], device)[None]
             which = torch.zeros(chains, dtype=torch.int64, device=device)
@@ -108,9 +119,11 @@ class Austere:
         found = grow(supply, sizes, judge, chains, device)
         return found.verdict(contest, n)
 
-    def _conservative(self, n: int) -> Design:
+    def _fixed(self, n: int) -> Design:
         assert self.bound is not None
-        return _conservative(n, self.bound)
+        if self.trials is None:
+            return _conservative(n, self.bound)
+        return _average(n, self.bound, tuple((float(gain), float(sd)) for gain, sd in self.trials))
 
     def _per_step(
         self, contest: Contest, supply: Supply, threshold: Tensor, log_u: Tensor
@@ -130,7 +143,7 @@ class Austere:
     def sequential(self, n: int) -> NativeTest:
         """Return the pieces of the fused loop."""
         if self.design != "per_step":
-            fixed = self._given or self._conservative(n)
+            fixed = self._given or self._fixed(n)
             sizes = steps_of(n, min(fixed.m, n))
             limits = _limits(fixed.epsilon, n, sizes[0], torch.device("cpu"))[None].numpy()
             args = (limits, fixed.m, self.ignores_u)
@@ -213,6 +226,11 @@ def _judge(
 @lru_cache(maxsize=8)
 def _conservative(n: int, bound: float) -> Design:
     return conservative(n, bound)
+
+
+@lru_cache(maxsize=8)
+def _average(n: int, bound: float, trials: tuple[tuple[float, float], ...]) -> Design:
+    return average(n, bound, trials)
 
 
 @lru_cache(maxsize=4)

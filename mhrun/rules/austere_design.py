@@ -154,6 +154,44 @@ def conservative(n_data: int, bound: float, cells: int = _CELLS) -> Design:
     return best
 
 
+def average(n_data: int, bound: float, trials: npt.ArrayLike, points: int = 200) -> Design:
+    """Return the design with the least mean usage among those whose mean error over some moves is below `bound`.
+
+    Korattikara et al. 2014, eq. 7:
+
+        argmin E[E_u usage(mu_std)]  subject to  E|E_u +-error(mu_std)| <= bound,  mu_std = (L - log u) / s,
+
+    with means over moves theta -> theta' of a trial run and over u. The error of the probability to accept is signed,
+    as a wrong decision is a rejection where mu_std > 0 and an acceptance below.
+
+    Args:
+        n_data: the number of data N.
+        bound: of the mean absolute error of the probability to accept.
+        trials: (P, 2), for each move the log-ratio L from all data, prior and proposal included, and
+            s = (N/T) sd / sqrt(N - 1), sd the standard deviation (divisor N) of the differences of log-likelihoods.
+        points: values of u.
+
+    Raises:
+        Refusal: trials of another shape, or no design of the grid has so small an error on them.
+    """
+    moves = np.asarray(trials, np.float64)
+    if moves.ndim != 2 or moves.shape[1] != 2 or not len(moves) or not (moves[:, 1] > 0).all():
+        raise Refusal(
+            "trials must be pairs (log-ratio from all data, its standard error at N data > 0), (P, 2)."
+        )
+    log_u = np.log((np.arange(points) + 0.5) / points)
+    mu_std = torch.from_numpy((moves[:, :1] - log_u) / moves[:, 1:])
+    error, usage = Designs.of(n_data).at(mu_std)
+    wrong = torch.where(mu_std > 0, -error, error).mean(-1).abs().mean(-1)
+    needs = usage.mean((-1, -2))
+    if not bool((wrong < bound).any()):
+        raise Refusal(
+            f"No design of AustereMH keeps its mean error on these moves below {bound:g} with {n_data:,} data; "
+            f"take a bound of {math.ceil(float(wrong.min()) * 1000 + 0.5) / 1000:g} or more."
+        )
+    return DESIGNS[int(needs.masked_fill(wrong >= bound, math.inf).argmin())]
+
+
 class Designs:
     """Error and usage of all `DESIGNS` for N data, on a grid of |mu_std|, and the choice among them.
 

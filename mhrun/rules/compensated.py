@@ -36,6 +36,7 @@ class Compensated:
     """
 
     grows = False
+    corrects_noise = True
 
     def __init__(
         self,

@@ -32,6 +32,7 @@ _NAME = re.compile(r"\d{1,18}-\d{1,18}\.npz")
 _CUMULATIVE = ("n_lik", "n_aside", "n_grad")
 _SUMMED = ("accepted", "batch_size", "diverging")
 _AVERAGED = ("log_ratio_var",)  # over the steps where it is finite
+SKEW_EDGES = np.geomspace(1e-3, 1.0, 31)  # of the bins that |log_ratio_skew| is counted in
 _LARGE = 1 << 20  # bytes of a state that not every block can keep: that of a network would fill the disk
 _LIGHT = "light"  # names a block without a state
 _OURS = ("total/", "draw/", "told/")  # what is in a block beside the state begins so
@@ -69,6 +70,8 @@ class TraceWriter:
             self.totals[f"sum_{name}"] = np.zeros(shape.chains)
         for name in _AVERAGED:
             self.totals[f"count_{name}"] = np.zeros(shape.chains)
+        self.totals |= {f"sum_{name}": np.zeros(shape.chains) for name in ("skew_squared", "skew_noise")}
+        self.totals["count_log_ratio_skew"] = np.zeros(len(SKEW_EDGES) + 1)  # decisions in each bin
         self._pending: list[dict[str, Array]] = []
         self._looks: list[dict[str, Array]] = []
         self._pending_from = 1
@@ -144,11 +147,22 @@ class TraceWriter:
         self._add("sum_batch_size_squared", squares)
         if "valid" in record:
             self.totals["sum_invalid"] += (~record["valid"][:, proper].astype(bool)).sum(axis=1)
+        if "log_ratio_skew" in record and not _constant(record["log_ratio_skew"]):
+            self._skewness(record["log_ratio_skew"][:, proper], record["batch_size"][:, proper])
         self.totals["sum_all_data"] += (record["batch_size"][:, proper] == self.n).sum(axis=1)
         if self.shape.stats_thin > 1:  # views would keep what was thinned out in memory
             draws = {name: values if _constant(values) else values.copy() for name, values in draws.items()}
         self._pending.append(draws)
         self._bytes += sum(a.nbytes for a in draws.values())
+
+    def _skewness(self, skew: Array, size: Array) -> None:
+        """Take in the skewness of decisions (C, K): its squares, and what chance alone has of them, 6 / size^2."""
+        there = np.isfinite(skew)
+        noise = np.where(there & (skew != 0), 6.0 / np.maximum(size, 1).astype(np.float64) ** 2, 0.0)
+        self.totals["sum_skew_squared"] += np.square(np.where(there, skew, 0.0), dtype=np.float64).sum(axis=1)
+        self.totals["sum_skew_noise"] += noise.sum(axis=1)
+        bins = np.searchsorted(SKEW_EDGES, np.abs(skew[there]))
+        self.totals["count_log_ratio_skew"] += np.bincount(bins, minlength=len(SKEW_EDGES) + 1)
 
     def note(self, step: int, told: Mapping[str, Array]) -> None:
         """Take in what a look after `step` tells, name -> (C,)."""

@@ -1,0 +1,90 @@
+"""Warnings after a run whose minibatches are too small for its acceptance test."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+import mhrun
+from mhrun.models.gaussian_mean import GaussianMean
+from mhrun.pairing.growing import Growing
+from mhrun.pairing.shared import Shared
+from mhrun.pairing.stored import Stored
+from mhrun.rules.compensated import Compensated
+from mhrun.rules.mh_minibatch import MHMinibatch
+from mhrun.store.blocks import SKEW_EDGES, TraceWriter
+from mhrun.store.netcdf import Shape
+from mhrun.types import INFO_DTYPES, INFO_UNSAID
+
+N = 2_000
+NORMAL = np.random.default_rng(0).normal(0.5, 1.0, N)
+SKEWED = np.random.default_rng(0).exponential(1.0, N)
+
+
+def warned(rule, pairing, x=NORMAL, step=0.1, temperature=20.0, **settings):
+    """Return the warnings of a short run on the mean of normal data."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        mhrun.sample(
+            GaussianMean(),
+            x,
+            mhrun.MetropolisHastings(mhrun.RandomWalk(), pairing, rule),
+            start=[float(x.mean())],
+            step_size=step,
+            temperature=temperature,
+            temper="likelihood",
+            steps=300,
+            warmup=50,
+            **settings,
+        )
+    return [str(one.message) for one in found]
+
+
+def test_noise_that_dominates_a_log_ratio_is_warned_of():
+    # The noise's sd is about (n/T) |step| / sqrt(m): 100 0.1 / sqrt(20) = 2.2, and 0.3 at ten times the temperature.
+    for native in ("on", "off"):
+        (line,) = warned(mhrun.Metropolis(), Shared(20), native=native)
+        assert "minibatch noise has sd 2" in line
+        assert "(n/T = 100, m = 20): draws are far from the target. Raise T or m" in line
+    assert not warned(mhrun.Metropolis(), Shared(20), temperature=200.0)
+    assert not warned(mhrun.Metropolis(), Shared(1_500))
+    assert not warned(mhrun.Metropolis(), mhrun.Full())
+
+
+def test_the_warning_is_for_tests_that_take_no_account_of_the_noise():
+    assert not warned(Compensated(variance=1.0), Shared(20))
+    assert not [line for line in warned(MHMinibatch(50), Growing()) if "noise has sd" in line]
+    (line,) = warned(mhrun.Metropolis(), Stored(20))
+    assert "the minibatch that each point keeps selects where the chain is" in line
+
+
+def test_a_design_whose_log_ratio_is_too_skewed_is_warned_of():
+    (line,) = warned(MHMinibatch(50, stop="sequential", finite=False), Growing(), SKEWED)
+    assert "the mean of a minibatch has skewness 0.1" in line or "has skewness 0.2" in line
+    assert "above 0.048 its probability to accept may be off by 0.01. Choose stop=pilot" in line
+    assert not warned(MHMinibatch(50), Growing(), SKEWED)
+    assert not warned(MHMinibatch(50, stop="sequential"), Growing(), NORMAL)
+    heavy = np.random.default_rng(0).exponential(1.0, N) ** 4
+    (line,) = warned(MHMinibatch(50), Growing(), heavy / heavy.std())
+    assert "Choose a smaller noise_share" in line
+
+
+def test_the_summary_of_the_skewness_is_without_what_chance_has_of_it(tmp_path):
+    rng, size, skew = np.random.default_rng(1), 100, 0.2
+    record = {name: np.zeros((4, 5_000), dtype) for name, dtype in INFO_DTYPES.items()}
+    record |= {name: np.broadcast_to(np.float32(v), (4, 5_000)) for name, v in INFO_UNSAID.items()}
+    record["theta"], record["batch_size"] = np.zeros((4, 5_000, 1)), np.full((4, 5_000), size)
+    values = skew + np.sqrt(6) / size * rng.standard_normal((4, 5_000))
+    record["log_ratio_skew"] = values.astype(np.float32)
+    writer = TraceWriter(tmp_path, Shape(4, ("a",), 1_000, 4_000, 1), INFO_DTYPES, n=10_000)
+    for first in (1, 2_001, 4_001):  # in parts, as a run has them
+        part = slice(first - 1, min(first + 1_999, 5_000))
+        writer.append(first, {name: v[:, part] for name, v in record.items()})
+    from mhrun.engine.told import log_ratio_skew
+
+    typical, most = log_ratio_skew({"totals": {k: v.tolist() for k, v in writer.totals.items()}})
+    assert typical == pytest.approx(skew, abs=2e-3)
+    edge = np.searchsorted(SKEW_EDGES, np.quantile(np.abs(values[:, 1_000:]), 0.95))
+    assert most == SKEW_EDGES[edge]
