@@ -113,6 +113,8 @@ class MHMinibatch:
             raise Refusal(
                 f"stop = '{stop}' has no pilot; leave out pilot = {pilot}, or choose stop = 'pilot'."
             )
+        if stop == "pilot" and five_sd != "off":
+            raise Refusal(f"five_sd = '{five_sd}' needs stop = 'sequential'; with a pilot it must be 'off'.")
         if not 0 < noise_share < 1:
             raise Refusal(f"noise_share = {noise_share:g} must lie between 0 and 1.")
         self.m = m
@@ -186,7 +188,7 @@ class MHMinibatch:
             known = (s2 < v) & (size >= least[rows])
             noise = (v - s2).clamp_min(0.0).sqrt() * normal[rows] + corrected[rows]
             verdict = torch.where(known, (d + noise > 0).to(torch.int8), UNDECIDED)
-            if self.five_sd != "off" and first is None:
+            if self.five_sd != "off":
                 far = d.abs() > 5 * s2.clamp_min(0.0).sqrt()
                 if self.five_sd == "undecided":
                     far &= ~known
