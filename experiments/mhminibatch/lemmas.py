@@ -237,6 +237,7 @@ class _Exponential:
 
     def __init__(self, chains: int, seed: int) -> None:
         self.n = 10**6  # as good as no end for minibatches of some hundreds
+        self.replacement = True  # independent terms have no finite population
         self.n_aside = torch.zeros(chains, dtype=torch.int64)
         self._rng = np.random.default_rng(seed)
 
