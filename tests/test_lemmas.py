@@ -19,7 +19,7 @@ mixture = experiment_module("mhminibatch.mixture")
 
 def test_the_error_of_the_acceptance_is_that_of_simulated_decisions():
     """Decisions of Algorithm 1 on fixed minibatches, drawn one by one; two-sided, 1e-5 a number."""
-    b, gap, many = 50, -0.25, 400_000
+    b, gap, many = 50, -0.25, 200_000
     rng = np.random.default_rng(5)
     values, p = lemmas._two_values()
     k = rng.binomial(b, p[0], many)

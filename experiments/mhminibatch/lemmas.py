@@ -212,7 +212,7 @@ class _Accepts:
     """P(x + N(0, u) + X_corr > 0), sigma = 1."""
 
     def __init__(self) -> None:
-        x, u = np.linspace(-16, 16, 641), np.linspace(_LEAST, 1.0, 26)
+        x, u = np.linspace(-16, 16, 641), np.linspace(_LEAST, 1.0, 16)
         table = np.stack([convolved_cdf(nonnegative(1.0), x, float(np.sqrt(each))) for each in u], axis=1)
         self._spline = RectBivariateSpline(x, u, table)
 
