@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 from scipy.special import expit
 
 from mhrun.build import build
@@ -318,6 +319,7 @@ def error_figure(
     axis.set(
         xscale="log", yscale="log", xlabel="log-likelihoods of single data evaluated, a chain", ylabel=label
     )
+    axis.xaxis.set_minor_formatter(NullFormatter())
     axis.legend(
         fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0), title="test (step size)", title_fontsize=7
     )
@@ -380,6 +382,9 @@ def efficiency_figure(run: Run, found: Metrics) -> Figure:
         xlabel="step size",
         ylabel="effective draws per million\nlog-likelihoods evaluated",
     )
+    at = sorted({step_of(run, method) for methods in tests(run).values() for method in methods})
+    axis.set_xticks(at, [f"{step:g}" for step in at])
+    axis.xaxis.set_minor_formatter(NullFormatter())
     axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
 

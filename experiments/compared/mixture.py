@@ -102,12 +102,13 @@ def compared(run: Run) -> pd.DataFrame:
     """The error of an estimate against what it costs, each test at its best step size.
 
     Error: mean square error of the means of the parameters, their squares and their product over one chain, over the
-    posterior's variance of each, at the largest cost that all tests came to; then at the end of the test's own run.
-    Data behind a decision, after burn-in; data it reads besides; log-likelihoods per decision, at both points. How
-    far the probability to accept is off on pairs of points from the posterior (root mean square, without what chance
-    adds; the mean; of a chain that stores its minibatches it cannot be told so), and what the test promises. Distance
-    (total variation) of all draws from quadrature, and what chance alone would make of it; effective sample size of
-    all chains for the worst of the estimates, and per million evaluations. Evaluations have those of burn-in in them.
+    posterior's variance of each: log-likelihoods that a chain evaluates until it is 0.1 and 0.01, its last value, and
+    after how many that is. Data behind a decision, after burn-in; data it reads besides; log-likelihoods per decision,
+    at both points. How far the probability to accept is off on pairs of points from the posterior (root mean square,
+    without what chance adds; the mean; of a chain that stores its minibatches it cannot be told so), and what the test
+    promises. Effective sample size of all chains for the worst of the estimates, and per million evaluations. Distance
+    (total variation) of all draws from quadrature, and what chance alone would make of it. Evaluations have those of
+    burn-in in them.
     """
     found = run.once(metrics)
     columns = {**COLUMNS, "distance": "distance", "of chance": "chance"}

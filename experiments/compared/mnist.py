@@ -48,15 +48,16 @@ def predicted(run: Run, method: str, most: int) -> Array:
 
 
 def truth(run: Run) -> tuple[Array, Array, float]:
-    """Return the long run's mean predictions and their standard deviations (images,), and the error of the first.
+    """Return the long run's mean predictions, one standard deviation for all (images,), and the error of the first.
 
-    The error is a mean square over the images, in units of their variances: from the differences between chains.
+    The error is a mean square over the images, over their mean variance: from the differences between chains.
     """
     values = predicted(run, TRUTH, IMAGES)
     mean, spread = values.mean(axis=(0, 1)), values.std(axis=(0, 1))
     by_chain = values.mean(axis=1)
     error = by_chain.var(axis=0, ddof=1) / len(by_chain)
-    return mean, spread, float(np.mean(error / spread**2))
+    variance = float(np.mean(spread**2))  # one for all images: some have hardly any of their own
+    return mean, np.full(len(mean), np.sqrt(variance)), float(error.mean()) / variance
 
 
 def courses(run: Run) -> dict[str, Course]:
@@ -90,13 +91,13 @@ def chosen_of(run: Run) -> list[str]:
 def compared(run: Run) -> pd.DataFrame:
     """The error of an estimate against what it costs, each test at its best step size.
 
-    Error: mean square error of the mean predictions of one chain for test images, over the posterior's variance of
-    each, at the largest cost that all tests came to; then at the end of the test's own run. The truth is a long run
-    on all data. Data behind a decision, after burn-in; data it reads besides; log-likelihoods per decision, at both
-    points. How far the probability to accept is off on pairs of points from the posterior (root mean square, without
-    what chance adds; the mean; of a chain that stores its minibatches it cannot be told so), and what the test
-    promises. Effective sample size of all chains for the worst of 20 predictions, and per million evaluations.
-    Evaluations have those of burn-in in them.
+    Error: mean square error of the mean predictions of one chain for test images, over their mean posterior variance:
+    log-likelihoods that a chain evaluates until it is 0.1 and 0.01, its last value, and after how many that is. The
+    truth is a long run on all data. Data behind a decision, after burn-in; data it reads besides; log-likelihoods per
+    decision, at both points. How far the probability to accept is off on pairs of points from the posterior (root
+    mean square, without what chance adds; the mean; of a chain that stores its minibatches it cannot be told so), and
+    what the test promises. Effective sample size of all chains for the worst of 20 predictions, and per million
+    evaluations. Evaluations have those of burn-in in them.
     """
     return table(run, run.once(metrics), chosen_of(run), COLUMNS)
 
@@ -147,7 +148,7 @@ def notes(run: Run) -> list[str]:
         "for. Each is shown at the step size of those tried that gives it most effective draws per evaluation; the "
         "long "
         f"run has {run.config['true_step_size']:g}. Its mean predictions may themselves be off by "
-        f"{run.once(truth)[2]:.1e} of their variances (mean square), by the differences between its chains.",
+        f"{run.once(truth)[2]:.1e} of their mean variance (mean square), by the differences between its chains.",
         "What a test spends until the mean square error is at a level is empty where its run, or its bias, did not "
         "let it come "
         "so far.",
