@@ -402,10 +402,10 @@ def _children() -> float:
 
 
 TABLES: dict[str, Callable[[argparse.Namespace, Console], Any]] = {
-    "start_up": lambda asked, console: start_up(asked.rounds, console),
     "without_replacement": lambda asked, console: without_replacement(
         asked.rounds, asked.chain_steps, console
     ),
+    "start_up": lambda asked, console: start_up(asked.rounds, console),
     "against_jax": lambda asked, console: against_jax(asked.rounds, asked.chain_steps, console),
     "over_n": lambda asked, console: over_n(asked.rounds, asked.chain_steps, asked.largest, console),
     "mh_minibatch": lambda asked, console: mh_minibatch(asked.rounds, asked.chain_steps, console),

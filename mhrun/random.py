@@ -38,6 +38,7 @@ LOW = 0xFFFFFFFF
 MANY = 4096  # normals of a chain and a step from which on they are made one step at a time
 _PREFETCH = 1 << 17  # numbers made at once: fewer, larger calls
 _HELD = 1 << 27  # indices kept of permutations
+_SORTED = 1 << 22  # indices drawn at once in torch, which takes some 150 bytes for each
 
 
 USES = 16
@@ -154,30 +155,35 @@ class Streams:
         """
         if n == 1:
             return torch.zeros(len(steps), stop - start, dtype=dtype, device=self.device)
-        if self.compiled or stop > n // 2:
+        if stop == start:
+            return torch.zeros(len(steps), 0, dtype=dtype, device=self.device)
+        large = len(steps) * stop > _SORTED and (self.device.type == "cpu" or stop > _SORTED)
+        if self.compiled or stop > n // 2 or large:
             from mhrun.native.numbers import permutations
 
             kind = np.int32 if dtype == torch.int32 else np.int64
-            drawn = permutations(
-                self.key, steps.cpu().numpy(), chains.cpu().numpy(), n, start, stop, use, kind
-            )
+            places = steps.cpu().numpy(), chains.cpu().numpy()
+            drawn = permutations(self.key, *places, n, start, stop, use, kind)
             return torch.from_numpy(drawn).to(self.device)
-        if stop == start:
-            return torch.zeros(len(steps), 0, dtype=dtype, device=self.device)
-        count = enough(n, stop)
+        part = max(1, _SORTED // stop)
+        parts = zip(steps.split(part), chains.split(part), strict=True)
+        return torch.cat([self._distinct(*rows, n, stop, use)[:, start:].to(dtype) for rows in parts])
+
+    def _distinct(self, steps: Tensor, chains: Tensor, n: int, m: int, use: int) -> Tensor:
+        """Return the first m <= n // 2 distinct values of the streams of some chains and steps, (R, m)."""
+        count = enough(n, m)
         high = ((steps >> 32) & 0xFFFFF) | (use << 20) | (int(Purpose.MINIBATCH) << 24)
         while True:
             blocks = torch.arange(-(-count // 2), device=self.device)
             counters = (blocks, (steps & LOW)[:, None], high[:, None], chains[:, None])
             words = torch.stack(torch.broadcast_tensors(*philox(*counters, self.key)), -1)
-            found, short = _distinct(_stream(words, n), stop)
+            found, short = _distinct(_stream(words, n), m)
             if self.device.type == "cuda":  # asked on the device, which the host does not wait for
                 torch._assert_async(~short)
-                break
+                return found
             if not short:
-                break
+                return found
             count *= 2
-        return found[:, start:].to(dtype)
 
     def many_normals(
         self, purpose: Purpose, step: int, count: int, dtype: torch.dtype, use: int = 0

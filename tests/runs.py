@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,10 @@ def compute(outputs: Path, *words: str) -> RunFolder:
 
 
 def contents(folder: RunFolder, method: str) -> dict[str, np.ndarray]:
-    """Return every array of a trace but the wall clock's."""
+    """Return every array of a trace but the wall clock's, and the totals of the method."""
+    totals = json.loads((folder.method(method) / "done.json").read_text())["totals"]
     with open_trace(folder.method(method)) as trace:
-        return {
+        return {f"total/{name}": np.asarray(value) for name, value in totals.items()} | {
             f"{group.path}/{name}": variable.to_numpy()
             for group in trace.subtree
             for name, variable in group.variables.items()
