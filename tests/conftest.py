@@ -16,6 +16,9 @@ from mhrun.data.mixture import MixtureSample
 # Each worker is one of several processes: one thread each.
 torch.set_num_threads(1)
 
+# Tests neither read nor write the user's own data sets.
+os.environ.pop("MHRUN_DATA_DIR", None)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -145,14 +145,19 @@ def test_experiments_compose_build_and_have_their_report(name, scale):
     assert config["experiment"] == name
     assert len(methods_of(config)) == len(config["methods"])
     report = config["report"]
-    paths = [report["metrics"], report["notes"], *report["tables"].values(), *report["figures"].values()]
+    paths = [
+        report["metrics"],
+        report.get("notes", report.get("sweep_notes")),
+        *report["tables"].values(),
+        *report["figures"].values(),
+    ]
     for path in paths:
         module, _, function = path.rpartition(".")
         assert callable(getattr(experiment_module(module), function))
         if path in [*report["tables"].values(), *report["figures"].values()]:
             assert getattr(experiment_module(module), function).__doc__
     claims = judge_all(config, {})
-    assert claims or "paper" not in report
+    assert claims or "paper" not in report or "sweep_metrics" in report  # whose claims are of the sweep
     assert len({claim.id for claim in claims}) == len(claims)
 
 

@@ -99,7 +99,13 @@ def test_results_are_of_the_last_run_with_the_papers_settings(tmp_path, monkeypa
         folder = tmp_path / "outputs" / "gmm_tied_means" / name
         folder.mkdir(parents=True)
         config = {"experiment": "gmm_tied_means", "seed": 0, "report": {"paper": "mint"}}
-        config["runtime"] = {"departures": list(departures)}
+        config |= {
+            "runtime": {"departures": list(departures)},
+            "methods": {},
+            "model": {},
+            "data": {},
+            "target": {},
+        }
         (folder / "config.yaml").write_text(json.dumps(config))
         summary = {"status": "complete", "format": 1, "finished": finished, "versions": {}}
         summary |= {"results_version": version}

@@ -67,7 +67,8 @@ def stepped(target, made, state, controls, draws, steps, first=1):
             state, info = made.step(target, state, controls, draws)
             thetas.append(state.evaluation.theta)
             infos.append(info)
-    record = {name: torch.stack([getattr(i, name) for i in infos], 1).numpy() for name in infos[0]._fields}
+    given = [name for name, value in zip(infos[0]._fields, infos[0], strict=True) if value is not None]
+    record = {name: torch.stack([getattr(i, name) for i in infos], 1).numpy() for name in given}
     return state, torch.stack(thetas, 1).numpy(), record
 
 

@@ -127,7 +127,13 @@ CASES = {
     ),
     "logistic_ess": Case((), like=("logistic_ess_full", "logistic_ess_equal")),
     "logistic_ess_grid": Case(("within.mean=1e9", "within.variance=1e9")),  # so that some step size will do
-    "logistic_ess_readings": Case(("within.mean=1e9", "within.variance=1e9")),
+    "logistic_ess_readings": Case(
+        (
+            "within.mean=1e9",
+            "within.variance=1e9",
+            *(f"readings.each_step.batch.{data}=60" for data in ("australian", "german", "heart")),
+        )
+    ),
     "mhbt_gaussian": Case(
         (
             "data.n=1000",

@@ -370,5 +370,5 @@ def test_all_data_in_one_pass_are_the_sum_and_its_gradient(rng):
 
 def test_rows_of_another_width_are_told():
     data = Dataset({"x": torch.zeros(8, 3)})
-    with pytest.raises(Exception, match="dim = 2"):
+    with pytest.raises(Exception, match=r"rows of shape \(2,\).*set model\.dim"):
         Target(GaussianLocation(2), data).evaluate(torch.zeros(1, 2).double(), torch.zeros(1, 4).long())

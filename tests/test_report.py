@@ -124,7 +124,8 @@ def test_numbers_and_verdicts_go_into_the_summary(reported):
     assert summary["metrics"]["mint.accept_rate"] == summary["methods"]["mint"]["accept_rate"]
     assert summary["metrics"]["sgld.modes_visited_most"] == 1
     assert set(summary["metrics"]["mint.chi2"]) == {"value", "se"}
-    assert all(claim["verdict"] == "not run at paper scale" for claim in summary["claims"])
+    without = {"not run at paper scale", "self-check not run", "not judged"}
+    assert {claim["verdict"] for claim in summary["claims"]} <= without
     # A metric that a claim misspells would not be there.
     assert summary["claims"]
     assert {claim["id"]: claim["holds"] is not None for claim in summary["claims"]} == {
@@ -371,7 +372,7 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("moment", range(5))
+@pytest.mark.parametrize("moment", range(4))
 def test_a_kill_leaves_a_page_that_is_fresh_or_made_again(author, monkeypatch, moment):
     """Killed between any two of the steps that put a page of another title in the place of an old one."""
     assert run([*SMALLEST, *of(author)]) == 0

@@ -54,9 +54,9 @@ def test_a_killed_run_is_listed_as_interrupted(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("a: [1, 2\nb: 3\n", "is no YAML (line 2"),
+        ("a: [1, 2\nb: 3\n", "line 2: expected"),
         ("- a\n", "holds no settings"),
-        ("a: \x01", "cannot be read"),
+        ("a: \x01", "U+0001 is not allowed in YAML"),
     ],
 )
 def test_an_experiment_file_that_is_broken_is_told_in_a_line(tmp_path, capsys, text, told):

@@ -307,7 +307,8 @@ def yaml_file_root():
 
 
 def test_the_configuration_of_a_run_is_checked_when_it_is_read(tmp_path):
-    (tmp_path / "config.yaml").write_text("\n".join(BOMB.splitlines()[:6]))
+    parts = "\n".join(f"{part}: {{}}" for part in ("methods", "runtime", "model", "data", "target"))
+    (tmp_path / "config.yaml").write_text("\n".join([*BOMB.splitlines()[:6], parts]))
     RunFolder(tmp_path).config()  # a run may have a value for each chain
     (tmp_path / "config.yaml").write_text(BOMB)
     with pytest.raises(UserError, match="more than 10,000,000 values"):

@@ -17,7 +17,6 @@ import yaml
 from mhrun import yaml_file
 from mhrun.errors import UserError
 from mhrun.names import checked_name
-from mhrun.store.blocks import damage
 from mhrun.store.files import explain, read_json, unreadable, write_json, write_text
 from mhrun.store.identity import FORMAT, digest
 
@@ -107,7 +106,7 @@ class RunFolder:
             )
         try:
             there = digest(self.config())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # `create` says what is wrong with the place
             return
         except UserError:
             there = "(not to be read)"
@@ -125,7 +124,7 @@ class RunFolder:
         """Return the resolved configuration that the run was made with.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError, NotADirectoryError: there is none.
             UserError: it cannot be read, or is damaged.
         """
         path = self.path / "config.yaml"
@@ -133,7 +132,7 @@ class RunFolder:
             text = path.read_text()
             yaml_file.check(text, str(path), _MOST_VALUES)
             loaded = yaml.safe_load(text)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise
         except OSError as error:
             raise unreadable(error, path) from error
@@ -170,6 +169,8 @@ class RunFolder:
         Raises:
             UserError: a file is there and cannot be read.
         """
+        from mhrun.store.blocks import damage  # brings NumPy and torch, which `mhrun list` does without
+
         if not self.is_complete():
             return {}
         methods = (self.summary() or {}).get("methods") or {}
