@@ -20,6 +20,7 @@ from mhrun.data.generated import generated
 from mhrun.errors import Refusal, UserError
 from mhrun.kernels.metropolis_hastings import MetropolisHastings
 from mhrun.models.function import FunctionModel
+from mhrun.pairing.shared import Shared
 from mhrun.pairing.stored import Stored
 from mhrun.proposals.random_walk import RandomWalk
 from mhrun.random import Streams
@@ -248,3 +249,13 @@ def test_generated_numbers_are_whole(tmp_path, monkeypatch):
         ones()
     assert not list(tmp_path.rglob("ones-*"))
     assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_more_data_than_float32_can_count(tmp_path):
+    """Rows that are tried before a run are found by whole numbers: in float32 the last would be one beyond the end."""
+    kernel = MetropolisHastings(RandomWalk(), Shared(m=10), Metropolis())
+    x = torch.zeros(20_000_000, dtype=torch.float16)
+    trace = mhrun.sample(
+        lambda theta, x: -((x - theta[0]) ** 2), x, kernel, start=[0.0], steps=2, step_size=0.1
+    )
+    assert np.isfinite(trace["posterior"]["theta"]).all()

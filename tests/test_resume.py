@@ -284,7 +284,9 @@ class Noted(Silent):
         self.lines: list[str] = []
 
     def note(self, message: str) -> None:
-        if "minibatch noise" not in message:  # a warning after the run, which has nothing to do with its estimate
+        if (
+            "minibatch noise" not in message
+        ):  # a warning after the run, which has nothing to do with its estimate
             self.lines.append(message)
 
 

@@ -14,6 +14,7 @@ from parts import ROOT
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.claims import (
+    COUNTED,
     FAILED,
     NOT_AT_SCALE,
     NOT_JUDGED,
@@ -64,11 +65,23 @@ def stale(paper: str) -> Iterator[str]:
         by_id = {claim["id"]: claim for claim in claims}
         for told in (found or {}).get("claims", []):
             claim = by_id.get(told["id"])
+            if claim is not None and (told["verdict"] not in _possible(claim)):
+                yield (
+                    f"{paper}, {experiment} ({kind}): '{told['id']}' has the verdict '{told['verdict']}', which what "
+                    "claims.yaml says of it now does not allow; run `make docs-results` where its run is."
+                )
             if claim is None or in_words(claim["rule"]) != told["rule"]:
                 yield (
                     f"{paper}, {experiment} ({kind}): '{told['id']}' was judged by '{told['rule']}', which is not what "
                     "claims.yaml says now; run `make docs-results` where its run is."
                 )
+
+
+def _possible(claim: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the verdicts that a claim may have."""
+    if claim["not_judged"]:
+        return (NOT_JUDGED,)
+    return (PASSED, FAILED, UNCHECKED) if claim.get("self_check") else COUNTED
 
 
 def verdicts(paper: str) -> Counter[str]:

@@ -106,7 +106,8 @@ class Method:
         data, model = self.target.data, self.target.model
         theta = self._first_points(1 if self.starts is None and self.target.dim >= MANY else None)
         count = max(1, min(data.n, _TRIED, _TRIED_IN_ALL // len(theta)))
-        index = torch.linspace(0, data.n - 1, count, device=data.device).long()[None]
+        # In whole numbers: in float32 the last of more than 2^24 rows would round to one beyond the end.
+        index = (torch.arange(count, device=data.device) * (data.n - 1) // max(1, count - 1))[None]
         with torch.no_grad():
             found: Any = model.log_lik(theta, data.rows(index))
         what = f"log_lik of {type(model).__name__}"

@@ -41,8 +41,9 @@ class MHMinibatch:
     - ``pilot``: b is fixed by the variance of a pilot minibatch, so that `noise_share` v is expected of s^2. D is the
       mean of b fresh data; s^2 takes a share w of their own variance and 1 - w of the pilot's. b does not depend on
       the noise of D, so that D has no bias. The third cumulant of D + X_nc is that of D less 3 cov(D, s^2), and
-      w = (1 + b/n) / 3 makes it 0 (`skew_corrected`), which leaves an error of order 1 / b. With w = 0 the skewness
-      of D remains.
+      w = (1 + b/n) / 3 makes it 0 (`skew_corrected`), which leaves errors of order 1 / b, and of order
+      (2 + excess kurtosis of the terms) / `pilot`, as b is planned by an estimate: a pilot of 10 data with heavy tails
+      is too small. With w = 0 the skewness of D remains.
     - ``sequential``: m more data are read until s^2 < v, the paper's Algorithm 1. It stops where s^2 happens to be
       small, and s^2 and D are correlated if the terms are skewed: with g the skewness of the terms / sqrt(b), D has
       the bias -g s^3 / v, and the probability to accept is off by up to 0.21 |g|, or 0.04 at a skewness of 1.5 and

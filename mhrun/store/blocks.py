@@ -156,11 +156,14 @@ class TraceWriter:
         self._bytes += sum(a.nbytes for a in draws.values())
 
     def _skewness(self, skew: Array, size: Array) -> None:
-        """Take in the skewness of decisions (C, K): its squares, and what chance alone has of them, 6 / size^2."""
+        """Take in the skewness of decisions (C, K): its squares, and what chance alone has of them, 6 / size^2.
+
+        The size counts a pilot's data too, which the skewness is not of: then a part of what chance has is left in.
+        """
         there = np.isfinite(skew)
         noise = np.where(there & (skew != 0), 6.0 / np.maximum(size, 1).astype(np.float64) ** 2, 0.0)
-        self.totals["sum_skew_squared"] += np.square(np.where(there, skew, 0.0), dtype=np.float64).sum(axis=1)
-        self.totals["sum_skew_noise"] += noise.sum(axis=1)
+        self._add("sum_skew_squared", np.square(np.where(there, skew, 0.0), dtype=np.float64))
+        self._add("sum_skew_noise", noise)
         bins = np.searchsorted(SKEW_EDGES, np.abs(skew[there]))
         self.totals["count_log_ratio_skew"] += np.bincount(bins, minlength=len(SKEW_EDGES) + 1)
 
