@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 
 import pytest
@@ -69,7 +70,16 @@ model: {_target_: mhrun.models.written.Written, log_lik: evilmod.log_lik, parame
 CALLING = "hydra: {callbacks: {a: {_target_: shutil.copyfile, src: conf/evilmod.py, dst: ran}}}"
 
 
-@pytest.mark.parametrize(("hostile", "key"), [(TRUSTING, "hydra.job.env_set"), (CALLING, "hydra.callbacks")])
+ADDING = """
+hydra: {overrides: {task: ["+hydra.job.env_set.MHRUN_TRUST=evilmod", "+hydra.job.env_set.MHRUN_FOLDERS=conf"]}}
+model: {_target_: mhrun.models.written.Written, log_lik: evilmod.log_lik, parameters: {a: 1}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("hostile", "key"),
+    [(TRUSTING, "hydra.job.env_set"), (CALLING, "hydra.callbacks"), (ADDING, "hydra.overrides")],
+)
 def test_a_sweep_runs_no_code_that_a_file_names(capsys, tmp_path, hostile, key):
     write("experiment/evil", "# @package _global_\ndefaults: [tests_compared, _self_]\n" + hostile)
     (tmp_path / "conf" / "evilmod.py").write_text(CODE)
@@ -368,3 +378,43 @@ def test_names_of_experiments_are_names(capsys, name):
 def test_methods_that_differ_in_capitals(capsys):
     write("experiment/evil", SMALL + "methods: {MCMC: {label: x}}\n")
     assert "are one folder" in refused(capsys, *SHOWN)
+
+
+# --- Links in the way ----------------------------------------------------------------------------------------
+
+
+def test_files_are_not_written_through_links(tmp_path):
+    """A folder that somebody sent may have links where a run writes."""
+    mine, place = tmp_path / "mine", tmp_path / "run"
+    mine.write_text("mine")
+    place.mkdir()
+    for name in ("summary.json.partial", ".owner", ".owner.partial"):
+        (place / name).symlink_to(mine)
+    folder = RunFolder(place)
+    folder.write_summary({"status": "running"})
+    with folder.held(print):
+        pass
+    assert mine.read_text() == "mine"
+    assert folder.summary() == {"status": "running"}
+
+
+@pytest.mark.parametrize("part", ["sweeps", "digest", "jobs"])
+def test_a_sweep_removes_nothing_elsewhere(tmp_path, capsys, monkeypatch, part):
+    monkeypatch.chdir(tmp_path)
+    victims = tmp_path / "victims"
+    (victims / "jobs").mkdir(parents=True)
+    words = ["-m", "experiment=gmm_tied_means", "scale=smoke", "steps=-1", "seed=1,2"]
+    assert run(words) == 1
+    place = next((tmp_path / "outputs").glob("*/sweeps/*"))
+    (place / "jobs" / "notes.txt").write_text("of the user")
+    assert run(words) == 1
+    assert (place / "jobs" / "notes.txt").exists()
+    link = {"sweeps": place.parent, "digest": place, "jobs": place / "jobs"}[part]
+    kept = (victims / "jobs" if part == "digest" else victims) / "0000.json"
+    kept.write_text("{}")
+    shutil.rmtree(link)
+    link.symlink_to(victims)
+    capsys.readouterr()
+    assert run(words) == 2
+    assert "leads elsewhere" in capsys.readouterr().err
+    assert kept.read_text() == "{}"

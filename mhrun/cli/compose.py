@@ -334,7 +334,9 @@ def composed(
         UserError: words or files that cannot be put together, or a file that sets what of Hydra's does not count.
         HydraException: other words that Hydra cannot put together; `explained` makes a line of it.
     """
-    own = [word for word, override in zip(words, parsed(words), strict=True) if is_of_hydra(override)]
+    of_hydra = [is_of_hydra(override) for override in parsed(words)]
+    own = [word for word, hydras in zip(words, of_hydra, strict=True) if hydras]
+    task = [word for word, hydras in zip(words, of_hydra, strict=True) if not hydras]
     place = search_path(folders)
     config = _composed(words, place, name, folders, multirun)
     node: Any = OmegaConf.to_container(config.hydra, resolve=False)
@@ -345,7 +347,7 @@ def composed(
         plain = _plain_hydra(name, launcher, tuple(word for word in own if not word.startswith(LAUNCHER)))
     except HydraException as error:
         raise explained(error, words, ()) from error
-    check_node(node, plain, [*own, *place])
+    check_node(node, plain, [*own, *place], task)
     return config
 
 

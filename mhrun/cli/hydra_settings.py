@@ -73,13 +73,16 @@ def check_words(overrides: Sequence[Override]) -> list[str]:
     return found
 
 
-def check_node(node: Mapping[str, Any], plain: Mapping[str, Any], words: Sequence[str]) -> None:
+def check_node(
+    node: Mapping[str, Any], plain: Mapping[str, Any], words: Sequence[str], task: Sequence[str]
+) -> None:
     """Refuse what configuration files have changed of Hydra's settings, but for a launcher's counts.
 
     Args:
         node: the composed node ``hydra``, not resolved.
         plain: the same without any file of the user's, with the same launcher.
-        words: the overrides on the command line that are Hydra's; all others are the task's.
+        words: the overrides on the command line that are Hydra's.
+        task: all others. Hydra hands those that it has noted to each job of a sweep, so a file may add none.
 
     Raises:
         UserError: a setting that a file may not have.
@@ -90,13 +93,15 @@ def check_node(node: Mapping[str, Any], plain: Mapping[str, Any], words: Sequenc
         if (
             path.startswith(_FILLED_IN)
             or (name in _COUNTS and number)
-            or (name in _QUEUES and is_name(value))
+            or (name in _QUEUES and isinstance(value, str) and all(map(is_name, value.split(","))))
         ):
             continue
         raise _refused(path)
     overrides = node.get("overrides")
     if not isinstance(overrides, Mapping) or overrides.get("hydra") != [*words]:
         raise _refused("hydra.overrides")
+    if overrides.get("task") != [*task] or set(overrides) - {"hydra", "task"}:
+        raise _refused("hydra.overrides.task")
 
 
 def _refused(path: str) -> UserError:
@@ -106,7 +111,7 @@ def _refused(path: str) -> UserError:
         )
     return UserError(
         f"a configuration file sets {path}, which could run or overwrite anything; of Hydra's settings files have "
-        "the launcher and its counts, such as hydra.launcher.n_jobs. Remove it."
+        "the launcher and its counts, such as hydra.launcher.n_jobs. Remove it, or give it on the command line."
     )
 
 

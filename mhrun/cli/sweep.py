@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
@@ -37,6 +38,7 @@ from mhrun.store.files import explain, read_json, write_json, write_text
 from mhrun.store.folder import RunFolder
 
 DONE, FAILED = "done", "failed"
+_OF_A_JOB = re.compile(r"\d{4,}\.(json|log|begun)(\.partial)?|launcher\.log(\.partial)?")
 _ROUNDS = 5  # times that what lost workers left is launched again, while each gets some jobs done
 
 
@@ -57,10 +59,16 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
     told = sorted(word for word in words if not word.lstrip("+~").startswith("hydra"))
     digest = hashlib.sha256("\n".join(told).encode()).hexdigest()[:12]
     place = outputs / name / "sweeps" / digest
+    for folder in (place.parent.parent, place.parent, place, place / "jobs"):
+        if folder.is_symlink():
+            raise UserError(
+                f"{folder} leads elsewhere, and a sweep writes and removes files there; move it away."
+            )
     try:
         (place / "jobs").mkdir(parents=True, exist_ok=True)
         for old in (place / "jobs").iterdir():
-            old.unlink()
+            if _OF_A_JOB.fullmatch(old.name):
+                old.unlink()
     except OSError as error:
         raise explain(error, place / "jobs") from error
     about = {"experiment": name, "overrides": list(words), "swept": swept, "jobs": len(jobs)}

@@ -34,7 +34,18 @@ _NOTHING = (
 def jobs_of(place: Path) -> list[dict[str, Any]]:
     """Return what the jobs of a sweep left, in order."""
     found = [read_json(path) for path in sorted((place / "jobs").glob("*.json"))]
-    return [job for job in found if job is not None]
+    return [job for job in found if job is not None and _is_job(job)]
+
+
+def _is_job(found: Mapping[str, Any]) -> bool:
+    """Say whether a JSON object has the form of what a job left."""
+    words = found.get("overrides")
+    return (
+        isinstance(found.get("number"), int)
+        and isinstance(found.get("status"), str)
+        and isinstance(words, list)
+        and all(isinstance(word, str) for word in words)
+    )
 
 
 def build_sweep_report(
@@ -73,8 +84,9 @@ def _built(place: Path, tell: Callable[[str], None]) -> Path:
     if not isinstance(figure, str):
         write_drawn(figure, place / "sweep")
     sweep = read_json(place / "sweep.json") or {}
+    words = sweep.get("overrides")
     page = template("sweep.html.j2").render(
-        title=f"{sweep.get('experiment', '')}: {' '.join(sweep.get('overrides', []))}",
+        title=f"{sweep.get('experiment', '')}: {' '.join(map(str, words)) if isinstance(words, list) else ''}",
         table=TableOnPage("sweep", "", table),
         figure=FigureOnPage("sweep", "", figure if isinstance(figure, str) else figure["png"]),
         jobs=[job | {"missing": _missing(place, job), "page": _page(place, job)} for job in jobs],

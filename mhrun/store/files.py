@@ -58,12 +58,20 @@ def _alone(partial: Path) -> Iterator[IO[bytes]]:
 
 
 def _as_it_is(path: str, flags: int) -> int:
-    return os.open(path, flags & ~os.O_TRUNC, 0o666)
+    """Open a file without emptying it; a link in its place is removed, as what it leads to is somebody else's."""
+    flags = flags & ~os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        return os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        os.unlink(path)
+        return os.open(path, flags, 0o666)
 
 
 def _leads_to(path: Path, file: IO[bytes]) -> bool:
     try:
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+        return os.path.samestat(path.lstat(), os.fstat(file.fileno()))
     except FileNotFoundError:
         return False
 

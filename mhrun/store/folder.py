@@ -106,6 +106,8 @@ class RunFolder:
             )
         try:
             there = digest(self.config())
+        except TypeError:  # such as a date, which is no setting
+            there = "(not to be read)"
         except (FileNotFoundError, NotADirectoryError):  # `create` says what is wrong with the place
             return
         except UserError:
@@ -139,7 +141,8 @@ class RunFolder:
         except (ValueError, RecursionError, yaml.YAMLError):
             loaded = None
         parts = ("methods", "runtime", "model", "data", "target")
-        if not isinstance(loaded, dict) or not all(isinstance(loaded.get(part), dict) for part in parts):
+        whole = isinstance(loaded, dict) and all(isinstance(loaded.get(part), dict) for part in parts)
+        if not whole or not all(isinstance(method, dict) for method in loaded["methods"].values()):
             raise UserError(f"'{path}' is damaged; the same command writes it again.")
         return loaded
 
@@ -230,8 +233,8 @@ class RunFolder:
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
         try:
-            with suppress(OSError):  # it is for people who wait
-                owner.write_text(json.dumps(about))
+            with suppress(UserError):  # it is for people who wait
+                write_text(owner, json.dumps(about))
             yield
         finally:
             with suppress(OSError):
@@ -249,6 +252,8 @@ def _is_summary(found: Mapping[str, Any]) -> bool:
         and all(isinstance(claim, dict) and isinstance(claim.get("verdict"), str) for claim in claims)
         and isinstance(found.get("metrics", {}), dict)
         and isinstance(found.get("sources", []), list)
+        and all(isinstance(found.get(name, {}), dict) for name in ("versions", "machine"))
+        and all(isinstance(found.get(name, ""), str) for name in ("scale", "status", "started", "finished"))
     )
 
 
