@@ -67,8 +67,8 @@ def stale(paper: str) -> Iterator[str]:
             claim = by_id.get(told["id"])
             if claim is not None and (told["verdict"] not in _possible(claim)):
                 yield (
-                    f"{paper}, {experiment} ({kind}): '{told['id']}' has the verdict '{told['verdict']}', which what "
-                    "claims.yaml says of it now does not allow; run `make docs-results` where its run is."
+                    f"{paper}, {experiment} ({kind}): '{told['id']}' has the verdict '{told['verdict']}', which "
+                    "claims.yaml does not allow now; run `make docs-results` where its run is."
                 )
             if claim is None or in_words(claim["rule"]) != told["rule"]:
                 yield (
