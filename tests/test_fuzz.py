@@ -584,7 +584,7 @@ def test_of_hydras_settings_no_other_counts_than_those_of_launchers(keys, value)
     inner[keys[-1]] = value
     harmless = keys[0] in ("launcher", "runtime", "searchpath", "overrides") or value is None
     try:
-        check_node(node, plain, plain["overrides"]["hydra"])
+        check_node(node, plain, plain["overrides"]["hydra"], plain["overrides"]["task"])
     except UserError as error:
         one_line(error)
         return
