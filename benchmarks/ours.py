@@ -28,13 +28,14 @@ import problem_network as network  # noqa: E402
 import torch  # noqa: E402
 
 import mhrun  # noqa: E402
+from mhrun import compiled  # noqa: E402
 from mhrun.data.no_data import NoData  # noqa: E402
 from mhrun.dynamics.hamiltonian import Hamiltonian  # noqa: E402
 from mhrun.dynamics.langevin import Langevin as SGLD  # noqa: E402
 from mhrun.dynamics.nose_hoover import NoseHoover  # noqa: E402
 from mhrun.engine.chains import Settings, Silent, run_method  # noqa: E402
 from mhrun.engine.method import Method  # noqa: E402
-from mhrun.kernels import ReplicaExchange, Unadjusted, fused_growing  # noqa: E402
+from mhrun.kernels import ReplicaExchange, Unadjusted  # noqa: E402
 from mhrun.models.gaussian_mixture import GaussianMixture  # noqa: E402
 from mhrun.models.logistic import Logistic  # noqa: E402
 from mhrun.models.perceptron import Perceptron  # noqa: E402
@@ -87,7 +88,7 @@ def mh_minibatch(n: int, storage: str) -> Work:
 
 def mh_minibatch_with(n: int, storage: str) -> Work:
     """Return MHminibatch with independent indices in its loop, which settings cannot choose."""
-    fused_growing.filler = lambda n, replacement: independent
+    compiled.growing.filler = lambda n, replacement: independent
     return mh_minibatch(n, storage)
 
 

@@ -380,24 +380,12 @@ class Kernel(Protocol):
         """Return the next state and what happened."""
         ...
 
-    def fused(self, target: Target, key: int, threads: int) -> Fused | None:
-        """Return a compiled loop that does the same on this CPU, or None where there is none."""
-        ...
-
 
 Record = Mapping[str, "npt.NDArray[np.generic]"]
 """What some steps left behind: each field of `Info` (C, K), and ``theta`` (C, draws, D) of those that are kept.
 
-A `Fused` loop leaves the theta of all of them.
+A compiled loop leaves the theta of all of them.
 """
-
-
-class Fused(Protocol):
-    """A compiled loop over chains and steps; the same law and the same random numbers as `Kernel.step`."""
-
-    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
-        """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
-        ...
 
 
 def _without(one: Evaluation, other: Evaluation) -> Evaluation:

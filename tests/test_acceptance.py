@@ -9,6 +9,7 @@ import pytest
 import torch
 from reference import mint_shared_log_ratio, mint_stored_log_ratio
 
+from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.data.mixture import MixtureSample
 from mhrun.dynamics.hamiltonian import Hamiltonian
@@ -161,7 +162,7 @@ def test_the_compiled_loop_goes_the_same_way(mixture, name, replacement):
     draws = Streams(KEY, C).at(0)
     start = kernel.start(target, target.model.init(C, draws), draws)
     for threads in (1, 2):
-        fused = kernel.fused(target, KEY, threads)
+        fused = compile_loop(kernel, target, KEY, threads)
         assert fused is not None
         state, before = fused.advance(start, 1, controls(step, mixture.n / 20, steps=35))
         state, after = fused.advance(state, 36, controls(step, mixture.n / 20, steps=25))
@@ -173,7 +174,9 @@ def test_the_compiled_loop_goes_the_same_way(mixture, name, replacement):
         for field, tolerance in (("log_ratio", 1e-3), ("log_ratio_var", 1e-3)):
             theirs = torch.stack([getattr(i, field) for i in infos], 1).numpy()
             assert np.allclose(record[field], theirs, rtol=tolerance, atol=tolerance, equal_nan=True)
-        again = kernel.fused(target, KEY, 1).advance(start, 1, controls(step, mixture.n / 20, steps=60))[1]
+        again = compile_loop(kernel, target, KEY, 1).advance(
+            start, 1, controls(step, mixture.n / 20, steps=60)
+        )[1]
         assert all((again[key] == record[key]).all() or np.isnan(record[key]).all() for key in record)
 
 
@@ -209,7 +212,7 @@ def test_a_dynamics_that_leaves_the_numbers_stops_alone(rng):
     assert thetas.isfinite().all()
     at = int(stopped[:, 1].int().argmax())
     assert (thetas[at:, 1] == thetas[at, 1]).all()
-    fused = Unadjusted(Langevin(), 10).fused(target, KEY, 1)
+    fused = compile_loop(Unadjusted(Langevin(), 10), target, KEY, 1)
     draws = Streams(KEY, C).at(0)
     start = Unadjusted(Langevin(), 10).start(target, target.model.init(C, draws), draws)
     _, record = fused.advance(start, 1, hot.each(lambda v: v.expand(30, C).contiguous()))
@@ -281,9 +284,9 @@ def test_a_part_that_was_changed_has_no_compiled_form(data):
 
     target = Target(TiedMeans(), data)
     kernels = [MetropolisHastings(RandomWalk(), kind(9), Metropolis()) for kind in (Shared, Same, Twice)]
-    assert [kernel.fused(target, 1, 1) is not None for kernel in kernels] == [True, True, False]
+    assert [compile_loop(kernel, target, 1, 1) is not None for kernel in kernels] == [True, True, False]
     changed = Target(Wider(), data)
-    assert kernels[0].fused(changed, 1, 1) is None
+    assert compile_loop(kernels[0], changed, 1, 1) is None
     theta = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
     assert float(changed.full_log_lik(theta)) == pytest.approx(0.5 * float(target.full_log_lik(theta)))
 

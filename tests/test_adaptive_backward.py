@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.method import Method
@@ -399,7 +400,7 @@ def test_meaningless_settings_are_refused(make, told):
 
 def test_a_kernel_asks_its_pairing(target):
     assert "no minibatch" in kernel(Moving(0)).refuses(target)
-    assert kernel().fused(target, KEY, 1) is None
+    assert compile_loop(kernel(), target, KEY, 1) is None
 
 
 # ---------------------------------------------------------------- a run

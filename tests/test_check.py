@@ -15,6 +15,8 @@ from mhrun.check.battery import LAWS, battery
 from mhrun.check.subject import Subject
 from mhrun.check.verdict import FAILS, by_uniforms
 from mhrun.cli.main import run
+from mhrun.compiled import register
+from mhrun.compiled.metropolis import metropolis_loop
 from mhrun.dynamics.hamiltonian import Hamiltonian
 from mhrun.dynamics.langevin import Langevin
 from mhrun.errors import UserError
@@ -244,18 +246,21 @@ def test_an_error_in_someones_code_is_a_line():
 class OtherLoop(MetropolisHastings):
     """Its compiled loop is not quite what its step does."""
 
-    def fused(self, target, key, threads):
-        inner = super().fused(target, key, threads)
 
-        class Shifted:
-            def advance(self, state, first_step, controls):
-                state, record = inner.advance(state, first_step, controls)
-                return state, {**record, "theta": record["theta"] + 0.01}
+def shifted(kernel, target, key, threads):
+    """Return a loop that is off by 0.01."""
+    inner = metropolis_loop(kernel, target, key, threads)
 
-        return Shifted()
+    class Shifted:
+        def advance(self, state, first_step, controls):
+            state, record = inner.advance(state, first_step, controls)
+            return state, {**record, "theta": record["theta"] + 0.01}
+
+    return Shifted()
 
 
 def test_a_compiled_loop_that_differs_is_seen():
+    register(OtherLoop, shifted)
     assert failing(of_parts(kernel=OtherLoop), "compiled") == {"compiled equals plain"}
 
 

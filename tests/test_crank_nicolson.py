@@ -11,6 +11,7 @@ from laws import assert_mean, differs_in_mean
 from scipy import stats
 from test_acceptance import KEY, controls, follow
 
+from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.errors import Refusal
 from mhrun.kernels import MetropolisHastings
@@ -109,7 +110,7 @@ def test_a_chain_has_the_posterior(rule, step, way):
     draws = Streams(KEY, 400).at(0)
     start = kernel.start(target, target.model.init(400, draws), draws)
     steps = controls(step, N / WEIGHT, chains=400, steps=1000)
-    _, record = kernel.fused(target, KEY, 1).advance(start, 1, steps)
+    _, record = compile_loop(kernel, target, KEY, 1).advance(start, 1, steps)
     assert_posterior(record["theta"][:, 50:, 0])
 
 

@@ -8,6 +8,7 @@ import torch
 from laws import ALPHA, assert_counts
 from scipy import stats
 
+from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.dynamics.adam import Adam
 from mhrun.dynamics.hamiltonian import Hamiltonian
@@ -190,7 +191,7 @@ def test_the_kernel_takes_its_gradients_on_the_pieces(rng):
     target = Target(model, Dataset.of(x))
     kernel, draws = Unadjusted(Momentum(), m, passes=True), Streams(KEY, C).at(0)
     assert kernel.refuses(target) is None
-    assert kernel.fused(target, KEY, 1) is None
+    assert compile_loop(kernel, target, KEY, 1) is None
     state = kernel.start(target, target.model.init(C, draws), draws)
     one = torch.ones(C, dtype=torch.float64)
     theta = np.zeros(C)

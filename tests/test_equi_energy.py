@@ -10,6 +10,7 @@ import torch
 from laws import assert_cells, assert_mean, differs_in_mean
 from runs import assert_same_bits
 
+from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
 from mhrun.errors import Refusal
@@ -344,7 +345,7 @@ def test_compiled_ladders_are_the_plain_ones(sizes, differences):
     state, draws = begin(target, made, 6)
     controls = controls_of([1.0, 2.0, 4.0], 2, 1e-3)
     slow, theta, told = stepped(target, made, copied(state), controls, draws, 90)
-    loop = made.fused(target, KEY, 1)
+    loop = compile_loop(made, target, KEY, 1)
     fast, parts = copied(state), []
     for first, steps in ((1, 37), (38, 53)):
         there = controls.each(lambda c, k=steps: c.expand(k, 6).contiguous())

@@ -10,6 +10,7 @@ import torch
 from laws import Z, assert_counts, assert_mean
 from scipy import stats
 
+from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
 from mhrun.dynamics.hamiltonian import Hamiltonian
@@ -47,7 +48,7 @@ def ladder(target, kernel, temperatures, ladders, steps, step_size, native=False
     e = torch.as_tensor(step_size, dtype=torch.float64).expand(rungs).repeat(ladders)
     controls = Controls(e, t, t)
     if native:
-        loop = kernel.fused(target, key, 1)
+        loop = compile_loop(kernel, target, key, 1)
         state, record = loop.advance(state, 1, controls.each(lambda c: c.expand(steps, chains).contiguous()))
         return record["theta"].reshape(ladders, rungs, steps, -1), record
     thetas, infos = [], []

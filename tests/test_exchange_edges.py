@@ -7,13 +7,13 @@ import pytest
 import torch
 from laws import assert_mean
 
+from mhrun.compiled.replica_exchange import StagedExchange
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
 from mhrun.dynamics.langevin import Langevin
 from mhrun.dynamics.tact import Tact
 from mhrun.errors import Refusal
 from mhrun.kernels import EquiEnergy, MetropolisHastings, PlanarFlow, ReplicaExchange, Unadjusted
-from mhrun.kernels.fused_exchange import StagedExchange
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.models.mixture_means import MixtureMeans

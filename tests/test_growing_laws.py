@@ -15,6 +15,7 @@ from laws import ALPHA, Z, assert_mean, differs_in_mean
 from scipy import stats
 from scipy.special import expit
 
+from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.kernels import MetropolisHastings
 from mhrun.models.gaussian_mean import GaussianMean
@@ -84,7 +85,7 @@ def drawn(rule, c, step=STEP, x=X):
     theta = torch.from_numpy(np.random.default_rng(1).normal(x.mean(), c**-0.5, (CHAINS, 1)))
     start = kernel.start(target, theta, Streams(key, CHAINS).at(0))
     one = torch.ones(STEPS, CHAINS, dtype=torch.float64)
-    _, record = kernel.fused(target, key, 1).advance(
+    _, record = compile_loop(kernel, target, key, 1).advance(
         start, 1, Controls(step * c**-0.5 * one, len(x) / c * one, one)
     )
     return (record["theta"][:, 100:, 0] - x.mean()) * c**0.5, record["batch_size"]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy import special
 
+from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.data.mixture import MixtureSample
 from mhrun.kernels import MetropolisHastings
@@ -391,7 +392,7 @@ def assert_alike(rule, target, step, weight):
         infos.append(info)
         thetas.append(state.evaluation.theta)
     for threads in (1, 2):
-        fused = kernel.fused(target, KEY, threads)
+        fused = compile_loop(kernel, target, KEY, threads)
         assert fused is not None
         end, record = fused.advance(start, 1, controls)
         for field in ("accepted", "batch_size", "n_lik", "n_aside", "n_grad", "diverging"):

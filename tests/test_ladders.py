@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from mhrun import units
+from mhrun.compiled import compile_loop
+from mhrun.compiled.replica_exchange import ExchangeLoop
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
 from mhrun.diagnostics.ladders import MADE, REFUSED, travel
 from mhrun.dynamics.langevin import Langevin
 from mhrun.errors import Refusal
 from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
-from mhrun.kernels.fused_exchange import FusedExchange
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.pairing.full import Full
@@ -148,8 +149,8 @@ def test_compiled_exchanges_are_the_plain_ones(rng, name, pairing, temper, threa
 
     with torch.no_grad():
         thetas, infos = zip(*plain(begun()), strict=True)
-        loop = kernel.fused(target, key, threads)
-        assert isinstance(loop, FusedExchange)
+        loop = compile_loop(kernel, target, key, threads)
+        assert isinstance(loop, ExchangeLoop)
         whole = controls.each(lambda c: c.expand(steps, chains).contiguous())
         parts, state = [], begun()
         for first, last in ((0, 18), (18, 37)):  # a block may end anywhere

@@ -11,6 +11,7 @@ import torch
 from laws import ALPHA, assert_cells, assert_mean, differs_in_mean
 from scipy import linalg, stats
 
+from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.diagnostics.grid import Grid, chi_squared, log_masses
 from mhrun.dynamics.hamiltonian import Hamiltonian
@@ -56,7 +57,7 @@ def fused(kernel, target, theta, steps, step_size, temperature, seed):
     key = derive_key(seed, "laws")
     start = kernel.start(target, theta, Streams(key, chains).at(0))
     t = constant(temperature, chains, steps)
-    loop = kernel.fused(target, key, 1)
+    loop = compile_loop(kernel, target, key, 1)
     _, record = loop.advance(start, 1, Controls(constant(step_size, chains, steps), t, t))
     return record["theta"]
 
@@ -379,6 +380,6 @@ def test_states_hold_what_the_next_step_needs(small):
     assert isinstance(state.evaluation, Evaluation)
     assert state.evaluation.log_lik_mean is not None
     one = constant(1.0, 3, 4)
-    after, _ = kernel.fused(small, 1, 1).advance(state, 1, Controls(one, one, one))
+    after, _ = compile_loop(kernel, small, 1, 1).advance(state, 1, Controls(one, one, one))
     assert after.evaluation.log_lik_mean.shape == (3,)
     assert torch.allclose(after.evaluation.log_prior, small.model.log_prior(after.evaluation.theta))

@@ -11,6 +11,7 @@ import torch
 from laws import assert_mean, differs_in_mean
 from scipy import stats
 
+from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.data.gaussian import GaussianSample
 from mhrun.diagnostics.grid import Estimate
@@ -59,7 +60,7 @@ def test_the_compiled_gaussian_goes_the_same_way(dim, pairing):
         accepted.append(info.accepted)
         ratios.append(info.log_ratio)
     target.spent()
-    fused = kernel.fused(target, KEY, 1)
+    fused = compile_loop(kernel, target, KEY, 1)
     _, record = fused.advance(start, 1, control)
     assert 0.1 < record["accepted"].mean() < 0.9
     assert (record["accepted"] == torch.stack(accepted, 1).numpy()).all()
@@ -79,7 +80,7 @@ def test_the_law_of_figure_2a():
     kernel = MetropolisHastings(RandomWalk(), Stored(m), Metropolis())
     draws = Streams(KEY, chains).at(0)
     start = kernel.start(target, target.model.init(chains, draws), draws)
-    state, _ = kernel.fused(target, KEY, 2).advance(start, 1, controls(chains, 120, 0.15, n / c))
+    state, _ = compile_loop(kernel, target, KEY, 2).advance(start, 1, controls(chains, 120, 0.15, n / c))
     x = target.data.fields["x"].double().numpy()
     centre = n * x.mean(axis=0) / (n + 1)
     theta = state.evaluation.theta.numpy()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from nets import KEY, C, M, conv
 
+from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.errors import UserError
 from mhrun.kernels import MetropolisHastings, Unadjusted
@@ -133,7 +134,7 @@ def test_what_cannot_have_a_common_minibatch_is_refused(rng):
     growing = MetropolisHastings(RandomWalk(), Growing(), MHMinibatch(2))
     assert "common_batch=false" in growing.refuses(target)
     assert MetropolisHastings(RandomWalk(), Shared(2), Metropolis()).refuses(target) is None
-    assert MetropolisHastings(RandomWalk(), Shared(2), Metropolis()).fused(target, KEY, 1) is None
+    assert compile_loop(MetropolisHastings(RandomWalk(), Shared(2), Metropolis()), target, KEY, 1) is None
     assert Unadjusted(None, 2).refuses(target) is None
     assert "chain's own" in Unadjusted(None, 2, passes=True).refuses(target)
 

@@ -8,6 +8,7 @@ import torch
 from laws import ALPHA, assert_mean
 from scipy import stats
 
+from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.dynamics.langevin import Langevin
 from mhrun.dynamics.momentum import Momentum
@@ -139,7 +140,7 @@ def test_precisions_are_drawn_after_every_so_many_steps(target):
         changed.append(bool((state.aux["gamma"] != before).all()))
         assert changed[-1] or torch.equal(state.aux["gamma"], before)
     assert [k for k, c in enumerate(changed, 1) if c] == [4, 8, 12]
-    assert kernel.fused(target, KEY, 1) is None
+    assert compile_loop(kernel, target, KEY, 1) is None
 
 
 def test_a_precision_is_drawn_given_where_the_step_went(rng):

@@ -12,6 +12,7 @@ from scipy.linalg import solve_discrete_lyapunov
 from scipy.special import ndtr
 
 import mhrun
+from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
 from mhrun.dynamics.hamiltonian import Hamiltonian
@@ -49,7 +50,7 @@ def run(dynamics, target, step_size, steps, chains=1, burn=0, temperature=1.0, c
     one = torch.ones(burn + steps, chains, dtype=torch.float64)
     controls = Controls(step_size * one, one, temperature * one)
     if compiled:
-        state, record = kernel.fused(target, KEY, 1).advance(state, 1, controls)
+        state, record = compile_loop(kernel, target, KEY, 1).advance(state, 1, controls)
         return record["theta"][:, burn:], state
     kept = []
     with torch.no_grad():
@@ -153,7 +154,9 @@ def test_momenta_have_the_variance_of_the_recursion(temperature):
         draws = Streams(key, 500).at(0)
         state = kernel.start(target, target.model.init(500, draws), draws)
         one = torch.ones(400, 500, dtype=torch.float64)
-        state, _ = kernel.fused(target, key, 1).advance(state, 1, Controls(e * one, one, temperature * one))
+        state, _ = compile_loop(kernel, target, key, 1).advance(
+            state, 1, Controls(e * one, one, temperature * one)
+        )
         squares.append(state.aux["momentum"].square().mean().item())
     wanted = temperature * hamiltonian_covariance(e, a, 1.0)[1, 1]
     assert_mean(np.array(squares), wanted)

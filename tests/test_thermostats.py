@@ -12,6 +12,7 @@ from scipy.linalg import solve_discrete_lyapunov
 from scipy.optimize import brentq
 
 import mhrun.random
+from mhrun.compiled import compile_loop
 from mhrun.data.no_data import NoData
 from mhrun.dynamics.badodab import Badodab
 from mhrun.dynamics.nose_hoover import NoseHoover
@@ -46,7 +47,7 @@ def run(dynamics, target, step_size, steps, temperatures, ladders=1, burn=0, com
     )
     controls = Controls(torch.full_like(t, step_size), t, t)
     if compiled:
-        state, record = kernel.fused(target, KEY, 1).advance(state, 1, controls)
+        state, record = compile_loop(kernel, target, KEY, 1).advance(state, 1, controls)
         theta = record["theta"]
     else:
         kept = []

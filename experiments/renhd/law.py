@@ -20,6 +20,7 @@ import torch
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
+from mhrun.compiled import compile_loop
 from mhrun.data.no_data import NoData
 from mhrun.dynamics.nose_hoover import NoseHoover
 from mhrun.errors import UserError
@@ -86,8 +87,8 @@ def simulated(case: Setting, chains: int, snapshots: int) -> Snapshots:
     target = Target(model, NoData().load(), gradient_noise=2 * case.B / case.dt)
     key = derive_key(0, f"law {case}")
     kernel = Unadjusted(dynamics, 1)
-    fused = kernel.fused(target, key, 1)
-    if fused is None:
+    loop = compile_loop(kernel, target, key, 1)
+    if loop is None:
         raise UserError("This experiment needs numba, which is not there: pip install numba.")
     draws = Streams(key, chains).at(0)
     state = kernel.start(target, model.init(chains, draws), draws)
@@ -96,7 +97,7 @@ def simulated(case: Setting, chains: int, snapshots: int) -> Snapshots:
         for first in range(0, steps, AT_ONCE):
             few = min(AT_ONCE, steps - first)
             t = torch.full((few, chains), case.temperature, dtype=torch.float64)
-            state, _ = fused.advance(state, done + 1, Controls(torch.full_like(t, e), t, t))
+            state, _ = loop.advance(state, done + 1, Controls(torch.full_like(t, e), t, t))
             done += few
         found.append(
             (

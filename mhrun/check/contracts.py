@@ -11,6 +11,7 @@ from torch import Tensor
 from mhrun.check.subject import Subject, Went
 from mhrun.check.targets import Counting, Known, gaussian_mean, holed
 from mhrun.check.verdict import FAILS, HOLDS, NONE, Verdict
+from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.errors import UserError
 from mhrun.models.function import FunctionModel
@@ -143,7 +144,7 @@ def compiled(subject: Subject) -> Iterator[Verdict]:
     target = Target(known.model, Dataset.of(known.data.fields["x"].float()))
     kernel, step, temperature, theta = _case(subject, known, target, 4)
     key = derive_key(subject.seed, "check")
-    loop = kernel.fused(target, key, 1)
+    loop = compile_loop(kernel, target, key, 1)
     if loop is None:
         yield Verdict(law, NONE, "there is no compiled form")
         return

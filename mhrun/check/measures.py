@@ -10,6 +10,7 @@ import torch
 from mhrun.check.subject import Subject, of_the_target
 from mhrun.check.targets import Known, gaussian_mean
 from mhrun.check.verdict import FAILS, HOLDS, MEASURED, NONE, Verdict, Z, mean_and_error
+from mhrun.compiled import compile_loop
 from mhrun.kernels import MetropolisHastings
 from mhrun.random import Streams, derive_key
 from mhrun.target import Target
@@ -108,7 +109,11 @@ def _draws(
     theta = known.draw(np.random.default_rng(derive_key(subject.seed, "measure")), temperature)
     first = int(_SHARE * steps)
     key = derive_key(subject.seed, "check")
-    loop = kernel.fused(target, key, 1) if subject.rungs() == 1 and not hasattr(kernel, "dynamics") else None
+    loop = (
+        compile_loop(kernel, target, key, 1)
+        if subject.rungs() == 1 and not hasattr(kernel, "dynamics")
+        else None
+    )
     if loop is not None:
         t = torch.from_numpy(temperature).expand(steps, -1).contiguous()
         with torch.no_grad():

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mhrun.compiled import Loop, compile_loop, with_compiled_update
 from mhrun.engine.method import Method
 from mhrun.errors import Refusal, UserError
-from mhrun.types import INFO_DTYPES, INFO_UNSAID, Controls, Fused, Record, State
+from mhrun.types import INFO_DTYPES, INFO_UNSAID, Controls, Record, State
 
 NATIVE, PLAIN, TORCH = (
     "native",
@@ -55,11 +56,11 @@ def choose(method: Method, wish: str, begun_with: str | None, threads: int | Non
         return Plain(method)
     if begun_with is None and wish == "auto" and not method.compiling_pays():
         return Plain(method)
-    fused = None
+    loop = None
     if method.dtype == torch.float64:
-        fused = method.kernel.fused(method.target, method.key, threads or usable_cores())
-    if fused is not None:
-        return Native(fused, method)
+        loop = compile_loop(method.kernel, method.target, method.key, threads or usable_cores())
+    if loop is not None:
+        return Native(loop, method)
     if begun_with == NATIVE:
         raise UserError(
             f"{method.name} began in a compiled loop, which needs numba and a CPU; install mhrun with its "
@@ -78,18 +79,18 @@ class Native:
 
     name = NATIVE
 
-    def __init__(self, fused: Fused, method: Method) -> None:
-        self._fused = fused
+    def __init__(self, loop: Loop, method: Method) -> None:
+        self._loop = loop
         self._shape = method.shape
 
     def prepare(self, state: State) -> None:
         """Have the loop compiled, by no steps at all."""
         none = torch.empty(0, len(state.evaluation.theta), dtype=torch.float64)
-        self._fused.advance(state, 1, Controls(none, none, none))
+        self._loop.advance(state, 1, Controls(none, none, none))
 
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
         """Do the K steps from `first_step` on."""
-        state, record = self._fused.advance(state, first_step, controls)
+        state, record = self._loop.advance(state, first_step, controls)
         chains = len(state.evaluation.theta)
         unsaid = {
             name: np.broadcast_to(np.asarray(value, INFO_DTYPES[name]), (chains, len(controls.step_size)))
@@ -108,6 +109,7 @@ class Plain:
     def __init__(self, method: Method, name: str = PLAIN) -> None:
         self.name = name
         self._method = method
+        self._kernel = method.kernel if name == TORCH else with_compiled_update(method.kernel)
         self._draws = method.streams(compiled=name != TORCH).at(1)
 
     def prepare(self, state: State) -> None:
@@ -116,7 +118,7 @@ class Plain:
     @torch.no_grad()
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
         """Do the K steps from `first_step` on."""
-        kernel, target = self._method.kernel, self._method.target
+        kernel, target = self._kernel, self._method.target
         on_device = controls.each(lambda c: c.to(device=target.device, dtype=self._method.dtype))
         steps = len(controls.step_size)
         wanted = set(self._method.shape.kept(first_step, steps).tolist())

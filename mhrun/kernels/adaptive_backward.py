@@ -11,7 +11,7 @@ from mhrun.proposals.reversible_langevin import ReversibleLangevin
 from mhrun.random import Draws
 from mhrun.rules.metropolis import Metropolis
 from mhrun.target import Target
-from mhrun.types import Controls, Fused, Info, Pairing, Rule, State
+from mhrun.types import Controls, Info, Pairing, Rule, State
 
 _MARGIN = 1.0  # backward moves are never narrower than forward ones
 
@@ -166,7 +166,3 @@ class AdaptiveBackward(MetropolisHastings):
         n_lik, n_grad = target.spent()
         target.spend(*kept)
         return total / self.trials, max(n_lik, n_grad)
-
-    def fused(self, target: Target, key: int, threads: int) -> Fused | None:
-        """Return None: there is no compiled loop."""
-        return None

@@ -12,7 +12,6 @@ from torch import Tensor
 from mhrun.errors import Refusal
 from mhrun.kernels.bank import ENERGY, STAMP, THETA, Bank
 from mhrun.kernels.energies import Energies
-from mhrun.kernels.fused_equi_energy import FusedEquiEnergy
 from mhrun.random import Draws, Purpose
 from mhrun.target import Target
 from mhrun.types import (
@@ -23,7 +22,6 @@ from mhrun.types import (
     Controls,
     Difference,
     Evaluation,
-    Fused,
     Info,
     Proposal,
     Rule,
@@ -326,10 +324,6 @@ class EquiEnergy:
         if len(at):
             bank = self.bank(len(theta), theta.shape[1])
             bank.add(aux, self._row(at) - 1, theta[at], aux["energy"][at], aux["stamp"][at], u[at])
-
-    def fused(self, target: Target, key: int, threads: int) -> Fused | None:
-        """Return the compiled loop if every part has a native form."""
-        return FusedEquiEnergy.of(self, target, key, threads)
 
 
 class _Move(NamedTuple):

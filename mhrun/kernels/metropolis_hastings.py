@@ -6,8 +6,6 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.kernels.fused_growing import FusedGrowing
-from mhrun.kernels.fused_metropolis import FusedMetropolis
 from mhrun.random import Draws
 from mhrun.rules.compensated import Compensated
 from mhrun.target import Target
@@ -16,7 +14,6 @@ from mhrun.types import (
     Controls,
     Difference,
     Evaluation,
-    Fused,
     Info,
     Pairing,
     Proposal,
@@ -171,8 +168,3 @@ class MetropolisHastings:
         else:
             contest = Contest(None, scale, offset, found)
         return candidate, contest
-
-    def fused(self, target: Target, key: int, threads: int) -> Fused | None:
-        """Return the compiled loop if every part has a native form."""
-        loop = FusedGrowing if self.rule.grows else FusedMetropolis
-        return loop.of(self.proposal, self.pairing, self.rule, target, key, threads)

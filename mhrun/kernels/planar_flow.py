@@ -129,10 +129,6 @@ class PlanarFlow:
             grad = grad + math.sqrt(target.gradient_noise) * z.reshape(chains, size, dim)
         return grad / temperature[:, None, None].to(grad.dtype)
 
-    def fused(self, target: Target, key: int, threads: int) -> None:
-        """Return None: there is no compiled form."""
-        return
-
 
 def through(flow: Tensor, base: Tensor, layers: int) -> tuple[Tensor, Tensor]:
     """Return where a flow (C, P) takes points (C, S, D), and the log of its change of volume there (C, S)."""

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from mhrun.errors import Refusal
 from mhrun.kernels.equi_energy import EquiEnergy
-from mhrun.kernels.fused_exchange import fused_exchange
 from mhrun.kernels.metropolis_hastings import disagree
 from mhrun.pairing.full import Full
 from mhrun.pairing.stored import Stored
@@ -20,7 +19,6 @@ from mhrun.types import (
     Controls,
     Difference,
     Evaluation,
-    Fused,
     Info,
     Kernel,
     Pairing,
@@ -253,11 +251,6 @@ class ReplicaExchange:
     def _lows(self, chains: int, odd: int, device: torch.device) -> Tensor:
         rung = torch.arange(chains, device=device) % self.rungs
         return ((rung % 2 == odd) & (rung < self.rungs - 1)).nonzero()[:, 0]
-
-    def fused(self, target: Target, key: int, threads: int) -> Fused | None:
-        """Return the compiled loop of all rungs and their exchanges, as far as the parts have one."""
-        inner = self.kernel.fused(target, key, threads)
-        return None if inner is None else fused_exchange(self, inner, target, key, threads)
 
 
 def _taken(field: Tensor, rows: Tensor) -> Tensor:

@@ -6,13 +6,10 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import UserError
-from mhrun.kernels.fused_unadjusted import FusedUnadjusted
-from mhrun.kernels.wide import moved as compiled_move
-from mhrun.kernels.wide import wide
 from mhrun.priors import Prior as OwnPrior
 from mhrun.random import Draws
 from mhrun.target import Target
-from mhrun.types import Controls, Dynamics, Fused, Info, State
+from mhrun.types import Controls, Dynamics, Info, State
 
 
 class Unadjusted:
@@ -82,19 +79,7 @@ class Unadjusted:
         grad = target.roughen(grad, draws)
         if self.prior is not None:
             grad = self.prior.add_gradient(target, theta, grad, aux)
-        native = wide(self.dynamics, theta, draws)
-        if native is not None:
-            moved, aux, stopped = compiled_move(native, theta, grad, aux, stopped, controls, draws)
-        else:
-            moved, aux_moved = self.dynamics.move(theta, grad, aux, controls, draws)
-            if moved.shape != theta.shape:
-                raise UserError(
-                    f"{type(self.dynamics).__name__}.move returned a theta of shape {tuple(moved.shape)}, not (C, D) = "
-                    f"{tuple(theta.shape)}."
-                )
-            stopped = stopped | ~moved.isfinite().all(-1)
-            moved = torch.where(stopped[:, None], theta, moved)
-            aux = aux | aux_moved
+        moved, aux, stopped = self.move(theta, grad, aux | {"stopped": stopped}, controls, draws)
         aux.pop("log_density", None)
         if self.prior is not None:
             aux = self.prior.resample(target, moved, aux, draws)
@@ -113,6 +98,25 @@ class Unadjusted:
         )
         return State(target.prior(moved), aux | {"stopped": stopped}), info
 
+    def move(
+        self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """Return the next theta (C, D), aux without ``stopped``, and which chains have stopped (C,).
+
+        Raises:
+            UserError: the dynamics returns a theta of another shape.
+        """
+        aux = dict(aux)
+        stopped = aux.pop("stopped")
+        moved, aux_moved = self.dynamics.move(theta, grad, aux, controls, draws)
+        if moved.shape != theta.shape:
+            raise UserError(
+                f"{type(self.dynamics).__name__}.move returned a theta of shape {tuple(moved.shape)}, not (C, D) = "
+                f"{tuple(theta.shape)}."
+            )
+        stopped = stopped | ~moved.isfinite().all(-1)
+        return torch.where(stopped[:, None], theta, moved), aux | aux_moved, stopped
+
     @staticmethod
     def _with_energy(
         target: Target, theta: Tensor, index: Tensor | None, temperature: Tensor
@@ -127,9 +131,3 @@ class Unadjusted:
         assert point.log_lik_mean is not None
         prior = target.prior_power(temperature) * temperature * point.log_prior
         return point.grad, target.n * point.log_lik_mean + prior
-
-    def fused(self, target: Target, key: int, threads: int) -> Fused | None:
-        """Return the compiled loop if the model and the dynamics have native forms."""
-        if self.passes or self.prior is not None:
-            return None
-        return FusedUnadjusted.of(self.dynamics, self.m, target, key, threads)

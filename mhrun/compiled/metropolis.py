@@ -8,7 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mhrun.kernels.prepared import Prepared
+from mhrun.compiled.growing import GrowingLoop
+from mhrun.compiled.loop import Loop, register
+from mhrun.compiled.prepared import Prepared
+from mhrun.kernels import MetropolisHastings
 from mhrun.native import (
     FULL,
     SHARED,
@@ -22,14 +25,14 @@ from mhrun.native import (
 )
 from mhrun.native.philox import ACCEPT, MINIBATCH, Workspaces, filler, split_key, uniform
 from mhrun.target import Target
-from mhrun.types import Controls, Evaluation, Pairing, Proposal, Record, Rule, State
+from mhrun.types import Controls, Evaluation, Record, State
 
 u64 = np.uint64
 _bodies: dict[tuple[Piece, ...], Piece] = {}
 
 
-class FusedMetropolis:
-    """See `MetropolisHastings`: the same law and the same random numbers, in machine code."""
+class MetropolisLoop:
+    """See `MetropolisHastings`: the same step and the same random numbers, compiled."""
 
     def __init__(
         self,
@@ -65,14 +68,12 @@ class FusedMetropolis:
         self.body = _bodies[pieces]
 
     @classmethod
-    def of(
-        cls, proposal: Proposal, pairing: Pairing, rule: Rule, target: Target, key: int, threads: int
-    ) -> FusedMetropolis | None:
-        """Return the loop for these parts, or None if one of them has no native form."""
+    def of(cls, kernel: MetropolisHastings, target: Target, key: int, threads: int) -> MetropolisLoop | None:
+        """Return the loop of a kernel, or None if one of its parts has no compiled form."""
         forms = (
-            native_form(proposal, "native", "sample", "log_density"),
-            native_form(pairing, "native", "start", "current", "compare"),
-            native_form(rule, "native", "decide"),
+            native_form(kernel.proposal, "native", "sample", "log_density"),
+            native_form(kernel.pairing, "native", "start", "current", "compare"),
+            native_form(kernel.rule, "native", "decide"),
         )
         moving, scoring, threshold = (form() if form is not None else None for form in forms)
         if moving is None or scoring is None or threshold is None:
@@ -218,3 +219,13 @@ def _loop(
                 out_diverging[c, k] = log_ratio != log_ratio
 
     return loop
+
+
+def metropolis_loop(kernel: MetropolisHastings, target: Target, key: int, threads: int) -> Loop | None:
+    """Return the loop of a kernel, or None if one of its parts has no compiled form."""
+    if kernel.rule.grows:
+        return GrowingLoop.of(kernel, target, key, threads)
+    return MetropolisLoop.of(kernel, target, key, threads)
+
+
+register(MetropolisHastings, metropolis_loop)

@@ -8,18 +8,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mhrun.kernels.prepared import Prepared
+from mhrun.compiled.loop import register
+from mhrun.compiled.prepared import Prepared
+from mhrun.kernels import Unadjusted
 from mhrun.native import NativeDynamics, NativeModel, Piece, native_form, piece
 from mhrun.native.philox import GRADIENT, MINIBATCH, Workspaces, fill_normals, filler, split_key
 from mhrun.target import Target
-from mhrun.types import Controls, Dynamics, Record, State
+from mhrun.types import Controls, Record, State
 
 u64 = np.uint64
 _bodies: dict[tuple[Piece, ...], Piece] = {}
 
 
-class FusedUnadjusted:
-    """See `Unadjusted`: the same law and the same random numbers, in machine code."""
+class UnadjustedLoop:
+    """See `Unadjusted`: the same step and the same random numbers, compiled."""
 
     def __init__(
         self, model: NativeModel, dynamics: NativeDynamics, m: int, target: Target, key: int, threads: int
@@ -43,14 +45,15 @@ class FusedUnadjusted:
         self.body = _bodies[pieces]
 
     @classmethod
-    def of(
-        cls, dynamics: Dynamics, m: int | None, target: Target, key: int, threads: int
-    ) -> FusedUnadjusted | None:
-        """Return the loop for these parts, or None if one of them has no native form."""
-        form = native_form(dynamics, "native", "start", "move")
+    def of(cls, kernel: Unadjusted, target: Target, key: int, threads: int) -> UnadjustedLoop | None:
+        """Return the loop of a kernel, or None if one of its parts has no compiled form."""
+        m = kernel.m
+        if kernel.passes or kernel.prior is not None or m is None:
+            return None
+        form = native_form(kernel.dynamics, "native", "start", "move")
         native = form() if form is not None else None
         model = target.native(full=False) if native is not None else None
-        if native is None or model is None or m is None:
+        if native is None or model is None:
             return None
         return cls(model, native, m, target, key, threads)
 
@@ -183,3 +186,6 @@ def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> P
                 out_diverging[c, k] = stopped[c]
 
     return loop
+
+
+register(Unadjusted, UnadjustedLoop.of)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from mhrun.kernels.fused_metropolis import FusedMetropolis
-from mhrun.kernels.fused_unadjusted import FusedUnadjusted
+from mhrun.compiled.loop import Loop, compile_loop, register
+from mhrun.compiled.metropolis import MetropolisLoop
+from mhrun.compiled.unadjusted import UnadjustedLoop
+from mhrun.kernels import ReplicaExchange
 from mhrun.native import (
     FULL,
     SHARED,
@@ -24,27 +26,28 @@ from mhrun.native import (
 from mhrun.native.philox import ACCEPT, EXCHANGE, MINIBATCH, Workspaces, filler, normals, split_key, uniform
 from mhrun.random import Streams, derive_key
 from mhrun.target import Target
-from mhrun.types import MADE, REFUSED, Controls, Fused, Record, State
-
-if TYPE_CHECKING:
-    from mhrun.kernels.replica_exchange import ReplicaExchange
+from mhrun.types import MADE, REFUSED, Controls, Record, State
 
 u64 = np.uint64
 _loops: dict[tuple[Piece, ...], Piece] = {}
 _decisions: dict[Piece, Piece] = {}
 
 
-def fused_exchange(
-    kernel: ReplicaExchange, inner: Fused, target: Target, key: int, threads: int
-) -> Fused | None:
-    """Return the compiled loop of a ladder; where only the rungs have one, it stops for each exchange."""
+def exchange_loop(kernel: ReplicaExchange, target: Target, key: int, threads: int) -> Loop | None:
+    """Return the loop of a ladder, or None if its rungs have none.
+
+    Where only the rungs have one, it stops for each exchange.
+    """
+    inner = compile_loop(kernel.kernel, target, key, threads)
+    if inner is None:
+        return None
     form = native_form(kernel.pairing, "native", "start", "current", "compare")
     scoring: NativePairing | None = form() if form is not None else None
     decision = _decision(kernel)
-    if isinstance(inner, FusedMetropolis | FusedUnadjusted) and scoring is not None and decision is not None:
+    if isinstance(inner, MetropolisLoop | UnadjustedLoop) and scoring is not None and decision is not None:
         model = target.native(full=scoring.way == FULL) if scoring.way in (SHARED, FULL) else None
         if model is not None:
-            return FusedExchange(kernel, inner, model, scoring, decision, target, key, threads)
+            return ExchangeLoop(kernel, inner, model, scoring, decision, target, key, threads)
     return StagedExchange(kernel, inner, target, key)
 
 
@@ -69,13 +72,13 @@ def _by(threshold: Piece) -> Piece:
     return decide
 
 
-class FusedExchange:
-    """See `ReplicaExchange`: the same law and the same random numbers, in machine code."""
+class ExchangeLoop:
+    """See `ReplicaExchange`: the same step and the same random numbers, compiled."""
 
     def __init__(
         self,
         kernel: ReplicaExchange,
-        inner: FusedMetropolis | FusedUnadjusted,
+        inner: MetropolisLoop | UnadjustedLoop,
         model: NativeModel,
         scoring: NativePairing,
         decision: NativeDecision,
@@ -94,7 +97,7 @@ class FusedExchange:
         largest = max(0 if self._full else self._m, inner.largest)
         self._work = Workspaces(target.n, largest, replacement=target.replacement)
         # The sums over all data that the kernel keeps need no evaluation.
-        self._kept = self._full and isinstance(inner, FusedMetropolis) and inner.way == FULL
+        self._kept = self._full and isinstance(inner, MetropolisLoop) and inner.way == FULL
         self._keys = tuple(split_key(derive_key(key, f"exchange{which}")) for which in (" 0", " 1", ""))
         pieces = (
             inner.body,
@@ -223,7 +226,7 @@ def _loop(
 class StagedExchange:
     """See `ReplicaExchange`: the rungs move in machine code, and exchange in torch."""
 
-    def __init__(self, kernel: ReplicaExchange, inner: Fused, target: Target, key: int) -> None:
+    def __init__(self, kernel: ReplicaExchange, inner: Loop, target: Target, key: int) -> None:
         self._kernel = kernel
         self._inner = inner
         self._target = target
@@ -258,3 +261,6 @@ class StagedExchange:
             else {name: np.concatenate([p[name] for p in parts], 1) for name in parts[0]}
         )
         return state, {**joined, "exchange": exchange}
+
+
+register(ReplicaExchange, exchange_loop)

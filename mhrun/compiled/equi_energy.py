@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from mhrun.compiled.loop import register
+from mhrun.kernels import EquiEnergy
 from mhrun.kernels.bank import ENERGY, SEEN, STAMP, THETA
 from mhrun.native import NativeModel, Piece, compiled, native_form, over_chains, piece, routine
 from mhrun.native.philox import (
@@ -27,15 +29,12 @@ from mhrun.proposals.langevin import Langevin
 from mhrun.target import Target
 from mhrun.types import Controls, Evaluation, Record, State
 
-if TYPE_CHECKING:
-    from mhrun.kernels.equi_energy import EquiEnergy
-
 u64 = np.uint64
 _loops: dict[tuple[Piece, ...], Piece] = {}
 
 
-class FusedEquiEnergy:
-    """See `EquiEnergy`: the same law and the same random numbers, in machine code; moves by Langevin."""
+class EquiEnergyLoop:
+    """See `EquiEnergy`: the same step and the same random numbers, compiled; moves by Langevin."""
 
     def __init__(
         self, kernel: EquiEnergy, model: NativeModel, threshold: Piece, target: Target, key: int, threads: int
@@ -54,8 +53,8 @@ class FusedEquiEnergy:
         self._loop = _loops[pieces]
 
     @classmethod
-    def of(cls, kernel: EquiEnergy, target: Target, key: int, threads: int) -> FusedEquiEnergy | None:
-        """Return the loop for these parts, or None if one of them has no native form."""
+    def of(cls, kernel: EquiEnergy, target: Target, key: int, threads: int) -> EquiEnergyLoop | None:
+        """Return the loop of a kernel, or None if one of its parts has no compiled form."""
         if type(kernel.proposal) is not Langevin or not kernel.proposal.ratio:
             return None
         form = native_form(kernel.rule, "native", "decide")
@@ -325,3 +324,6 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                     out_diverging[c, k], out_exchange[c, k], out_valid[c, k] = bad, exchange, done > 0
 
     return loop
+
+
+register(EquiEnergy, EquiEnergyLoop.of)

@@ -2,28 +2,53 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mhrun.kernels import ReplicaExchange, Unadjusted
 from mhrun.native import NativeDynamics, Piece, available, compiled, native_form
 from mhrun.native.philox import split_key
 from mhrun.random import MANY, Draws
-from mhrun.types import Controls, Dynamics
+from mhrun.types import Controls, Kernel
 
 u64 = np.uint64
 
 
-def wide(dynamics: Dynamics, theta: Tensor, draws: Draws) -> NativeDynamics | None:
-    """Return the compiled form of a dynamics if a step of theta (C, D) in torch is worth replacing by it, or None."""
-    if theta.device.type != "cpu" or theta.shape[1] < MANY or not draws.streams.compiled or not available():
-        return None
-    form = native_form(dynamics, "native", "start", "move")
-    found: NativeDynamics | None = form() if form is not None else None
-    return found
+def with_compiled_update(kernel: Kernel) -> Kernel:
+    """Return a kernel whose step moves many parameters by a compiled update, if it is of a kind that can have one.
+
+    The step is otherwise the kernel's own, and so are its random numbers; the arithmetic is the same to rounding.
+    """
+    kind: type = type(kernel)
+    if kind is Unadjusted:
+        plain = cast(Unadjusted, kernel)
+        return WideUnadjusted(plain.dynamics, plain.m, plain.passes, plain.prior)
+    if kind is ReplicaExchange:
+        ladder = copy(cast(ReplicaExchange, kernel))
+        ladder.kernel = with_compiled_update(ladder.kernel)
+        return cast(Kernel, ladder)
+    return kernel
+
+
+class WideUnadjusted(Unadjusted):
+    """`Unadjusted` with a compiled update where theta is wide enough for that to be worth while."""
+
+    def move(
+        self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """Return the next theta (C, D), aux without ``stopped``, and which chains have stopped (C,)."""
+        if theta.device.type == "cpu" and theta.shape[1] >= MANY and draws.streams.compiled and available():
+            form = native_form(self.dynamics, "native", "start", "move")
+            native: NativeDynamics | None = form() if form is not None else None
+            if native is not None:
+                rest = dict(aux)
+                return _moved(native, theta, grad, rest, rest.pop("stopped"), controls, draws)
+        return super().move(theta, grad, aux, controls, draws)
 
 
 @lru_cache(maxsize=8)
@@ -57,7 +82,7 @@ def _loop(move: Piece) -> Piece:
     return compiled(loop)
 
 
-def moved(
+def _moved(
     native: NativeDynamics,
     theta: Tensor,
     grad: Tensor,

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mhrun.kernels import MetropolisHastings
 from mhrun.native import (
     ACCEPT,
     GROWING,
@@ -23,15 +24,15 @@ from mhrun.native import (
 )
 from mhrun.native.philox import MINIBATCH, Workspaces, filler, split_key
 from mhrun.target import Target
-from mhrun.types import Controls, Evaluation, Pairing, Proposal, Record, Rule, State
+from mhrun.types import Controls, Evaluation, Record, State
 
 u64 = np.uint64
 _TILE = 1024  # terms held at once
 _loops: dict[tuple[Piece, ...], Piece] = {}
 
 
-class FusedGrowing:
-    """See `MetropolisHastings`: the same law and the same random numbers, in machine code.
+class GrowingLoop:
+    """See `MetropolisHastings`: the same step and the same random numbers, compiled.
 
     One look after the other: nothing is read ahead of the decision.
     """
@@ -62,13 +63,11 @@ class FusedGrowing:
         self._loop = _loops[pieces]
 
     @classmethod
-    def of(
-        cls, proposal: Proposal, pairing: Pairing, rule: Rule, target: Target, key: int, threads: int
-    ) -> FusedGrowing | None:
-        """Return the loop for these parts, or None if one of them has no native form."""
-        moves = native_form(proposal, "native", "sample", "log_density")
-        scores = native_form(pairing, "native", "start", "current", "compare")
-        tests = native_form(rule, "sequential", "decide")
+    def of(cls, kernel: MetropolisHastings, target: Target, key: int, threads: int) -> GrowingLoop | None:
+        """Return the loop of a kernel, or None if one of its parts has no compiled form."""
+        moves = native_form(kernel.proposal, "native", "sample", "log_density")
+        scores = native_form(kernel.pairing, "native", "start", "current", "compare")
+        tests = native_form(kernel.rule, "sequential", "decide")
         if moves is None or scores is None or tests is None:
             return None
         moving, scoring, test = moves(), scores(), tests(target.n)

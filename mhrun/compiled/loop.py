@@ -1,0 +1,47 @@
+"""Which loop belongs to which kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from mhrun.target import Target
+from mhrun.types import Controls, Kernel, Record, State
+
+
+class Loop(Protocol):
+    """A compiled loop over chains and steps."""
+
+    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
+        """Do the K steps from `first_step` on; every field of `controls` is (K, C).
+
+        The record has theta after every step, (C, K, D).
+        """
+        ...
+
+
+Builder = Callable[[Any, Target, int, int], Loop | None]
+"""(kernel, target, key, threads) -> the loop, or None if one of the kernel's parts has no compiled form."""
+
+_BUILDERS: dict[type, Builder] = {}
+
+
+def register(kernel: type, builder: Builder) -> None:
+    """Have kernels of exactly this type compiled by `builder`.
+
+    A subclass may change the step, so that it needs a builder of its own.
+    """
+    _BUILDERS[kernel] = builder
+
+
+def compile_loop(kernel: Kernel, target: Target, key: int, threads: int) -> Loop | None:
+    """Return the compiled loop of a kernel on a target, or None if there is none.
+
+    Args:
+        kernel: what a step does.
+        target: its data and model must have a compiled form too.
+        key: of the random numbers, 64 bits.
+        threads: over which the chains are spread.
+    """
+    builder = _BUILDERS.get(type(kernel))
+    return None if builder is None else builder(kernel, target, key, threads)

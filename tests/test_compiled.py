@@ -1,0 +1,95 @@
+"""Which kernels have a compiled loop, and which loop that is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import mhrun
+from mhrun.compiled import compile_loop, register, with_compiled_update
+from mhrun.data import Dataset
+from mhrun.dynamics.hamiltonian import Hamiltonian
+from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
+from mhrun.models.gaussian_mean import GaussianMean
+from mhrun.random import MANY, Streams
+from mhrun.target import Target
+from mhrun.types import Controls
+
+
+@pytest.fixture
+def target():
+    return Target(GaussianMean(3.0), Dataset.of(np.random.default_rng(1).normal(size=20)))
+
+
+def walk(cls=MetropolisHastings):
+    return cls(mhrun.RandomWalk(), mhrun.Shared(5), mhrun.Metropolis())
+
+
+class Reversed(MetropolisHastings):
+    """A step of its own, which no loop of its base class does."""
+
+    def step(self, target, state, controls, draws):
+        _, info = super().step(target, state, controls, draws)
+        return state, info._replace(accepted=~info.accepted)
+
+
+def test_the_loop_is_chosen_by_the_exact_type_of_the_kernel(target):
+    assert compile_loop(walk(), target, 1, 1) is not None
+    assert compile_loop(walk(Reversed), target, 1, 1) is None
+    assert (
+        compile_loop(ReplicaExchange(walk(Reversed), mhrun.Full(), mhrun.Metropolis(), 2), target, 1, 1)
+        is None
+    )
+
+
+def test_a_kernel_may_bring_a_loop_of_its_own(target):
+    class Own(MetropolisHastings):
+        pass
+
+    class Nothing:
+        def advance(self, state, first_step, controls):
+            return state, {}
+
+    asked = []
+    register(Own, lambda *given: asked.append(given) or Nothing())
+    kernel = walk(Own)
+    assert isinstance(compile_loop(kernel, target, 7, 2), Nothing)
+    assert asked == [(kernel, target, 7, 2)]
+
+
+class Wide:
+    """A Gaussian of many parameters without data."""
+
+    dim = MANY + 3
+    names = ()
+
+    def init(self, chains, draws):
+        return torch.ones(chains, self.dim, dtype=torch.float64)
+
+    def log_prior(self, theta):
+        return -0.5 * theta.square().sum(-1)
+
+    def log_lik(self, theta, rows):
+        return -(rows["x"] - theta[:, :1]).square()
+
+
+@pytest.mark.parametrize("ladder", [False, True])
+def test_a_compiled_update_of_many_parameters_changes_nothing_else(ladder):
+    wide = Target(Wide(), Dataset.of(np.zeros(4)))
+    kernel = Unadjusted(Hamiltonian(0.1), 2)
+    if ladder:
+        kernel = ReplicaExchange(kernel, mhrun.Full(), mhrun.Metropolis(), 2)
+    fast = with_compiled_update(kernel)
+    assert type(fast) is type(kernel) if ladder else isinstance(fast, Unadjusted)
+    draws = Streams(3, 2, compiled=True).at(0)
+    size, heat = torch.full((2,), 1e-2, dtype=torch.float64), torch.tensor([1.0, 2.0], dtype=torch.float64)
+    found = []
+    for one in (kernel, fast):
+        state = one.start(wide, wide.model.init(2, draws), draws)
+        for k in (1, 2, 3):
+            draws.step = k
+            state, info = one.step(wide, state, Controls(size, heat, heat), draws)
+        found.append((state.evaluation.theta, state.aux["momentum"], info.accepted))
+    for a, b in zip(*found, strict=True):
+        assert torch.allclose(a.double(), b.double(), rtol=1e-10)
