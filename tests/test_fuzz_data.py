@@ -50,10 +50,10 @@ from mhrun.models.logistic import Logistic
 from mhrun.models.perceptron import Perceptron
 from mhrun.models.written import Written
 from mhrun.paths import located
-from mhrun.report.build import build_report
+from mhrun.report.build import Built, build_report
 from mhrun.report.run import Run
 from mhrun.store.blocks import TraceWriter, done
-from mhrun.store.checksums import file_digest
+from mhrun.store.checksums import file_digest, sealed
 from mhrun.store.folder import RunFolder
 from mhrun.target import Target
 from mhrun.target.fields import unfit
@@ -665,10 +665,15 @@ def harm(path: Path, how: str, rng: random.Random) -> None:
         path.write_bytes(text)
 
 
+def all_reports(outputs):
+    """Make all reports; a bug in one is no mistake of the user's."""
+    assert make_reports([f"runtime.outputs={outputs}"]) in (0, 1)
+
+
 HARMS = ("cut", "flip", "folder", "full", "link", "loop", "gone", "empty", "bytes", "note")
 ACTS = {
     "again": lambda folder, outputs: compute(settings_of(outputs) | {"experiment": folder.experiment}),
-    "report": lambda folder, outputs: make_reports([f"runtime.outputs={outputs}"]),
+    "report": lambda folder, outputs: all_reports(outputs),
     "list": lambda folder, outputs: show_list([f"runtime.outputs={outputs}"], []),
     "compare": lambda folder, outputs: compare_runs([str(folder.path), f"runtime.outputs={outputs}"]),
 }
@@ -741,13 +746,173 @@ def test_bytes_are_said_in_their_own_units(outputs, monkeypatch):
         run_experiment(settings_of(outputs), Silent())
 
 
-def test_a_note_that_says_it_knows_no_checksums_is_taken_at_its_word(finished, outputs):
-    """Runs of an older version have none."""
-    folder = copied(finished[0], outputs)
+def of_note(folder: RunFolder, change) -> Path:
+    """Change the note of a method."""
     path = folder.method("mint") / "done.json"
-    note = json.loads(path.read_text())
-    path.write_text(
-        json.dumps({key: value for key, value in note.items() if key not in ("files", "checksum")})
-    )
-    assert folder.damage() == {}
-    assert Run(folder).draws("mint").shape[1] == 60
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    return path
+
+
+def less(note, *names):
+    return {key: value for key, value in note.items() if key not in names}
+
+
+@pytest.mark.parametrize("lacking", [("checksum",), ("files", "checksum"), ("files",)])
+def test_a_note_without_checksums_is_none(finished, outputs, lacking):
+    folder = copied(finished[0], outputs)
+    of_note(folder, lambda note: less(note, *lacking))
+    assert "done.json is gone or damaged" in folder.damage()["mint"]
+    with pytest.raises(UserError, match="computed anew"):
+        Run(folder).draws("mint")
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc/hostname", "..", ".", "a/b", "a\\b", "", "a\0b", "x" * 5000, ".hidden"]
+)
+def test_a_note_names_files_beside_it_alone(finished, outputs, name):
+    folder = copied(finished[0], outputs)
+    of_note(folder, lambda note: sealed(less(note, "files", "checksum"), {name: "0" * 64}))
+    assert "names a file elsewhere" in folder.damage()["mint"]
+
+
+@pytest.mark.parametrize("files", [{}, [], None, 3])
+def test_a_note_names_a_file(finished, outputs, files):
+    folder = copied(finished[0], outputs)
+    of_note(folder, lambda note: sealed({**less(note, "checksum"), "files": files}))
+    assert folder.damage() == {"mint": "its note names no file"}
+
+
+def test_a_summary_that_changed_is_no_result(finished, outputs, capsys):
+    """Any flipped bit and any cut: the summary is as it was written, or there is none."""
+    folder = copied(finished[0], outputs)
+    path, before = folder.path / "summary.json", folder.summary()
+    raw, rng = path.read_bytes(), random.Random(3)
+    for _ in range(400):
+        harmed, at = bytearray(raw), rng.randrange(len(raw) - 2)
+        harmed[at] ^= 1 << rng.randrange(8)
+        path.write_bytes(harmed if rng.random() < 0.8 else raw[:at])
+        found = folder.summary()
+        assert found is None or less(found, *(set(found) - set(before))) == before
+    path.write_bytes(raw.replace(b'"accept_rate": 0', b'"accept_rate": 1', 1))
+    assert not folder.is_complete()
+    words = [f"runtime.outputs={outputs}"]
+    assert make_reports(words) == 1
+    assert "summary.json is damaged" in capsys.readouterr().err
+    assert show_list(words, []) == 0
+    assert "damaged" in capsys.readouterr().out
+    state = (folder.method("mint") / "trace.nc").stat().st_mtime_ns
+    run_experiment(settings_of(outputs), Silent())
+    assert (folder.method("mint") / "trace.nc").stat().st_mtime_ns == state  # no draw is computed again
+    assert folder.summary()["methods"] == before["methods"]
+
+
+def test_a_summary_that_was_written_without_a_checksum_is_read(finished, outputs):
+    folder = copied(finished[0], outputs)
+    before = folder.summary()
+    (folder.path / "summary.json").write_text(json.dumps(before))
+    assert folder.summary() == before
+    assert folder.is_complete()
+
+
+def test_one_report_that_fails_stops_no_other(finished, outputs, monkeypatch, capsys):
+    """A bug, the user's mistake, user's code that exits: each is a line, and the last one is made."""
+    errors = {"a": KeyError, "b": UserError("no such thing"), "c": SystemExit(0), "d": None}
+    for name in errors:
+        shutil.copytree(finished[0].path, outputs / name / finished[0].digest)
+
+    def build(folder, *_, **__):
+        error = errors[folder.experiment]
+        if error is KeyError:
+            RunFolder.of({})  # a KeyError in mhrun's own code
+        elif error is not None:
+            raise error
+        return Built(folder.report / "index.html", [])
+
+    monkeypatch.setattr("mhrun.report.build.build_report", build)
+    monkeypatch.setenv("MHRUN_CACHE_DIR", str(outputs / "cache"))
+    assert run(["report", f"runtime.outputs={outputs}"]) == 70
+    captured = capsys.readouterr()
+    assert [line[:7] for line in captured.err.splitlines()] == 3 * ["mhrun: "]
+    assert "Traceback" not in captured.err
+    assert "this is a bug in mhrun: KeyError: 'experiment'" in captured.err
+    assert len(list((outputs / "cache" / "mhrun" / "crashes").iterdir())) == 2
+    assert captured.out == f"report  {outputs / 'd' / finished[0].digest / 'report' / 'index.html'}\n"
+    errors["a"] = None
+    errors["c"] = None
+    assert run(["report", f"runtime.outputs={outputs}"]) == 1
+
+
+def test_a_link_in_the_place_of_a_file_is_not_written_through(finished, outputs, tmp_path):
+    """Of the stopped run the trace is put together, the log goes on, and the report is made."""
+    folder, mine = copied(finished[1], outputs), tmp_path / "mine"
+    mine.write_text("mine")
+    for name in ("log.txt", ".lock", "report", "summary.json.partial", "methods/mint/trace.nc.partial"):
+        remove(folder.path / name)
+        (folder.path / name).symlink_to(mine)
+    compute(settings_of(outputs) | {"runtime": settings_of(outputs)["runtime"] | {"report": True}})
+    assert folder.is_complete()
+    assert mine.read_text() == "mine"
+    assert not (folder.path / "log.txt").is_symlink()
+    assert "mint: done" in folder.log.read_text()
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_run_folder_that_is_a_link_is_refused(finished, outputs, tmp_path, force):
+    folder = copied(finished[0], outputs)
+    (folder.path / "summary.json").unlink()
+    folder.path.rename(tmp_path / "elsewhere")
+    folder.path.symlink_to(tmp_path / "elsewhere")
+    settings = settings_of(outputs)
+    runtime = settings["runtime"] | {"force": force}
+    assert "leads elsewhere" in one_line(run_experiment, settings | {"runtime": runtime}, Silent())
+    assert (tmp_path / "elsewhere" / "methods" / "mint" / "trace.nc").exists()
+
+
+def test_links_are_refused_where_the_configuration_is_gone(finished, outputs, tmp_path):
+    folder, own = copied(finished[1], outputs), tmp_path / "own"
+    blocks = folder.method("mint") / "blocks"
+    blocks.rename(own)
+    blocks.symlink_to(own)
+    (folder.path / "config.yaml").unlink()
+    kept = sorted(own.iterdir())
+    assert "leads elsewhere" in one_line(run_experiment, settings_of(outputs), Silent())
+    assert sorted(own.iterdir()) == kept
+
+
+def test_a_file_named_latest_is_kept(finished, outputs):
+    copied(finished[0], outputs)
+    latest = outputs / finished[0].experiment / "latest"
+    latest.write_text("of the user")
+    run_experiment(settings_of(outputs), Silent())
+    assert latest.read_text() == "of the user"
+
+
+def test_files_of_a_run_have_a_largest_size(finished, outputs, monkeypatch):
+    folder = copied(finished[0], outputs)
+    monkeypatch.setattr("mhrun.store.folder._MOST_BYTES", 100)
+    assert "too much" in one_line(folder.config)
+    monkeypatch.setattr("mhrun.store.files._MOST_JSON", 100)
+    assert "more than a run writes" in one_line(folder.summary)
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "summary.json", "methods/mint/done.json"])
+@pytest.mark.parametrize("act", ["again", "report", "list"])
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(finished, outputs, name, act):
+    folder = copied(finished[0], outputs)
+    (folder.path / name).unlink()
+    os.mkfifo(folder.path / name)
+    one_line(ACTS[act], folder, outputs)
+
+
+def test_a_folder_is_checked_when_it_is_held(finished, outputs, monkeypatch):
+    """What another process does while this one waits is seen."""
+    folder = copied(finished[1], outputs)
+    held = RunFolder.held
+
+    def late(self, waiting):
+        (self.path / "config.yaml").write_text("seed: 3\n")
+        return held(self, waiting)
+
+    monkeypatch.setattr(RunFolder, "held", late)
+    assert "holds a run of other settings" in one_line(run_experiment, settings_of(outputs), Silent())
+    assert (folder.path / "config.yaml").read_text() == "seed: 3\n"

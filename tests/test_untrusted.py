@@ -12,11 +12,12 @@ import yaml
 
 from mhrun import yaml_file
 from mhrun.cli.compose import composed
+from mhrun.cli.file_settings import check_runtime_of_files
 from mhrun.cli.main import run
 from mhrun.cli.resolution import bounded
 from mhrun.errors import UserError
 from mhrun.names import is_name
-from mhrun.store.folder import RunFolder
+from mhrun.store.folder import RunFolder, sweeps
 
 SMALL = """# @package _global_
 defaults:
@@ -380,6 +381,48 @@ def test_methods_that_differ_in_capitals(capsys):
     assert "are one folder" in refused(capsys, *SHOWN)
 
 
+# --- Where results go ----------------------------------------------------------------------------------------
+
+WHOLE = SMALL + "data: {n: 50, dim: 1}\n"
+
+
+@pytest.mark.parametrize("place", ["/tmp/elsewhere", "../x", "a/../../x", "link/x", "a\0b"])
+def test_a_file_names_no_outputs_elsewhere(tmp_path, place):
+    (tmp_path / "link").symlink_to("/tmp")
+    runtime = {"outputs": place, "force": False}
+    with pytest.raises(UserError, match=r"a configuration file sets runtime\.outputs = "):
+        check_runtime_of_files(runtime, ["seed=1", "+a.runtime.outputs=x", "data@runtime.outputs=x"])
+    for word in (f"runtime.outputs={place}", f"++runtime.outputs={place}", f"runtime={{outputs:{place}}}"):
+        check_runtime_of_files(runtime, [word])
+
+
+@pytest.mark.parametrize("node", ["outputs: '${oc.env:HOME}/x'", "force: true"])
+def test_a_file_neither_removes_results_nor_writes_elsewhere(capsys, tmp_path, node):
+    write("experiment/evil", f"{WHOLE}runtime: {{{node}}}\n")
+    assert f"runtime.{node[:5]}" in refused(capsys, *SHOWN)
+    assert f"runtime.{node[:5]}" in refused(capsys, "-m", *FOLDER, "experiment=evil", "seed=1,2")
+    assert not (tmp_path / "outputs").exists()
+    assert run([*SHOWN, "runtime.force=true", "runtime.outputs=/tmp/mine"]) == 0
+
+
+def test_a_file_names_outputs_in_the_working_directory(capsys):
+    """Data are only read from their folder, and verified: it may be anywhere."""
+    write("experiment/evil", WHOLE + "runtime: {outputs: results/mine, data_dir: /tmp/data}\n")
+    assert run([*SHOWN]) == 0
+    assert "outputs: results/mine" in capsys.readouterr().out
+
+
+def test_each_job_of_a_sweep_is_checked(capsys, tmp_path):
+    """Jobs that differ in plain values are composed once before the sweep."""
+    text = "places: {p1: here, p2: ../there}\nruntime: {outputs: '${oc.select:places.p${seed}}', report: false}\n"
+    write("experiment/evil", WHOLE + text + "steps: -1\n")
+    assert run(["-m", *FOLDER, "experiment=evil", "seed=1,2"]) == 1
+    err = capsys.readouterr().err
+    assert "job 0 failed: mcmc: chains, steps" in err
+    assert "job 1 failed: a configuration file sets runtime.outputs = '../there'" in err
+    assert not (tmp_path.parent / "there").exists()
+
+
 # --- Links in the way ----------------------------------------------------------------------------------------
 
 
@@ -396,6 +439,18 @@ def test_files_are_not_written_through_links(tmp_path):
         pass
     assert mine.read_text() == "mine"
     assert folder.summary() == {"status": "running"}
+
+
+@pytest.mark.parametrize("part", ["sweeps", "digest", "jobs"])
+def test_reports_of_sweeps_are_not_written_through_links(tmp_path, part):
+    """`mhrun report` finds no sweep behind a link."""
+    place = tmp_path / "outputs" / "e" / "sweeps" / "digest"
+    (place / "jobs").mkdir(parents=True)
+    assert sweeps(tmp_path / "outputs") == [place]
+    link = {"sweeps": place.parent, "digest": place, "jobs": place / "jobs"}[part]
+    link.rename(tmp_path / "elsewhere")
+    link.symlink_to(tmp_path / "elsewhere")
+    assert sweeps(tmp_path / "outputs") == []
 
 
 @pytest.mark.parametrize("part", ["sweeps", "digest", "jobs"])

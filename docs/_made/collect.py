@@ -22,7 +22,7 @@ from mhrun.diagnostics.grid import Estimate
 from mhrun.paths import EXPERIMENTS, ROOT
 from mhrun.report.claims import FAILED, NOT_REPRODUCED, PASSED, REPRODUCED, Judged, judge_all
 from mhrun.report.sweep import jobs_of
-from mhrun.store.files import read_json
+from mhrun.store.checksums import read_sealed
 from mhrun.store.folder import RunFolder, runs, sweeps
 from mhrun.store.identity import RESULTS_VERSION
 
@@ -70,7 +70,7 @@ def _of_sweeps(outputs: Path) -> dict[tuple[str, str], dict[str, Any]]:
     """Return what sweeps found that have the paper's values, as their reports judged it."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for place in sweeps(outputs):
-        summary = read_json(place / "summary.json") or {}
+        summary = read_sealed(place / "summary.json") or {}
         jobs = [job for job in jobs_of(place) if job["status"] == "done"]
         judged = [Judged(**claim) for claim in summary.get("claims", [])]
         if not jobs or not any(claim.verdict in _JUDGED for claim in judged):

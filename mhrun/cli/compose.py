@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mhrun import units
+from mhrun.cli.file_settings import check_runtime_of_files
 from mhrun.cli.hydra_settings import LAUNCHER, check_node, check_words, is_of_hydra
 from mhrun.cli.places import endless_defaults, experiments
 from mhrun.cli.resolution import bounded, environment, power
@@ -95,6 +96,7 @@ def compose_config(
     try:
         config = composed(words, folders)
         plain = resolved(config, config.hydra.runtime.choices.get("experiment"))
+        check_runtime_of_files(plain["runtime"], words)
     except (HydraException, OmegaConfBaseException) as error:
         raise explained(error, words, folders) from error
     return compared(plain, reference_of(plain, folders)) if compare else plain

@@ -43,6 +43,17 @@ def crash_of(error: BaseException) -> Crash:
     return Crash(f"{begins}: {told}{what}. {_written(error)}", of_user)
 
 
+def printable(text: str) -> str:
+    """Return a text with what would steer a terminal written out: it may quote what was typed, or a file."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Return whether an error is for want of memory: torch raises its own, of the CPU without a class."""
+    of_torch = isinstance(error, RuntimeError) and "alloc" in str(error) and "memory" in str(error)
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or of_torch
+
+
 def debug() -> bool:
     """Return whether tracebacks are to be shown."""
     return os.environ.get(DEBUG, "") not in ("", "0")
@@ -66,7 +77,7 @@ def _written(error: BaseException) -> str:
     try:
         place = cache_dir() / "crashes"
         place.mkdir(parents=True, exist_ok=True)
-        path = place / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+        path = _unused(place, f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
         path.write_text(
             f"{' '.join(sys.argv)}\n\n{_details(error)}", encoding="utf-8", errors="backslashreplace"
         )
@@ -75,6 +86,12 @@ def _written(error: BaseException) -> str:
     except (OSError, RuntimeError):  # a read-only disk, no home
         return f"The details could not be written; {DEBUG}=1 shows them."
     return f"The details are in {path}."
+
+
+def _unused(place: Path, stem: str) -> Path:
+    """Return a name that no file has: one command can have several crashes in a second."""
+    names = (f"{stem}{'' if k == 0 else f'-{k}'}.txt" for k in range(_KEPT))
+    return place / next((name for name in names if not (place / name).exists()), f"{stem}.txt")
 
 
 def _first_line(error: BaseException) -> str:

@@ -50,7 +50,7 @@ def show_list(words: Sequence[str], folders: Sequence[Path]) -> int:
 
 def _line(folder: RunFolder) -> str:
     summary = folder.summary() or {}
-    status = summary.get("status", "begun")
+    status = summary.get("status", "damaged" if folder.has_damaged_summary() else "begun")
     if status == "running" and not _held(folder):
         status = "interrupted"
     given = ("reproduced", "not reproduced")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mhrun.build import TRUST
-from mhrun.cli.crash import BUG, crash_of, show_traceback
+from mhrun.cli.crash import BUG, crash_of, out_of_memory, printable, show_traceback
 from mhrun.errors import Interrupted, UserError, nearest
 from mhrun.paths import FOLDERS
 
@@ -55,13 +55,13 @@ def run(arguments: Sequence[str]) -> int:
         return _dispatch(list(arguments))
     except UserError as error:
         show_traceback(error)
-        print(f"mhrun: {_shown(str(error))}", file=sys.stderr)
+        print(f"mhrun: {printable(str(error))}", file=sys.stderr)
         return MISTAKE
     except Interrupted as stop:
         print(f"mhrun: {stop}. Nothing is lost: {stop.command} goes on from there.", file=sys.stderr)
         return STOPPED
     except (MemoryError, RuntimeError) as error:
-        if not _out_of_memory(error):
+        if not out_of_memory(error):
             return _crashed(error)
         print(
             "mhrun: there is not enough memory; try fewer chains or a larger thin. What was computed is kept: the "
@@ -83,19 +83,8 @@ def _crashed(error: BaseException) -> int:
     """Print the one line of an unexpected exception, and return the exit status."""
     show_traceback(error)
     crash = crash_of(error)
-    print(f"mhrun: {_shown(crash.line)}", file=sys.stderr)
+    print(f"mhrun: {printable(crash.line)}", file=sys.stderr)
     return MISTAKE if crash.of_user else BUG
-
-
-def _shown(text: str) -> str:
-    """Return a text with what would steer a terminal written out: it may quote what was typed, or a file."""
-    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
-
-
-def _out_of_memory(error: BaseException) -> bool:
-    """Say whether an error is for want of memory: torch raises its own, of the CPU without a class."""
-    told = "alloc" in str(error) and "memory" in str(error)
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or told
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from mhrun.cli.crash import BUG, crash_of, out_of_memory, printable, show_traceback
 from mhrun.cli.places import outputs_of
 from mhrun.errors import UserError, nearest
-from mhrun.store.folder import runs, sweeps
+from mhrun.store.folder import RunFolder, runs, sweeps
 
 
 def make_reports(words: Sequence[str]) -> int:
     """Make the reports of all complete runs and sweeps, or of those of the named experiments.
 
-    Returns 1 if one of them, or a part of one, could not be made.
+    A report that fails leaves one line, and the others are made. Returns 1 if one of them, or a part of one, could not
+    be made; 70 if that is a bug in mhrun.
     """
     outputs, names = outputs_of(words)
     known = {folder.experiment for folder in runs(outputs)}
@@ -23,29 +26,58 @@ def make_reports(words: Sequence[str]) -> int:
             raise UserError(f"There is no run of '{name}' in {outputs}.{nearest(name, known)}")
     if not known:
         raise UserError(f"There is no run in {outputs} yet; begin with mhrun experiment=NAME.")
-    from mhrun.report.build import build_report
-    from mhrun.report.sweep import build_sweep_report
-
-    failures: list[str] = []
-
-    def tell(line: str) -> None:
-        failures.append(line)
-        print(f"mhrun: {line}", file=sys.stderr, flush=True)
-
+    failures = _Failures()
     for folder in runs(outputs):
-        if names and folder.experiment not in names:
-            continue
-        if not folder.is_complete():
-            print(f"skipped {folder.path} (not complete)", file=sys.stderr)
-            continue
-        try:
-            built = build_report(folder, lambda message: print(message, file=sys.stderr, flush=True))
-            print(f"report  {built.page}", flush=True)
-            for line in built.failures:
-                tell(line)
-        except UserError as error:  # one bad report should not keep the others from being made
-            tell(f"{folder.path}: {error}")
+        if not names or folder.experiment in names:
+            failures.of(folder.path, lambda folder=folder: _of_run(folder, failures.add))  # type: ignore[misc]
     for place in sweeps(outputs):
         if not names or place.parent.parent.name in names:
-            print(f"sweep   {build_sweep_report(place, tell)}", flush=True)
-    return 1 if failures else 0
+            failures.of(place, lambda place=place: _of_sweep(place, failures.add))  # type: ignore[misc]
+    return failures.status
+
+
+class _Failures:
+    """Prints a line for each report, or part of one, that could not be made, and keeps the exit status."""
+
+    def __init__(self) -> None:
+        self.status = 0
+
+    def add(self, line: str, status: int = 1) -> None:
+        self.status = max(self.status, status)
+        print(f"mhrun: {printable(line)}", file=sys.stderr, flush=True)
+
+    def of(self, place: Path, make: Callable[[], None]) -> None:
+        """Make a report; what goes wrong in it keeps no other from being made."""
+        try:
+            make()
+        except BrokenPipeError:  # nobody reads what we print
+            raise
+        except UserError as error:
+            show_traceback(error)
+            self.add(f"{place}: {error}")
+        except (Exception, SystemExit) as error:
+            if out_of_memory(error):
+                raise
+            show_traceback(error)
+            crash = crash_of(error)
+            self.add(f"{place}: {crash.line}", 1 if crash.of_user else BUG)
+
+
+def _of_run(folder: RunFolder, tell: Callable[[str], None]) -> None:
+    from mhrun.report.build import build_report
+
+    if folder.has_damaged_summary():
+        raise UserError("summary.json is damaged; run the same command again to have it written anew.")
+    if not folder.is_complete():
+        print(f"skipped {folder.path} (not complete)", file=sys.stderr)
+        return
+    built = build_report(folder, lambda message: print(message, file=sys.stderr, flush=True))
+    print(f"report  {built.page}", flush=True)
+    for line in built.failures:
+        tell(line)
+
+
+def _of_sweep(place: Path, tell: Callable[[str], None]) -> None:
+    from mhrun.report.sweep import build_sweep_report
+
+    print(f"sweep   {build_sweep_report(place, tell)}", flush=True)

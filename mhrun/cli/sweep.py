@@ -31,6 +31,7 @@ from mhrun.cli.compose import (
     version_base,
 )
 from mhrun.cli.crash import BUG, crash_of, show_traceback
+from mhrun.cli.file_settings import check_runtime_of_files
 from mhrun.cli.running import compute
 from mhrun.errors import Interrupted, UserError
 from mhrun.paths import CONF
@@ -235,6 +236,7 @@ def _job(config: DictConfig) -> dict[str, Any] | None:
     alone = str(own.launcher._target_).endswith("BasicLauncher")
     try:
         plain = compared(resolved(config, own.runtime.choices.get("experiment")), sweep["reference"])
+        check_runtime_of_files(plain["runtime"], own.overrides.task)
         if not alone and plain["runtime"]["threads"] is None:
             plain["runtime"]["threads"] = _share(own.launcher)
         result["folder"] = str(RunFolder.of(plain).path)

@@ -22,7 +22,7 @@ from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method
 from mhrun.engine.told import log_ratio_noise, log_ratio_skew, valid_share, warnings_of
 from mhrun.errors import Interrupted
-from mhrun.store.files import explain, remove
+from mhrun.store.files import explain, open_log, remove
 from mhrun.store.folder import COMPLETE, RunFolder
 from mhrun.store.identity import FORMAT, RESULTS_VERSION
 from mhrun.store.netcdf import COLLECTED
@@ -41,7 +41,9 @@ def run_experiment(config: Mapping[str, Any], watcher: Watcher) -> RunFolder:
     runtime = config["runtime"]
     settings = Settings(config["native"], runtime["threads"], runtime["block_seconds"])
     if folder.is_complete() and not runtime["force"] and not folder.damage():
-        folder.create(config)
+        if not folder.has(config):  # a complete run can lie where nothing can be written
+            with folder.held(watcher.note):
+                folder.create(config)
         folder.point_latest()
         return folder
     torch.set_num_threads(settings.threads or usable_cores())
@@ -50,11 +52,14 @@ def run_experiment(config: Mapping[str, Any], watcher: Watcher) -> RunFolder:
     if not runtime["force"]:
         folder.check()
     check_data(methods)
-    folder.create(config)
+    folder.make()
     with folder.held(watcher.note):
         if runtime["force"]:
             remove(folder.path / "methods")
             remove(folder.path / "summary.json")
+        else:
+            folder.check()  # again: another process may have changed it while we waited
+        folder.create(config)
         damaged = folder.damage()
         for name, why in damaged.items():
             watcher.note(f"{name}: {why}; it is computed again.")
@@ -166,7 +171,7 @@ def _told_thin(method: Method) -> int | list[int] | str | None:
 @contextmanager
 def _logged(folder: RunFolder) -> Iterator[None]:
     try:
-        handler = logging.FileHandler(folder.log, errors="backslashreplace")
+        handler = logging.StreamHandler(open_log(folder.log))
     except OSError as error:
         raise explain(error, folder.log) from error
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -176,7 +181,7 @@ def _logged(folder: RunFolder) -> Iterator[None]:
         yield
     finally:
         log.removeHandler(handler)
-        handler.close()
+        handler.stream.close()
 
 
 @contextmanager

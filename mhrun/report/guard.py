@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from mhrun.store.files import open_log
+
 T = TypeVar("T")
 
 
@@ -38,7 +40,7 @@ class Guard:
         except Exception as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             line = f"{what}: {': '.join([type(error).__name__, *lines[:1]])}"
-            with suppress(OSError), open(self.log, "a", errors="backslashreplace") as file:
+            with suppress(OSError), open_log(self.log) as file:
                 file.write(
                     f"{time.strftime('%Y-%m-%d %H:%M:%S')} ERROR {name}: {line}\n{traceback.format_exc()}"
                 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
@@ -22,7 +21,8 @@ from mhrun.report.page import FigureOnPage, TableOnPage, template
 from mhrun.report.run import Run, labels
 from mhrun.report.style import COLOURS, style
 from mhrun.report.tables import rendered, write_table
-from mhrun.store.files import explain, read_json, write_json, write_text
+from mhrun.store.checksums import write_sealed
+from mhrun.store.files import explain, read_json, remove, write_text
 from mhrun.store.folder import RunFolder
 
 _LINES = ("-", "--", ":", "-.")
@@ -116,8 +116,8 @@ def _own(place: Path, jobs: list[dict[str, Any]], guard: Guard) -> Own:
     ``sweep_tables``, ``sweep_figures`` and ``sweep_notes``; metrics and verdicts go into summary.json.
     """
     folder, found = place / "report", [job for job in jobs if job["status"] == "done"]
-    shutil.rmtree(folder, ignore_errors=True)
-    (place / "summary.json").unlink(missing_ok=True)
+    remove(folder)
+    remove(place / "summary.json")
     there = [job for job in found if not _missing(place, job)]
     runs = [Run(_folder(place, job)) for job in there]
     said = guard("report", "The sweep has no report of its own", lambda: _parts(runs))
@@ -149,7 +149,7 @@ def _own(place: Path, jobs: list[dict[str, Any]], guard: Guard) -> Own:
     notes = guard(
         "notes", "The notes could not be made", lambda: list(said.notes(runs)) if said.notes else []
     )
-    write_json(
+    write_sealed(
         place / "summary.json",
         {"metrics": plain(numbers), "claims": [claim._asdict() for claim in claims]},
     )

@@ -17,6 +17,8 @@ from mhrun.errors import UserError
 if sys.platform != "win32":
     import fcntl
 
+_MOST_JSON = 1 << 28  # bytes of a JSON file: a summary has some numbers for each chain
+
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Write `path` so that a reader, or a restart after a kill, sees all of it or nothing.
@@ -55,6 +57,15 @@ def _alone(partial: Path) -> Iterator[IO[bytes]]:
             file.truncate(0)
             yield file
             return
+
+
+def open_log(path: Path) -> IO[str]:
+    """Open a log to add lines at its end; a link in its place is removed, not followed.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    return open(path, "a", errors="backslashreplace", opener=_as_it_is)
 
 
 def _as_it_is(path: str, flags: int) -> int:
@@ -124,13 +135,21 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the content of a JSON file, or None when it is not there or not whole.
+    """Return the content of a JSON file, or None when it is not there, not whole, or not an object.
 
     Raises:
-        UserError: it is there and cannot be read.
+        UserError: it is there and cannot be read, or is larger than a run writes.
     """
     try:
-        value = json.loads(path.read_text())
+        if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
+            raise UserError(f"'{path}' cannot be read: it is not a file; remove it.")
+        with open(path, "rb") as file:
+            raw = file.read(_MOST_JSON + 1)
+        if len(raw) > _MOST_JSON:
+            raise UserError(
+                f"'{path}' has more than {_MOST_JSON >> 20} MB, more than a run writes; remove it."
+            )
+        value = json.loads(raw.decode())
     except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
     except OSError as error:

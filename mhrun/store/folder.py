@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,11 +18,14 @@ import yaml
 from mhrun import yaml_file
 from mhrun.errors import UserError
 from mhrun.names import checked_name
-from mhrun.store.files import explain, read_json, unreadable, write_json, write_text
+from mhrun.store.checksums import read_sealed, write_sealed
+from mhrun.store.files import explain, read_json, unreadable, write_text
 from mhrun.store.identity import FORMAT, digest
 
 COMPLETE = "complete"
 _MOST_VALUES = 10_000_000  # of a resolved configuration, which may have lists with a value for each chain
+_POINTER = re.compile(r"[0-9a-f]{6,64}\n?")
+_MOST_BYTES = 1 << 28  # of the same
 
 
 class RunFolder:
@@ -69,28 +73,49 @@ class RunFolder:
         return self.path / "methods" / checked_name(name, "the method")
 
     def create(self, config: Mapping[str, Any]) -> None:
-        """Make the folder and write the configuration.
+        """Make the folder and write the configuration; the folder should be held.
 
         Where the run is there already, what changes no number of it may have changed: titles, labels, what
         the report shows.
 
         Raises:
-            UserError: the place cannot be written.
+            UserError: the place cannot be written, or leads elsewhere.
         """
+        self.make()
+        if not self.has(config):
+            write_text(self.path / "config.yaml", _dumped(config))
+
+    def make(self) -> None:
+        """Make the folder if it is not there.
+
+        Raises:
+            UserError: the place cannot be written, or leads elsewhere.
+        """
+        if self.path.is_symlink():
+            raise UserError(
+                f"{self.path} leads elsewhere, and a run writes and removes files there; move it away."
+            )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise explain(error, self.path) from error
-        target = self.path / "config.yaml"
-        text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+
+    def has(self, config: Mapping[str, Any]) -> bool:
+        """Return whether the folder has this configuration, to the letter.
+
+        Raises:
+            UserError: its configuration is there and cannot be read.
+        """
+        target, text = self.path / "config.yaml", _dumped(config).encode()
         try:
-            there = target.read_text()
-        except (FileNotFoundError, NotADirectoryError, ValueError):  # not there, or no text
-            there = None
+            if target.exists() and not target.is_file():
+                raise UserError(f"'{target}' cannot be read: it is not a file; remove it.")
+            with open(target, "rb") as file:
+                return file.read(len(text) + 1) == text
+        except (FileNotFoundError, NotADirectoryError):
+            return False
         except OSError as error:
             raise unreadable(error, target) from error
-        if there != text:
-            write_text(target, text)
 
     def check(self) -> None:
         """Make sure that what is there may be gone on with.
@@ -108,8 +133,8 @@ class RunFolder:
             there = digest(self.config())
         except TypeError:  # such as a date, which is no setting
             there = "(not to be read)"
-        except (FileNotFoundError, NotADirectoryError):  # `create` says what is wrong with the place
-            return
+        except (FileNotFoundError, NotADirectoryError):  # `make` says what is wrong with the place
+            there = self.digest
         except UserError:
             there = "(not to be read)"
         if there != self.digest:
@@ -130,14 +155,11 @@ class RunFolder:
             UserError: it cannot be read, or is damaged.
         """
         path = self.path / "config.yaml"
+        path.lstat()  # raises if there is none
+        text = yaml_file.read(path, _MOST_BYTES)
         try:
-            text = path.read_text()
             yaml_file.check(text, str(path), _MOST_VALUES)
             loaded = yaml.safe_load(text)
-        except (FileNotFoundError, NotADirectoryError):
-            raise
-        except OSError as error:
-            raise unreadable(error, path) from error
         except (ValueError, RecursionError, yaml.YAMLError):
             loaded = None
         parts = ("methods", "runtime", "model", "data", "target")
@@ -147,17 +169,21 @@ class RunFolder:
         return loaded
 
     def summary(self) -> dict[str, Any] | None:
-        """Return the summary, or None when there is none, or none that a run wrote.
+        """Return the summary, or None when there is none, or it is not as a run wrote it.
 
         Raises:
             UserError: it is there and cannot be read.
         """
-        found = read_json(self.path / "summary.json")
+        found = read_sealed(self.path / "summary.json")
         return found if found is not None and _is_summary(found) else None
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Replace the summary."""
-        write_json(self.path / "summary.json", dict(summary))
+        """Replace the summary; it has a checksum of its own content."""
+        write_sealed(self.path / "summary.json", summary)
+
+    def has_damaged_summary(self) -> bool:
+        """Return whether there is a summary that was cut or changed."""
+        return self.summary() is None and (self.path / "summary.json").exists()
 
     def is_complete(self) -> bool:
         """Say whether every method has run to its end."""
@@ -194,6 +220,8 @@ class RunFolder:
     def point_latest(self) -> None:
         """Let ``<outputs>/<experiment>/latest`` lead here."""
         link = self.path.parent / "latest"
+        if not link.is_symlink() and link.exists() and not _is_pointer(link):  # something of the user's
+            return
         partial = link.with_name(f".latest-{os.getpid()}")
         try:
             partial.unlink(missing_ok=True)
@@ -217,6 +245,8 @@ class RunFolder:
         lock = filelock.FileLock(self.path / ".lock")
         owner = self.path / ".owner"
         try:
+            if (self.path / ".lock").is_symlink():  # older versions of filelock empty what it leads to
+                (self.path / ".lock").unlink(missing_ok=True)
             lock.acquire(timeout=0)
         except filelock.Timeout:
             who = read_json(owner) or {}
@@ -242,6 +272,18 @@ class RunFolder:
             lock.release()
 
 
+def _dumped(config: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+
+
+def _is_pointer(path: Path) -> bool:
+    """Return whether a file holds the name of a run, as `point_latest` writes it where there are no links."""
+    try:
+        return path.is_file() and path.stat().st_size < 100 and bool(_POINTER.fullmatch(path.read_text()))
+    except (OSError, ValueError):
+        return False
+
+
 def _is_summary(found: Mapping[str, Any]) -> bool:
     """Say whether a JSON object has the form of a summary: what is there of it is of its kind."""
     methods, claims = found.get("methods", {}), found.get("claims", [])
@@ -265,5 +307,6 @@ def runs(outputs: Path, experiment: str | None = None) -> list[RunFolder]:
 
 
 def sweeps(outputs: Path) -> list[Path]:
-    """Return all sweep folders."""
-    return sorted(p.parent for p in outputs.glob("*/sweeps/*/jobs"))
+    """Return all sweep folders; a link is none, as reports write and remove files there."""
+    found = (p for p in outputs.glob("*/sweeps/*/jobs") if p.is_dir())
+    return sorted(p.parent for p in found if not any(q.is_symlink() for q in (p, p.parent, p.parent.parent)))

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from mhrun import __version__
 from mhrun.errors import UserError
-from mhrun.store.files import explain
+from mhrun.store.files import explain, remove
 from mhrun.types import INFO_UNSAID
 
 if TYPE_CHECKING:
@@ -93,7 +93,8 @@ def write_trace(
     target = folder / TRACE
     partial = folder / (TRACE + ".partial")
     try:
-        with h5netcdf.File(partial, "w") as file:
+        remove(partial)  # of a run that was killed, or a link: HDF5 would write to what it leads to
+        with h5netcdf.File(partial, "x") as file:
             file.attrs.update(
                 {"created_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "inference_library": "mhrun"}
                 | {"inference_library_version": __version__}
