@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
@@ -105,17 +106,20 @@ def test_details_are_kept_of_the_latest_only(capsys, monkeypatch, tmp_path):
     assert len(list(place.iterdir())) == 20
 
 
-@pytest.mark.parametrize(("code", "status"), [("import sys; sys.exit(0)", 1), (None, BUG)])
-def test_a_job_of_a_sweep_that_ends_in_one(capsys, monkeypatch, tmp_path, code, status):
-    """It ends no other job."""
-    function = of_mhrun if code is None else of_user(tmp_path, code)
-    monkeypatch.setattr("mhrun.cli.sweep.compute", lambda config, watching: function(config))
+def test_jobs_of_a_sweep_that_end_in_one(capsys, monkeypatch, tmp_path):
+    """They end no other job; of the user's own code one is no bug."""
+    exits = of_user(tmp_path, "import sys; sys.exit(0)")
+    monkeypatch.setattr(
+        "mhrun.cli.sweep.compute", lambda config, _: exits(0) if config["seed"] == 1 else of_mhrun(0)
+    )
     words = ["-m", "experiment=mhbt_gaussian", "scale=smoke", "runtime.report=false", "seed=1,2"]
-    assert main.run(words) == status
+    assert main.run(words) == BUG
     err = capsys.readouterr().err
     assert "Traceback" not in err
     assert "2 of 2 jobs failed" in err
-    assert err.count("this is a bug in mhrun: KeyError" if code is None else "it calls sys.exit(0)") == 4
+    assert err.count("it calls sys.exit(0)") == err.count("this is a bug in mhrun: KeyError") == 2
+    jobs = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("outputs/*/sweeps/*/jobs/*.json"))]
+    assert [job["bug"] for job in jobs] == [False, True]
 
 
 def test_words_in_another_encoding(monkeypatch, capsys):

@@ -895,8 +895,10 @@ def test_files_of_a_run_have_a_largest_size(finished, outputs, monkeypatch):
     assert "more than a run writes" in one_line(folder.summary)
 
 
-@pytest.mark.parametrize("name", ["config.yaml", "summary.json", "methods/mint/done.json"])
-@pytest.mark.parametrize("act", ["again", "report", "list"])
+@pytest.mark.parametrize(
+    ("name", "act"),
+    [("config.yaml", "again"), ("summary.json", "list"), ("methods/mint/done.json", "report")],
+)
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(finished, outputs, name, act):
     folder = copied(finished[0], outputs)
     (folder.path / name).unlink()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import time
 
 import pytest
@@ -453,23 +452,24 @@ def test_reports_of_sweeps_are_not_written_through_links(tmp_path, part):
     assert sweeps(tmp_path / "outputs") == []
 
 
-@pytest.mark.parametrize("part", ["sweeps", "digest", "jobs"])
-def test_a_sweep_removes_nothing_elsewhere(tmp_path, capsys, monkeypatch, part):
-    monkeypatch.chdir(tmp_path)
-    victims = tmp_path / "victims"
-    (victims / "jobs").mkdir(parents=True)
+def test_a_sweep_removes_nothing_elsewhere(tmp_path, capsys):
     words = ["-m", "experiment=gmm_tied_means", "scale=smoke", "steps=-1", "seed=1,2"]
     assert run(words) == 1
     place = next((tmp_path / "outputs").glob("*/sweeps/*"))
     (place / "jobs" / "notes.txt").write_text("of the user")
+    (place / "jobs" / "0007.json").write_text("{}")  # of a sweep before
     assert run(words) == 1
     assert (place / "jobs" / "notes.txt").exists()
-    link = {"sweeps": place.parent, "digest": place, "jobs": place / "jobs"}[part]
-    kept = (victims / "jobs" if part == "digest" else victims) / "0000.json"
-    kept.write_text("{}")
-    shutil.rmtree(link)
-    link.symlink_to(victims)
-    capsys.readouterr()
-    assert run(words) == 2
-    assert "leads elsewhere" in capsys.readouterr().err
-    assert kept.read_text() == "{}"
+    assert not (place / "jobs" / "0007.json").exists()
+    for link in (place / "jobs", place, place.parent):
+        victims = tmp_path / f"victims of {link.name}"
+        link.rename(victims)
+        link.symlink_to(victims)
+        kept = next(victims.rglob("notes.txt")).with_name("0000.json")
+        kept.write_text("{}")
+        capsys.readouterr()
+        assert run(words) == 2
+        assert "leads elsewhere" in capsys.readouterr().err
+        assert kept.read_text() == "{}"
+        link.unlink()
+        victims.rename(link)
