@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy import integrate
 
+from mhrun.cli.compose import compose_config
 from mhrun.paths import experiment_module
 
 coverage, figures, schedules = (
@@ -102,6 +104,24 @@ def test_sums_of_decays(exponent):
     assert schedules.decreasing(first, exponent, 4000).sum() == pytest.approx(
         schedules.cyclical(0.1, 4, 4000).sum()
     )
+
+
+def test_bounds_of_schedules_are_compared_at_one_length():
+    """In plain sums: exp(-S) + (6 + S)^(1/2) (Q^(1/2) + (Q/2)^(1/4)), constants of 1."""
+
+    def plain(sizes):
+        time, squares = sum(sizes), sum(size**2 for size in sizes)
+        return math.exp(-time) + math.sqrt(6 + time) * (math.sqrt(squares) + (squares / 2) ** 0.25)
+
+    config = compose_config(["experiment=step_size_sums"], compare=False)
+    found = schedules.metrics(SimpleNamespace(config=config))
+    steps, cycles, first = config["steps"], config["cycles"], config["a_0"]
+    length = steps // cycles
+    cyclical = [first / 2 * (math.cos(math.pi * (k % length) / length) + 1) for k in range(steps)]
+    decay = [k ** (-1 / 3) for k in range(1, steps + 1)]
+    raised = sum(cyclical) / sum(decay)
+    for name, size in (("third.bound_ratio", first), ("third.bound_ratio_raised", raised)):
+        assert found[name] == pytest.approx(plain([size * d for d in decay]) / plain(cyclical))
 
 
 def test_the_second_case_goes_one_way_for_a_third_and_the_other_for_a_half():

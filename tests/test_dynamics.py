@@ -10,6 +10,7 @@ from scipy import stats
 
 from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
+from mhrun.dynamics.adagrad import Adagrad
 from mhrun.dynamics.adam import Adam
 from mhrun.dynamics.hamiltonian import Hamiltonian
 from mhrun.dynamics.langevin import Langevin
@@ -32,6 +33,8 @@ OPTIMISERS = {
     "momentum": (Momentum(0.9), lambda p, rate: torch.optim.SGD([p], rate, momentum=0.9)),
     "rmsprop": (RMSprop(N), lambda p, rate: torch.optim.RMSprop([p], rate, alpha=0.9)),
     "rmsprop slow": (RMSprop(N, 0.99, 1e-3), lambda p, rate: torch.optim.RMSprop([p], rate, 0.99, 1e-3)),
+    "adagrad": (Adagrad(N), lambda p, rate: torch.optim.Adagrad([p], rate)),
+    "adagrad else": (Adagrad(N, 1e-2), lambda p, rate: torch.optim.Adagrad([p], rate, eps=1e-2)),
     "adam": (Adam(N), lambda p, rate: torch.optim.Adam([p], rate)),
     "adam else": (Adam(N, 0.5, 0.9, 1e-2), lambda p, rate: torch.optim.Adam([p], rate, (0.5, 0.9), 1e-2)),
 }
@@ -125,6 +128,8 @@ def test_a_share_of_steps_is_sat_out(momentum, skip):
         (lambda: RMSprop(0), "n >= 1"),
         (lambda: RMSprop(5, smoothing=1.0), "smoothing < 1"),
         (lambda: RMSprop(5, epsilon=0.0), "epsilon > 0"),
+        (lambda: Adagrad(0), "n >= 1"),
+        (lambda: Adagrad(5, epsilon=0.0), "epsilon > 0"),
         (lambda: Adam(0), "n >= 1"),
         (lambda: Adam(5, first=1.0), "< 1"),
         (lambda: Adam(5, second=-0.1), "0 <="),
@@ -222,6 +227,7 @@ MOVES = {
     "sgd": Momentum(),
     "momentum": Momentum(0.9),
     "rmsprop": RMSprop(20),
+    "adagrad": Adagrad(100),  # its steps shrink: at a rate of 20 none gets to the cliff
     "adam": Adam(20),
 }
 

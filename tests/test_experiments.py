@@ -132,7 +132,8 @@ CASES = {
             "within.mean=1e9",
             "within.variance=1e9",
             *(f"readings.each_step.batch.{data}=60" for data in ("australian", "german", "heart")),
-        )
+        ),
+        like=("logistic_ess_priors",),
     ),
     "mhbt_gaussian": Case(
         (
@@ -144,6 +145,17 @@ CASES = {
             "methods.mhbt_2_m5000.kernel.pairing.m=900",
         ),
         r"(mhbt|full)_\w+\.steps_to_close|(d[25]|near|far)\.slower",
+    ),
+    "mhbt_gaussian_5": Case(
+        (
+            "data.n=1000",
+            "m=100",
+            "chains=60",
+            "model.start=2.0",
+            "methods.mhbt_5_m500.kernel.pairing.m=50",
+            "methods.mhbt_5_m5000.kernel.pairing.m=900",
+        ),
+        r"mhbt_\w+\.steps_to_close",
     ),
     "mhbt_mixture": Case(("chains=2", "steps=60", "long=60", "warmup=50", "data.n=2000", "m=200")),
     "mint_logistic": Case(
@@ -163,6 +175,7 @@ CASES = {
     ),
     "mint_network": Case(("data.n=200", "m=20", "evaluation.data.n=50")),
     "mint_network_moving": Case(("data.n=200", "m=20", "evaluation.data.n=50")),
+    "mint_network_optimisers": Case(("data.n=200", "m=20", "evaluation.data.n=50")),
     "mintee": Case(
         (
             "data.n=1300",
@@ -263,7 +276,7 @@ CASES = {
     "worst_case": Case((*FEW, "warmup=0", "data.n=1100"), r"\w+\.sd"),  # it has no standard error
 }
 ELSEWHERE = {"gmm_tied_means"}  # see test_report
-SWEPT = {"logistic_ess_readings"}  # whose claims are all of a sweep
+SWEPT = {"logistic_ess_priors", "logistic_ess_readings"}  # whose claims are all of a sweep
 
 
 def small(name, outputs):

@@ -147,13 +147,28 @@ def test_sizes_and_orders_of_readings_are_counted():
     assert readings.sizes_table(runs).loc["SGLD, Heart", "RAW"] == "709 (1.00)"
 
 
-def test_every_claim_on_readings_has_its_metric():
-    config = compose_config(["experiment=logistic_ess_readings"], compare=False)
-    runs = [reading(name, {}) for name in config["readings"]]
+@pytest.mark.parametrize("name", ["logistic_ess_readings", "logistic_ess_priors"])
+def test_every_claim_on_readings_has_its_metric(name):
+    config = compose_config([f"experiment={name}"], compare=False)
+    book = yaml.safe_load((EXPERIMENTS / "csgmcmc" / "claims.yaml").read_text())["sweeps"][name]
+    there = set(compose_config(["experiment=logistic_ess_readings"], compare=False)["readings"])
+    own = [each for each in config["readings"] if name == "logistic_ess_readings" or each not in there]
+    assert book["over"]["reading"] == own
+    runs = [reading(each, {}) for each in own]
     for run in runs:
         run.config["readings"] = config["readings"]
-    book = yaml.safe_load((EXPERIMENTS / "csgmcmc" / "claims.yaml").read_text())["sweeps"][
-        "logistic_ess_readings"
-    ]
-    assert book["over"]["reading"] == list(config["readings"])
     assert {claim["metric"] for claim in book["claims"]} <= set(readings.sweep_metrics(runs))
+
+
+def test_priors_change_nothing_but_the_prior():
+    """Of a reading with another prior, the settings of every method are those of the first reading."""
+    first, other = (
+        compose_config(["experiment=logistic_ess_priors", f"reading={name}", "scale=paper"], compare=False)
+        for name in ("prior_10", "prior_1")
+    )
+    base = compose_config(["experiment=logistic_ess_readings", "scale=paper"], compare=False)["methods"]
+    for method, node in base.items():
+        for config, variance in ((first, 10.0), (other, 1.0)):
+            assert config["methods"][method]["model"]["prior_variance"] == variance
+            rest = dict(config["methods"][method], model={**node["model"]})
+            assert rest == node

@@ -290,6 +290,27 @@ def test_optima_margins_and_divergences():
     assert optima.gaussian_divergence(20.0, 1000, 10**7) == pytest.approx(2 * 0.02**2 / 4, rel=0.03)
 
 
+def test_divergences_where_the_temperature_falls_with_the_minibatch():
+    """c = m^0.45: in closed form d (c/m)^2 / 4 = d m^-1.1 / 4 falls; at a c that rises as m it does not."""
+    config = {"sizes": [100, 400, 1600], "c": 20.0, "n": 4000, "batches": 400}
+    found = optima._of_sizes(config)
+    values = optima.log_lik(optima.GRID, optima.sample(4000, 0))
+    for m in config["sizes"]:
+        own = optima.law(values, optima.batch_means(values, m, 400, 1), m**0.45)
+        assert found[f"kl_remark.{m}"] == pytest.approx(optima.divergence(own))
+        assert found[f"kl_remark_gaussian.{m}"] == pytest.approx(
+            m**-1.1 / 2 * (1 - m / 4000) ** 2, rel=0.2 if m < 1000 else 0.5
+        )
+    assert found["kl_remark.falls"] == found["kl_remark_gaussian.falls"] == 2
+
+
+def test_other_temperatures_and_minibatches_are_compared_in_one_dimension():
+    for dim in (2, 5):
+        there = {f"mhbt_{dim}{end}": {} for end in ("", "_c5", "_m500")}
+        run = SimpleNamespace(methods=there | {"mhbt_5": {}, "mhbt_2": {}, f"full_{dim}": {}})
+        assert gaussian._others(run) == list(there)
+
+
 # --- Figure 2 -----------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,9 @@ import pytest
 
 from mhrun.paths import experiment_module
 
-bounds, mintee, network = (experiment_module(f"mint.{name}") for name in ("bounds", "mintee", "network"))
+bounds, figure1, mintee, network = (
+    experiment_module(f"mint.{name}") for name in ("bounds", "figure1", "mintee", "network")
+)
 
 
 # --- Theorems 1 and 2 ---------------------------------------------------------------------------------------
@@ -51,6 +53,20 @@ def test_a_kernel_and_what_it_leaves_as_it_is():
 
 def test_total_variation_is_half_the_sum_of_differences():
     assert bounds.distance(np.array([0.5, 0.5, 0.0]), np.array([0.25, 0.5, 0.25])) == pytest.approx(0.25)
+
+
+# --- Figure 1 -----------------------------------------------------------------------------------------------
+
+
+def test_both_modes_are_hit_when_the_later_one_is():
+    """Against a loop over kept draws; a chain that never comes to one of the modes has no hitting time."""
+    modes, steps = np.array([[0.0, 1.0], [1.0, -1.0]]), np.array([10, 20, 30, 40])
+    near, far = [0.004, 1.003], [1.0, -0.994]
+    away = [0.5, 0.0]
+    draws = np.array([[away, far, away, near], [near, near, far, near], [near, away, [1.0, -0.98], near]])
+    assert figure1.hitting_steps(draws, steps, modes, 0.01)[:2].tolist() == [40, 30]
+    assert math.isnan(figure1.hitting_steps(draws, steps, modes, 0.01)[2])
+    assert figure1.hitting_steps(draws, steps, modes, 0.03)[2] == 30
 
 
 # --- MINTEE -------------------------------------------------------------------------------------------------

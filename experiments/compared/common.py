@@ -238,6 +238,8 @@ def of_method(run: Run, method: str, draws: Array) -> Metrics:
         "accept_rate": noted["accept_rate"],
         "ess": size,
         "ess_per_million": Estimate(size.value / after * 1e6, size.se / after * 1e6),
+        "seconds": noted["wall_s"],
+        "seconds_each": noted["wall_s"] / size.value if size.value > 0 else float("nan"),
     }
     return {f"{method}.{name}": number for name, number in found.items()}
 

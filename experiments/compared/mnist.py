@@ -106,9 +106,12 @@ def steps(run: Run) -> pd.DataFrame:
     """What each test costs and yields at each step size.
 
     Log-likelihoods per decision; acceptance; effective sample size, and per million evaluations, with standard errors
-    over chains; the best of these chose the step size of the other table. It says nothing of what is sampled.
+    over chains; the best of these chose the step size of the other table. It says nothing of what is sampled. Seconds
+    of the whole run, burn-in with it, all chains together, and for one effective draw: of this machine, and of tests
+    that read little the time is not that of their likelihoods.
     """
-    return table(run, run.once(metrics), _others(run), OF_STEPS)
+    columns = {**OF_STEPS, "seconds": "seconds", "seconds for one": "seconds_each"}
+    return table(run, run.once(metrics), _others(run), columns)
 
 
 def error(run: Run) -> Figure:

@@ -111,6 +111,10 @@ def metrics(run: Run) -> Metrics:
         if sampler.startswith("c"):
             more |= _weighted(run, method, truth)
         found |= {f"{method}.{name}": number for name, number in more.items()}
+    weights = [value(found[f"{method}.weight_most"]) for method, s, _ in methods(run) if s.startswith("c")]
+    if weights:
+        found["cycles.weight_most"] = float(np.mean(weights))
+        found["cycles.alike"] = 1 / float(run.config["cycles"])
     return found | _pairs(found, sizes)
 
 

@@ -113,6 +113,10 @@ def metrics(run: Run) -> Metrics:
     for name, exponent in config["exponents"].items():
         found[f"{name}.not_longer"] = not_longer(count, exponent)
         found[f"{name}.square_ratio"] = square_ratio(count, exponent, steps)
+        of_cycles = bound(cyclical(config["a_0"], count, steps))
+        first = {"": config["a_0"], "_raised": matched(config["a_0"], count, exponent, steps)}
+        for which, size in first.items():
+            found[f"{name}.bound_ratio{which}"] = bound(decreasing(size, exponent, steps)) / of_cycles
     third = decreasing(1.0, 1 / 3, steps).sum()
     found["third.time_error"] = float(third / (1.5 * steps ** (2 / 3)) - 1)
     return found

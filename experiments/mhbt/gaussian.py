@@ -29,7 +29,9 @@ REPEATS = 200  # pairs of histograms behind a floor
 CLOSE = 0.1  # a distance above the floor that counts as converged
 PAIRS = {"d2": ("mhbt_2", "full_2"), "d5": ("mhbt_5", "full_5")}
 STARTS = {"near": ("mhbt_5_near", "full_5_near"), "far": ("mhbt_5_far", "full_5_far")}  # of d = 5
-ROBUST = ("mhbt_2", "mhbt_2_c5", "mhbt_2_c30", "mhbt_2_m500", "mhbt_2_m5000")
+ROBUST = tuple(
+    f"mhbt_{dim}{other}" for dim in (2, 5) for other in ("", "_c5", "_c30", "_m500", "_m5000")
+)  # of one dimension in an experiment
 
 
 class Truth(NamedTuple):
@@ -150,7 +152,7 @@ def metrics(run: Run) -> Metrics:
             found[f"{name}.last_gap"] = float(np.abs(gap[-1]))
             ends = (value(found[f"{method}.steps_to_close"]) for method in (mine, full))
             found[f"{name}.slower"] = next(ends) / next(ends)
-    others = [method for method in ROBUST if method in run.methods]
+    others = _others(run)
     if len(others) > 1:
         # At the last step that all of them have, less what chance gives so many chains.
         last_step = min(int(curve(run, method)[0][-1]) for method in others)
@@ -158,6 +160,15 @@ def metrics(run: Run) -> Metrics:
         found["robust.spread"] = max(at_end) - min(at_end)
         found["robust.widest"] = max(truth(run, method).ratio for method in others)
     return found
+
+
+def _others(run: Run) -> list[str]:
+    """Return the methods that are compared at several c_n and m, all of the dimension that has most of them."""
+    by_dim = [
+        [method for method in ROBUST if method.startswith(f"mhbt_{dim}") and method in run.methods]
+        for dim in (2, 5)
+    ]
+    return max(by_dim, key=len)
 
 
 def reached(steps: npt.NDArray[np.int64], distances: Array, level: float) -> float:
@@ -232,14 +243,14 @@ def _draw(axis: Axes, run: Run, shown: list[str]) -> None:
 
 
 def robust(run: Run) -> Figure:
-    """The same for other c_n and other minibatch sizes, d = 2.
+    """The same for other c_n and other minibatch sizes.
 
     Each against the tempered posterior of its own c_n, from one start, which is nearer in standard deviations where
     c_n is small. Dashed: what chance alone gives; dotted: with the bias at c_n = 20 and m = 1000 beside it; grey: what
     chance gives the others, which have fewer chains.
     """
     figure, axis = plt.subplots(figsize=(5.2, 3.4))
-    shown = [method for method in ROBUST if method in run.methods]
+    shown = _others(run)
     _draw(axis, run, shown)
     for floor in {value(run.once(metrics)[f"{method}.tv_noise"]) for method in shown[1:]}:
         axis.axhline(floor, color="grey", linewidth=0.8, linestyle="--")
@@ -253,7 +264,7 @@ def notes(run: Run) -> list[str]:
     found = run.once(metrics)
     lines = [
         "Start, iterations, bins and step of Figure 2(a) are not printed: here all chains begin 5 tempered standard "
-        "deviations off in each coordinate, and both algorithms have one step, with which MHBT accepts about 30 %. "
+        "deviations off in each coordinate, and all algorithms have one step, with which MHBT accepts about 30 %. "
         "Minibatches are those of Algorithm 1 (stored), independent for each chain.",
         "The chain is exact for a law a little wider than the tempered posterior: minibatches on which a point looks "
         "good are kept. Its variance is larger by the factor 1 / (1 - (c/m) (1 - m/n)), to first order.",

@@ -26,6 +26,7 @@ Array = npt.NDArray[np.floating]
 SHARE, TRUE = 2 / 3, 2.0
 GRID = np.linspace(-4.0, 4.0, 801)
 DELTA = 3.0  # over sqrt(c): delta_n, with what is constant in it
+REMARK = 0.45  # c_n = m^0.45, "close to but smaller than sqrt(m)", in Remark 1
 _CHUNK = 1000  # minibatches at once
 
 
@@ -137,11 +138,17 @@ def metrics(run: Run) -> Metrics:
 def _of_sizes(config: Mapping[str, Any]) -> Metrics:
     sizes, c, n = config["sizes"], config["c"], config["n"]
     values = log_lik(GRID, sample(n, 0))
-    kl = [divergence(law(values, batch_means(values, m, config["batches"], 1), c)) for m in sizes]
+    means = {m: batch_means(values, m, config["batches"], 1) for m in sizes}
+    kl = [divergence(law(values, means[m], c)) for m in sizes]
     closed = [gaussian_divergence(c, m, n) for m in sizes]
-    found: Metrics = {f"kl.{m}": each for m, each in zip(sizes, kl, strict=True)}
+    growing = [divergence(law(values, means[m], m**REMARK)) for m in sizes]
+    in_closed_form = [gaussian_divergence(m**REMARK, m, n) for m in sizes]
+    found: Metrics = {f"kl_remark.{m}": each for m, each in zip(sizes, growing, strict=True)}
+    found |= {f"kl_remark_gaussian.{m}": each for m, each in zip(sizes, in_closed_form, strict=True)}
+    found |= {f"kl.{m}": each for m, each in zip(sizes, kl, strict=True)}
     found |= {f"kl_gaussian.{m}": each for m, each in zip(sizes, closed, strict=True)}
-    for name, series in (("kl", kl), ("kl_gaussian", closed)):
+    every = {"kl": kl, "kl_gaussian": closed, "kl_remark": growing, "kl_remark_gaussian": in_closed_form}
+    for name, series in every.items():
         found[f"{name}.falls"] = float(np.count_nonzero(np.diff(series) < 0))
         found[f"{name}.slope"] = float(np.polyfit(np.log(sizes), np.log(series), 1)[0])
     return found
@@ -179,6 +186,26 @@ def divergences(run: Run) -> pd.DataFrame:
             "mixture": found[f"kl.{m}"],
             "Gaussian, d = 2": found[f"kl_gaussian.{m}"],
             "d (c/m)^2 / 4": 0.5 * (config["c"] / m) ** 2,
+        }
+        for m in config["sizes"]
+    }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def remark(run: Run) -> pd.DataFrame:
+    """Divergence where the temperature falls with m: c_n = m^0.45 (Remark 1, part 2).
+
+    Of the mixture, averaged over minibatches; of the mean of a Gaussian in two dimensions in closed form; and the
+    condition of Theorem 2, d c^2 log(c) / m at d = 1, which wants c^(2 + a) for some a > 0.
+    """
+    config, found = run.config, run.once(metrics)
+    rows = {
+        f"m = {m:,}": {
+            "c": m**REMARK,
+            "temperature": config["n"] / m**REMARK,
+            "mixture": found[f"kl_remark.{m}"],
+            "Gaussian, d = 2": found[f"kl_remark_gaussian.{m}"],
+            "condition": m ** (2 * REMARK) * math.log(m**REMARK) / m,
         }
         for m in config["sizes"]
     }

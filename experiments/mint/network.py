@@ -33,6 +33,9 @@ ESTIMATES: Mapping[str, str] = {
     "cmint_noq": ENSEMBLE,
     "mint_moving": MEAN,
     "cmint_moving": ENSEMBLE,
+    "rmsprop": CURRENT,
+    "adam": CURRENT,
+    "adagrad": CURRENT,
 }
 RIVALS = ("sgd", "sgd_momentum", "sgld", "sghmc")
 READINGS: Mapping[str, tuple[str, str]] = {  # MINT and CMINT, by what is read into the paper's one sentence
@@ -177,7 +180,7 @@ def error_figure(run: Run) -> Figure:
     for axis, (reading, (mint, cmint)) in zip(axes, there.items(), strict=True):
         for method, colour in zip((*RIVALS, mint), COLOURS, strict=False):
             if method in run.methods:
-                _curve(axis, run, method, colour)
+                curve(axis, run, method, colour)
         if cmint in run.methods:
             level = float(errors(run, cmint)[:, -1].mean())
             axis.axhline(level, color=COLOURS[5], linestyle="--", linewidth=1.2)
@@ -198,7 +201,8 @@ def logarithmic(axis: Axes) -> None:
     axis.yaxis.set_minor_locator(NullLocator())
 
 
-def _curve(axis: Axes, run: Run, method: str, colour: str) -> None:
+def curve(axis: Axes, run: Run, method: str, colour: str) -> None:
+    """Draw a method's mean error over trainings against passes through the data, with one standard error."""
     by_chain, x = errors(run, method), epochs(run, method)
     there = np.isfinite(by_chain).all(axis=0)  # an ensemble has no member for a while
     by_chain, x = by_chain[:, there], x[there]

@@ -27,7 +27,7 @@ class Hamiltonian:
     Args:
         friction: a, in (0, 1].
         noise_estimate: b, the part of the friction that the gradient's own noise is taken to pay for.
-        refresh: steps after which momenta are drawn anew from N(0, e T); None for never.
+        refresh: momenta are drawn anew from N(0, e T) at steps 1, 1 + refresh, ...; None for never, from 0 on.
 
     Raises:
         Refusal: a setting that has no meaning.

@@ -34,7 +34,7 @@ class NoseHoover:
     Args:
         friction: a, in (0, 1]; one for all chains, or one for each rung of a ladder (chain c is rung c mod rungs).
         inertia: q; the thermostat's variance is e T / (D q) in the limit of small steps. Infinite: it stands still.
-        refresh: steps after which momenta are drawn anew from N(0, e T); None for never.
+        refresh: momenta are drawn anew from N(0, e T) at steps 1, 1 + refresh, ...; None for never, from 0 on.
         thermostat: s at the start, one for all chains or one for each rung; None for the friction.
         keep: whether the thermostat stays as it is when momenta are drawn anew, or begins again at its start.
 

@@ -13,7 +13,8 @@ class Langevin:
     """theta' = theta + e g + sqrt(2 e tau) z: a step of SGLD, to be accepted or not.
 
     g is the gradient of the log posterior of all data (at temperature 1), estimated on the minibatch that the point is
-    scored on; e the step size and tau the noise temperature of the controls. Forward and reverse density each have
+    scored on; where the likelihood alone is tempered, the prior's part is multiplied by T (`mhrun.Target.gradient`).
+    e is the step size and tau the noise temperature of the controls. Forward and reverse density each have
     the gradient of their own point on its own minibatch (Wu, Wang & Wong 2020, Algorithm 1 with eq. 5; Li & Wong
     2017, section 4.3). A paper's learning rate on the mean log-likelihood is e = rate / n, and its noise of variance
     2 rate / n^2 has tau = 1 / n (`mhrun.units`); tau = T makes moves that a small step all but always accepts.

@@ -1,0 +1,48 @@
+"""Adagrad."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.random import Draws
+from mhrun.types import Controls
+
+
+class Adagrad:
+    """v' = v + g^2,  theta' = theta + rate g / (sqrt(v') + epsilon)  (Duchi, Hazan & Singer 2011, diagonal).
+
+    g is the gradient of the mean log-likelihood and the step size is rate / n, so that a rate is what other
+    libraries call it. An optimiser: the noise temperature plays no part.
+
+    Args:
+        n: how many data there are.
+        epsilon: keeps from dividing by zero.
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
+
+    def __init__(self, n: int, epsilon: float = 1e-10) -> None:
+        if not (epsilon > 0 and n >= 1):
+            raise Refusal("Adagrad needs n >= 1 and epsilon > 0.")
+        self.n = n
+        self.epsilon = epsilon
+
+    def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
+        """Return sums of squares of zero (C, D)."""
+        return {"square": torch.zeros_like(theta)}
+
+    def move(
+        self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the next theta and sums of squares (C, D)."""
+        mean = grad / self.n
+        square = aux["square"] + mean.square()
+        rate = self.n * controls.step_size[:, None]
+        return theta + rate * mean / (square.sqrt() + self.epsilon), {"square": square}
+
+    def native(self) -> None:
+        """Return None: there is no piece of a fused loop."""
+        return
