@@ -76,7 +76,8 @@ def test_verdicts_at_the_papers_settings():
 def test_no_verdict_at_other_settings(departures, why):
     """Any setting counts, not some that a list names."""
     found = verdicts(METRICS, departures)
-    assert {claim.verdict for claim in found.values()} == {"not run at paper scale", "self-check not run"}
+    judged = {claim.verdict for claim in found.values() if claim.id != "f1r-hit"}  # which is never judged
+    assert judged == {"not run at paper scale", "self-check not run"}
     assert found["f1l-close"].why == why
     assert found["f1l-close"].holds
     assert not found["f1l-close-stored"].holds
