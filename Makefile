@@ -47,8 +47,11 @@ docs: $(READY)  ## Build the documentation into site/, warnings being errors
 docs-serve: $(READY)  ## Show the documentation at http://127.0.0.1:8000 while you write it
 	$(MKDOCS) serve
 
-docs-results: $(READY)  ## Write down what the paper-scale runs in outputs/ found, for the papers' pages
+docs-results: $(READY)  ## Collect claims, metrics and figures of the paper-scale runs in outputs/, and refresh the pages
 	$(BIN)/python docs/_made/collect.py outputs
+
+docs-refresh: $(READY)  ## Rewrite the numbers and tables that README and pages quote from the repository
+	$(BIN)/python docs/_made/spans.py
 
 hooks: $(READY)  ## Let git check each commit
 	$(BIN)/pre-commit install
@@ -62,4 +65,4 @@ bench: $(READY)  ## Measure speed against JAX (in an environment of its own, .ve
 clean:  ## Remove the environments; runs stay
 	rm -rf $(VENV) .venv-peers site .mypy_cache .ruff_cache .pytest_cache
 
-.PHONY: help setup run test test-slow lint docs docs-serve docs-results hooks figures bench clean
+.PHONY: help setup run test test-slow lint docs docs-serve docs-results docs-refresh hooks figures bench clean

@@ -98,7 +98,7 @@ def test_results_are_of_the_last_run_with_the_papers_settings(tmp_path, monkeypa
     def left_by(name, finished, tv, departures=(), version=RESULTS_VERSION):
         folder = tmp_path / "outputs" / "gmm_tied_means" / name
         folder.mkdir(parents=True)
-        config = {"experiment": "gmm_tied_means", "seed": 0, "report": {"paper": "mint"}}
+        config = {"experiment": "gmm_tied_means", "seed": 0, "scale": "paper", "report": {"paper": "mint"}}
         config |= {
             "runtime": {"departures": list(departures)},
             "methods": {},
@@ -118,6 +118,7 @@ def test_results_are_of_the_last_run_with_the_papers_settings(tmp_path, monkeypa
     left_by("d", "2026-01-04T10", 0.01, ["scale = quick"])
     left_by("e", "2026-01-05T10", 0.01, version=RESULTS_VERSION - 1)
     monkeypatch.setattr(collect, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(collect.gallery, "IMAGES", tmp_path)
     monkeypatch.setattr(collect, "ROOT", tmp_path)
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "mint.json").write_text(
@@ -133,6 +134,8 @@ def test_results_are_of_the_last_run_with_the_papers_settings(tmp_path, monkeypa
     assert told["f1r-ratio"]["verdict"] == "not reproduced"  # a metric that is not a number satisfies no rule
     assert told["f1l-modes"]["verdict"] == "not run at paper scale"
 
+    measured = json.loads((tmp_path / "results" / "metrics" / "gmm_tied_means.json").read_text())
+    assert (measured["run"], measured["metrics"]["mint.mode_ratio"]) == ("b", [None, None])
     assert found["gmm_tied_means"]["results_version"] == RESULTS_VERSION
     told["f1l-close"]["rule"] = "below 0.04"
     monkeypatch.setattr(
@@ -151,7 +154,91 @@ def test_results_are_of_the_last_run_with_the_papers_settings(tmp_path, monkeypa
 
 def test_committed_results_are_of_one_version():
     """Numbers made with other random numbers or distributions do not stand beside those of the code."""
+    for path in sorted((DOCS / "results" / "metrics").glob("*.json")):
+        assert json.loads(path.read_text())["results_version"] == RESULTS_VERSION, path.name
     for path in sorted((DOCS / "results").glob("*.json")):
         for kind, experiments in json.loads(path.read_text()).items():
             for name, result in experiments.items():
                 assert result["results_version"] == RESULTS_VERSION, f"{path.name}, {kind}, {name}"
+
+
+def test_numbers_and_tables_in_pages_are_current(monkeypatch):
+    """What README and pages quote is what the result files and the code have; `make docs-refresh` rewrites it."""
+    monkeypatch.syspath_prepend(DOCS / "_made")
+    import spans
+
+    assert [path.name for path in spans.outdated()] == [], "run `make docs-refresh`"
+
+
+def test_values_are_quoted_from_results(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS / "_made")
+    import claims
+    import spans
+    import values
+
+    rule = claims.rows("mint", "experiments", "gmm_tied_means")["f1l-close"]["rule"]
+    found = {"results_version": RESULTS_VERSION, "run": "abc"}
+    found["claims"] = [{"id": "f1l-close", "ours": 0.5, "se": 0.01, "rule": rule, "holds": False}]
+    found["claims"][0] |= {"verdict": "not reproduced", "why": ""}
+    monkeypatch.setattr(claims, "results", lambda paper: {"experiments": {"gmm_tied_means": found}})
+    monkeypatch.setattr(
+        values,
+        "measured",
+        lambda name: {"metrics": {"mint.tv": [0.5, 0.01]}, "methods": {"mint": {"steps": 1000}}},
+    )
+    text = "<!-- value: claim mint gmm_tied_means f1l-close -->0.1<!-- /value -->"
+    assert spans.with_values(text).count("0.500 ± 0.010") == 1
+    assert spans.with_values(text, keep_marks=False) == "0.500 ± 0.010"
+    assert spans.with_values(spans.with_values(text)) == spans.with_values(text)
+    for spec, shown in {
+        "claim mint gmm_tied_means f1l-close verdict": "not reproduced",
+        "claim mint gmm_tied_means f1l-close run": "abc",
+        "claim mint gmm_tied_means f1l-modes": values.MISSING,
+        "metric gmm_tied_means mint.tv .1f": "0.5",
+        "metric gmm_tied_means mint.nothing": values.MISSING,
+        "method gmm_tied_means mint steps": "1,000",
+        "metric gmm_tied_means mint.tv percent": "50 %",
+        "total reproduced": "0",
+        "total not_reproduced": "1",
+        "count gmm_tied_means": "0 of 6",
+    }.items():
+        assert values.quoted(spec) == shown, spec
+    for spec in (
+        "claim mint gmm_tied_means nothing",
+        "total sum",
+        "sum",
+        "metric gmm_tied_means mint.tv nice",
+    ):
+        with pytest.raises(values.UnknownValue):
+            values.quoted(spec)
+
+
+def test_made_blocks_with_an_end_are_rewritten_and_others_stay(monkeypatch):
+    monkeypatch.syspath_prepend(DOCS / "_made")
+    import spans
+
+    text = "<!-- made: a b -->\n\nmiddle\n\n<!-- made: c -->\nold\n<!-- /made -->\n\nend <!-- made: d -->\n"
+    new = spans.with_tables(text, lambda word, arguments: f"new {word}")
+    assert new == text.replace("old", "\nnew c\n")
+    assert spans.with_tables(new, lambda word, arguments: f"new {word}") == new
+
+
+def test_figures_of_paper_scale_runs_keep_their_colours(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(DOCS / "_made")
+    import gallery
+    from PIL import Image
+
+    monkeypatch.setattr(gallery, "IMAGES", tmp_path)
+    report = tmp_path / "runs" / "gmm_tied_means" / "abc" / "report"
+    report.mkdir(parents=True)
+    (report.parent / "config.yaml").write_text("report: {figures: {density: a.b, one_mode: c.d}}")
+    colours = [(0, 114, 178), (213, 94, 0), (230, 159, 0), (86, 180, 233)]
+    picture = Image.new("RGB", (1200, 600))
+    for k, colour in enumerate(colours):
+        picture.paste(colour, (300 * k, 0, 300 * (k + 1), 600))
+    picture.save(report / "density.png")
+    written = gallery.take({"gmm_tied_means": report})
+    assert [path.name for path in written] == ["density.png", "gmm_tied_means.jpg"]
+    with Image.open(tmp_path / "density.png") as copied, Image.open(written[1]) as small:
+        assert [copied.getpixel((300 * k + 150, 300)) for k in range(4)] == colours
+        assert small.size == (480, 240)

@@ -89,6 +89,26 @@ def verdicts(paper: str) -> Counter[str]:
     return Counter(row["verdict"] for *_, claims, found in _sections(paper) for row in _rows(claims, found))
 
 
+def totals() -> Counter[str]:
+    """Return how many claims of all papers have which verdict."""
+    return sum((verdicts(paper) for paper in papers()), Counter())
+
+
+def rows(paper: str, kind: str, experiment: str) -> dict[str, dict[str, Any]]:
+    """Return the claims of an experiment with what was found: id -> row, `run` being the run it is of."""
+    return {
+        row["id"]: row | {"run": (found or {}).get("run")}
+        for section, name, claims, found in _sections(paper)
+        if (section, name) == (kind, experiment)
+        for row in _rows(claims, found)
+    }
+
+
+def rows_of_experiment(experiment: str) -> list[dict[str, Any]]:
+    """Return all rows of an experiment and of its sweep, whatever paper they are of."""
+    return [row for paper in papers() for kind in _KINDS for row in rows(paper, kind, experiment).values()]
+
+
 def tables(paper: str) -> str:
     """Return a heading and a table for each experiment of a paper."""
     return "\n".join(_section(*section) for section in _sections(paper))
@@ -100,15 +120,29 @@ def overview(folder: str = "") -> str:
         "| paper | reproduced | not reproduced | not run at paper scale | not judged | self-checks passed |",
         "|---|--:|--:|--:|--:|--:|",
     ]
-    totals: Counter[str] = Counter()
     for paper in papers():
         about, found = book(paper)["paper"], verdicts(paper)
-        totals += found
+        lines.append(f"| [{cited(about)}]({folder}{paper}.md): {about['title']} | {_counts(found)} |")
+    lines.append(f"| **all** | {_counts(totals())} |")
+    return "\n".join(lines)
+
+
+def cited(about: Mapping[str, Any]) -> str:
+    """Return how a paper is cited in a text: "Li & Wong 2017"."""
+    last = [author.split()[-1] for author in about["authors"].split(", ")]
+    names = " & ".join(last) if len(last) < 3 else f"{last[0]} et al."
+    return f"{names} {about['year']}"
+
+
+def scoreboard(folder: str = "") -> str:
+    """Return one short row for each paper; `folder`: where its page is from here."""
+    lines = ["| paper | reproduced | not reproduced | not run yet |", "|---|--:|--:|--:|"]
+    for paper in papers():
+        about, found = book(paper)["paper"], verdicts(paper)
         lines.append(
-            f"| [{about['authors'].split(',')[0]} et al. {about['year']}]({folder}{paper}.md): {about['title']} "
-            f"| {_counts(found)} |"
+            f"| [{cited(about)}]({folder}{paper}.md): {about['title']} "
+            f"| {found[REPRODUCED]} | {found[NOT_REPRODUCED]} | {found[NOT_AT_SCALE]} |"
         )
-    lines.append(f"| **all** | {_counts(totals)} |")
     return "\n".join(lines)
 
 
@@ -158,7 +192,7 @@ def _section(
     return (
         f"\n## {_title(experiment)}{_KINDS[kind]} {{ #{experiment}{'-sweep' if kind == 'sweeps' else ''} }}\n\n"
         f"```bash\n{command} {' '.join(words)}\n```\n\n{told}\n\n"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>\n"
+        f"<table data-search-exclude><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>\n"
     )
 
 

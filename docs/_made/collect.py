@@ -1,6 +1,9 @@
-"""Collect what the paper-scale runs in outputs/ found about the papers' claims: docs/results/PAPER.json.
+"""Collect what the paper-scale runs in outputs/ found: claims, metrics and figures, for the documentation.
 
     python docs/_made/collect.py [outputs]
+
+Writes docs/results/PAPER.json (claims), docs/results/metrics/EXPERIMENT.json (metrics and counts), the figures and
+thumbnails of docs/images that gallery.yaml names, and then rewrites the numbers that pages quote (spans.py).
 
 Runs are in no repository, so their verdicts are written down here, with the run that each is of. Of several complete
 runs with a paper's settings the one that finished last counts, whatever it found; claims are judged anew by the rules
@@ -18,6 +21,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import gallery
+import spans
+
 from mhrun.diagnostics.grid import Estimate
 from mhrun.paths import EXPERIMENTS, ROOT
 from mhrun.report.claims import FAILED, NOT_REPRODUCED, PASSED, REPRODUCED, Judged, judge_all
@@ -29,6 +35,10 @@ from mhrun.store.identity import RESULTS_VERSION
 RESULTS = ROOT / "docs" / "results"
 # Of a claim: what changes with a run. The rest is in claims.yaml.
 _KEPT = ("id", "ours", "se", "rule", "holds", "verdict", "why")
+_COUNTS = (
+    *("label", "chains", "steps", "warmup", "accept_rate", "minibatch_size_mean", "all_data_share"),
+    *("likelihood_evals", "aside_evals", "gradient_evals", "wall_s"),
+)
 _JUDGED = (REPRODUCED, NOT_REPRODUCED, PASSED, FAILED)
 
 
@@ -51,6 +61,17 @@ def main(outputs: Path) -> None:
         }
         path.write_text(json.dumps(new, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
         print(f"{path.relative_to(ROOT)}: {', '.join([*new['experiments'], *new['sweeps']]) or 'no run yet'}")
+    last = {
+        folder.experiment: folder for folder in sorted(runs(outputs), key=_finished) if _is_at_scale(folder)
+    }
+    for experiment, folder in last.items():
+        path = RESULTS / "metrics" / f"{experiment}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(_measured(folder), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    for path in sorted((RESULTS / "metrics").glob("*.json")):
+        if json.loads(path.read_text()).get("results_version") != RESULTS_VERSION:
+            path.unlink()
+    gallery.take({experiment: folder.path / "report" for experiment, folder in last.items()})
 
 
 def _of_runs(outputs: Path) -> dict[tuple[str, str], dict[str, Any]]:
@@ -85,6 +106,34 @@ def _of_sweeps(outputs: Path) -> dict[tuple[str, str], dict[str, Any]]:
         if key not in found or found[key]["finished"] <= told["finished"]:
             found[key] = told
     return found
+
+
+def _is_at_scale(folder: RunFolder) -> bool:
+    """Return whether a run is current, and has the settings of its experiment at the paper's scale."""
+    if not _is_current(folder):
+        return False
+    config = folder.config()
+    return config.get("scale") == "paper" and (config.get("runtime") or {}).get("departures") == []
+
+
+def _measured(folder: RunFolder) -> dict[str, Any]:
+    """Return the metrics of a run's report and what its methods counted, to six figures."""
+    summary = folder.summary() or {}
+    metrics = {
+        name: [_short(value["value"]), _short(value["se"])] if isinstance(value, Mapping) else _short(value)
+        for name, value in (summary.get("metrics") or {}).items()
+    }
+    methods = {
+        name: {key: _short(counts[key]) for key in _COUNTS if key in counts}
+        for name, counts in (summary.get("methods") or {}).items()
+    }
+    return _run(folder, summary) | {"metrics": metrics, "methods": methods}
+
+
+def _short(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def _current(results: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,3 +186,4 @@ def _told(judged: list[Judged]) -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1] if len(sys.argv) > 1 else "outputs"))
+    spans.main(check=False)

@@ -1,6 +1,7 @@
 """What MkDocs calls while it builds the site: it fills in what is made from the repository, and draws formulas.
 
-A line ``<!-- made: WORD ... -->`` in a page is replaced by what `MAKERS` has for the word.
+A line ``<!-- made: WORD ... -->`` in a page, with all up to ``<!-- /made -->`` where there is one, is replaced by what
+`MAKERS` has for the word; ``<!-- value: ... -->`` by a number of the results (values.py).
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
 import claims
+import gallery
 import parts
 from formulas import drawn
+from spans import MADE, with_values
+from values import UnknownValue
 
 log = logging.getLogger("mkdocs.hooks")
-_MARK = re.compile(r"^<!-- made: (\S+)(.*?) -->$", re.MULTILINE)
 _PAGES: dict[str, str] = {}  # method -> the page that it is on
 
 
@@ -65,7 +68,11 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
             return ""
         return MAKERS[found[1]](page, *found[2].split())
 
-    return _MARK.sub(made, markdown)
+    try:
+        return MADE.sub(made, with_values(markdown, keep_marks=False))
+    except UnknownValue as error:
+        log.warning("%s: %s", page.file.src_uri, error)
+        return markdown
 
 
 def on_page_content(content: str, page: Any, config: Any, files: Any) -> str:
@@ -153,6 +160,48 @@ def _floors(page: Any) -> str:
     )
 
 
+def _fields(page: Any, name: str) -> str:
+    """Return the fields of a named tuple of the package, from the comments beside them."""
+    rows = [f"| `{field}` | `{kind}` | {_said(meaning)} |" for field, kind, meaning in parts.fields(name)]
+    return "\n".join(["| field | type | what it is |", "|---|---|---|", *rows])
+
+
+def _members(page: Any, name: str) -> str:
+    """Return the properties and methods of a class of `mhrun.types`."""
+    found = parts.members(name)
+    options = {"members": found, "show_root_heading": False, "show_root_toc_entry": False, "heading_level": 4}
+    shown = yaml.safe_dump({"options": options | {"show_docstring_description": True}})
+    inner = "".join(f"    {line}\n" for line in shown.splitlines())
+    return f"::: mhrun.types.{name}\n{inner}" if found else ""
+
+
+def _parts_of(page: Any, group: str) -> str:
+    """Return a row for each file of a group: its name and what it says of itself."""
+    rows = [f"| `{name}` | {_said(parts.says(group, name))} |" for name in parts.names(group)]
+    return "\n".join(["| name | what it is |", "|---|---|", *rows])
+
+
+def _classes(page: Any, group: str) -> str:
+    """Return the docstrings of the classes of a group: those that its files name, and those that `mhrun` exports."""
+    targets = parts.targets(group)
+    packages = {target.split(".")[1] for target in targets}
+    targets += [target for target in _exports() if target.split(".")[1] in packages]
+    by_name = {target.rpartition(".")[2]: target for target in targets}
+    return "\n\n".join(f"::: {target}" for target in by_name.values())
+
+
+def _exports() -> list[str]:
+    import mhrun
+
+    return [f"{where}.{name}" for name, where in mhrun._WHERE.items()]
+
+
+def _exported(page: Any) -> str:
+    """Return a row for each name that the package offers."""
+    rows = [f"| `mhrun.{name.rpartition('.')[2]}` | {_said(parts.summary(name))} |" for name in _exports()]
+    return "\n".join(["| name | what it is |", "|---|---|", *rows])
+
+
 def _help(page: Any) -> str:
     from mhrun.cli.help import HELP
 
@@ -160,10 +209,11 @@ def _help(page: Any) -> str:
 
 
 def _api(page: Any) -> str:
-    """Return the names that the package offers, each with its docstring."""
-    import mhrun
-
-    return "\n\n".join(f"::: {where}.{name}" for name, where in mhrun._WHERE.items())
+    """Return the docstrings of what the package exports and no group of parts has."""
+    packages = {
+        target.split(".")[1] for group in (*parts.GROUPS, "kernel") for target in parts.targets(group)
+    }
+    return "\n\n".join(f"::: {target}" for target in _exports() if target.split(".")[1] not in packages)
 
 
 def _value(value: Any) -> str:
@@ -194,6 +244,13 @@ MAKERS: dict[str, Callable[..., str]] = {
     "floors": _floors,
     "help": _help,
     "api": _api,
+    "classes": _classes,
+    "exported": _exported,
+    "fields": _fields,
+    "members": _members,
+    "parts": _parts_of,
+    "gallery": lambda page: gallery.cards(),
+    "scoreboard": lambda page, folder="": claims.scoreboard(folder),
     "claims": lambda page, paper: claims.tables(paper),
     "claims-overview": lambda page, folder="": claims.overview(folder),
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -93,14 +95,14 @@ def summary(target: str) -> str:
 
 
 @cache
-def meanings(target: str) -> dict[str, str]:
-    """Return what the docstring of a class says of its arguments."""
+def meanings(target: str, kind: Any = griffe.DocstringSectionKind.parameters) -> dict[str, str]:
+    """Return what the docstring of a class says of its arguments, or of its attributes."""
     docstring = _class(target).docstring
     sections = docstring.parse("google") if docstring else []
     return {
         argument.name: " ".join(argument.description.split())
         for section in sections
-        if section.kind is griffe.DocstringSectionKind.parameters
+        if section.kind is kind
         for argument in section.value
     }
 
@@ -110,6 +112,44 @@ def info_fields() -> list[tuple[str, str]]:
     text = (ROOT / "mhrun" / "types.py").read_text()
     body = text.partition("class Info(")[2].partition("\n\n\n")[0]
     return re.findall(r"^    (\w+): (?:\(\s*)?Tensor[^#\n]*(?:\n\s*)?# (.+)$", body, re.MULTILINE)
+
+
+def fields(name: str) -> list[tuple[str, str, str]]:
+    """Return the fields of a named tuple of `mhrun.types`: name, type and what its comment or docstring says of it."""
+    found = _class(f"mhrun.types.{name}")
+    tree = ast.parse(textwrap.dedent(found.source)).body[0]
+    lines = textwrap.dedent(found.source).splitlines()
+    assert isinstance(tree, ast.ClassDef)
+    said = meanings(f"mhrun.types.{name}", griffe.DocstringSectionKind.attributes)
+    rows = []
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            own = lines[node.lineno - 1 : node.end_lineno]
+            comment = " ".join(line.partition("# ")[2] for line in own).strip()
+            field = node.target.id
+            rows.append((field, ast.unparse(node.annotation), comment or said.get(field, "")))
+    return rows
+
+
+def members(name: str) -> list[str]:
+    """Return the names of the documented properties and methods of a class of `mhrun.types`."""
+    found = _class(f"mhrun.types.{name}")
+    return [
+        key
+        for key, member in found.members.items()
+        if not key.startswith("_")
+        and member.docstring
+        and (member.is_function or "property" in member.labels)
+    ]
+
+
+def targets(group: str) -> list[str]:
+    """Return the classes that the files of a group name; of "kernel", those of all methods."""
+    if group == "kernel":
+        found = (composed("method", name)["kernel"]["_target_"] for name in names("method"))
+    else:
+        found = (composed(group, name).get("_target_", "") for name in names(group))
+    return [target for target in dict.fromkeys(map(str, found)) if target]
 
 
 def floors() -> list[list[tuple[str, str]]]:
@@ -140,3 +180,9 @@ def _class(target: str) -> Any:
 def _plain(text: str) -> str:
     """Return a Python literal as YAML has it."""
     return {"None": "null", "True": "true", "False": "false"}.get(text, text)
+
+
+@cache
+def experiment(name: str) -> dict[str, Any]:
+    """Return the file of an experiment as it stands, without what it takes from others."""
+    return dict(yaml.safe_load((CONF / "experiment" / f"{name}.yaml").read_text()) or {})

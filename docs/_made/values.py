@@ -1,0 +1,142 @@
+"""Numbers of the results, as pages quote them.
+
+A page quotes a number by a marked span,
+
+    <!-- value: claim mint gmm_tied_means f1l-close -->0.011<!-- /value -->
+
+and `make docs-refresh` rewrites the text between the marks, so that no number is typed by hand. What can be quoted:
+
+    claim PAPER EXPERIMENT ID       our number for a claim; sweeps: PAPER sweeps/EXPERIMENT ID
+    metric EXPERIMENT NAME          a metric of a report, such as mint.tv
+    method EXPERIMENT METHOD NAME   a count of a method, such as likelihood_evals
+    count EXPERIMENT                "5 of 6": claims of an experiment that are reproduced
+    total WORD                      of all papers: reproduced, not_reproduced, not_run, not_judged, claims
+    there WORD                      how many there are in the repository: methods, experiments, papers
+
+and then how it is written: nothing (about three figures, and the standard error), a format (`.2f`, `,.0f`), `percent`,
+`verdict`, `paper` (the paper's own number) or `run` (which run it is of).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from typing import Any
+
+import claims
+import parts
+
+from mhrun.diagnostics.grid import Estimate
+from mhrun.report.claims import NOT_AT_SCALE, NOT_JUDGED, NOT_REPRODUCED, REPRODUCED, count
+from mhrun.report.tables import shown
+from mhrun.store.identity import RESULTS_VERSION
+
+MISSING = "not run yet"
+METRICS = parts.ROOT / "docs" / "results" / "metrics"
+_TOTALS = {
+    "reproduced": REPRODUCED,
+    "not_reproduced": NOT_REPRODUCED,
+    "not_run": NOT_AT_SCALE,
+    "not_judged": NOT_JUDGED,
+}
+_ARGUMENTS = {"claim": 3, "metric": 2, "method": 3, "count": 1, "total": 1, "there": 1}
+
+
+class UnknownValue(ValueError):
+    """A page quotes a number that cannot exist."""
+
+
+def quoted(spec: str) -> str:
+    """Return the text of a value, `MISSING` where no run of this results version has it.
+
+    Raises:
+        UnknownValue: There is no such claim, total or kind of value.
+    """
+    kind, *words = spec.split()
+    if kind not in _ARGUMENTS or len(words) not in (_ARGUMENTS[kind], _ARGUMENTS[kind] + 1):
+        raise UnknownValue(f"'{spec}' is no value; see docs/_made/values.py.")
+    words, form = words[: _ARGUMENTS[kind]], "".join(words[_ARGUMENTS[kind] :])
+    if kind == "claim":
+        return _claim(*words, form)
+    found = {"metric": _metric, "method": _method, "count": _count, "total": _total, "there": _there}[kind](
+        *words
+    )
+    return _written(found, form)
+
+
+@cache
+def measured(experiment: str) -> dict[str, Any]:
+    """Return the metrics and the methods' counts of an experiment's paper-scale run; nothing without a current one."""
+    path = METRICS / f"{experiment}.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found if found.get("results_version") == RESULTS_VERSION else {}
+
+
+def _claim(paper: str, experiment: str, name: str, form: str) -> str:
+    kind, _, title = experiment.rpartition("/")
+    rows = claims.rows(paper, kind or "experiments", title)
+    if name not in rows:
+        raise UnknownValue(f"experiments/{paper}/claims.yaml has no claim '{name}' of {experiment}.")
+    row = rows[name]
+    if form == "verdict":
+        return str(row["verdict"])
+    if form == "paper":
+        return shown(row["paper"])
+    if form == "run":
+        return str(row["run"] or MISSING)
+    ours = row["ours"]
+    return _written(None if ours is None else ours if row["se"] is None else Estimate(ours, row["se"]), form)
+
+
+def _metric(experiment: str, name: str) -> Any:
+    value = measured(experiment).get("metrics", {}).get(name)
+    return Estimate(*value) if isinstance(value, list) else value
+
+
+def _method(experiment: str, method: str, name: str) -> Any:
+    return measured(experiment).get("methods", {}).get(method, {}).get(name)
+
+
+def _count(experiment: str) -> Any:
+    verdicts = [row["verdict"] for row in claims.rows_of_experiment(experiment)]
+    if not verdicts or all(verdict == NOT_AT_SCALE for verdict in verdicts):
+        return None
+    return "{} of {}".format(*count(verdicts))
+
+
+def _total(word: str) -> Any:
+    found = claims.totals()
+    if word == "claims":
+        return sum(found[verdict] for verdict in _TOTALS.values())
+    if word not in _TOTALS:
+        raise UnknownValue(f"'{word}' is no total; there is {', '.join([*_TOTALS, 'claims'])}.")
+    return found[_TOTALS[word]]
+
+
+def _there(word: str) -> Any:
+    counts = {"methods": len(parts.names("method")), "experiments": len(parts.names("experiment"))}
+    counts |= {"papers": len(claims.papers())}
+    if word not in counts:
+        raise UnknownValue(f"'{word}' is not counted; there is {', '.join(counts)}.")
+    return counts[word]
+
+
+def _written(value: Any, form: str) -> str:
+    if value is None:
+        return MISSING
+    if not form or isinstance(value, str):
+        return shown(value)
+    if form == "percent":
+        return f"{_plain(100 * _number(value))} %"
+    if not re.fullmatch(r",?\.\d+[efg]", form):
+        raise UnknownValue(f"'{form}' is no way to write a number.")
+    return f"{_number(value):{form}}"
+
+
+def _number(value: Any) -> float:
+    return float(value.value if isinstance(value, Estimate) else value)
+
+
+def _plain(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0") if abs(value) >= 1 else f"{value:.2g}"
