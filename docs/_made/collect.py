@@ -37,6 +37,7 @@ RESULTS = ROOT / "docs" / "results"
 _KEPT = ("id", "ours", "se", "rule", "holds", "verdict", "why")
 _COUNTS = (
     *("label", "chains", "steps", "warmup", "accept_rate", "minibatch_size_mean", "all_data_share"),
+    "log_ratio_noise_sd",
     *("likelihood_evals", "aside_evals", "gradient_evals", "wall_s"),
 )
 _JUDGED = (REPRODUCED, NOT_REPRODUCED, PASSED, FAILED)

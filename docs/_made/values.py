@@ -9,6 +9,7 @@ and `make docs-refresh` rewrites the text between the marks, so that no number i
     claim PAPER EXPERIMENT ID       our number for a claim; sweeps: PAPER sweeps/EXPERIMENT ID
     metric EXPERIMENT NAME          a metric of a report, such as mint.tv
     method EXPERIMENT METHOD NAME   a count of a method, such as likelihood_evals
+    cost EXPERIMENT METHOD          likelihoods and gradients of single data for each effective draw
     count EXPERIMENT                "5 of 6": claims of an experiment that are reproduced
     total WORD                      of all papers: reproduced, not_reproduced, not_run, not_judged, claims
     there WORD                      how many there are in the repository: methods, experiments, papers
@@ -40,7 +41,7 @@ _TOTALS = {
     "not_run": NOT_AT_SCALE,
     "not_judged": NOT_JUDGED,
 }
-_ARGUMENTS = {"claim": 3, "metric": 2, "method": 3, "count": 1, "total": 1, "there": 1}
+_ARGUMENTS = {"claim": 3, "metric": 2, "method": 3, "cost": 2, "count": 1, "total": 1, "there": 1}
 
 
 class UnknownValue(ValueError):
@@ -59,9 +60,14 @@ def quoted(spec: str) -> str:
     words, form = words[: _ARGUMENTS[kind]], "".join(words[_ARGUMENTS[kind] :])
     if kind == "claim":
         return _claim(*words, form)
-    found = {"metric": _metric, "method": _method, "count": _count, "total": _total, "there": _there}[kind](
-        *words
-    )
+    found = {
+        "metric": _metric,
+        "cost": _cost,
+        "method": _method,
+        "count": _count,
+        "total": _total,
+        "there": _there,
+    }[kind](*words)
     return _written(found, form)
 
 
@@ -96,6 +102,14 @@ def _metric(experiment: str, name: str) -> Any:
 
 def _method(experiment: str, method: str, name: str) -> Any:
     return measured(experiment).get("methods", {}).get(method, {}).get(name)
+
+
+def _cost(experiment: str, method: str) -> Any:
+    ess, parts = _metric(experiment, f"{method}.ess"), ("likelihood_evals", "gradient_evals")
+    counts = [_method(experiment, method, name) for name in parts]
+    if ess is None or None in counts:
+        return None
+    return float(f"{sum(counts) / _number(ess):.2g}")
 
 
 def _count(experiment: str) -> Any:
