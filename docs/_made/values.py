@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -59,16 +60,11 @@ def quoted(spec: str) -> str:
         raise UnknownValue(f"'{spec}' is no value; see docs/_made/values.py.")
     words, form = words[: _ARGUMENTS[kind]], "".join(words[_ARGUMENTS[kind] :])
     if kind == "claim":
-        return _claim(*words, form)
-    found = {
-        "metric": _metric,
-        "cost": _cost,
-        "method": _method,
-        "count": _count,
-        "total": _total,
-        "there": _there,
-    }[kind](*words)
-    return _written(found, form)
+        paper, experiment, name = words
+        return _claim(paper, experiment, name, form)
+    makers: dict[str, Callable[..., Any]] = {"metric": _metric, "cost": _cost, "method": _method}
+    makers |= {"count": _count, "total": _total, "there": _there}
+    return _written(makers[kind](*words), form)
 
 
 @cache
