@@ -14,6 +14,7 @@ from mhrun.cli.compose import compose_config
 from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import run_experiment
 from mhrun.paths import experiment_module
+from mhrun.report.declared import experiment_function
 from mhrun.report.run import Run
 
 modes, modes_figures, rates, gradients = (
@@ -79,11 +80,11 @@ def test_a_claim_of_right_weights_can_fail(run, monkeypatch):
 
 
 def test_tables_figures_and_notes_are_made(run):
-    assert list(modes.table(run).index) == ["RENHD", "SGNHT"]
+    assert list(experiment_function("renhd.modes", "table")(run).index) == ["RENHD", "SGNHT"]
     assert modes.ladders(run).shape == (1, 8)
     for draw in (modes_figures.densities, modes_figures.trajectories, modes_figures.ladder):
         assert draw(run).axes
-    assert any("RENHD" in line or "ESS" in line for line in modes.notes(run))
+    assert any("RENHD" in line or "ESS" in line for line in experiment_function("renhd.modes", "notes")(run))
 
 
 def test_exchanges_of_networks_and_what_they_read():

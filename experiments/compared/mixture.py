@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
-from matplotlib.figure import Figure
 
-from mhrun.diagnostics.grid import Estimate, Grid, log_masses
-from mhrun.report.run import Run
+from mhrun.diagnostics.grid import Grid, log_masses
+from mhrun.report.metrics import Metrics, MetricTable, value
+from mhrun.report.vocabulary import Array, Estimate, Figure, Run
 
 from ..shared.exact import Truth
-from .common import (
-    COLUMNS,
-    OF_STEPS,
-    Array,
-    Course,
-    Metrics,
-    best,
-    course,
-    decisions_figure,
-    efficiency_figure,
-    error_figure,
-    of_decisions,
-    of_errors,
-    of_method,
-    pairs_of,
-    repeats_of,
-    table,
-    tests,
-    tried,
-)
+from . import common, trials
+from .common import Course
 
 GRID = Grid.of((-2.0, -3.5), (3.0, 3.5), 20)
 WIDE = Grid.of((-8.0, -8.0), (8.0, 8.0), 160)
@@ -62,25 +43,27 @@ def exact(run: Run) -> tuple[Array, Array]:
 def courses(run: Run) -> dict[str, Course]:
     """Return how the estimates of each method come closer to the truth."""
     truth = run.once(exact)
-    return {method: course(run, method, functions(run.draws(method)), *truth) for method in run.methods}
+    return {m: common.course(run, m, functions(run.draws(m)), *truth) for m in run.methods}
 
 
 def metrics(run: Run) -> Metrics:
     """Everything that the tables speak of."""
-    found: Metrics = {}
+    found = MetricTable()
     for method in run.methods:
-        found |= of_method(run, method, functions(run.draws(method)))
-        found |= _distance(run, method)
-    chosen = best(run, found)
-    found |= of_errors(run, run.once(courses), chosen)
-    base = next(method for method in chosen if method in tests(run)["metropolis"])
-    for method in chosen:
-        pairs = pairs_of(run, base, method)
-        found |= of_decisions(run, method, tried(run, method, *pairs, repeats_of(run, method, len(pairs[0]))))
-    return found
+        size = common.of_method(run, method, functions(run.draws(method)))
+        found.add(method, size | _distance(run, method, value(size["ess"])))
+    chosen = common.best(run, found)
+    base = next(method for method in chosen if method in common.tests(run)["metropolis"])
+    found |= common.of_errors(run, run.once(courses), chosen)
+    return found | trials.of_all_decisions(run, base, chosen)
 
 
-def _distance(run: Run, method: str) -> Metrics:
+def chosen_of(run: Run) -> list[str]:
+    """Return the methods that the comparison shows."""
+    return common.best(run, run.once(metrics))
+
+
+def _distance(run: Run, method: str, ess: float) -> Metrics:
     """Return the total variation distance of all draws from quadrature, and what chance alone makes of it.
 
     Its standard error is a jackknife's, over chains. Chance: of as many independent draws as there are effective ones.
@@ -88,84 +71,25 @@ def _distance(run: Run, method: str) -> Metrics:
     truth, shares = run.once(cells), GRID.shares(run.draws(method))
     count = len(shares)
     if count < 2:
-        return {f"{method}.distance": float("nan"), f"{method}.chance": float("nan")}
+        return {"distance": float("nan"), "chance": float("nan")}
     left = [0.5 * np.abs((shares.sum(axis=0) - each) / (count - 1) - truth).sum() for each in shares]
     error = float(np.sqrt((count - 1) * np.var(left)))
-    size = of_method(run, method, functions(run.draws(method)))[f"{method}.ess"]
-    ess = size.value if isinstance(size, Estimate) else float(size)
     chance = 0.5 * np.sqrt(2 / np.pi) * np.sqrt(truth * (1 - truth) / ess).sum()
     distance = 0.5 * float(np.abs(shares.mean(axis=0) - truth).sum())
-    return {f"{method}.distance": Estimate(distance, error), f"{method}.chance": float(chance)}
-
-
-def compared(run: Run) -> pd.DataFrame:
-    """The error of an estimate against what it costs, each test at its best step size.
-
-    Error: mean square error of the means of the parameters, their squares and their product over one chain, over the
-    posterior's variance of each: log-likelihoods that a chain evaluates until it is 0.1 and 0.01, its last value, and
-    after how many that is. Data behind a decision, after burn-in; data it reads besides; log-likelihoods per decision,
-    at both points. How far the probability to accept is off on pairs of points from the posterior (root mean square,
-    without what chance adds; the mean; of a chain that stores its minibatches it cannot be told so), and what the test
-    promises. Effective sample size of all chains for the worst of the estimates, and per million evaluations. Distance
-    (total variation) of all draws from quadrature, and what chance alone would make of it. Evaluations have those of
-    burn-in in them.
-    """
-    found = run.once(metrics)
-    columns = {**COLUMNS, "distance": "distance", "of chance": "chance"}
-    return table(run, found, best(run, found), columns)
-
-
-def steps(run: Run) -> pd.DataFrame:
-    """What each test costs and yields at each step size.
-
-    Log-likelihoods per decision; acceptance; effective sample size, and per million evaluations, with standard errors
-    over chains; the best of these chose the step size of the other table. It says nothing of what is sampled.
-    """
-    return table(run, run.once(metrics), list(run.methods), OF_STEPS)
+    return {"distance": Estimate(distance, error), "chance": float(chance)}
 
 
 def error(run: Run) -> Figure:
-    """Mean square error of estimates against log-likelihoods evaluated.
-
-    Of one chain; bands are two standard errors. An exact test falls like one over its cost; one that errs comes to
-    rest.
-    """
-    found = run.once(metrics)
-    return error_figure(run, run.once(courses), best(run, found), "mean square error / posterior variance")
+    """Mean square error of estimates against log-likelihoods evaluated."""
+    label = "mean square error / posterior variance"
+    return common.error_figure(run, run.once(courses), chosen_of(run), label)
 
 
 def decisions(run: Run) -> Figure:
-    """Wrong decisions against what a decision costs.
-
-    Root mean square error of the probability to accept (below 0.001 drawn there), lines two standard errors either way.
-    Filled: all that is evaluated; hollow: what the papers count.
-    """
-    found = run.once(metrics)
-    return decisions_figure(run, found, best(run, found))
+    """Wrong decisions against what a decision costs."""
+    return common.decisions_figure(run, run.once(metrics), chosen_of(run))
 
 
 def efficiency(run: Run) -> Figure:
-    """Effective sample size per million log-likelihoods evaluated, against the step size.
-
-    For the worst of the estimates, all evaluations counted, with two standard errors. It says nothing of what is
-    sampled.
-    """
-    return efficiency_figure(run, run.once(metrics))
-
-
-def notes(run: Run) -> list[str]:
-    """What a reader should know beside the numbers."""
-    return [
-        f"All tests have the same proposal, and n/K = {run.target.n / float(run.config['temperature']):g}. Each is "
-        "shown "
-        "at the step size of those tried that gives it most effective draws per evaluation. The ranking holds at this "
-        "temperature: at K = 1 every test reads a fixed share of the data.",
-        "What a test spends until the mean square error is at a level is empty where its run, or its bias, did not "
-        "let it come "
-        "so far.",
-        "MHminibatch as printed and as released is biased, as it stops where the sample variance happens to be small: "
-        "on the paper's mixture at n = 100,000 with m = 50, E theta_2^2 is 0.67 where quadrature has 0.738. The "
-        "default takes the size of its minibatch from a pilot, and has 0.742 +- 0.007.",
-        "An evaluation is the log-likelihood of one datum at one point, as the algorithm needs it: a sum over all data "
-        "counts n, though it is computed here from some 700 weighted nodes.",
-    ]
+    """Effective sample size per million log-likelihoods evaluated, against the step size."""
+    return common.efficiency_figure(run, run.once(metrics))

@@ -5,21 +5,16 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
-from matplotlib import pyplot as plt
-from matplotlib.figure import Figure
 
 from mhrun.build import build
 from mhrun.data import Dataset
-from mhrun.report.run import Run
-from mhrun.report.style import COLOURS
+from mhrun.report.metrics import Metrics, MetricTable, estimate, value
+from mhrun.report.plots import finished, panels, points
+from mhrun.report.vocabulary import COLOURS, Array, Figure, Run, Style, by_rows
 
-from ..shared.measures import Metrics, estimate, value
 from . import weights
-
-Array = npt.NDArray[np.floating]
 
 BY_CYCLE = ("csgld", "csghmc", "csgld_t1", "csghmc_t1", "snapshot_sgd", "snapshot_sgd_momentum")
 BY_TIME = ("sgld", "sghmc", "sgld_t1", "sghmc_t1")
@@ -85,51 +80,40 @@ def metrics(run: Run) -> Metrics:
     a standard error of the differences. ``lower_at``: the numbers of cycles at which the mean error is below that of
     the Snapshot ensemble. ``single_over``, ``ensemble_under``: against the traditional sampler's networks.
     """
-    found: Metrics = {}
-    there = run.once(errors)
+    found, there = MetricTable(), run.once(errors)
     for method, of in there.items():
-        found[f"{method}.single"] = estimate(of.single.mean(axis=1))
-        found[f"{method}.ensemble"] = estimate(of.by_cycles[:, -1])
+        found.add(
+            method, {"single": estimate(of.single.mean(axis=1)), "ensemble": estimate(of.by_cycles[:, -1])}
+        )
         if method in BY_CYCLE:
             steps = [estimate(step) for step in np.diff(of.by_cycles, axis=1).T]
-            found |= {f"{method}.error_{m}": estimate(e) for m, e in enumerate(of.by_cycles.T, 1)}
-            found[f"{method}.falls"] = float(sum(s.value <= np.nan_to_num(s.se) for s in steps))
-            found[f"{method}.gain"] = estimate(of.by_cycles[:, 0] - of.by_cycles[:, -1])
+            found.series(method, "error", {m: estimate(e) for m, e in enumerate(of.by_cycles.T, 1)})
+            falls = float(sum(s.value <= np.nan_to_num(s.se) for s in steps))
+            found.add(method, {"falls": falls, "gain": estimate(of.by_cycles[:, 0] - of.by_cycles[:, -1])})
     for method, (snapshot, traditional) in RIVALS.items():
         if {method, snapshot} <= set(there):
             one, two = (there[name].by_cycles.mean(axis=0) for name in (method, snapshot))
-            found[f"{method}.lower_at.{snapshot}"] = float((one < two).sum())
+            found.add(method, {f"lower_at.{snapshot}": float((one < two).sum())})
         if {method, traditional} <= set(there):
             mine, other = there[method], there[traditional]
-            found[f"{method}.single_over.{traditional}"] = estimate(
-                mine.single.mean(axis=1) - other.single.mean(axis=1)
-            )
-            found[f"{method}.ensemble_under.{traditional}"] = estimate(
-                other.by_cycles[:, -1] - mine.by_cycles[:, -1]
-            )
+            over = mine.single.mean(axis=1) - other.single.mean(axis=1)
+            under = other.by_cycles[:, -1] - mine.by_cycles[:, -1]
+            found.add(method, {f"single_over.{traditional}": estimate(over)})
+            found.add(method, {f"ensemble_under.{traditional}": estimate(under)})
     return found
 
 
 def ensembles_table(run: Run) -> pd.DataFrame:
-    """Test error of the ensemble of the first M cycles, per cent (Figure 3c, on these networks).
-
-    Three networks a cycle of cSGLD and cSGHMC, one of Snapshot; class probabilities are averaged. A cycle has the same
-    length whatever M is. Means over seeds with standard errors.
-    """
-    found, rows = run.once(metrics), {}
-    for method in run.once(errors):
-        if method in BY_CYCLE:
-            cycles = range(1, int(run.config["cycles"]) + 1)
-            rows[run.label(method)] = {f"M = {m}": found[f"{method}.error_{m}"] for m in cycles}
-    return pd.DataFrame.from_dict(rows, orient="index")
+    """Test error of the ensemble of the first M cycles, per cent (Figure 3c, on these networks)."""
+    found, cycles = run.once(metrics), range(1, int(run.config["cycles"]) + 1)
+    there = [method for method in run.once(errors) if method in BY_CYCLE]
+    return by_rows(
+        {run.label(name): {f"M = {m}": found[f"{name}.error_{m}"] for m in cycles} for name in there}
+    )
 
 
 def single_table(run: Run) -> pd.DataFrame:
-    """Test error of one network and of the ensemble of all, per cent (section 5.3, on these networks).
-
-    "One": mean over the networks that are collected. "Over", "under": against SGLD or SGHMC, seed by seed, which share
-    no random numbers. Means over seeds with standard errors.
-    """
+    """Test error of one network and of the ensemble of all, per cent (section 5.3, on these networks)."""
     found, rows = run.once(metrics), {}
     for method in run.once(errors):
         row: dict[str, Any] = {"one": found[f"{method}.single"], "ensemble": found[f"{method}.ensemble"]}
@@ -138,7 +122,7 @@ def single_table(run: Run) -> pd.DataFrame:
             row["one, over"] = found.get(f"{method}.single_over.{traditional}")
             row["ensemble, under"] = found.get(f"{method}.ensemble_under.{traditional}")
         rows[run.label(method)] = row
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 _LINES = {
@@ -152,49 +136,22 @@ _LINES = {
 
 
 def ensembles_figure(run: Run) -> Figure:
-    """Test error of ensembles by the number of cycles, and of single networks (Figure 3c, on these networks).
-
-    Left: the ensemble of the first M cycles; blue: all networks of SGLD and SGHMC. Right: single networks (hollow) and
-    the ensemble of all (filled). Means over seeds with standard errors; solid lines: without momentum.
-    """
+    """Test error of ensembles by the number of cycles, and of single networks (Figure 3c, on these networks)."""
     found, there = run.once(metrics), run.once(errors)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.2, 3.4), width_ratios=(1.2, 1))
+    figure, (left, right) = panels(2, size=(4.6, 3.4), share="")
     for place, (method, of) in enumerate(there.items()):
         colour, line = _LINES[method.removesuffix("_t1")]
+        style: Style = {"color": colour, "linestyle": line, "label": run.label(method)}
         if method in BY_CYCLE:
-            points = [estimate(e) for e in of.by_cycles.T]
-            error = np.nan_to_num([p.se for p in points])
-            x, y = np.arange(1, len(points) + 1), [p.value for p in points]
-            left.errorbar(
-                x,
-                y,
-                error,
-                linestyle=line,
-                marker="o",
-                markersize=4,
-                color=colour,
-                capsize=2,
-                label=run.label(method),
-            )
-            left.set_xticks(x)
+            cycles = np.arange(1, of.by_cycles.shape[1] + 1)
+            points(left, cycles, [estimate(e) for e in of.by_cycles.T], **style)
+            left.set_xticks(cycles)
         else:
-            left.axhline(
-                value(found[f"{method}.ensemble"]), color=colour, linestyle=line, label=run.label(method)
-            )
+            left.axhline(value(found[f"{method}.ensemble"]), **style)
         for name, fill in (("single", "white"), ("ensemble", colour)):
-            number: Any = found[f"{method}.{name}"]
-            right.errorbar(
-                value(number),
-                -place,
-                xerr=np.nan_to_num(number.se),
-                fmt="o",
-                color=colour,
-                markerfacecolor=fill,
-                capsize=2,
-            )
+            style = {"color": colour, "markerfacecolor": fill, "markersize": 6}
+            points(right, [-place], [found[f"{method}.{name}"]], upright=False, **style)
     left.set(xlabel="cycles M", ylabel="test error (%)")
     right.set(xlabel="test error (%)", yticks=-np.arange(len(there)))
     right.set_yticklabels([run.label(method) for method in there])
-    figure.tight_layout()
-    figure.legend(*left.get_legend_handles_labels(), loc="center left", bbox_to_anchor=(1, 0.5))
-    return figure
+    return finished(figure, legend="right", axes=[left])

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import expit, log_expit, logsumexp
 from scipy.stats import multivariate_t
 
+from mhrun.report.vocabulary import Array
 from mhrun.target import Target
-
-Array = npt.NDArray[np.floating]
 
 DEGREES = 10.0  # of freedom of the t distribution that is drawn from: tails wider than any of the posterior's
 DRAWS = 100_000

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from mhrun.build import build
 from mhrun.diagnostics.chains import ess, ess_of_chain
 from mhrun.diagnostics.cycles import combined, equal, harmonic
-from mhrun.diagnostics.grid import Estimate
-from mhrun.report.run import Run
-from mhrun.report.style import COLOURS
+from mhrun.report.metrics import Metrics, estimate, value
+from mhrun.report.plots import finished, levels, panels, points
+from mhrun.report.vocabulary import COLOURS, Array, Estimate, Figure, Run, by_rows
 
-from ..shared.measures import Metrics, estimate, value
 from .exact import Posterior, log_lik, posterior, signed_rows
-
-Array = npt.NDArray[np.floating]
 
 SETS: Mapping[str, str] = {"australian": "Australian", "german": "German", "heart": "Heart"}
 SAMPLERS: Mapping[str, str] = {
@@ -54,6 +49,11 @@ def methods(run: Run) -> Iterator[tuple[str, str, str]]:
         for sampler in SAMPLERS:
             if f"{sampler}_{data}" in run.methods:
                 yield f"{sampler}_{data}", sampler, data
+
+
+def cyclical(run: Run) -> list[str]:
+    """Return the methods that have cycles."""
+    return [method for method, sampler, _ in methods(run) if sampler.startswith("c")]
 
 
 def _sets(run: Run) -> list[str]:
@@ -186,143 +186,58 @@ def _weighted(run: Run, method: str, truth: Posterior) -> Metrics:
 
 
 def table1(run: Run) -> pd.DataFrame:
-    """Median effective sample sizes (Table 1): the paper's beside ours.
-
-    Of n / (1 + 2 sum rho) over coordinates, for each chain of 5000 draws; mean over chains with its standard error.
-    Draws of the exploring stage of a cycle are no samples and not among them. The paper has no constant step sizes.
-    """
+    """Median effective sample sizes (Table 1): the paper's beside ours."""
     found = run.once(metrics)
     rows: dict[str, dict[str, Any]] = {}
     for method, sampler, data in methods(run):
         row = rows.setdefault(SAMPLERS[sampler], {})
         row[f"{SETS[data]}, paper"] = PAPER.get(sampler, {}).get(data)
         row[SETS[data]] = found[f"{method}.ess"]
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 def pairs(run: Run) -> pd.DataFrame:
-    """Effective sample size of a cyclical sampler over that of the traditional one.
-
-    Geometric mean over pairs of chains of one seed, with its standard error; with a decaying step size, as the paper
-    has it, and with a constant one. "Per gradient": at equal numbers of gradients,
-    as a cycle explores for a quarter of its steps.
-    """
+    """Effective sample size of a cyclical sampler over that of the traditional one."""
     found = run.once(metrics)
     rows: dict[str, dict[str, Any]] = {}
-    for sampler in ("sgld", "sghmc"):
-        for data in SETS:
-            method = f"c{sampler}_{data}"
-            if method not in run.methods:
-                continue
-            rows[run.label(method)] = {
-                "paper": PAPER[f"c{sampler}"][data] / PAPER[sampler][data],
-                "over decaying": found.get(f"{method}.over_{sampler}"),
-                "per gradient": found.get(f"{method}.over_{sampler}_per_gradient"),
-                "over constant": found.get(f"{method}.over_fixed_{sampler}"),
-                "per gradient, over constant": found.get(f"{method}.over_fixed_{sampler}_per_gradient"),
-            }
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def accuracy(run: Run) -> pd.DataFrame:
-    """What the draws are worth, and how far they are from the posterior.
-
-    Effective sample sizes of a chain (median over coordinates; of the worst coordinate; ArviZ's bulk and tail, all
-    chains together, per chain); gradients (of one datum) for each effective draw, with burn-in and exploring stages.
-    Error of the means over all chains in posterior standard deviations (worst coordinate; root mean square, and what
-    chance makes of that); variance over that of the posterior (mean, and worst coordinate).
-    """
-    names = {
-        "ESS": "ess",
-        "worst": "ess_least",
-        "bulk": "bulk_ess",
-        "tail": "tail_ess",
-        "gradients each": "gradients_each",
-        "error of means": "mean_error",
-        "rms": "mean_error_rms",
-        "by chance": "chance",
-        "variance": "variance",
-        "worst variance": "variance_worst",
-    }
-    return run.by_method(run.once(metrics), names)
-
-
-def cycles(run: Run) -> pd.DataFrame:
-    """Samples of cycles put together: with equal weights, and with weights by harmonic means (equation 4).
-
-    Error of the posterior means of a chain (root mean square over coordinates, posterior standard deviations): all
-    draws alike, all cycles alike, cycles weighted. Of the weights: the largest; the share that the worst sample makes
-    up of a cycle's estimate, its relative standard error and the index of the tail of 1/p (medians; from 0.5 on there
-    is no variance, from 1 on no mean); the estimate of the log evidence less the true one, which in one mode is the
-    same for all cycles; and the share of chains whose weights are not to be trusted.
-    """
-    columns = {
-        "draws alike": "error_draws",
-        "cycles alike": "error_equal",
-        "weighted": "error_weighted",
-        "largest weight": "weight_most",
-        "worst sample": "sample_most",
-        "relative error": "weight_error",
-        "tail of 1/p": "tail",
-        "log evidence off": "evidence_off",
-        "not to be trusted": "doubted",
-    }
-    found = run.once(metrics)
-    rows = {
-        run.label(method): {heading: found.get(f"{method}.{name}") for heading, name in columns.items()}
-        for method, sampler, _ in methods(run)
-        if sampler.startswith("c")
-    }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    for sampler, data in itertools.product(("sgld", "sghmc"), SETS):
+        method = f"c{sampler}_{data}"
+        if method in run.methods:
+            row: dict[str, Any] = {"paper": PAPER[f"c{sampler}"][data] / PAPER[sampler][data]}
+            for rival, over, each in (
+                (sampler, "decaying", ""),
+                (f"fixed_{sampler}", "constant", ", over constant"),
+            ):
+                row[f"over {over}"] = found.get(f"{method}.over_{rival}")
+                row[f"per gradient{each}"] = found.get(f"{method}.over_{rival}_per_gradient")
+            rows[run.label(method)] = row
+    return by_rows(rows)
 
 
 def sizes(run: Run) -> Figure:
-    """Effective sample sizes beside the paper's, and what they cost (Table 1).
-
-    Top: median effective sample size, mean over chains with two standard errors; crosses: the paper's. Middle: error of
-    the posterior means, root mean square over coordinates, in posterior standard deviations; dashed: what step sizes
-    were chosen within. Bottom: variance of the draws over that of the posterior, mean over coordinates; dashed: as it
-    should be.
-    """
-    there = _sets(run)
-    figure, axes = plt.subplots(
-        3, len(there), figsize=(3.1 * len(there) + 0.6, 6.6), sharex=True, sharey="row", squeeze=False
-    )
-    found = run.once(metrics)
+    """Effective sample sizes beside the paper's, and what they cost (Table 1)."""
+    there, found = _sets(run), run.once(metrics)
+    wide = len(there)
+    figure, axes = panels(3 * wide, columns=wide, size=(3.1, 2.2), share="x row")
     for column, data in enumerate(there):
+        own = axes[column::wide]
         shown = [sampler for sampler in SAMPLERS if f"{sampler}_{data}" in run.methods]
-        for place, sampler in enumerate(shown):
-            _bars(axes[:, column], place, found, f"{sampler}_{data}", PAPER.get(sampler, {}).get(data))
-        axes[0][column].set(title=SETS[data], yscale="log")
-        axes[1][column].axhline(0.1, color="black", linestyle="--", linewidth=0.8)
-        axes[2][column].axhline(1.0, color="black", linestyle="--", linewidth=0.8)
-        axes[2][column].set_xticks(range(len(shown)), [SAMPLERS[s] for s in shown], rotation=45, ha="right")
-    for row in axes[1:]:  # after all is drawn: rows share their axis, and a limit that is set no longer grows
-        row[0].set_ylim(bottom=0.0)
-    for row, words in zip(
-        axes, ("effective sample size", "error of means / sd", "variance ratio"), strict=True
-    ):
-        row[0].set_ylabel(words)
-    handles, names = axes[0][0].get_legend_handles_labels()
-    figure.align_ylabels(axes[:, 0])
-    figure.tight_layout()
-    if handles:  # beside the titles, where no point is
-        figure.legend(handles[:1], names[:1], loc="upper right", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.0)
-    return figure
-
-
-def _bars(column: npt.NDArray[Any], place: int, found: Metrics, method: str, paper: int | None) -> None:
-    colour = COLOURS[place % len(COLOURS)]
-    names = ("ess", "mean_error_rms", "variance")
-    axes: list[Axes] = list(column)
-    for axis, name in zip(axes, names, strict=True):
-        number = found[f"{method}.{name}"]
-        error = 2 * number.se if isinstance(number, Estimate) else 0.0
-        axis.errorbar(
-            place, value(number), yerr=np.nan_to_num(error), fmt="o", color=colour, capsize=3, markersize=5
-        )
-    if paper:
-        axes[0].plot(place, paper, "x", color="black", markersize=6, label="paper")
+        for axis, name in zip(own, ("ess", "mean_error_rms", "variance"), strict=True):
+            for place, sampler in enumerate(shown):
+                number, colour = found[f"{sampler}_{data}.{name}"], COLOURS[place % len(COLOURS)]
+                points(axis, [place], [number], errors=2, color=colour, capsize=3, markersize=5)
+        paper = {place: PAPER[s][data] for place, s in enumerate(shown) if s in PAPER}
+        own[0].plot(list(paper), list(paper.values()), "x", color="black", markersize=6, label="paper")
+        own[0].set(title=SETS[data], yscale="log")
+        levels(own[1], 0.1)
+        levels(own[2], 1.0)
+        own[2].set_xticks(range(len(shown)), [SAMPLERS[s] for s in shown], rotation=45, ha="right")
+    words = ("effective sample size", "error of means / sd", "variance ratio")
+    for place, word in enumerate(words):  # after all is drawn: a limit that is set no longer grows
+        axes[place * wide].set_ylabel(word)
+        axes[place * wide].set_ylim(bottom=0.0 if place else None)
+    figure.align_ylabels(axes[::wide])
+    return finished(figure, legend="right")
 
 
 def implied(run: Run, data: str, size: float) -> float:
@@ -340,64 +255,7 @@ def equal_steps(run: Run) -> bool:
     return all(len(set(sizes.values())) == 1 for sizes in run.config["step_sizes"].values())
 
 
-def _step_sizes(run: Run) -> str:
-    if not equal_steps(run):
-        return "Step sizes are those of logistic_ess_grid."
-    sizes = ", ".join(
-        f"{next(iter(s.values())):g} ({SETS[data]})" for data, s in run.config["step_sizes"].items()
-    )
-    return f"All samplers of a data set begin at the same a_0, ours: {sizes}."
-
-
-def _how(run: Run) -> str:
-    return "from the same a_0" if equal_steps(run) else "each at its best of one grid"
-
-
-def notes(run: Run) -> list[str]:
-    """What a reader should know beside the numbers."""
-    found, known = run.once(metrics), run.once(truths)
-    config = run.config
-    sizes = " and ".join(dict.fromkeys(str(config["sets"][data]["m"]) for data in known))
-    lines = [
-        "The text says 5000 samples after 1000 iterations and which data. Our choices: standardised covariates, prior "
-        f"N(0, 100 I), minibatches of {sizes}, {config['cycles']} cycles with exploring stages of "
-        f"{config['explore']:g}, friction {config['friction']:g}, start at 0, and for SGLD and SGHMC the decay "
-        "a k^-0.55 of the paper's Figure 1. " + _step_sizes(run) + " A cyclical sampler runs "
-        "until it has 5000 draws of sampling stages, a quarter more steps than the others have.",
-        "The posterior is known by importance sampling about its mode, worth "
-        + ", ".join(f"{truth.draws:,.0f} ({SETS[data]})" for data, truth in known.items())
-        + " independent draws.",
-    ]
-    told = [
-        f"{SAMPLERS[sampler]} on {SETS[data]} {PAPER[sampler][data]:,}: {implied(run, data, PAPER[sampler][data]):.1f}"
-        for sampler, data in (("sgld", "australian"), ("sgld", "german"), ("csgld", "heart"))
-        if data in known
-    ]
-    if told and any(
-        int(config["sets"][data]["m"]) < run.target_of(_method_on(run, data)).n for data in known
-    ):
-        lines.append(
-            "Effective sample size and bias are tied: for small steps the variance is too large by the share "
-            "(n/m - 1) ESS / S of S draws, whatever the step size, as the gradient's own noise heats. With these "
-            f"minibatches the paper's sizes would have these variance ratios: {'; '.join(told)}. Sizes "
-            "like the paper's at the posterior's own variance take larger minibatches (see logistic_ess_full); the "
-            "paper says neither which it has, nor how far its draws are from the posterior."
-        )
-    for name, words in (("order", "decaying"), ("order_constant", "constant")):
-        if f"{name}.kept" in found:
-            lines.append(
-                f"Against {words} step sizes, {_how(run)}, the cyclical sampler's effective size is "
-                f"not below the other's in {value(found[f'{name}.kept']):.0f} of {2 * len(known)} pairs."
-            )
-    weighted = [method for method, sampler, _ in methods(run) if sampler.startswith("c")]
-    if weighted:
-        doubted = [value(found[f"{method}.doubted"]) for method in weighted]
-        tails = [value(found[f"{method}.tail"]) for method in weighted]
-        off = [value(found[f"{method}.evidence_off"]) for method in weighted]
-        lines.append(
-            "Weights of cycles by harmonic means (equation 4) estimate Z_i / prior(Theta_i), not Z_i, and are not to "
-            f"be trusted in {100 * np.mean(doubted):.0f} % of chains: 1/p has tails of index "
-            f"{min(tails):.2f} to {max(tails):.2f}, and log evidences come out {min(off):+.1f} to {max(off):+.1f} off. "
-            "With one mode all cycles should weigh alike."
-        )
-    return lines
+def minibatched(run: Run) -> list[str]:
+    """Return the data sets whose minibatches are fewer than all data."""
+    sets = run.config["sets"]
+    return [d for d in _sets(run) if int(sets[d]["m"]) < run.target_of(_method_on(run, d)).n]

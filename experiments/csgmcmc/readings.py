@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib import pyplot as plt
-from matplotlib.figure import Figure
 
-from mhrun.report.run import Run
-from mhrun.report.style import COLOURS
+from mhrun.report.metrics import Metrics, value
+from mhrun.report.plots import finished, panels
+from mhrun.report.vocabulary import COLOURS, Figure, Run, Style, by_rows
 
-from ..shared.measures import Metrics, value
 from . import step_grid
 from .logistic import PAPER, SAMPLERS, SETS
 
@@ -61,12 +60,7 @@ def sweep_metrics(runs: Sequence[Run]) -> Metrics:
 
 
 def readings_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """How many of Table 1's 12 sizes and 6 orders each reading has.
-
-    "Sizes": within a factor of 3 of the paper's. "Orders": pairs of sampler and data set in which the cyclical one's is
-    not below the traditional one's, each at its own step size. Step sizes: the largest effective sample size with
-    posterior means within 0.1 standard deviations, and the largest of all.
-    """
+    """How many of Table 1's 12 sizes and 6 orders each reading has."""
     found, rows = sweep_metrics(runs), {}
     for name, run in by_reading(runs).items():
         rows[str(run.config["readings"][name]["label"])] = {
@@ -74,7 +68,7 @@ def readings_table(runs: Sequence[Run]) -> pd.DataFrame:
             for (words, end) in zip(RULES.values(), ("", "_most"), strict=True)
             for what, key in (("sizes of 12", "near"), ("orders of 6", "ordered"))
         }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 def _sizes(runs: Sequence[Run], rule: str) -> pd.DataFrame:
@@ -88,14 +82,11 @@ def _sizes(runs: Sequence[Run], rule: str) -> pd.DataFrame:
             }
             row[str(run.config["readings"][name]["label"])] = f"{point['ess']:,.0f} ({point['variance']:.2f})"
         rows[f"{SAMPLERS[sampler]}, {SETS[data]}"] = row
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 def sizes_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """Median effective sample size out of 5000, and in brackets the variance of the draws over the posterior's.
-
-    At the step size with the largest effective sample size whose posterior means are within 0.1 standard deviations.
-    """
+    """Median effective sample size out of 5000, and in brackets the variance of the draws over the posterior's."""
     return _sizes(runs, "chosen")
 
 
@@ -105,46 +96,27 @@ def unfiltered_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def readings_figure(runs: Sequence[Run]) -> Figure:
-    """Effective sample sizes in each reading beside the paper's.
-
-    Filled: step sizes with posterior means within 0.1 standard deviations; hollow: the largest of all step sizes. Grey
-    bands: within a factor of 3 of the paper's number, the black line.
-    """
-    there = by_reading(runs)
-    samplers = list(PAPER)
-    figure, axes = plt.subplots(
-        len(SETS), len(samplers), figsize=(9.6, 6.4), sharex=True, sharey=True, squeeze=False
+    """Effective sample sizes in each reading beside the paper's."""
+    there, samplers = by_reading(runs), list(PAPER)
+    of_all: Style = {"xscale": "log", "xlabel": "effective sample size"}
+    figure, axes = panels(
+        len(SETS) * len(samplers), columns=len(samplers), size=(2.4, 2.1), share="xy", **of_all
     )
     labels = [str(run.config["readings"][name]["label"]) for name, run in there.items()]
     places = np.arange(len(there))[::-1]
-    for row, data in zip(axes, SETS, strict=True):
-        for axis, sampler in zip(row, samplers, strict=True):
-            paper, colour = PAPER[sampler][data], COLOURS[list(SAMPLERS).index(sampler)]
-            axis.axvspan(paper / FACTOR, paper * FACTOR, color="grey", alpha=0.2, linewidth=0)
-            axis.axvline(paper, color="black", linewidth=0.9)
-            for place, run in zip(places, there.values(), strict=True):
-                metrics = run.once(step_grid.metrics)
-                for rule, fill in (("most", "white"), ("chosen", colour)):
-                    size = value(metrics.get(f"{sampler}_{data}.{rule}.ess"))
-                    axis.plot(size, place, "o", color=colour, markerfacecolor=fill, markersize=5)
-            axis.set(xscale="log", title=f"{SAMPLERS[sampler]}, {SETS[data]}")
-        row[0].set_yticks(places, labels)
-    for axis in axes[-1]:
-        axis.set_xlabel("effective sample size")
-    figure.tight_layout()
-    return figure
+    for axis, (data, sampler) in zip(axes, itertools.product(SETS, samplers), strict=True):
+        paper, colour = PAPER[sampler][data], COLOURS[list(SAMPLERS).index(sampler)]
+        axis.axvspan(paper / FACTOR, paper * FACTOR, color="grey", alpha=0.2, linewidth=0)
+        axis.axvline(paper, color="black", linewidth=0.9)
+        for place, run in zip(places, there.values(), strict=True):
+            for rule, fill in (("most", "white"), ("chosen", colour)):
+                size = value(run.once(step_grid.metrics).get(f"{sampler}_{data}.{rule}.ess"))
+                axis.plot(size, place, "o", color=colour, markerfacecolor=fill, markersize=5)
+        axis.set_title(f"{SAMPLERS[sampler]}, {SETS[data]}")
+    axes[0].set_yticks(places, labels)
+    return finished(figure)
 
 
-def notes(runs: Sequence[Run]) -> list[str]:
-    """What a reader should know beside the numbers."""
-    found, there = sweep_metrics(runs), by_reading(runs)
-    labels = {name: str(run.config["readings"][name]["label"]) for name, run in there.items()}
-    closest = max(there, key=lambda name: value(found[f"{name}.near"]))
-    return [
-        "Each reading changes one thing of the first: gradients of all data, a sample at every step, friction 0.1, "
-        "decay a_0 k^-0.55, five cycles, standardised covariates. Burn-in is 1000 samples' worth of steps.",
-        f"Most of the paper's sizes: {labels[closest]}, {value(found[f'{closest}.near']):.0f} of 12 within a factor "
-        f"of {FACTOR:g}.",
-        "Friction 0.9 and momenta that are drawn anew concern SGHMC and cSGHMC alone. With 30 cycles 4,862 draws are "
-        "left after burn-in, not 5,000.",
-    ]
+def most(found: Metrics, there: Mapping[str, Run]) -> str:
+    """Return the reading that has most sizes near the paper's."""
+    return max(there, key=lambda name: value(found[f"{name}.near"]))

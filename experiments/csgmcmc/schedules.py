@@ -7,21 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from scipy.special import zeta
 
-from mhrun.report.run import Run
-from mhrun.report.style import COLOURS
+from mhrun.report.metrics import Metrics
+from mhrun.report.plots import finished, legend_right, panels
+from mhrun.report.vocabulary import COLOURS, Array, Figure, Run, Style, by_rows
 from mhrun.schedules.cosine import Cosine
 from mhrun.schedules.polynomial import Polynomial
-
-from ..shared.measures import Metrics, value
-
-Array = npt.NDArray[np.floating]
 
 SEARCHED = 2000  # steps up to which the two diffusion times are compared, one by one
 WORDS = {"third": "k^(-1/3)", "half": "k^(-1/2)", "toy": "k^(-0.55)", "one": "1/k"}
@@ -123,29 +116,18 @@ def metrics(run: Run) -> Metrics:
 
 
 def sums(run: Run) -> pd.DataFrame:
-    """Sums of step sizes (diffusion time) and of their squares, over a_0 and a_0^2, beside closed forms.
+    """Sums of step sizes (diffusion time) and of their squares, over a_0 and a_0^2, beside closed forms."""
+    steps = run.config["steps"]
 
-    K = 10,000 steps in 4 cycles. Cyclical: K/2 and 3K/8; both sums are M/2 above it. Decreasing by k^-g:
-    K^(1 - g)/(1 - g), log K at g = 1, and with zeta(g) added for g > 1.
-    """
-    config = run.config
-    steps, rows = config["steps"], {}
-    whole = cyclical(1.0, config["cycles"], steps)
-    rows["cyclical"] = {
-        "sum": float(whole.sum()),
-        "closed form": steps / 2,
-        "sum of squares": float(np.square(whole).sum()),
-        "closed form ": 3 * steps / 8,
-    }
-    for name, exponent in config["exponents"].items():
-        sizes = decreasing(1.0, exponent, steps)
-        rows[WORDS.get(name, name)] = {
-            "sum": float(sizes.sum()),
-            "closed form": power_sum(exponent, steps),
-            "sum of squares": float(np.square(sizes).sum()),
-            "closed form ": power_sum(2 * exponent, steps),
-        }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    def row(sizes: Array, first: float, second: float) -> dict[str, float]:
+        total, squares = float(sizes.sum()), float(np.square(sizes).sum())
+        return {"sum": total, "closed form": first, "sum of squares": squares, "closed form ": second}
+
+    rows = {"cyclical": row(cyclical(1.0, run.config["cycles"], steps), steps / 2, 3 * steps / 8)}
+    for name, g in run.config["exponents"].items():
+        closed = power_sum(g, steps), power_sum(2 * g, steps)
+        rows[WORDS.get(name, name)] = row(decreasing(1.0, g, steps), *closed)
+    return by_rows(rows)
 
 
 def power_sum(exponent: float, steps: int) -> float:
@@ -157,27 +139,18 @@ def power_sum(exponent: float, steps: int) -> float:
 
 
 def raised(run: Run) -> pd.DataFrame:
-    """Case 2 of section 4: the decay is raised until its diffusion time is that of the cycles.
-
-    Its first step over a_0, and its sum of squares over that of the cycles, for several K. The text says that the
-    second becomes much larger; by its exponent, it need not.
-    """
-    config, rows = run.config, {}
-    for name, exponent in config["exponents"].items():
-        row: dict[str, float] = {}
-        for steps in config["lengths"]:
-            row[f"first step, K = {steps:,}"] = matched(1.0, config["cycles"], exponent, steps)
-        for steps in config["lengths"]:
-            row[f"squares, K = {steps:,}"] = square_ratio(config["cycles"], exponent, steps)
+    """Case 2 of section 4: the decay is raised until its diffusion time is that of the cycles."""
+    config, lengths = run.config, run.config["lengths"]
+    rows = {}
+    for name, g in config["exponents"].items():
+        row = {f"first step, K = {k:,}": matched(1.0, config["cycles"], g, k) for k in lengths}
+        row |= {f"squares, K = {k:,}": square_ratio(config["cycles"], g, k) for k in lengths}
         rows[WORDS.get(name, name)] = row
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 def bounds(run: Run) -> pd.DataFrame:
-    """The bounds (5) and (6) in the form that is recalled, unverified, with all constants 1 and exact gradients.
-
-    At a_0 = 0.1: of the cycles, of decays with that first step, and of decays raised as in case 2.
-    """
+    """The bounds (5) and (6) in the form that is recalled, unverified, with all constants 1 and exact gradients."""
     config, rows = run.config, {}
     first, count = config["a_0"], config["cycles"]
 
@@ -191,95 +164,46 @@ def bounds(run: Run) -> pd.DataFrame:
         rows[f"{words}, raised"] = row(
             lambda steps, g=exponent: decreasing(matched(first, count, g, steps), g, steps)
         )
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 def step_sizes(run: Run) -> Figure:
-    """Step sizes against epochs (Figure 1).
-
-    Orange: cycles, dashed while they explore, solid while they sample. Blue: the decay 0.1 k^-0.55. Dots: where a
-    falling cycle crosses it.
-    """
+    """Step sizes against epochs (Figure 1)."""
     config = run.config
     epochs, sizes, falling = figure_steps(config)
     length = config["epochs"] / config["cycles"]
-    figure, axis = plt.subplots(figsize=(5.8, 3.0))
+    limits: Style = {"xlim": (0, config["epochs"]), "ylim": (0, 1.06 * config["a_0"])}
+    figure, (axis,) = panels(1, size=(5.8, 3.0), xlabel="epoch", ylabel="step size", **limits)
+    stages = ((0.0, config["explore"], "--", "exploring"), (config["explore"], 1.0, "-", "sampling"))
     for i in range(config["cycles"]):
-        for low, high, line in ((0.0, config["explore"], "--"), (config["explore"], 1.0, "-")):
+        for low, high, line, name in stages:
             part = (epochs > (i + low) * length) & (epochs <= (i + high) * length)
-            label = ("cyclical, exploring" if line == "--" else "cyclical, sampling") if i == 0 else None
-            axis.plot(epochs[part], sizes[part], line, color=COLOURS[1], linewidth=1.6, label=label)
+            style: Style = {
+                "color": COLOURS[1],
+                "linewidth": 1.6,
+                "label": None if i else f"cyclical, {name}",
+            }
+            axis.plot(epochs[part], sizes[part], line, **style)
     late = epochs >= 1
     axis.plot(epochs[late], falling[late], color=COLOURS[0], linewidth=1.6, label="decreasing")
-    for epoch, size in crossings(epochs, sizes, falling):
-        axis.plot(epoch, size, "o", color="black", markersize=3.5)
-    axis.set(xlabel="epoch", ylabel="step size", xlim=(0, config["epochs"]), ylim=(0, 1.06 * config["a_0"]))
-    axis.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    axis.plot(*zip(*crossings(epochs, sizes, falling), strict=True), "o", color="black", markersize=3.5)
+    legend_right(axis)
     return figure
 
 
 def growth(run: Run) -> Figure:
-    """How sums grow with K: diffusion time, and squares at equal diffusion time (section 4, cases 1 and 2).
-
-    Left: the sum of step sizes over a_0. Right: the sum of squares of decays that are raised to the diffusion time of
-    the cycles, over a_0^2 K; black: the cycles, 3/8 in the limit. A decay has the larger sum where it is above black;
-    1/k leaves the panel.
-    """
-    config = run.config
-    count = config["cycles"]
+    """How sums grow with K: diffusion time, and squares at equal diffusion time (section 4, cases 1 and 2)."""
+    config, count = run.config, run.config["cycles"]
     lengths = count * np.unique(np.geomspace(5, max(config["lengths"]) / count, 25).astype(int))
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8.0, 3.0))
+    figure, (left, right) = panels(2, size=(4.0, 3.0), share="", xscale="log", xlabel="steps K")
     left.plot(lengths, [cyclical(1.0, count, k).sum() for k in lengths], color="black", label="cyclical")
     right.plot(lengths, [np.square(cyclical(1.0, count, k)).sum() / k for k in lengths], color="black")
     for (name, exponent), colour in zip(config["exponents"].items(), COLOURS, strict=False):
-        left.plot(
-            lengths,
-            decreasing(1.0, exponent, int(lengths[-1])).cumsum()[lengths - 1],
-            color=colour,
-            label=WORDS.get(name, name),
-        )
-        squares = [
-            np.square(matched(1.0, count, exponent, k) * decreasing(1.0, exponent, k)).sum() / k
-            for k in lengths
-        ]
+        times = decreasing(1.0, exponent, int(lengths[-1])).cumsum()[lengths - 1]
+        left.plot(lengths, times, color=colour, label=WORDS.get(name, name))
+        raised = (matched(1.0, count, exponent, k) * decreasing(1.0, exponent, k) for k in lengths)
+        squares = [np.square(sizes).sum() / k for sizes, k in zip(raised, lengths, strict=True)]
         right.plot(lengths, squares, color=colour)
-    left.set(
-        xscale="log", yscale="log", xlabel="steps K", ylabel=r"$\sum a_k \,/\, a_0$", title="equal first step"
-    )
-    right.set(xscale="log", ylim=(0.2, 1.3), xlabel="steps K", title="equal diffusion time")
-    right.set_ylabel(r"$\sum a_k^2 \,/\, a_0^2 K$")
-    _legend(figure, left)
-    return figure
-
-
-def _legend(figure: Figure, axis: Axes) -> None:
-    figure.tight_layout()
-    figure.legend(*axis.get_legend_handles_labels(), loc="center left", bbox_to_anchor=(1, 0.5))
-
-
-def notes(run: Run) -> list[str]:
-    """What a reader should know beside the numbers."""
-    config, found = run.config, run.once(metrics)
-    steps, count = config["steps"], config["cycles"]
-    ratios = ", ".join(
-        f"{value(found[f'{name}.square_ratio']):.3g} for {WORDS.get(name, name)}"
-        for name in config["exponents"]
-    )
-    firsts = ", ".join(f"{matched(1.0, count, g, steps):,.3g}" for g in config["exponents"].values())
-    return [
-        "Figure 1: read off the authors' picture, with r the completed share of a cycle at every step. With k in whole "
-        "epochs in equation 2, where r = mod(k - 1, L)/L, cycles lag one epoch behind.",
-        "The exponent of the decreasing steps in Theorem 1 is lost in the stored text; 1/3 is recalled, and the "
-        "footnote says that other exponents behave alike. In case 1 they do: diffusion time grows as K in cycles "
-        "and as K^(2/3) or less without. The formulas of the two sums cross at K = 27; the sums themselves do not, "
-        "since cycles have a_0 M/2 more than theirs.",
-        f"In case 2 they do not. At K = {steps:,} the sum of squares at equal diffusion time is, over that of the "
-        f"cycles, {ratios}. With k^(-1/3) it tends to (1/3)/(3/8) = 0.89: smaller, so that the text's conclusion "
-        f"does not follow. With exponents from 1/2 on it does, from some K on ({squares_from(count, 0.5):,} with "
-        "k^(-1/2)).",
-        f"What speaks against raising the decay is its first step instead: {firsts} times a_0 at that K.",
-        "The bounds are in a form that is recalled from a later version, and unverified. In it the diffusion time "
-        "helps in the first term alone and harms in the second, as the squares do: with constants of 1 the cycles "
-        "have the larger bound at an equal first step, and at equal diffusion time it is the squares that decide. "
-        "At a fixed a_0 the bound of the cycles grows with K. So it compares schedules, and shows no convergence.",
-    ]
+    left.set(yscale="log", ylabel=r"$\sum a_k \,/\, a_0$", title="equal first step")
+    right.set(ylim=(0.2, 1.3), ylabel=r"$\sum a_k^2 \,/\, a_0^2 K$", title="equal diffusion time")
+    return finished(figure, legend="right")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib import pyplot as plt
-from matplotlib.figure import Figure
 
-from mhrun.report.run import Run
-from mhrun.report.style import COLOURS
+from mhrun.report.metrics import Metrics, value
+from mhrun.report.plots import finished, panels
+from mhrun.report.vocabulary import COLOURS, Figure, Run, Style, by_rows
 
-from ..shared.measures import Metrics, value
 from .logistic import PAPER, SAMPLERS, SETS, methods, of_draws, truths
 
 SHOWN = (0.15, 300.0)  # variances in the figure, over the posterior's
@@ -101,32 +100,21 @@ def _table(run: Run, which: str) -> pd.DataFrame:
         step = row["step size"]
         row["step size"] = f"{step:g}" if np.isfinite(step) else "none"  # as it is to be written down
         rows[run.label(method)] = row | {"paper's ESS": PAPER.get(sampler, {}).get(data)}
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 def chosen(run: Run) -> pd.DataFrame:
-    """The step sizes of logistic_ess: the largest effective sample size with posterior means within 0.1 sd.
-
-    Where no step size has its means there, the one with the least error. Effective sample size of 5000 draws, median
-    over coordinates, mean over chains. Error of the means over all chains of a step size, in posterior standard
-    deviations, root mean square and worst coordinate; variance over that of the posterior, mean and worst coordinate.
-    """
+    """The step sizes of logistic_ess: the largest effective sample size with posterior means within 0.1 sd."""
     return _table(run, "chosen")
 
 
 def within(run: Run) -> pd.DataFrame:
-    """The same with variances within 10 per cent, too (mean over coordinates).
-
-    What an effective sample size would be that is one of the posterior. Nothing where no step size of the grid will do.
-    """
+    """The same with variances within 10 per cent, too (mean over coordinates)."""
     return _table(run, "within")
 
 
 def unfiltered(run: Run) -> pd.DataFrame:
-    """The largest effective sample size of all step sizes, whatever the bias.
-
-    What a choice by effective sample size alone would take.
-    """
+    """The largest effective sample size of all step sizes, whatever the bias."""
     return _table(run, "most")
 
 
@@ -137,91 +125,58 @@ def grid(run: Run) -> pd.DataFrame:
         for method, points in run.once(grids).items()
         for name, what in (("ess", "ESS"), ("mean_error_rms", "error of means"), ("variance", "variance"))
     }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 def trade(run: Run) -> Figure:
-    """Effective sample size against the variance of the draws, along the grid of step sizes.
-
-    Each line is a sampler, from small steps to large ones: left to right, but for the smallest, which have not yet come
-    to the posterior. Filled: posterior means within 0.1 standard deviations, hollow: not; circled: the chosen step
-    size. Grey: variances within 10 per cent of the posterior's. Crosses on the left border: the paper's effective
-    sample sizes, of which no variance is known. Variances above 300 times the posterior's are not shown.
-    """
+    """Effective sample size against the variance of the draws, along the grid of step sizes."""
     found = run.once(grids)
     there = [data for data in SETS if any(method.endswith(data) for method in found)]
-    figure, axes = plt.subplots(
-        2, len(there), figsize=(3.4 * len(there) + 1.2, 6.0), sharex=True, sharey=True, squeeze=False
-    )
-    for row, kind in zip(axes, ("sgld", "sghmc"), strict=True):
-        for axis, data in zip(row, there, strict=True):
-            share = float(run.config["within"]["variance"])
-            axis.axvspan(max(0.01, 1 - share), 1 + share, color="grey", alpha=0.25, linewidth=0)
-            shown = [s for s in SAMPLERS if s.endswith(kind) and f"{s}_{data}" in found]
-            for sampler, colour in zip(shown, COLOURS, strict=False):
-                points = found[f"{sampler}_{data}"]
-                x, y = ([p[name] for p in points] for name in ("variance", "ess"))
-                axis.plot(x, y, "-", color=colour, linewidth=1.0, label=SAMPLERS[sampler])
-                near, top = unbiased(run, points), choice(run, points)
-                for point in points:
-                    axis.plot(
-                        point["variance"],
-                        point["ess"],
-                        "o",
-                        color=colour,
-                        markersize=4,
-                        markerfacecolor=colour if point in near else "white",
-                    )
-                axis.plot(top["variance"], top["ess"], "o", color=colour, markersize=10, fillstyle="none")
-                if paper := PAPER.get(sampler, {}).get(data):
-                    axis.plot(
-                        0, paper, "x", color=colour, clip_on=False, transform=axis.get_yaxis_transform()
-                    )
-            axis.set(xscale="log", yscale="log", xlim=SHOWN)
-        row[0].set_ylabel("effective sample size")
-        row[-1].legend(loc="center left", bbox_to_anchor=(1.03, 0.5))
-    for axis, data in zip(axes[0], there, strict=True):
+    share, wide = float(run.config["within"]["variance"]), len(there)
+    of_all: Style = {"xscale": "log", "yscale": "log", "xlim": SHOWN}
+    labels = {"xlabel": "variance of draws / posterior", "ylabel": "effective sample size"}
+    figure, axes = panels(2 * wide, columns=wide, size=(3.4, 3.0), share="xy", **of_all, **labels)
+    for axis, (kind, data) in zip(axes, itertools.product(("sgld", "sghmc"), there), strict=True):
+        axis.axvspan(max(0.01, 1 - share), 1 + share, color="grey", alpha=0.25, linewidth=0)
+        shown = [s for s in SAMPLERS if s.endswith(kind) and f"{s}_{data}" in found]
+        for sampler, colour in zip(shown, COLOURS, strict=False):
+            points = found[f"{sampler}_{data}"]
+            x, y = ([p[name] for p in points] for name in ("variance", "ess"))
+            axis.plot(x, y, "-", color=colour, linewidth=1.0, label=SAMPLERS[sampler])
+            near, top = unbiased(run, points), choice(run, points)
+            for point in points:
+                fill = colour if point in near else "white"
+                axis.plot(
+                    point["variance"], point["ess"], "o", color=colour, markersize=4, markerfacecolor=fill
+                )
+            axis.plot(top["variance"], top["ess"], "o", color=colour, markersize=10, fillstyle="none")
+            if paper := PAPER.get(sampler, {}).get(data):
+                border = axis.get_yaxis_transform()
+                axis.plot(0, paper, "x", color=colour, clip_on=False, transform=border)
+    for axis in axes[wide - 1 :: wide]:
+        axis.legend(loc="center left", bbox_to_anchor=(1.03, 0.5))
+    for axis, data in zip(axes, there, strict=False):
         axis.set_title(SETS[data])
-    for axis in axes[-1]:
-        axis.set_xlabel("variance of draws / posterior")
-    figure.tight_layout()
-    return figure
+    return finished(figure)
 
 
-def notes(run: Run) -> list[str]:
-    """What a reader should know beside the numbers."""
-    there = run.once(grids)
-    none = [run.label(method) for method, points in there.items() if not unbiased(run, points)]
-    honest = [best(faithful(run, points)) for points in there.values()]
-    sizes = [point["ess"] for point in honest if point]
-    lines = [
-        "Chosen is the largest effective sample size with posterior means within "
-        f"{run.config['within']['mean']:g} standard deviations, root mean square over coordinates, of the mean over "
-        "all chains of a step size. (Of the worst coordinate this would be a rule that chance fails: means of so few "
-        "effective draws are hardly known better.)"
-        + (
-            f" No step size will do for {', '.join(none)}: there it is the one with the least error."
-            if none
-            else ""
-        ),
-        "Too large a step widens the law before it moves its mean: means alone do not keep a sampler from winning by "
-        "bias. "
-        + (
-            f"With variances within {100 * float(run.config['within']['variance']):.0f} % too, effective sizes are "
-            f"{min(sizes):.0f} to {max(sizes):.0f} of 5000."
-            if sizes
-            else "No step size has its variances there, too."
-        ),
-    ]
-    beyond = [
-        f"{run.label(method)} {max(point['ess'] for point in points):,.0f} (paper {PAPER[sampler][data]:,})"
-        for method, sampler, data in methods(run)
-        for points in [there[method]]
-        if (paper := PAPER.get(sampler, {}).get(data)) and paper > max(point["ess"] for point in points)
-    ]
-    if beyond:
-        lines.append(
-            f"At these minibatches no step size of the grid comes to the paper's effective size, biased or not, for "
-            f"{len(beyond)} of its entries; the largest here: {', '.join(beyond)}."
-        )
-    return lines
+def no_choice(run: Run) -> list[str]:
+    """Return the labels of methods that no step size keeps unbiased."""
+    return [run.label(method) for method, points in run.once(grids).items() if not unbiased(run, points)]
+
+
+def honest_sizes(run: Run) -> list[float]:
+    """Return the largest effective sample size of each method with means and variances near the posterior's."""
+    chosen = [best(faithful(run, points)) for points in run.once(grids).values()]
+    return [point["ess"] for point in chosen if point]
+
+
+def out_of_reach(run: Run) -> list[tuple[str, float, int]]:
+    """Return methods whose effective sample size in the paper no step size has: name, largest here, paper's."""
+    found = []
+    for method, sampler, data in methods(run):
+        most = max(point["ess"] for point in run.once(grids)[method])
+        paper = PAPER.get(sampler, {}).get(data)
+        if paper and paper > most:
+            found.append((method, most, paper))
+    return found

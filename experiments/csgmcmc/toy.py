@@ -6,18 +6,13 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
-from mhrun.report.run import Run
-from mhrun.report.tables import shown
+from mhrun.report.metrics import Metrics, MetricTable, estimate
+from mhrun.report.vocabulary import Array, Estimate, Run, by_rows
 
 from ..shared.coverage import Counts, Tally, covered, distance_by_chance, pooled, tally, union, visited
-from ..shared.measures import Metrics, estimate, value
-
-Array = npt.NDArray[np.floating]
 
 RADIUS, ENOUGH = 0.25, 100  # a mode is covered by more than ENOUGH draws within RADIUS of its centre
 RULES = ((0.25, 100), (0.25, 50), (0.25, 25), (0.5, 100), (0.5, 50))  # (radius, draws): the first is theirs
@@ -85,22 +80,21 @@ def of_runs(counts: Counts, chains: int) -> dict[str, Counts]:
     return {"one": counts[::chains][: len(four)], "four": four}
 
 
-def metrics(run: Run) -> Metrics:
+def metrics(run: Run) -> MetricTable:
     """Everything of this experiment that a claim or a table speaks of."""
-    found: Metrics = {}
+    found = MetricTable()
     for method, counts in run.once(tallies).items():
-        found |= {f"{method}.{name}": number for name, number in _metrics(run, counts).items()}
+        found.add(method, _metrics(run, counts))
     for reading in READINGS:
         if {f"{reading}_sgld", f"{reading}_csgld"} <= set(run.methods):
-            found |= _orders(run, reading)
+            found.add(reading, _orders(run, reading))
     modes, cycles = len(centres(run)), int(run.config["cycles"])
-    return found | {
-        "theory.modes_one": visited(modes, cycles),
-        "theory.modes_four": visited(modes, cycles * together(run)),
-        "theory.weights_one": distance_by_chance(modes, cycles),
-        "theory.weights_four": distance_by_chance(modes, cycles * together(run)),
-        "theory.share": 1 - math.exp(-(RADIUS**2) / (2 * variance(run))),
-    }
+    for name, visits in (("one", cycles), ("four", cycles * together(run))):
+        found.add("theory", {f"modes_{name}": visited(modes, visits)})
+    for name, visits in (("one", cycles), ("four", cycles * together(run))):
+        found.add("theory", {f"weights_{name}": distance_by_chance(modes, visits)})
+    found.add("theory", {"share": 1 - math.exp(-(RADIUS**2) / (2 * variance(run)))})
+    return found
 
 
 def _metrics(run: Run, counts: Tally) -> Metrics:
@@ -135,18 +129,13 @@ def _orders(run: Run, reading: str) -> Metrics:
     }
     rows = [covered(near[row.method][row.metric.removeprefix("modes_")], ENOUGH) for row in ROWS]
     return {
-        f"{reading}.order_{name}": float((np.diff([rows[i] for i in order], axis=0) > 0).all(axis=0).mean())
+        f"order_{name}": float((np.diff([rows[i] for i in order], axis=0) > 0).all(axis=0).mean())
         for name, order in (("printed", (0, 1, 2, 3)), ("exchanged", (0, 2, 1, 3)))
     }
 
 
 def table4(run: Run) -> pd.DataFrame:
-    """Modes covered, of 25, mean over ten runs with its standard error (Table 4).
-
-    A mode is covered by more than 100 draws within 0.25 of its centre. Single chains are the first of each run of four;
-    "all chains" is the mean over all of them. "By chance": modes visited if each of the 30 cycles, or 120, ends in any
-    mode alike; for parallel SGLD, the union of four random sets of as many modes as the paper's single chains cover.
-    """
+    """Modes covered, of 25, mean over ten runs with its standard error (Table 4)."""
     found, rows = run.once(metrics), {}
     modes, chains = len(centres(run)), together(run)
     chance = {
@@ -164,47 +153,17 @@ def table4(run: Run) -> pd.DataFrame:
             rows[row.label][f"here, {reading}"] = found.get(f"{reading}_{row.method}.{row.metric}")
             if row.metric == "modes_one":
                 rows[row.label][f"all chains, {reading}"] = found.get(f"{reading}_{row.method}.modes_all")
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
-_QUALITY = {
-    "within 0.25": "share",
-    "beyond 0.5": "between",
-    "variance in a mode": "variance",
-    "TV of weights, one chain": "weights_one",
-    "TV of weights, four": "weights_four",
-}
-
-
-def quality(run: Run) -> pd.DataFrame:
-    """What coverage does not tell: how well draws fill the modes, and whether each has its weight.
-
-    Share of draws within 0.25 of a centre, and beyond 0.5 of all; variance of a coordinate about the nearest centre, of
-    draws within 1 of it; total variation distance of the modes' weights (draws by nearest centre) from 1/25 each. First
-    row: what independent draws from the target have, and weights of 30 and 120 visits to modes at random.
-    """
-    found = run.once(metrics)
-    exact: dict[str, Estimate | float] = {
-        "within 0.25": found["theory.share"],
-        "beyond 0.5": math.exp(-0.25 / (2 * variance(run))),
-        "variance in a mode": variance(run),
-        "TV of weights, one chain": found["theory.weights_one"],
-        "TV of weights, four": found["theory.weights_four"],
-    }
-    return pd.concat(
-        [
-            pd.DataFrame.from_dict({"target, or by chance": exact}, orient="index"),
-            run.by_method(found, _QUALITY),
-        ]
-    )
+def independent(run: Run) -> dict[str, Metrics]:
+    """Return what independent draws from the target have, in the place of a method, and visits to modes at random."""
+    found, spread = run.once(metrics).of("theory"), variance(run)
+    return {"target, or by chance": found | {"between": math.exp(-0.25 / (2 * spread)), "variance": spread}}
 
 
 def sensitivity(run: Run) -> pd.DataFrame:
-    """Modes covered by other rules: more than n draws within r of a centre; the first column is Table 4's.
-
-    A mode with more than 100 draws of four chains has more than 25 of one of them: so four
-    times the single chains at n = 25 bound what four chains can cover at n = 100.
-    """
+    """Modes covered by other rules: more than n draws within r of a centre; the first column is Table 4's."""
     rows = {}
     for reading in READINGS:
         for row in ROWS:
@@ -217,111 +176,4 @@ def sensitivity(run: Run) -> pd.DataFrame:
                 )
                 for radius, enough in RULES
             }
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def beyond(run: Run) -> pd.DataFrame:
-    """Beyond the paper: other samplers on the same mixture, with step sizes of ours (see the configuration).
-
-    Modes covered by one chain and by four, as in Table 4, over draws that are collected: their mean number for a chain.
-    """
-    found = run.once(metrics)
-    columns = {
-        "one chain": "modes_one",
-        "four chains": "modes_four",
-        "draws": "draws",
-        "within 0.25": "share",
-        "variance in a mode": "variance",
-        "TV of weights, four": "weights_four",
-    }
-    return run.by_method(found, columns)
-
-
-def notes(run: Run) -> list[str]:
-    """What a reader should know beside the numbers."""
-    return [*_of_table4(run), *_of_readings(run), *_of_draws(run), *_of_others(run)]
-
-
-def _of_table4(run: Run) -> list[str]:
-    found, modes, chains = run.once(metrics), len(centres(run)), together(run)
-    single, cyclical, four, four_cyclical = (row.printed.value for row in ROWS)
-    by_single, by_cyclical, by_four = (union(modes, each, chains) for each in (single, cyclical, four))
-    lines = [
-        f"The rows cSGLD and Parallel SGLD of Table 4 are exchanged. By the table alone: {chains} chains of "
-        f"{single:g} modes cover about {chains * single:.1f} at most and {by_single:.1f} on average, where {four:g} is "
-        f"printed, and {chains} chains of {cyclical:g} cover {by_cyclical:.1f} on average, where {four_cyclical:g} is "
-        f"printed. Exchanged, the same sums give {by_single:.1f} for {cyclical:g} and {by_four:.1f} for "
-        f"{four_cyclical:g}.",
-    ]
-    whole = [r for r in READINGS if {f"{r}_sgld", f"{r}_csgld"} <= set(run.methods)]
-    lines += [
-        f"Settings of the {r}: one chain of cSGLD covers {shown(found[f'{r}_csgld.modes_one'])} modes and {chains} "
-        f"of SGLD cover {shown(found[f'{r}_sgld.modes_four'])}; the four numbers are in the order of the exchanged "
-        f"table in {value(found[f'{r}.order_exchanged']):.0%} of the runs, in that of the printed one in "
-        f"{value(found[f'{r}.order_printed']):.0%}."
-        for r in whole
-    ]
-    if {"text_sgld", "held_sgld"} <= set(run.methods):
-        lines.append(
-            "SGLD covers fewer modes here than in the exchanged table, by its schedule: chains go from mode to mode "
-            f"only while the step is near its first. With the text's none does, and four cover {chains} at most: "
-            f"that exchanged claim fails. With the code's first step held for {run.config['held']:,} steps, so that "
-            f"a single chain covers about the paper's number ({shown(found['held_sgld.modes_all'])} over all "
-            f"chains), four cover {shown(found['held_sgld.modes_four'])}."
-        )
-    return lines
-
-
-def _of_readings(run: Run) -> list[str]:
-    return [
-        "Two readings. Text: a_0 = 0.09, no noise in the first quarter of a cycle, SGLD 0.05 k^-0.55. Code: a_0 = "
-        "0.07, noise throughout and less of it by the gradient's own, the first 50 draws of a cycle left out, SGLD "
-        "0.043 for 500 steps and 0.043 (k - 500)^-0.55 after them. The text's numbers are lost in the stored "
-        "version and restored from memory; in both, noise of variance 1 is added to each gradient, as in the code.",
-        "The cycles have ceil(K/M) steps, the last one fewer; the code has them of K/M, which is no whole number at "
-        f"M = {run.config['cycles']}.",
-    ]
-
-
-def _of_draws(run: Run) -> list[str]:
-    found = run.once(metrics)
-    shares = [
-        f"{shown(found[f'{reading}_csgld.share'])} ({reading})"
-        for reading in READINGS
-        if f"{reading}_csgld" in run.methods
-    ]
-    return [
-        f"a_0 is beyond {2 * variance(run):g}, where a step of SGLD ceases to be stable in a mode: that is what "
-        "throws cSGLD out of it. Its draws are collected while the step is still large, so that they are far too "
-        f"wide, which coverage does not tell: its share of draws within {RADIUS:g} of a centre is "
-        f"{' and '.join(shares)}, where the target has {value(found['theory.share']):.3f}.",
-        "The authors' stored chains, by the same rule: SGLD covers 1 mode, four cover 4, cSGLD 20, four 25, with "
-        "shares of 0.666, 0.657, 0.340 and 0.341 within 0.25: as here with the settings of the code, and as in the "
-        "exchanged table.",
-        "Weights of modes are no test of cSGLD: 30 visits to 25 modes are uneven by chance. They come out more even "
-        "than that because draws of early, large steps are spread over all modes.",
-    ]
-
-
-def _of_others(run: Run) -> list[str]:
-    lines = []
-    if {"sghmc", "csghmc", "sgnht"} <= set(run.methods):
-        lines.append(
-            "Beyond the paper: what finds modes is the cycle, not momentum. SGHMC and SGNHT stay where they begin "
-            "as SGLD does; the first step of cSGHMC is the largest of those that were tried."
-        )
-    if {"sgnht", "tact_hmc"} <= set(run.methods):
-        lines.append(
-            "SGNHT and TACT-HMC are a little too narrow, as thermostats at friction 0.1 are at any step: by a "
-            "twentieth, and by what the gradient's noise adds to the friction."
-        )
-    if "tact_hmc" in run.methods:
-        draws = run.once(tallies)["tact_hmc"].draws.mean()
-        near = draws * value(run.once(metrics)["theory.share"]) / len(centres(run))
-        lines.append(
-            f"TACT-HMC's draws are those at the temperature of the target, {draws:,.0f} of "
-            f"{run.methods['tact_hmc']['steps']:,} steps: a mode with its share of them has {near:,.0f} within "
-            f"{RADIUS:g}, hardly more than the {ENOUGH} that the rule asks for. It is the one method here that goes "
-            "from mode to mode and has nearly their width."
-        )
-    return lines
+    return by_rows(rows)

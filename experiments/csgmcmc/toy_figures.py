@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 from matplotlib import colormaps
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
 from mhrun.diagnostics.grid import Grid
-from mhrun.report.run import Run
-from mhrun.report.style import COLOURS
+from mhrun.report.metrics import value
+from mhrun.report.plots import finished, panels, points
+from mhrun.report.vocabulary import COLOURS, Array, Axes, Figure, Run, Style, plt
 
 from ..shared.coverage import covered
-from ..shared.measures import value
 from ..shared.plane import density, mixture_density
 from .toy import (
     ENOUGH,
@@ -35,27 +30,17 @@ from .toy import (
     variance,
 )
 
-Array = npt.NDArray[np.floating]
-
 SIDE, CELLS = 5.0, 200  # of the densities: half the side, cells a side
 _PAPERS = [f"{reading}_{row.method}" for reading in READINGS for row in ROWS[:2]]
 
 
 def parallel(run: Run) -> Figure | str:
-    """Densities of the target and of four chains (Figure 2): the first run.
-
-    Kernel estimates, all in the same colours. Circles: within 0.25 of a centre; full where more than 100
-    draws are, dotted where a mode is not covered.
-    """
+    """Densities of the target and of four chains (Figure 2): the first run."""
     return _densities(run, together(run))
 
 
 def single(run: Run) -> Figure | str:
-    """Densities of the target and of one chain (Figure 5): the first chain.
-
-    Kernel estimates, all in the same colours. Circles: within 0.25 of a centre; full where more than 100 draws are,
-    dotted where a mode is not covered.
-    """
+    """Densities of the target and of one chain (Figure 5): the first chain."""
     return _densities(run, 1)
 
 
@@ -97,66 +82,38 @@ def _panel(axis: Axes, values: Array, norm: LogNorm, grid: Grid) -> QuadMesh:
 
 def _circles(axis: Axes, places: Array, full: npt.NDArray[np.bool_]) -> None:
     for (x, y), there in zip(places, full, strict=True):
-        style: dict[str, Any] = (
-            {"linewidth": 0.7, "color": "black"}
-            if there
-            else {"linewidth": 0.8, "color": COLOURS[1], "linestyle": ":"}
-        )
-        axis.add_patch(Circle((x, y), RADIUS, fill=False, **style))
+        line: Style = {"color": "black"} if there else {"color": COLOURS[1], "linestyle": ":"}
+        axis.add_patch(Circle((x, y), RADIUS, fill=False, linewidth=0.7 if there else 0.8, **line))
 
 
 def coverage(run: Run) -> Figure:
-    """Modes covered in each run (Table 4), beside the paper's numbers.
-
-    Dots: single runs, with their mean. Squares: the paper's, hollow as printed, full with the two rows exchanged;
-    dashed: modes visited by 30 cycles, and by 120, each of which ends in any mode alike.
-    """
-    found = run.once(metrics)
-    figure, axis = plt.subplots(figsize=(6.6, 3.4))
+    """Modes covered in each run (Table 4), beside the paper's numbers."""
+    found, black = run.once(metrics), Style(color="black")
+    figure, (axis,) = panels(
+        1, size=(6.6, 3.4), ylabel="modes covered, of 25", ylim=(0, 26.5), xlim=(-0.3, 3.75)
+    )
+    square: Style = {"color": "black", "fmt": "s", "markersize": 6}
     for i, row in enumerate(ROWS):
-        swapped = row.printed != row.exchanged
-        axis.errorbar(
-            i, row.exchanged.value, row.exchanged.se, color="black", marker="s", markersize=6, capsize=2
-        )
-        if swapped:
-            axis.errorbar(
-                i,
-                row.printed.value,
-                row.printed.se,
-                color="black",
-                marker="s",
-                markersize=6,
-                markerfacecolor="white",
-                capsize=2,
-            )
+        points(axis, [i], [row.exchanged], **square)
+        if row.printed != row.exchanged:
+            points(axis, [i], [row.printed], markerfacecolor="white", **square)
         for j, reading in enumerate(READINGS):
-            method = f"{reading}_{row.method}"
-            if method not in run.methods:
+            if (counts := run.once(tallies).get(f"{reading}_{row.method}")) is None:
                 continue
-            counts = run.once(tallies)[method].within[RADIUS]
-            seen = covered(of_runs(counts, together(run))[row.metric.removeprefix("modes_")], ENOUGH)
-            at = i + (0.22, 0.44)[j]
+            near = of_runs(counts.within[RADIUS], together(run))[row.metric.removeprefix("modes_")]
+            seen, at = covered(near, ENOUGH), i + (0.22, 0.44)[j]
             spread = at + np.linspace(-0.05, 0.05, len(seen))
             axis.plot(spread, seen, "o", color=COLOURS[j], markersize=3, alpha=0.5, markeredgewidth=0)
             axis.plot([at - 0.08, at + 0.08], [seen.mean()] * 2, color=COLOURS[j], linewidth=2)
     for place, name in ((1, "theory.modes_one"), (3, "theory.modes_four")):
-        axis.plot(
-            [place - 0.2, place + 0.56],
-            [value(found[name])] * 2,
-            color="black",
-            linestyle="--",
-            linewidth=0.9,
-        )
+        axis.plot([place - 0.2, place + 0.56], [value(found[name])] * 2, "--", linewidth=0.9, **black)
     axis.set_xticks(range(len(ROWS)), [row.label for row in ROWS])
-    axis.set(ylabel="modes covered, of 25", ylim=(0, 26.5), xlim=(-0.3, 3.75))
-    marks = [
-        axis.plot([], [], "s", color="black", markerfacecolor="white", label="paper, as printed")[0],
-        axis.plot([], [], "s", color="black", label="paper, two rows exchanged")[0],
-        *(
-            axis.plot([], [], "o-", color=COLOURS[j], label=f"here, settings of the {reading}")[0]
-            for j, reading in enumerate(READINGS)
-        ),
-        axis.plot([], [], "--", color="black", label="cycles that end anywhere")[0],
+    marks: list[tuple[str, str, Style]] = [("s", "paper, as printed", black | {"markerfacecolor": "white"})]
+    marks.append(("s", "paper, two rows exchanged", black))
+    marks += [
+        ("o-", f"here, settings of the {r}", {"color": c}) for r, c in zip(READINGS, COLOURS, strict=False)
     ]
-    axis.legend(handles=marks, loc="center left", bbox_to_anchor=(1, 0.5))
-    return figure
+    marks.append(("--", "cycles that end anywhere", black))
+    for mark, name, style in marks:
+        axis.plot([], [], mark, label=name, **style)
+    return finished(figure, legend="right")

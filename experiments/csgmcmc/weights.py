@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from itertools import cycle, pairwise
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import torch
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullLocator
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import pdist, squareform
 
 from mhrun.build import build
 from mhrun.data import Dataset
 from mhrun.diagnostics.cycles import harmonic
-from mhrun.report.run import Run
-from mhrun.report.style import COLOURS
+from mhrun.report.metrics import Metrics, MetricTable, estimate
+from mhrun.report.plots import finished, logarithmic, panels
+from mhrun.report.vocabulary import COLOURS, Array, Axes, Figure, Run, Style, plt
 from mhrun.types import Rows
-
-from ..shared.measures import Metrics, estimate
-
-Array = npt.NDArray[np.floating]
 
 CYCLICAL = ("csgld", "csghmc", "csgld_t1", "csghmc_t1", "csghmc_heavy")
 TRADITIONAL = ("sgld", "sghmc", "sgld_t1", "sghmc_t1")
@@ -137,127 +127,68 @@ def rise(errors: Array) -> Array:
 
 def metrics(run: Run) -> Metrics:
     """What Figure 3's claims speak of, on these networks."""
-    found: Metrics = {}
-    cycles = int(run.config["cycles"])
+    found = MetricTable()
     for method, of in run.once(examined).items():
-        climbs = rise(of.lines)
         if method in CYCLICAL:
-            groups = np.repeat(np.arange(cycles), SAMPLES // cycles)
-            between, within, ratio = np.array([cluster_ratio(gaps, groups) for gaps in of.gaps]).T
-            found[f"{method}.between"], found[f"{method}.within"] = estimate(between), estimate(within)
-            found[f"{method}.cluster_ratio"] = estimate(ratio)
-            found[f"{method}.cluster_ratio_least"] = float(ratio.min())
-            weights = [harmonic(np.split(-run.target.n * seed, cycles)).weights.max() for seed in of.losses]
-            found[f"{method}.largest_weight"] = estimate(np.array(weights))
-            by_cycle = of.losses.reshape(len(of.losses), cycles, -1)
-            found[f"{method}.nats_within"] = estimate(run.target.n * np.ptp(by_cycle, axis=2).max(axis=1))
-            found[f"{method}.nats_last"] = estimate(run.target.n * np.ptp(by_cycle[:, -2:].mean(2), axis=1))
-        split = np.array([split_ratio(gaps) for gaps in of.gaps])
-        found[f"{method}.split_ratio"] = estimate(split)
-        found[f"{method}.split_ratio_most"] = float(split.max())
-        found[f"{method}.farthest"] = estimate(of.gaps.max(axis=1))
-        found[f"{method}.rise"] = estimate(climbs.mean(axis=1))
-        found[f"{method}.rise_least"] = float(climbs.min())
-        found[f"{method}.rise_most"] = float(climbs.max())
-        found[f"{method}.rise_seeds"] = (
-            float(rise(of.strangers).mean()) if len(of.strangers) else float("nan")
-        )
-        found[f"{method}.in_plane"] = estimate(np.array([scaled(gaps)[1] for gaps in of.gaps]))
-        spread = np.ptp(of.losses, axis=1)
-        found[f"{method}.loss"] = estimate(of.losses.mean(axis=1))
-        found[f"{method}.loss_spread"] = estimate(spread)
-        found[f"{method}.nats_spread"] = estimate(run.target.n * spread)
+            found.add(method, _of_cycles(run, of))
+        found.add(method, _of_all(run, of))
     return found
 
 
-def _table(run: Run, columns: Mapping[str, str]) -> pd.DataFrame:
-    found = run.once(metrics)
-    rows = {
-        run.label(method): {heading: found.get(f"{method}.{name}") for heading, name in columns.items()}
-        for method in run.once(examined)
+def _of_cycles(run: Run, of: Weights) -> Metrics:
+    cycles, n = int(run.config["cycles"]), run.target.n
+    groups = np.repeat(np.arange(cycles), SAMPLES // cycles)
+    between, within, ratio = np.array([cluster_ratio(gaps, groups) for gaps in of.gaps]).T
+    weights = [harmonic(np.split(-n * seed, cycles)).weights.max() for seed in of.losses]
+    by_cycle = of.losses.reshape(len(of.losses), cycles, -1)
+    return {
+        "between": estimate(between),
+        "within": estimate(within),
+        "cluster_ratio": estimate(ratio),
+        "cluster_ratio_least": float(ratio.min()),
+        "largest_weight": estimate(np.array(weights)),
+        "nats_within": estimate(n * np.ptp(by_cycle, axis=2).max(axis=1)),
+        "nats_last": estimate(n * np.ptp(by_cycle[:, -2:].mean(2), axis=1)),
     }
-    return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def spread_table(run: Run) -> pd.DataFrame:
-    """How far twelve samples are apart, and what is between them (Figure 3 a and b, on these networks).
-
-    Euclidean distances of all weights and biases, three samples of each of four cycles or twelve of the twenty.
-    "Ratio": least distance between two cycles over the largest within one. "Split": that ratio for the best split in
-    two, whatever the cycles. "Rise": percentage points that the test error on a straight line, between the last
-    samples of neighbouring cycles or between four of the twenty, is above its higher end at most; "two seeds": the
-    same between the last samples of two trainings, which have nothing in common. "In the plane": share of the squared
-    distances that the figure shows. Means over seeds with standard errors.
-    """
-    columns = {
-        "between cycles": "between",
-        "within": "within",
-        "ratio": "cluster_ratio",
-        "ratio, least": "cluster_ratio_least",
-        "split": "split_ratio",
-        "split, most": "split_ratio_most",
-        "farthest": "farthest",
-        "rise": "rise",
-        "rise, least": "rise_least",
-        "rise, most": "rise_most",
-        "rise, two seeds": "rise_seeds",
-        "in the plane": "in_plane",
+def _of_all(run: Run, of: Weights) -> Metrics:
+    climbs, spread = rise(of.lines), np.ptp(of.losses, axis=1)
+    split = np.array([split_ratio(gaps) for gaps in of.gaps])
+    return {
+        "split_ratio": estimate(split),
+        "split_ratio_most": float(split.max()),
+        "farthest": estimate(of.gaps.max(axis=1)),
+        "rise": estimate(climbs.mean(axis=1)),
+        "rise_least": float(climbs.min()),
+        "rise_most": float(climbs.max()),
+        "rise_seeds": float(rise(of.strangers).mean()) if len(of.strangers) else float("nan"),
+        "in_plane": estimate(np.array([scaled(gaps)[1] for gaps in of.gaps])),
+        "loss": estimate(of.losses.mean(axis=1)),
+        "loss_spread": estimate(spread),
+        "nats_spread": estimate(run.target.n * spread),
     }
-    return _table(run, columns)
-
-
-def likelihood_table(run: Run) -> pd.DataFrame:
-    """The training loss of the samples, in nats for each datum, and what follows for weights of the cycles (eq. 4).
-
-    Of twelve samples. "Spread": largest minus least of a training, for each datum and for all n; "in a cycle": the
-    same of the samples of one, the most; "last cycles": the means of the last two, apart. "Largest weight": what the
-    harmonic means of the likelihoods give to the cycle that gets most; alike they would be a quarter each. Means over
-    seeds with standard errors.
-    """
-    columns = {
-        "loss": "loss",
-        "spread": "loss_spread",
-        "spread, all data": "nats_spread",
-        "in a cycle, all data": "nats_within",
-        "last cycles, all data": "nats_last",
-        "largest weight": "largest_weight",
-    }
-    return _table(run, columns)
 
 
 _MARKERS = "os^D"
 
 
 def scaling_figure(run: Run) -> Figure:
-    """Twelve networks of each method in the plane, by classical scaling of their Euclidean distances (Figure 3a).
-
-    The first seed, all panels at one scale. Cyclical methods: a colour and a shape for each cycle, "ratio": least
-    distance between two cycles over the largest within one. SGLD and SGHMC: darker is later; "split": that ratio for
-    the best split in two.
-    """
-    rows = _panels(run)
-    figure, axes = plt.subplots(
-        len(rows), 4, figsize=(9.6, 0.6 + 1.65 * len(rows)), sharex=True, sharey=True, squeeze=False
-    )
-    cycles = int(run.config["cycles"])
+    """Twelve networks of each method in the plane, by classical scaling of their Euclidean distances (Figure 3a)."""
+    rows, cycles = _panels(run), int(run.config["cycles"])
     gaps = {method: of.gaps[0] for method, of in run.once(examined).items()}
     x, y = 1.25 * np.array([np.abs(scaled(of)[0]).max(axis=0) for of in gaps.values()]).max(axis=0)
-    for axis, method in zip(axes.flat, itertools.chain(*rows), strict=True):
+    of_all: Style = {"xlim": (-x, x), "ylim": (-y, y), "aspect": 1, "xlabel": "distance in weight space"}
+    size = (2.4, 1.65 + 0.6 / len(rows))
+    figure, axes = panels(4 * len(rows), columns=4, size=size, share="xy", ylabel="distance", **of_all)
+    for axis, method in zip(axes, itertools.chain(*rows), strict=True):
         if method in gaps:
             _scatter(axis, scaled(gaps[method])[0], cycles if method in CYCLICAL else None)
             axis.set_title(f"{run.label(method)}: {_apart(gaps[method], method, cycles)}", fontsize=9)
-        axis.set(xlim=(-x, x), ylim=(-y, y), aspect=1)
-    for axis in axes[-1]:
-        axis.set_xlabel("distance in weight space")
-    for axis in axes[:, 0]:
-        axis.set_ylabel("distance")
-    marks = [
-        Line2D([], [], linestyle="", marker=_MARKERS[i % 4], color=COLOURS[i % 4]) for i in range(cycles)
-    ]
-    figure.tight_layout()
-    names = [f"cycle {i + 1}" for i in range(cycles)]
-    figure.legend(marks, names, loc="center left", bbox_to_anchor=(1, 0.5))
-    return figure
+    for i in range(cycles):
+        style: Style = {"marker": _MARKERS[i % 4], "color": COLOURS[i % 4], "label": f"cycle {i + 1}"}
+        axes[0].plot([], [], linestyle="", **style)
+    return finished(figure, legend="right")
 
 
 def _panels(run: Run) -> list[tuple[str, ...]]:
@@ -286,44 +217,23 @@ def _scatter(axis: Axes, points: Array, cycles: int | None) -> None:
 
 
 def lines_figure(run: Run) -> Figure:
-    """Test error along straight lines between networks (Figure 3b).
-
-    Between the last samples of neighbouring cycles, and between four samples of SGLD and SGHMC; thin: single seeds,
-    thick: their mean. Dotted: between the last samples of two seeds, trainings that have nothing in common.
-    """
-    rows = _panels(run)
-    figure, axes = plt.subplots(
-        len(rows), 4, figsize=(9.6, 0.6 + 2.1 * len(rows)), sharex=True, sharey=True, squeeze=False
-    )
-    kept, t = run.once(examined), np.linspace(0, 1, POINTS)
-    for axis, method in zip(axes.flat, itertools.chain(*rows), strict=True):
+    """Test error along straight lines between networks (Figure 3b)."""
+    rows, kept, t = _panels(run), run.once(examined), np.linspace(0, 1, POINTS)
+    labels: Style = {"xlabel": "place on the line", "ylabel": "test error (%)"}
+    size = (2.4, 2.1 + 0.6 / len(rows))
+    figure, axes = panels(4 * len(rows), columns=4, size=size, share="xy", **labels)
+    for axis, method in zip(axes, itertools.chain(*rows), strict=True):
         if method not in kept:
             continue
         for i, errors in enumerate(kept[method].lines.swapaxes(0, 1)):
             axis.plot(t, errors.T, color=COLOURS[i], linewidth=0.6, alpha=0.5)
-            axis.plot(t, errors.mean(axis=0), color=COLOURS[i], linewidth=1.6)
+            axis.plot(t, errors.mean(axis=0), color=COLOURS[i], linewidth=1.6, label=f"{i + 1} to {i + 2}")
         if len(kept[method].strangers):
-            axis.plot(t, kept[method].strangers.mean(axis=0), ":", color="black", linewidth=1.3)
+            strangers = kept[method].strangers.mean(axis=0)
+            axis.plot(t, strangers, ":", color="black", linewidth=1.3, label="two seeds")
         axis.set_title(run.label(method))
-        logarithmic(axis)
-    for axis in axes[-1]:
-        axis.set_xlabel("place on the line")
-    for axis in axes[:, 0]:
-        axis.set_ylabel("test error (%)")
-    marks = [Line2D([], [], color=COLOURS[i], linewidth=1.6) for i in range(ENDS - 1)]
-    marks.append(Line2D([], [], color="black", linestyle=":"))
-    figure.tight_layout()
-    names = [*(f"{i + 1} to {i + 2}" for i in range(ENDS - 1)), "two seeds"]
-    figure.legend(marks, names, loc="center left", bbox_to_anchor=(1, 0.5))
-    return figure
-
-
-def logarithmic(axis: Axes) -> None:
-    """Make the upright axis logarithmic, with plain numbers."""
-    axis.set_yscale("log")
-    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.yaxis.set_major_formatter("{x:g}")
-    axis.yaxis.set_minor_locator(NullLocator())
+        logarithmic(axis, (1, 2, 5))
+    return finished(figure, legend="right")
 
 
 def _test_images(run: Run) -> Dataset:

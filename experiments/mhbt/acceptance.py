@@ -8,24 +8,12 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from mhrun.diagnostics.grid import Estimate
-from mhrun.report.run import Run
-from mhrun.report.style import COLOURS
+from mhrun.report import plots
+from mhrun.report.metrics import Metrics, value
+from mhrun.report.vocabulary import COLOURS, Array, Axes, Estimate, Figure, Run, by_rows
 
-from ..shared.measures import Metrics, value
-from .common import RSGLD_CODE, legend_beside, table
-
-Array = npt.NDArray[np.floating]
-
-READINGS: dict[str, str] = {
-    "printed": "as printed",
-    "code": "RSGLD code",
-    "shared": "shared minibatch",
-}
+READINGS: dict[str, str] = {"printed": "as printed", "code": "RSGLD code", "shared": "shared minibatch"}
 # Of the SGLD proposal alone: on all data, where the text quotes how the learning rate must fall.
 WHOLE: dict[str, str] = {"full": "all data", "mala": "all data, MALA's noise"}
 PROPOSALS: Mapping[str, str] = {
@@ -49,19 +37,13 @@ def learning_rates(run: Run, method: str | None = None) -> Array:
 
 
 def acceptance(run: Run) -> Figure:
-    """Acceptance against the learning rate (Figure 1, b to d), in three readings of the algorithm.
-
-    Left: Algorithm 1 and equation 7 as printed. Middle: the RSGLD code, where the minibatch of a rejected proposal
-    moves on to the current point and the density leaves out its factor beta^-d; dotted: with the factor. Right, for
-    contrast: both points on one minibatch. Dashed: 0.5 and 0.1, the levels of Figure 1(a).
-    """
-    figure, axes = plt.subplots(1, len(READINGS), figsize=(10.2, 3.0), sharey=True)
-    for axis, reading in zip(axes, READINGS, strict=True):
+    """Acceptance against the learning rate (Figure 1, b to d), in three readings of the algorithm."""
+    figure, axes = plots.panels(len(READINGS), size=(3.4, 3.0), xlabel=r"learning rate $\epsilon$")
+    for axis, (reading, title) in zip(axes, READINGS.items(), strict=True):
         _curves(axis, run, reading)
-        axis.set(title=READINGS[reading], xlabel=r"learning rate $\epsilon$")
+        axis.set_title(title)
     axes[0].set_ylabel(f"acceptance, d = {run.config['dim']:,}")
-    legend_beside(figure, axes)
-    return figure
+    return plots.finished(figure, legend="right")
 
 
 def _curves(axis: Axes, run: Run, reading: str) -> None:
@@ -73,8 +55,7 @@ def _curves(axis: Axes, run: Run, reading: str) -> None:
             axis.plot(
                 learning_rates(run, method), rate(run, method), line, color=colour, label=name, linewidth=1.4
             )
-    for level in LEVELS.values():
-        axis.axhline(level, color="black", linewidth=0.7, linestyle="--", alpha=0.5)
+    plots.levels(axis, *LEVELS.values(), linewidth=0.7, alpha=0.5)
     axis.set(xscale="log", ylim=(-0.03, 1.03))
 
 
@@ -135,25 +116,8 @@ def lead(one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_]) -> Estimate:
     return Estimate(float(by_step.mean()), float(error))
 
 
-def largest(run: Run) -> pd.DataFrame:
-    """The largest learning rates that keep an acceptance of 0.5 and of 0.1 (Figure 1, a).
-
-    Interpolated on the grid; empty where no learning rate of the grid has it. "Plateau": mean acceptance at learning
-    rates up to 1e-8 (of MALA: in the lowest decade), where hardly anything moves and minibatch noise alone decides.
-    "Lead": mean acceptance over all learning rates, less that of the proposal before it (RSGLD with beta 1 less SGLD,
-    beta 2 less beta 1); "gain": the same at the learning rates at which SGLD accepts between 0.1 and 0.5, empty where
-    there is none.
-    """
-    names = ("plateau", "lead", "gain")
-    columns = {"at 0.5": "eps_half", "at 0.1": "eps_tenth"} | {name: name for name in names}
-    return table(run, run.once(metrics), columns)
-
-
 def rates(run: Run) -> pd.DataFrame:
-    """Average acceptance at some learning rates.
-
-    Of the chain whose learning rate is nearest.
-    """
+    """Average acceptance at some learning rates."""
     rows = {}
     for method in run.methods:
         grid = learning_rates(run, method)
@@ -161,7 +125,7 @@ def rates(run: Run) -> pd.DataFrame:
             eps: int(np.abs(np.log(grid / eps)).argmin()) for eps in DECADES if grid[0] <= eps <= grid[-1]
         }
         rows[run.label(method)] = {f"{eps:.0e}": float(rate(run, method)[i]) for eps, i in places.items()}
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 def mismatch(run: Run, pairs: int = 50) -> float:
@@ -173,37 +137,6 @@ def mismatch(run: Run, pairs: int = 50) -> float:
         one, other = (x[rng.choice(len(x), m, replace=False)].mean(axis=0) for _ in range(2))
         found.append(np.linalg.norm(other - one) / np.linalg.norm(one))
     return float(np.mean(found))
-
-
-def notes(run: Run) -> list[str]:
-    """What a reader should know beside the numbers."""
-    n, m, c, d = run.config["data"]["n"], run.config["m"], run.config["c"], run.config["dim"]
-    spread = c * np.sqrt(d / m * (1 - m / n))
-    lines = [
-        "The text samples from N(0, I) with n, m and c_n given; here that is the unknown mean of data N(0, I) with a "
-        "flat prior, begun at the origin, which gives the numbers of the text where a reading can.",
-        f"As printed, the two minibatches put noise of standard deviation c sqrt(d (1 - m/n) / m) = {spread:.2g} on "
-        "the log-ratio whatever the learning rate, and a chain stays with the luckiest minibatch it has met: its "
-        "plateau falls with d, and from d = 10 on no learning rate has acceptance 0.5, from d = 100 on none 0.1. "
-        "In the RSGLD code the current point gets a minibatch afresh, and about every other proposal is accepted.",
-        "RSGLD's density as printed (equation 7) is a normalised mixture; with its factor beta^-d in place, beta = 2 "
-        "gains little over beta = 1, and nothing where half of the proposals are accepted. The RSGLD code and "
-        "Proposition 1 leave the factor out; then every forward move has a proposal ratio of about exp(0.375 d) and is "
-        "accepted whatever the likelihood says.",
-        RSGLD_CODE,
-        "With one minibatch for both points the order is reversed: with beta = 1 a forward move is undone by a "
-        "backward one of the same density, and nearly all are accepted.",
-        "Assumption 6 (all minibatches have similar gradients) fails here: near the mode a minibatch's gradient is "
-        f"noise, |g_J - g_I| = {mismatch(run):.2f} |g_I| on average.",
-    ]
-    if run.config["noise"] == "printed":
-        lines.append(
-            "The noise is the printed one, sqrt(2 eps)/n, too small by sqrt(n) to sample at temperature 1 and by "
-            "sqrt(n T) for the tempered target; the ratio of the proposal densities then has exponents of size "
-            "n^2 eps d / m, so that eps must fall like m / (n^2 d). With noise=posterior, sqrt(2 eps/n), or "
-            "noise=tempered, sqrt(2 eps/c_n), learning rates may be n and n T times as large, up to about 1."
-        )
-    return lines
 
 
 # --- Across dimensions --------------------------------------------------------------------------------------
@@ -246,16 +179,11 @@ def sweep_metrics(runs: Sequence[Run]) -> Metrics:
 
 
 def largest_by_dimension(runs: Sequence[Run]) -> Figure:
-    """The largest learning rate that keeps an acceptance, against the dimension (Figure 1, a).
-
-    The SGLD proposal in Algorithm 1, and on all data with the printed noise and with MALA's, which fits the tempered
-    target. Grey: the rate d^(-1/4) that the text quotes for all data, through the first point, and m / (n^2 d), where
-    the log-ratio of the proposal densities passes 1. No point: no learning rate of the grid has it.
-    """
+    """The largest learning rate that keeps an acceptance, against the dimension (Figure 1, a)."""
     there = by_dimension(runs)
     dims = np.array(list(there), dtype=float)
     shown = READINGS | WHOLE
-    figure, axes = plt.subplots(1, len(shown), figsize=(14.0, 3.1), sharey=True)
+    figure, axes = plots.panels(len(shown), size=(2.8, 3.1), xscale="log", yscale="log", xlabel="dimension d")
     config = next(iter(there.values())).config
     low, high = float(config["lowest"]), float(config["mala_highest"])
     for axis, (reading, title) in zip(axes, shown.items(), strict=True):
@@ -268,38 +196,27 @@ def largest_by_dimension(runs: Sequence[Run]) -> Figure:
         if reading in READINGS:
             passes = config["m"] / config["data"]["n"] ** 2 / dims
             axis.plot(dims, passes, color="grey", linestyle=":", label=r"$m/(n^2 d)$")
-        axis.set(xscale="log", yscale="log", title=title, xlabel="dimension d", ylim=(low, high))
+        axis.set(title=title, ylim=(low, high))
     axes[0].set_ylabel(r"largest learning rate $\epsilon$")
-    legend_beside(figure, axes)
-    return figure
+    return plots.finished(figure, legend="right")
 
 
 def panels(runs: Sequence[Run]) -> Figure:
-    """Acceptance against the learning rate, by dimension and reading (Figure 1, b to d).
-
-    Rows are dimensions; columns and lines as on the pages of the runs.
-    """
-    there = by_dimension(runs)
-    figure, axes = plt.subplots(
-        len(there), len(READINGS), figsize=(10.2, 2.2 * len(there)), sharex=True, sharey=True, squeeze=False
-    )
-    for row, (d, run) in zip(axes, there.items(), strict=True):
-        for axis, reading in zip(row, READINGS, strict=True):
+    """Acceptance against the learning rate, by dimension and reading (Figure 1, b to d)."""
+    there, wide = by_dimension(runs), len(READINGS)
+    figure, axes = plots.panels(len(there) * wide, columns=wide, size=(3.4, 2.2), share="xy")
+    for place, (d, run) in enumerate(there.items()):
+        for axis, reading in zip(axes[place * wide :], READINGS, strict=False):
             _curves(axis, run, reading)
-        row[0].set_ylabel(f"acceptance, d = {d:,}")
-    for axis, reading in zip(axes[0], READINGS, strict=True):
-        axis.set_title(READINGS[reading])
-    for axis in axes[-1]:
-        axis.set_xlabel(r"learning rate $\epsilon$")
-    legend_beside(figure, axes.flat)
-    return figure
+        axes[place * wide].set_ylabel(f"acceptance, d = {d:,}")
+    for axis, title in zip(axes, READINGS.values(), strict=False):
+        axis.set_title(title)
+    plots.label_edges(axes, wide, r"learning rate $\epsilon$")
+    return plots.finished(figure, legend="right")
 
 
 def largest_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """The largest learning rate with an acceptance of 0.5 and of 0.1, by dimension.
-
-    Empty where no learning rate of the grid has it.
-    """
+    """The largest learning rate with an acceptance of 0.5 and of 0.1, by dimension."""
     there = by_dimension(runs)
     first = next(iter(there.values()))
     rows = {
@@ -309,25 +226,4 @@ def largest_table(runs: Sequence[Run]) -> pd.DataFrame:
         for method in first.methods
         for level, share in LEVELS.items()
     }
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def sweep_notes(runs: Sequence[Run]) -> list[str]:
-    """What a reader should know beside the numbers."""
-    found = sweep_metrics(runs)
-    told = [
-        f"{(READINGS | WHOLE)[reading]}: d^{value(found[f'{reading}.slope_{level}']):.2f} at {LEVELS[level]:g}"
-        for reading in READINGS | WHOLE
-        for level in LEVELS
-        if np.isfinite(value(found[f"{reading}.slope_{level}"]))
-    ]
-    return [
-        "How the largest learning rate of the SGLD proposal falls: "
-        f"{'; '.join(told) or 'no level is reached throughout'}. The text quotes d^(-1/4) "
-        "for algorithms on all data; it is judged for those alone. On minibatches the log-ratio of the printed noise "
-        "is about -n^2 eps d / m, and eps falls like 1/d.",
-        "Most of Figure 1 can be had from the RSGLD code (minibatches move on, densities are not normalised), and not "
-        "from Algorithm 1 and equation 7 as printed: there no learning rate has acceptance 0.5 from d = 10 on. No "
-        "reading gives all of it: see the claims.",
-        RSGLD_CODE,
-    ]
+    return by_rows(rows)

@@ -7,23 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
-from matplotlib import pyplot as plt
-from matplotlib.figure import Figure
 
-from mhrun.diagnostics.grid import Estimate
 from mhrun.proposals.reversible_langevin import ReversibleLangevin
-from mhrun.report.run import Run
-from mhrun.report.style import COLOURS
+from mhrun.report.metrics import Metrics, value
+from mhrun.report.plots import THIN, finished, levels, panels
+from mhrun.report.vocabulary import COLOURS, Array, Estimate, Figure, Run, Style, by_rows
 from mhrun.types import Controls, Evaluation
 from mhrun.units import step_from_learning_rate
-
-from ..shared.measures import Metrics, value
-from .common import RSGLD_CODE
-
-Array = npt.NDArray[np.floating]
 
 DENSITIES = ("normalised", "unnormalised")
 STRONG = 1e-4  # the learning rate where the gradient is strong
@@ -122,19 +114,11 @@ def largest_rate(config: Mapping[str, Any], dim: int) -> float:
     For |g|^2 = d, curvature 1 and the density without its factor; by bisection.
     """
     low, high = math.log(1e-6), 0.0
+    at: Style = {"n": config["n"], "grad": math.sqrt(dim), "forward": True, "curvature": 1.0}
+    draws = min(config["draws"], 2000)
     for _ in range(40):
         middle = 0.5 * (low + high)
-        found = moves(
-            min(config["draws"], 2000),
-            dim,
-            config["beta"],
-            "unnormalised",
-            n=config["n"],
-            eps=math.exp(middle),
-            grad=math.sqrt(dim),
-            forward=True,
-            curvature=1.0,
-        )
+        found = moves(draws, dim, config["beta"], "unnormalised", eps=math.exp(middle), **at)
         low, high = (middle, high) if (found > 0).mean() >= MOST else (low, middle)
     return math.exp(low)
 
@@ -163,11 +147,7 @@ def _mean(values: Array) -> Estimate:
 
 
 def ratios(run: Run) -> pd.DataFrame:
-    """The log of the proposal ratio (Proposition 1), beta = 2.
-
-    Over d, after forward and after backward moves where the gradient is strong, beside what algebra gives; the share
-    of forward moves with a ratio above 1; and where the gradient vanishes, the 99 % quantile of its absolute value.
-    """
+    """The log of the proposal ratio (Proposition 1), beta = 2."""
     config, rows = run.config, {}
     beta = config["beta"]
     for density in DENSITIES:
@@ -182,14 +162,11 @@ def ratios(run: Run) -> pd.DataFrame:
                 "derived, backward": derived(beta, density, forward=False),
                 "flat": float(np.quantile(np.abs(still), MOST)),
             }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 def betas(run: Run) -> pd.DataFrame:
-    """The same for other beta, d = 100.
-
-    The log-ratio over d. Normalised, a forward move is the less likely to be undone the larger beta is.
-    """
+    """The same for other beta, d = 100."""
     config, rows = run.config, {}
     for beta in config["betas"]:
         row: dict[str, Estimate | float] = {}
@@ -198,15 +175,11 @@ def betas(run: Run) -> pd.DataFrame:
                 row[f"{name}, {density}"] = _mean(strong(config, 100, beta, density, forward=forward) / 100)
                 row[f"{name}, {density}, derived"] = derived(beta, density, forward=forward)
         rows[f"beta = {beta:g}"] = row
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 def rates(run: Run) -> pd.DataFrame:
-    """The largest learning rate at which 99 % of forward moves have a ratio above 1 (Remark 2).
-
-    |g|^2 = d, curvature 1, the density without its factor beta^-d. What the remark gives: below
-    sqrt(beta^2 - 1) / (n sqrt(eta_0)), with eta_0 the noise over the drift at that learning rate.
-    """
+    """The largest learning rate at which 99 % of forward moves have a ratio above 1 (Remark 2)."""
     config, found = run.config, run.once(metrics)
     rows = {}
     for dim in config["dims"]:
@@ -218,96 +191,49 @@ def rates(run: Run) -> pd.DataFrame:
             "the remark's": math.sqrt(config["beta"] ** 2 - 1) / (config["n"] * math.sqrt(eta)),
             "d^(-1/4) / n": dim**-0.25 / config["n"],
         }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 def histograms(run: Run) -> Figure:
-    """The log of the proposal ratio over d, after forward and backward moves (Proposition 1, case 1).
-
-    Lighter lines: lower dimensions. Dashed: what algebra gives. The proposition says that the ratio is above 1 (0 here)
-    after forward moves; with the normalised density, which equation 7 defines, it is below.
-    """
+    """The log of the proposal ratio over d, after forward and backward moves (Proposition 1, case 1)."""
     config = run.config
-    figure, axes = plt.subplots(1, 2, figsize=(8.2, 3.0), sharex=True)
+    labels: Style = {"xlabel": "log proposal ratio / d", "yscale": "log", "xlim": (-3.5, 0.8)}
+    figure, axes = panels(2, size=(4.1, 3.0), share="x", **labels)
     for axis, density in zip(axes, DENSITIES, strict=True):
         for forward, colour, name in ((True, COLOURS[0], "forward"), (False, COLOURS[1], "backward")):
             for i, dim in enumerate(sorted(config["dims"])):
+                shade, last = (i + 1) / len(config["dims"]), i == len(config["dims"]) - 1
+                style: Style = {"color": colour, "alpha": shade, "label": name if last else None}
                 values = strong(config, dim, config["beta"], density, forward=forward) / dim
-                axis.hist(
-                    values,
-                    bins=np.linspace(-4, 1, 126),
-                    density=True,
-                    histtype="step",
-                    color=colour,
-                    alpha=(i + 1) / len(config["dims"]),
-                    label=name if i == len(config["dims"]) - 1 else None,
-                )
-            axis.axvline(
-                derived(config["beta"], density, forward=forward),
-                color=colour,
-                linestyle="--",
-                linewidth=0.9,
-            )
-        axis.axvline(0, color="black", linewidth=0.8)
-        axis.set(title=density, xlabel="log proposal ratio / d", yscale="log", xlim=(-3.5, 0.8))
+                axis.hist(values, bins=list(np.linspace(-4, 1, 126)), density=True, histtype="step", **style)
+            at = derived(config["beta"], density, forward=forward)
+            axis.axvline(at, color=colour, linestyle="--", linewidth=0.9)
+        axis.axvline(0, **THIN)
+        axis.set_title(density)
     axes[0].set_ylabel("density")
     axes[0].legend(loc="upper left")
-    figure.tight_layout()
-    return figure
+    return finished(figure)
 
 
 def mismatch(run: Run) -> Figure:
-    """What becomes of the forward ratio when minibatches disagree about the gradient (Assumption 6).
-
-    The mean log proposal ratio over d after forward moves against |g_J - g_I| n sqrt(eps/2) / sqrt(d), d = 100. Dashed:
-    1/2 - (1 + x^2)/(2 beta^2), less log beta if normalised. In Figure 1 of the paper the axis is at
-    sqrt(n^2 eps / m) for minibatches near the mode.
-    """
+    """What becomes of the forward ratio when minibatches disagree about the gradient (Assumption 6)."""
     config = run.config
-    beta, dim = config["beta"], 100
-    grad = math.sqrt(dim) / (config["eta"] * config["n"] * math.sqrt(STRONG / 2))
-    figure, axis = plt.subplots(figsize=(5.2, 3.2))
+    beta, dim, n = config["beta"], 100, config["n"]
+    labels: Style = {
+        "xlabel": r"$|g_J - g_I|\, n \sqrt{\epsilon/2} \,/ \sqrt{d}$",
+        "ylabel": "log proposal ratio / d",
+    }
+    figure, (axis,) = panels(1, size=(5.2, 3.2), **labels)
+    at: Style = {"n": n, "eps": STRONG, "grad": math.sqrt(dim) / (config["eta"] * n * math.sqrt(STRONG / 2))}
     for density, colour in zip(DENSITIES, COLOURS, strict=False):
-        means = []
-        for x in MISMATCHES:
-            length = x * math.sqrt(dim) / (config["n"] * math.sqrt(STRONG / 2))
-            found = moves(
-                min(config["draws"], 1000),
-                dim,
-                beta,
-                density,
-                n=config["n"],
-                eps=STRONG,
-                grad=grad,
-                forward=True,
-                mismatch=length,
-            )
-            means.append(found.mean() / dim)
+        draws = min(config["draws"], 1000)
+        lengths = [x * math.sqrt(dim) / (n * math.sqrt(STRONG / 2)) for x in MISMATCHES]
+        means = [
+            moves(draws, dim, beta, density, forward=True, mismatch=x, **at).mean() / dim for x in lengths
+        ]
         axis.plot(MISMATCHES, means, "o", color=colour, markersize=4, label=density)
         line = derived(beta, density, forward=True) - np.square(MISMATCHES) / (2 * beta**2)
         axis.plot(MISMATCHES, line, "--", color=colour, linewidth=1)
-    axis.axhline(0, color="black", linewidth=0.8)
-    axis.set(xlabel=r"$|g_J - g_I|\, n \sqrt{\epsilon/2} \,/ \sqrt{d}$", ylabel="log proposal ratio / d")
+    levels(axis, 0, line="-")
     axis.legend()
-    figure.tight_layout()
-    return figure
-
-
-def notes(run: Run) -> list[str]:
-    """What a reader should know beside the numbers."""
-    beta = run.config["beta"]
-    ahead = {density: derived(beta, density, forward=True) for density in DENSITIES}
-    return [
-        "The proposition's first statement, that a forward move has a proposal ratio above 1 with high probability, "
-        "is false for the density of equation 7 and any beta > 1: the log-ratio is d (1/2 - 1/(2 beta^2) - log beta), "
-        f"{ahead['normalised']:.3f} d at beta = {beta:g}. It is true without the factor beta^-d of the backward part, "
-        f"{ahead['unnormalised']:.3f} d. The RSGLD code leaves it out too; then no law is known that the chain has.",
-        "It could not be otherwise: with one gradient everywhere, q(theta' -> theta) / q(theta -> theta') has the mean "
-        "1 under q, so that it cannot be large for half of all moves.",
-        "The second statement (a backward move has a ratio near 0) and the third (the ratio is near 1 where the "
-        "gradient vanishes and eps is of smaller order than 1/d) hold for both.",
-        "Remark 2 follows: without the factor, and where all minibatches agree about the gradient, the largest "
-        "learning rate does not depend on d. Where they disagree by more than sqrt((beta^2 - 1) d) / (n sqrt(eps/2)), "
-        "forward moves have ratios near 0 all the same.",
-        RSGLD_CODE,
-    ]
+    return finished(figure)

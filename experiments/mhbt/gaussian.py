@@ -9,19 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from scipy import stats
 
-from mhrun.diagnostics.grid import Estimate
-from mhrun.report.run import Run
-from mhrun.report.style import COLOURS
-
-from ..shared.measures import Metrics, value
-from .common import table
-
-Array = npt.NDArray[np.floating]
+from mhrun.report.metrics import Metrics, MetricTable, estimate, value
+from mhrun.report.plots import finished, levels, panels
+from mhrun.report.vocabulary import COLOURS, Array, Axes, Figure, Run
 
 BINS = {2: 10, 5: 4}  # a side, by dimension; 10 for any other
 HALF_WIDTH = 4.0  # of the histogram, in tempered standard deviations
@@ -29,9 +21,7 @@ REPEATS = 200  # pairs of histograms behind a floor
 CLOSE = 0.1  # a distance above the floor that counts as converged
 PAIRS = {"d2": ("mhbt_2", "full_2"), "d5": ("mhbt_5", "full_5")}
 STARTS = {"near": ("mhbt_5_near", "full_5_near"), "far": ("mhbt_5_far", "full_5_far")}  # of d = 5
-ROBUST = tuple(
-    f"mhbt_{dim}{other}" for dim in (2, 5) for other in ("", "_c5", "_c30", "_m500", "_m5000")
-)  # of one dimension in an experiment
+ROBUST = ("mhbt_2", "mhbt_2_c5", "mhbt_2_c30", "mhbt_2_m500", "mhbt_2_m5000")
 
 
 class Truth(NamedTuple):
@@ -124,51 +114,41 @@ def _curves(run: Run) -> dict[str, tuple[npt.NDArray[np.int64], Array]]:
 
 def metrics(run: Run) -> Metrics:
     """Everything of this experiment that a claim or a table speaks of."""
-    found: Metrics = {}
+    found = MetricTable()
     for method in run.methods:
-        at, (steps, distances) = truth(run, method), curve(run, method)
-        last = run.draws(method)[:, -1]
-        dim = last.shape[1]
-        floor = noise(dim, len(last)), bias(dim, at.ratio)
-        squares = np.square((last - at.mean) / at.sd).mean(axis=1)
-        more: Metrics = {f"tv_{step}": float(tv) for step, tv in zip(steps, distances, strict=True)}
-        more |= {
-            "accept_rate": run.methods[method]["accept_rate"],
-            "tv": float(distances[-1]),
-            "tv_noise": floor[0],
-            "tv_bias": floor[1],
-            "over_floor": float(distances[-1] / sum(floor)),
-            "variance_ratio": Estimate(
-                float(squares.mean()), float(squares.std(ddof=1) / np.sqrt(len(squares)))
-            ),
-            "law_ratio": at.ratio,
-            "steps_to_close": reached(steps, distances - sum(floor), CLOSE),
-        }
-        found |= {f"{method}.{name}": number for name, number in more.items()}
+        steps, distances = curve(run, method)
+        by_step = dict(zip(map(int, steps), map(float, distances), strict=True))
+        found.series(method, "tv", by_step)
+        found.add(method, _of_method(run, method))
     for name, (mine, full) in (PAIRS | STARTS).items():
         if mine in run.methods and full in run.methods:
-            gap = curve(run, mine)[1] - value(found[f"{mine}.tv_bias"]) - curve(run, full)[1]
-            found[f"{name}.largest_gap"] = float(np.abs(gap).max())
-            found[f"{name}.last_gap"] = float(np.abs(gap[-1]))
-            ends = (value(found[f"{method}.steps_to_close"]) for method in (mine, full))
-            found[f"{name}.slower"] = next(ends) / next(ends)
-    others = _others(run)
+            gap = curve(run, mine)[1] - found.number(f"{mine}.tv_bias") - curve(run, full)[1]
+            slower = found.number(f"{mine}.steps_to_close") / found.number(f"{full}.steps_to_close")
+            gaps: Metrics = {"largest_gap": float(np.abs(gap).max()), "last_gap": float(np.abs(gap[-1]))}
+            found.add(name, gaps | {"slower": slower})
+    others = [method for method in ROBUST if method in run.methods]
     if len(others) > 1:
         # At the last step that all of them have, less what chance gives so many chains.
-        last_step = min(int(curve(run, method)[0][-1]) for method in others)
-        at_end = [value(found[f"{m}.tv_{last_step}"]) - value(found[f"{m}.tv_noise"]) for m in others]
-        found["robust.spread"] = max(at_end) - min(at_end)
-        found["robust.widest"] = max(truth(run, method).ratio for method in others)
+        last = min(int(curve(run, method)[0][-1]) for method in others)
+        at_end = [found.number(f"{m}.tv_{last}") - found.number(f"{m}.tv_noise") for m in others]
+        widest = max(truth(run, method).ratio for method in others)
+        found.add("robust", {"spread": max(at_end) - min(at_end), "widest": widest})
     return found
 
 
-def _others(run: Run) -> list[str]:
-    """Return the methods that are compared at several c_n and m, all of the dimension that has most of them."""
-    by_dim = [
-        [method for method in ROBUST if method.startswith(f"mhbt_{dim}") and method in run.methods]
-        for dim in (2, 5)
-    ]
-    return max(by_dim, key=len)
+def _of_method(run: Run, method: str) -> Metrics:
+    at, (steps, distances), last = truth(run, method), curve(run, method), run.draws(method)[:, -1]
+    by_chance, off = noise(last.shape[1], len(last)), bias(last.shape[1], at.ratio)
+    return {
+        "accept_rate": run.methods[method]["accept_rate"],
+        "tv": float(distances[-1]),
+        "tv_noise": by_chance,
+        "tv_bias": off,
+        "over_floor": float(distances[-1] / (by_chance + off)),
+        "variance_ratio": estimate(np.square((last - at.mean) / at.sd).mean(axis=1)),
+        "law_ratio": at.ratio,
+        "steps_to_close": reached(steps, distances - (by_chance + off), CLOSE),
+    }
 
 
 def reached(steps: npt.NDArray[np.int64], distances: Array, level: float) -> float:
@@ -185,47 +165,21 @@ def reached(steps: npt.NDArray[np.int64], distances: Array, level: float) -> flo
 
 
 def distances(run: Run) -> pd.DataFrame:
-    """Distance from the tempered posterior after so many steps (Figure 2, a).
-
-    The total variation distance between the histogram of all chains and that of as many draws of the tempered
-    posterior; the same draws at every step, 10 cells a side in two dimensions and 4 in five, on 4 standard
-    deviations to each side, and one cell for all that is outside. Then what chance alone gives; the distance between
-    the law that the chain has and the tempered posterior; and the step at which the distance comes down to 0.1 above
-    the sum of the two.
-    """
+    """Distance from the tempered posterior after so many steps (Figure 2, a)."""
     found = run.once(metrics)
     steps = sorted({int(step) for method in run.methods for step in curve(run, method)[0]})
     names = {f"{step:,}": f"tv_{step}" for step in steps}
     names |= {"by chance": "tv_noise", "bias": "tv_bias", "comes down at": "steps_to_close"}
-    return table(run, found, names)
-
-
-def laws(run: Run) -> pd.DataFrame:
-    """The variance of the last draws over that of the tempered posterior, and what the law of the chain has.
-
-    Mean over chains and coordinates, with its standard error; the law in closed form.
-    """
-    names = {"variance ratio": "variance_ratio", "in closed form": "law_ratio", "acceptance": "accept_rate"}
-    return run.by_method(run.once(metrics), names)
+    return run.by_method(found, names)
 
 
 def distance(run: Run) -> Figure:
-    """Distance from the tempered posterior against iterations (Figure 2, a).
-
-    Total variation distance between histograms of all chains and of as many draws of the tempered posterior. Above:
-    from a start 5 of its standard deviations away in each coordinate; below: 1 away (near) and 9 away (far). Dashed:
-    what chance alone gives; dotted: with the bias of the stored minibatches beside it.
-    """
-    panels = PAIRS | STARTS
-    figure, axes = plt.subplots(2, 2, figsize=(8.2, 6.0), sharey=True)
-    for axis, (name, pair) in zip(axes.flat, panels.items(), strict=True):
-        shown = [method for method in pair if method in run.methods]
-        _draw(axis, run, shown)
+    """Distance from the tempered posterior against iterations (Figure 2, a)."""
+    figure, axes = panels(4, columns=2, size=(4.1, 3.0), ylabel="total variation distance")
+    for axis, (name, pair) in zip(axes, (PAIRS | STARTS).items(), strict=True):
+        _draw(axis, run, [method for method in pair if method in run.methods])
         axis.set_title(f"d = {name[1:]}" if name in PAIRS else f"d = 5, {name} start")
-    for row in axes:
-        row[0].set_ylabel("total variation distance")
-    figure.tight_layout()
-    return figure
+    return finished(figure)
 
 
 def _draw(axis: Axes, run: Run, shown: list[str]) -> None:
@@ -236,50 +190,16 @@ def _draw(axis: Axes, run: Run, shown: list[str]) -> None:
         axis.plot(steps, distances, mark + "-", color=colour, markersize=4, linewidth=1.2, label=label)
     if shown:
         floor, bias = (value(found[f"{shown[0]}.{part}"]) for part in ("tv_noise", "tv_bias"))
-        axis.axhline(floor, color="black", linewidth=0.8, linestyle="--")
-        axis.axhline(floor + bias, color="black", linewidth=0.8, linestyle=":")
+        levels(axis, floor)
+        levels(axis, floor + bias, line=":")
         axis.legend()
     axis.set(xscale="log", yscale="log", xlabel="iteration", ylim=(None, 1.3))
 
 
 def robust(run: Run) -> Figure:
-    """The same for other c_n and other minibatch sizes.
-
-    Each against the tempered posterior of its own c_n, from one start, which is nearer in standard deviations where
-    c_n is small. Dashed: what chance alone gives; dotted: with the bias at c_n = 20 and m = 1000 beside it; grey: what
-    chance gives the others, which have fewer chains.
-    """
-    figure, axis = plt.subplots(figsize=(5.2, 3.4))
-    shown = _others(run)
+    """The same for other c_n and other minibatch sizes, d = 2."""
+    figure, (axis,) = panels(1, size=(5.2, 3.4), ylabel="total variation distance")
+    shown = [method for method in ROBUST if method in run.methods]
     _draw(axis, run, shown)
-    for floor in {value(run.once(metrics)[f"{method}.tv_noise"]) for method in shown[1:]}:
-        axis.axhline(floor, color="grey", linewidth=0.8, linestyle="--")
-    axis.set_ylabel("total variation distance")
-    figure.tight_layout()
-    return figure
-
-
-def notes(run: Run) -> list[str]:
-    """What a reader should know beside the numbers."""
-    found = run.once(metrics)
-    lines = [
-        "Start, iterations, bins and step of Figure 2(a) are not printed: here all chains begin 5 tempered standard "
-        "deviations off in each coordinate, and all algorithms have one step, with which MHBT accepts about 30 %. "
-        "Minibatches are those of Algorithm 1 (stored), independent for each chain.",
-        "The chain is exact for a law a little wider than the tempered posterior: minibatches on which a point looks "
-        "good are kept. Its variance is larger by the factor 1 / (1 - (c/m) (1 - m/n)), to first order.",
-    ]
-    lines += [
-        f"d = {name[1:]}: MHBT needs {found[f'{name}.slower']:.2f} times the iterations of the full batch to come down "
-        f"to {CLOSE:g} above its floor, as minibatch noise in its log-ratio costs acceptances at the same step; it "
-        f"reads {run.config['m']:,} of {run.config['data']['n']:,} data in each."
-        for name in PAIRS
-        if f"{name}.slower" in found
-    ]
-    lines += [
-        f"d = 5, {name} start: {found[f'{name}.slower']:.2f} times the iterations; the curves differ by at most "
-        f"{value(found[f'{name}.largest_gap']):.3f}."
-        for name in STARTS
-        if f"{name}.slower" in found
-    ]
-    return lines
+    levels(axis, *{value(run.once(metrics)[f"{method}.tv_noise"]) for method in shown[1:]}, color="grey")
+    return finished(figure)

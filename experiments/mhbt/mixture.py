@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
-from matplotlib import pyplot as plt
-from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from mhrun.diagnostics.grid import monte_carlo_distance, total_variation
-from mhrun.report.run import Run
-from mhrun.report.style import COLOURS, GREYS
+from mhrun.report.metrics import Metrics, MetricTable, estimate
+from mhrun.report.plots import few_ticks, finished, label_edges, levels, panels
+from mhrun.report.vocabulary import COLOURS, GREYS, Array, Figure, Run
 
 from ..shared.exact import Truth
-from ..shared.measures import Metrics, estimate
-from .common import table
-
-Array = npt.NDArray[np.floating]
 
 SCATTER = ("mhbt_1", "mhbt_2")  # whose draws are compared with the density, and shown over it
 PANELS = {  # Figure 2, d to f, and f at a higher temperature: what is shown, and beside what
@@ -77,10 +70,7 @@ def crossings(core: npt.NDArray[np.int8]) -> int:
 
 def metrics(run: Run) -> Metrics:
     """Everything of this experiment that a claim or a table speaks of."""
-    found: Metrics = {}
-    for method in run.methods:
-        found |= {f"{method}.{name}": value for name, value in _metrics(run, method).items()}
-    return found
+    return MetricTable.by_method(run, _metrics)
 
 
 def _metrics(run: Run, method: str) -> Metrics:
@@ -121,89 +111,32 @@ def _distances(run: Run, method: str) -> Metrics:
     }
 
 
-def travel(run: Run) -> pd.DataFrame:
-    """How the chains travel between the two modes (Figure 2, d to f).
-
-    A crossing leads from one core to the other (theta2 beyond half of that of the one mode, and of the other): per
-    100,000 steps, with its standard error over chains. "Both": the share of stretches of 100,000 steps (or of shorter
-    runs) in which both cores are visited; "whole run": the share of chains that visit both in all their steps.
-    "Barrier": how far the density falls between the modes at the temperature of the method, in nats, by quadrature.
-    "Far off": the share of draws with |theta2| above 12.
-    """
-    names = {
-        "barrier": "barrier",
-        "crossings": "crossings",
-        "both": "both",
-        "both, whole run": "both_long",
-        "modes visited": "visited_most",
-        "far off": "far",
-        "acceptance": "accept_rate",
-        "step": "step",
-    }
-    return run.by_method(run.once(metrics), names)
-
-
-def distances(run: Run) -> pd.DataFrame:
-    """How far the draws are from the tempered posterior (Figure 2, b and c).
-
-    Total variation distance of 40 x 40 cells on [-4, 4]^2, with one for the outside: of all draws; of one chain; what
-    Monte Carlo error alone would show; from the law that the chain is known to have; and of that law.
-    """
-    columns = {
-        "TV": "tv",
-        "TV of one chain": "tv_one",
-        "TV by chance": "tv_noise",
-        "TV, own law": "tv_own",
-        "TV of its own law": "tv_law",
-    }
-    return table(run, run.once(metrics), columns, SCATTER)
-
-
 def scatter(run: Run) -> Figure:
-    """Draws of MHBT, and the tempered log posterior (Figure 2, b and c).
-
-    Left: the draws of the first chain. Right: log posterior / T by quadrature, a line for every 0.5 nats below its
-    maximum; crosses: its modes. Above: theta = (0, 1), as in the example that the text cites; below: (0, 2).
-    """
+    """Draws of MHBT, and the tempered log posterior (Figure 2, b and c)."""
     shown = [method for method in SCATTER if method in run.methods]
-    figure, axes = plt.subplots(
-        max(1, len(shown)),
-        2,
-        figsize=(7.4, 3.2 * max(1, len(shown))),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-    )
+    figure, axes = panels(2 * max(1, len(shown)), columns=2, size=(3.7, 3.2), share="xy")
     x, y = np.linspace(-3.5, 4.5, 121), np.linspace(-5, 5, 151)
     places = np.stack(np.meshgrid(x, y, indexing="ij"), axis=-1).reshape(-1, 2)
-    for row, method, colour in zip(axes, shown, COLOURS, strict=False):
+    for left, right, method, colour in zip(axes[::2], axes[1::2], shown, COLOURS, strict=False):
         draws = run.draws(method)[0]
-        row[0].plot(*draws[:: max(1, len(draws) // 20_000)].T, ".", color=colour, markersize=1.5, alpha=0.15)
+        left.plot(*draws[:: max(1, len(draws) // 20_000)].T, ".", color=colour, markersize=1.5, alpha=0.15)
         logs = truth(run, method).log_tempered(temperature(run, method))(places).reshape(121, 151)
-        levels = np.arange(-6.0, 0.26, 0.5)
-        row[1].contourf(x, y, (logs - logs.max()).T, levels=levels, cmap=GREYS, alpha=0.6)
-        row[1].contour(
-            x, y, (logs - logs.max()).T, levels=levels, colors="black", linewidths=0.5, linestyles="solid"
-        )
-        for axis in row:
+        drop, nats = (logs - logs.max()).T, np.arange(-6.0, 0.26, 0.5)
+        right.contourf(x, y, drop, levels=nats, cmap=GREYS, alpha=0.6)
+        right.contour(x, y, drop, levels=nats, colors="black", linewidths=0.5, linestyles="solid")
+        for axis in (left, right):
             axis.plot(*truth(run, method).modes.T, "x", color="black", markersize=7, markeredgewidth=1.6)
-        row[0].set(ylabel=r"$\theta_2$", title=run.label(method), xlim=(x[0], x[-1]), ylim=(y[0], y[-1]))
-        row[1].set_title("log posterior / T")
-    for axis in axes[-1]:
-        axis.set_xlabel(r"$\theta_1$")
-    figure.tight_layout()
-    return figure
+        left.set(title=run.label(method), xlim=(x[0], x[-1]), ylim=(y[0], y[-1]))
+        right.set_title("log posterior / T")
+    label_edges(axes, 2, r"$\theta_1$", r"$\theta_2$")
+    return finished(figure)
 
 
 def traces(run: Run) -> Figure:
-    """Trajectories of theta2 (Figure 2, d to f).
-
-    Blue: the first chain of MHBT. Orange and green: two chains of the full batch at temperature 1, one begun in each
-    mode. Dashed: theta2 at the two modes.
-    """
+    """Trajectories of theta2 (Figure 2, d to f)."""
     shown = {title: pair for title, pair in PANELS.items() if pair[0] in run.methods}
-    figure, axes = plt.subplots(1, max(1, len(shown)), figsize=(2.8 * max(1, len(shown)), 2.9), squeeze=False)
-    for axis, (title, (mine, full)) in zip(axes[0], shown.items(), strict=False):
+    figure, axes = panels(len(shown), size=(2.8, 2.9), share="", xlabel="iteration")
+    for axis, (title, (mine, full)) in zip(axes, shown.items(), strict=False):
         for method, chains in ((mine, 1), (full, 2)):
             if method not in run.methods:
                 continue
@@ -212,39 +145,10 @@ def traces(run: Run) -> Figure:
             every = max(1, kept // 2000)
             at = thin * np.arange(1, kept + 1)[::every]
             for c in range(min(chains, len(draws))):
-                colour = COLOURS[0] if method == mine else COLOURS[1 + c]
-                axis.plot(
-                    at, draws[c, :kept:every, 1], color=colour, linewidth=0.5 if method == mine else 1.4
-                )
-        for mode in truth(run, mine).modes:
-            axis.axhline(mode[1], color="black", linewidth=0.7, linestyle="--")
-        axis.set(title=title, xlabel="iteration")
-        axis.xaxis.set_major_locator(MaxNLocator(3))
-        axis.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes[0][0].set_ylabel(r"$\theta_2$")
-    figure.tight_layout()
-    return figure
-
-
-def notes(run: Run) -> list[str]:
-    """What a reader should know beside the numbers."""
-    dips = {
-        method: barrier(run, method) for method in ("mhbt_1", "mhbt_2", "mhbt_4") if method in run.methods
-    }
-    lines = [
-        f"{run.label(method)}: the tempered density falls by {dip:.2g} nats between its modes."
-        for method, dip in dips.items()
-    ]
-    return [
-        "The true theta of Figure 2(b) and (c) is not printed. With (0, 1), as in the example that the text cites, the "
-        "tempered density at c = 20 is one long ridge; with (0, 2) two modes are visible.",
-        *lines,
-        "The barrier at theta2 = 4 is about c/2 nats, 10 at c = 20: at the printed acceptance of 0.3 a run of 100,000 "
-        "steps of MHBT mostly stays in one mode too. It travels with a wider step (at a lower acceptance), or with "
-        "c = 10 or 5, values that the text calls similar.",
-        "At c = 5 chains leave the modes for long times: where |theta2| is large one component has no data, and only "
-        "the prior, tempered with the likelihood, holds it.",
-        "MHBT here is Algorithm 1 as printed, with stored minibatches and the prior tempered with the likelihood; its "
-        "law is known, and is told apart from Monte Carlo error in the table of distances. The full batch is at "
-        "temperature 1, as in the text, so that the comparison is one of temperatures.",
-    ]
+                colour, width = (COLOURS[0], 0.5) if method == mine else (COLOURS[1 + c], 1.4)
+                axis.plot(at, draws[c, :kept:every, 1], color=colour, linewidth=width)
+        levels(axis, *truth(run, mine).modes[:, 1], linewidth=0.7)
+        axis.set_title(title)
+        few_ticks(axis)
+    axes[0].set_ylabel(r"$\theta_2$")
+    return finished(figure)

@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from scipy import stats
 
-from mhrun.report.run import Run
-from mhrun.report.style import COLOURS
+from mhrun.report.metrics import Metrics, MetricTable, value
+from mhrun.report.plots import finished, label_edges, levels, logarithmic, panels
+from mhrun.report.vocabulary import COLOURS, Array, Axes, Figure, Run, Style, by_rows
 
-from ..mint.network import logarithmic, looked
-from ..shared.measures import Metrics, value
-from .common import RSGLD_CODE
-
-Array = npt.NDArray[np.floating]
+from ..mint.network import looked
 
 # Table 1: errors on the test images in per cent, of 30 trainings at each learning rate.
 PAPER_RATES = (0.01, 0.02, 0.05, 0.08, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
@@ -38,6 +31,7 @@ SINGLE = ("rmsprop", "adam")  # and with one
 REVERSIBLE = ("rsgld", "rsgld_printed")
 SHORT = "rsgld_printed"  # is given a few epochs only
 SMALL, LARGE, TALL = 0.1, 0.4, 0.3  # learning rates that claims speak of: up to, from, from
+BY_RATE = ("median", "sd", "failed", "lowest", "last")  # metrics of each learning rate
 FAILED = 50.0  # per cent: a training whose best epoch is no better has failed
 BAND = (0.2, 0.4)  # that the width of backward moves is to keep acceptance in
 LATE = 0.1  # share of the epochs that are the last ones
@@ -69,58 +63,48 @@ def best(run: Run, method: str) -> Array:
 
 def metrics(run: Run) -> Metrics:
     """Everything of this experiment that a claim or a table speaks of; errors are those of the best epoch."""
-    found: Metrics = {}
+    found = MetricTable()
     for method in run.methods:
         if method in GRIDS:
             found |= _of_grid(run, method)
         elif method in SINGLE:
-            by_training = best(run, method)[0]
-            found[f"{method}.best_median"] = float(np.median(by_training))
-            found[f"{method}.lowest"] = float(by_training.min())
-            found[f"{method}.last_of_best"] = float(np.median(errors(run, method)[0, :, -1]))
+            each, last = best(run, method)[0], errors(run, method)[0, :, -1]
+            found.add(method, {"best_median": float(np.median(each)), "lowest": float(each.min())})
+            found.add(method, {"last_of_best": float(np.median(last))})
     for method in REVERSIBLE:
         if method in run.methods:
-            found |= _of_backward(run, method)
-            found |= _compared(run, method)
+            found.add(method, _of_backward(run, method) | _compared(run, method))
     if {"sgd", "sgld"} <= set(run.methods):
-        gaps = [
-            abs(value(found[f"sgd.median_{rate:g}"]) - value(found[f"sgld.median_{rate:g}"]))
-            for rate in rates(run)
-            if rate <= SMALL
-        ]
+        small = [f"median_{rate:g}" for rate in rates(run) if rate <= SMALL]
+        gaps = [abs(found.number(f"sgd.{name}") - found.number(f"sgld.{name}")) for name in small]
         found["sgld.off_sgd"] = max(gaps, default=float("nan"))
     return found
 
 
-def _of_grid(run: Run, method: str) -> Metrics:
-    grid, by_training = np.array(rates(run)), best(run, method)
+def _of_grid(run: Run, method: str) -> MetricTable:
+    grid, by_training, found = rates(run), best(run, method), MetricTable()
     median, last = np.median(by_training, axis=1), np.median(errors(run, method)[:, :, -1], axis=1)
     sd = by_training.std(axis=1, ddof=1) if by_training.shape[1] > 1 else np.full(len(grid), np.nan)
     failed, lowest = (by_training > FAILED).sum(axis=1), by_training.min(axis=1)
-    found: Metrics = {}
-    for i, rate in enumerate(grid):
-        found[f"{method}.median_{rate:g}"] = float(median[i])
-        found[f"{method}.sd_{rate:g}"] = float(sd[i])
-        found[f"{method}.failed_{rate:g}"] = float(failed[i])
-        found[f"{method}.lowest_{rate:g}"] = float(lowest[i])
-        found[f"{method}.last_{rate:g}"] = float(last[i])
+    for rate, *numbers in zip(grid, median, sd, failed, lowest, last, strict=True):
+        found.add(method, dict(zip(BY_RATE, map(float, numbers), strict=True)), x=rate)
     printed = PAPER_MEDIANS.get("rsgld" if method == SHORT else method)
     if printed is not None:
-        off = [
-            abs(median[i] - printed[PAPER_RATES.index(rate)])
-            for i, rate in enumerate(grid)
-            if rate <= SMALL and rate in PAPER_RATES
-        ]
-        found[f"{method}.off_paper"] = float(max(off, default=np.nan))
-    large = median[grid >= LARGE]
-    found[f"{method}.large_most"] = float(large.max()) if len(large) else float("nan")
-    found[f"{method}.large_least"] = float(large.min()) if len(large) else float("nan")
-    found[f"{method}.best_median"] = float(median.min())
-    found[f"{method}.best_rate"] = float(grid[median.argmin()])
-    found[f"{method}.lowest"] = float(lowest.min())
-    found[f"{method}.lowest_rate"] = float(grid[lowest.argmin()])
-    found[f"{method}.last_of_best"] = float(last[median.argmin()])
-    found[f"{method}.sd_rises"] = _rank_correlation(grid, sd)
+        theirs = dict(zip(PAPER_RATES, printed, strict=True))
+        off = [abs(m - theirs[r]) for r, m in zip(grid, median, strict=True) if r <= SMALL and r in theirs]
+        found.add(method, {"off_paper": float(max(off, default=np.nan))})
+    large = median[np.array(grid) >= LARGE]
+    more: Metrics = {
+        "large_most": float(large.max()) if len(large) else float("nan"),
+        "large_least": float(large.min()) if len(large) else float("nan"),
+        "best_median": float(median.min()),
+        "best_rate": grid[median.argmin()],
+        "lowest": float(lowest.min()),
+        "lowest_rate": grid[lowest.argmin()],
+        "last_of_best": float(last[median.argmin()]),
+        "sd_rises": _rank_correlation(np.array(grid), sd),
+    }
+    found.add(method, more)
     return found
 
 
@@ -137,13 +121,13 @@ def _of_backward(run: Run, method: str) -> Metrics:
     beta, accepted = told["beta"][:, -1], told["accepted"][:, -late:].mean(axis=1)
     gap = np.nanmean(told["forward"]) - np.nanmean(told["backward"])
     return {
-        f"{method}.beta": float(np.median(beta)),
-        f"{method}.beta_most": float(beta.max()),
-        f"{method}.forward": float(np.nanmean(told["forward"])),
-        f"{method}.backward": float(np.nanmean(told["backward"])),
-        f"{method}.forward_lead": float(gap),
-        f"{method}.accept_late": float(np.round(np.median(accepted), 6)),  # not 1e-116
-        f"{method}.accept_rate": run.methods[method]["accept_rate"],
+        "beta": float(np.median(beta)),
+        "beta_most": float(beta.max()),
+        "forward": float(np.nanmean(told["forward"])),
+        "backward": float(np.nanmean(told["backward"])),
+        "forward_lead": float(gap),
+        "accept_late": float(np.round(np.median(accepted), 6)),  # not 1e-116
+        "accept_rate": run.methods[method]["accept_rate"],
     }
 
 
@@ -182,11 +166,11 @@ def _compared(run: Run, method: str) -> Metrics:
     mine_final = float(np.median(errors(run, method)[best_rate(run, method), :, -1]))
     return {
         # By how much RSGLD is worse than SGD at the small rates, where it is at least so.
-        f"{method}.slower": min((float(median[i] - rivals[0][i]) for i in slow), default=float("nan")),
-        f"{method}.over_best": float(median.min() - rivals.min()),
-        f"{method}.below_at_large": float(sum(lowest[i] < least[i] for i in tall)),
-        f"{method}.at_large": float(len(tall)),
-        f"{method}.final_over_best": mine_final - min(final),
+        "slower": min((float(median[i] - rivals[0][i]) for i in slow), default=float("nan")),
+        "over_best": float(median.min() - rivals.min()),
+        "below_at_large": float(sum(lowest[i] < least[i] for i in tall)),
+        "at_large": float(len(tall)),
+        "final_over_best": mine_final - min(final),
     }
 
 
@@ -210,14 +194,11 @@ def _by_rate(run: Run, name: str, printed: Mapping[str, Sequence[float]]) -> pd.
         rows[run.label(method)] = {
             f"{rate:g}": value(found[f"{method}.{name}_{rate:g}"]) for rate in rates(run)
         }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 def medians(run: Run) -> pd.DataFrame:
-    """Medians over trainings of the error of the best epoch, in per cent, by learning rate (Table 1).
-
-    The best epoch of the 500 is what the RSGLD code keeps; it selects on the test images.
-    """
+    """Medians over trainings of the error of the best epoch, in per cent, by learning rate (Table 1)."""
     return _by_rate(run, "median", PAPER_MEDIANS)
 
 
@@ -227,118 +208,68 @@ def spreads(run: Run) -> pd.DataFrame:
 
 
 def failures(run: Run) -> pd.DataFrame:
-    """Trainings that failed, by learning rate: no epoch with an error of 50 % or less.
-
-    The paper gives no counts; its standard deviations at 0.3 to 0.5 are those of about 10, 17 and 25 of 30 for SGD.
-    """
+    """Trainings that failed, by learning rate: no epoch with an error of 50 % or less."""
     return _by_rate(run, "failed", {})
-
-
-def best_table(run: Run) -> pd.DataFrame:
-    """Each method at the learning rate with its lowest median (Figure 3), and what RSGLD did.
-
-    Median of the best epoch and of the last one; the lowest error of any training; of RSGLD acceptance in the last
-    tenth of the epochs, mean acceptance probabilities of forward and of backward moves, and beta at the end.
-    """
-    names = {
-        "learning rate": "best_rate",
-        "median, best epoch": "best_median",
-        "median, last epoch": "last_of_best",
-        "lowest": "lowest",
-        "acceptance, late": "accept_late",
-        "forward": "forward",
-        "backward": "backward",
-        "beta": "beta",
-    }
-    found = run.once(metrics)
-    rows = {
-        run.label(method): {heading: found.get(f"{method}.{name}") for heading, name in names.items()}
-        for method in (*GRIDS, *SINGLE)
-        if method in run.methods
-    }
-    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 # --- Figures ------------------------------------------------------------------------------------------------
 
 
 def rates_figure(run: Run) -> Figure:
-    """Errors against the learning rate (Table 1, Figure 3a).
-
-    Of the best epoch. Left: medians over trainings; crosses are the paper's. Middle: share of trainings that failed.
-    Right: the lowest of all trainings. Dashed: comparators that the paper does not have.
-    """
-    figure, axes = plt.subplots(1, 3, figsize=(10.2, 3.1))
+    """Errors against the learning rate (Table 1, Figure 3a)."""
+    titles = ("median error (%)", "share of failed trainings", "lowest error (%)")
+    figure, axes = panels(3, size=(3.4, 3.1), share="", xlabel=r"learning rate $\epsilon$")
     for method, colour in zip(GRIDS, COLOURS, strict=False):
         if method not in run.methods or method == SHORT:
             continue
-        x, by_training = rates(run), best(run, method)
-        line = "-" if method in PAPER_MEDIANS else "--"
-        style = {"color": colour, "linestyle": line, "linewidth": 1.3, "marker": "o", "markersize": 3}
-        axes[0].plot(x, np.median(by_training, axis=1), **style, label=run.label(method))
-        axes[1].plot(x, (by_training > FAILED).mean(axis=1), **style)
-        axes[2].plot(x, by_training.min(axis=1), **style)
+        x, by_training, line = rates(run), best(run, method), "-" if method in PAPER_MEDIANS else "--"
+        shown = np.median(by_training, axis=1), (by_training > FAILED).mean(axis=1), by_training.min(axis=1)
+        style: Style = {"color": colour, "linestyle": line, "linewidth": 1.3, "marker": "o", "markersize": 3}
+        for axis, values in zip(axes, shown, strict=True):
+            axis.plot(x, values, **style, label=run.label(method))
         if method in PAPER_MEDIANS:
             axes[0].plot(PAPER_RATES, PAPER_MEDIANS[method], "x", color=colour, markersize=5, alpha=0.7)
-    for axis, title in zip(
-        axes, ("median error (%)", "share of failed trainings", "lowest error (%)"), strict=True
-    ):
-        axis.set(title=title, xlabel=r"learning rate $\epsilon$")
+    for axis, title in zip(axes, titles, strict=True):
+        axis.set_title(title)
     axes[1].set_ylim(-0.03, 1.03)
-    for axis in (axes[0], axes[2]):
+    for axis in axes[::2]:
         logarithmic(axis)
-    figure.tight_layout()
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="center left", bbox_to_anchor=(1, 0.5))
-    return figure
+    return finished(figure, legend="right")
 
 
 def trajectories(run: Run) -> Figure:
-    """Errors of the first training of each method against passes through the data (Figure 3b).
-
-    At the learning rate with the method's lowest median.
-    """
-    figure, axis = plt.subplots(figsize=(5.4, 3.4))
+    """Errors of the first training of each method against passes through the data (Figure 3b)."""
+    labels: Style = {"xlabel": "passes through the data", "ylabel": "error on test images (%)"}
+    figure, (axis,) = panels(1, size=(5.4, 3.4), **labels)
     for method, colour in zip(("rsgld", "sgd", "sgld", *SINGLE), COLOURS, strict=False):
         if method in run.methods:
             place = 0 if method in SINGLE else best_rate(run, method)
             name = run.label(method) if method in SINGLE else f"{run.label(method)}, {rates(run)[place]:g}"
-            axis.plot(
-                passes(run, method), errors(run, method)[place, 0], color=colour, linewidth=1.2, label=name
-            )
-    axis.set(xlabel="passes through the data", ylabel="error on test images (%)")
+            path = errors(run, method)[place, 0]
+            axis.plot(passes(run, method), path, color=colour, linewidth=1.2, label=name)
     logarithmic(axis)
-    axis.legend(loc="center left", bbox_to_anchor=(1, 0.5))
-    return figure
+    return finished(figure, legend="right")
 
 
 def backward(run: Run) -> Figure:
-    """The width of backward moves and acceptance, epoch by epoch (section 3.2).
-
-    Medians over trainings; a line for each learning rate, darker for a larger one. Top: RSGLD with the test of the
-    RSGLD code; bottom: with the test as printed. Dashed: the acceptance from which on beta changes.
-    """
+    """The width of backward moves and acceptance, epoch by epoch (section 3.2)."""
     shown = [method for method in REVERSIBLE if method in run.methods]
-    figure, axes = plt.subplots(len(shown), 3, figsize=(10.2, 2.5 * len(shown)), squeeze=False)
-    for row, method in zip(axes, shown, strict=True):
+    figure, axes = panels(3 * len(shown), columns=3, size=(3.4, 2.5), share="")
+    for place, method in enumerate(shown):
         told, x = told_of_moves(run, method), passes(run, method)
-        _paths(row[0], run, x, told["beta"], COLOURS[0])
-        row[0].set(ylabel=r"$\beta$", title=run.label(method))
+        beta, all_moves, by_direction = axes[3 * place : 3 * place + 3]
+        _paths(beta, run, x, told["beta"], COLOURS[0])
+        beta.set(ylabel=r"$\beta$", title=run.label(method))
         if told["beta"].max() > 2 * told["beta"].min():
-            logarithmic(row[0])
-        _paths(row[1], run, x, told["accepted"], COLOURS[0])
-        for level in BAND:
-            row[1].axhline(level, color="black", linewidth=0.7, linestyle="--", alpha=0.5)
-        row[1].set(title="acceptance")
-        _paths(row[2], run, x, told["forward"], COLOURS[1], "forward")
-        _paths(row[2], run, x, told["backward"], COLOURS[2], "backward")
-        row[2].set(title="by direction")
-        for axis in row[1:]:
-            axis.set_ylim(-0.03, 1.03)
-    for axis in axes[-1]:
-        axis.set_xlabel("passes through the data")
-    figure.tight_layout()
-    figure.legend(*axes[0][2].get_legend_handles_labels(), loc="center left", bbox_to_anchor=(1, 0.5))
-    return figure
+            logarithmic(beta)
+        _paths(all_moves, run, x, told["accepted"], COLOURS[0])
+        levels(all_moves, *BAND, linewidth=0.7, alpha=0.5)
+        all_moves.set(title="acceptance", ylim=(-0.03, 1.03))
+        _paths(by_direction, run, x, told["forward"], COLOURS[1], "forward")
+        _paths(by_direction, run, x, told["backward"], COLOURS[2], "backward")
+        by_direction.set(title="by direction", ylim=(-0.03, 1.03))
+    label_edges(axes, 3, "passes through the data")
+    return finished(figure, legend="right")
 
 
 def _paths(axis: Axes, run: Run, x: Array, values: Array, colour: str, name: str | None = None) -> None:
@@ -347,50 +278,6 @@ def _paths(axis: Axes, run: Run, x: Array, values: Array, colour: str, name: str
         shade, last = 0.25 + 0.75 * (i + 1) / len(grid), i == len(grid) - 1
         middle = np.median(by_training, axis=0)
         axis.plot(x, middle, color=colour, alpha=shade, linewidth=1.2, label=name if last else None)
-
-
-def notes(run: Run) -> list[str]:
-    """What a reader should know beside the numbers."""
-    config, found = run.config, run.once(metrics)
-    coded = config["model"]["likelihood"] == "clipped_binary"
-    n, m, c = config["data"]["n"], config["m"], config["c"]
-    loss = (
-        "The loss is that of the RSGLD code, no likelihood of the class: the sum over the ten outputs of y log p + "
-        "(1 - y) log(1 - p), p clipped to [1e-10, 0.9999999], in float32; weights begin with sd 0.03 and biases with "
-        "sd 1. The loss of the text has its own run, rsgld_mnist_softmax."
-        if coded
-        else "The loss is that of the text, softmax cross-entropy, and all parameters begin with sd 0.03. The loss and "
-        "the starts of the RSGLD code have their own run, rsgld_mnist."
-    )
-    told = [
-        loss,
-        "RSGLD has the test of the RSGLD code: the current point gets the minibatch of the last proposal, accepted "
-        "or not, and the proposal's density leaves out its factor beta^-d. With the test as printed "
-        f"({run.label(SHORT)}) it does not move: {_percent(found, f'{SHORT}.accept_rate')} accepted in "
-        f"{_epochs(run, SHORT)} epochs, after which it was stopped. Its claims are judged on these.",
-        "With the factor left out and beta large, the log of a forward move's proposal ratio is about (A / beta)^2 / 2 "
-        "times 4 |g_I|^2 - |g_J - g_I|^2, A = n sqrt(eps / 2): a step is taken where the gradient changes by less than "
-        "twice its length, whatever the likelihood says, and a backward one hardly ever. Forward moves have "
-        f"{_percent(found, 'rsgld.forward')} acceptance on average, backward ones {_percent(found, 'rsgld.backward')}; "
-        "RSGLD is then SGD that leaves out every other step and those that overshoot, and a chain whose first steps "
-        "overshoot stays where it begins. So SGD that leaves out half of its steps at random, and SGD at half the "
-        "rate, stand beside it.",
-        f"The noise is the printed one, sqrt(2 eps)/n, {np.sqrt(0.2) / n:.1g} per weight at 0.1: SGLD is SGD.",
-        f"c_n = {c:g} and m = {m:g}: the paper's Remark 1 wants c_n below sqrt(m), and Theorem 2 d c_n^2 log(c_n) / m "
-        f"small, which is {run.target.dim * c**2 * np.log(c) / m:.1e}.",
-        "Each training has a start and minibatches of its own; in the RSGLD code all may share one start. RSGLD "
-        "reads two minibatches a step and those of its trials besides: the table of methods has the gradients.",
-        RSGLD_CODE,
-    ]
-    return told
-
-
-def _percent(found: Metrics, name: str) -> str:
-    return f"{100 * value(found.get(name, float('nan'))):.1f} %"
-
-
-def _epochs(run: Run, method: str) -> str:
-    return f"{run.methods[method]['steps'] / float(run.config['epoch']):g}" if method in run.methods else "no"
 
 
 # --- Across values of c -------------------------------------------------------------------------------------

@@ -9,18 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from matplotlib import pyplot as plt
-from matplotlib.figure import Figure
 from scipy.special import logsumexp
 
-from mhrun.report.run import Run
-from mhrun.report.style import COLOURS
+from mhrun.report.metrics import Metrics, value
+from mhrun.report.plots import finished, panels
+from mhrun.report.vocabulary import COLOURS, Array, Figure, Run, by_rows
 
-from ..shared.measures import Metrics, value
-from .common import legend_beside
 from .gaussian import variance_ratio
-
-Array = npt.NDArray[np.floating]
 
 # x ~ 2/3 N(theta, 1) + 1/3 N(-theta, 1), theta = 2: a global optimum near 2 and a local one near -2.
 SHARE, TRUE = 2 / 3, 2.0
@@ -155,12 +150,7 @@ def _of_sizes(config: Mapping[str, Any]) -> Metrics:
 
 
 def optima(run: Run) -> pd.DataFrame:
-    """Where the optima of the law of MHBT are (Theorem 1).
-
-    For each c, over all data sets: the largest distance from an optimum of the expected log-likelihood; delta_n taken
-    as 3 / sqrt(c); and the least drop of the log density from the best point within delta_n to the best beyond it on
-    the same side. Condition: c^2 log(c) / m, which the theorem wants to go to 0.
-    """
+    """Where the optima of the law of MHBT are (Theorem 1)."""
     config, rows = run.config, {}
     for c in config["heats"]:
         delta = DELTA / math.sqrt(c)
@@ -171,15 +161,11 @@ def optima(run: Run) -> pd.DataFrame:
             row[f"{name}: moved by"] = max(abs(GRID[side][d[side].argmax()] - optimum) for d in laws)
             row[f"{name}: drop"] = min(margin(d, optimum, delta) for d in laws)
         rows[f"c = {c:g}"] = row | {"delta": delta, "condition": c**2 * math.log(c) / config["m"]}
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 def divergences(run: Run) -> pd.DataFrame:
-    """Divergence of the law of MHBT from the tempered posterior (Theorem 2).
-
-    At one c and several minibatch sizes m: of the mixture, averaged over minibatches; of the mean of a Gaussian in two
-    dimensions in closed form; and d (c/m)^2 / 4, which that is for small c/m and large n.
-    """
+    """Divergence of the law of MHBT from the tempered posterior (Theorem 2)."""
     config, found = run.config, run.once(metrics)
     rows = {
         f"m = {m:,}": {
@@ -189,7 +175,7 @@ def divergences(run: Run) -> pd.DataFrame:
         }
         for m in config["sizes"]
     }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 def remark(run: Run) -> pd.DataFrame:
@@ -213,53 +199,31 @@ def remark(run: Run) -> pd.DataFrame:
 
 
 def densities(run: Run) -> Figure:
-    """The law of MHBT and the tempered posterior in one dimension (Theorem 1).
-
-    Log densities of the first data set, 0 at their highest; x ~ 2/3 N(theta, 1) + 1/3 N(-theta, 1) with theta = 2.
-    Grey: within delta_n = 3/sqrt(c) of the two optima.
-    """
+    """The law of MHBT and the tempered posterior in one dimension (Theorem 1)."""
     heats = run.config["heats"]
-    figure, axes = plt.subplots(1, len(heats), figsize=(2.6 * len(heats), 2.8), sharex=True, squeeze=False)
-    for axis, c in zip(axes[0], heats, strict=True):
-        laws = computed(run)[0, c]
+    figure, axes = panels(len(heats), size=(2.6, 2.8), share="x", xlabel=r"$\theta$", xlim=(-4, 4))
+    for axis, c in zip(axes, heats, strict=True):
+        laws, delta = computed(run)[0, c], DELTA / math.sqrt(c)
         for optimum in population_optima():
-            delta = DELTA / math.sqrt(c)
             axis.axvspan(optimum - delta, optimum + delta, color="0.92", linewidth=0)
             axis.axvline(optimum, color="black", linewidth=0.6, linestyle="--")
-        for values, colour, name in zip(
-            laws, (COLOURS[6], COLOURS[0]), ("tempered posterior", "law of MHBT"), strict=True
-        ):
-            line = "--" if colour == COLOURS[6] else "-"
+        lines = (("--", COLOURS[6], "tempered posterior"), ("-", COLOURS[0], "law of MHBT"))
+        for values, (line, colour, name) in zip(laws, lines, strict=True):
             axis.plot(GRID, values - values.max(), line, color=colour, linewidth=1.2, label=name)
-        axis.set(title=f"c = {c:g}", xlabel=r"$\theta$", ylim=(-1.6 * c, 0.08 * c), xlim=(-4, 4))
-    axes[0][0].set_ylabel("log density")
-    legend_beside(figure, axes.flat)
-    return figure
+        axis.set(title=f"c = {c:g}", ylim=(-1.6 * c, 0.08 * c))
+    axes[0].set_ylabel("log density")
+    return finished(figure, legend="right")
 
 
 def divergence_figure(run: Run) -> Figure:
-    """Divergence of the law of MHBT from the tempered posterior against m, at c = 20 (Theorem 2).
-
-    Dots: the mixture, averaged over minibatches; line: the mean of a Gaussian in two dimensions, in closed form.
-    Dotted: d (c/m)^2 / 4.
-    """
+    """Divergence of the law of MHBT from the tempered posterior against m, at c = 20 (Theorem 2)."""
     sizes, found = np.array(run.config["sizes"]), run.once(metrics)
-    figure, axis = plt.subplots(figsize=(4.8, 3.2))
+    figure, (axis,) = panels(
+        1, size=(4.8, 3.2), xscale="log", yscale="log", xlabel="m", ylabel="Kullback-Leibler divergence"
+    )
     for key, name, mark in (("kl", "mixture", "o"), ("kl_gaussian", "Gaussian, d = 2", "-")):
         values = [value(found[f"{key}.{m}"]) for m in sizes]
         axis.plot(sizes, values, mark, color=COLOURS[0 if key == "kl" else 1], markersize=5, label=name)
     axis.plot(sizes, 0.5 * (run.config["c"] / sizes) ** 2, ":", color="grey", label=r"$d (c/m)^2 / 4$")
-    axis.set(xscale="log", yscale="log", xlabel="m", ylabel="Kullback-Leibler divergence")
     axis.legend()
-    figure.tight_layout()
-    return figure
-
-
-def notes(run: Run) -> list[str]:
-    """What a reader should know beside the numbers."""
-    return [
-        "The text of Theorem 1 has an unspecified constant in delta_n; 3 / sqrt(c) stands for it. Assumption 3 gives a "
-        "quadratic bound and prints a first power, which no smooth optimum satisfies; it is read as a square.",
-        "The theorems want d c^(2 + a) log(c) / m to go to 0. In the paper's own experiments d c^2 log(c) / m is 2.4 "
-        "and 6.0 (Figure 2a), 1,200 (Figure 1, d = 1000) and 2e8 (MNIST): none is in their reach.",
-    ]
+    return finished(figure)

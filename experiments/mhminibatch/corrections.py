@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
-from matplotlib import pyplot as plt
-from matplotlib.figure import Figure
 from scipy import special, stats
 
-from mhrun.report.run import Run
-from mhrun.report.style import COLOURS
+from mhrun.report.plots import lines, panels
+from mhrun.report.vocabulary import COLOURS, Array, Figure, Run, Style, by_rows
 from mhrun.rules.correction import Correction, convolved_cdf, correction, nonnegative, ridges
-
-Array = npt.NDArray[Any]
 
 SIMULATED = 40_000  # means for each row of the bounds
 AT = np.linspace(-12, 12, 1201)
@@ -47,25 +41,15 @@ def metrics(run: Run) -> dict[str, float]:
 
 
 def table3(run: Run) -> pd.DataFrame:
-    """The largest distance of distribution functions (Table 3).
-
-    Of N(0, sigma^2) + X_corr from the logistic one, on the paper's grid of twice the range, its masses clipped at 0
-    and not made to sum to 1; for each sigma, over lambda and G, half the grid's width in steps.
-    """
+    """The largest distance of distribution functions (Table 3)."""
     rows: dict[str, dict[str, float]] = {}
     for (half, sigma, lam), each in run.once(solved).items():
         rows.setdefault(f"G = {half}, lambda = {lam:g}", {})[f"sigma = {sigma:g}"] = each.error
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 def better(run: Run) -> pd.DataFrame:
-    """Corrections without the limits of the paper's grid.
-
-    The largest distance of distribution functions, by sigma. "Clipped": the paper's, at its best
-    lambda here. "Not negative": the same least squares with masses that may not be negative, on a grid of 321 points
-    (what MHminibatch draws from unless told otherwise). "Kolmogorov": X = sqrt(max(4 K^2 - sigma^2, 0)) Z, which needs
-    no table. Then the variance of the second beside what it must be, pi^2/3 - sigma^2.
-    """
+    """Corrections without the limits of the paper's grid."""
     rows = {}
     paper = run.once(solved)
     for sigma in run.config["sigmas"]:
@@ -77,17 +61,11 @@ def better(run: Run) -> pd.DataFrame:
             "variance": positive.variance,
             "should be": np.pi**2 / 3 - sigma**2,
         }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 def bounds(run: Run) -> pd.DataFrame:
-    """The error bound that MHminibatch is to check (Corollary 1), and what it bounds.
-
-    For the mean of b terms over its estimated standard error: the bound (6.4 E|X|^3 + 2 E|X|) / sqrt(b) on the
-    distance of its distribution function from the normal one, of terms standardised to mean 0 and variance 1, as its
-    source (Novak 2005) has it; the distance itself, by simulation (to about 0.005; chance alone gives 0.004); and the
-    first Edgeworth term, 0.1256 |skewness| / sqrt(b). A distance never exceeds 1, so that a bound above says nothing.
-    """
+    """The error bound that MHminibatch is to check (Corollary 1), and what it bounds."""
     rng = np.random.default_rng(0)
     kinds: dict[str, tuple[float, float, float, Callable[[tuple[int, int]], Array]]] = {
         # third and first absolute moment, skewness
@@ -105,7 +83,7 @@ def bounds(run: Run) -> pd.DataFrame:
                 "distance": float(stats.kstest(t, "norm").statistic),
                 "Edgeworth": 0.1256 * skewness / np.sqrt(b),
             }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 def kolmogorov_cdf(x: Array, sigma: float) -> Array:
@@ -125,56 +103,32 @@ def kolmogorov_cdf(x: Array, sigma: float) -> Array:
 
 
 def errors(run: Run) -> Figure:
-    """Where the distribution functions differ.
-
-    N(0, 1) + X_corr less the logistic function: the paper's choice (lambda 10, G = 4000), masses that may not be
-    negative, and the Kolmogorov mixture.
-    """
-    figure, axis = plt.subplots(figsize=(5.6, 3.2))
-    exact = special.expit(AT)
-    for (name, cdf), colour in zip(
-        {
-            "clipped (the paper's)": convolved_cdf(correction("paper", 1.0), AT, 1.0),
-            "not negative": convolved_cdf(nonnegative(1.0), AT, 1.0),
-            "Kolmogorov": kolmogorov_cdf(AT, 1.0),
-        }.items(),
-        COLOURS,
-        strict=False,
-    ):
-        axis.plot(AT, cdf - exact, color=colour, linewidth=1.1, label=name)
-    axis.set(xlabel="x", ylabel="difference of distribution functions", xlim=(-12, 12))
+    """Where the distribution functions differ."""
+    of_all: Style = {"xlabel": "x", "ylabel": "difference of distribution functions", "xlim": (-12, 12)}
+    figure, (axis,) = panels(1, size=(5.6, 3.2), **of_all)
+    found = {
+        "clipped (the paper's)": convolved_cdf(correction("paper", 1.0), AT, 1.0),
+        "not negative": convolved_cdf(nonnegative(1.0), AT, 1.0),
+        "Kolmogorov": kolmogorov_cdf(AT, 1.0),
+    }
+    lines(axis, AT, {name: cdf - special.expit(AT) for name, cdf in found.items()})
     axis.legend()
     return figure
 
 
 def densities(run: Run) -> Figure:
-    """The density of X_corr, sigma = 1.
-
-    Masses over cells: the paper's choice (lambda 10, G = 4000) and masses that may not be negative; grey: the logistic
-    density. As no density does it exactly, what does it best is bumps that the normal variable smooths out.
-    """
-    figure, axis = plt.subplots(figsize=(5.6, 3.2))
+    """The density of X_corr, sigma = 1."""
+    of_all: Style = {
+        "xlabel": "x",
+        "ylabel": "density",
+        "xlim": (-12, 12),
+        "yscale": "log",
+        "ylim": (1e-7, 1),
+    }
+    figure, (axis,) = panels(1, size=(5.6, 3.2), **of_all)
     axis.plot(AT, special.expit(AT) * special.expit(-AT), color="grey", linewidth=1, label="logistic")
-    for found, label, colour in (
-        (correction("paper", 1.0), "clipped (the paper's)", COLOURS[0]),
-        (nonnegative(1.0), "not negative", COLOURS[1]),
-    ):
+    shown = {"clipped (the paper's)": correction("paper", 1.0), "not negative": nonnegative(1.0)}
+    for (label, found), colour in zip(shown.items(), COLOURS, strict=False):
         axis.plot(found.points, found.masses / found.step, color=colour, linewidth=1.1, label=label)
-    axis.set(xlabel="x", ylabel="density", xlim=(-12, 12), yscale="log", ylim=(1e-7, 1))
     axis.legend()
     return figure
-
-
-def notes(run: Run) -> list[str]:
-    """What a reader should know beside the numbers."""
-    return [
-        "No density makes N(0, sigma^2) + X_corr exactly logistic, for any sigma: the quotient of the characteristic "
-        "functions, pi t / sinh(pi t) exp(sigma^2 t^2 / 2), passes 1. Every correction is an approximation; what "
-        "limits the paper's is that negative masses are cut off after solving.",
-        "One printed number, 1.2e-2 at G = 4000, sigma 1.1, lambda 0.1, is taken for a misprint: 1.9e-2 comes out here "
-        "and from dense normal equations. The other 39 agree to two digits.",
-        "The paper's check of Corollary 1 (grow until the bound is below delta) cannot have been made: at the "
-        "mean minibatch sizes of its Tables 1 and 2 the bound is above 0.5 for any terms at all. MHminibatch leaves it "
-        "out here.",
-        "Doubling G at one range is dividing lambda by 4: the two halves of the table show the same curve.",
-    ]

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
-from matplotlib import pyplot as plt
-from matplotlib.figure import Figure
 from scipy.optimize import minimize
 from scipy.special import gammaln
 
 from mhrun.diagnostics.chains import ess
 from mhrun.diagnostics.grid import Grid, log_masses
-from mhrun.errors import Refusal
-from mhrun.report.run import Run
-from mhrun.report.style import COLOURS, GREYS
-from mhrun.rules.austere_design import conservative
+from mhrun.report.metrics import Metrics, MetricTable, estimate
+from mhrun.report.plots import panels
+from mhrun.report.vocabulary import COLOURS, GREYS, Array, Figure, Run
 
 from ..shared.exact import Truth
-from ..shared.measures import SIZE_COLUMNS, Metrics, estimate, in_order, of_sizes, size_histograms, value
-
-Array = npt.NDArray[np.floating]
+from ..shared.measures import in_order, of_sizes, size_histograms
+from .mnist import design
 
 TESTS = ("mhminibatch_released", "austere", "mhsublhd")
 TRIALS = 10  # of the paper's tables
@@ -63,39 +58,40 @@ def _exact(run: Run) -> tuple[Array, Array, Array]:
 
 def metrics(run: Run) -> Metrics:
     """Everything of this experiment that a claim or a table speaks of."""
-    found: Metrics = {}
-    _bins, mean, sd = exact(run)
-    found["modes.off"] = float(np.abs(modes(run) - PRINTED_MODES).max())
-    for method in run.methods:
-        draws = run.draws(method)
-        by_chain = draws.mean(axis=1)
-        error = by_chain.std(axis=0, ddof=1) / np.sqrt(len(draws)) if len(draws) > 1 else np.full(2, np.nan)
-        scores = [score(chain, run, scripted=True) for chain in draws]
-        plain = [score(chain, run, scripted=False) for chain in draws]
-        found |= of_sizes(run, method)
-        more: Metrics = {
-            "mean_z": float(np.abs((by_chain.mean(axis=0) - mean) / error).max()),
-            "sd_z": _sd_z(draws, mean, sd),
-            "both_modes": float(_visits(draws, modes(run)).all(axis=1).sum()),
-            "ess": float(min(ess(draws[:, :, d]) for d in range(2))),
-            **_scores(method, np.array(scores)),
-            "score": estimate(np.array([s for s, _ in scores])),
-            "chi2": estimate(np.array([c for _, c in scores])),
-            "score_printed": estimate(np.array([s for s, _ in plain])),
-            "chi2_printed": estimate(np.array([c for _, c in plain])),
-        }
-        found |= {f"{method}.{name}": number for name, number in more.items()}
+    found = MetricTable({"modes.off": float(np.abs(modes(run) - PRINTED_MODES).max())})
+    found |= MetricTable.by_method(run, _of_method)
     if all(f"{test}.size" in found for test in TESTS):
-        sizes = [value(found[f"{test}.size"]) for test in TESTS]
-        found["order.size"] = in_order(found, [f"{test}.size" for test in TESTS])
-        found["ratio.next_best"] = min(sizes[1:]) / sizes[0]
-        found["same.mean_z"] = max(value(found[f"{test}.mean_z"]) for test in TESTS)
-        found["same.sd_z"] = max(value(found[f"{test}.sd_z"]) for test in TESTS)
-        found["same.both_modes"] = min(
-            value(found[f"{test}.both_modes"]) / run.methods[test]["chains"] for test in TESTS
-        )
-    found |= run.once(design)
-    return found
+        names = {
+            name: [f"{test}.{name}" for test in TESTS] for name in ("size", "mean_z", "sd_z", "both_modes")
+        }
+        numbers = {name: [found.number(short) for short in of] for name, of in names.items()}
+        shares = [
+            both / run.methods[t]["chains"] for t, both in zip(TESTS, numbers["both_modes"], strict=True)
+        ]
+        found["order.size"] = in_order(found, names["size"])
+        found["ratio.next_best"] = min(numbers["size"][1:]) / numbers["size"][0]
+        found |= {f"same.{name}": max(numbers[name]) for name in ("mean_z", "sd_z")}
+        found["same.both_modes"] = min(shares)
+    return found | design(run, "bound")
+
+
+def _of_method(run: Run, method: str) -> Metrics:
+    (_bins, mean, sd), draws = exact(run), run.draws(method)
+    by_chain = draws.mean(axis=1)
+    error = by_chain.std(axis=0, ddof=1) / np.sqrt(len(draws)) if len(draws) > 1 else np.full(2, np.nan)
+    scores, plain = (np.array([score(c, run, scripted=s) for c in draws]) for s in (True, False))
+    return {
+        **of_sizes(run, method),
+        "mean_z": float(np.abs((by_chain.mean(axis=0) - mean) / error).max()),
+        "sd_z": _sd_z(draws, mean, sd),
+        "both_modes": float(_visits(draws, modes(run)).all(axis=1).sum()),
+        "ess": float(min(ess(draws[:, :, d]) for d in range(2))),
+        **_scores(method, scores),
+        "score": estimate(scores[:, 0]),
+        "chi2": estimate(scores[:, 1]),
+        "score_printed": estimate(plain[:, 0]),
+        "chi2_printed": estimate(plain[:, 1]),
+    }
 
 
 def modes(run: Run) -> Array:
@@ -127,16 +123,6 @@ def _sd_z(draws: Array, mean: Array, sd: Array) -> float:
     square = ((draws - mean) ** 2).mean(axis=1)
     error = square.std(axis=0, ddof=1) / np.sqrt(len(draws))
     return float(np.abs((square.mean(axis=0) - sd**2) / error).max())
-
-
-def design(run: Run) -> Metrics:
-    """Return the design of AustereMH (C) for this experiment (m and epsilon of section 6.1)."""
-    asked = run.config["design"]
-    try:
-        chosen = conservative(asked["n"], asked["bound"])
-    except Refusal:  # no design has so small an error
-        return {}
-    return {"design.m": float(chosen.m), "design.epsilon": chosen.epsilon}
 
 
 def _scores(method: str, scores: Array) -> Metrics:
@@ -171,87 +157,30 @@ def score(chain: Array, run: Run, scripted: bool) -> tuple[float, float]:
     return float((c * np.log(e) - e - gammaln(c + 1)).sum()), float(((c - e) ** 2 / e).sum())
 
 
-def sizes(run: Run) -> pd.DataFrame:
-    """What each test reads: data behind a decision (Table 1), and data it reads besides.
-
-    The mean over trials of the mean minibatch size, with its standard error; the standard deviation over
-    trials; the largest; the share of decisions that read all data. "Besides": data per decision that are read
-    for a statistic of all data, which the paper leaves out: the range of the terms in MHSubLhd.
-    """
-    found = run.once(metrics)
-    return run.by_method(found, SIZE_COLUMNS)
-
-
-def fidelity(run: Run) -> pd.DataFrame:
-    """Whether the draws have the density (Table 4 and Figure 1).
-
-    The largest deviation of a posterior mean, and of a mean square about it, from quadrature in standard errors over
-    trials; trials that come near both modes; the effective sample size of all trials; equation 40 and chi-squared as
-    the authors' script computes them, and as printed. The two exact chains show what these scores are made of:
-    autocorrelation, not error.
-    """
-    found = run.once(metrics)
-    names = {
-        "mean, z": "mean_z",
-        "variance, z": "sd_z",
-        "both modes": "both_modes",
-        "ESS": "ess",
-        "log score, scripted": "score",
-        "chi-squared, scripted": "chi2",
-        "log score, printed": "score_printed",
-        "chi-squared, printed": "chi2_printed",
-    }
-    return run.by_method(found, names)
-
-
 def scatter(run: Run) -> Figure:
-    """The draws of one trial over the exact density (Figure 1).
-
-    Grey: the tempered density by quadrature. Dots: the draws of the first trial.
-    """
+    """The draws of one trial over the exact density (Figure 1)."""
     shown = [method for method in (*TESTS, "mhminibatch", "barker") if method in run.methods]
-    figure, axes = plt.subplots(
-        1, max(1, len(shown)), figsize=(2.9 * max(1, len(shown)), 3.1), sharey=True, squeeze=False
+    figure, axes = panels(
+        len(shown),
+        size=(2.9, 3.1),
+        xlabel=r"$\theta_1$",
+        ylabel=r"$\theta_2$",
+        xlim=(-1.5, 2.5),
+        ylim=(-3, 3),
     )
     grid = Grid.of((-2.0, -3.5), (3.0, 3.5), 80)
     logs = log_masses(Truth(run.target).log_tempered(temperature(run)), grid)
     density = np.exp(logs - logs.max()).reshape(80, 80)
     centres = [(edges[:-1] + edges[1:]) / 2 for edges in grid]
     levels = [0.02, 0.1, 0.25, 0.45, 0.7, 0.9, 1.01]
-    for axis, method, colour in zip(axes[0], shown, COLOURS, strict=False):
-        axis.contourf(
-            *centres, density.T, levels=levels, colors=GREYS(np.linspace(0.12, 0.55, len(levels) - 1))
-        )
+    shades = GREYS(np.linspace(0.12, 0.55, len(levels) - 1))
+    for axis, method, colour in zip(axes, shown, COLOURS, strict=False):
+        axis.contourf(*centres, density.T, levels=levels, colors=shades)
         axis.plot(*run.draws(method)[0].T, ".", color=colour, markersize=2, alpha=0.3, markeredgewidth=0)
-        axis.set(title=run.label(method), xlabel=r"$\theta_1$", xlim=(-1.5, 2.5), ylim=(-3, 3))
-    axes[0][0].set_ylabel(r"$\theta_2$")
+        axis.set_title(run.label(method))
     return figure
 
 
 def histograms(run: Run) -> Figure:
-    """How many data a decision reads, in one trial (Figure 2).
-
-    Both axes logarithmic, 23 cells over the sizes there can be; dashed: the mean.
-    """
+    """How many data a decision reads, in one trial (Figure 2)."""
     return size_histograms(run, TESTS, 30, 23)
-
-
-def notes(run: Run) -> list[str]:
-    """What a reader should know beside the numbers."""
-    _bins, mean, sd = exact(run)
-    return [
-        "The likelihood is tempered, (prod p(x|theta))^(1/K), and the prior is not; n/K = "
-        f"{run.target.n / temperature(run):.4g} at every scale, "
-        "on which alone the sizes of MHminibatch depend. Posterior by "
-        f"quadrature: means {mean[0]:.3f}, {mean[1]:.3f}, standard deviations {sd[0]:.3f}, {sd[1]:.3f}.",
-        "Which settings gave the paper's numbers was settled from the authors' code: the proposal's 0.15 is "
-        "a standard deviation; MHminibatch ran with sigma = 0.9 and decides by sign when |D| > 5 s; MHSubLhd "
-        "ran with gamma = 2, the spread of all terms in its bound, and a decision forced below n. The text's "
-        "settings stand beside them as methods of their own. The authors' ratio leaves the prior "
-        "out; here it is in, as in the text, but for the method that says so, which samples the posterior under a "
-        "flat one.",
-        "The error bound of the paper's Corollary 1 is never below 0.57 at these sizes, whatever the data, so that no "
-        "check of it (delta) can have been in force; it is not made.",
-        "Minibatches are drawn afresh for each decision, without replacement; the authors read a shuffled list "
-        "from where the last decision stopped.",
-    ]

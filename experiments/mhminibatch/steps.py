@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import torch
-from matplotlib import pyplot as plt
-from matplotlib.figure import Figure
 
-from mhrun.report.run import Run
+from mhrun.report.metrics import Metrics, MetricTable
+from mhrun.report.plots import levels, panels
+from mhrun.report.vocabulary import Figure, Run, Style
 
-from ..shared.measures import SIZE_COLUMNS, Metrics, in_order, of_sizes, size_histograms
+from ..shared.measures import in_order, of_sizes, size_histograms
 
 STEPS = ("small", "middle", "large")
 SCALES = np.geomspace(1e-4, 0.05, 10)  # step sizes that the variance is computed at
@@ -22,9 +21,7 @@ MANY = 20_000  # data that it is computed on
 
 def metrics(run: Run) -> Metrics:
     """Everything of this experiment that a claim or a table speaks of."""
-    found: Metrics = {}
-    for method in run.methods:
-        found |= of_sizes(run, method)
+    found = MetricTable.by_method(run, of_sizes)
     found["order.size"] = in_order(found, [f"{method}.size" for method in STEPS])
     steps, variances = run.once(variance_by_step)
     small = steps <= 0.01
@@ -68,46 +65,17 @@ def _double(rows: Any) -> dict[str, torch.Tensor]:
     return {"x": rows["x"].double() / 255, "y": rows["y"]}
 
 
-def sizes(run: Run) -> pd.DataFrame:
-    """What MHminibatch reads at each step size.
-
-    The mean over trials of the mean minibatch size, with its standard error; the standard deviation over trials;
-    the largest; the share of decisions that read all data.
-    """
-    return run.by_method(run.once(metrics), SIZE_COLUMNS)
-
-
 def histograms(run: Run) -> Figure:
-    """How many data a decision reads, in one trial (Figure 6).
-
-    Both axes logarithmic; dashed: the mean.
-    """
+    """How many data a decision reads, in one trial (Figure 6)."""
     return size_histograms(run, STEPS, 90, 20)
 
 
 def variance(run: Run) -> Figure:
-    """The variance of the terms against the step size.
-
-    Of (n/K) (log p(x|theta') - log p(x|theta)) over data, at one theta in one direction. It is this, over the
-    minibatch size, that MHminibatch brings below 1 (dotted: that many data are read); grey: the square
-    of the step. In 1/K it is a square exactly.
-    """
+    """The variance of the terms against the step size."""
     steps, variances = run.once(variance_by_step)
-    figure, axis = plt.subplots(figsize=(4.6, 3.2))
+    of_all: Style = {"xscale": "log", "yscale": "log", "xlabel": "step size", "ylabel": "variance of a term"}
+    figure, (axis,) = panels(1, size=(4.6, 3.2), **of_all)
     axis.plot(steps, variances[0] * (steps / steps[0]) ** 2, color="lightgrey", linewidth=4)
     axis.plot(steps, variances, "o", markersize=4)
-    axis.axhline(float(run.config["m"]), color="black", linestyle=":", linewidth=1)
-    axis.set(xscale="log", yscale="log", xlabel="step size", ylabel="variance of a term")
+    levels(axis, float(run.config["m"]), line=":")
     return figure
-
-
-def notes(run: Run) -> list[str]:
-    """What a reader should know beside the numbers."""
-    found = run.once(metrics)
-    return [
-        f"The variance of a term grows as the step size to the power {found['variance.slope']:.2f} below 0.01: once "
-        "steps are small, the minibatch that is needed falls below the first one, and no saving is left to be had.",
-        "The paper's images are of infinite MNIST; here MNIST's own are followed by smooth deformations of them, "
-        "whose strength was chosen by the number at step size 0.01. All three are shown, and none is "
-        "judged, as a failure would be the surrogate's. Its histograms hold 5,000 decisions of one trial.",
-    ]

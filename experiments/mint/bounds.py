@@ -10,18 +10,12 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
-from matplotlib import pyplot as plt
-from matplotlib.figure import Figure
 from scipy import stats
 
-from mhrun.report.run import Run
-from mhrun.report.style import COLOURS
-
-from ..shared.measures import Metrics, value
-
-Array = npt.NDArray[np.floating]
+from mhrun.report.metrics import Metrics, value
+from mhrun.report.plots import finished, panels
+from mhrun.report.vocabulary import COLOURS, Array, Figure, Run, Style, by_rows
 
 _TAIL = 1e-13  # of the hypergeometric distribution, left out on each side
 
@@ -33,6 +27,16 @@ class Cell(NamedTuple):
     bound: float  # 2 / sqrt(m) + 6 e M sqrt((1 - f_m) log m) / m^(1/2 - alpha), the end of the proof of Theorem 1
     eta: float  # 1 - sup over theta, theta' of TV(K_T(theta, .), K_T(theta', .)): Assumption 1
     stationary: float  # TV(pi_T, pi_mint)
+
+    @property
+    def ratio(self) -> float:
+        """Epsilon over eta, Theorem 2's bound."""
+        return self.kernel / self.eta
+
+    @property
+    def condition(self) -> str:
+        """Whether Theorem 2 speaks of this cell: epsilon <= eta / 2."""
+        return "holds" if self.kernel <= self.eta / 2 else "fails"
 
 
 def log_lik(theta: Array) -> tuple[Array, Array]:
@@ -133,7 +137,7 @@ def metrics(run: Run) -> Metrics:
     found["kernel.excess"] = max(excess)
     found["kernel.over_bound"] = max(each.kernel / each.bound for each in cells.values())
     ratios = {key: each.stationary * each.eta / each.kernel for key, each in cells.items()}
-    within = [ratio for key, ratio in ratios.items() if cells[key].kernel <= cells[key].eta / 2]
+    within = [ratio for key, ratio in ratios.items() if cells[key].condition == "holds"]
     found["stationary.cells"] = float(len(within))
     found["stationary.over"] = max(within, default=math.nan)
     found["stationary.over_all"] = max(ratios.values())
@@ -141,11 +145,7 @@ def metrics(run: Run) -> Metrics:
 
 
 def kernels(run: Run) -> pd.DataFrame:
-    """Distance of MINT's kernel from that of tempered MCMC (Theorem 1), by alpha and m.
-
-    The largest over theta of the total variation distance; below, the exponent of m in it and in the bound's shape,
-    sqrt((1 - f_m) log m) / m^(1/2 - alpha).
-    """
+    """Distance of MINT's kernel from that of tempered MCMC (Theorem 1), by alpha and m."""
     found, rows = run.once(metrics), {}
     for alpha in map(float, run.config["alphas"]):
         row = {f"m = {m:,}": computed(run)[alpha, m].kernel for m in run.config["sizes"]}
@@ -154,68 +154,22 @@ def kernels(run: Run) -> pd.DataFrame:
             "of the bound": value(found[f"kernel.bound_{alpha:g}"]),
         }
         rows[f"alpha = {alpha:g}"] = row
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def stationary(run: Run) -> pd.DataFrame:
-    """Distance of MINT's stationary distribution from the tempered one, and its bound epsilon / eta (Theorem 2).
-
-    epsilon: the distance of the kernels, the least that Theorem 1 allows; eta: of Assumption 1. The theorem speaks of
-    cells in which epsilon <= eta / 2.
-    """
-    rows = {
-        f"alpha = {alpha:g}, m = {m:,}": {
-            "epsilon": each.kernel,
-            "eta": each.eta,
-            "TV(pi_T, pi_mint)": each.stationary,
-            "epsilon / eta": each.kernel / each.eta,
-            "condition": "holds" if each.kernel <= each.eta / 2 else "fails",
-        }
-        for (alpha, m), each in computed(run).items()
-    }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 def bounds(run: Run) -> Figure:
-    """MINT against tempered MCMC by minibatch size: kernels (Theorem 1) and stationary distributions (Theorem 2).
-
-    Left: the largest distance of the kernels, a line for each alpha; dashed: the shape of the bound through the first
-    point. Right: the distance of the stationary distributions; dashed: epsilon / eta.
-    """
-    sizes = np.array(run.config["sizes"], dtype=float)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.0, 3.4))
-    n = int(run.config["n"])
+    """MINT against tempered MCMC by minibatch size: kernels (Theorem 1) and stationary distributions (Theorem 2)."""
+    sizes, n = np.array(run.config["sizes"], dtype=float), int(run.config["n"])
+    of_all: Style = {"xscale": "log", "yscale": "log", "xlabel": "minibatch size m"}
+    figure, (left, right) = panels(2, size=(4.5, 3.4), share="", **of_all)
     for alpha, colour, mark in zip(map(float, run.config["alphas"]), COLOURS, "os^D", strict=False):
         cells = [computed(run)[alpha, int(m)] for m in sizes]
-        distances = np.array([each.kernel for each in cells])
+        style: Style = {"color": colour, "markersize": 4}
         shape = np.sqrt((1 - (sizes - 1) / n) * np.log(sizes)) / sizes ** (0.5 - alpha)
-        left.plot(sizes, distances, mark + "-", color=colour, markersize=4, label=rf"$\alpha$ = {alpha:g}")
-        left.plot(sizes, distances[0] * shape / shape[0], "--", color=colour, linewidth=0.9)
-        right.plot(sizes, [each.stationary for each in cells], mark + "-", color=colour, markersize=4)
-        right.plot(sizes, [each.kernel / each.eta for each in cells], "--", color=colour, linewidth=0.9)
+        left.plot(sizes, [each.kernel for each in cells], mark + "-", label=rf"$\alpha$ = {alpha:g}", **style)
+        left.plot(sizes, cells[0].kernel * shape / shape[0], "--", color=colour, linewidth=0.9)
+        right.plot(sizes, [each.stationary for each in cells], mark + "-", **style)
+        right.plot(sizes, [each.ratio for each in cells], "--", color=colour, linewidth=0.9)
     left.set_ylabel("distance of kernels (TV)")
     right.set_ylabel("stationary distributions (TV)")
-    for axis in (left, right):
-        axis.set(xscale="log", yscale="log", xlabel="minibatch size m")
-    figure.tight_layout()
-    handles, labels = left.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="center left", bbox_to_anchor=(1, 0.5))
-    return figure
-
-
-def notes(run: Run) -> list[str]:
-    """Return what a reader should know beside the numbers."""
-    found, cells = run.once(metrics), computed(run).values()
-    return [
-        "The model is a logistic regression without covariates, with uniform proposals on a grid of theta: "
-        "log-likelihood "
-        "differences are bounded, as Theorem 1 assumes, and the expectation over minibatches is an exact sum over a "
-        "hypergeometric count. Both points share the minibatch, as in Algorithm 1 and in the proof.",
-        "The bound that the proof ends with exceeds the distance at least "
-        f"{1 / value(found['kernel.over_bound']):,.0f} "
-        f"times here, and is above 1, where it says nothing, in {sum(each.bound > 1 for each in cells)} of the "
-        f"{len(cells)} cells.",
-        f"Theorem 2 speaks of {value(found['stationary.cells']):.0f} of the {len(cells)} cells, those with "
-        f"epsilon <= eta / 2. Over all cells TV(pi_T, pi_mint) is at most {value(found['stationary.over_all']):.2f} "
-        "of epsilon / eta.",
-    ]
+    return finished(figure, legend="right")

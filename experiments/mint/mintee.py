@@ -10,13 +10,9 @@ import numpy.typing as npt
 import torch
 from scipy import stats
 
-from mhrun.diagnostics.grid import Estimate
 from mhrun.random import Streams, derive_key
-from mhrun.report.run import Run
-
-from ..shared.measures import Metrics, estimate
-
-Array = npt.NDArray[np.floating]
+from mhrun.report.metrics import Metrics, MetricTable, estimate
+from mhrun.report.vocabulary import Array, Estimate, Run
 
 PAPER = (  # Table 3: T, m, per cent of samples in each ring
     (1.00, 100000, (51.08, 4.76, 6.45, 8.44, 10.00, 9.73, 9.55)),
@@ -277,9 +273,7 @@ def cost(run: Run, method: str) -> dict[str, float]:
 
 def metrics(run: Run) -> Metrics:
     """Everything of these experiments that a claim or a table speaks of."""
-    found: Metrics = {}
-    for method in sampled(run):
-        found |= {f"{method}.{name}": number for name, number in _of_method(run, method).items()}
+    found = MetricTable.by_method(run, _of_method, sampled(run))
     main = shown(run)
     if "stagger" in run.config["methods"][main]["kernel"] and "burn" in run.config:
         found |= _of_table3(run)

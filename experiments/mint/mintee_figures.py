@@ -6,26 +6,19 @@ import math
 from typing import Any
 
 import numpy as np
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm
-from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter
 
-from mhrun.report.run import Run
-from mhrun.report.style import COLOURS
+from mhrun.report.plots import few_ticks, finished, panels
+from mhrun.report.vocabulary import COLOURS, Axes, Figure, Run, Style, plt
 
 from . import mintee as measured
 from .mintee import CELLS, picked, sampled, shown
 
 
 def histograms(run: Run) -> Figure:
-    """Histograms of the draws at T = 1: the first coordinate (Figure 4, left), and all fifty.
-
-    Left: density of the first coordinate, and grey the mean of all fifty, which are alike by symmetry. Right: a row for
-    each coordinate, the logarithm of its density; a coordinate without a patch near 2 never was the large one.
-    """
+    """Histograms of the draws at T = 1: the first coordinate (Figure 4, left), and all fifty."""
     draws = run.draws(shown(run)).reshape(-1, run.target.dim)
     table = np.stack([np.histogram(draws[:, d], CELLS, density=True)[0] for d in range(run.target.dim)])
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.2), width_ratios=(1, 1.25))
@@ -74,25 +67,13 @@ def embedding(run: Run) -> Figure:
 
 
 def elbow(run: Run) -> Figure:
-    """The objective of k-means against the number of clusters (Figure 4, right).
-
-    Dashed: its largest second difference, which the noise of k-means' local minima may bring about; dotted: where two
-    straight lines that are fitted to it meet.
-    """
-    found = run.once(measured.elbow)
-    figure, axis = plt.subplots(figsize=(4.6, 3.0))
+    """The objective of k-means against the number of clusters (Figure 4, right)."""
+    found, labels = run.once(measured.elbow), Style(xlabel="clusters C", ylabel="objective per draw")
+    figure, (axis,) = panels(1, size=(4.6, 3.0), ylim=(0, 1.08 * found.objective.max()), **labels)
     axis.plot(found.clusters, found.objective, color=COLOURS[0], marker=".", markersize=3, linewidth=1)
-    axis.axvline(
-        found.best,
-        color=COLOURS[1],
-        linestyle="--",
-        linewidth=1,
-        label=f"largest second difference, {found.best}",
-    )
-    axis.axvline(
-        found.knee, color=COLOURS[2], linestyle=":", linewidth=1.4, label=f"two lines meet, {found.knee:.1f}"
-    )
-    axis.set(xlabel="clusters C", ylabel="objective per draw", ylim=(0, 1.08 * found.objective.max()))
+    largest, meet = f"largest second difference, {found.best}", f"two lines meet, {found.knee:.1f}"
+    axis.axvline(found.best, color=COLOURS[1], linestyle="--", linewidth=1, label=largest)
+    axis.axvline(found.knee, color=COLOURS[2], linestyle=":", linewidth=1.4, label=meet)
     axis.legend(loc="lower left")
     return figure
 
@@ -100,35 +81,31 @@ def elbow(run: Run) -> Figure:
 def weights(run: Run) -> Figure:
     """The share of each mode at T = 1, with one standard error from what differs between ladders; line: 1/50."""
     names = sampled(run)
-    figure, axes = plt.subplots(len(names), 1, figsize=(7.2, 1.55 * len(names)), sharex=True, squeeze=False)
-    for axis, name, colour in zip(axes[:, 0], names, COLOURS, strict=False):
+    labels: Style = {"xlabel": "mode", "ylabel": "share", "xlim": (0, run.target.dim + 1)}
+    figure, axes = panels(len(names), columns=1, size=(7.2, 1.55), share="x", **labels)
+    for axis, name, colour in zip(axes, names, COLOURS, strict=False):
         found = measured.shares(run, name)
         error = found.std(axis=0, ddof=1) / math.sqrt(len(found)) if len(found) > 1 else None
         at = np.arange(1, found.shape[1] + 1)
         axis.errorbar(at, found.mean(axis=0), error, color=colour, fmt="o", markersize=2.5, elinewidth=1)
         axis.axhline(1 / found.shape[1], color="black", linestyle="--", linewidth=0.8)
         axis.set_title(run.label(name), fontsize=9, loc="left")
-        axis.set(ylim=(0, None), ylabel="share")
-    axes[-1, 0].set(xlabel="mode", xlim=(0, run.target.dim + 1))
-    figure.tight_layout()
-    return figure
+        axis.set_ylim(0, None)
+    return finished(figure)
 
 
 def visits(run: Run) -> Figure:
     """In which mode the first chain at T = 1 is, along the run: a dot for each of at most 1,500 draws."""
     names = sampled(run)
-    figure, axes = plt.subplots(1, len(names), figsize=(2.6 * len(names), 2.9), sharey=True, squeeze=False)
-    for axis, name, colour in zip(axes[0], names, COLOURS, strict=False):
+    labels: Style = {"xlabel": "step", "ylabel": "mode", "ylim": (0, run.target.dim + 1)}
+    figure, axes = panels(len(names), size=(2.6, 2.9), **labels)
+    for axis, name, colour in zip(axes, names, COLOURS, strict=False):
         mode = run.draws(name)[0].argmax(-1) + 1
         every = max(1, len(mode) // 1500)
         axis.plot(run.draw_steps(name)[::every], mode[::every], ".", color=colour, markersize=1.5)
         axis.set_title(_wrapped(run.label(name)), fontsize=9)
-        axis.set(xlabel="step", ylim=(0, run.target.dim + 1))
-        axis.xaxis.set_major_locator(MaxNLocator(3))
-        axis.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes[0][0].set_ylabel("mode")
-    figure.tight_layout()
-    return figure
+        few_ticks(axis)
+    return finished(figure)
 
 
 def _wrapped(label: str) -> str:
@@ -136,11 +113,7 @@ def _wrapped(label: str) -> str:
 
 
 def ladder(run: Run) -> Figure:
-    """The ladder of Figure 7, from this run: when each rung begins, what it reads, how many jumps into it are made.
-
-    Light: a rung's own burn-in, before its bank is filled. Arrows: shares of the jumps to the next hotter bank that are
-    made, after the coldest rung's burn-in.
-    """
+    """The ladder of Figure 7, from this run: when each rung begins, what it reads, how many jumps into it are made."""
     method = shown(run)
     found, offers = measured.ladder_of(run, method), measured.jumps(run, method)
     kernel, noted = run.config["methods"][method]["kernel"], run.methods[method]
@@ -173,12 +146,7 @@ def ladder(run: Run) -> Figure:
 
 
 def jump(run: Run) -> Figure | str:
-    """Two jumps of the chain at T = 1 between modes (Figure 6), from a stretch of which every step is kept.
-
-    Left: its path in two large coordinates over the energy on the plane through the two modes, all other coordinates
-    at 0; dark is low. Arrows: the two jumps; a mode of another coordinate is at the origin of this plane. Right: its
-    energy above that of theta*, with rings as lines; open circles before a jump and filled ones after it.
-    """
+    """Two jumps of the chain at T = 1 between modes (Figure 6), from a stretch of which every step is kept."""
     name = "closeup"
     if name not in run.methods:
         return "This run kept no stretch of single steps."

@@ -6,19 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
-from matplotlib import pyplot as plt
-from matplotlib.figure import Figure
 
-from mhrun.diagnostics.grid import Estimate
-from mhrun.report.run import Run
-from mhrun.report.style import COLOURS
+from mhrun.report.metrics import Metrics, MetricTable, estimate
+from mhrun.report.plots import finished, panels
+from mhrun.report.vocabulary import COLOURS, Array, Estimate, Figure, Run, Style, by_rows
 
-from ..shared.measures import Metrics, estimate
 from .network import CURRENT, ENSEMBLE, looked
-
-Array = npt.NDArray[np.floating]
 
 
 class Printed(NamedTuple):
@@ -88,17 +82,15 @@ def _grids(run: Run) -> dict[str, Grid]:
 
 def metrics(run: Run) -> Metrics:
     """Everything of this experiment that a claim or a table speaks of."""
-    found: Metrics = {}
+    found = MetricTable()
     for name, grid in grids(run).items():
         decay, rate = grid.place
-        found[f"{name}.best_rate"] = float(grid.rates[rate])
-        found[f"{name}.lowest"] = _mean(grid.errors[decay, rate])
-        said = grid.decays[decay]
-        if said is not None:
-            found[f"{name}.best_decay"] = said
+        found.add(name, {"best_rate": float(grid.rates[rate]), "lowest": _mean(grid.errors[decay, rate])})
+        if (said := grid.decays[decay]) is not None:
+            found.add(name, {"best_decay": said})
         near = int(np.abs(grid.rates - PRINTED[name].rate).argmin())
         row = grid.decays.index(PRINTED[name].decay) if PRINTED[name].decay in grid.decays else decay
-        found[f"{name}.of_printed"] = _mean(grid.errors[row, near])
+        found.add(name, {"of_printed": _mean(grid.errors[row, near])})
     return found
 
 
@@ -107,11 +99,7 @@ def _mean(errors: Array) -> Estimate | float:
 
 
 def best(run: Run) -> pd.DataFrame:
-    """The rates and L2 weights with the lowest error on the images held out (Table 2).
-
-    By the estimate that the paper uses: current parameters of the optimisers, posterior predictive of the samplers.
-    "As good": the rates with which a mean error, at one of the L2 weights, is within two standard errors of the lowest.
-    """
+    """The rates and L2 weights with the lowest error on the images held out (Table 2)."""
     found = run.once(metrics)
     rows = {}
     for name, grid in grids(run).items():
@@ -125,22 +113,16 @@ def best(run: Run) -> pd.DataFrame:
             "error": found[f"{name}.lowest"],
             "error, as printed": found[f"{name}.of_printed"],
         }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 def fast_table(run: Run) -> pd.DataFrame:
-    """Errors of SGD and SGLD on the images held out, in per cent, by learning rate.
-
-    Means over trainings.
-    """
+    """Errors of SGD and SGLD on the images held out, in per cent, by learning rate."""
     return _by_rate(run, ("sgd", "sgld"))
 
 
 def slow_table(run: Run) -> pd.DataFrame:
-    """Errors of SGD-M and SGHMC on the images held out, in per cent, by learning rate.
-
-    Means over trainings.
-    """
+    """Errors of SGD-M and SGHMC on the images held out, in per cent, by learning rate."""
     return _by_rate(run, ("sgd_momentum", "sghmc"))
 
 
@@ -152,56 +134,33 @@ def _by_rate(run: Run, names: Iterable[str]) -> pd.DataFrame:
         for decay, errors in zip(grid.decays, grid.errors, strict=True):
             label = PRINTED[name].label + (f", L2 {decay:g}" if decay is not None else "")
             rows[label] = {f"{rate:g}": _mean(each) for rate, each in zip(grid.rates, errors, strict=True)}
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 def rates_figure(run: Run) -> Figure:
-    """Errors on the images held out against the learning rate (Table 2).
-
-    Means over trainings, with one standard error; a line for each L2 weight, darker for a larger one. Dashed: the rate
-    that the paper prints.
-    """
+    """Errors on the images held out against the learning rate (Table 2)."""
     found = grids(run)
-    figure, axes = plt.subplots(1, len(found), figsize=(2.9 * len(found), 2.9), squeeze=False)
-    for axis, colour, (name, grid) in zip(axes[0], COLOURS, found.items(), strict=False):
+    figure, axes = panels(len(found), size=(2.9, 2.9), share="", xlabel="learning rate")
+    for axis, colour, (name, grid) in zip(axes, COLOURS, found.items(), strict=False):
         for i, (decay, errors) in enumerate(zip(grid.decays, grid.errors, strict=True)):
-            shade = 0.3 + 0.7 * (i + 1) / len(grid.decays)
             spread = errors.std(axis=1) / np.sqrt(max(1, errors.shape[1] - 1))
-            label = None if decay is None else f"{decay:g}"
-            axis.errorbar(
-                grid.rates, errors.mean(axis=1), spread, color=colour, alpha=shade, linewidth=1.2, label=label
-            )
+            style: Style = {"alpha": 0.3 + 0.7 * (i + 1) / len(grid.decays), "linewidth": 1.2}
+            style["label"] = None if decay is None else f"{decay:g}"
+            axis.errorbar(grid.rates, errors.mean(axis=1), spread, color=colour, **style)
         axis.axvline(PRINTED[name].rate, color="black", linestyle="--", linewidth=0.8)
-        axis.set(title=PRINTED[name].label, xlabel="learning rate")
+        axis.set_title(PRINTED[name].label)
         if len(grid.decays) > 1:
             axis.legend(title="L2 weight", title_fontsize=8, fontsize=7)
-    axes[0][0].set_ylabel("validation error (%)")
-    figure.tight_layout()
-    return figure
+    axes[0].set_ylabel("validation error (%)")
+    return finished(figure)
 
 
-def notes(run: Run) -> list[str]:
-    """What a reader should know beside the numbers."""
-    trainings, told = run.config["trainings"], []
-    for name, grid in grids(run).items():
-        good = grid.as_good
-        told.append(f"{PRINTED[name].label} {min(good):g} to {max(good):g}")
-    return [
-        f"Each rate has {trainings:g} training{'s' * (trainings != 1)}; the paper does not say how many it had. "
-        f"Rates that cannot be told from the best: {'; '.join(told)}.",
-        "The claims on L2 weights allow any of the grid and are met by any choice. Between weights mean errors at one "
-        f"learning rate differ by {_spread(run):.2f} percentage points at most, trainings at one setting by "
-        f"{_noise(run):.2f} (standard deviation).",
-        "Trainings shorter than the paper's favour larger rates.",
-    ]
-
-
-def _spread(run: Run) -> float:
+def spread(run: Run) -> float:
     """Return the largest difference of mean errors between L2 weights at one rate."""
     return max(float(np.ptp(grid.errors.mean(axis=2), axis=0).max()) for grid in grids(run).values())
 
 
-def _noise(run: Run) -> float:
+def noise(run: Run) -> float:
     """Return the standard deviation of errors over trainings, pooled over all settings; NaN of single trainings."""
     if run.config["trainings"] < 2:
         return float("nan")

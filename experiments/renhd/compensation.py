@@ -8,28 +8,17 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy import optimize, special
 
-from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import Refusal
 from mhrun.random import Purpose, Streams, derive_key
-from mhrun.report.run import Run
-from mhrun.rules.correction import (
-    Correction,
-    Quantiles,
-    convolved_cdf,
-    correction,
-    inverse,
-    series_quantiles,
-)
+from mhrun.report.metrics import Metrics, MetricTable
+from mhrun.report.vocabulary import Array, Estimate, Run, by_rows
+from mhrun.rules.correction import Correction, Quantiles, convolved_cdf, correction, inverse, series_quantiles
 from mhrun.rules.series import Series, derivative, series, truncated
 
-from ..shared.measures import Metrics, value
 from . import replicas, sampling
-
-Array = npt.NDArray[np.floating]
 
 PRINTED = tuple(map(Fraction, ("0", "0.895", "-0.145", "-2.1", "2.55", "-1.8", "0.6")))  # of g^0, g^1, ...
 AT = np.linspace(-14, 14, 2801)
@@ -40,10 +29,7 @@ PARTS = 100_000  # draws at once
 def readings(config: Mapping[str, Any]) -> dict[str, Series]:
     """Return the density as printed and in the limit of infinite bandwidth."""
     variance, terms = config["variance"], config["terms"]
-    return {
-        "printed": series(variance, config["lam"], terms),
-        "infinite": series(variance, math.inf, terms),
-    }
+    return {"printed": series(variance, config["lam"], terms), "infinite": series(variance, math.inf, terms)}
 
 
 # --- Figure 1 ------------------------------------------------------------------------------------------------
@@ -163,39 +149,45 @@ def worpitzky(order: int) -> list[int]:
 def metrics(run: Run) -> Metrics:
     """Everything of this experiment that a claim speaks of."""
     config = run.config
-    variance, drawn = config["variance"], run.once(simulated)
-    found: Metrics = {
-        "spectrum.turns": turning_point(variance),
-        "spectrum.turns_twice": turning_point(2 * variance),
-        "spectrum.passes_one": passes_one(variance),
-        "spectrum.beyond": beyond(config),
-        "hermite.wrong": _differing([hermite(n) for n in range(3)], [[1], [0, 2], [-2, 0, 4]]),
-        "derivatives.wrong": _differing(
-            [derivative(n) for n in (1, 3, 5)], [worpitzky(n) for n in (1, 3, 5)]
-        ),
-    }
-    logistic = LOGISTIC * (1 - LOGISTIC)
-    for name, each in readings(config).items():
+    variance, drawn, both = config["variance"], run.once(simulated), readings(config)
+    found = MetricTable()
+    found.add(
+        "spectrum",
+        {
+            "turns": turning_point(variance),
+            "turns_twice": turning_point(2 * variance),
+            "passes_one": passes_one(variance),
+            "beyond": beyond(config),
+        },
+    )
+    found["hermite.wrong"] = _differing([hermite(n) for n in range(3)], [[1], [0, 2], [-2, 0, 4]])
+    found["derivatives.wrong"] = _differing(*([of(n) for n in (1, 3, 5)] for of in (derivative, worpitzky)))
+    for name, each in both.items():
         lam = config["lam"] if name == "printed" else math.inf
-        least, most = each.range()
-        at = worst(each, variance)
-        found[f"{name}.error"] = error(each, variance)
-        found[f"{name}.density_error"] = float(np.abs(reconstructed(each, variance, AT) - logistic).max())
-        found[f"{name}.worst_at"] = at
-        side = np.sign(special.expit(-at) - each.convolved_cdf(-at, variance)[0])
-        se = _share(float(special.expit(at)), config["draws"])
-        found[f"{name}.drawn"] = Estimate(float(side * drawn[name][-1]), se)
-        found[f"{name}.mass"] = _mass(each)
-        found[f"{name}.least"], found[f"{name}.most"] = least, most
-        found[f"{name}.eight_to_three"] = error(truncated(variance, lam, 8), variance) / error(
-            truncated(variance, lam, 3), variance
-        )
-    found["printed.wrong"] = _differing([readings(config)["printed"].in_g()], [PRINTED])
+        found.add(name, _of_reading(config, each, lam, drawn[name][-1]))
+    found["printed.wrong"] = _differing([both["printed"].in_g()], [PRINTED])
     along = [error(truncated(variance, lam, config["terms"]), variance) for lam in config["bandwidths"]]
     found["bandwidths.rises"] = float(np.sum(np.diff(along) >= 0))
     times = run.once(sampling.times)
-    found["sampling.faster"] = times["cells: binary search"][1] / times["series: rejection"][1]
+    found["sampling.faster"] = times["cells: binary search"].each / times["series: rejection"].each
     return found | replicas.metrics(run)
+
+
+def _of_reading(config: Mapping[str, Any], each: Series, lam: float, drawn: float) -> Metrics:
+    variance, logistic = config["variance"], LOGISTIC * (1 - LOGISTIC)
+    (least, most), at = each.range(), worst(each, variance)
+    side = np.sign(special.expit(-at) - each.convolved_cdf(-at, variance)[0])
+    eight, three = (error(truncated(variance, lam, n), variance) for n in (8, 3))
+    return {
+        "error": error(each, variance),
+        "density_error": float(np.abs(reconstructed(each, variance, AT) - logistic).max()),
+        "worst_at": at,
+        "drawn": Estimate(float(side * drawn), _share(float(special.expit(at)), config["draws"])),
+        "mass": _mass(each),
+        "least": least,
+        "most": most,
+        "eight_to_three": eight / three,
+    }
 
 
 def _mass(found: Series) -> float:
@@ -211,11 +203,7 @@ def _differing(ours: list[Any], theirs: list[Any]) -> float:
 
 
 def polynomials(run: Run) -> pd.DataFrame:
-    """Polynomials in the logistic function g: equation 18 and Appendix B, in exact arithmetic.
-
-    The density as printed, from the series; the same three terms with infinite bandwidth, and the distribution function
-    as printed, by which it is drawn; then the derivatives of g.
-    """
+    """Polynomials in the logistic function g: equation 18 and Appendix B, in exact arithmetic."""
     config = run.config
     both = readings(config)
     whole = [Fraction(0)] * (2 * config["terms"] + 1)
@@ -237,11 +225,7 @@ def polynomials(run: Run) -> pd.DataFrame:
 
 
 def distances(run: Run) -> pd.DataFrame:
-    """The largest distance of the acceptance from Barker's probability, by terms, bandwidth and sigma*^2.
-
-    One term is no compensation at all. Empty: more terms than the series bears, or no density; the rule refuses them.
-    "Clipped cells": Seita et al.'s regularised least squares (G = 4000, lambda 10); "not negative": this package's.
-    """
+    """The largest distance of the acceptance from Barker's probability, by terms, bandwidth and sigma*^2."""
     config, rows = run.config, {}
     for variance in config["variances"]:
         sd = math.sqrt(variance)
@@ -258,14 +242,11 @@ def distances(run: Run) -> pd.DataFrame:
                     row[str(n)] = float("nan")
             name = "inf" if math.isinf(lam) else f"{lam:g}"
             rows[f"sigma^2 = {variance:g}, lambda = {name}"] = row | tables
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 def theorem2(run: Run) -> pd.DataFrame:
-    """The acceptance of a noise-aware exchange less Barker's (Theorem 2), by quadrature and by the rule's draws.
-
-    In units of 10^-4, sigma*^2 = 0.2 with three terms; errors are those of the simulation.
-    """
+    """The acceptance of a noise-aware exchange less Barker's (Theorem 2), by quadrature and by the rule's draws."""
     config, drawn, rows = run.config, run.once(simulated), {}
     for delta in (-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0):
         i = int(np.abs(LOOKED_AT - delta).argmin())
@@ -276,43 +257,4 @@ def theorem2(run: Run) -> pd.DataFrame:
             se = _share(float(special.expit(delta)), config["draws"])
             row[f"{name}, drawn"] = Estimate(1e4 * float(drawn[name][i]), 1e4 * se)
         rows[f"log-ratio {delta:g}"] = row
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
-def notes(run: Run) -> list[str]:
-    """What a reader should know beside the numbers."""
-    config, found, times = run.config, run.once(metrics), run.once(sampling.times)
-    variance, lam = config["variance"], config["lam"]
-    sd = math.sqrt(variance)
-    two, eight = (error(truncated(variance, lam, n), variance) for n in (2, 8))
-    cells, clipped = (
-        times["cells: binary search"][1],
-        solved_error(correction("paper", sd, None, config["half_width"])),
-    )
-    return [
-        f"Figure 1, left: with sigma^2 = {variance:g} in equation 13 the quotient falls until the frequency "
-        f"{value(found['spectrum.turns']):.2f} and is above 1 from {value(found['spectrum.passes_one']):.2f} on; the "
-        f"caption's 7 is where it turns for twice the variance ({value(found['spectrum.turns_twice']):.2f}), "
-        "that is with exp(-sigma^2 w^2) for the normal variable.",
-        f"The kernel harms. Three terms at lambda = {lam:g} are off by {value(found['printed.error']):.2e}; two, for "
-        f"any lambda, by {two:.1e}; three without a kernel by {value(found['infinite.error']):.1e}. The kernel "
-        "changes the sign of the third coefficient, from sigma^4/8 = 0.005 to -0.005.",
-        f"More terms do not mend it: at lambda = {lam:g} the error tends to that of the kernel itself, {eight:.2e} "
-        "for any sigma^2, and eight terms are worse than three. Nor does the series converge for any lambda: its terms "
-        "grow in the end, and the rule refuses more than it bears.",
-        "Mass 1 and, from two terms on, variance pi^2/3 - sigma^2 are exact, and every density of the table above is "
-        "positive: nothing is cut off. Being analytic does not make it more accurate: Seita et al.'s table is off by "
-        f"{clipped:.1e} at this sigma^2, {value(found['printed.error']) / clipped:.0f} times less than (18), and "
-        f"masses that may not be negative by {solved_error(correction('nnls', sd)):.1e}.",
-        "Sampling (section 3: 20 times faster than binary search and hash tables; program and machine are not stated, "
-        "so that the claim is not judged): against binary search in Seita et al.'s table, rejection from the logistic "
-        f"density was {cells / times['series: rejection'][1]:.0f} times faster here, but so was an alias table of the "
-        f"same masses ({cells / times['cells: alias table'][1]:.0f}), and binary search in a table of (18) was not "
-        f"({cells / times['series: table of its cdf'][1]:.1f}). It is the search that takes the time, not the "
-        "numerical density. What the series spares is solving for it. Nothing needs Gibbs sampling: the distribution "
-        "function is a polynomial in g.",
-        "Appendix F is not in the text that was at hand; the exponent is that of the main text. At the networks' ratio "
-        f"1.2 harmonic replicas exchange at a rate of {config['swap_rate']:g} in up to "
-        f"{replicas.largest_dim(config['swap_rate'], 1.2):,} dimensions; the paper has rates of 30 to 40 % in tens of "
-        "thousands and more.",
-    ]
+    return by_rows(rows)

@@ -10,15 +10,12 @@ eq. 19 and the thermostat of Algorithm 2, whose inertia is that of eq. 3 times d
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
-from matplotlib import pyplot as plt
-from matplotlib.figure import Figure
 
 from mhrun.compiled import compile_loop
 from mhrun.data.no_data import NoData
@@ -27,14 +24,11 @@ from mhrun.errors import UserError
 from mhrun.kernels import Unadjusted
 from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.random import Streams, derive_key
-from mhrun.report.run import Run
-from mhrun.report.style import COLOURS
+from mhrun.report.metrics import Metrics, MetricTable, estimate
+from mhrun.report.plots import finished, legend_below, levels, panels, points
+from mhrun.report.vocabulary import COLOURS, Array, Figure, Run, Style, by_rows
 from mhrun.target import Target
 from mhrun.types import Controls
-
-from ..shared.measures import Metrics, estimate, value
-
-Array = npt.NDArray[np.floating]
 
 GROUPS = 20  # of chains, that standard errors come from
 AT_ONCE = 500  # steps of a compiled call: their positions are kept meanwhile
@@ -195,134 +189,52 @@ def predicted(ratio: float) -> tuple[float, float]:
 
 def metrics(run: Run) -> Metrics:
     """Return the moments at the finest step with C = 10 B, the hottest rung's, and the widths of uneven noise."""
-    config, found = run.config, run.once(everything)
-    finest = min(config["steps_dt"])
-    named: Metrics = {}
+    config, found, named = run.config, run.once(everything), MetricTable()
+    finest, rung = min(config["steps_dt"]), config["rung"]["steps_dt"]
     for ratio in config["ratios"]:
-        named |= {
-            f"ratio_{ratio:g}.{name}": number
-            for name, number in found[f"C = {ratio:g} B, dt = {finest:g}"].items()
-        }
-    rung = config["rung"]
-    for name, dt in (("hottest", max(rung["steps_dt"])), ("hottest_finest", min(rung["steps_dt"]))):
-        named |= {f"{name}.{key}": n for key, n in found[f"hottest of five modes, dt = {dt:g}"].items()}
+        named.add(f"ratio_{ratio:g}", found[f"C = {ratio:g} B, dt = {finest:g}"])
+    for name, dt in (("hottest", max(rung)), ("hottest_finest", min(rung))):
+        named.add(name, found[f"hottest of five modes, dt = {dt:g}"])
     for ratio, (quiet, noisy) in run.once(temperatures).items():
-        named[f"uneven_{ratio:g}.wider"] = noisy / quiet
+        named.add(f"uneven_{ratio:g}", {"wider": noisy / quiet})
     return named
 
 
-def table(run: Run) -> pd.DataFrame:
-    """Moments over those of Theorem 1: a ratio of 1 is the theorem's.
-
-    A harmonic potential; snapshots of independent chains. Thermostat: mean over (C + B) dt / T, variance over e T / d.
-    Kurtosis: of the momenta, over 3. Correlation: of thermostat and kinetic energy, 0 in the theorem. The mean of the
-    squared momenta is 1 by construction, as the thermostat is at rest at no other value. Hottest: T = 1.5^6 in two
-    dimensions, momenta drawn anew every 40 steps of 0.05, as in the experiment five_modes.
-    """
-    columns = {
-        "variance of theta": "theta_variance",
-        "of momenta": "p_variance",
-        "kurtosis": "p_kurtosis",
-        "mean of thermostat": "xi_mean",
-        "its variance": "xi_variance",
-        "correlation": "correlation",
-    }
-    rows = {
-        name: {heading: numbers[key] for heading, key in columns.items()}
-        for name, numbers in run.once(everything).items()
-    }
-    return pd.DataFrame.from_dict(rows, orient="index")
-
-
 def widths(run: Run) -> pd.DataFrame:
-    """Variance of theta over the exact where half of the coordinates have all the gradient noise.
-
-    Predicted: (C + B_i) / (C + B), B_i = 0 or 2 B. "C > 10 B" bounds it by 1.09, whatever the directions of the noise.
-    """
+    """Variance of theta over the exact where half of the coordinates have all the gradient noise."""
     rows = {}
     for ratio, (quiet, noisy) in run.once(temperatures).items():
         low, high = predicted(ratio)
-        rows[f"C = {ratio:g} B"] = {
-            "quiet": quiet,
-            "predicted": low,
-            "noisy": noisy,
-            "predicted, noisy": high,
-        }
-    return pd.DataFrame.from_dict(rows, orient="index")
+        row = {"quiet": quiet, "predicted": low, "noisy": noisy, "predicted, noisy": high}
+        rows[f"C = {ratio:g} B"] = row
+    return by_rows(rows)
 
 
 def figure(run: Run) -> Figure:
-    """Left: moments over those of Theorem 1 against the step, C = 10 B. Right: what C > 10 B is for.
-
-    Bars: two standard errors.
-    Right: variance of theta over the exact where the gradient noise is on half of the coordinates. Lines: (C + B_i) /
-    (C + B). Dotted: the paper's bound, C = 10 B.
-    """
-    config, found = run.config, run.once(everything)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.1), layout="constrained")
-    ratio = max(config["ratios"])
+    """Left: moments over those of Theorem 1 against the step, C = 10 B. Right: what C > 10 B is for."""
+    found, ratio = run.once(everything), max(run.config["ratios"])
+    figure, (left, right) = panels(2, size=(4.2, 3.1), share="")
     shown = {
         "theta_variance": r"variance of $\theta$",
         "p_kurtosis": "kurtosis of momenta",
         "xi_mean": "mean of thermostat",
         "xi_variance": "variance of thermostat",
     }
-    steps = sorted(config["steps_dt"])
+    steps = sorted(run.config["steps_dt"])
     for i, ((name, label), colour, marker) in enumerate(zip(shown.items(), COLOURS, "osD^", strict=False)):
         aside = 0.012 * (i - 1.5) * max(steps)  # so that the bars can be told apart
         numbers = [found[f"C = {ratio:g} B, dt = {dt:g}"][name] for dt in steps]
-        errors = [2 * number.se if hasattr(number, "se") else 0.0 for number in numbers]
-        left.errorbar(
-            [dt + aside for dt in steps],
-            [value(number) for number in numbers],
-            errors,
-            marker=marker,
-            markersize=4,
-            linewidth=1,
-            color=colour,
-            label=label,
-        )
-    left.axhline(1, color="black", linewidth=0.8)
+        style: Style = {"fmt": marker + "-", "linewidth": 1, "color": colour, "label": label, "capsize": 0}
+        points(left, [dt + aside for dt in steps], numbers, errors=2, **style)
+    levels(left, 1, line="-")
     left.set(xlabel=r"step $\Delta t$", ylabel="over Theorem 1", xlim=(0, None))
-    left.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.2))
-    along = np.geomspace(0.5, 100, 80)
+    along, at = np.geomspace(0.5, 100, 80), run.once(temperatures)
     for i, (label, colour, marker) in enumerate(zip(("quiet", "noisy"), COLOURS, "os", strict=False)):
         right.plot(along, [predicted(x)[i] for x in along], color=colour, linewidth=1)
-        measured_at = run.once(temperatures)
-        right.plot(
-            list(measured_at),
-            [pair[i] for pair in measured_at.values()],
-            marker,
-            color=colour,
-            markersize=4,
-            label=f"{label} coordinates",
-        )
+        style = {"color": colour, "markersize": 4, "label": f"{label} coordinates"}
+        right.plot(list(at), [pair[i] for pair in at.values()], marker, **style)
     right.axvline(10, color="black", linestyle=":", linewidth=0.9)
     right.set(xscale="log", xlabel="C / B", ylabel=r"variance of $\theta$ over exact")
-    right.legend(fontsize=7, loc="upper center", ncols=2, bbox_to_anchor=(0.5, -0.2))
-    return figure
-
-
-def notes(run: Run) -> Iterator[str]:
-    """What a reader should know beside the numbers."""
-    found, config = run.once(metrics), run.config
-    finest = min(config["steps_dt"])
-    at = f"ratio_{max(config['ratios']):g}"
-    yield (
-        f"At a step of {finest:g} and C = {max(config['ratios']):g} B the thermostat's mean is "
-        f"{value(found[f'{at}.xi_mean']):.3f} of (C + B) / T, and its variance "
-        f"{value(found[f'{at}.xi_variance']):.3f} of T / d. Equation 4 has T, as it does not divide by d."
-    )
-    yield (
-        "Theorem 1 does not need C > 10 B: with noise of the same size in all directions it holds at every C / B. The "
-        "condition bounds the harm of noise that differs between directions, which one thermostat cannot pay for."
-    )
-    rung, T = config["rung"], config["rung"]["temperature"]
-    coarse, fine = max(rung["steps_dt"]), min(rung["steps_dt"])
-    yield (
-        f"Algorithm 2 makes the hottest rung of five_modes (T = {T:g}, two dimensions) too wide: its variance is "
-        f"{value(found['hottest.theta_variance']):.3f} of the exact at the step of {coarse:g}, and "
-        f"{value(found['hottest_finest.theta_variance']):.3f} at {fine:g}. The thermostat there has the mean "
-        f"{rung['C'] * coarse / T:.4f} and the standard deviation {coarse * np.sqrt(T / 2):.3f}: it is negative almost "
-        "half of the time, when momenta grow."
-    )
+    for axis in (left, right):
+        legend_below(axis, drop=0.2)
+    return finished(figure)

@@ -10,15 +10,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from mhrun.diagnostics.chains import ess_of_chain
-from mhrun.diagnostics.grid import Estimate
 from mhrun.diagnostics.ladders import Travel
-from mhrun.report.run import Run
-from mhrun.report.tables import shown
+from mhrun.report.metrics import Metrics, MetricTable, estimate, value
+from mhrun.report.vocabulary import Array, Estimate, Run, by_rows
 
 from ..shared.coverage import Tally, tally
-from ..shared.measures import Metrics, estimate, value
-
-Array = npt.NDArray[np.floating]
 
 ENOUGH = 0.01  # of its draws: then a chain has visited a mode
 REACH = 2.0  # draws within it of a centre are of that mode, for the variance: less than half of the modes' distance
@@ -74,17 +70,15 @@ def weights(run: Run, method: str) -> tuple[Array, Array]:
     return share, errors
 
 
-def metrics(run: Run) -> Metrics:
+def metrics(run: Run) -> MetricTable:
     """Everything of these experiments that a claim or a table speaks of."""
-    found: Metrics = {}
-    for method in run.methods:
-        found |= {f"{method}.{name}": number for name, number in _metrics(run, method).items()}
+    found = MetricTable.by_method(run, _metrics)
     for method in run.once(travels):
-        found |= {f"{method}.{name}": number for name, number in _of_ladder(run, method).items()}
+        found.add(method, _of_ladder(run, method))
     if {"renhd", "sgnht"} <= set(run.methods):
-        found["renhd.livelier"] = value(found["renhd.changes"]) / (1 + value(found["sgnht.changes"]))
+        found["renhd.livelier"] = found.number("renhd.changes") / (1 + found.number("sgnht.changes"))
     if {"kept", "tact"} <= set(run.methods):
-        found |= _beside_tact(run, found)
+        found.add("tact", _beside_tact(run, found))
     return found
 
 
@@ -139,40 +133,14 @@ def _beside_tact(run: Run, found: Metrics) -> Metrics:
     rungs = run.rungs("kept")
     # TACT-HMC's draws are kept every `every` steps, as RENHD's are: after as many gradients of one chain.
     return {
-        "tact.ratio": ladder / tact,
-        "tact.ratio_side_by_side": rungs * ladder / tact,
-        "tact.ess_ratio": (value(found["kept.ess_share"]) * ladder) / (value(found["tact.ess_share"]) * tact),
+        "ratio": ladder / tact,
+        "ratio_side_by_side": rungs * ladder / tact,
+        "ess_ratio": (value(found["kept.ess_share"]) * ladder) / (value(found["tact.ess_share"]) * tact),
     }
-
-
-def table(run: Run) -> pd.DataFrame:
-    """Modes and their weights, widths, and effective sizes (Figure 2).
-
-    A chain has visited a mode that more than 1 % of its draws are nearest to. Weights: total variation distance of the
-    modes' shares, all chains together, from 1/5 each; in how many the share is within 4 standard errors of it. Beyond 3
-    sd: share of draws there (exact 0.011). Variance: about the nearest centre, of draws within 2 of it, over the exact.
-    ESS: the lesser of the coordinates', of one chain, by Geyer's sequence, over its draws. Changes: of the nearest mode
-    from draw to draw, in one chain. Gradients: for each draw, those of all rungs, after burn-in.
-    """
-    columns = {
-        "modes visited": "modes",
-        "distance of weights": "distance",
-        "weights that are right": "right",
-        "beyond 3 sd": "outside",
-        "variance": "variance",
-        "ESS / draws": "ess_share",
-        "changes": "changes",
-        "gradients per draw": "gradients",
-        "seconds": "seconds",
-    }
-    return run.by_method(run.once(metrics), columns)
 
 
 def ladders(run: Run) -> pd.DataFrame:
-    """What of exchanges was made between each two rungs, and how replicas travelled.
-
-    A round trip is a replica's way from temperature 1 to the hottest rung and back, in one ladder.
-    """
+    """What of exchanges was made between each two rungs, and how replicas travelled."""
     rows: dict[str, dict[str, Any]] = {}
     for method, found in run.once(travels).items():
         rates = found.rates.mean(axis=0)
@@ -180,98 +148,23 @@ def ladders(run: Run) -> pd.DataFrame:
             "round trips": estimate(found.round_trips.astype(float)),
             "rounds for each": value(run.once(metrics)[f"{method}.rounds_per_trip"]),
         }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 def unbiased(run: Run) -> pd.DataFrame:
-    """Draws at temperature 1 by RENHD and by TACT-HMC, as the paper counts them, and effective ones.
+    """Draws at temperature 1 by RENHD and by TACT-HMC, as the paper counts them, and effective ones."""
+    found, many = run.once(metrics), run.rungs("kept")
+    draws = {name: 1e6 / value(found.get(f"{name}.gradients")) for name in ("kept", "tact")}
+    shares = {name: value(found.get(f"{name}.ess_share")) for name in draws}
 
-    Theirs: "the number of unbiased samples for each unit of time" is four times that of TACT-HMC. Per gradient, and per
-    gradient that is waited for if all replicas move at the same time.
-    """
-    found = run.once(metrics)
-    rows = {
-        "draws at T = 1 per 10^6 gradients": {
-            "RENHD": 1e6 / value(found.get("kept.gradients")),
-            "TACT-HMC": 1e6 / value(found.get("tact.gradients")),
-            "ratio": found.get("tact.ratio"),
-        },
-        "the same, replicas side by side": {
-            "RENHD": run.rungs("kept") * 1e6 / value(found.get("kept.gradients")),
-            "TACT-HMC": 1e6 / value(found.get("tact.gradients")),
-            "ratio": found.get("tact.ratio_side_by_side"),
-        },
-        "effective draws per 10^6 gradients": {
-            "RENHD": 1e6 * value(found.get("kept.ess_share")) / value(found.get("kept.gradients")),
-            "TACT-HMC": 1e6 * value(found.get("tact.ess_share")) / value(found.get("tact.gradients")),
-            "ratio": found.get("tact.ess_ratio"),
-        },
-    }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    def row(renhd: float, tact: float, ratio: str) -> dict[str, Any]:
+        return {"RENHD": renhd, "TACT-HMC": tact, "ratio": found.get(f"tact.{ratio}")}
 
-
-def notes(run: Run) -> list[str]:
-    """What a reader should know beside the numbers."""
-    found, config = run.once(metrics), run.config
-    lines = [
-        "The paper says neither which five Gaussians nor e, c, N or how it estimates an effective size. Here: "
-        f"means (0, 0) and (±4, ±4), variance {variance(run):g}, equal weights; e = {config['step_size']:g}, c = "
-        f"{config['c']:g}, N = {config['every']}, chains begin at N(0, I). Thermostats are kept from call to "
-        "call, and the log-ratio of an exchange has the sign that keeps the law: five_modes_variants has both as "
-        "printed.",
-        "The noise of an energy is drawn at each exchange anew, and its variance is known to the test, which "
-        "tops it up to 0.2; that of gradients is known to no one.",
-    ]
-    if "renhd" in run.methods:
-        lines.append(
-            f"ESS: {shown(found['renhd.ess'])} of {value(found['renhd.draws']):,.0f} draws of one ladder, where "
-            f"the paper has {PAPER_ESS.value:,.1f} of 100,000; exchanges are made at "
-            f"{value(found['renhd.swap_least']):.2f} to {value(found['renhd.swap_most']):.2f}, and a replica "
-            f"needs {value(found['renhd.rounds_per_trip']):,.0f} rounds from the coldest rung to the hottest and "
-            "back (one of them at a time)."
-        )
-    if "flow" in run.methods:
-        lines.append(
-            f"The planar flow has {run.config['methods']['flow']['kernel']['layers']} layers and minimises the "
-            f"reverse divergence: its four trainings found {shown(found['flow.modes'])} modes each. That is the "
-            "mode-seeking of this divergence and of these flows, not of noisy gradients, which Adam averages."
-        )
-    return lines
-
-
-def variants_notes(run: Run) -> list[str]:
-    """What a reader should know of the variants."""
-    found = run.once(metrics)
-
-    def told(name: str, metric: str) -> str:
-        return shown(found[f"{name}.{metric}"]) if f"{name}.{metric}" in found else "–"
-
-    lines = [
-        "Set back at every call (Algorithm 2, line 3) a thermostat has no time to adapt: it changes by about e T "
-        "a step. At this little noise that costs nothing that can be seen: variance "
-        f"{told('printed', 'variance')} of the exact, kept {told('kept', 'variance')}, and both are too narrow by "
-        "about c / 2, as any explicit scheme with friction is; the symmetric splitting has "
-        f"{told('splitting', 'variance')}.",
-        "Equation 7 as printed has the sign of its log-ratio turned: it would have the hotter state stay cold. "
-        f"Exchanges are made more often ({told('sign', 'swap_rate')}, right {told('kept', 'swap_rate')}), and the "
-        f"variance at temperature 1 is {told('sign', 'variance')} of the exact.",
-        "RELD as printed freezes s at 0.999 + c/T and keeps the noise 2 c e: SGLD at temperature c on every rung "
-        f"({told('frozen', 'modes')} modes, variance {told('frozen', 'variance')}). The paper's comparison of "
-        "RELD and RENHD compares temperatures. With noise of each rung's own temperature it finds "
-        f"{told('reld', 'modes')} modes, variance {told('reld', 'variance')}.",
-    ]
-    if {"loud_kept", "loud_printed"} <= set(run.methods):
-        lines.append(
-            "With gradients of variance 2,500 (e = 10^-4, c = 0.1, N = 200) it is the kept thermostat that pays "
-            f"for their noise: variance {told('loud_kept', 'variance')} of the exact, set back "
-            f"{told('loud_printed', 'variance')}. That noise is neutralised is the point of the paper's dynamics, "
-            "and Algorithm 2 as printed cannot do it."
-        )
-    if "blind" in run.methods:
-        lines.append(
-            "Barker's rule on noisy energies, taken for exact, keeps no law: variance "
-            f"{told('blind', 'variance')}, distance of weights {told('blind', 'distance')} (with the noise made "
-            f"part of the decision {told('reld', 'variance')}, {told('reld', 'distance')}). At a noise of this "
-            "size the harm is small."
-        )
-    return lines
+    effective = [shares[name] * 1e6 / value(found.get(f"{name}.gradients")) for name in draws]
+    return by_rows(
+        {
+            "draws at T = 1 per 10^6 gradients": row(draws["kept"], draws["tact"], "ratio"),
+            "the same, replicas side by side": row(many * draws["kept"], draws["tact"], "ratio_side_by_side"),
+            "effective draws per 10^6 gradients": row(effective[0], effective[1], "ess_ratio"),
+        }
+    )

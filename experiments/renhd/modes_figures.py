@@ -5,22 +5,15 @@ from __future__ import annotations
 from textwrap import fill
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib import colormaps
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
-from matplotlib.figure import Figure
 
 from mhrun.diagnostics.grid import Grid
-from mhrun.report.run import Run
-from mhrun.report.style import COLOURS
+from mhrun.report.plots import finished, legend_below, panels
+from mhrun.report.vocabulary import COLOURS, Array, Axes, Figure, Run, Style
 
-from ..shared.measures import value
 from ..shared.plane import density, mixture_density
 from .modes import centres, collected, metrics, nearest, travels, variance
-
-Array = npt.NDArray[np.floating]
 
 SIDE, CELLS = 6.6, 176
 SHOWN = 400  # draws of a trajectory
@@ -28,10 +21,7 @@ STRIP = 400  # rounds of a replica's way
 
 
 def densities(run: Run) -> Figure:
-    """Densities of the target and of each method's first chain (Figure 2), all in the same colours.
-
-    Kernel estimates. The numbers are the shares of the draws that each mode is the nearest to.
-    """
+    """Densities of the target and of each method's first chain (Figure 2), all in the same colours."""
     grid = Grid.of((-SIDE, -SIDE), (SIDE, SIDE), CELLS)
     target = mixture_density(centres(run), variance(run), grid)
     norm = LogNorm(target.max() / 300, 5 * target.max())
@@ -56,30 +46,17 @@ def densities(run: Run) -> Figure:
 
 
 def _panels(count: int) -> tuple[Figure, list[Axes]]:
-    columns = min(5, count)
-    rows = -(-count // columns)
-    figure, axes = plt.subplots(
-        rows,
-        columns,
-        figsize=(1.9 * columns + 0.8, 2.1 * rows),
-        sharex=True,
-        sharey=True,
-        layout="constrained",
-    )
-    flat = list(np.atleast_1d(axes).ravel())
-    for axis in flat[count:]:
-        axis.set_visible(False)
-    for axis in flat[:count]:
-        axis.set(aspect="equal", xlim=(-SIDE, SIDE), ylim=(-SIDE, SIDE), xticks=(-4, 0, 4), yticks=(-4, 0, 4))
+    of_all: Style = {"aspect": "equal", "xlim": (-SIDE, SIDE), "ylim": (-SIDE, SIDE)}
+    of_all |= {"xticks": (-4, 0, 4), "yticks": (-4, 0, 4)}
+    figure, axes = panels(count, columns=5, size=(1.9, 2.1), share="xy", **of_all)
+    figure.set_layout_engine("constrained")
+    for axis in axes:
         axis.grid(visible=False)
-    return figure, flat[:count]
+    return figure, axes
 
 
 def trajectories(run: Run) -> Figure:
-    """The last 400 draws of each method's first chain, joined in their order (Figure 2, below).
-
-    Circles: two standard deviations of a mode. The draws of a planar flow are independent: its lines say nothing.
-    """
+    """The last 400 draws of each method's first chain, joined in their order (Figure 2, below)."""
     figure, axes = _panels(len(run.methods))
     around = np.linspace(0, 2 * np.pi, 60)
     for axis, method, colour in zip(axes, run.methods, _colours(len(run.methods)), strict=True):
@@ -99,39 +76,25 @@ def _colours(count: int) -> list[str]:
 
 
 def ladder(run: Run) -> Figure | str:
-    """Swap rates of neighbours, and which replica is on the coldest rung of the first ladder in its last rounds.
-
-    A band that stays one colour is a replica that does not leave.
-    """
+    """Swap rates of neighbours, and which replica is on the coldest rung of the first ladder in its last rounds."""
     found = run.once(travels)
     if not found:
         return "No method of this run has a ladder."
     shown = list(found)[:5]
-    figure, axes = plt.subplots(
-        1, 2, figsize=(9.2, 0.2 * len(found) + 2.6), width_ratios=(1, 1.3), layout="constrained"
-    )
+    figure, (left, right) = panels(2, size=(4.6, 0.2 * len(found) + 2.6), share="")
     for i, (method, colour) in enumerate(zip(found, _colours(len(found)), strict=True)):
         rates, style = found[method].rates.mean(axis=0), "o-" if i < len(COLOURS) else "s--"
-        axes[0].plot(
-            np.arange(len(rates)) + 0.5, rates, style, color=colour, markersize=3, label=run.label(method)
-        )
+        at = np.arange(len(rates)) + 0.5
+        left.plot(at, rates, style, color=colour, markersize=3, label=run.label(method))
     top = max(float(np.nanmax(f.rates.mean(axis=0))) for f in found.values())
-    axes[0].set(xlabel="between rungs j and j + 1", ylabel="swap rate", ylim=(0, 1.25 * top))
-    axes[0].legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.25))
+    left.set(xlabel="between rungs j and j + 1", ylabel="swap rate", ylim=(0, 1.25 * top))
+    legend_below(left, 1, 0.25)
     replicas = np.stack([found[method].replica[0, -STRIP:] for method in shown])
-    rungs = max(run.rungs(method) for method in shown)
-    axes[1].imshow(
-        replicas,
-        aspect="auto",
-        interpolation="nearest",
-        cmap=colormaps["viridis"].resampled(rungs),
-        rasterized=True,
-    )
-    labels = [
-        f"{run.label(m)}\n{value(run.once(metrics)[f'{m}.rounds_per_trip']):,.0f} rounds a trip"
-        for m in shown
-    ]
-    axes[1].set_yticks(range(len(shown)), labels, fontsize=7)
-    axes[1].set(xlabel="rounds", title="replica at temperature 1")
-    axes[1].grid(visible=False)
-    return figure
+    shades = colormaps["viridis"].resampled(max(run.rungs(method) for method in shown))
+    right.imshow(replicas, aspect="auto", interpolation="nearest", cmap=shades, rasterized=True)
+    trips = {m: run.once(metrics).number(f"{m}.rounds_per_trip") for m in shown}
+    labels = [f"{run.label(m)}\n{rounds:,.0f} rounds a trip" for m, rounds in trips.items()]
+    right.set_yticks(range(len(shown)), labels, fontsize=7)
+    right.set(xlabel="rounds", title="replica at temperature 1")
+    right.grid(visible=False)
+    return finished(figure)

@@ -5,21 +5,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
-from matplotlib import pyplot as plt
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from mhrun.diagnostics.grid import Estimate
-from mhrun.report.run import Run
-from mhrun.report.style import COLOURS
-from mhrun.report.tables import shown
+from mhrun.report.metrics import Metrics, MetricTable
+from mhrun.report.plots import finished, levels, panels
+from mhrun.report.vocabulary import COLOURS, Array, Estimate, Figure, Run, Style
 
-from ..shared.measures import Metrics, value
 from .replicas import largest_dim, swap_rate
-
-Array = npt.NDArray[np.floating]
 
 
 def exchanges(run: Run, method: str) -> Array:
@@ -70,22 +62,25 @@ def thermostats(run: Run, method: str) -> Array:
 
 def metrics(run: Run) -> Metrics:
     """Return rates early and late, what an exchange reads, the dimension that a rate stands for, and thermostats."""
-    found: Metrics = {}
-    for method in run.methods:
-        made = exchanges(run, method)
-        third = max(1, made.shape[1] // 3)
-        for name, part in (("early", made[:, :third]), ("late", made[:, -third:]), ("all", made)):
-            found[f"{method}.{name}"] = _share(part)
-        found[f"{method}.read"] = float(read(run, method).mean())
-        rate = value(found[f"{method}.late"])
-        known = rate > 0.005  # below, no ladder of this size tells rates apart
-        found[f"{method}.dimension"] = float(largest_dim(rate, run.config["ratio"])) if known else math.nan
-        found[f"{method}.predicted"] = predicted(run)
-        looks = run.evaluation(method)
-        found |= {f"{method}.{name}": number for name, number in _of_thermostats(run, method, third).items()}
-        errors = looks["error"].to_numpy()
-        found[f"{method}.coldest"], found[f"{method}.hottest"] = float(errors[0, -1]), float(errors[-1, -1])
-    return found
+    return MetricTable.by_method(run, _of_method)
+
+
+def _of_method(run: Run, method: str) -> Metrics:
+    made, errors = exchanges(run, method), run.evaluation(method)["error"].to_numpy()
+    third, ratio = max(1, made.shape[1] // 3), run.config["ratio"]
+    early, late = _share(made[:, :third]), _share(made[:, -third:])
+    known = late.value > 0.005  # below, no ladder of this size tells rates apart
+    return {
+        "early": early,
+        "late": late,
+        "all": _share(made),
+        "read": float(read(run, method).mean()),
+        "dimension": float(largest_dim(late.value, ratio)) if known else math.nan,
+        "predicted": predicted(run),
+        **_of_thermostats(run, method, third),
+        "coldest": float(errors[0, -1]),
+        "hottest": float(errors[-1, -1]),
+    }
 
 
 def _of_thermostats(run: Run, method: str, last: int) -> Metrics:
@@ -113,146 +108,50 @@ def _share(made: Array) -> Estimate:
     return Estimate(share, math.sqrt(share * (1 - share) / max(1, len(seen))))
 
 
-def table(run: Run) -> pd.DataFrame:
-    """Share of the exchanges that are made, first and last third of the rounds, and what an exchange reads.
-
-    As if harmonic: the dimension in which two harmonic replicas in equilibrium, at this ratio of temperatures,
-    exchange at the late rate; predicted: the rate of such replicas in as many dimensions as the network has. c / b:
-    last third of the looks, over all rungs; the paper wants it above 10. Thermostats: over (c + b) / T, their mean by
-    Theorem 1, over the last third and all rungs; root mean square distance from 1 on the hottest. Error: of the last
-    state on the test images, per cent.
-    """
-    columns = {
-        "early": "early",
-        "late": "late",
-        "predicted": "predicted",
-        "as if harmonic in": "dimension",
-        "share of all data read": "read",
-        "c / b": "c_over_b",
-        "thermostats": "thermostat",
-        "hottest, distance": "swing",
-        "error at T = 1": "coldest",
-        "error on the hottest rung": "hottest",
-    }
-    return run.by_method(run.once(metrics), columns)
-
-
 def figure(run: Run) -> Figure:
-    """Share of the exchanges that are made, in tenths of the run, and by pairs of rungs in its last third.
-
-    Grey: what the paper reports of its networks.
-    """
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8.0, 2.9), sharey=True, layout="constrained")
+    """Share of the exchanges that are made, in tenths of the run, and by pairs of rungs in its last third."""
+    figure, (left, right) = panels(2, size=(4.0, 2.9))
     for method, colour, marker in zip(run.methods, COLOURS, "osD^v*P", strict=False):
         made = exchanges(run, method)
+        style: Style = {
+            "marker": marker,
+            "color": colour,
+            "markersize": 4,
+            "markerfacecolor": "none",
+            "linewidth": 1,
+        }
         parts = np.array_split(np.arange(made.shape[1]), min(10, made.shape[1]))
         along = [np.nanmean(made[:, part]) for part in parts]
-        left.plot(
-            [part.mean() + 1 for part in parts],
-            along,
-            marker=marker,
-            color=colour,
-            markersize=4,
-            markerfacecolor="none",
-            linewidth=1,
-            label=run.label(method),
-        )
+        left.plot([part.mean() + 1 for part in parts], along, label=run.label(method), **style)
         late = made[:, -max(1, made.shape[1] // 3) :]
         seen = np.isfinite(late).any(axis=1)
-        right.plot(
-            np.arange(len(late))[seen] + 0.5,
-            np.nanmean(late[seen], axis=1),
-            marker=marker,
-            color=colour,
-            markersize=4,
-            markerfacecolor="none",
-            linewidth=1,
-        )
+        right.plot(np.arange(len(late))[seen] + 0.5, np.nanmean(late[seen], axis=1), **style)
     for axis in (left, right):
         axis.axhspan(0.3, 0.4, color="0.85", zorder=0)
     left.set(xlabel="rounds", ylabel="exchanges made", ylim=(-0.03, 1))
     left.legend()
-    right.set(xlabel="between rungs j and j + 1")
+    right.set_xlabel("between rungs j and j + 1")
     right.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return figure
+    return finished(figure)
 
 
 def thermostat_figure(run: Run) -> Figure:
-    """Thermostats in the last third of the run over c / T, by rungs: means, and (c + b) / T as lines.
-
-    Bars: the smallest and the largest of the looks. b is measured on each rung. Dashed: the root of s (1 - s / 2) =
-    (c + b) / T, where the explicit scheme holds the kinetic energy of free motion.
-    """
-    figure, axis = plt.subplots(figsize=(5.6, 3.0), layout="constrained")
+    """Thermostats in the last third of the run over c / T, by rungs: means, and (c + b) / T as lines."""
+    figure, (axis,) = panels(1, size=(5.6, 3.0), xlabel="rung", ylabel="thermostat over c / T")
     shown = [method for method in run.methods if "thermostat" in run.evaluation(method)]
     for i, (method, colour) in enumerate(zip(shown, COLOURS, strict=False)):
-        b = noise(run, method)
-        third = max(1, b.shape[1] // 3)
-        over = 1 + b / run.config["c"]
-        expected = over[:, -third:].mean(axis=1)
-        seen = (thermostats(run, method) * over)[:, -third:]
-        rungs = np.arange(len(seen))
-        mean = seen.mean(axis=1)
+        b, c = noise(run, method), run.config["c"]
+        over, third = 1 + b / c, max(1, b.shape[1] // 3)
+        expected, seen = over[:, -third:].mean(axis=1), (thermostats(run, method) * over)[:, -third:]
+        rungs, mean = np.arange(len(seen)), seen.mean(axis=1)
         axis.plot(rungs, expected, color=colour, linewidth=1)
-        slow = run.config["c"] / temperatures(run, method)[:, 0]
+        slow = c / temperatures(run, method)[:, 0]
         shift = np.sqrt(np.maximum(0.0, 1 - 2 * slow * expected))
         axis.plot(rungs, (1 - shift) / slow, "--", color=colour, linewidth=0.8)
-        axis.errorbar(
-            rungs + 0.12 * (i - (len(shown) - 1) / 2),
-            mean,
-            [mean - seen.min(axis=1), seen.max(axis=1) - mean],
-            fmt="osD^"[i % 4],
-            markersize=3.5,
-            linewidth=0.8,
-            color=colour,
-            label=run.label(method),
-        )
-    axis.axhline(1, color="black", linewidth=0.8)
-    axis.set(xlabel="rung", ylabel="thermostat over c / T")
+        ends = [mean - seen.min(axis=1), seen.max(axis=1) - mean]
+        style: Style = {"fmt": "osD^"[i % 4], "markersize": 3.5, "linewidth": 0.8, "label": run.label(method)}
+        axis.errorbar(rungs + 0.12 * (i - (len(shown) - 1) / 2), mean, ends, color=colour, **style)
+    levels(axis, 1, line="-")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
-
-
-def notes(run: Run) -> list[str]:
-    """What a reader should know beside the numbers."""
-    if "renhd" not in run.methods:
-        return []
-    found, config, n = run.once(metrics), run.config, run.target.n
-    dim = run.target.dim
-    return [
-        "The paper has a recurrent network of about 90,000 weights on Fashion-MNIST; here a perceptron of "
-        f"{dim:,}, with the same tau, M, e, c and N, on {n:,} images.",
-        f"An exchange reads {value(found['renhd.read']):.0%} of the data: the variance of its log-ratio is below "
-        f"0.2 only when nearly all are read. With 256 of 60,000 images at tau = {config['ratio']:g} that would "
-        "need a variance of a log-likelihood difference below 5e-7.",
-        "Two replicas in equilibrium exchange at 0.3 in 50 to 70 dimensions of a harmonic potential and "
-        "practically never in 10^4 (appendix F; experiment compensation). A rate like the paper's is therefore no sign "
-        "of rungs in equilibrium: experiment exchange_step_sizes has the same ladder at e, e / 4 and e / 20.",
-        f"c is {value(found['renhd.c_over_b']):.1f} times b, where the paper wants more than 10. Thermostats are "
-        f"at {value(found['renhd.thermostat']):.2f} of (c + b) / T, their mean by Theorem 1.",
-    ]
-
-
-def step_notes(run: Run) -> list[str]:
-    """What a reader should know of the runs at smaller step sizes."""
-    found, config = run.once(metrics), run.config
-    rate = f"of {predicted(run):.0e}" if predicted(run) else "below 1e-6"
-    lines = [
-        f"A perceptron of {run.target.dim:,} weights on {run.target.n:,} images, with the paper's tau, M, c and N. "
-        f"e is {config['step_size']:.2g}: the learning rate of the paper's e = 5e-6 at 60,000 images.",
-        "In equilibrium, neighbours in a harmonic potential of as many dimensions exchange at a rate "
-        f"{rate}, by quadrature; in the 89,802 of the paper's recurrent network more rarely still.",
-    ]
-    for method in run.methods:
-        node = config["methods"][method]
-        e = float(node["schedules"]["step_size"]["step_size"])
-        relaxation = config["c"] / e * float((node.get("model") or config["model"])["prior_variance"])
-        lines.append(
-            f"{run.label(method)}: exchanges are made at a rate of {shown(found[f'{method}.late'])} in the last third; "
-            f"c is {value(found[f'{method}.c_over_b']):.1f} times b; thermostats are at "
-            f"{value(found[f'{method}.thermostat']):.3f} of (c + b) / T. On the coldest rung a direction that the data "
-            f"do not determine needs {relaxation:,.0f} steps to relax and a thermostat {config['c'] / e:,.0f}; there "
-            f"are {run.methods[method]['steps']:,}."
-        )
-    return lines

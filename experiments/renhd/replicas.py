@@ -9,14 +9,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib import pyplot as plt
-from matplotlib.figure import Figure
 from scipy import special
 
-from mhrun.report.run import Run
-from mhrun.report.style import COLOURS
-
-from ..shared.measures import Metrics
+from mhrun.report.metrics import Metrics
+from mhrun.report.plots import finished, lines, panels
+from mhrun.report.vocabulary import COLOURS, Figure, Run, by_rows
 
 NODES = 161  # of the quadrature, along each energy: halving them changes nothing in the first eight digits
 
@@ -67,11 +64,7 @@ def metrics(run: Run) -> Metrics:
 
 
 def table(run: Run) -> pd.DataFrame:
-    """Ratios of temperatures for a swap rate of 0.3 (Appendix F), two harmonic replicas in equilibrium.
-
-    The steps of a geometric ladder from temperature 1 to 10; beside them the swap rates of the paper's ratios, 1.5 (the
-    mixture) and 1.2 (the networks); 0 is below 1e-6. The last d is the size of the paper's recurrent network.
-    """
+    """Ratios of temperatures for a swap rate of 0.3 (Appendix F), two harmonic replicas in equilibrium."""
     config = run.config
     rows = {
         f"d = {d:,}": {
@@ -83,7 +76,7 @@ def table(run: Run) -> pd.DataFrame:
         }
         for d in (2, 10, *config["dims"], 89_802)
     }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 def _seen(rate: float) -> float:
@@ -91,22 +84,16 @@ def _seen(rate: float) -> float:
 
 
 def figure(run: Run) -> Figure:
-    """Steps of a ladder from temperature 1 to 10 at a swap rate of 0.3, and swap rates of the paper's two ratios.
-
-    Harmonic potentials, Barker's rule, by quadrature. Dashed: proportional to sqrt(d).
-    """
-    config = run.config
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8.0, 3.0))
-    dims = np.array(config["dims"])
+    """Steps of a ladder from temperature 1 to 10 at a swap rate of 0.3, and swap rates of the paper's two ratios."""
+    config, dims = run.config, np.array(run.config["dims"])
+    figure, (left, right) = panels(2, size=(4.0, 3.0), share="", xscale="log", xlabel="dimension d")
     counts = [count(config, int(d)) for d in dims]
     left.plot(dims, counts, "o", color=COLOURS[0], markersize=4)
     left.plot(dims, counts[-1] * np.sqrt(dims / dims[-1]), "--", color="black", linewidth=0.9)
     left.annotate(r"$\propto \sqrt{d}$", (0.5, 0.4), xycoords="axes fraction")
-    left.set(xscale="log", yscale="log", xlabel="dimension d", ylabel="steps of the ladder")
+    left.set(yscale="log", ylabel="steps of the ladder")
     along = np.unique(np.geomspace(2, 2000, 40).astype(int))
-    for tau, colour in ((1.2, COLOURS[0]), (1.5, COLOURS[1])):
-        right.plot(along, [swap_rate(tau, int(d)) for d in along], color=colour, label=rf"$\tau = {tau}$")
-    right.set(xscale="log", ylim=(0, 0.5), xlabel="dimension d", ylabel="swap rate")
+    lines(right, along, {rf"$\tau = {tau}$": [swap_rate(tau, int(d)) for d in along] for tau in (1.2, 1.5)})
+    right.set(ylim=(0, 0.5), ylabel="swap rate")
     right.legend()
-    figure.tight_layout()
-    return figure
+    return finished(figure)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from mhrun.report.run import Run
+from mhrun.report.vocabulary import Array, Run
 from mhrun.rules.correction import Correction, nonnegative, quantiles, ridge
 from mhrun.rules.series import Series, series
 
-Array = npt.NDArray[np.floating]
 Cells = npt.NDArray[np.int64]
 
 TRIES = 5  # the fastest counts
@@ -94,7 +93,25 @@ def chained(rng: np.random.Generator, size: int, found: Series) -> Array:
     return np.array(out)
 
 
-def times(run: Run) -> dict[str, tuple[float, float]]:
+class Time(NamedTuple):
+    """What one way to sample takes, in seconds."""
+
+    before: float  # to prepare it
+    each: float  # per draw
+    faster: float  # a binary search in the cells over this
+
+    @property
+    def before_ms(self) -> float:
+        """To prepare it, in milliseconds."""
+        return 1e3 * self.before
+
+    @property
+    def each_ns(self) -> float:
+        """Per draw, in nanoseconds."""
+        return 1e9 * self.each
+
+
+def times(run: Run) -> dict[str, Time]:
     """Return for each way to sample the seconds to prepare it and those per draw."""
     config = run.config
     size, variance = int(config["timed"]), config["variance"]
@@ -131,23 +148,9 @@ def times(run: Run) -> dict[str, tuple[float, float]]:
         ),
         "not negative: binary search": (lambda: nonnegative(sd), 1, lambda: searched(rng, size, few), size),
     }
-    return {
+    spent = {
         name: (timed(prepare, tries), timed(draw) / drawn)
         for name, (prepare, tries, draw, drawn) in ways.items()
     }
-
-
-def table(run: Run) -> pd.DataFrame:
-    """Time to prepare and time per draw (section 2.2: "20 x"), sigma^2 = 0.2, on the machine that made this report.
-
-    All in NumPy, in bulk, the fastest of a few tries; but "Gibbs" draws one after the other, in Python. "Cells": masses
-    on the 8,001 points of Seita et al.; "not negative": this package's masses on 321 points. The last column is the
-    time of a binary search in the cells over that of each.
-    """
-    found = run.once(times)
-    cells = found["cells: binary search"][1]
-    rows = {
-        name: {"prepared in (ms)": 1e3 * before, "per draw (ns)": 1e9 * each, "times faster": cells / each}
-        for name, (before, each) in found.items()
-    }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    search = spent["cells: binary search"][1]
+    return {name: Time(before, each, search / each) for name, (before, each) in spent.items()}

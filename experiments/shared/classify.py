@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mhrun.data.mnist_pairs import MnistPair
-from mhrun.report.run import Run
+from mhrun.report.vocabulary import Array, Run
 
-Array = npt.NDArray[np.floating]
 _PART = 2048  # draws at a time
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-Array = npt.NDArray[np.floating]
+from mhrun.report.vocabulary import Array
+
 Counts = npt.NDArray[np.int64]
 
 

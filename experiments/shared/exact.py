@@ -7,14 +7,13 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from mhrun.diagnostics.grid import FAR, Grid, log_masses
 from mhrun.models.compressed import compress
+from mhrun.report.vocabulary import Array
 from mhrun.target import Target
 
-Array = npt.NDArray[np.floating]
 Density = Callable[[Array], Array]
 """The log of a density, (P, 2) -> (P,)."""
 

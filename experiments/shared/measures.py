@@ -1,34 +1,15 @@
-"""Numbers with errors, and what a method read."""
+"""What a method read, and orders of numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
-from matplotlib import pyplot as plt
-from matplotlib.figure import Figure
 
-from mhrun.diagnostics.grid import Estimate
-from mhrun.report.run import Run
-from mhrun.report.style import COLOURS
-
-Array = npt.NDArray[np.floating]
-Metrics = dict[str, Estimate | float]
-
-
-def estimate(by_chain: Array) -> Estimate:
-    """Return the mean over trials with its standard error; NaN from a single trial."""
-    error = float(by_chain.std(ddof=1) / np.sqrt(len(by_chain))) if len(by_chain) > 1 else float("nan")
-    return Estimate(float(by_chain.mean()), error)
-
-
-def value(found: Estimate | float | None) -> float:
-    """Return the number alone; NaN for none."""
-    if found is None:
-        return float("nan")
-    return found.value if isinstance(found, Estimate) else float(found)
+from mhrun.report.metrics import Metrics, estimate, value
+from mhrun.report.plots import panels
+from mhrun.report.vocabulary import COLOURS, Figure, Run
 
 
 def of_sizes(run: Run, method: str) -> Metrics:
@@ -49,17 +30,7 @@ def of_sizes(run: Run, method: str) -> Metrics:
         "accept_rate": noted["accept_rate"],
         "aside": noted["aside_evals"] / 2 / (noted["chains"] * (noted["warmup"] + noted["steps"])),
     }
-    return {f"{method}.{name}": number for name, number in found.items()}
-
-
-SIZE_COLUMNS: Mapping[str, str] = {
-    "minibatch": "size",
-    "sd over trials": "size_sd",
-    "largest": "largest",
-    "all data read": "full_share",
-    "besides, per decision": "aside",
-    "acceptance": "accept_rate",
-}
+    return found
 
 
 def in_order(found: Metrics, names: Sequence[str]) -> float:
@@ -73,14 +44,12 @@ def in_order(found: Metrics, names: Sequence[str]) -> float:
 def size_histograms(run: Run, methods: Sequence[str], lowest: float, cells: int) -> Figure:
     """Draw how many data a decision of the first trial reads; both axes logarithmic, dashed the mean."""
     shown = [method for method in methods if method in run.methods]
-    count = max(1, len(shown))
-    figure, axes = plt.subplots(1, count, figsize=(3.0 * count, 2.8), sharey=True, squeeze=False)
+    figure, axes = panels(len(shown), xscale="log", yscale="log", xlabel="data read")
     edges = np.geomspace(lowest, run.target.n * 1.05, cells + 1)
-    for axis, method, colour in zip(axes[0], shown, COLOURS, strict=False):
+    for axis, method, colour in zip(axes, shown, COLOURS, strict=False):
         size = run.stat(method, "batch_size")[0]
-        axis.hist(size, bins=edges, color=colour)
+        axis.hist(size, bins=list(edges), color=colour)
         axis.axvline(size.mean(), color="black", linestyle="--", linewidth=1)
-        axis.set(xscale="log", yscale="log", xlabel="data read")
         axis.set_title(f"{run.label(method)}: mean {size.mean():,.0f}", fontsize=9)
-    axes[0][0].set_ylabel("decisions")
+    axes[0].set_ylabel("decisions")
     return figure

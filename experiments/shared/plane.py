@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 from scipy.ndimage import gaussian_filter
 
 from mhrun.diagnostics.grid import Grid
-
-Array = npt.NDArray[np.floating]
+from mhrun.report.vocabulary import Array
 
 SMOOTH = 1.0  # standard deviation of the kernel, in cells
 

@@ -15,19 +15,22 @@ from mhrun.build import trusted, trusted_object
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
 from mhrun.names import checked_name
-from mhrun.paths import experiment_module
 from mhrun.report.claims import Judged, judge_all, paper_of
+from mhrun.report.declared import experiment_function
 from mhrun.report.fresh import page_digest
 from mhrun.report.guard import Guard
+from mhrun.report.metrics import MetricTable, long_table
 from mhrun.report.page import FigureOnPage, TableOnPage, write_page
 from mhrun.report.run import Run
 from mhrun.report.style import style
 from mhrun.report.tables import rendered, write_table
-from mhrun.store.files import explain, remove, write_whole
+from mhrun.store.files import explain, remove, write_text, write_whole
 from mhrun.store.folder import RunFolder
 
 FORMATS = ("png", "pdf")
 PAGE = "index.html"
+METRICS = "metrics.csv"
+"""All metrics of a run as one long table; summary.json has them too."""
 
 
 class Built(NamedTuple):
@@ -96,6 +99,8 @@ def _build(folder: RunFolder) -> Built:
     metrics = {} if isinstance(found, str) else found
     told = guard("claims", "The claims could not be judged", lambda: _judged(run.config, metrics))
     paper, judged = (None, []) if isinstance(told, str) else told
+    if metrics:
+        write_text(place / METRICS, long_table(metrics).to_csv(index=False))
     tables = {"methods": methods_table, "claims": lambda _: claims_table(judged)} | parts.tables
     shown = [_table(name, function, run, guard, place) for name, function in tables.items()]
     with style():
@@ -191,7 +196,7 @@ def _function(path: Any) -> Callable[[Any], Any]:
         found: Callable[[Any], Any] = trusted_object(str(path), "report")
         return found
     try:
-        return getattr(experiment_module(module), name)
+        return experiment_function(module, name)
     except (ModuleNotFoundError, AttributeError) as error:
         mine = f"; if {module} is in a project of yours, say --project DIR" if "." not in module else ""
         raise UserError(f"report: there is no '{path}' in experiments/ ({error}){mine}.") from error
@@ -199,8 +204,8 @@ def _function(path: Any) -> Callable[[Any], Any]:
         raise UserError(f"report: '{path}' cannot be imported ({error}).") from error
 
 
-def _metrics(function: Callable[[Run], Any] | None, run: Run) -> dict[str, Any]:
-    return dict(run.once(function)) if function else {}
+def _metrics(function: Callable[[Run], Any] | None, run: Run) -> MetricTable:
+    return MetricTable(run.once(function) if function else {})
 
 
 def _judged(

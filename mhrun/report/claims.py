@@ -13,6 +13,7 @@ import yaml
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError, nearest
 from mhrun.paths import EXPERIMENTS
+from mhrun.report.metrics import Metric, short_address
 
 REPRODUCED, NOT_REPRODUCED, NOT_AT_SCALE = "reproduced", "not reproduced", "not run at paper scale"
 NOT_JUDGED = "not judged"
@@ -23,8 +24,6 @@ COUNTED = (REPRODUCED, NOT_REPRODUCED, NOT_AT_SCALE)
 _TOLD = 3  # settings that are named before the rest are counted
 _REQUIRED = {"id", "artefact", "quantity", "paper", "metric", "rule"}
 _OPTIONAL = {"note", "self_check", "revised", "not_judged"}
-
-Metric = Estimate | float
 
 
 class Judged(NamedTuple):
@@ -179,7 +178,7 @@ def _other_settings(config: Mapping[str, Any]) -> str:
 
 
 def _judge(claim: Mapping[str, Any], other: str, metrics: Mapping[str, Metric]) -> Judged:
-    name = claim["metric"]
+    name = short_address(claim["metric"], f"claim {claim['id']}")
     found = metrics.get(name)
     value = found.value if isinstance(found, Estimate) else found
     se = found.se if isinstance(found, Estimate) else None

@@ -48,7 +48,9 @@ def source(module: str) -> str:
             found = None
         paths = [Path(found.origin)] if found and found.origin else []
     elif all(part.isidentifier() for part in module.split(".")):
-        paths = sorted(EXPERIMENTS.rglob("*.py"))  # experiments share functions
+        # Experiments share functions; claims are looked at for themselves.
+        kinds = [EXPERIMENTS.rglob(f"*.{kind}") for kind in ("py", "yaml", "md")]
+        paths = sorted(path for kind in kinds for path in kind if path.name != "claims.yaml")
     else:
         paths = []
     return "\n".join(path.read_text() for path in paths if path.is_file())

@@ -90,3 +90,8 @@ def _numbers(frame: pd.DataFrame) -> pd.DataFrame:
         else:
             columns[str(name)] = values
     return pd.DataFrame(columns, index=frame.index)
+
+
+def by_rows(rows: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """Return a table from its rows: label -> heading -> value."""
+    return pd.DataFrame.from_dict(dict(rows), orient="index")

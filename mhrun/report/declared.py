@@ -1,0 +1,200 @@
+"""Tables, captions and notes that are declared in files beside an experiment's Python module.
+
+``<module>.yaml`` has a group ``tables`` and a group ``captions``, which go on where the docstrings of figures and of
+written tables end. ``<module>.<name>.md`` is a template of notes. A report names all of them as it names functions:
+``mhbt.mixture.travel``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from mhrun.diagnostics.grid import Estimate
+from mhrun.errors import UserError, nearest
+from mhrun.paths import EXPERIMENTS, experiment_module
+from mhrun.report.notes import Notes
+from mhrun.report.run import Run
+
+_TABLE = {"caption", "of", "rows", "each", "method", "label", "first", "columns", "empty"}
+_CELL = {"metric", "printed", "by"}
+
+
+class Captioned:
+    """A report function whose caption goes on in a file: its docstring, and what is to be seen."""
+
+    def __init__(self, function: Callable[[Any], Any], rest: str) -> None:
+        self.function = function
+        self.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{rest}"
+
+    def __call__(self, seen: Any) -> Any:
+        """Return what the function returns."""
+        return self.function(seen)
+
+
+class Table:
+    """A table that is declared, as a function of a run.
+
+    Rows, one of:
+
+    - nothing: a row for each method of the run. ``rows: [a, b]``: for these methods, in this order; ``rows: function``:
+      for those that a function of the module returns.
+    - ``each: {name: [words]}`` with ``method:``: a row for each combination of words that makes the name of a method,
+      such as ``c{sampler}_{data}``.
+    - ``of: function``: a row for each item of the mapping that a function of the module returns; ``label`` is a format
+      of its key, such as ``"b = {0}"`` or ``"alpha = {0:g}, m = {1:,}"``.
+
+    ``columns`` leads from headings to metrics of the row's method, to addresses with a dot, or to fields of the row's
+    record. In place of a metric may stand ``{printed: ...}``, the numbers of the paper by method (or by the words of
+    ``each``, one level for each), or ``{by: function}``, of the run and the method. ``first`` is a function of the
+    module that returns rows before all others, label -> metric -> value. ``empty: drop`` leaves empty columns out.
+    """
+
+    def __init__(self, module: str, name: str, spec: Mapping[str, Any]) -> None:
+        self.module, self.name, self.spec = module, name, spec
+        self.__doc__ = str(spec.get("caption", ""))
+        self._check(spec, _TABLE)
+        if "columns" not in spec:
+            raise UserError(f"{self._where}: 'columns' is missing.")
+        for said in spec["columns"].values():
+            if isinstance(said, Mapping):
+                self._check(said, _CELL)
+
+    @property
+    def _where(self) -> str:
+        return f"table {self.module}.{self.name}"
+
+    def _check(self, node: Mapping[str, Any], known: set[str]) -> None:
+        for key in node:
+            if key not in known:
+                raise UserError(f"{self._where}: there is no key '{key}'.{nearest(str(key), known)}")
+
+    def __call__(self, run: Run) -> pd.DataFrame:
+        """Return the table of a run; a value that is not there is None."""
+        first = (
+            run.once(getattr(experiment_module(self.module), self.spec["first"]))
+            if "first" in self.spec
+            else {}
+        )
+        columns = self.spec["columns"].items()
+        rows = {
+            label: {heading: found.get(name) for heading, name in columns} for label, found in first.items()
+        }
+        rows |= dict(self._records(run) if "of" in self.spec else self._by_method(run))
+        frame = pd.DataFrame.from_dict(rows, orient="index")
+        return frame.dropna(axis=1, how="all") if self.spec.get("empty") == "drop" else frame
+
+    def _metrics(self, run: Run) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = metrics_of(self.module, run)
+        return found
+
+    def _by_method(self, run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
+        found = self._metrics(run)
+        for method, words in self._methods(run):
+            row = {}
+            for heading, said in self.spec["columns"].items():
+                if not isinstance(said, Mapping):
+                    said = {"metric": said}
+                if "metric" in said:
+                    address = str(said["metric"]).format(method=method, **words)
+                    row[heading] = found.get(address if "." in address else f"{method}.{address}")
+                elif "by" in said:
+                    row[heading] = getattr(experiment_module(self.module), said["by"])(run, method)
+                else:
+                    row[heading] = _printed(said["printed"], list(words.values()) or [method])
+            yield run.label(method), row
+
+    def _methods(self, run: Run) -> Iterator[tuple[str, dict[str, str]]]:
+        if "each" not in self.spec:
+            rows = self.spec.get("rows") or list(run.methods)
+            for method in (
+                run.once(getattr(experiment_module(self.module), rows)) if isinstance(rows, str) else rows
+            ):
+                if method in run.methods:
+                    yield method, {}
+            return
+        names = list(self.spec["each"])
+        for words in itertools.product(*self.spec["each"].values()):
+            there = dict(zip(names, words, strict=True))
+            method = str(self.spec["method"]).format(**there)
+            if method in run.methods:
+                yield method, there
+
+    def _records(self, run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
+        records = run.once(getattr(experiment_module(self.module), self.spec["of"]))
+        for key, record in records.items():
+            words = key if isinstance(key, tuple) else (key,)
+            label = str(self.spec.get("label", "{0}")).format(*words)
+            yield (
+                label,
+                {heading: _field(record, str(said)) for heading, said in self.spec["columns"].items()},
+            )
+
+
+def _printed(node: Any, words: Sequence[str]) -> Any:
+    """Return a number of the paper, by method or by one word after the other; ``[value, se]`` is an estimate."""
+    for word in words:
+        node = node.get(word) if isinstance(node, Mapping) else None
+    return Estimate(*map(float, node)) if isinstance(node, list) else node
+
+
+def _field(record: Any, name: str) -> Any:
+    found = record.get(name) if isinstance(record, Mapping) else getattr(record, name)
+    return found.item() if isinstance(found, np.generic) else found
+
+
+def metrics_of(module: str, run: Any) -> Any:
+    """Return the metrics of a run by the function ``metrics`` of a module; by that of its report where it has none."""
+    function = getattr(experiment_module(module), "metrics", None)
+    if function is None:
+        path = str((run.config.get("report") or {}).get("metrics", ""))
+        where, _, name = path.rpartition(".")
+        function = getattr(experiment_module(where), name)
+    return run.once(function)
+
+
+def experiment_function(module: str, name: str) -> Callable[[Any], Any]:
+    """Return a report function of a module of experiments/: declared beside it, or written in it.
+
+    Args:
+        module: ``mhbt.mixture``.
+        name: of a table, a figure or notes.
+
+    Raises:
+        UserError: the declaration cannot be read.
+        ModuleNotFoundError: there is neither the module nor a declaration.
+        AttributeError: there is neither the function nor a declaration.
+    """
+    if not all(part.isidentifier() for part in [*module.split("."), name]):
+        raise ModuleNotFoundError(f"No module named '{module}'")
+    book = _book(module)
+    if name in (book.get("tables") or {}):
+        return Table(module, name, book["tables"][name])
+    notes = EXPERIMENTS.joinpath(*module.split(".")).with_suffix(f".{name}.md")
+    if notes.is_file():
+        return Notes(module, notes.relative_to(EXPERIMENTS).as_posix())
+    function: Callable[[Any], Any] = getattr(experiment_module(module), name)
+    caption = (book.get("captions") or {}).get(name)
+    return Captioned(function, caption) if caption else function
+
+
+@cache
+def _book(module: str) -> dict[str, Any]:
+    path = EXPERIMENTS.joinpath(*module.split(".")).with_suffix(".yaml")
+    if not path.is_file():
+        return {}
+    try:
+        book = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        first = str(error).splitlines()[0]
+        raise UserError(f"the tables of {module} cannot be read: {first}; mend {path}.") from error
+    if not isinstance(book, dict) or set(book) - {"tables", "captions"}:
+        raise UserError(f"the tables of {module} have the groups `tables` and `captions` alone; mend {path}.")
+    return book

@@ -1,0 +1,154 @@
+"""The metrics of a report as one long table: method, metric, x, value, standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from mhrun.diagnostics.grid import Estimate
+from mhrun.errors import UserError, nearest
+
+Metric: TypeAlias = Estimate | float
+Metrics: TypeAlias = dict[str, Metric]
+
+
+class Address(NamedTuple):
+    """The columns that name a row of the table.
+
+    Its short form, the key of `MetricTable` and of summary.json, is ``<method>.<metric>``, followed by ``_<x>``
+    where there is an x.
+    """
+
+    method: str
+    metric: str
+    x: float | str | None = None
+
+    @property
+    def short(self) -> str:
+        """The short form."""
+        end = "" if self.x is None else f"_{self.x:g}" if isinstance(self.x, float) else f"_{self.x}"
+        return ".".join(part for part in (self.method, f"{self.metric}{end}") if part)
+
+
+class MetricTable(dict[str, Metric]):
+    """The metrics of a run: a mapping from short addresses to values, which knows the columns of each.
+
+    A plain mapping ``"<method>.<metric>": value`` can be used wherever this is expected; its keys are split at
+    their first dot, and its x column is empty.
+    """
+
+    def __init__(self, found: Mapping[str, Metric] | Iterable[tuple[str, Metric]] = ()) -> None:
+        super().__init__(found)
+        self._columns: dict[str, Address] = dict(found._columns) if isinstance(found, MetricTable) else {}
+
+    @classmethod
+    def by_method(
+        cls,
+        run: Any,
+        function: Callable[[Any, str], Mapping[str, Metric]],
+        methods: Iterable[str] | None = None,
+    ) -> MetricTable:
+        """Return ``function(run, method)``, a mapping from metrics to values, of each method of a run.
+
+        Args:
+            run: whose.
+            function: computes the metrics of one method.
+            methods: which; those that the run does not have are left out. None: all of the run.
+        """
+        found = cls()
+        for method in run.methods if methods is None else methods:
+            if method in run.methods:
+                found.add(method, function(run, method))
+        return found
+
+    def add(self, method: str, found: Mapping[str, Metric], x: float | str | None = None) -> None:
+        """Add rows of one method: a mapping from metrics to values, all at one x."""
+        for metric, number in found.items():
+            address = Address(method, metric, x)
+            self[address.short] = number
+            if x is not None:
+                self._columns[address.short] = address
+
+    def series(self, method: str, metric: str, values: Mapping[Any, Metric]) -> None:
+        """Add rows of one metric at several x: a mapping from x to values."""
+        for x, number in values.items():
+            self.add(method, {metric: number}, x)
+
+    def of(self, method: str) -> dict[str, Metric]:
+        """Return the metrics of one method without its name."""
+        start = f"{method}."
+        return {key.removeprefix(start): number for key, number in self.items() if key.startswith(start)}
+
+    def having(self, metric: str) -> list[float]:
+        """Return the values of one metric of all methods that have it."""
+        return [value(number) for short, number in self.items() if self.address(short)[1:] == (metric, None)]
+
+    def number(self, short: str) -> float:
+        """Return the value at a short address, without its standard error; NaN if there is none."""
+        return value(self.get(short))
+
+    def __or__(self, other: Mapping[str, Metric]) -> MetricTable:  # type: ignore[override]
+        found = MetricTable(self)
+        found.update(other)
+        if isinstance(other, MetricTable):
+            found._columns |= other._columns
+        return found
+
+    def __ior__(self, other: Mapping[str, Metric]) -> MetricTable:  # type: ignore[override]
+        self.update(other)
+        if isinstance(other, MetricTable):
+            self._columns |= other._columns
+        return self
+
+    def address(self, short: str) -> Address:
+        """Return the columns of a short address."""
+        if short in self._columns:
+            return self._columns[short]
+        method, dot, metric = short.partition(".")
+        return Address(method, metric) if dot else Address("", short)
+
+
+def long_table(found: Mapping[str, Metric]) -> pd.DataFrame:
+    """Return metrics as a frame with the columns ``method, metric, x, value, se``, a row for each."""
+    known = found if isinstance(found, MetricTable) else MetricTable(found)
+    rows = []
+    for short, number in known.items():
+        se = number.se if isinstance(number, Estimate) else None
+        rows.append((*known.address(short), value(number), se))
+    return pd.DataFrame(rows, columns=["method", "metric", "x", "value", "se"])
+
+
+def short_address(said: Any, where: str = "") -> str:
+    """Return the short form of an address as YAML has it: the short form, or ``{method:, metric:, x:}``.
+
+    Raises:
+        UserError: it is neither.
+    """
+    if isinstance(said, str):
+        return said
+    known = Address._fields
+    if isinstance(said, Mapping):
+        for key in said:
+            if key not in known:
+                raise UserError(f"{where}: there is no column '{key}'.{nearest(str(key), known)}")
+        if "metric" in said:
+            return Address(str(said.get("method", "")), str(said["metric"]), said.get("x")).short
+    raise UserError(f"{where}: {said!r} is no address; write METHOD.METRIC or {{method:, metric:, x:}}.")
+
+
+def value(found: Metric | None) -> float:
+    """Return a number without its standard error; NaN for None."""
+    if found is None:
+        return float("nan")
+    return found.value if isinstance(found, Estimate) else float(found)
+
+
+def estimate(by_chain: npt.ArrayLike) -> Estimate:
+    """Return the mean over independent trials (C,) with its standard error; the error of a single trial is NaN."""
+    values = np.asarray(by_chain)
+    error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+    return Estimate(float(values.mean()), error)

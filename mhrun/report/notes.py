@@ -1,0 +1,136 @@
+"""Notes of a report: Jinja Markdown templates beside an experiment."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from functools import cache
+from numbers import Integral
+from types import ModuleType
+from typing import Any
+
+import jinja2
+import numpy as np
+from jinja2.ext import Extension
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from mhrun.paths import EXPERIMENTS, experiment_module
+from mhrun.report.metrics import MetricTable, value
+from mhrun.report.run import Run
+from mhrun.report.tables import shown
+
+_TAGS_ALONE = re.compile(r"(?m)^[ \t]*((?:\{%(?! include)(?:(?!%\}).)*%\}[ \t]*)+)\n")
+
+
+class _Lines(Extension):
+    """Takes away the end of lines that are tags alone: a line that ends in a tag keeps its own, as a space."""
+
+    def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
+        return _TAGS_ALONE.sub(r"\1", source)
+
+
+class Notes:
+    """The notes of a template, as a function of a run or of the runs of a sweep: a text for each paragraph.
+
+    A template sees ``run`` (or ``runs``), ``config``, ``found`` (the metrics) and the public functions and constants of
+    the Python module beside it. ``has("a", "b")`` is true if the run has all of these methods, ``has_any`` if it has
+    one. Numbers are shown by the filter ``shown``, as in tables, or by ``fmt(",.2f")``, which takes an estimate too.
+    A name that is not there is an error. A line of tags alone leaves nothing behind.
+
+    Templates are read from experiments/ alone and run in Jinja's sandbox.
+    """
+
+    def __init__(self, module: str, path: str) -> None:
+        self.module, self.path = module, path
+        self.__doc__ = "Notes."
+
+    def __call__(self, seen: Any) -> list[str]:
+        """Return the paragraphs, each on one line.
+
+        Raises:
+            jinja2.TemplateError: the template is none, or names something that is not there.
+        """
+        context: dict[str, Any] = dict(_public(_module(self.module)))
+        if isinstance(seen, Run) or hasattr(seen, "methods"):
+            there = set(seen.methods)
+            context["run"] = seen
+            context["has"] = lambda *methods: there >= set(methods)
+            context["has_any"] = lambda *methods: bool(there & set(methods))
+            first = seen
+        else:
+            context |= {"runs": seen}
+            first = seen[0]
+        context |= {"config": first.config}
+        metrics = context.get("metrics" if "run" in context else "sweep_metrics")
+        if metrics is not None:
+            context["found"] = MetricTable(seen.once(metrics) if "run" in context else metrics(seen))
+        text = _environment().get_template(self.path).render(context)
+        return paragraphs(text)
+
+
+def paragraphs(text: str) -> list[str]:
+    """Return the paragraphs of a text, parted by empty lines, each on one line."""
+    parts = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
+    return [part for part in parts if part]
+
+
+def fmt(number: Any, how: str) -> str:
+    """Return a number by a format of Python's; of an estimate its value."""
+    return format(number if isinstance(number, str | Integral) else value(number), how)
+
+
+def percent(found: MetricTable, short: str) -> str:
+    """Return a share as ``12.3 %``; ``nan %`` where there is none."""
+    return f"{100 * found.number(short):.1f} %"
+
+
+def _module(name: str) -> ModuleType | None:
+    try:
+        return experiment_module(name)
+    except ModuleNotFoundError:
+        return None
+
+
+def _public(module: ModuleType | None) -> dict[str, Any]:
+    return {
+        name: found
+        for name, found in vars(module or object).items()
+        if not name.startswith("_") and not inspect.isclass(found) and not _is_library(found)
+    }
+
+
+def _is_library(found: Any) -> bool:
+    """Say whether this is a module that is not another of the experiments."""
+    return inspect.ismodule(found) and not found.__name__.startswith(
+        experiment_module("shared").__name__.partition(".")[0]
+    )
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = ImmutableSandboxedEnvironment(
+        loader=jinja2.FileSystemLoader(EXPERIMENTS),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # Markdown; the page escapes what it shows
+        extensions=[_Lines],
+    )
+    environment.filters |= {"shown": shown, "fmt": fmt, "percent": percent, "value": value}
+    functions: tuple[Callable[..., Any], ...] = (
+        value,
+        shown,
+        fmt,
+        min,
+        max,
+        sum,
+        len,
+        abs,
+        round,
+        sorted,
+        any,
+        all,
+    )
+    environment.globals |= {function.__name__: function for function in functions}
+    environment.globals |= {"sqrt": np.sqrt, "log": np.log, "isfinite": np.isfinite, "enumerate": enumerate}
+    environment.globals |= {"zip": zip, "set": set, "str": str, "int": int, "float": float, "list": list}
+    return environment
