@@ -262,7 +262,12 @@ class Proposal(Protocol):
 
 
 class Pairing(Protocol):
-    """On which data are the two points scored?"""
+    """On which data are the two points scored?
+
+    One that has a known stationary distribution with a rule that keeps detailed balance for the ratio of its scores
+    names it by an attribute ``stationary``: ``"tempered"`` (the target at its temperature) or ``"stored"`` (the average
+    over minibatches of m data of the density that each gives). Without it none is known.
+    """
 
     supplies: bool  # whether it leaves it to the rule how many data are read
     rescores: bool  # whether each step scores the current point anew
@@ -302,8 +307,9 @@ class Pairing(Protocol):
 class Rule(Protocol):
     """Given the contest, yes or no?
 
-    One that allows for the noise of a minibatch in its decision has ``corrects_noise = True``: without it a run warns
-    where that noise dominates. One that errs where the terms are skewed has ``skew_limit`` and ``skew_remedy``: the
+    One that keeps detailed balance for the ratio that it is given has ``keeps_ratio = True``. One that allows for the
+    noise of a minibatch in its decision has ``corrects_noise = True``: without it a run warns where that noise
+    dominates. One that errs where the terms are skewed has ``skew_limit`` and ``skew_remedy``: the
     `Verdict.log_ratio_skew` from which on a run warns, and what the warning recommends.
     """
 

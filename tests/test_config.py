@@ -14,6 +14,7 @@ from mhrun.data.mixture import MixtureSample
 from mhrun.engine.assemble import methods_of
 from mhrun.errors import UserError
 from mhrun.kernels import MetropolisHastings, Unadjusted
+from mhrun.kernels.stationary import samples
 from mhrun.models.tied_means import TiedMeans
 from mhrun.paths import CONF
 from mhrun.random import Streams, derive_key
@@ -251,3 +252,21 @@ def test_words_that_have_no_meaning(outputs):
         methods_of(
             compose_config(["experiment=gmm_tied_means", "scale=smoke", "methods.sgld.starts=[[1,2,3]]"])
         )
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("mint_stored", ("stored", True, True)),
+        ("mint", (None, None, True)),
+        ("mcmc", ("tempered", None, False)),
+    ],
+)
+def test_what_a_method_samples_is_known_by_its_parts(method, expected):
+    config = compose_config(["experiment=gmm_tied_means", "scale=smoke"], compare=False)
+    found = next(each for each in methods_of(config) if each.name == method)
+    known = samples(found.kernel, found.plan)
+    assert (known.distribution, known.tempered) == expected[::2]
+    assert known.m == (config["methods"][method]["kernel"]["pairing"]["m"] if expected[1] else None)
+    said = config["methods"][method]["schedules"].get("temperature", {}).get("temperature", 1.0)
+    assert known.temperature == said

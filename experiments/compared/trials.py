@@ -10,9 +10,15 @@ from scipy.special import expit
 
 from mhrun.build import build
 from mhrun.kernels import MetropolisHastings
+from mhrun.pairing.full import Full
+from mhrun.pairing.stored import Stored
 from mhrun.random import Streams, derive_key
 from mhrun.report.metrics import Metrics, MetricTable
 from mhrun.report.vocabulary import Array, Estimate, Run
+from mhrun.rules.austere import Austere
+from mhrun.rules.barker import Barker
+from mhrun.rules.mh_minibatch import MHMinibatch
+from mhrun.rules.subsampling import MHSubLhd
 from mhrun.types import Controls, Verdict
 
 MOST = 2e8  # log-likelihoods evaluated to see how wrong the decisions of a test are
@@ -57,11 +63,10 @@ def tried(run: Run, method: str, origins: Array, candidates: Array, repeats: int
     NaN for a pairing that stores minibatches: those of its chain are selected by acceptance, and fresh ones would say
     nothing of it.
     """
-    pairing = str(run.config["methods"][method]["kernel"]["pairing"]["_target_"])
-    if pairing.endswith(".Stored"):
-        return Tried(np.full(len(origins), np.nan), np.full(len(origins), np.nan), repeats)
     node, target = run.config["methods"][method], run.target
     kernel: MetropolisHastings = build(node["kernel"], f"methods.{method}.kernel")
+    if isinstance(kernel.pairing, Stored):
+        return Tried(np.full(len(origins), np.nan), np.full(len(origins), np.nan), repeats)
     here, there = torch.from_numpy(origins), torch.from_numpy(candidates)
     together = max(1, min(repeats, _AT_ONCE // len(here)))
     wide = [points.repeat(together, 1) for points in (here, there)]
@@ -80,7 +85,7 @@ def tried(run: Run, method: str, origins: Array, candidates: Array, repeats: int
     target.spent()
     gain = target.full_log_lik(there) - target.full_log_lik(here)
     log_ratio = (contest.offset[: len(here)] + contest.scale[: len(here)] * gain / target.n).numpy()
-    smooth = type(kernel.rule).__name__ in ("Barker", "MHMinibatch")
+    smooth = isinstance(kernel.rule, Barker | MHMinibatch)
     exact = expit(log_ratio) if smooth else np.exp(np.minimum(0.0, log_ratio))
     return Tried(exact, (accepted / (rounds * together)).numpy(), rounds * together)
 
@@ -114,14 +119,12 @@ def repeats_of(run: Run, method: str, pairs: int) -> int:
 
 def promised(run: Run, method: str) -> float:
     """Return the error of a decision that a test promises at most; NaN where it promises none."""
-    rule = run.config["methods"][method]["kernel"]["rule"]
-    name = str(rule["_target_"]).rpartition(".")[2]
-    if name == "MHSubLhd":
-        return float(rule["delta"])
-    if name == "Austere" and rule.get("design") != "given":
-        return float(rule["bound"])
-    exact = run.config["methods"][method]["kernel"]["pairing"]["_target_"].endswith(".Full")
-    return 0.0 if exact else float("nan")
+    kernel: MetropolisHastings = build(run.config["methods"][method]["kernel"], f"methods.{method}.kernel")
+    if isinstance(kernel.rule, MHSubLhd):
+        return kernel.rule.delta
+    if isinstance(kernel.rule, Austere) and kernel.rule.design != "given":
+        return kernel.rule.bound
+    return 0.0 if isinstance(kernel.pairing, Full) else float("nan")
 
 
 def of_decisions(run: Run, method: str, told: Tried) -> Metrics:

@@ -33,14 +33,12 @@ def _truth(run: Run) -> Truth:
 
 def temperature(run: Run, method: str) -> float:
     """Return the temperature that a method samples at: of a ladder, that of its coldest rung."""
-    schedules = run.config["methods"][method]["schedules"]
-    said = schedules.get("temperature", {}).get("temperature", 1.0)
-    return float(said[0] if isinstance(said, list) else said)
+    return run.samples(method).temperature
 
 
 def is_tempered(run: Run, method: str) -> bool:
     """Say whether a method samples the tempered density, where the modes are connected."""
-    return temperature(run, method) > 1
+    return run.samples(method).tempered
 
 
 def density_of(run: Run, method: str) -> str:
@@ -50,26 +48,16 @@ def density_of(run: Run, method: str) -> str:
 
 def own_law(run: Run, method: str) -> Law | None:
     """Return the law that a method's chain has, where it is known."""
-    kernel = run.config["methods"][method]["kernel"]
-    rule = kernel.get("rule", {}).get("_target_", "")
-    pairing = kernel.get("pairing", {}).get("_target_", "")
-    if (m := stored(run, method)) is not None and rule.endswith((".Metropolis", ".Barker")):
-        return truth(run).law("stored", temperature(run, method), m)
-    if pairing.endswith(".Full") and rule.endswith((".Metropolis", ".Barker")):
-        return truth(run).law("tempered", temperature(run, method))
-    return None
-
-
-def stored(run: Run, method: str) -> int | None:
-    """Return the size of the minibatches that a method's chain stores, or None if it stores none."""
-    pairing = run.config["methods"][method]["kernel"].get("pairing", {})
-    return int(pairing["m"]) if pairing.get("_target_", "").endswith(".Stored") else None
+    known = run.samples(method)
+    if known.distribution is None:
+        return None
+    return truth(run).law(known.distribution, known.temperature, known.m or 0)
 
 
 def metrics(run: Run) -> Metrics:
     """Everything of this experiment that a claim or a table speaks of."""
     found = MetricTable.by_method(run, _metrics)
-    if "mint_stored" in run.methods and (m := stored(run, "mint_stored")) is not None:
+    if "mint_stored" in run.methods and (m := run.samples("mint_stored").m) is not None:
         t = temperature(run, "mint_stored")
         laws = truth(run).law("stored", t, m, cells=40), truth(run).law("tempered", t, cells=40)
         if laws[0] is not None and laws[1] is not None:

@@ -22,6 +22,7 @@ from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method
 from mhrun.engine.told import log_ratio_noise, log_ratio_skew, valid_share, warnings_of
 from mhrun.errors import Interrupted
+from mhrun.kernels.stationary import samples
 from mhrun.store.files import explain, open_log, remove
 from mhrun.store.folder import COMPLETE, RunFolder
 from mhrun.store.identity import FORMAT, RESULTS_VERSION
@@ -136,6 +137,7 @@ def _of_method(method: Method, node: Mapping[str, Any], noted: Mapping[str, Any]
     spread = float(totals["sum_batch_size_squared"].sum()) / decisions - mean["batch_size"] ** 2
     return {
         "label": node.get("label", method.name),
+        "samples": samples(method.kernel, method.plan)._asdict(),
         "accept_rate": mean["accepted"],
         "all_data_share": float(totals["sum_all_data"].sum()) / decisions,
         "n_accept_tests": decisions if method.kernel.decides else 0,

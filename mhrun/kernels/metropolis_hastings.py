@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -58,6 +60,14 @@ class MetropolisHastings:
     def needs_noise(self) -> bool:
         """Whether it has no meaning at a noise temperature of 0, which is the width of the moves' densities."""
         return self.proposal.gradients and getattr(self.proposal, "ratio", True)
+
+    @property
+    def stationary(self) -> dict[str, Any] | None:
+        """The stationary distribution where its parts know one: ``distribution`` and ``m`` (None: all data)."""
+        distribution = getattr(self.pairing, "stationary", None)
+        if distribution is None or not getattr(self.rule, "keeps_ratio", False):
+            return None
+        return {"distribution": distribution, "m": getattr(self.pairing, "m", None)}
 
     @property
     def grows(self) -> bool:

@@ -16,6 +16,7 @@ class Full:
 
     supplies = False
     rescores = False
+    stationary = "tempered"
 
     def refuses(self, target: Target) -> str | None:
         """Refuse nothing."""

@@ -22,6 +22,7 @@ class Stored:
 
     supplies = False
     rescores = False
+    stationary = "stored"
 
     def __init__(self, m: int) -> None:
         self.m = m

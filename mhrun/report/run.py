@@ -13,8 +13,11 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
+from mhrun.build import build
 from mhrun.diagnostics.ladders import Travel, travel
 from mhrun.errors import UserError
+from mhrun.kernels.stationary import Samples, samples
+from mhrun.schedules.plan import Plan
 from mhrun.store.blocks import damage
 from mhrun.store.folder import RunFolder
 from mhrun.store.netcdf import COLLECTED, TRACE, Shape, open_trace
@@ -71,6 +74,15 @@ class Run:
         if key not in self._targets:
             self._targets[key] = target_of(self.config | own | {"device": "cpu"})
         return self._targets[key]
+
+    def samples(self, method: str) -> Samples:
+        """What a method samples, as its parts know it; of a run of before that was written down, built anew."""
+        if (said := self.methods[method].get("samples")) is not None:
+            return Samples(**said)
+        node, noted = self.config["methods"][method], self.methods[method]
+        kernel = build(node["kernel"], f"methods.{method}.kernel")
+        schedules = build(node["schedules"], f"methods.{method}.schedules")
+        return samples(kernel, Plan(schedules, noted["chains"], noted["warmup"], noted["steps"]))
 
     def rungs(self, method: str) -> int:
         """How many rungs the ladders of a method have; 1 where it has none.

@@ -18,6 +18,7 @@ class Barker:
     """
 
     grows = False
+    keeps_ratio = True
 
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
         """Accept iff a logistic variable is below log r; a ratio that is not a number is a rejection."""

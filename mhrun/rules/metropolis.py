@@ -17,6 +17,7 @@ class Metropolis:
     """
 
     grows = False
+    keeps_ratio = True
 
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
         """Accept iff log u < log r; a ratio that is not a number is a rejection."""
