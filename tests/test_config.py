@@ -6,9 +6,10 @@ import pytest
 import torch
 import yaml
 from omegaconf import OmegaConf
+from omegaconf.errors import InterpolationResolutionError
 
 from mhrun.build import build, trusted_object
-from mhrun.cli.compose import compose_config, composed
+from mhrun.cli.compose import compose_config, composed, register_resolvers
 from mhrun.cli.places import experiments
 from mhrun.data.mixture import MixtureSample
 from mhrun.engine.assemble import methods_of
@@ -270,3 +271,22 @@ def test_what_a_method_samples_is_known_by_its_parts(method, expected):
     assert known.m == (config["methods"][method]["kernel"]["pairing"]["m"] if expected[1] else None)
     said = config["methods"][method]["schedules"].get("temperature", {}).get("temperature", 1.0)
     assert known.temperature == said
+
+
+def test_a_word_of_a_methods_name_stands_for_its_data():
+    register_resolvers()
+    text = """
+    sizes: {heart: 3, german: 4}
+    methods:
+      sgld_heart: &sgld {kernel: {m: "${sizes.${name_part:-1}}", of: "${name_part:0}"}}
+      sgld_german: *sgld
+    alone: ${name_part:0}
+    """
+    config = OmegaConf.create(yaml.safe_load(text))
+    found = OmegaConf.to_container(config["methods"], resolve=True)
+    assert found == {
+        "sgld_heart": {"kernel": {"m": 3, "of": "sgld"}},
+        "sgld_german": {"kernel": {"m": 4, "of": "sgld"}},
+    }
+    with pytest.raises(InterpolationResolutionError, match="name_part is for the settings of a method"):
+        _ = config["alone"]

@@ -122,7 +122,7 @@ def promised(run: Run, method: str) -> float:
     kernel: MetropolisHastings = build(run.config["methods"][method]["kernel"], f"methods.{method}.kernel")
     if isinstance(kernel.rule, MHSubLhd):
         return kernel.rule.delta
-    if isinstance(kernel.rule, Austere) and kernel.rule.design != "given":
+    if isinstance(kernel.rule, Austere) and kernel.rule.design != "given" and kernel.rule.bound is not None:
         return kernel.rule.bound
     return 0.0 if isinstance(kernel.pairing, Full) else float("nan")
 

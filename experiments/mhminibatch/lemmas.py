@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -198,14 +199,9 @@ class _Accepts:
         return found
 
 
+@cache
 def _table() -> _Accepts:
-    global _ACCEPTS
-    if _ACCEPTS is None:
-        _ACCEPTS = _Accepts()
-    return _ACCEPTS
-
-
-_ACCEPTS: _Accepts | None = None
+    return _Accepts()
 
 
 def stationary(run: Run) -> dict[int, Bounded]:

@@ -14,7 +14,9 @@ from mhrun.report.plots import few_ticks, finished, panels
 from mhrun.report.vocabulary import COLOURS, Axes, Figure, Run, Style, plt
 
 from . import mintee as measured
-from .mintee import CELLS, picked, sampled, shown
+from . import mintee_ladders as ladders
+from .mintee import CELLS, picked
+from .mintee_ladders import sampled, shown
 
 
 def histograms(run: Run) -> Figure:
@@ -115,7 +117,7 @@ def _wrapped(label: str) -> str:
 def ladder(run: Run) -> Figure:
     """The ladder of Figure 7, from this run: when each rung begins, what it reads, how many jumps into it are made."""
     method = shown(run)
-    found, offers = measured.ladder_of(run, method), measured.jumps(run, method)
+    found, offers = ladders.ladder_of(run, method), ladders.jumps(run, method)
     kernel, noted = run.config["methods"][method]["kernel"], run.methods[method]
     total, count = noted["warmup"] + noted["steps"], len(found.sizes)
     figure, axis = plt.subplots(figsize=(7.4, 3.4))
@@ -150,8 +152,8 @@ def jump(run: Run) -> Figure | str:
     name = "closeup"
     if name not in run.methods:
         return "This run kept no stretch of single steps."
-    theta, exchange = measured.rung_draws(run, name)[0, 0], measured.rung_stat(run, name, "exchange")[0, 0]
-    mode, base = theta.argmax(-1), measured.lowest(run)
+    theta, exchange = ladders.rung_draws(run, name)[0, 0], ladders.rung_stat(run, name, "exchange")[0, 0]
+    mode, base = theta.argmax(-1), ladders.lowest(run)
     made = np.flatnonzero((exchange[1:] == 2) & (mode[1:] != mode[:-1])) + 1
     shown_jumps = [int(made[0])] if len(made) else []
     # The second is the next that leaves the mode of the first for another place than that of the stretch before it.
@@ -171,8 +173,8 @@ def jump(run: Run) -> Figure | str:
         )
         arrow.set_linewidth(1.4)
         left.add_patch(arrow)
-    energy = measured.energies(run, theta[start:stop]) - base
-    levels = measured.ladder_of(run, name).levels
+    energy = ladders.energies(run, theta[start:stop]) - base
+    levels = ladders.ladder_of(run, name).levels
     assert levels is not None
     for level in levels - base:
         if level < 1.3 * energy.max():
@@ -196,7 +198,7 @@ def _plane(run: Run, axis: Axes, figure: Figure, a: int, b: int) -> None:
     grid = np.linspace(-0.7, 2.6, 90)
     plane = np.zeros((len(grid) ** 2, run.target.dim))
     plane[:, a], plane[:, b] = (part.ravel() for part in np.meshgrid(grid, grid))
-    height = (measured.energies(run, plane) - measured.lowest(run)).clip(0).reshape(len(grid), -1)
+    height = (ladders.energies(run, plane) - ladders.lowest(run)).clip(0).reshape(len(grid), -1)
     levels = [0, 5, 16, 50, 150, 437, 1000, 2000, 4000]
     norm = BoundaryNorm(levels, 256, extend="max")
     seen = axis.contourf(grid, grid, height, levels=levels, cmap="Greys_r", extend="max", norm=norm)
@@ -209,9 +211,9 @@ def travel(run: Run) -> Figure:
     """How many independent draws of modes each rung's shares are worth, all ladders together, along the ladder."""
     figure, axis = plt.subplots(figsize=(4.8, 3.1))
     for name, colour in zip((m for m in sampled(run) if run.rungs(m) > 1), COLOURS, strict=False):
-        heat, worth = measured.ladder_of(run, name).temperatures, []
+        heat, worth = ladders.ladder_of(run, name).temperatures, []
         for rung in range(len(heat)):
-            mode = measured.rung_draws(run, name)[:, rung].argmax(-1)
+            mode = ladders.rung_draws(run, name)[:, rung].argmax(-1)
             found = np.stack([np.bincount(row, minlength=run.target.dim) / len(row) for row in mode])
             worth.append(measured.uniformity(found).effective)
         axis.plot(heat, worth, marker="o", markersize=3, color=colour, linewidth=1.2, label=run.label(name))

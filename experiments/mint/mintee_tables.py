@@ -9,9 +9,9 @@ import pandas as pd
 
 from mhrun.report.vocabulary import Run, by_rows
 
-from .mintee import (
+from .mintee import PAPER, uniformity
+from .mintee_ladders import (
     ENERGIES,
-    PAPER,
     energies,
     jumps,
     ladder_of,
@@ -21,7 +21,6 @@ from .mintee import (
     rung_draws,
     sampled,
     shown,
-    uniformity,
 )
 
 

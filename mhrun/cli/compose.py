@@ -26,7 +26,7 @@ from mhrun import units
 from mhrun.cli.file_settings import check_runtime_of_files
 from mhrun.cli.hydra_settings import LAUNCHER, check_node, check_words, is_of_hydra
 from mhrun.cli.places import endless_defaults, experiments
-from mhrun.cli.resolution import bounded, environment, power
+from mhrun.cli.resolution import bounded, environment, name_part, power
 from mhrun.errors import UserError, nearest
 from mhrun.names import checked_name
 from mhrun.paths import CONF
@@ -58,6 +58,7 @@ def register_resolvers() -> None:
     for name, function in resolvers.items():
         OmegaConf.register_new_resolver(name, _of_numbers(function), replace=True)
     OmegaConf.register_new_resolver("learning_rates", units.steps_from_learning_rates, replace=True)
+    OmegaConf.register_new_resolver("name_part", name_part, replace=True)
     OmegaConf.register_new_resolver("oc.env", environment, replace=True)
     OmegaConf.register_new_resolver("oc.create", _no_create, replace=True)
 

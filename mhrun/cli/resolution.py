@@ -114,3 +114,23 @@ def environment(name: str, default: Any = _NO_DEFAULT) -> Any:
     if default is _NO_DEFAULT:
         raise UserError(f"oc.env: {name} is not set; set it, or give a default: ${{oc.env:{name},VALUE}}.")
     return None if default is None else str(default)
+
+
+def name_part(place: int, *, _parent_: Any) -> str:
+    """Return a word of the name of the method that a setting is of, words being parted by underscores.
+
+    ``${name_part:-1}`` in the method ``sgld_heart`` is ``heart``: methods that differ in their data alone are declared
+    once.
+
+    Raises:
+        UserError: the setting is of no method, or its name has fewer words.
+    """
+    node = _parent_
+    while node is not None and (above := node._get_parent()) is not None and above._key() != "methods":
+        node = above
+    if node is None or node._get_parent() is None:
+        raise UserError("name_part is for the settings of a method.")
+    words = str(node._key()).split("_")
+    if not isinstance(place, int) or not -len(words) <= place < len(words):
+        raise UserError(f"name_part: the name {node._key()} has no word {place}; it has {len(words)}.")
+    return words[place]

@@ -20,7 +20,7 @@ import yaml
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError, nearest
 from mhrun.paths import EXPERIMENTS, experiment_module
-from mhrun.report.notes import Notes
+from mhrun.report.notes import Notes, metrics_of
 from mhrun.report.run import Run
 
 _TABLE = {"caption", "of", "rows", "each", "method", "label", "first", "columns", "empty"}
@@ -148,16 +148,6 @@ def _printed(node: Any, words: Sequence[str]) -> Any:
 def _field(record: Any, name: str) -> Any:
     found = record.get(name) if isinstance(record, Mapping) else getattr(record, name)
     return found.item() if isinstance(found, np.generic) else found
-
-
-def metrics_of(module: str, run: Any) -> Any:
-    """Return the metrics of a run by the function ``metrics`` of a module; by that of its report where it has none."""
-    function = getattr(experiment_module(module), "metrics", None)
-    if function is None:
-        path = str((run.config.get("report") or {}).get("metrics", ""))
-        where, _, name = path.rpartition(".")
-        function = getattr(experiment_module(where), name)
-    return run.once(function)
 
 
 def experiment_function(module: str, name: str) -> Callable[[Any], Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from numbers import Integral
 from types import ModuleType
@@ -16,7 +16,7 @@ from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from mhrun.paths import EXPERIMENTS, experiment_module
-from mhrun.report.metrics import MetricTable, value
+from mhrun.report.metrics import Metric, MetricTable, value
 from mhrun.report.run import Run
 from mhrun.report.tables import shown
 
@@ -62,11 +62,21 @@ class Notes:
             context |= {"runs": seen}
             first = seen[0]
         context |= {"config": first.config}
-        metrics = context.get("metrics" if "run" in context else "sweep_metrics")
-        if metrics is not None:
-            context["found"] = MetricTable(seen.once(metrics) if "run" in context else metrics(seen))
+        metrics = metrics_of(self.module, first) if "run" in context else context["sweep_metrics"](seen)
+        context["found"] = MetricTable(metrics)
         text = _environment().get_template(self.path).render(context)
         return paragraphs(text)
+
+
+def metrics_of(module: str, run: Any) -> Mapping[str, Metric]:
+    """Return the metrics of a run by the function ``metrics`` of a module; by that of its report where it has none."""
+    function = getattr(_module(module), "metrics", None)
+    if function is None:
+        path = str((run.config.get("report") or {}).get("metrics", ""))
+        where, _, name = path.rpartition(".")
+        function = getattr(experiment_module(where), name)
+    found: Mapping[str, Metric] = run.once(function)
+    return found
 
 
 def paragraphs(text: str) -> list[str]:
