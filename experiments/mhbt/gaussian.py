@@ -21,7 +21,7 @@ REPEATS = 200  # pairs of histograms behind a floor
 CLOSE = 0.1  # a distance above the floor that counts as converged
 PAIRS = {"d2": ("mhbt_2", "full_2"), "d5": ("mhbt_5", "full_5")}
 STARTS = {"near": ("mhbt_5_near", "full_5_near"), "far": ("mhbt_5_far", "full_5_far")}  # of d = 5
-ROBUST = ("mhbt_2", "mhbt_2_c5", "mhbt_2_c30", "mhbt_2_m500", "mhbt_2_m5000")
+OTHERS = ("", "_c5", "_c30", "_m500", "_m5000")  # of one dimension in an experiment
 
 
 class Truth(NamedTuple):
@@ -126,7 +126,7 @@ def metrics(run: Run) -> Metrics:
             slower = found.number(f"{mine}.steps_to_close") / found.number(f"{full}.steps_to_close")
             gaps: Metrics = {"largest_gap": float(np.abs(gap).max()), "last_gap": float(np.abs(gap[-1]))}
             found.add(name, gaps | {"slower": slower})
-    others = [method for method in ROBUST if method in run.methods]
+    others = _others(run)
     if len(others) > 1:
         # At the last step that all of them have, less what chance gives so many chains.
         last = min(int(curve(run, method)[0][-1]) for method in others)
@@ -149,6 +149,14 @@ def _of_method(run: Run, method: str) -> Metrics:
         "law_ratio": at.ratio,
         "steps_to_close": reached(steps, distances - (by_chance + off), CLOSE),
     }
+
+
+def _others(run: Run) -> list[str]:
+    """Return the methods that are compared at several c_n and m, all of the dimension that has most of them."""
+    by_dim = [
+        [f"mhbt_{dim}{other}" for other in OTHERS if f"mhbt_{dim}{other}" in run.methods] for dim in (2, 5)
+    ]
+    return max(by_dim, key=len)
 
 
 def reached(steps: npt.NDArray[np.int64], distances: Array, level: float) -> float:
@@ -197,9 +205,9 @@ def _draw(axis: Axes, run: Run, shown: list[str]) -> None:
 
 
 def robust(run: Run) -> Figure:
-    """The same for other c_n and other minibatch sizes, d = 2."""
+    """The same for other c_n and other minibatch sizes."""
     figure, (axis,) = panels(1, size=(5.2, 3.4), ylabel="total variation distance")
-    shown = [method for method in ROBUST if method in run.methods]
+    shown = _others(run)
     _draw(axis, run, shown)
     levels(axis, *{value(run.once(metrics)[f"{method}.tv_noise"]) for method in shown[1:]}, color="grey")
     return finished(figure)

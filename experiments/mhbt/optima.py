@@ -179,11 +179,7 @@ def divergences(run: Run) -> pd.DataFrame:
 
 
 def remark(run: Run) -> pd.DataFrame:
-    """Divergence where the temperature falls with m: c_n = m^0.45 (Remark 1, part 2).
-
-    Of the mixture, averaged over minibatches; of the mean of a Gaussian in two dimensions in closed form; and the
-    condition of Theorem 2, d c^2 log(c) / m at d = 1, which wants c^(2 + a) for some a > 0.
-    """
+    """Divergence where the temperature falls with m: c_n = m^0.45 (Remark 1, part 2)."""
     config, found = run.config, run.once(metrics)
     rows = {
         f"m = {m:,}": {
@@ -195,7 +191,7 @@ def remark(run: Run) -> pd.DataFrame:
         }
         for m in config["sizes"]
     }
-    return pd.DataFrame.from_dict(rows, orient="index")
+    return by_rows(rows)
 
 
 def densities(run: Run) -> Figure:

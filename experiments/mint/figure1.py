@@ -85,6 +85,8 @@ def _metrics(run: Run, method: str) -> Metrics:
     }
     if run.methods[method]["n_accept_tests"]:
         found["accept_rate"] = run.methods[method]["accept_rate"]
+    reached = hitting_steps(draws, run.draw_steps(method), modes, RADIUS)
+    found |= {"hit_share": float(np.isfinite(reached).mean()), "hit_both": estimate(reached)}
     if tempered:
         for name, radius in (("mode_ratio", RADIUS), ("mode_ratio_wide", WIDE)):
             found[name] = ratio(*(hits(draws, mode, radius).sum(axis=1) for mode in modes))
@@ -101,6 +103,17 @@ def _metrics(run: Run, method: str) -> Metrics:
         if tempered:
             found["chi2_own"] = chi_squared(shares, own.probability)
     return found
+
+
+def hitting_steps(draws: Array, steps: npt.NDArray[np.int64], modes: Array, radius: float) -> Array:
+    """Return the step at which each chain has first been within `radius` of every mode, NaN where it never is: (C,).
+
+    Of the kept draws (C, S, 2), which were drawn at `steps` (S,).
+    """
+    inside = np.stack([hits(draws, mode, radius) for mode in modes])  # (M, C, S)
+    first = np.where(inside.any(axis=2), steps[inside.argmax(axis=2)], np.nan)
+    last: Array = first.max(axis=0)
+    return last
 
 
 def density(run: Run) -> Figure | str:

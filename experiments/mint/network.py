@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from mhrun.report.metrics import Metrics, MetricTable, estimate, value
 from mhrun.report.plots import band, finished, levels, logarithmic, panels
-from mhrun.report.vocabulary import COLOURS, Array, Figure, Run, Style, by_rows
+from mhrun.report.vocabulary import COLOURS, Array, Axes, Figure, Run, Style, by_rows
 
 # What the paper predicts with: the current parameters, the mean of all so far, or the mean of the probabilities.
 CURRENT, MEAN, ENSEMBLE = "", "_of_mean", "_of_ensemble"
@@ -24,6 +25,9 @@ ESTIMATES: Mapping[str, str] = {
     "cmint_noq": ENSEMBLE,
     "mint_moving": MEAN,
     "cmint_moving": ENSEMBLE,
+    "rmsprop": CURRENT,
+    "adam": CURRENT,
+    "adagrad": CURRENT,
 }
 RIVALS = ("sgd", "sgd_momentum", "sgld", "sghmc")
 READINGS: Mapping[str, tuple[str, str]] = {  # MINT and CMINT, by what is read into the paper's one sentence
@@ -125,16 +129,20 @@ def error_figure(run: Run) -> Figure:
     for axis, (reading, (mint, cmint)) in zip(axes, there.items(), strict=True):
         for method, colour in zip((*RIVALS, mint), COLOURS, strict=False):
             if method in run.methods:
-                label = "MINT" if method == mint else run.label(method)
-                by_chain, x = errors(run, method), epochs(run, method)
-                seen = np.isfinite(by_chain).all(axis=0)  # an ensemble has no member for a while
-                band(axis, x[seen], by_chain[:, seen], color=colour, label=label)
+                curve(axis, run, method, color=colour, label="MINT" if method == mint else run.label(method))
         if cmint in run.methods:
             level = float(errors(run, cmint)[:, -1].mean())
             levels(axis, level, color=COLOURS[5], linewidth=1.2, label="CMINT")
         axis.set_title(reading)
         logarithmic(axis)
     return finished(figure, legend="right")
+
+
+def curve(axis: Axes, run: Run, method: str, **style: Any) -> None:
+    """Draw a method's mean error over trainings against passes through the data, with one standard error."""
+    by_chain, x = errors(run, method), epochs(run, method)
+    seen = np.isfinite(by_chain).all(axis=0)  # an ensemble has no member for a while
+    band(axis, x[seen], by_chain[:, seen], **style)
 
 
 def rounds_figure(run: Run) -> Figure:

@@ -104,7 +104,7 @@ class Table:
                     said = {"metric": said}
                 if "metric" in said:
                     address = str(said["metric"]).format(method=method, **words)
-                    row[heading] = found.get(address if "." in address else f"{method}.{address}")
+                    row[heading] = found.get(f"{method}.{address}", found.get(address))
                 elif "by" in said:
                     row[heading] = getattr(experiment_module(self.module), said["by"])(run, method)
                 else:
