@@ -6,6 +6,8 @@ import sys
 from types import SimpleNamespace
 
 import jinja2
+import jinja2.meta
+import jinja2.nodes
 import numpy as np
 import pandas as pd
 import pytest
@@ -315,3 +317,19 @@ def test_notes_of_a_sweep_see_its_runs(beside):
     )
     runs = [SimpleNamespace(config={"n": 5}), SimpleNamespace(config={"n": 6})]
     assert declared.experiment_function("somewhere.sweep", "sweep_notes")(runs) == ["2 runs of 5."]
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted(path.relative_to(paths.EXPERIMENTS).as_posix() for path in paths.EXPERIMENTS.rglob("*.*.md")),
+)
+def test_templates_of_the_experiments_name_what_their_modules_have(path):
+    environment = notes._environment()
+    source, _, _ = environment.loader.get_source(environment, path)
+    tree = environment.parse(source)
+    named = jinja2.meta.find_undeclared_variables(tree)
+    named -= {name.name for name in tree.find_all(jinja2.nodes.Name) if name.ctx == "store"}
+    module = paths.experiment_module(path.split(".")[0].replace("/", "."))
+    there = {"config", "found", "has", "has_any", "run", "runs", *notes._public(module), *environment.globals}
+    assert named - there == set()
+    environment.compile(source)  # filters and tests that there are none of are refused here
