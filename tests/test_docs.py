@@ -198,6 +198,8 @@ def test_values_are_quoted_from_results(monkeypatch):
         "metric gmm_tied_means mint.nothing": values.MISSING,
         "method gmm_tied_means mint steps": "1,000",
         "metric gmm_tied_means mint.tv percent": "50 %",
+        "ratio metric gmm_tied_means mint.tv method gmm_tied_means mint steps": "0.0005",
+        "ratio metric gmm_tied_means mint.tv metric gmm_tied_means mint.nothing": values.MISSING,
         "total reproduced": "0",
         "total not_reproduced": "1",
         "count gmm_tied_means": "0 of 6",

@@ -24,13 +24,14 @@ from typing import Any
 import gallery
 import spans
 
+from mhrun.cli.compose import compose_config
 from mhrun.diagnostics.grid import Estimate
 from mhrun.paths import EXPERIMENTS, ROOT
 from mhrun.report.claims import FAILED, NOT_REPRODUCED, PASSED, REPRODUCED, Judged, judge_all
 from mhrun.report.sweep import jobs_of
 from mhrun.store.checksums import read_sealed
 from mhrun.store.folder import RunFolder, runs, sweeps
-from mhrun.store.identity import RESULTS_VERSION
+from mhrun.store.identity import RESULTS_VERSION, departures
 
 RESULTS = ROOT / "docs" / "results"
 # Of a claim: what changes with a run. The rest is in claims.yaml.
@@ -111,10 +112,15 @@ def _of_sweeps(outputs: Path) -> dict[tuple[str, str], dict[str, Any]]:
 
 def _is_at_scale(folder: RunFolder) -> bool:
     """Return whether a run is current, and has the settings of its experiment at the paper's scale."""
-    if not _is_current(folder):
+    if not _is_current(folder) or (config := folder.config()).get("scale") != "paper":
         return False
-    config = folder.config()
-    return config.get("scale") == "paper" and (config.get("runtime") or {}).get("departures") == []
+    noted = (config.get("runtime") or {}).get("departures")
+    if noted is None and not (config.get("report") or {}).get(
+        "paper"
+    ):  # an experiment of no paper notes none
+        reference = compose_config([f"experiment={folder.experiment}", "scale=paper"], compare=False)
+        return departures(config, reference) == []
+    return noted == []
 
 
 def _measured(folder: RunFolder) -> dict[str, Any]:

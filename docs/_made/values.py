@@ -9,6 +9,7 @@ and `make docs-refresh` rewrites the text between the marks, so that no number i
     claim PAPER EXPERIMENT ID       our number for a claim; sweeps: PAPER sweeps/EXPERIMENT ID
     metric EXPERIMENT NAME          a metric of a report, such as mint.tv
     method EXPERIMENT METHOD NAME   a count of a method, such as likelihood_evals
+    ratio VALUE VALUE               of two of these, without their errors: ratio metric E A metric E B
     cost EXPERIMENT METHOD          likelihoods and gradients of single data for each effective draw
     count EXPERIMENT                "5 of 6": claims of an experiment that are reproduced
     total WORD                      of all papers: reproduced, not_reproduced, not_run, not_judged, claims
@@ -56,6 +57,8 @@ def quoted(spec: str) -> str:
         UnknownValue: There is no such claim, total or kind of value.
     """
     kind, *words = spec.split()
+    if kind == "ratio":
+        return _ratio(words)
     if kind not in _ARGUMENTS or len(words) not in (_ARGUMENTS[kind], _ARGUMENTS[kind] + 1):
         raise UnknownValue(f"'{spec}' is no value; see docs/_made/values.py.")
     words, form = words[: _ARGUMENTS[kind]], "".join(words[_ARGUMENTS[kind] :])
@@ -73,6 +76,21 @@ def measured(experiment: str) -> dict[str, Any]:
     path = METRICS / f"{experiment}.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return found if found.get("results_version") == RESULTS_VERSION else {}
+
+
+def _ratio(words: list[str]) -> str:
+    """Return the ratio of two metrics or counts, to two figures."""
+    first = _ARGUMENTS.get("".join(words[:1]), 0) + 1
+    halves = words[:first], words[first:]
+    values = []
+    for half in halves:
+        kind = half[0] if half else ""
+        if kind not in ("metric", "method") or len(half) != _ARGUMENTS[kind] + 1:
+            raise UnknownValue(f"'ratio {' '.join(words)}' is no ratio of two metrics or counts.")
+        values.append(_metric(*half[1:]) if kind == "metric" else _method(*half[1:]))
+    if None in values:
+        return MISSING
+    return shown(float(f"{_number(values[0]) / _number(values[1]):.2g}"))
 
 
 def _claim(paper: str, experiment: str, name: str, form: str) -> str:
