@@ -42,12 +42,12 @@ from mhrun.models.perceptron import Perceptron  # noqa: E402
 from mhrun.native.philox import independent  # noqa: E402
 from mhrun.pairing.full import Full  # noqa: E402
 from mhrun.pairing.growing import Growing  # noqa: E402
+from mhrun.parts import Kernel, Pairing, Rule  # noqa: E402
 from mhrun.proposals.langevin import Langevin  # noqa: E402
 from mhrun.rules.compensated import Compensated  # noqa: E402
 from mhrun.rules.mh_minibatch import MHMinibatch  # noqa: E402
 from mhrun.schedules import Plan  # noqa: E402
 from mhrun.store.netcdf import Shape, open_trace  # noqa: E402
-from mhrun.types import Kernel, Pairing, Rule  # noqa: E402
 
 RUNGS, EVERY = 8, 40  # of ladders: chains of each, steps between two exchanges
 

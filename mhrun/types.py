@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from mhrun.random import MANY
+from mhrun.random import MANY, Draws
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-    from mhrun.native import NativeDynamics, NativePairing, NativeProposal, Piece
-    from mhrun.random import Draws
-    from mhrun.target import Target
 
 Rows = Mapping[str, Tensor]
 """Data as a model sees them: field name -> (C or 1, m, ...)."""
@@ -41,6 +37,18 @@ class Evaluation(NamedTuple):
     batch: Tensor | None = None  # (C, m) the indices of the data behind the two fields above
     grad: Tensor | None = None  # (C, D) of the log posterior of all data, estimated on the same data
     log_lik: Tensor | None = None  # (C, m) what the mean and the variance are of
+    rows: Rows | None = None  # the data at `batch`, gathered: another point may be scored on them
+    n_lik: int = 0  # log-likelihoods of single data that it took, for each chain
+    n_grad: int = 0  # gradients of single data that it took, for each chain
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> Evaluation:
+        """Return the evaluation with these fields, and no others."""
+        return cls(**cast(Any, tensors))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the fields that are tensors and there: what a state keeps."""
+        return {name: value for name, value in self._asdict().items() if isinstance(value, Tensor)}
 
 
 class State(NamedTuple):
@@ -73,6 +81,9 @@ class Difference(NamedTuple):
     var: Tensor  # (C,) the sample variance of what is averaged
     size: Tensor  # (C,) the number of data behind it
     error: Tensor  # (C,) the variance of `mean` over minibatches, estimated; 0 when all data are behind it
+    n_lik: int = (
+        0  # log-likelihoods of single data that it took beside those of the two evaluations, for each chain
+    )
 
 
 class Supply(Protocol):
@@ -243,150 +254,6 @@ def blocks_of(model: Model) -> Sequence[Block]:
     return getattr(model, "blocks", ())
 
 
-class Proposal(Protocol):
-    """Where to, and how likely was that?  q(origin -> candidate)."""
-
-    gradients: bool  # whether it needs the gradient at both points
-
-    def sample(self, origin: Evaluation, controls: Controls, draws: Draws) -> Tensor:
-        """Return the proposed points (C, D)."""
-        ...
-
-    def log_density(self, origin: Evaluation, to: Tensor, controls: Controls) -> Tensor | None:
-        """Return log q(origin -> to) (C,), or None when it cancels because q is symmetric."""
-        ...
-
-    def native(self) -> NativeProposal | None:
-        """Return the piece of a fused loop, or None."""
-        ...
-
-
-class Pairing(Protocol):
-    """On which data are the two points scored?
-
-    One that has a known stationary distribution with a rule that keeps detailed balance for the ratio of its scores
-    names it by an attribute ``stationary``: ``"tempered"`` (the target at its temperature) or ``"stored"`` (the average
-    over minibatches of m data of the density that each gives). Without it none is known.
-    """
-
-    supplies: bool  # whether it leaves it to the rule how many data are read
-    rescores: bool  # whether each step scores the current point anew
-
-    def refuses(self, target: Target) -> str | None:
-        """Return why this pairing cannot work on the target, or None."""
-        ...
-
-    def reads(self, target: Target) -> int:
-        """Return how many data a decision reads at first, for plans and estimates."""
-        ...
-
-    def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
-        """Return the evaluation that the chains begin with."""
-        ...
-
-    def current(
-        self, target: Target, kept: Evaluation, draws: Draws, slope: Tensor | None = None
-    ) -> Evaluation:
-        """Return the origin of this step, on the data that this step scores it on.
-
-        `slope`: the temperature (C,) for which the proposal wants gradients, or None if it wants none.
-        """
-        ...
-
-    def compare(
-        self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws, slope: Tensor | None = None
-    ) -> tuple[Evaluation, Difference | Supply]:
-        """Evaluate the candidate `theta`, and the difference between it and the origin or a supply of it."""
-        ...
-
-    def native(self) -> NativePairing | None:
-        """Return what a fused loop does in this pairing's place, or None."""
-        ...
-
-
-class Rule(Protocol):
-    """Given the contest, yes or no?
-
-    One that keeps detailed balance for the ratio that it is given has ``keeps_ratio = True``. One that allows for the
-    noise of a minibatch in its decision has ``corrects_noise = True``: without it a run warns where that noise
-    dominates. One that errs where the terms are skewed has ``skew_limit`` and ``skew_remedy``: the
-    `Verdict.log_ratio_skew` from which on a run warns, and what the warning recommends.
-    """
-
-    grows: bool  # whether it draws the data it needs from the contest's supply
-
-    def decide(self, contest: Contest, draws: Draws) -> Verdict:
-        """Decide every row."""
-        ...
-
-    def native(self) -> Piece | None:
-        """Return the piece ``threshold(u)``: accept iff it is below the log-ratio. None if there is none.
-
-        A rule that grows may offer ``sequential(n) -> NativeTest`` in its place.
-        """
-        ...
-
-
-class Dynamics(Protocol):
-    """Where to, with no density behind it; may use `aux`.
-
-    One with an attribute ``energies = True`` finds ``log_density`` (C,) in the `aux` that it is given: the log
-    density of the full-data posterior, estimated on the same minibatch. One that leaves ``valid`` (C,) bool in `aux`
-    says at which steps theta is a draw.
-    """
-
-    def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
-        """Return the first `aux`."""
-        ...
-
-    def move(
-        self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the next theta (C, D) and aux; `grad` is that of the full-data log posterior, estimated."""
-        ...
-
-    def native(self) -> NativeDynamics | None:
-        """Return the piece of a fused loop, or None."""
-        ...
-
-
-class Kernel(Protocol):
-    """Moves all chains one step.
-
-    One that does more at some steps than at others has ``extra(steps) -> (least, most)``: how many steps' work comes
-    with so many steps beside their own, for estimates. One whose draws are of something fitted to the target, however
-    far from it, has ``fitted = True``: `mhrun check` asks no law of the target of it.
-    """
-
-    decides: bool  # whether a step ends in an acceptance test
-
-    @property
-    def needs_noise(self) -> bool:
-        """Whether it has no meaning at a noise temperature of 0."""
-        ...
-
-    @property
-    def grows(self) -> bool:
-        """Whether the data it reads in a step depend on how the test goes."""
-        ...
-
-    def reads(self, target: Target) -> int:
-        """Return how many data a step of one chain reads, for plans and estimates."""
-        ...
-
-    def refuses(self, target: Target) -> str | None:
-        """Return why these parts and this target do not go together, or None."""
-        ...
-
-    def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
-        """Return the first state."""
-        ...
-
-    def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
-        """Return the next state and what happened."""
-        ...
-
-
 Record = Mapping[str, "npt.NDArray[np.generic]"]
 """What some steps left behind: each field of `Info` (C, K), and ``theta`` (C, draws, D) of those that are kept.
 
@@ -394,24 +261,20 @@ A compiled loop leaves the theta of all of them.
 """
 
 
-def _without(one: Evaluation, other: Evaluation) -> Evaluation:
-    """Return `one` without what the other does not have."""
-    return Evaluation(*(None if b is None else a for a, b in zip(one, other, strict=True)))  # type: ignore[arg-type]
-
-
 def choose(mask: Tensor, yes: Evaluation, no: Evaluation) -> Evaluation:
-    """Return `yes` in the rows where `mask` (C,) holds and `no` elsewhere; None stays None."""
+    """Return `yes` in the rows where `mask` (C,) holds and `no` elsewhere; what one of them lacks is None."""
+    first, second = yes.tensors(), no.tensors()
+    both = [name for name in first if name in second]
     if (
         mask.device.type == "cpu" and yes.theta.shape[-1] >= MANY
     ):  # where asking costs no wait, but copying does
         if bool(mask.all()):
-            return _without(yes, no)
+            return Evaluation.of({name: first[name] for name in both})
         if not bool(mask.any()):
-            return _without(no, yes)
+            return Evaluation.of({name: second[name] for name in both})
 
-    def pick(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-        if a is None or b is None:
-            return None
+    def pick(name: str) -> Tensor:
+        a, b = first[name], second[name]
         return torch.where(mask.reshape(-1, *[1] * (a.dim() - 1)), a, b)
 
-    return Evaluation(*(pick(a, b) for a, b in zip(yes, no, strict=True)))  # type: ignore[arg-type]
+    return Evaluation.of({name: pick(name) for name in both})

@@ -41,7 +41,6 @@ def follow(kernel, target, control, steps=STEPS, chains=C, first_chain=0):
     """Return theta (steps, C, D) and the infos of a run in plain torch."""
     draws = Streams(KEY, chains, first_chain=first_chain).at(0)
     state = kernel.start(target, target.model.init(chains, draws), draws)
-    target.spent()
     thetas, infos = [], []
     for k in range(steps):
         draws.step = k + 1
@@ -258,7 +257,6 @@ def test_a_dynamics_on_all_data_has_the_whole_gradient(data):
         (wanted,) = torch.autograd.grad(target.log_density(point).sum(), point)
         found = target.gradient_full(theta, torch.ones(2))
         assert found.flatten().tolist() == pytest.approx(wanted.flatten().tolist())
-        target.spent()
         kernel = Unadjusted(Langevin(), None)
         draws = Streams(KEY, 2).at(0)
         state = kernel.start(target, theta, draws)

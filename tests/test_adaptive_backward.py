@@ -56,7 +56,6 @@ def follow(kernel, target, theta, steps, first_chain=0, step=0.02):
     chains = len(theta)
     draws = Streams(KEY, chains, first_chain=first_chain).at(0)
     state, states, infos = kernel.start(target, theta, draws), [], []
-    target.spent()
     for k in range(1, steps + 1):
         draws.step = k
         state, info = kernel.step(target, state, controls(chains, step), draws)
@@ -199,7 +198,6 @@ def test_a_trial_is_a_forward_move_on_fresh_minibatches(target, monkeypatch, pai
     theta = torch.tensor([[0.3, -0.2], [0.1, 0.4]], dtype=torch.float64)
     draws = Streams(KEY, 2).at(0)
     state = parts.start(target, theta, draws)
-    target.spent()
     draws.step, trying = 1, True
     beta, spent = parts._adjusted(
         target, theta, controls(2), draws, state.aux["backward"], torch.ones(2, dtype=torch.bool)
@@ -211,7 +209,6 @@ def test_a_trial_is_a_forward_move_on_fresh_minibatches(target, monkeypatch, pai
     full = isinstance(pairing, Full)
     size = N if full else M
     assert spent.tolist() == [2 * size * tests * trials] * 2
-    assert target.spent() == (0, 0)  # what trials cost is told apart
     assert len(batches) == (0 if full else tests * trials * (1 if isinstance(pairing, Shared) else 2))
     kept = {tuple(row.tolist()) for index in batches for row in index}
     assert len(kept) == 2 * len(batches)  # no minibatch comes twice, in no trial and no chain

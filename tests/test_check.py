@@ -302,14 +302,13 @@ def test_the_command_tells_verdicts_and_its_status(capsys, tmp_path, monkeypatch
 
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "lazyrule.py").write_text(
+        "from mhrun.parts import Rule\n"
         "from mhrun.random import Purpose\n"
-        "class Lazy:\n"
-        "    grows = False\n"
+        "class Lazy(Rule):\n"
         "    def __init__(self, power=1.0): self.power = power\n"
         "    def decide(self, contest, draws):\n"
         "        u = draws.uniform(Purpose.ACCEPT).log()\n"
         "        return contest.settled(u < self.power * contest.log_ratio)\n"
-        "    def native(self): return None\n"
     )
     words = ["check", "--project", str(tmp_path / "mine"), "lazyrule.Lazy", *few, "chains=4000"]
     assert run(words) == 0

@@ -43,7 +43,6 @@ def ladder(target, kernel, temperatures, ladders, steps, step_size, native=False
     chains = rungs * ladders
     draws = Streams(key, chains).at(0)
     state = kernel.start(target, target.model.init(chains, draws), draws)
-    target.spent()
     t = torch.tensor(temperatures, dtype=torch.float64).repeat(ladders)
     e = torch.as_tensor(step_size, dtype=torch.float64).expand(rungs).repeat(ladders)
     controls = Controls(e, t, t)
@@ -88,7 +87,6 @@ def test_the_ratio_of_a_swap_is_that_of_the_product_density(rng, temper, pairing
     theta = torch.from_numpy(rng.normal(0.4, 0.5, (8, 1)))
     draws = Streams(KEY, 8).at(0)
     state = kernel.start(target, theta, draws)
-    target.spent()
     for step, lows in ((1, (1, 5)), (2, (0, 2, 4, 6))):
 
         def log_density(value, t):

@@ -35,7 +35,6 @@ def records(target, kernel):
         method = Method("one", kernel, target, plan, shape, 3, torch.float64)
         draws = Streams(method.key, CHAINS).at(0)
         state = kernel.start(target, target.model.init(CHAINS, draws), draws)
-        target.spent()
         heat = torch.tensor([1.0, 1.5] * 2, dtype=torch.float64).expand(STEPS, CHAINS).contiguous()
         controls = Controls(torch.full_like(heat, 0.05), heat, heat)
         found.append(choose(method, wish, None, 1).advance(state, 1, controls)[1])

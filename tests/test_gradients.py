@@ -195,7 +195,6 @@ def test_a_gradient_is_that_of_the_points_own_minibatch(target):
                 assert torch.allclose(grad, target.gradient(theta, index, warm))
             if isinstance(pairing, Full):
                 assert torch.allclose(grad, target.gradient_full(theta, warm))
-            target.spent()
 
 
 def test_gradients_and_growing_minibatches_do_not_mix(target):

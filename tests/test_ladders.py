@@ -136,7 +136,6 @@ def test_compiled_exchanges_are_the_plain_ones(rng, name, pairing, temper, threa
     def begun():
         draws.step = 0
         state = kernel.start(target, target.model.init(chains, draws), draws)
-        target.spent()
         if "stopped" in state.aux:  # which keeps its place, whatever it is offered
             state.aux["stopped"][4] = True
         return state

@@ -59,7 +59,6 @@ def test_the_compiled_gaussian_goes_the_same_way(dim, pairing):
         plain.append(state.evaluation.theta)
         accepted.append(info.accepted)
         ratios.append(info.log_ratio)
-    target.spent()
     fused = compile_loop(kernel, target, KEY, 1)
     _, record = fused.advance(start, 1, control)
     assert 0.1 < record["accepted"].mean() < 0.9

@@ -64,7 +64,6 @@ def test_mint_with_the_proposal_of_sgld_is_the_papers(rng, common, ratio, temper
     controls = Controls(torch.tensor(rates, dtype=torch.float64), warm * one, 1.7 * one)
     draws = Streams(KEY, chains).at(0)
     state = kernel.start(target, torch.from_numpy(rng.normal(0, 0.5, (chains, dim))), draws)
-    target.spent()
     position = state.evaluation.theta.tolist()
     running, power = Streams(KEY, chains).at(0), 1 / warm if temper == "posterior" else 1.0
     accepted = rejected = 0

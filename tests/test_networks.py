@@ -270,9 +270,9 @@ def test_one_pass_is_an_evaluation_and_a_gradient(rng, temper):
         theta = torch.from_numpy(rng.normal(0, 0.5, (C, target.dim)))
         for index in (target.batch(Streams(KEY, C).at(2), M), torch.arange(M)[None]):
             scored, grad = target.evaluate(theta, index), target.gradient(theta, index, warm)
-            assert target.spent() == (M, M)
+            assert (scored.n_lik, scored.n_grad) == (M, 0)
             both = target.evaluate(theta, index, warm)
-            assert target.spent() == (M, M)
+            assert (both.n_lik, both.n_grad) == (M, M)
             assert scored.grad is None
             assert torch.allclose(both.grad, grad, rtol=1e-12)
             for name in ("theta", "log_prior", "log_lik_mean", "log_lik_var", "log_lik", "batch"):
@@ -285,9 +285,8 @@ def test_one_pass_is_an_evaluation_and_a_gradient(rng, temper):
         (wanted,) = torch.autograd.grad((lik + power * target.model.log_prior(point)).sum(), point)
         assert torch.allclose(both.grad, wanted, rtol=1e-9, atol=1e-9)
         full = target.evaluate_full(theta, warm)
-        assert target.spent() == (N, N)
+        assert (full.n_lik, full.n_grad) == (N, N)
         assert torch.allclose(full.grad, target.gradient_full(theta, warm))
-        assert target.spent() == (0, N)
 
 
 def test_a_gradient_of_equal_parts_is_taken_as_it_comes():
@@ -318,10 +317,10 @@ def test_the_shared_pairing_with_gradients_has_the_same_difference(rng, replacem
         pairing = Shared(M)
         origin = pairing.current(target, target.prior(theta), draws, warm)
         candidate, found = pairing.compare(target, origin, to, draws, warm)
-        assert target.spent() == (2 * M, 2 * M)
+        assert [(point.n_lik, point.n_grad) for point in (origin, candidate)] == [(M, M)] * 2
+        assert found.n_lik == 0
         wanted = target.difference(theta, to, target.batch(Streams(KEY, C).at(3), M))
-        target.spent()
-        for name in wanted._fields:
+        for name in ("mean", "var", "size", "error"):
             assert torch.allclose(getattr(found, name), getattr(wanted, name), rtol=1e-10), name
         assert torch.allclose(candidate.grad, target.gradient(to, origin.batch, warm))
         assert torch.allclose(origin.grad, target.gradient(theta, origin.batch, warm))

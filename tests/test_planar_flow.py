@@ -28,7 +28,6 @@ NOTHING = NoData().load()
 def run(kernel, target, chains, steps, rate=0.01, state=None, first=1, temperature=1.0):
     draws = Streams(KEY, chains).at(0)
     state = kernel.start(target, target.model.init(chains, draws), draws) if state is None else state
-    target.spent()
     one, kept, infos = torch.ones(chains, dtype=torch.float64), [], []
     with torch.no_grad():
         for k in range(first, first + steps):

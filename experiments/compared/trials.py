@@ -82,7 +82,6 @@ def tried(run: Run, method: str, origins: Array, candidates: Array, repeats: int
         _, contest = kernel.contest(target, origin, wide[1], controls, draws)
         verdict: Verdict = kernel.rule.decide(contest, draws)
         accepted += verdict.accepted.reshape(together, -1).double().sum(0)
-    target.spent()
     gain = target.full_log_lik(there) - target.full_log_lik(here)
     log_ratio = (contest.offset[: len(here)] + contest.scale[: len(here)] * gain / target.n).numpy()
     smooth = isinstance(kernel.rule, Barker | MHMinibatch)

@@ -149,7 +149,7 @@ def cycle_of_draws(run: Run, method: str) -> npt.NDArray[np.int64]:
     node, noted = run.config["methods"][method], run.methods[method]
     schedule: Any = build(node["schedules"]["step_size"], method)
     placed = schedule.over(noted["warmup"], noted["steps"])
-    found: npt.NDArray[np.int64] = placed.cycle(run.draw_steps(method) + noted["warmup"])
+    found: npt.NDArray[np.int64] = placed.cycle_of(run.draw_steps(method) + noted["warmup"])
     return found
 
 

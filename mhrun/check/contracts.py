@@ -15,9 +15,10 @@ from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.errors import UserError
 from mhrun.models.function import FunctionModel
+from mhrun.parts import Kernel
 from mhrun.random import Streams, derive_key
 from mhrun.target import Target
-from mhrun.types import INFO_DTYPES, INFO_UNSAID, Controls, Evaluation, Kernel, State
+from mhrun.types import INFO_DTYPES, INFO_UNSAID, Controls, Evaluation, State
 
 _ABSURD = (1e-200, 1e8, 1e200)
 
@@ -119,9 +120,9 @@ def resuming(subject: Subject) -> Iterator[Verdict]:
     whole = subject.follow(kernel, target, theta, 20, step, temperature).theta
     first, second = (subject.made(subject.n, subject.m, target) for _ in range(2))
     half = subject.follow(first, target, theta, 8, step, temperature)
-    kept = (None if field is None else _written(field) for field in half.state.evaluation)
+    kept = {name: _written(value) for name, value in half.state.evaluation.tensors().items()}
     aux = {name: _written(value) for name, value in half.state.aux.items()}
-    read = State(Evaluation(*kept), aux)  # type: ignore[arg-type]
+    read = State(Evaluation.of(kept), aux)
     rest = subject.follow(
         second, known.target(), theta, 12, step, temperature, first_step=9, state=read
     ).theta
@@ -153,7 +154,6 @@ def compiled(subject: Subject) -> Iterator[Verdict]:
     t = torch.from_numpy(temperature).expand(steps, -1).contiguous()
     with torch.no_grad():
         start = kernel.start(target, torch.from_numpy(theta.copy()), Streams(key, len(theta)).at(0))
-        target.spent()
         _, record = loop.advance(start, 1, Controls(torch.full_like(t, step), t, t))
     off = float((torch.from_numpy(record["theta"]).transpose(0, 1) - slow.theta).abs().max()) / known.scale
     wrong = [

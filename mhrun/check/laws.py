@@ -10,7 +10,6 @@ from scipy import special, stats
 from mhrun.check.subject import Subject, of_the_target
 from mhrun.check.targets import N_TOSSED, Known, correlated, gaussian_mean, mixture, tossed
 from mhrun.check.verdict import FAILS, HOLDS, NONE, Verdict, by_flows, by_uniforms
-from mhrun.kernels import AdaptiveBackward, MetropolisHastings
 from mhrun.random import derive_key
 
 _STEPS = 15  # that a law is given to change in
@@ -27,7 +26,7 @@ def reads_all(subject: Subject, known: Known) -> str | None:
     kernel, target = subject.exact(known), known.target()
     if not kernel.decides:
         return _NOT_EXACT
-    if isinstance(kernel, AdaptiveBackward):
+    if kernel.adapts:
         return "it adapts for ever, and has no law of its own to keep"
     chains = subject.whole(20)
     temperature = subject.temperatures(chains)
@@ -87,7 +86,7 @@ def balance(subject: Subject, law: str) -> Iterator[Verdict]:
     if reason := reads_all(subject, known):
         yield Verdict(law, NONE, reason)
         return
-    if not (isinstance(kernel, MetropolisHastings) or getattr(kernel, "reversible", False)):
+    if not kernel.reversible:
         yield Verdict(
             law, NONE, f"{type(kernel).__name__} need not be reversible; with reversible = True it is checked"
         )

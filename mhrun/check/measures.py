@@ -12,9 +12,10 @@ from mhrun.check.targets import Known, gaussian_mean
 from mhrun.check.verdict import FAILS, HOLDS, MEASURED, NONE, Verdict, Z, mean_and_error
 from mhrun.compiled import compile_loop
 from mhrun.kernels import MetropolisHastings
+from mhrun.parts import Kernel
 from mhrun.random import Streams, derive_key
 from mhrun.target import Target
-from mhrun.types import Controls, Kernel
+from mhrun.types import Controls
 
 _LEVELS = (4, 8, 16)  # a dynamics' step sizes, as shares of the largest at which it is stable
 _TOLERATED = 0.02  # of the variance, in what extrapolation to a step size of 0 leaves: its own third order
@@ -109,16 +110,11 @@ def _draws(
     theta = known.draw(np.random.default_rng(derive_key(subject.seed, "measure")), temperature)
     first = int(_SHARE * steps)
     key = derive_key(subject.seed, "check")
-    loop = (
-        compile_loop(kernel, target, key, 1)
-        if subject.rungs() == 1 and not hasattr(kernel, "dynamics")
-        else None
-    )
+    loop = compile_loop(kernel, target, key, 1) if subject.rungs() == 1 and kernel.decides else None
     if loop is not None:
         t = torch.from_numpy(temperature).expand(steps, -1).contiguous()
         with torch.no_grad():
             start = kernel.start(target, torch.from_numpy(theta), Streams(key, chains).at(0))
-            target.spent()
             _, record = loop.advance(start, 1, Controls(torch.full_like(t, step), t, t))
         return record["theta"][:, first:, 0], float(record["batch_size"].mean())
     went = subject.follow(kernel, target, theta, steps, step, temperature)

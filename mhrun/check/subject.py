@@ -16,9 +16,10 @@ from mhrun.check.targets import Known
 from mhrun.check.verdict import NONE, Verdict
 from mhrun.errors import Refusal, UserError
 from mhrun.native import available
+from mhrun.parts import Kernel
 from mhrun.random import Streams, derive_key
 from mhrun.target import Target
-from mhrun.types import Controls, Info, Kernel, State
+from mhrun.types import Controls, Info, State
 
 Array = npt.NDArray[np.floating]
 
@@ -101,12 +102,12 @@ class Subject:
 
     def rungs(self) -> int:
         """Return how many rungs its ladders have; 1 if it has none."""
-        return int(getattr(self.make(self.n, self.m), "rungs", 1))
+        return self.make(self.n, self.m).rungs
 
     @property
     def fitted(self) -> bool:
         """Whether its draws are of something fitted to the target, of which no law of the target can be asked."""
-        return bool(getattr(self.make(self.n, self.m), "fitted", False))
+        return self.make(self.n, self.m).fitted
 
     def whole(self, chains: int) -> int:
         """Return about so many chains, a whole number of ladders."""
@@ -191,7 +192,6 @@ class Subject:
         with torch.no_grad():
             if state is None:
                 state = kernel.start(target, torch.from_numpy(np.array(theta)), draws)
-            target.spent()
             for k in range(steps):
                 draws.step = first_step + k
                 state, info = kernel.step(target, state, control, draws)

@@ -22,15 +22,9 @@ from mhrun.errors import Refusal, UserError
 if TYPE_CHECKING:
     from mhrun.check.subject import Subject
     from mhrun.check.verdict import Verdict
-    from mhrun.types import Kernel
+    from mhrun.parts import Kernel
 
-_KINDS = {  # what only a part of this kind has
-    "rule": ("decide",),
-    "pairing": ("compare",),
-    "proposal": ("sample", "log_density"),
-    "dynamics": ("move",),
-    "kernel": ("step", "refuses"),
-}
+_KINDS = ("rule", "pairing", "proposal", "dynamics", "kernel")
 _STYLES = {"holds": "green", "fails": "bold red", "measured": "yellow", "does not apply": "dim"}
 
 
@@ -90,19 +84,22 @@ def _composed(words: list[str], folders: Sequence[Path]) -> DictConfig:
 
 def _of_a_name(name: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """Return of which kind a class is, and its arguments: those that the words give it, and a minibatch's m."""
+    from mhrun import parts
     from mhrun.build import trusted_object
 
     if "." not in name:
         raise UserError(f"'{name}' is no dotted name; say FILE.CLASS, such as {name}.MyRule, or rule=NAME.")
     part = trusted_object(name)
-    for kind, has in _KINDS.items():
-        if isinstance(part, type) and all(hasattr(part, method) for method in has):
+    for kind in _KINDS:
+        if isinstance(part, type) and issubclass(part, getattr(parts, kind.title())):
             parameters = inspect.signature(part).parameters
             said = {key: value for key, _, value in (word.partition("=") for word in words)}
             found = {key: _read(key, value) for key, value in said.items() if key in parameters}
             return kind, ({"m": "${m}"} if "m" in parameters else {}) | found
-    kinds = ", ".join(f"{kind} ({', '.join(has)})" for kind, has in _KINDS.items())
-    raise UserError(f"{name} is no class of a part; a part has the methods of its kind: {kinds}.")
+    bases = ", ".join(kind.title() for kind in _KINDS)
+    raise UserError(
+        f"{name} is no class of a part; a part derives from a base class of mhrun.parts: {bases}."
+    )
 
 
 def _read(key: str, text: str) -> Any:
@@ -156,6 +153,7 @@ def _kernel(config: DictConfig, *, exact: bool) -> Kernel:
     from mhrun.pairing.full import Full
     from mhrun.pairing.growing import Growing
     from mhrun.pairing.shared import Shared
+    from mhrun.parts import SUPPLY
     from mhrun.proposals.random_walk import RandomWalk
     from mhrun.rules.metropolis import Metropolis
     from mhrun.rules.mh_minibatch import MHMinibatch
@@ -173,9 +171,9 @@ def _kernel(config: DictConfig, *, exact: bool) -> Kernel:
     if proposal is pairing is rule is None:
         raise UserError("this names no part; say rule=, proposal=, pairing=, dynamics= or method=NAME.")
     if rule is None:
-        rule = MHMinibatch(config.m) if pairing is not None and pairing.supplies else Metropolis()
+        rule = MHMinibatch(config.m) if pairing is not None and pairing.offers == SUPPLY else Metropolis()
     if pairing is None:
-        pairing = Growing() if getattr(rule, "grows", False) else Full() if exact else Shared(int(config.m))
+        pairing = Growing() if rule.wants == SUPPLY else Full() if exact else Shared(int(config.m))
     return MetropolisHastings(proposal or RandomWalk(), pairing, rule)
 
 

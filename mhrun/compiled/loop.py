@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from mhrun.parts import Kernel
 from mhrun.target import Target
-from mhrun.types import Controls, Kernel, Record, State
+from mhrun.types import Controls, Record, State
 
 
 class Loop(Protocol):

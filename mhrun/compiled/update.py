@@ -13,8 +13,9 @@ from torch import Tensor
 from mhrun.kernels import ReplicaExchange, Unadjusted
 from mhrun.native import NativeDynamics, Piece, available, compiled, native_form
 from mhrun.native.philox import split_key
+from mhrun.parts import Kernel
 from mhrun.random import MANY, Draws
-from mhrun.types import Controls, Kernel
+from mhrun.types import Controls
 
 u64 = np.uint64
 

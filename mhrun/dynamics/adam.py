@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.parts import Dynamics
 from mhrun.random import Draws
 from mhrun.types import Controls
 
 
-class Adam:
+class Adam(Dynamics):
     """m' = a m + (1 - a) g, v' = b v + (1 - b) g^2, theta' = theta + rate M / (sqrt(V) + e).
 
     M = m' / (1 - a^t) and V = v' / (1 - b^t) at step t; Kingma & Ba (2015), Algorithm 1.
@@ -50,7 +51,3 @@ class Adam:
         spread = (square / (1 - self.second**draws.step)).sqrt() + self.epsilon
         rate = self.n * controls.step_size[:, None]
         return theta + rate * size / spread, {"momentum": momentum, "square": square}
-
-    def native(self) -> None:
-        """Return None: there is no piece of a fused loop."""
-        return

@@ -13,11 +13,12 @@ from mhrun.dynamics.refresh import checked, refresh, refreshed
 from mhrun.errors import Refusal
 from mhrun.native import NativeDynamics, piece
 from mhrun.native.philox import NOISE, fill_normals
+from mhrun.parts import Dynamics
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls
 
 
-class Hamiltonian:
+class Hamiltonian(Dynamics):
     """v' = (1 - a) v + e g + sqrt(2 e (a - b) T) z,  theta' = theta + v'  (Chen, Fox & Guestrin 2014, eq. 15).
 
     e is the step size (their eta), g the estimated gradient of the full-data log posterior, T the noise

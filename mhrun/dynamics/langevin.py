@@ -11,11 +11,12 @@ from torch import Tensor
 from mhrun.errors import Refusal
 from mhrun.native import NativeDynamics, piece
 from mhrun.native.philox import NOISE, fill_normals
+from mhrun.parts import Dynamics
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls
 
 
-class Langevin:
+class Langevin(Dynamics):
     """theta' = theta + e g + sqrt(2 e T) z  (Welling & Teh 2011, with e = their epsilon / 2).
 
     e is the step size, g the estimated gradient of the full-data log posterior, T the noise

@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.parts import Dynamics
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls
 
 
-class Momentum:
+class Momentum(Dynamics):
     """v' = a v + e g,  theta' = theta + v'  (Polyak 1964); SGD at a = 0.
 
     An optimiser: the noise temperature plays no part. e is the step size and g the estimated gradient of the full-data
@@ -48,7 +49,3 @@ class Momentum:
             new = {name: torch.where(sits, aux[name], value) for name, value in new.items()}
             move = torch.where(sits, 0.0, move)
         return theta + move, aux | new
-
-    def native(self) -> None:
-        """Return None: there is no piece of a fused loop."""
-        return

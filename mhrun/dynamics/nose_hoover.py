@@ -15,11 +15,12 @@ from mhrun.dynamics.refresh import checked, due, refresh, refreshed
 from mhrun.errors import Refusal
 from mhrun.native import NativeDynamics, piece
 from mhrun.native.philox import NOISE, fill_normals
+from mhrun.parts import Dynamics
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls
 
 
-class NoseHoover:
+class NoseHoover(Dynamics):
     """v' = (1 - s) v + e g + sqrt(2 a e T) z,  theta' = theta + v',  s' = s + (|v'|^2 / D - e T) / q.
 
     SGNHT (Ding et al. 2014, Algorithm 2), in step-scaled variables: v = p h, s = xi h, h^2 = e the step size;

@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.parts import Dynamics
 from mhrun.random import Draws
 from mhrun.types import Controls
 
 
-class RMSprop:
+class RMSprop(Dynamics):
     """v' = a v + (1 - a) g^2,  theta' = theta + rate g / (sqrt(v') + epsilon)  (Tieleman & Hinton 2012).
 
     g is the gradient of the mean log-likelihood and the step size is rate / n, so that a rate is what other
@@ -44,7 +45,3 @@ class RMSprop:
         square = self.smoothing * aux["square"] + (1 - self.smoothing) * mean.square()
         rate = self.n * controls.step_size[:, None]
         return theta + rate * mean / (square.sqrt() + self.epsilon), {"square": square}
-
-    def native(self) -> None:
-        """Return None: there is no piece of a fused loop."""
-        return

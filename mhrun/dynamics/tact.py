@@ -7,11 +7,12 @@ from torch import Tensor
 
 from mhrun.dynamics.refresh import checked, refreshed
 from mhrun.errors import Refusal
+from mhrun.parts import Dynamics
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls
 
 
-class Tact:
+class Tact(Dynamics):
     """Momenta and thermostats of theta and of a tempering variable x in (-1, 1) that is a coordinate like the others.
 
     The extended energy is lambda(x) U(theta) / T + W(x), so that theta has temperature T / lambda(x): T itself for
@@ -41,6 +42,7 @@ class Tact:
     """
 
     energies = True
+    marks_valid = True
 
     def __init__(
         self,
@@ -136,7 +138,3 @@ class Tact:
             "visits": visits,
             "valid": there.abs() <= self.margin * self.flat,
         }
-
-    def native(self) -> None:
-        """Return None: there is no piece of a fused loop."""
-        return

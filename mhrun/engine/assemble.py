@@ -16,7 +16,8 @@ from mhrun.engine.method import Method
 from mhrun.engine.starts import starts_of
 from mhrun.errors import Refusal, UserError
 from mhrun.evaluation import Evaluation
-from mhrun.schedules import Plan
+from mhrun.parts import Kernel
+from mhrun.schedules import Plan, Schedule
 from mhrun.store.netcdf import Shape
 from mhrun.target import Target, target_of
 from mhrun.types import INFO_DTYPES
@@ -58,11 +59,11 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
         try:
             schedules = build(node["schedules"], f"{where}.schedules")
             for said, schedule in schedules.items():
-                _is_a("schedule", schedule, "quantities", f"{where}.schedules.{said}")
+                _is_a("schedule", schedule, Schedule, f"{where}.schedules.{said}")
             plan = Plan(schedules, chains, warmup, steps)
             method = Method(
                 name=name,
-                kernel=_is_a("kernel", build(node["kernel"], f"{where}.kernel"), "step", f"{where}.kernel"),
+                kernel=_is_a("kernel", build(node["kernel"], f"{where}.kernel"), Kernel, f"{where}.kernel"),
                 target=target,
                 plan=plan,
                 shape=Shape(
@@ -164,13 +165,13 @@ def _evaluation(
             f"{where}.evaluation names no evaluation; add one with +evaluation=predictive, or give it a _target_."
         )
     found: Evaluation = build({**parts[0], **parts[1]}, f"{where}.evaluation")
-    _is_a("evaluation", found, "look", f"{where}.evaluation")
-    return found.over(plan.collected) if hasattr(found, "over") else found
+    _is_a("evaluation", found, Evaluation, f"{where}.evaluation")
+    return found.over(plan.collected)
 
 
-def _is_a(kind: str, part: Any, has: str, where: str) -> Any:
-    """Return a part that was built, if it is of its kind, which has this attribute."""
-    if not hasattr(part, has):
+def _is_a(kind: str, part: Any, base: type, where: str) -> Any:
+    """Return a part that was built, if it is of its kind."""
+    if not isinstance(part, base):
         raise UserError(f"{where}: {type(part).__name__} is no {kind}; choose one of conf/.")
     return part
 

@@ -185,9 +185,9 @@ def run_method(
 
 
 def _pack(state: State, memory: Memory) -> dict[str, np.ndarray[Any, Any]]:
-    named: dict[str, Tensor | None] = {f"evaluation/{k}": v for k, v in state.evaluation._asdict().items()}
+    named = {f"evaluation/{k}": v for k, v in state.evaluation._asdict().items() if isinstance(v, Tensor)}
     named |= {f"aux/{k}": v for k, v in state.aux.items()} | {f"memory/{k}": v for k, v in memory.items()}
-    return {name: value.cpu().numpy() for name, value in named.items() if value is not None}
+    return {name: value.cpu().numpy() for name, value in named.items()}
 
 
 def _unpack(arrays: Mapping[str, np.ndarray[Any, Any]], method: Method) -> tuple[State, Memory]:
@@ -200,5 +200,5 @@ def _unpack(arrays: Mapping[str, np.ndarray[Any, Any]], method: Method) -> tuple
         }
 
     device = method.target.device
-    state = State(Evaluation(**part("evaluation", device)), part("aux", device))
+    state = State(Evaluation.of(part("evaluation", device)), part("aux", device))
     return state, part("memory", "cpu")

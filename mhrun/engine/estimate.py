@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,8 +91,7 @@ def total(found: Sequence[Cost]) -> tuple[float, float]:
 def _cost(method: Method, steps: int, folder: Path, settings: Settings, tried: float) -> Cost:
     begun = (read_json(folder / "driver.json") or {}).get("driver")
     pace = _mean_pace(method, steps, settings, begun, tried)
-    extra = getattr(method.kernel, "extra", None)  # trials beside the steps, each about a step's work
-    least, most = extra(steps) if extra is not None else (0, 0)
+    least, most = method.kernel.extra(steps)
     looks, looking = _looks(method, method.shape.total - steps, pace.state)
 
     def both(each: float, beside: float = 0.0) -> tuple[float, float]:
@@ -113,8 +112,7 @@ def _cost(method: Method, steps: int, folder: Path, settings: Settings, tried: f
 def _mean_pace(method: Method, steps: int, settings: Settings, begun: str | None, tried: float) -> Pace:
     """Return what one of the last `steps` steps costs on average; kernels may say when a step begins to cost more."""
     whole = method.shape.total
-    stages: Callable[[], list[int]] = getattr(method.kernel, "stages", lambda: [1])
-    edges = [*(first for first in stages() if first <= whole), whole + 1]
+    edges = [*(first for first in method.kernel.stages() if first <= whole), whole + 1]
     parts = [(first, last - max(first, whole - steps + 1)) for first, last in pairwise(edges)]
     parts = [(first, count) for first, count in parts if count > 0]
     paces = [(_pace(method, settings, begun, tried / len(parts), first), count) for first, count in parts]
@@ -146,7 +144,6 @@ def _pace(method: Method, settings: Settings, begun: str | None, tried: float, s
         if size < count:
             break
         count *= 4
-    method.target.spent()
     n_lik, n_grad = (float(record[name].sum()) / size for name in ("n_lik", "n_grad"))
     return Pace(spent / size, n_lik, n_grad, after)
 
@@ -159,12 +156,11 @@ def _looks(method: Method, done: int, state: State) -> tuple[int, float]:
     evaluation = method.evaluation
     if evaluation is None:
         return 0, 0.0
-    keeps: Callable[[int], bool] = getattr(evaluation, "keeps", lambda step: False)
     counts: Counter[tuple[bool, bool]] = Counter()
     latest: dict[tuple[bool, bool], int] = {}
     step = done
     while (step := step + evaluation.horizon(step + 1)) <= method.shape.total:
-        kind = evaluation.tells(step), keeps(step)
+        kind = evaluation.tells(step), evaluation.keeps(step)
         counts[kind] += 1
         latest[kind] = step
     memory, seconds = evaluation.start(method.target, method.shape.chains), 0.0
@@ -179,7 +175,6 @@ def _looks(method: Method, done: int, state: State) -> tuple[int, float]:
             if spent > _LONG:
                 break
         seconds += counts[kind] * spent
-    method.target.spent()
     return sum(counts.values()), seconds
 
 

@@ -12,11 +12,12 @@ from mhrun.engine.starts import Starts
 from mhrun.errors import Refusal, UserError
 from mhrun.evaluation import Evaluation
 from mhrun.native import available
+from mhrun.parts import Kernel
 from mhrun.random import MANY, Streams, derive_key
 from mhrun.schedules import Plan
 from mhrun.store.netcdf import Shape
 from mhrun.target import Target
-from mhrun.types import Kernel, State
+from mhrun.types import State
 
 # Rough costs of the plain path on one core, for deciding whether compiling pays: seconds per step, and
 # per datum that a chain reads and each of its parameters, more where data come in rounds. What they decide is
@@ -77,7 +78,7 @@ class Method:
             raise Refusal(reason)
         if self.evaluation is not None and (reason := self.evaluation.refuses(self.target)):
             raise Refusal(f"evaluation: {reason}")
-        if getattr(self.kernel, "needs_noise", False) and self.plan.cools():
+        if self.kernel.needs_noise and self.plan.cools():
             raise Refusal(
                 "its schedules let the noise be at temperature 0, and its moves need noise; choose a schedule that "
                 "keeps some, or another kernel."
@@ -134,7 +135,6 @@ class Method:
         draws = self.streams().at(0)
         with torch.no_grad():
             state = self.kernel.start(self.target, self._first_points(), draws)
-        self.target.spent()
         if state.evaluation.log_lik_mean is not None:
             _finite(state.evaluation.log_lik_mean[:, None], "log-likelihood")
         return state

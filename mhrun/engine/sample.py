@@ -23,6 +23,7 @@ from mhrun.errors import UserError
 from mhrun.evaluation import Evaluation
 from mhrun.models.function import FunctionModel
 from mhrun.models.module import ModuleModel
+from mhrun.parts import Kernel
 from mhrun.schedules import Plan, Schedule
 from mhrun.schedules.fixed import Fixed
 from mhrun.schedules.tuned import Tuned
@@ -32,7 +33,7 @@ from mhrun.store.folder import RunFolder
 from mhrun.store.identity import RESULTS_VERSION
 from mhrun.store.netcdf import TRACE, Shape, open_trace
 from mhrun.target import Target
-from mhrun.types import Kernel, Model
+from mhrun.types import Model
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -99,7 +100,7 @@ def sample(
         UserError: parts that do not go together, settings that have no meaning, or a folder that holds the
             trace of another call.
     """
-    if not hasattr(kernel, "step"):
+    if not isinstance(kernel, Kernel):
         raise UserError(
             f"{type(kernel).__name__} is no kernel; wrap it, as in mhrun.Unadjusted(mhrun.Langevin(), m=100)."
         )
@@ -123,7 +124,7 @@ def sample(
             raise UserError(f"{name} = {count!r} must be a whole number.")
     steps, warmup, chains, seed = int(steps), int(warmup), int(chains), int(seed)
     thin = None if thin is None else int(thin)
-    if evaluation is not None and not hasattr(evaluation, "look"):
+    if evaluation is not None and not isinstance(evaluation, Evaluation):
         raise UserError(
             f"evaluation = {evaluation!r} is none; give one, such as mhrun.evaluation's Predictive."
         )
@@ -149,11 +150,11 @@ def sample(
     if points is not None and len(points) not in (1, chains):
         raise UserError(f"start has {len(points)} rows for {chains} chains; give one row, or one per chain.")
     if not isinstance(step_size, Real):
-        if not hasattr(step_size, "over"):
+        if not isinstance(step_size, Schedule):
             raise UserError(f"step_size = {step_size!r} must be a number, or a schedule.")
         if acceptance is not None:
             raise UserError("acceptance= tunes a number; leave it out where step_size is a schedule.")
-        schedules["step_size"] = cast(Schedule, step_size)
+        schedules["step_size"] = step_size
     elif acceptance is None:
         schedules["step_size"] = Fixed(step_size=float(step_size))
     else:
@@ -162,7 +163,7 @@ def sample(
     starts = None if points is None else starts_of(points.tolist(), target.dim, "sample")
     plan = Plan(schedules, chains, warmup, steps)
     shape = Shape(chains, target.model.names if thin else (), warmup, steps, plan.kept(thin))
-    if evaluation is not None and hasattr(evaluation, "over"):
+    if evaluation is not None:
         evaluation = evaluation.over(plan.collected)
     method = Method("sample", kernel, target, plan, shape, seed, dtype, starts, evaluation)
     method.check()

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 
 from mhrun.engine.method import Method
-from mhrun.kernels.replica_exchange import ReplicaExchange
-from mhrun.pairing.stored import Stored
 from mhrun.store.blocks import SKEW_EDGES
 
 _MUCH = 0.1  # share of decisions on all data from which on a user is told
@@ -72,13 +70,11 @@ def log_ratio_skew(noted: Mapping[str, Any]) -> tuple[float, float]:
 
 def _noise_warnings(method: Method, noted: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line if minibatch noise dominates the test, or if a design's log-ratio is too skewed for it."""
-    kernel: Any = method.kernel
-    while isinstance(kernel, ReplicaExchange):  # whose statistics are those of the rungs' own moves
-        kernel = kernel.kernel
-    if (rule := getattr(kernel, "rule", None)) is None:
+    kernel = method.kernel.of_a_chain  # the statistics of a ladder are those of the rungs' own moves
+    if (rule := kernel.rule) is None:
         return
     noise = log_ratio_noise(noted)
-    if noise > _NOISY and not rule.grows and not getattr(rule, "corrects_noise", False):
+    if noise > _NOISY and not rule.grows and not rule.corrects_noise:
         steps = method.shape.chains * method.shape.steps
         m = float(np.sum(noted["totals"]["sum_batch_size"])) / steps
         weights = [
@@ -87,7 +83,7 @@ def _noise_warnings(method: Method, noted: Mapping[str, Any]) -> Iterator[str]:
         weight = " to ".join(dict.fromkeys(weights))
         effect = (
             "the minibatch that each point keeps selects where the chain is"
-            if isinstance(getattr(kernel, "pairing", None), Stored)
+            if kernel.pairing is not None and kernel.pairing.keeps_batch
             else "draws are far from the target"
         )
         yield (
@@ -95,7 +91,7 @@ def _noise_warnings(method: Method, noted: Mapping[str, Any]) -> Iterator[str]:
             f"{effect}. Raise T or m, or lower the step size."
         )
     skew, most = log_ratio_skew(noted)
-    limit = getattr(rule, "skew_limit", np.inf)
+    limit = rule.skew_limit
     if skew > limit:
         yield (
             f"{method.name}: the mean of a minibatch has skewness {skew:.2g} (95 % of decisions: below {most:.2g}): "

@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Self
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from mhrun.target import Target
 
 
-class Evaluation(Protocol):
-    """Looks at the chains at some steps, remembers what it must, and tells numbers of each chain.
+class Evaluation(ABC):
+    """Looks at the chains at some steps, remembers what it must, and tells numbers of each chain."""
 
-    One that follows a schedule in what it collects has ``over(collected) -> Evaluation``: it is given the steps
-    whose draws are collected, or None where no schedule says.
-    """
+    def over(self, collected: npt.NDArray[np.int64] | None) -> Self:
+        """Return it for a method that collects the draws of these steps; None: of all."""
+        return self
 
+    def keeps(self, step: int) -> bool:
+        """Say whether it takes a snapshot of the chains after this step."""
+        return False
+
+    @abstractmethod
     def refuses(self, target: Target) -> str | None:
         """Return why it cannot look at chains on this target, or None."""
-        ...
 
+    @abstractmethod
     def start(self, target: Target, chains: int) -> dict[str, Tensor]:
         """Return what it remembers at first, name -> (C, ...); saved with the state."""
-        ...
 
+    @abstractmethod
     def horizon(self, step: int) -> int:
         """Return how many steps it can wait from `step` on: it must look after the last of them."""
-        ...
 
+    @abstractmethod
     def tells(self, step: int) -> bool:
         """Say whether it tells something after this step, or only takes it in."""
-        ...
 
+    @abstractmethod
     def look(
         self,
         target: Target,
@@ -45,4 +53,3 @@ class Evaluation(Protocol):
 
         `valid` (C,): which chains are at a draw of the target; None: all.
         """
-        ...

@@ -75,11 +75,8 @@ class GradientNoise(Predictive):
         """Test the gradients at theta (C, D) where it is time."""
         new, told = super().look(target, memory, step, theta, valid)
         if self.tells(step):
-            spent = target.spent()
             for b in self.sizes:
                 told |= self._tested(target, theta, step, b)
-            target.spent()
-            target.spend(*spent)  # a look is no step: what it reads is not counted
         return new, told
 
     def _tested(self, target: Target, theta: Tensor, step: int, b: int) -> dict[str, Tensor]:

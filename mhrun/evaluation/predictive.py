@@ -14,12 +14,13 @@ from torch import Tensor
 
 from mhrun.data import Dataset
 from mhrun.errors import Refusal
+from mhrun.evaluation import Evaluation
 from mhrun.target import Source, Target
 
 _HELD = 1 << 25  # inputs that are held at once
 
 
-class Predictive:
+class Predictive(Evaluation):
     """Errors in per cent and mean negative log-likelihoods in nats on test data, every `every` steps, of
 
     - ``error``, ``nll``: the current parameters;

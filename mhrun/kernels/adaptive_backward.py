@@ -7,11 +7,11 @@ from torch import Tensor
 
 from mhrun.errors import Refusal
 from mhrun.kernels.metropolis_hastings import MetropolisHastings
+from mhrun.parts import Pairing, Rule
 from mhrun.proposals.reversible_langevin import ReversibleLangevin
 from mhrun.random import Draws
-from mhrun.rules.metropolis import Metropolis
 from mhrun.target import Target
-from mhrun.types import Controls, Info, Pairing, Rule, State
+from mhrun.types import Controls, Info, State
 
 _MARGIN = 1.0  # backward moves are never narrower than forward ones
 
@@ -45,6 +45,9 @@ class AdaptiveBackward(MetropolisHastings):
         Refusal: a setting that has no meaning.
     """
 
+    adapts = True
+    reversible = False
+
     def __init__(
         self,
         proposal: ReversibleLangevin,
@@ -68,9 +71,10 @@ class AdaptiveBackward(MetropolisHastings):
             raise Refusal(
                 "AdaptiveBackward needs start >= 1, epoch and trials >= 1, and change and most within (0, 1)."
             )
-        if not isinstance(rule, Metropolis):
+        if rule.probability(torch.zeros(1)) is None:
             raise Refusal(
-                "AdaptiveBackward follows the acceptance of Metropolis's rule; choose rule metropolis."
+                f"AdaptiveBackward follows the acceptance probability, and {type(rule).__name__} has none that the "
+                "log-ratio determines; choose rule metropolis."
             )
         self.forward_moves = proposal
         self.epoch = epoch
@@ -108,7 +112,7 @@ class AdaptiveBackward(MetropolisHastings):
             accepted, of_forward, forward = (torch.zeros_like(accepted) for _ in range(3))
         controls = controls._replace(backward=beta.to(controls.step_size.dtype))
         after, info = super().step(target, state, controls, draws)
-        chance = info.log_ratio.exp().clamp_max(1.0).nan_to_num(0.0)
+        chance = self._chance(info.log_ratio)
         onward = self.forward_moves.forward(
             draws.streams.at(draws.step, ahead=1)
         )  # once more what the proposal drew
@@ -149,20 +153,25 @@ class AdaptiveBackward(MetropolisHastings):
         test: int,
     ) -> tuple[Tensor, int]:
         """Return the mean acceptance of `trials` forward moves of some chains (R,), and what each chain spent."""
-        kept = target.spent()
         here = controls._replace(backward=beta.to(controls.step_size.dtype)).each(lambda c: c[rows])
         streams = draws.streams.of("backward", rows)
         # Each test has steps of its own, two for a trial: one minibatch for where the chain is, one for where it goes.
         first = (draws.step * round(self.most / self.change + 1) + test) * 2 * self.trials
         always = torch.ones(len(rows), dtype=torch.bool, device=theta.device)
         total = torch.zeros(len(rows), dtype=torch.float64, device=theta.device)
+        cost = 0
         for trial in range(self.trials):
             before, now = (streams.at(first + 2 * trial + k, ahead=1) for k in range(2))
             begun = self.pairing.start(target, theta, before)
             origin = self.pairing.current(target, begun, now, here.temperature)
             moved = self.forward_moves.moved(origin, always, here, now)
-            _, contest = self.contest(target, origin, moved, here, now)
-            total += contest.log_ratio.exp().clamp_max(1.0).nan_to_num(0.0)
-        n_lik, n_grad = target.spent()
-        target.spend(*kept)
-        return total / self.trials, max(n_lik, n_grad)
+            candidate, contest = self.contest(target, origin, moved, here, now)
+            total += self._chance(contest.log_ratio)
+            cost += max(origin.n_lik + candidate.n_lik, origin.n_grad + candidate.n_grad)
+        return total / self.trials, cost
+
+    def _chance(self, log_ratio: Tensor) -> Tensor:
+        """Return the probability to accept at log-ratios (C,)."""
+        found = self.rule.probability(log_ratio)
+        assert found is not None
+        return found

@@ -73,16 +73,14 @@ class Energies:
     def of(
         self, target: Target, theta: Tensor, index: Tensor | None, slope: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return energy (R,), the gradient of -h (R, D) and log-likelihoods (R, m), uncounted.
+        """Return energy (R,), the gradient of -h (R, D) and log-likelihoods (R, m).
 
         `slope` (R,) if the gradient is wanted; index None: all data, and no single log-likelihoods.
         """
         if index is None:
             found = target.evaluate_full(theta, slope)
-            target.spent()
             return -found.log_lik_mean * target.n - found.log_prior, found.grad, None  # type: ignore[operator]
         found = target.evaluate(theta, index, slope)
-        target.spent()
         assert found.log_lik is not None
         total = found.log_lik.double().sum(1)
         return self._scaled(target, total, index, found.log_prior, index.shape[1]), found.grad, found.log_lik

@@ -12,6 +12,7 @@ from torch import Tensor
 from mhrun.errors import Refusal
 from mhrun.kernels.bank import ENERGY, STAMP, THETA, Bank
 from mhrun.kernels.energies import Energies
+from mhrun.parts import Kernel, Proposal, Rule
 from mhrun.random import Draws, Purpose
 from mhrun.target import Target
 from mhrun.types import (
@@ -23,13 +24,11 @@ from mhrun.types import (
     Difference,
     Evaluation,
     Info,
-    Proposal,
-    Rule,
     State,
 )
 
 
-class EquiEnergy:
+class EquiEnergy(Kernel):
     """MINTEE (Li & Wong 2017, Appendix D): the equi-energy sampler of Kou, Zhou & Wong (2006) with minibatches.
 
     Chain c is rung c mod rungs of ladder c // rungs; ladders share nothing. With h = -log posterior, rung k of
@@ -72,7 +71,7 @@ class EquiEnergy:
     """
 
     decides = True
-    grows = False
+    rule: Rule
 
     def __init__(
         self,
@@ -125,7 +124,7 @@ class EquiEnergy:
     @property
     def needs_noise(self) -> bool:
         """Whether it has no meaning at a noise temperature of 0, which is the width of the moves' densities."""
-        return self.proposal.gradients and getattr(self.proposal, "ratio", True)
+        return self.proposal.needs_noise
 
     def stages(self) -> list[int]:
         """Return the steps from which on a step costs more, as another rung begins."""
@@ -189,7 +188,6 @@ class EquiEnergy:
         energy, slope, _ = self.energies.by_size(
             target, theta, batch, ones, torch.ones_like(rung, dtype=torch.bool)
         )
-        target.spent()
         aux = {"energy": energy, "slope": slope, "stamp": draws.step * self.rungs + rung}
         return State(target.prior(theta), aux | self.bank(chains, target.dim).empty(theta.device))
 
@@ -225,7 +223,6 @@ class EquiEnergy:
         arrived = (made & full).nonzero()[:, 0]
         if len(arrived) and self.proposal.gradients:
             slope[arrived] = target.gradient_full(theta[arrived], controls.temperature[arrived])
-            target.spent()
         aux |= {"energy": energy, "slope": slope, "stamp": stamp}
         self._hand_in(aux, theta, done, draws)
 

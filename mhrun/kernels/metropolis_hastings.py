@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.parts import SUPPLY, Kernel, Pairing, Proposal, Rule
 from mhrun.random import Draws
-from mhrun.rules.compensated import Compensated
 from mhrun.target import Target
 from mhrun.types import (
     Contest,
@@ -17,9 +17,6 @@ from mhrun.types import (
     Difference,
     Evaluation,
     Info,
-    Pairing,
-    Proposal,
-    Rule,
     State,
     choose,
 )
@@ -30,16 +27,20 @@ _ROOMS = {"proposal": "proposals", "pairing": "pairing", "rule": "rules"}
 def disagree(rule: Rule, pairing: Pairing, target: Target) -> str | None:
     """Return why this rule cannot decide on what this pairing hands over, or None."""
     judge, scorer = type(rule).__name__, type(pairing).__name__
-    if rule.grows and not pairing.supplies:
-        return f"{judge} grows its minibatch, which {scorer} does not let it; choose pairing growing."
-    if pairing.supplies and not rule.grows:
+    if rule.wants != pairing.offers:
+        if rule.wants == SUPPLY:
+            return f"{judge} grows its minibatch, which {scorer} does not let it; choose pairing growing."
         return f"{scorer} leaves the minibatch to the rule, but {judge} wants one; choose another pairing."
-    if isinstance(rule, Compensated) and getattr(pairing, "m", None) == 1 and target.error_share(1) > 0:
-        return f"{judge} must know the noise of a minibatch, and one datum has no variance; choose m >= 2."
+    m = pairing.m
+    if m is not None and 1 <= m < rule.min_batch and target.error_share(m) > 0:
+        return (
+            f"{judge} must know the noise of a minibatch, which m = {m} cannot tell; "
+            f"choose m >= {rule.min_batch}."
+        )
     return None
 
 
-class MetropolisHastings:
+class MetropolisHastings(Kernel):
     """One Metropolis-Hastings step of any proposal, pairing and rule.
 
     The pairing and the rule together are the acceptance test: random_walk + full + metropolis is
@@ -55,19 +56,22 @@ class MetropolisHastings:
     """
 
     decides = True
+    reversible = True
+    pairing: Pairing
+    rule: Rule
 
     @property
     def needs_noise(self) -> bool:
         """Whether it has no meaning at a noise temperature of 0, which is the width of the moves' densities."""
-        return self.proposal.gradients and getattr(self.proposal, "ratio", True)
+        return self.proposal.needs_noise
 
     @property
     def stationary(self) -> dict[str, Any] | None:
         """The stationary distribution where its parts know one: ``distribution`` and ``m`` (None: all data)."""
-        distribution = getattr(self.pairing, "stationary", None)
-        if distribution is None or not getattr(self.rule, "keeps_ratio", False):
+        distribution = self.pairing.stationary
+        if distribution is None or not self.rule.keeps_ratio:
             return None
-        return {"distribution": distribution, "m": getattr(self.pairing, "m", None)}
+        return {"distribution": distribution, "m": self.pairing.m}
 
     @property
     def grows(self) -> bool:
@@ -75,15 +79,12 @@ class MetropolisHastings:
         return self.rule.grows
 
     def __init__(self, proposal: Proposal, pairing: Pairing, rule: Rule) -> None:
-        parts = (
-            (proposal, "proposal", "log_density"),
-            (pairing, "pairing", "compare"),
-            (rule, "rule", "decide"),
-        )
-        for part, what, has in parts:
-            if not hasattr(part, has):
+        parts = ((proposal, "proposal", Proposal), (pairing, "pairing", Pairing), (rule, "rule", Rule))
+        for part, what, base in parts:
+            if not isinstance(part, base):
                 raise Refusal(
-                    f"{type(part).__name__} of {type(part).__module__} is no {what}; those are in mhrun.{_ROOMS[what]}."
+                    f"{type(part).__name__} of {type(part).__module__} is no {what}; those are in "
+                    f"mhrun.{_ROOMS[what]}, and one of your own derives from mhrun.parts.{base.__name__}."
                 )
         self.proposal = proposal
         self.pairing = pairing
@@ -94,7 +95,7 @@ class MetropolisHastings:
         if reason := disagree(self.rule, self.pairing, target):
             return reason
         pairing = type(self.pairing).__name__
-        if self.pairing.supplies and self.proposal.gradients:
+        if self.pairing.offers == SUPPLY and self.proposal.gradients:
             # A test that corrects for minibatch noise cannot have the minibatch that drove the proposal.
             return (
                 f"{type(self.proposal).__name__} follows a minibatch's gradient, and {pairing} has no minibatch yet; "
@@ -105,7 +106,7 @@ class MetropolisHastings:
                 f"gradient_noise is for a dynamics: {type(self.proposal).__name__} needs the gradients of both points "
                 "without it, or its densities are not those of its moves."
             )
-        if self.pairing.supplies and target.common_batch:
+        if self.pairing.offers == SUPPLY and target.common_batch:
             return "a growing minibatch is each chain's own: common_batch=false."
         return self.pairing.refuses(target)
 
@@ -116,9 +117,9 @@ class MetropolisHastings:
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
         """Score the starting points (C, D)."""
         evaluation = self.pairing.start(target, theta, draws)
-        if not self.proposal.gradients:  # else the first step takes the gradient there
+        if not (self.proposal.gradients or self.pairing.hands_batch_on):  # else the first step wants it
             evaluation = evaluation._replace(batch=None)
-        return State(evaluation._replace(log_lik=None), {})
+        return State(evaluation._replace(log_lik=None, rows=None, n_lik=0, n_grad=0), {})
 
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
         """Move every chain one step."""
@@ -128,7 +129,9 @@ class MetropolisHastings:
         candidate, contest = self.contest(target, origin, theta, controls, draws)
         verdict = self.rule.decide(contest, draws)
 
-        n_lik, n_grad = target.spent()
+        found = contest.difference
+        n_lik = origin.n_lik + candidate.n_lik + (0 if found is None else found.n_lik)
+        n_grad = origin.n_grad + candidate.n_grad
         evaluated = torch.full_like(verdict.batch_size, n_lik)
         n_aside = torch.zeros_like(evaluated)
         if contest.supply is not None:  # at both points; what was read ahead of the decision is left out
@@ -148,13 +151,15 @@ class MetropolisHastings:
             log_ratio_skew=verdict.log_ratio_skew,
         )
         chosen = choose(verdict.accepted, self._kept(candidate), self._kept(origin))
+        if self.pairing.hands_batch_on:
+            chosen = chosen._replace(batch=candidate.batch)
         return State(chosen, state.aux), info
 
     def _kept(self, point: Evaluation) -> Evaluation:
         """Return what the next step wants of a point."""
         if self.pairing.rescores:
             return Evaluation(point.theta, point.log_prior)
-        return point._replace(batch=None, log_lik=None)
+        return point._replace(batch=None, log_lik=None, rows=None, n_lik=0, n_grad=0)
 
     def contest(
         self, target: Target, origin: Evaluation, theta: Tensor, controls: Controls, draws: Draws

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from mhrun.errors import Refusal
+from mhrun.parts import Kernel
 from mhrun.random import Draws, Purpose
 from mhrun.target import Target
 from mhrun.types import Controls, Info, State
@@ -16,7 +17,7 @@ from mhrun.types import Controls, Info, State
 _B1, _B2, _SMALL = 0.9, 0.999, 1e-8  # of Adam
 
 
-class PlanarFlow:
+class PlanarFlow(Kernel):
     """A flow is fitted to the target at each of the first steps; each step ends in one draw of it.
 
     z_k = z_{k-1} + u_k tanh(w_k' z_{k-1} + b_k), from z_0 ~ N(0, I), with u_k made such that the layer is invertible
@@ -36,10 +37,7 @@ class PlanarFlow:
         Refusal: a setting that has no meaning.
     """
 
-    decides = False
     fitted = True
-    grows = False
-    needs_noise = False
 
     def __init__(
         self, trains: int, layers: int = 16, size: int = 256, m: int | None = 1, spread: float = 0.1
@@ -70,23 +68,24 @@ class PlanarFlow:
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
         """Train, if it is time, and draw."""
         theta, aux = state.evaluation.theta, state.aux
+        n_grad = 0
         if draws.step <= self.trains:
+            n_grad = self.reads(target)
             aux = self._trained(target, aux, theta, controls, draws)
         base = draws.normal(Purpose.NOISE, theta.shape[1], use=1, dtype=theta.dtype)
         drawn, _ = through(aux["flow"], base[:, None], self.layers)
         drawn = drawn[:, 0]
         lost = ~drawn.isfinite().all(-1)
         drawn = torch.where(lost[:, None], theta, drawn)
-        n_lik, n_grad = target.spent()
         nan = torch.full_like(controls.step_size, torch.nan)
         info = Info(
             accepted=~lost,
             log_ratio=nan,
             log_ratio_var=nan,
-            batch_size=torch.full_like(lost, n_grad * self.size, dtype=torch.int32),
-            n_lik=torch.full_like(lost, n_lik, dtype=torch.int64),
+            batch_size=torch.full_like(lost, n_grad, dtype=torch.int32),
+            n_lik=torch.zeros_like(lost, dtype=torch.int64),
             n_aside=torch.zeros_like(lost, dtype=torch.int64),
-            n_grad=torch.full_like(lost, n_grad * self.size, dtype=torch.int64),
+            n_grad=torch.full_like(lost, n_grad, dtype=torch.int64),
             diverging=lost,
             valid=~lost,
         )

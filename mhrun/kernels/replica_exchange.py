@@ -6,10 +6,8 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.kernels.equi_energy import EquiEnergy
 from mhrun.kernels.metropolis_hastings import disagree
-from mhrun.pairing.full import Full
-from mhrun.pairing.stored import Stored
+from mhrun.parts import SUPPLY, Kernel, Pairing, Rule
 from mhrun.random import Draws, Purpose, Streams, derive_key
 from mhrun.target import Target
 from mhrun.types import (
@@ -20,15 +18,12 @@ from mhrun.types import (
     Difference,
     Evaluation,
     Info,
-    Kernel,
-    Pairing,
-    Rule,
     State,
     Supply,
 )
 
 
-class ReplicaExchange:
+class ReplicaExchange(Kernel):
     """Any kernel on a ladder of temperatures; neighbours are offered an exchange of theta every so many steps.
 
     Chain c is rung c mod rungs of ladder c // rungs; each has the temperature, and whatever else, that the schedules
@@ -56,6 +51,9 @@ class ReplicaExchange:
     Raises:
         Refusal: a setting that has no meaning.
     """
+
+    pairing: Pairing
+    rule: Rule
 
     def __init__(
         self,
@@ -88,6 +86,11 @@ class ReplicaExchange:
         return self.kernel.decides
 
     @property
+    def of_a_chain(self) -> Kernel:
+        """The kernel that moves a rung."""
+        return self.kernel.of_a_chain
+
+    @property
     def needs_noise(self) -> bool:
         """Whether a rung's own step has no meaning at a noise temperature of 0."""
         return self.kernel.needs_noise
@@ -99,12 +102,12 @@ class ReplicaExchange:
 
     def refuses(self, target: Target) -> str | None:
         """Ask the kernel, the pairing, and whether rule and pairing go together."""
-        if reason := self._refuses_kernel() or self.kernel.refuses(target):
+        if reason := self.kernel.refuses_ladder() or self.kernel.refuses(target):
             return reason
-        if isinstance(self.pairing, Stored):
+        if self.pairing.keeps_batch or self.pairing.hands_batch_on:
             return (
-                "Stored keeps the minibatch that a point came with, and an exchange scores both points anew; "
-                "choose another pairing."
+                f"{type(self.pairing).__name__} keeps a minibatch from step to step, and an exchange scores both "
+                "points anew; choose another pairing."
             )
         if target.energy_noise and self.rule.grows:
             return (
@@ -112,20 +115,6 @@ class ReplicaExchange:
                 "energy_noise, or choose another rule."
             )
         return disagree(self.rule, self.pairing, target) or self.pairing.refuses(target)
-
-    def _refuses_kernel(self) -> str | None:
-        """Return why the kernel has no place on a ladder: an exchange knows theta and the target, and no more."""
-        name = type(self.kernel).__name__
-        if isinstance(self.kernel, ReplicaExchange | EquiEnergy):
-            return f"{name} is a ladder itself; choose a kernel that moves one chain for its rungs."
-        if getattr(self.kernel, "fitted", False):
-            return f"{name} draws from what it fits, wherever the chains are; choose another kernel."
-        if getattr(self.kernel, "prior", None) is not None:
-            return (
-                f"{name} has a prior of its own, which the ratio of an exchange would leave out; "
-                "give the model that prior."
-            )
-        return None
 
     def reads(self, target: Target) -> int:
         """Ask the kernel, and the pairing for its share."""
@@ -167,7 +156,7 @@ class ReplicaExchange:
         low, draws = self._pairs(streams, step // self.every)
         high, kept = low + 1, state.evaluation
         first, second = low, high
-        if self.pairing.supplies:  # the rule may divide by the scale: it must not be negative
+        if self.pairing.offers == SUPPLY:  # the rule may divide by the scale: it must not be negative
             turned = self.sign * (1 / temperature[low] - 1 / temperature[high]) < 0
             first, second = torch.where(turned, high, low), torch.where(turned, low, high)
         cold, hot = temperature[first].double(), temperature[second].double()
@@ -190,14 +179,14 @@ class ReplicaExchange:
         if "valid" in state.aux:  # and so does one whose temperature is another at this step
             made = made & state.aux["valid"][low] & state.aux["valid"][high]
 
-        spent, _ = target.spent()
-        each = torch.full_like(verdict.batch_size, spent // 2)
+        n_lik = origin.n_lik + candidate.n_lik + (found.n_lik if isinstance(found, Difference) else 0)
+        each = torch.full_like(verdict.batch_size, n_lik // 2)
         aside = torch.zeros_like(each)
         if contest.supply is not None:
             aside = contest.supply.n_aside // 2
             each = verdict.batch_size + aside
         chains = torch.arange(len(temperature), device=low.device)
-        n_lik, n_aside = (
+        evaluated, n_aside = (
             torch.zeros_like(chains).index_copy(0, low, count).index_copy(0, high, count)
             for count in (each, aside)
         )
@@ -206,17 +195,18 @@ class ReplicaExchange:
         exchange = exchange.index_copy(0, low, came).index_copy(0, high, came)
         whence = chains.index_copy(0, low, torch.where(made, high, low))
         whence = whence.index_copy(0, high, torch.where(made, low, high))
-        moved = Evaluation(*(None if field is None else _taken(field, whence) for field in kept))  # type: ignore[arg-type]
+        moved = Evaluation.of({name: _taken(field, whence) for name, field in kept.tensors().items()})
         if moved.grad is not None:
             grad = target.reheated(moved.grad, moved.theta, temperature[whence], temperature)
             moved = moved._replace(grad=grad)
-        return State(moved, state.aux), exchange, n_lik, n_aside
+        return State(moved, state.aux), exchange, evaluated, n_aside
 
     def _scored(
         self, target: Target, kept: Evaluation, low: Tensor, high: Tensor, draws: Draws
     ) -> tuple[Evaluation, Evaluation, Difference | Supply]:
         """Return what is known of both points of each pair (P,), and of their difference."""
-        if isinstance(self.pairing, Full) and isinstance(getattr(self.kernel, "pairing", None), Full):
+        own = self.kernel.pairing
+        if self.pairing.keeps_full_sums and own is not None and own.keeps_full_sums:
             # The sums over all data that the kernel keeps: no evaluation at all.
             origin, candidate = (
                 Evaluation(kept.theta[at], kept.log_prior[at], kept.log_lik_mean[at], kept.log_lik_var[at])  # type: ignore[index]
@@ -225,10 +215,7 @@ class ReplicaExchange:
             exact = target.gap(origin, candidate, target.n)
             return origin, candidate, exact._replace(error=torch.zeros_like(exact.mean))
         begun = self.pairing.start(target, kept.theta[low], draws)
-        target_spent = target.spent()
         origin = self.pairing.current(target, begun, draws)
-        if isinstance(self.pairing, Full):  # whose start is the score of the origin itself
-            target.spend(*target_spent)
         candidate, found = self.pairing.compare(target, origin, kept.theta[high], draws)
         return origin, candidate, found
 

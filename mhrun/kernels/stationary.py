@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from mhrun.parts import Kernel
 from mhrun.schedules.plan import Plan
-from mhrun.types import Kernel
 
 
 class Samples(NamedTuple):
@@ -23,5 +23,5 @@ def samples(kernel: Kernel, plan: Plan) -> Samples:
     """Return what a kernel under these schedules samples."""
     last = plan.controls(plan.start(), plan.total, 1).temperature
     temperature = float(last.min())
-    known: dict[str, Any] = getattr(kernel, "stationary", None) or {"distribution": None, "m": None}
+    known: dict[str, Any] = kernel.stationary or {"distribution": None, "m": None}
     return Samples(known["distribution"], known["m"], temperature, temperature > 1)

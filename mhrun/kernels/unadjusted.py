@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mhrun.errors import UserError
+from mhrun.errors import Refusal, UserError
+from mhrun.parts import Dynamics, Kernel
 from mhrun.priors import Prior as OwnPrior
 from mhrun.random import Draws
 from mhrun.target import Target
-from mhrun.types import Controls, Dynamics, Info, State
+from mhrun.types import Controls, Info, State
 
 
-class Unadjusted:
+class Unadjusted(Kernel):
     """Each step: a fresh minibatch of `m`, its gradient, a move of the dynamics.
 
     A chain that leaves the finite numbers stops where it last was, and every later step of it is
@@ -24,19 +25,24 @@ class Unadjusted:
         passes: take minibatches as consecutive pieces of all data in a random order, anew for each pass, as
             optimisers do; what is left over at the end of a pass is left out.
         prior: a prior of this method's own, beside the model's.
-    """
 
-    decides = False
-    grows = False
+    Raises:
+        Refusal: a dynamics that is none.
+    """
 
     @property
     def needs_noise(self) -> bool:
         """Whether it has no meaning at a noise temperature of 0."""
-        return bool(getattr(self.dynamics, "energies", False))
+        return self.dynamics.energies
 
     def __init__(
         self, dynamics: Dynamics, m: int | None, passes: bool = False, prior: OwnPrior | None = None
     ) -> None:
+        if not isinstance(dynamics, Dynamics):
+            raise Refusal(
+                f"{type(dynamics).__name__} of {type(dynamics).__module__} is no dynamics; those are in "
+                "mhrun.dynamics, and one of your own derives from mhrun.parts.Dynamics."
+            )
         self.dynamics = dynamics
         self.m = m
         self.passes = passes
@@ -46,11 +52,20 @@ class Unadjusted:
         """Refuse a minibatch that the data cannot give."""
         if self.passes and (self.m is None or self.m > target.n or target.replacement or target.common_batch):
             return "passes=true needs m <= n, and minibatches of each chain's own, without replacement."
-        if self.prior is not None and getattr(self.dynamics, "energies", False):
+        if self.prior is not None and self.dynamics.energies:
             return f"{type(self.dynamics).__name__} needs energies, which a prior of the method's own does not tell."
         if self.prior is not None and (reason := self.prior.refuses(target)):
             return reason
         return target.refuses_batch(self.m) if self.m is not None else None
+
+    def refuses_ladder(self) -> str | None:
+        """Refuse a prior of its own: the ratio of an exchange has the model's alone."""
+        if self.prior is not None:
+            return (
+                f"{type(self).__name__} has a prior of its own, which the ratio of an exchange would leave out; "
+                "give the model that prior."
+            )
+        return super().refuses_ladder()
 
     def reads(self, target: Target) -> int:
         """Return the minibatch size."""
@@ -70,8 +85,10 @@ class Unadjusted:
         index = None
         if self.m is not None:
             index = target.pass_batch(draws, self.m) if self.passes else target.batch(draws, self.m)
-        if getattr(self.dynamics, "energies", False):
+        n_lik = 0
+        if self.dynamics.energies:
             grad, aux["log_density"] = self._with_energy(target, theta, index, controls.temperature)
+            n_lik = self.reads(target)
         elif index is None:
             grad = target.gradient_full(theta, controls.temperature)
         else:
@@ -83,7 +100,6 @@ class Unadjusted:
         aux.pop("log_density", None)
         if self.prior is not None:
             aux = self.prior.resample(target, moved, aux, draws)
-        n_lik, n_grad = target.spent()
         nan = torch.full_like(controls.step_size, torch.nan)
         info = Info(
             accepted=~stopped,
@@ -92,9 +108,9 @@ class Unadjusted:
             batch_size=torch.full_like(stopped, self.reads(target), dtype=torch.int32),
             n_lik=torch.full_like(stopped, n_lik, dtype=torch.int64),
             n_aside=torch.zeros_like(stopped, dtype=torch.int64),
-            n_grad=torch.full_like(stopped, n_grad, dtype=torch.int64),
+            n_grad=torch.full_like(stopped, self.reads(target), dtype=torch.int64),
             diverging=stopped,
-            valid=~stopped & aux["valid"] if "valid" in aux else ~stopped,
+            valid=~stopped & aux["valid"] if self.dynamics.marks_valid else ~stopped,
         )
         return State(target.prior(moved), aux | {"stopped": stopped}), info
 

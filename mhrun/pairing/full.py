@@ -6,16 +6,16 @@ import torch
 from torch import Tensor
 
 from mhrun.native import FULL, NativePairing
+from mhrun.parts import Pairing
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Difference, Evaluation
 
 
-class Full:
+class Full(Pairing):
     """All n data, with the current point's sum kept: n evaluations a step. Exact for the tempered target."""
 
-    supplies = False
-    rescores = False
+    keeps_full_sums = True
     stationary = "tempered"
 
     def refuses(self, target: Target) -> str | None:

@@ -6,19 +6,20 @@ import torch
 from torch import Tensor
 
 from mhrun.native import GROWING, NativePairing
+from mhrun.parts import SUPPLY, Pairing
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Evaluation
 
 
-class Growing:
+class Growing(Pairing):
     """A fresh minibatch at each step, shared by both points, that the rule draws from until it can decide.
 
     What the adaptive tests build on (Korattikara et al. 2014, Bardenet et al. 2014, Seita et al. 2017). Two
     evaluations per datum.
     """
 
-    supplies = True
+    offers = SUPPLY
     rescores = True
 
     def refuses(self, target: Target) -> str | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from mhrun.parts import Pairing
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Difference, Evaluation
 
 
-class Moving:
+class Moving(Pairing):
     """The proposed point gets a fresh minibatch of `m`; the current one that of the last proposal, accepted or not.
 
     As the code of github.com/TYCODE-STANFORD/RSGLD has it (the "RSGLD code": Wu, Wang & Wong (2020) do not name it, but
@@ -19,8 +20,10 @@ class Moving:
     it has.
     """
 
-    supplies = False
     rescores = True
+    hands_batch_on = True
+
+    m: int
 
     def __init__(self, m: int) -> None:
         self.m = m
@@ -34,15 +37,15 @@ class Moving:
         return 2 * self.m
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
-        """Return the point alone: each step scores it anew."""
-        return target.prior(theta)
+        """Return the points with a first minibatch, that of a proposal before the first."""
+        return target.prior(theta)._replace(batch=target.batch(draws, self.m))
 
     def current(
         self, target: Target, kept: Evaluation, draws: Draws, slope: Tensor | None = None
     ) -> Evaluation:
         """Score the origin on the minibatch of the step before."""
-        before = draws.streams.at(draws.step - 1, ahead=1)
-        return target.evaluate(kept.theta, target.batch(before, self.m), slope)
+        assert kept.batch is not None
+        return target.evaluate(kept.theta, kept.batch, slope)
 
     def compare(
         self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws, slope: Tensor | None = None
@@ -50,7 +53,3 @@ class Moving:
         """Score the candidate on a fresh minibatch, independent of the origin's."""
         candidate = target.evaluate(theta, target.batch(draws, self.m), slope)
         return candidate, target.gap(origin, candidate, self.m)
-
-    def native(self) -> None:
-        """Return None: there is no fused loop for it."""
-        return

@@ -5,12 +5,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from mhrun.native import SHARED, NativePairing
+from mhrun.parts import Pairing
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Difference, Evaluation
 
 
-class Shared:
+class Shared(Pairing):
     """A fresh minibatch of `m` at each step, shared by the current and the proposed point.
 
     MINT as printed (Li & Wong 2017, Algorithm 1). Two evaluations per datum. With a Metropolis rule
@@ -18,8 +19,9 @@ class Shared:
     than the tempered target.
     """
 
-    supplies = False
     rescores = True
+
+    m: int
 
     def __init__(self, m: int) -> None:
         self.m = m
@@ -52,7 +54,7 @@ class Shared:
         assert origin.batch is not None
         if slope is None:
             return target.prior(theta), target.difference(origin.theta, theta, origin.batch)
-        candidate = target.evaluate(theta, origin.batch, slope)
+        candidate = target.evaluate(theta, origin.batch, slope, origin.rows)
         return candidate, target.paired(origin, candidate)
 
     def native(self) -> NativePairing:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from mhrun.native import STORED, NativePairing
+from mhrun.parts import Pairing
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Difference, Evaluation
 
 
-class Stored:
+class Stored(Pairing):
     """The proposed point gets a fresh minibatch of `m`; the current one keeps the one it came with.
 
     MINT's augmented chain (Li & Wong 2017, section 3.2) and MHBT (Wu, Wang & Wong 2020, Algorithm 1).
@@ -20,9 +21,10 @@ class Stored:
     over the data of log p(x | theta).
     """
 
-    supplies = False
-    rescores = False
+    keeps_batch = True
     stationary = "stored"
+
+    m: int
 
     def __init__(self, m: int) -> None:
         self.m = m

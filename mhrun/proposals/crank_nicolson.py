@@ -10,11 +10,12 @@ from torch import Tensor
 from mhrun.errors import Refusal
 from mhrun.native import NativeProposal, piece
 from mhrun.native.philox import PROPOSAL, fill_normals
+from mhrun.parts import Proposal
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls, Evaluation
 
 
-class CrankNicolson:
+class CrankNicolson(Proposal):
     """theta' = sqrt(1 - b^2) theta + b s z, z ~ N(0, I): `step_size` is b, at most 1.
 
     Reversible for N(0, s^2 I), so that with this prior, untempered, its densities cancel against the prior and the
@@ -27,8 +28,6 @@ class CrankNicolson:
     Raises:
         Refusal: it is not positive.
     """
-
-    gradients = False
 
     def __init__(self, prior_sd: float = 1.0) -> None:
         if not prior_sd > 0:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from mhrun.native.vectors import gap_squares, moved
+from mhrun.parts import Proposal
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls, Evaluation
 
 
-class Langevin:
+class Langevin(Proposal):
     """theta' = theta + e g + sqrt(2 e tau) z: a step of SGLD, to be accepted or not.
 
     g is the gradient of the log posterior of all data (at temperature 1), estimated on the minibatch that the point is
@@ -43,7 +44,3 @@ class Langevin:
         assert origin.grad is not None
         gap = gap_squares(to, origin.theta, origin.grad, controls.step_size)
         return -gap / (4 * controls.step_size * controls.noise_temperature).double()
-
-    def native(self) -> None:
-        """Return None: there is no piece with gradients."""
-        return

@@ -8,17 +8,16 @@ from torch import Tensor
 
 from mhrun.native import NativeProposal, piece
 from mhrun.native.philox import PROPOSAL, fill_normals
+from mhrun.parts import Proposal
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls, Evaluation
 
 
-class RandomWalk:
+class RandomWalk(Proposal):
     """theta' = theta + step_size * z, z ~ N(0, I): `step_size` is the standard deviation per coordinate.
 
     Symmetric, so that its densities cancel.
     """
-
-    gradients = False
 
     def sample(self, origin: Evaluation, controls: Controls, draws: Draws) -> Tensor:
         """Return the proposed points (C, D)."""

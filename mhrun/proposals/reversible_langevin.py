@@ -9,13 +9,14 @@ from torch import Tensor
 
 from mhrun.errors import Refusal
 from mhrun.native.vectors import gap_squares, moved
+from mhrun.parts import Proposal
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls, Evaluation
 
 _DENSITIES = ("normalised", "unnormalised")
 
 
-class ReversibleLangevin:
+class ReversibleLangevin(Proposal):
     """Forward and backward Langevin moves, each with probability 1/2 (Wu, Wang & Wong 2020, eq. 6 and 7).
 
     Forward: theta + e g + s z; backward: theta - e g + beta s z, with s = sqrt(2 e tau); g, e and tau as in
@@ -74,7 +75,3 @@ class ReversibleLangevin:
         return (
             torch.full_like(controls.step_size, self.beta) if controls.backward is None else controls.backward
         )
-
-    def native(self) -> None:
-        """Return None: there is no piece with gradients."""
-        return

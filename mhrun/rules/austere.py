@@ -16,13 +16,14 @@ from mhrun.errors import Refusal
 from mhrun.native import NativeTest, piece
 from mhrun.native.philox import ACCEPT as ACCEPT_DRAW
 from mhrun.native.philox import uniform
+from mhrun.parts import SUPPLY, Rule
 from mhrun.random import Draws, Purpose
 from mhrun.rules.austere_design import EPSILONS, SIZES, Design, Designs, average, conservative
 from mhrun.rules.growth import ACCEPT, REJECT, UNDECIDED, Looks, grow, steps_of
 from mhrun.types import Contest, Supply, Verdict
 
 
-class Austere:
+class Austere(Rule):
     """Accept iff the mean term is above mu0 = (log u - offset) / scale, by t-tests (Korattikara et al. 2014).
 
     m more data are read until the one-sided p-value of the mean against mu0 is below epsilon, or all n are
@@ -50,7 +51,7 @@ class Austere:
         Refusal: a setting that has no meaning.
     """
 
-    grows = True
+    wants = SUPPLY
 
     def __init__(
         self,
@@ -135,10 +136,6 @@ class Austere:
             threshold = threshold - log_u / contest.scale * (1 - 1 / n)
         mu_std = (mean - threshold) * (n - 1) ** 0.5 / var.sqrt()
         return _designs(n, self.reach).choose(mu_std, self.bound)
-
-    def native(self) -> None:
-        """Return None: it is no threshold on one difference; see `sequential`."""
-        return
 
     def sequential(self, n: int) -> NativeTest:
         """Return the pieces of the fused loop."""

@@ -10,6 +10,7 @@ import torch
 
 from mhrun.native import NativeDecision, piece
 from mhrun.native.philox import ACCEPT, USE, normals, uniform
+from mhrun.parts import Rule
 from mhrun.random import Draws, Purpose
 from mhrun.rules.correction import inverse, inverted, table
 from mhrun.types import Contest, Verdict
@@ -17,7 +18,7 @@ from mhrun.types import Contest, Verdict
 u64 = np.uint64
 
 
-class Compensated:
+class Compensated(Rule):
     """Accept iff D + z_N + z_C > 0 (Luo et al. 2020, Algorithm 1, lines 10 to 14; Seita et al. 2017, Algorithm 1).
 
     D is the log-ratio, with normal noise of the variance s^2 that the contest says; z_N ~ N(0, v - s^2) tops that up
@@ -35,8 +36,8 @@ class Compensated:
         Refusal: a setting that has no meaning.
     """
 
-    grows = False
     corrects_noise = True
+    min_batch = 2
 
     def __init__(
         self,
@@ -57,10 +58,6 @@ class Compensated:
         top_up = (self.variance - noise).clamp_min(0.0).sqrt() * normal
         accepted = (contest.log_ratio + top_up + corrected > 0) & (noise <= self.variance)
         return contest.settled(torch.as_tensor(accepted))
-
-    def native(self) -> None:
-        """Return None: it is no threshold on the log-ratio; see `noted`."""
-        return
 
     def noted(self) -> NativeDecision:
         """Return the piece of a fused loop that knows the noise of its log-ratios."""

@@ -5,24 +5,30 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from torch import Tensor
+
 from mhrun.native import Piece, piece
+from mhrun.parts import Rule
 from mhrun.random import Draws, Purpose
 from mhrun.types import Contest, Verdict
 
 
-class Metropolis:
+class Metropolis(Rule):
     """Accept with probability min(1, r) (Metropolis et al. 1953; Hastings 1970).
 
     With the exact ratio it leaves the target invariant; with an estimated one it is what MINT and MHBT use.
     """
 
-    grows = False
     keeps_ratio = True
 
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
         """Accept iff log u < log r; a ratio that is not a number is a rejection."""
         accepted = draws.uniform(Purpose.ACCEPT).log() < contest.log_ratio
         return contest.settled(accepted)
+
+    def probability(self, log_ratio: Tensor) -> Tensor:
+        """Return min(1, r) (C,); 0 where the ratio is not a number."""
+        return log_ratio.exp().clamp_max(1.0).nan_to_num(0.0)
 
     def native(self) -> Piece:
         """Return the threshold log u."""

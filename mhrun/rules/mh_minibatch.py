@@ -13,6 +13,7 @@ from mhrun.errors import Refusal
 from mhrun.native import NativeTest, piece
 from mhrun.native.philox import ACCEPT as ACCEPT_DRAW
 from mhrun.native.philox import USE, normals, uniform
+from mhrun.parts import SUPPLY, Rule
 from mhrun.random import Draws, Purpose
 from mhrun.rules.correction import inverse, inverted, table
 from mhrun.rules.growth import (
@@ -30,7 +31,7 @@ from mhrun.types import Contest, Verdict
 u64 = np.uint64
 
 
-class MHMinibatch:
+class MHMinibatch(Rule):
     """Accept iff D + X_nc + X_corr > 0, as soon as D is known well enough (Seita et al. 2017, Algorithm 1).
 
     D is the log-ratio estimated from b data, with variance s^2. Once s^2 < v, X_nc ~ N(0, v - s^2) tops its
@@ -78,7 +79,7 @@ class MHMinibatch:
         Refusal: a setting that has no meaning.
     """
 
-    grows = True
+    wants = SUPPLY
     corrects_noise = True
 
     def __init__(
@@ -166,7 +167,7 @@ class MHMinibatch:
         logistic = draws.uniform(Purpose.ACCEPT, use=2).logit()
         v, n, scale = self.variance, supply.n, contest.scale
         chains, device = len(scale), scale.device
-        replacement = getattr(supply, "replacement", False)
+        replacement = supply.replacement
         exact = self.at_end == "barker" and not replacement
         inverse_n = 1 / n if self.finite and not replacement else 0.0
         sizes, aside = self.sizes(n)
@@ -199,10 +200,6 @@ class MHMinibatch:
             return torch.where(last, end.to(torch.int8), verdict)
 
         return grow(supply, sizes, judge, chains, device, first).verdict(contest, n, replacement)
-
-    def native(self) -> None:
-        """Return None: it is no threshold on one difference; see `sequential`."""
-        return
 
     def sequential(self, n: int) -> NativeTest:
         """Return the pieces of the fused loop."""

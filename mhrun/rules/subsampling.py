@@ -13,6 +13,7 @@ from mhrun.errors import Refusal
 from mhrun.native import NativeTest, piece
 from mhrun.native.philox import ACCEPT as ACCEPT_DRAW
 from mhrun.native.philox import uniform
+from mhrun.parts import SUPPLY, Rule
 from mhrun.random import Draws, Purpose
 from mhrun.rules.growth import ACCEPT, REJECT, UNDECIDED, Looks, grow
 from mhrun.types import Contest, Verdict
@@ -21,7 +22,7 @@ _KAPPA = 7 / 3 + 3 / math.sqrt(2)
 _BOUNDS = ("empirical_bernstein", "hoeffding_serfling", "bernstein_serfling")
 
 
-class MHSubLhd:
+class MHSubLhd(Rule):
     """Accept iff the mean term is above (log u - offset) / scale, once a bound is sure of it.
 
     Adaptive subsampling (Bardenet, Doucet & Holmes 2014): the minibatch grows by the factor gamma until the
@@ -42,7 +43,7 @@ class MHSubLhd:
         Refusal: a setting that has no meaning.
     """
 
-    grows = True
+    wants = SUPPLY
 
     def __init__(
         self,
@@ -108,10 +109,6 @@ class MHSubLhd:
         log = torch.log(5 / delta)
         rest = torch.where(t <= n / 2, 1 - (t - 1) / n, (1 - t / n) * (1 + 1 / t))
         return (2 * var * rest * log / t).sqrt() + _KAPPA * 2 * largest * log / t
-
-    def native(self) -> None:
-        """Return None: it is no threshold on one difference; see `sequential`."""
-        return
 
     def sequential(self, n: int) -> NativeTest:
         """Return the pieces of the fused loop."""

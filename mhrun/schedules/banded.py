@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.schedules.plan import Memory
+from mhrun.schedules.plan import Memory, Schedule
 
 
-class Banded:
+class Banded(Schedule):
     """The step size of each chain grows by `factor` where it accepts too much of a window, and falls where too little.
 
     Rungs of a ladder may begin one after the other (`EquiEnergy`): chain c is rung c mod rungs, rung k begins `stagger`

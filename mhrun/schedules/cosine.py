@@ -73,7 +73,7 @@ class Cosine(Blind):
         placed.total = warmup + steps
         placed.length = math.ceil(placed.total / self.cycles)
         room = self.cycles <= placed.total
-        counts = np.bincount(placed.cycle(placed.collected()), minlength=self.cycles if room else 0)
+        counts = np.bincount(placed.cycle_of(placed.collected()), minlength=self.cycles if room else 0)
         if (
             len(counts) != self.cycles
             or (counts < 1).any()
@@ -110,6 +110,6 @@ class Cosine(Blind):
             found.append(np.arange(end, earliest, -self.apart)[::-1])
         return np.concatenate(found).astype(np.int64)
 
-    def cycle(self, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def cycle_of(self, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the number of the cycle, from 0 on, that each step is in."""
         return (steps - 1) // self.length

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,39 +21,45 @@ Memory = dict[str, Tensor]
 """What a schedule remembers between steps, name -> (C, ...); saved with the state."""
 
 
-class Schedule(Protocol):
+class Schedule(ABC):
     """Says what some of the controls are.
 
-    Quantities are `step_size`, `temperature` and `noise_temperature`. A schedule that may also say which draws are to
-    be collected has ``collected()``: their steps, increasing, 1 being the first, all others being left out of the
-    trace; or None, if it does not say.
+    Quantities are `step_size`, `temperature` and `noise_temperature`.
     """
 
     quantities: tuple[str, ...]
 
+    def collected(self) -> npt.NDArray[np.int64] | None:
+        """Return the steps whose draws are collected, increasing, 1 being the first; None: of all."""
+        return None
+
+    def cycle_of(self, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the number of the cycle that each step is in; one cycle for all where there are none."""
+        return np.zeros_like(steps)
+
+    @abstractmethod
     def over(self, warmup: int, steps: int) -> Schedule:
         """Return this schedule for a method with so many steps of burn-in and so many after it.
 
         Raises:
             Refusal: it has no meaning there.
         """
-        ...
 
+    @abstractmethod
     def start(self, chains: int) -> Memory:
         """Return the first memory."""
-        ...
 
+    @abstractmethod
     def values(self, memory: Memory, first_step: int, steps: int) -> dict[str, Tensor]:
         """Return each quantity at some steps, (K or 1, C or 1)."""
-        ...
 
+    @abstractmethod
     def horizon(self, step: int) -> int | None:
         """Return how many steps from `step` on `values` can tell before `learn` must be called; None: all."""
-        ...
 
+    @abstractmethod
     def learn(self, memory: Memory, first_step: int, accepted: Tensor) -> Memory:
         """Take in what happened, accepted (K, C), up to the horizon, and return the new memory."""
-        ...
 
 
 class Plan:
@@ -89,7 +96,7 @@ class Plan:
             raise Refusal("no schedule sets step_size; add one that does.")
         if self.horizon(warmup + 1) is not None:
             raise Refusal("a schedule that adapts must be done with it at the end of burn-in.")
-        asked = [(s, s.collected()) for s in self.schedules.values() if hasattr(s, "collected")]
+        asked = [(s, s.collected()) for s in self.schedules.values()]
         collecting = [(schedule, said) for schedule, said in asked if said is not None]
         if len(collecting) > 1:
             raise Refusal("two schedules say which draws are collected; keep one.")
@@ -97,13 +104,12 @@ class Plan:
         if collecting:
             schedule, said = collecting[0]
             self.collected = said[said > warmup]
-            if hasattr(schedule, "cycle"):
-                cycles, left = (len(np.unique(schedule.cycle(steps))) for steps in (said, self.collected))
-                if left < cycles:
-                    raise Refusal(
-                        f"{cycles - left} of {cycles} cycles lie in the {warmup} steps of burn-in, whose draws do not "
-                        "count; say warmup=0."
-                    )
+            cycles, left = (len(np.unique(schedule.cycle_of(steps))) for steps in (said, self.collected))
+            if left < cycles and cycles > 1:
+                raise Refusal(
+                    f"{cycles - left} of {cycles} cycles lie in the {warmup} steps of burn-in, whose draws do not "
+                    "count; say warmup=0."
+                )
             if not len(self.collected):
                 raise Refusal("no draw after burn-in is collected; lower warmup.")
         self._check()
@@ -193,7 +199,7 @@ def _own(memory: Memory, name: str) -> Memory:
     return {key[len(prefix) :]: value for key, value in memory.items() if key.startswith(prefix)}
 
 
-class Blind:
+class Blind(Schedule):
     """A schedule that looks at nothing but the step: no memory, no horizon."""
 
     quantities: tuple[str, ...]

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.schedules.plan import Memory
+from mhrun.schedules.plan import Memory, Schedule
 
 
-class Tuned:
+class Tuned(Schedule):
     """Robbins-Monro on the logarithm of the step size, each chain for itself.
 
     After the k-th window of `window` steps, log step += gain k^-0.6 (acceptance in the window - target),

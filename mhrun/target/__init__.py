@@ -1,6 +1,6 @@
 """The one door to the data: a model on data at a temperature.
 
-`Target` draws minibatches, evaluates and counts; `Slopes` has the gradients of its model, `AllData` the sums over all
+`Target` draws minibatches and evaluates; `Slopes` has the gradients of its model, `AllData` the sums over all
 data; `target_of` makes one of a configuration.
 """
 

@@ -1,4 +1,4 @@
-"""Sums over all data, uncounted: in parts, or by the short cuts that a model offers."""
+"""Sums over all data: in parts, or by the short cuts that a model offers."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ class Target:
     - ``temper="posterior"``: (prior(theta) prod_i p(x_i | theta))^(1/T),
     - ``temper="likelihood"``: prior(theta) (prod_i p(x_i | theta))^(1/T).
 
-    It draws minibatches, evaluates, and counts what it evaluates. The temperature itself is no part of
-    it: it comes with the controls of each step, one per chain.
+    It draws minibatches and evaluates; what an evaluation takes is counted in its result (`Evaluation.n_lik`). The
+    temperature itself is no part of it: it comes with the controls of each step, one per chain.
 
     Args:
         model: prior and log-likelihood.
@@ -83,11 +83,8 @@ class Target:
         self.gradient_noise = gradient_noise
         self.energy_noise = energy_noise
         self.device = torch.device(device)
-        self._n_lik = 0
-        self._n_grad = 0
         self._slopes = Slopes(model)
         self._all = AllData(model, lambda: self.data, self._slopes)
-        self._gathered: tuple[Tensor, Rows] | None = None
 
     @cached_property
     def data(self) -> Dataset:
@@ -114,17 +111,6 @@ class Target:
     def dim(self) -> int:
         """How many parameters D."""
         return self.model.dim
-
-    def spent(self) -> tuple[int, int]:
-        """Return the log-likelihoods and gradients of single data evaluated per chain since the last call."""
-        counts = self._n_lik, self._n_grad
-        self._n_lik = self._n_grad = 0
-        return counts
-
-    def spend(self, n_lik: int, n_grad: int) -> None:
-        """Count evaluations that were made, or put back what `spent` took."""
-        self._n_lik += n_lik
-        self._n_grad += n_grad
 
     def prior_power(self, temperature: Tensor) -> Tensor:
         """Return the power that the prior is raised to at these temperatures (C,)."""
@@ -174,38 +160,46 @@ class Target:
             return 0.0
         return 1.0 if self.replacement else 1.0 - size / self.n
 
-    def evaluate(self, theta: Tensor, index: Tensor, slope: Tensor | None = None) -> Evaluation:
+    def evaluate(
+        self, theta: Tensor, index: Tensor, slope: Tensor | None = None, rows: Rows | None = None
+    ) -> Evaluation:
         """Return the evaluation at theta (C, D) on the minibatch `index` (C or 1, m).
 
-        `slope`: the temperature (C,) for a gradient from the same pass, see `gradient`; None for none.
+        Args:
+            theta: the points.
+            index: of the minibatch.
+            slope: the temperature (C,) for a gradient from the same pass, see `gradient`; None for none.
+            rows: the data at `index`, if they have been gathered already.
         """
-        rows, grad = self._rows(index), None
+        m, grad = index.shape[-1], None
+        rows = self.data.rows(index) if rows is None else rows
         if slope is None:
             log_lik = self.model.log_lik(theta, rows)
         else:
             log_lik, grad = self._slopes.log_lik_and_grad(theta, rows)
             grad = self._add_prior(grad.mul_(self.n), theta, slope)
-            self._n_grad += index.shape[-1]
         log_lik = likelihoods(log_lik)
         mean, var = _moments(log_lik)
-        self._n_lik += index.shape[-1]
         return self.prior(theta)._replace(
-            log_lik_mean=mean, log_lik_var=var, batch=index, grad=grad, log_lik=log_lik
+            log_lik_mean=mean,
+            log_lik_var=var,
+            batch=index,
+            grad=grad,
+            log_lik=log_lik,
+            rows=rows,
+            n_lik=m,
+            n_grad=0 if slope is None else m,
         )
-
-    def _rows(self, index: Tensor) -> Rows:
-        """Return the data at `index`; those of the last index are kept, as two points are scored on them."""
-        if self._gathered is None or self._gathered[0] is not index:
-            self._gathered = index, self.data.rows(index)
-        return self._gathered[1]
 
     def with_gradient(self, point: Evaluation, slope: Tensor | None) -> Evaluation:
         """Return the point with its gradient on the data that it was scored on, if one is wanted and not there."""
         if slope is None or point.grad is not None:
             return point
         if point.batch is None:
-            return point._replace(grad=self.gradient_full(point.theta, slope))
-        return point._replace(grad=self.gradient(point.theta, point.batch, slope))
+            grad, size = self.gradient_full(point.theta, slope), self.n
+        else:
+            grad, size = self.gradient(point.theta, point.batch, slope), point.batch.shape[-1]
+        return point._replace(grad=grad, n_grad=point.n_grad + size)
 
     def paired(self, origin: Evaluation, candidate: Evaluation) -> Difference:
         """Return the difference of two evaluations on one minibatch, datum by datum."""
@@ -221,20 +215,19 @@ class Target:
         found = likelihoods(self.model.log_lik(candidate, rows))
         mean, var = _moments(found - self.model.log_lik(origin, rows))
         m = index.shape[-1]
-        self._n_lik += 2 * m
-        return Difference(mean, var, _sizes(m, mean), self._error(var, m))
+        return Difference(mean, var, _sizes(m, mean), self._error(var, m), n_lik=2 * m)
 
     def terms(self, origin: Tensor, candidate: Tensor, index: Tensor) -> Tensor:
-        """Return log p(x | candidate) - log p(x | origin) of each datum of `index` (R, k), uncounted."""
+        """Return log p(x | candidate) - log p(x | origin) of each datum of `index` (R, k)."""
         rows = self.data.rows(index)
         return likelihoods(self.model.log_lik(candidate, rows)).double() - self.model.log_lik(origin, rows)
 
     def full_moments(self, origin: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and variance (divisor n) over all data of the terms, each (C,), uncounted."""
+        """Return mean and variance (divisor n) over all data of the terms, each (C,)."""
         return self._all.moments(origin, candidate)
 
     def full_largest(self, origin: Tensor, candidate: Tensor) -> Tensor:
-        """Return the largest absolute term over all data (C,), uncounted; exact or the model's own bound."""
+        """Return the largest absolute term over all data (C,); exact or the model's own bound."""
         return self._all.largest(origin, candidate)
 
     def gap(self, origin: Evaluation, candidate: Evaluation, m: int) -> Difference:
@@ -249,7 +242,6 @@ class Target:
 
     def evaluate_full(self, theta: Tensor, slope: Tensor | None = None) -> Evaluation:
         """Return the evaluation at theta (C, D) on all data; `slope` as in `evaluate`."""
-        self._n_lik += self.n
         if slope is None:
             total, grad = self.full_log_lik(theta), None
         elif native_form(self.model, "full_slope", "log_lik") is not None:  # both from one pass
@@ -258,10 +250,16 @@ class Target:
         else:
             total, grad = self.full_log_lik(theta), self.gradient_full(theta, slope)
         mean = likelihoods(total / self.n)
-        return self.prior(theta)._replace(log_lik_mean=mean, log_lik_var=torch.zeros_like(mean), grad=grad)
+        return self.prior(theta)._replace(
+            log_lik_mean=mean,
+            log_lik_var=torch.zeros_like(mean),
+            grad=grad,
+            n_lik=self.n,
+            n_grad=0 if slope is None else self.n,
+        )
 
     def full_log_lik(self, theta: Tensor) -> Tensor:
-        """Return the log-likelihood of all data (C,), float64, uncounted: for kernels use `evaluate_full`."""
+        """Return the log-likelihood of all data (C,), float64."""
         return self._all.log_lik(theta)
 
     def log_density(self, theta: Tensor, temperature: float = 1.0) -> Tensor:
@@ -270,23 +268,21 @@ class Target:
         return self.full_log_lik(theta) / t + self.prior_power(t) * self.model.log_prior(theta)
 
     def gradient(self, theta: Tensor, index: Tensor, temperature: Tensor) -> Tensor:
-        """Return the estimated gradient (C, D) of the full-data log posterior from a minibatch (C, m).
+        """Return the estimated gradient (C, D) of the full-data log posterior from m data each, (C or 1, m).
 
         With a likelihood tempered alone, the prior's part is multiplied by T, so that a dynamics that
         injects noise at temperature T has the target as its limit.
         """
         _, grad = self._slopes.log_lik_and_grad(theta, self.data.rows(index))
-        self._n_grad += index.shape[-1]
         return self._add_prior(grad.mul_(self.n), theta, temperature)
 
     def gradient_full(self, theta: Tensor, temperature: Tensor) -> Tensor:
-        """Return the gradient (C, D) of the log posterior on all data; see `gradient`."""
+        """Return the gradient (C, D) of the log posterior on all data, n gradients each; see `gradient`."""
         _, grad = self._both(theta)
         return self._add_prior(grad, theta, temperature)
 
     def _both(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log-likelihood of all data (C,), uncounted, and its gradient (C, D), counted."""
-        self._n_grad += self.n
+        """Return the log-likelihood of all data (C,) and its gradient (C, D)."""
         return self._all.slope(theta)
 
     def _add_prior(self, grad: Tensor, theta: Tensor, temperature: Tensor) -> Tensor:
