@@ -228,6 +228,7 @@ class Draws:
         none = torch.empty(0, 0, dtype=torch.int32, device=streams.device)
         self._grown: tuple[int, Hashable, Tensor, Tensor] = (0, None, none, none)
         self._pass: tuple[Hashable, int, Tensor] = (None, 0, none)
+        self._children: dict[str, Draws] = {}
         self.step = step
 
     @property
@@ -240,6 +241,65 @@ class Draws:
         self._step = step
         self._drawn.clear()
 
+    # What a step may ask for that is no random number. A step has no other way to know which step it is: an answer
+    # that is a bool selects one of a few kinds of step, and one that is a tensor enters the arithmetic.
+
+    def due(self, every: int, last: bool = False) -> bool:
+        """Return whether this is one of the steps 1, 1 + every, ...; with `last`, of every, 2 every, ...; 0: never."""
+        return bool(every) and (self.step if last else self.step - 1) % every == 0
+
+    def before(self, step: int) -> bool:
+        """Return whether this is one of the first `step` steps."""
+        return self.step <= step
+
+    def coin(self, name: str, every: int) -> bool:
+        """Return the coin of all chains together for the `every` steps that end with this one."""
+        if name not in self._children:  # on the host: no step waits for it
+            self._children[name] = Streams(derive_key(self.streams.key, name), 1).at(0, self._ahead)
+        child = self._children[name]
+        child.step = self.step // every
+        return bool(child.uniform(Purpose.EXCHANGE)[0] < 0.5)
+
+    def parity(self, every: int) -> int:
+        """Return 0 and 1 in turn, for each `every` steps."""
+        return self.step // every % 2
+
+    def number(
+        self, name: str, function: Callable[[int], float], dtype: torch.dtype = torch.float64
+    ) -> Tensor:
+        """Return a number () that is a function of the step, as a tensor on the device; `name` tells it from others."""
+
+        def make(first: int, steps: int) -> Tensor:
+            values = [function(step) for step in range(first, first + steps)]
+            return torch.tensor(values, dtype=dtype, device=self.device)
+
+        return self._take(("number", name), 1, make, 1)
+
+    @property
+    def time(self) -> Tensor:
+        """The number of this step as a tensor (), int64: the first is 1."""
+        return self.number("step", lambda step: step, torch.int64)
+
+    def part(self, name: str, rows: Tensor, every: int = 1) -> Draws:
+        """Return the numbers, under another name, of some chains (R,) for the `every` steps that end with this one."""
+        if name not in self._children:
+            self._children[name] = self.streams.of(name, rows).at(0, self._ahead)
+        child = self._children[name]
+        child.step = self.step // every
+        return child
+
+    def trial(self, name: str, rows: Tensor, number: int, trials: int) -> Draws:
+        """Return the numbers, under another name, of some chains (R,) for one of so many trials within this step."""
+        return self.streams.of(name, rows).at(self.step * trials + number, ahead=1)
+
+    def again(self) -> Draws:
+        """Return the numbers of this step once more: for what must know what another part has drawn."""
+        return self.streams.at(self.step, ahead=1)
+
+    def of_steps(self, steps: Tensor, rows: Tensor, n: int, start: int, stop: int) -> Tensor:
+        """Return elements start..stop (R, stop - start) of the minibatches of some chains at other steps, each (R,)."""
+        return self.streams.permuted(steps, self.streams.numbers[rows], n, start, stop)
+
     @property
     def chains(self) -> int:
         """How many chains C."""
@@ -249,6 +309,11 @@ class Draws:
     def device(self) -> torch.device:
         """Where the numbers are."""
         return self.streams.device
+
+    @property
+    def on_host(self) -> bool:
+        """Whether a step may look at its tensors at no cost: on a CPU, and not within a captured step."""
+        return self.device.type == "cpu"
 
     def normal(
         self, purpose: Purpose, count: int, use: int = 0, dtype: torch.dtype = torch.float64

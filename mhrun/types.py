@@ -261,13 +261,14 @@ A compiled loop leaves the theta of all of them.
 """
 
 
-def choose(mask: Tensor, yes: Evaluation, no: Evaluation) -> Evaluation:
-    """Return `yes` in the rows where `mask` (C,) holds and `no` elsewhere; what one of them lacks is None."""
+def choose(mask: Tensor, yes: Evaluation, no: Evaluation, *, on_host: bool) -> Evaluation:
+    """Return `yes` in the rows where `mask` (C,) holds and `no` elsewhere; what one of them lacks is None.
+
+    `on_host`: whether asking whether all rows agree costs nothing, see `Draws.on_host`.
+    """
     first, second = yes.tensors(), no.tensors()
     both = [name for name in first if name in second]
-    if (
-        mask.device.type == "cpu" and yes.theta.shape[-1] >= MANY
-    ):  # where asking costs no wait, but copying does
+    if on_host and yes.theta.shape[-1] >= MANY:  # where asking costs no wait, but copying does
         if bool(mask.all()):
             return Evaluation.of({name: first[name] for name in both})
         if not bool(mask.any()):

@@ -195,7 +195,7 @@ def test_a_model_object_and_the_compiled_loop(mixture):
         ({"start": [[0.0]] * 3}, "3 rows for 4 chains"),
         ({"model": "normal"}, "must be a Model, a torch module or a function"),
         ({"device": "gpu"}, "device = 'gpu' is not here"),
-        ({"evaluation": 3}, "evaluation = 3 is none"),
+        ({"evaluation": 3}, "int is no evaluation"),
         ({"folder": __file__}, "cannot be made"),
     ],
 )

@@ -95,7 +95,7 @@ def test_the_ratio_of_a_swap_is_that_of_the_product_density(rng, temper, pairing
             return likelihood / t + prior / (t if temper == "posterior" else 1)
 
         state_after, exchange, n_lik, _ = kernel.exchange(
-            target, state, torch.tensor(temperatures * 2, dtype=torch.float64), draws.streams, step
+            target, state, torch.tensor(temperatures * 2, dtype=torch.float64), draws.streams.at(step)
         )
         wanted = []
         for a in lows:
@@ -119,14 +119,20 @@ def test_the_ratio_of_a_swap_is_that_of_the_product_density(rng, temper, pairing
 def test_pairs_are_even_or_odd_with_equal_chances():
     kernel = ReplicaExchange(Unadjusted(Langevin(), 1), Shared(1), Barker(), 5)
     streams = Streams(KEY, 10)
-    seen = [kernel._pairs(streams, k)[0].tolist() for k in range(2000)]
+    draws = streams.at(0)
+
+    def lows_of(kernel, draws, step):
+        draws.step = step
+        return kernel._pairs(draws)[0].tolist()
+
+    seen = [lows_of(kernel, draws, k) for k in range(2000)]
     even, odd = [0, 2, 5, 7], [1, 3, 6, 8]
     assert all(lows in (even, odd) for lows in seen)
     assert stats.binomtest(sum(lows == even for lows in seen), 2000).pvalue > 1e-6
     in_turn = ReplicaExchange(Unadjusted(Langevin(), 1), Shared(1), Barker(), 5, order="alternate")
-    assert [in_turn._pairs(streams, k)[0].tolist() for k in (1, 2, 3)] == [odd, even, odd]
+    assert [lows_of(in_turn, draws, k) for k in (1, 2, 3)] == [odd, even, odd]
     two = ReplicaExchange(Unadjusted(Langevin(), 1), Shared(1), Barker(), 2)
-    assert all(two._pairs(Streams(KEY, 4), k)[0].tolist() == [0, 2] for k in range(20))
+    assert all(lows_of(two, Streams(KEY, 4).at(0), k) == [0, 2] for k in range(20))
 
 
 MODES = GaussianMixture([[-3.0], [3.0]], 0.25, [0.3, 0.7], start=[-3.0])

@@ -77,7 +77,7 @@ def test_a_kept_gradient_has_the_prior_of_its_new_rung_and_the_data_that_it_had(
     made = set()
     for step in range(2, 12):
         before = state.evaluation
-        state, came, _, _ = kernel.exchange(target, state, controls.temperature, draws.streams, step)
+        state, came, _, _ = kernel.exchange(target, state, controls.temperature, draws.streams.at(step))
         after = state.evaluation
         for c in range(4):
             at = c ^ 1 if came[c] == MADE else c
@@ -144,7 +144,7 @@ def test_a_rule_that_grows_is_right_whatever_the_sign_of_the_ladder(rng, rule, s
     theta = torch.from_numpy(rng.normal(0.4, 0.5, (2 * ladders, 1)))
     state, draws = begin(target, kernel, theta)
     controls = controls_of(temperatures, ladders, 0.1)
-    _, came, n_lik, n_aside = kernel.exchange(target, state, controls.temperature, draws.streams, 2)
+    _, came, n_lik, n_aside = kernel.exchange(target, state, controls.temperature, draws.streams.at(2))
     log_p = target.log_density(theta).reshape(ladders, 2)
     ratio = (1 / temperatures[0] - 1 / temperatures[1]) * (log_p[:, 1] - log_p[:, 0])
     ratio = ratio if sign == "right" else -ratio
@@ -177,7 +177,7 @@ def test_rungs_of_one_temperature_always_change_places(rng, rule, sign):
     kernel = ReplicaExchange(WALK, Growing(), rule, 2, sign=sign)
     theta = torch.from_numpy(rng.normal(0.4, 0.5, (800, 1)))
     state, draws = begin(target, kernel, theta)
-    _, came, _, _ = kernel.exchange(target, state, torch.ones(800).double(), draws.streams, 1)
+    _, came, _, _ = kernel.exchange(target, state, torch.ones(800).double(), draws.streams.at(1))
     made = (came[::2] == MADE).double().numpy()
     if isinstance(rule, MHMinibatch):
         assert_mean(made, 0.5)

@@ -94,7 +94,7 @@ def test_the_printed_sign_is_the_other_one(rng):
         kernel = ReplicaExchange(Unadjusted(Langevin(), 1), Shared(1), rule, 3, order="alternate", sign=sign)
         draws = Streams(derive_key(4, "sign"), 6).at(0)
         state = kernel.start(target, theta, draws)
-        kernel.exchange(target, state, temperature, draws.streams, 2)
+        kernel.exchange(target, state, temperature, draws.streams.at(2))
         ratios.append(rule.contest.log_ratio)
     log_p = target.log_density(theta)
     low = torch.tensor([0, 3])

@@ -11,6 +11,7 @@ from nets import KEY, C, M, conv
 
 from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
+from mhrun.dynamics.langevin import Langevin as LangevinDynamics
 from mhrun.errors import UserError
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.models.logistic import Logistic
@@ -134,8 +135,8 @@ def test_what_cannot_have_a_common_minibatch_is_refused(rng):
     assert "common_batch=false" in growing.refuses(target)
     assert MetropolisHastings(RandomWalk(), Shared(2), Metropolis()).refuses(target) is None
     assert compile_loop(MetropolisHastings(RandomWalk(), Shared(2), Metropolis()), target, KEY, 1) is None
-    assert Unadjusted(None, 2).refuses(target) is None
-    assert "chain's own" in Unadjusted(None, 2, passes=True).refuses(target)
+    assert Unadjusted(LangevinDynamics(), 2).refuses(target) is None
+    assert "chain's own" in Unadjusted(LangevinDynamics(), 2, passes=True).refuses(target)
 
 
 # ---------------------------------------------------------------- long vectors

@@ -236,7 +236,7 @@ class StagedExchange:
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
         """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
         steps, chains = controls.step_size.shape
-        streams = Streams(self._key, chains, self._target.device, compiled=True)
+        draws = Streams(self._key, chains, self._target.device, compiled=True).at(first_step)
         every, at = self._kernel.every, 0
         parts: list[dict[str, np.ndarray]] = []
         exchange = np.zeros((chains, steps), np.int8)
@@ -246,8 +246,9 @@ class StagedExchange:
             state, record = self._inner.advance(state, first_step + at, part)
             parts.append(dict(record))
             if stop > at and (first_step + stop - 1) % every == 0:
+                draws.step = first_step + stop - 1
                 state, came, n_lik, n_aside = self._kernel.exchange(
-                    self._target, state, controls.temperature[stop - 1], streams, first_step + stop - 1
+                    self._target, state, controls.temperature[stop - 1], draws
                 )
                 exchange[:, stop - 1] = came.numpy()
                 for name, count in (("n_lik", n_lik), ("n_aside", n_aside)):

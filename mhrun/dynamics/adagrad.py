@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.parts import Dynamics
 from mhrun.random import Draws
 from mhrun.types import Controls
 
 
-class Adagrad:
+class Adagrad(Dynamics):
     """v' = v + g^2,  theta' = theta + rate g / (sqrt(v') + epsilon)  (Duchi, Hazan & Singer 2011, diagonal).
 
     g is the gradient of the mean log-likelihood and the step size is rate / n, so that a rate is what other
@@ -42,7 +43,3 @@ class Adagrad:
         square = aux["square"] + mean.square()
         rate = self.n * controls.step_size[:, None]
         return theta + rate * mean / (square.sqrt() + self.epsilon), {"square": square}
-
-    def native(self) -> None:
-        """Return None: there is no piece of a fused loop."""
-        return

@@ -47,7 +47,9 @@ class Adam(Dynamics):
         mean = grad / self.n
         momentum = self.first * aux["momentum"] + (1 - self.first) * mean
         square = self.second * aux["square"] + (1 - self.second) * mean.square()
-        size = momentum / (1 - self.first**draws.step)
-        spread = (square / (1 - self.second**draws.step)).sqrt() + self.epsilon
+        size = momentum / draws.number(f"1 - {self.first}^t", lambda t: 1 - self.first**t)
+        spread = (
+            square / draws.number(f"1 - {self.second}^t", lambda t: 1 - self.second**t)
+        ).sqrt() + self.epsilon
         rate = self.n * controls.step_size[:, None]
         return theta + rate * size / spread, {"momentum": momentum, "square": square}

@@ -30,7 +30,7 @@ def checked(every: int | None) -> int:
 
 def due(every: int, draws: Draws) -> bool:
     """Return whether momenta are drawn anew at this step."""
-    return bool(every) and (draws.step - 1) % every == 0
+    return draws.due(every)
 
 
 def refreshed(momentum: Tensor, variance: Tensor, every: int, draws: Draws) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from mhrun.build import build
 from mhrun.data.memory import in_bytes
 from mhrun.engine.method import Method
-from mhrun.engine.starts import starts_of
+from mhrun.engine.starts import Starts, starts_of
 from mhrun.errors import Refusal, UserError
 from mhrun.evaluation import Evaluation
 from mhrun.parts import Kernel
@@ -22,6 +23,7 @@ from mhrun.store.netcdf import Shape
 from mhrun.target import Target, target_of
 from mhrun.types import INFO_DTYPES
 
+COUNTS = ("chains", "warmup", "steps", "thin", "thin_stats")
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
@@ -48,38 +50,19 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
                 place = part if part == "kernel" else f"schedules.{part}"
                 raise UserError(f"{where}.{place} names no part; give it a _target_, or choose one of conf/.")
         # A method may have counts of its own; the experiment's hold otherwise.
-        chains, warmup, steps = (
-            _whole(key, config[key] if node.get(key) is None else node[key])
-            for key in ("chains", "warmup", "steps")
-        )
-        if not all(abs(count) < 2**31 for count in (chains, warmup, steps)):
-            raise Refusal(f"{name}: chains, warmup and steps must be below 2^31.")
-        thin = _thin(config["thin"] if node.get("thin") is None else node["thin"])
-        often = config["thin_stats"] if node.get("thin_stats") is None else node["thin_stats"]
+        counts = {key: config[key] if node.get(key) is None else node[key] for key in COUNTS}
         try:
-            schedules = build(node["schedules"], f"{where}.schedules")
-            for said, schedule in schedules.items():
-                _is_a("schedule", schedule, Schedule, f"{where}.schedules.{said}")
-            plan = Plan(schedules, chains, warmup, steps)
-            method = Method(
-                name=name,
-                kernel=_is_a("kernel", build(node["kernel"], f"{where}.kernel"), Kernel, f"{where}.kernel"),
-                target=target,
-                plan=plan,
-                shape=Shape(
-                    chains,
-                    () if thin is None else target.model.names,
-                    warmup,
-                    steps,
-                    plan.kept(thin),
-                    None if often is None else _whole("thin_stats", often),
-                ),
-                seed=_whole("seed", config["seed"]),
+            method = assembled(
+                name,
+                build(node["kernel"], f"{where}.kernel"),
+                target,
+                build(node["schedules"], f"{where}.schedules"),
+                counts | {"seed": config["seed"]},
                 dtype=_DTYPES[config["dtype"]],
                 starts=starts_of(node.get("starts"), target.dim, where),
-                evaluation=_evaluation(config, node, where, plan),
+                evaluation=_evaluation(config, node, where),
+                where=f"{where}.",
             )
-            method.check()
         except Refusal as error:
             raise Refusal(f"{name}: {error}") from error
         except (ArithmeticError, MemoryError) as error:  # of a number that is far too large or too small
@@ -87,6 +70,56 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
             raise UserError(f"{name} cannot be computed with these settings: {told}") from error
         methods.append(method)
     return methods
+
+
+def assembled(
+    name: str,
+    kernel: Any,
+    target: Target,
+    schedules: Mapping[str, Any],
+    counts: Mapping[str, Any],
+    *,
+    dtype: torch.dtype,
+    starts: Starts | None,
+    evaluation: Any,
+    where: str = "",
+) -> Method:
+    """Return a method of its parts, checked: `mhrun.sample` and the command line both end here.
+
+    Args:
+        name: of the method.
+        kernel: how the chains move.
+        target: what they are after.
+        schedules: by name.
+        counts: `COUNTS` and the seed, as they were given.
+        dtype: of the state.
+        starts: where chains begin; None for where the model has them begin.
+        evaluation: what is told of the chains while they run, or None.
+        where: what comes before the name of a setting, for messages.
+
+    Raises:
+        Refusal: counts that have no meaning, or parts that do not go together.
+        UserError: a part that is none of its kind.
+    """
+    chains, warmup, steps, seed = (_whole(key, counts[key]) for key in ("chains", "warmup", "steps", "seed"))
+    if not all(abs(count) < 2**31 for count in (chains, warmup, steps)):
+        raise Refusal("chains, warmup and steps must be below 2^31.")
+    if seed.bit_length() > 63:
+        raise Refusal(f"seed = {seed} must be a whole number of at most 63 bits.")
+    thin, often = _thin(counts["thin"]), counts["thin_stats"]
+    _is_a("kernel", kernel, Kernel, f"{where}kernel")
+    for said, schedule in schedules.items():
+        _is_a("schedule", schedule, Schedule, f"{where}schedules.{said}")
+    plan = Plan(schedules, chains, warmup, steps)
+    names = () if thin is None else target.model.names
+    each = None if often is None else _whole("thin_stats", often)
+    shape = Shape(chains, names, warmup, steps, plan.kept(thin), each)
+    if evaluation is not None:
+        _is_a("evaluation", evaluation, Evaluation, f"{where}evaluation")
+        evaluation = evaluation.over(plan.collected)
+    method = Method(name, kernel, target, plan, shape, seed, dtype, starts, evaluation)
+    method.check()
+    return method
 
 
 def check_data(methods: Sequence[Method]) -> None:
@@ -153,9 +186,7 @@ def trace_bytes(method: Method) -> int:
     )
 
 
-def _evaluation(
-    config: Mapping[str, Any], node: Mapping[str, Any], where: str, plan: Plan
-) -> Evaluation | None:
+def _evaluation(config: Mapping[str, Any], node: Mapping[str, Any], where: str) -> Any:
     """Return the experiment's evaluation with what the method has otherwise; None if there is none."""
     parts = [config.get("evaluation") or {}, node.get("evaluation") or {}]
     if not any(parts):
@@ -164,16 +195,18 @@ def _evaluation(
         raise UserError(
             f"{where}.evaluation names no evaluation; add one with +evaluation=predictive, or give it a _target_."
         )
-    found: Evaluation = build({**parts[0], **parts[1]}, f"{where}.evaluation")
-    _is_a("evaluation", found, Evaluation, f"{where}.evaluation")
-    return found.over(plan.collected)
+    return build({**parts[0], **parts[1]}, f"{where}.evaluation")
 
 
-def _is_a(kind: str, part: Any, base: type, where: str) -> Any:
-    """Return a part that was built, if it is of its kind."""
+_ADVICE = {"kernel": ", or wrap a dynamics, as in mhrun.Unadjusted(mhrun.Langevin(), m=100)"}
+
+
+def _is_a(kind: str, part: Any, base: type, where: str) -> None:
+    """Refuse a part that is not of its kind."""
     if not isinstance(part, base):
-        raise UserError(f"{where}: {type(part).__name__} is no {kind}; choose one of conf/.")
-    return part
+        raise UserError(
+            f"{where}: {type(part).__name__} is no {kind}; choose one of conf/{_ADVICE.get(kind, '')}."
+        )
 
 
 def _thin(value: Any) -> int | tuple[int, ...] | None:
@@ -183,6 +216,6 @@ def _thin(value: Any) -> int | tuple[int, ...] | None:
 
 
 def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0:  # NaN for inf
+    if isinstance(value, bool) or not isinstance(value, Integral | float) or value % 1 != 0:  # NaN for inf
         raise Refusal(f"{name} = {value!r} must be a whole number.")
     return int(value)

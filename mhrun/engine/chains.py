@@ -69,7 +69,7 @@ class Settings:
     """How to run.
 
     Args:
-        native: compiled loops: auto (where they pay), on or off.
+        native: compiled loops: auto (where they pay), on or off; or graph: the step as a captured graph.
         threads: of compiled loops; None for all cores.
         block_seconds: how often what was computed is written down.
 
@@ -117,7 +117,7 @@ def run_method(
     writer = TraceWriter(folder, method.shape, INFO_DTYPES, method.target.n)
     plan_file = folder / "driver.json"
     begun = read_json(plan_file) or {}
-    driver = choose(method, settings.native, begun.get("driver"), settings.threads)
+    driver = choose(method, settings.native, begun.get("driver"), settings.threads, watcher.note)
     write_json(plan_file, {"driver": driver.name, "product": settle(begun.get("product"))})
 
     checkpoint = writer.resume(watcher.note)

@@ -1,15 +1,17 @@
-"""Two ways to do some steps of a kernel: one call per step in torch, or a compiled loop."""
+"""Ways to do some steps of a kernel: one call per step in torch, a compiled loop, or a captured step."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from mhrun.compiled import Loop, compile_loop, with_compiled_update
+from mhrun.engine.buffers import info_buffers, record_of, write
+from mhrun.engine.graph import GRAPH, Graph
 from mhrun.engine.method import Method
 from mhrun.errors import Refusal, UserError
 from mhrun.types import INFO_DTYPES, INFO_UNSAID, Controls, Record, State
@@ -19,7 +21,7 @@ NATIVE, PLAIN, TORCH = (
     "plain",
     "torch",
 )  # PLAIN: torch, where wide passes over parameters are compiled
-WISHES = ("auto", "on", "off")
+WISHES = ("auto", "on", "off", GRAPH)
 
 
 class Driver(Protocol):
@@ -36,15 +38,22 @@ class Driver(Protocol):
         ...
 
 
-def choose(method: Method, wish: str, begun_with: str | None, threads: int | None) -> Driver:
+def choose(
+    method: Method,
+    wish: str,
+    begun_with: str | None,
+    threads: int | None,
+    note: Callable[[str], None] = lambda line: None,
+) -> Driver:
     """Return the driver for a method.
 
     Args:
         method: what is run.
-        wish: one of `WISHES`: compile where it pays, compile or refuse, never compile.
+        wish: one of `WISHES`: compile where it pays, compile or refuse, never compile, or capture the step as a graph.
         begun_with: the driver that an interrupted run began with, which it must go on with: the two
             follow the same law with the same random numbers, but round differently.
         threads: for compiled loops; None for all cores this process may use.
+        note: is called with a line that the user should know.
 
     Raises:
         Refusal: a compiled loop is wished for where there is none.
@@ -52,6 +61,8 @@ def choose(method: Method, wish: str, begun_with: str | None, threads: int | Non
     """
     if begun_with == TORCH or (begun_with is None and wish == "off"):
         return Plain(method, TORCH)
+    if begun_with == GRAPH or (begun_with is None and wish == GRAPH):
+        return Graph(method, note)
     if begun_with == PLAIN:
         return Plain(method)
     if begun_with is None and wish == "auto" and not method.compiling_pays():
@@ -121,24 +132,17 @@ class Plain:
         kernel, target = self._kernel, self._method.target
         on_device = controls.each(lambda c: c.to(device=target.device, dtype=self._method.dtype))
         steps = len(controls.step_size)
-        wanted = set(self._method.shape.kept(first_step, steps).tolist())
-        kept: dict[str, list[Tensor]] = {name: [] for name in INFO_DTYPES}
-        theta = [state.evaluation.theta[:0].new_empty(len(state.evaluation.theta), 0, target.dim)]
+        chains = len(state.evaluation.theta)
+        place = {int(k): i for i, k in enumerate(self._method.shape.kept(first_step, steps))}
+        theta = state.evaluation.theta.new_empty(len(place), chains, target.dim)
+        buffers = info_buffers(steps, chains, target.device)
         for k in range(steps):
             self._draws.step = first_step + k
             state, info = kernel.step(target, state, on_device.each(lambda c, k=k: c[k]), self._draws)  # type: ignore[misc]
-            if k in wanted:
-                theta.append(state.evaluation.theta[:, None])
-            for name, value in info._asdict().items():
-                if value is None:
-                    unsaid, dtype = INFO_UNSAID[name], getattr(torch, INFO_DTYPES[name])
-                    value = torch.full_like(info.batch_size, unsaid, dtype=dtype)
-                kept[name].append(value)
-        record = {name: torch.stack(values, dim=1).cpu().numpy() for name, values in kept.items()}
-        return state, {
-            "theta": torch.cat(theta, dim=1).double().cpu().numpy(),
-            **{name: values.astype(INFO_DTYPES[name], copy=False) for name, values in record.items()},
-        }
+            if k in place:
+                theta[place[k]] = state.evaluation.theta
+            write(info, buffers, k)
+        return state, record_of(theta, buffers)
 
 
 def usable_cores() -> int:

@@ -6,7 +6,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
-from numbers import Integral, Real
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
+from mhrun.engine.assemble import assembled
 from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.method import Method
 from mhrun.engine.starts import starts_of
@@ -24,14 +25,14 @@ from mhrun.evaluation import Evaluation
 from mhrun.models.function import FunctionModel
 from mhrun.models.module import ModuleModel
 from mhrun.parts import Kernel
-from mhrun.schedules import Plan, Schedule
+from mhrun.schedules import Schedule
 from mhrun.schedules.fixed import Fixed
 from mhrun.schedules.tuned import Tuned
 from mhrun.store.files import read_json, write_json
 from mhrun.store.fingerprint import fingerprint
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import RESULTS_VERSION
-from mhrun.store.netcdf import TRACE, Shape, open_trace
+from mhrun.store.netcdf import TRACE, open_trace
 from mhrun.target import Target
 from mhrun.types import Model
 
@@ -86,7 +87,8 @@ def sample(
         thin: keep every thin-th step, or every thin-th draw that a schedule collects; None keeps no draws, for models
             with very many parameters.
         device: cpu or cuda.
-        native: compiled loops where there are some: auto (long runs), on or off.
+        native: compiled loops where there are some: auto (long runs), on or off; or graph: the step as a CUDA graph on
+            a GPU, else by torch.compile.
         dtype: of the parameters; float32 for networks.
         evaluation: what is told of the chains while they run, such as `Predictive`: group ``evaluation`` of the trace.
         folder: where to keep the trace; the same call goes on from what is there, another is refused.
@@ -100,10 +102,6 @@ def sample(
         UserError: parts that do not go together, settings that have no meaning, or a folder that holds the
             trace of another call.
     """
-    if not isinstance(kernel, Kernel):
-        raise UserError(
-            f"{type(kernel).__name__} is no kernel; wrap it, as in mhrun.Unadjusted(mhrun.Langevin(), m=100)."
-        )
     if str(device).split(":")[0] not in ("cpu", *["cuda"] * torch.cuda.is_available()):
         raise UserError(
             f"device = '{device}' is not here; choose cpu{' or cuda' * torch.cuda.is_available()}."
@@ -112,22 +110,6 @@ def sample(
         raise UserError(f"dtype = {dtype!r} must be torch.float64 or torch.float32.")
     if not isinstance(cast(Any, temperature), int | float):
         raise UserError("temperature must be a number; schedules of it go with mhrun's configurations.")
-    counts: dict[str, Any] = {
-        "steps": steps,
-        "warmup": warmup,
-        "chains": chains,
-        "seed": seed,
-        "thin": 1 if thin is None else thin,
-    }
-    for name, count in counts.items():
-        if isinstance(count, bool) or not isinstance(count, Integral) or int(count).bit_length() > 63:
-            raise UserError(f"{name} = {count!r} must be a whole number.")
-    steps, warmup, chains, seed = int(steps), int(warmup), int(chains), int(seed)
-    thin = None if thin is None else int(thin)
-    if evaluation is not None and not isinstance(evaluation, Evaluation):
-        raise UserError(
-            f"evaluation = {evaluation!r} is none; give one, such as mhrun.evaluation's Predictive."
-        )
     points = None if start is None else torch.atleast_2d(_points(start))
     density = data is None
     rows = NoData().load() if density else Dataset.of(data)
@@ -161,15 +143,19 @@ def sample(
         schedules["step_size"] = Tuned(float(step_size), acceptance)
     target = Target(whole, rows, temper=temper, replacement=replacement, device=device)
     starts = None if points is None else starts_of(points.tolist(), target.dim, "sample")
-    plan = Plan(schedules, chains, warmup, steps)
-    shape = Shape(chains, target.model.names if thin else (), warmup, steps, plan.kept(thin))
-    if evaluation is not None:
-        evaluation = evaluation.over(plan.collected)
-    method = Method("sample", kernel, target, plan, shape, seed, dtype, starts, evaluation)
-    method.check()
+    method = assembled(
+        "sample",
+        kernel,
+        target,
+        schedules,
+        {"chains": chains, "warmup": warmup, "steps": steps, "thin": thin, "thin_stats": None, "seed": seed},
+        dtype=dtype,
+        starts=starts,
+        evaluation=evaluation,
+    )
     method.check_data()
     settings = Settings(native=native)
-    attributes = {"seed": seed}
+    attributes = {"seed": method.seed}
     if folder is not None:
         place = RunFolder(Path(folder))
         try:
@@ -179,8 +165,18 @@ def sample(
                 f"folder = '{folder}' cannot be made: {error.strerror}; choose another."
             ) from error
         with place.held(lambda line: print(line, file=sys.stderr)):
-            _same(place.path, fingerprint(RESULTS_VERSION, model, rows.fields, log_prior, kernel, temper, replacement,
-                                          plan.schedules, points, shape, seed, str(dtype), evaluation))  # fmt: skip
+            call: tuple[Any, ...] = (
+                model,
+                rows.fields,
+                log_prior,
+                kernel,
+                temper,
+                replacement,
+                method.plan.schedules,
+                points,
+            )
+            call += (method.shape, method.seed, str(dtype), method.evaluation)
+            _same(place.path, fingerprint(RESULTS_VERSION, *call))
             _tell(method, run_method(method, place.path, settings, Silent(), lambda: False, attributes))
             return open_trace(place.path)
     with tempfile.TemporaryDirectory(prefix="mhrun-") as temporary:

@@ -95,7 +95,8 @@ class AdaptiveBackward(MetropolisHastings):
         """Score the starting points (C, D)."""
         begun = super().start(target, theta, draws)
         zero = torch.zeros(len(theta), dtype=torch.float64, device=theta.device)
-        counts = {name: zero.clone() for name in ("accepted", "accepted_forward", "forward")}
+        counts = {name: zero.clone() for name in ("accepted_forward", "forward")}
+        counts["accepted"] = torch.full_like(zero, self.epoch)  # an adjustment before the first epoch too
         return State(begun.evaluation, {"backward": torch.full_like(zero, self.first), **counts})
 
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
@@ -103,8 +104,8 @@ class AdaptiveBackward(MetropolisHastings):
         beta, accepted = state.aux["backward"], state.aux["accepted"]
         of_forward, forward = state.aux["accepted_forward"], state.aux["forward"]
         trials = torch.zeros_like(accepted, dtype=torch.int64)
-        if (draws.step - 1) % self.epoch == 0:
-            mean = accepted / self.epoch if draws.step > 1 else torch.ones_like(accepted)
+        if draws.due(self.epoch):
+            mean = accepted / self.epoch
             beta = torch.where(mean < self.lower, beta * (1 + self.change), beta)
             beta, trials = self._adjusted(
                 target, state.evaluation.theta, controls, draws, beta, mean > self.upper
@@ -113,9 +114,7 @@ class AdaptiveBackward(MetropolisHastings):
         controls = controls._replace(backward=beta.to(controls.step_size.dtype))
         after, info = super().step(target, state, controls, draws)
         chance = self._chance(info.log_ratio)
-        onward = self.forward_moves.forward(
-            draws.streams.at(draws.step, ahead=1)
-        )  # once more what the proposal drew
+        onward = self.forward_moves.forward(draws.again())
         told = {
             "backward": beta,
             "accepted": accepted + chance,
@@ -154,14 +153,14 @@ class AdaptiveBackward(MetropolisHastings):
     ) -> tuple[Tensor, int]:
         """Return the mean acceptance of `trials` forward moves of some chains (R,), and what each chain spent."""
         here = controls._replace(backward=beta.to(controls.step_size.dtype)).each(lambda c: c[rows])
-        streams = draws.streams.of("backward", rows)
-        # Each test has steps of its own, two for a trial: one minibatch for where the chain is, one for where it goes.
-        first = (draws.step * round(self.most / self.change + 1) + test) * 2 * self.trials
+        # Each test has numbers of its own, two sets for a trial: one minibatch for where the chain is, one for where it
+        # goes.
+        number, of = test * 2 * self.trials, round(self.most / self.change + 1) * 2 * self.trials
         always = torch.ones(len(rows), dtype=torch.bool, device=theta.device)
         total = torch.zeros(len(rows), dtype=torch.float64, device=theta.device)
         cost = 0
         for trial in range(self.trials):
-            before, now = (streams.at(first + 2 * trial + k, ahead=1) for k in range(2))
+            before, now = (draws.trial("backward", rows, number + 2 * trial + k, of) for k in range(2))
             begun = self.pairing.start(target, theta, before)
             origin = self.pairing.current(target, begun, now, here.temperature)
             moved = self.forward_moves.moved(origin, always, here, now)

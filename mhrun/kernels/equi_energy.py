@@ -188,7 +188,7 @@ class EquiEnergy(Kernel):
         energy, slope, _ = self.energies.by_size(
             target, theta, batch, ones, torch.ones_like(rung, dtype=torch.bool)
         )
-        aux = {"energy": energy, "slope": slope, "stamp": draws.step * self.rungs + rung}
+        aux = {"energy": energy, "slope": slope, "stamp": draws.time * self.rungs + rung}
         return State(target.prior(theta), aux | self.bank(chains, target.dim).empty(theta.device))
 
     def _rung(self, chains: int, device: torch.device) -> Tensor:
@@ -201,7 +201,7 @@ class EquiEnergy(Kernel):
         rung, size = self._rung(chains, device), self.energies.each(chains, device)
         levels = self.levels(target, controls.temperature)
         floor = levels.gather(1, rung[:, None])[:, 0]
-        done = draws.step - (self.rungs - 1 - rung) * self.stagger
+        done = draws.time - (self.rungs - 1 - rung) * self.stagger
         began, full = done > 0, size == n
 
         jump, place = self._chosen(state, levels, began, draws)
@@ -217,7 +217,7 @@ class EquiEnergy(Kernel):
         there = torch.where(jump[:, None], jumped.theta, move.to)
         theta = torch.where(accepted[:, None], there, theta)
         energy = torch.where(moved, move.after, torch.where(made, jumped.energy, move.before))
-        stamp = torch.where(local & ~full, draws.step * self.rungs + rung, aux["stamp"])
+        stamp = torch.where(local & ~full, draws.time * self.rungs + rung, aux["stamp"])
         stamp = torch.where(made, jumped.stamp, stamp)
         slope = torch.where((moved & full)[:, None], move.far, aux["slope"])
         arrived = (made & full).nonzero()[:, 0]
@@ -306,9 +306,9 @@ class EquiEnergy(Kernel):
             if wanted == target.n and known < wanted:
                 energy, _, _ = self.energies.of(target, points, None, None)
             elif known < wanted:
-                drawn_by = draws.streams.numbers[at // self.rungs * self.rungs + stamp % self.rungs]
+                drawn_by = at // self.rungs * self.rungs + stamp % self.rungs
                 step = stamp.div(self.rungs, rounding_mode="floor")
-                index = draws.streams.permuted(step, drawn_by, target.n, known, wanted)
+                index = draws.of_steps(step, drawn_by, target.n, known, wanted)
                 energy = self.energies.topped(target, points, energy, index, known)
             found.theta[at], found.energy[at], found.stamp[at] = points, energy, stamp
         return found

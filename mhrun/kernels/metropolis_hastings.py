@@ -150,7 +150,7 @@ class MetropolisHastings(Kernel):
             diverging=diverging,
             log_ratio_skew=verdict.log_ratio_skew,
         )
-        chosen = choose(verdict.accepted, self._kept(candidate), self._kept(origin))
+        chosen = choose(verdict.accepted, self._kept(candidate), self._kept(origin), on_host=draws.on_host)
         if self.pairing.hands_batch_on:
             chosen = chosen._replace(batch=candidate.batch)
         return State(chosen, state.aux), info

@@ -69,7 +69,7 @@ class PlanarFlow(Kernel):
         """Train, if it is time, and draw."""
         theta, aux = state.evaluation.theta, state.aux
         n_grad = 0
-        if draws.step <= self.trains:
+        if draws.before(self.trains):
             n_grad = self.reads(target)
             aux = self._trained(target, aux, theta, controls, draws)
         base = draws.normal(Purpose.NOISE, theta.shape[1], use=1, dtype=theta.dtype)
@@ -107,8 +107,8 @@ class PlanarFlow(Kernel):
             (grad,) = torch.autograd.grad(loss, flow)
         first = _B1 * aux["first"] + (1 - _B1) * grad
         second = _B2 * aux["second"] + (1 - _B2) * grad**2
-        k = draws.step
-        change = (first / (1 - _B1**k)) / ((second / (1 - _B2**k)).sqrt() + _SMALL)
+        corrected = (draws.number(f"1 - {b}^t", lambda t, b=b: 1 - b**t) for b in (_B1, _B2))  # type: ignore[misc]
+        change = (first / next(corrected)) / ((second / next(corrected)).sqrt() + _SMALL)
         moved = flow.detach() - controls.step_size[:, None].to(change.dtype) * change
         return {"flow": moved, "first": first, "second": second}
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from mhrun.errors import Refusal
 from mhrun.kernels.metropolis_hastings import disagree
 from mhrun.parts import SUPPLY, Kernel, Pairing, Rule
-from mhrun.random import Draws, Purpose, Streams, derive_key
+from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import (
     MADE,
@@ -78,7 +78,6 @@ class ReplicaExchange(Kernel):
         self.every = every
         self.order = order
         self.sign = 1 if sign == "right" else -1
-        self._memo: tuple[tuple[int, int], list[Draws], Draws] | None = None
 
     @property
     def decides(self) -> bool:
@@ -136,24 +135,22 @@ class ReplicaExchange(Kernel):
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
         """Move every chain one step, and exchange if it is time."""
         state, info = self.kernel.step(target, state, controls, draws)
-        if draws.step % self.every:
+        if not draws.due(self.every, last=True):
             return state, info
-        state, exchange, n_lik, n_aside = self.exchange(
-            target, state, controls.temperature, draws.streams, draws.step
-        )
+        state, exchange, n_lik, n_aside = self.exchange(target, state, controls.temperature, draws)
         counted = {"n_lik": info.n_lik + n_lik, "n_aside": info.n_aside + n_aside}
         return state, info._replace(exchange=exchange, **counted)
 
     def exchange(
-        self, target: Target, state: State, temperature: Tensor, streams: Streams, step: int
+        self, target: Target, state: State, temperature: Tensor, draws: Draws
     ) -> tuple[State, Tensor, Tensor, Tensor]:
-        """Offer neighbours an exchange after a step.
+        """Offer neighbours an exchange after a step, whose numbers are `draws`.
 
         Returns:
             the state after it, what came of it for each chain (C,) int8, the log-likelihoods of single data that each
             chain evaluated for it (C,), and how many of them served a statistic of all data (C,).
         """
-        low, draws = self._pairs(streams, step // self.every)
+        low, draws = self._pairs(draws)
         high, kept = low + 1, state.evaluation
         first, second = low, high
         if self.pairing.offers == SUPPLY:  # the rule may divide by the scale: it must not be negative
@@ -219,25 +216,17 @@ class ReplicaExchange(Kernel):
         candidate, found = self.pairing.compare(target, origin, kept.theta[high], draws)
         return origin, candidate, found
 
-    def _pairs(self, streams: Streams, time: int) -> tuple[Tensor, Draws]:
+    def _pairs(self, draws: Draws) -> tuple[Tensor, Draws]:
         """Return the lower chain of each pair (P,) of this exchange, and the pairs' random numbers."""
-        which = (streams.key, streams.chains)
-        if self._memo is None or self._memo[0] != which:
-            lows = [self._lows(streams.chains, odd, streams.device) for odd in (0, 1)]
-            pairs = [streams.of(f"exchange {odd}", low).at(0) for odd, low in enumerate(lows)]
-            coin = Streams(derive_key(streams.key, "exchange"), 1).at(0)
-            self._memo = which, pairs, coin
-        _, pairs, coin = self._memo
-        coin.step = time
-        odd = time % 2 if self.order == "alternate" else int(coin.uniform(Purpose.EXCHANGE)[0] < 0.5)
         if self.rungs == 2:
             odd = 0
-        pairs[odd].step = time
-        return self._lows(streams.chains, odd, streams.device), pairs[odd]
-
-    def _lows(self, chains: int, odd: int, device: torch.device) -> Tensor:
-        rung = torch.arange(chains, device=device) % self.rungs
-        return ((rung % 2 == odd) & (rung < self.rungs - 1)).nonzero()[:, 0]
+        elif self.order == "alternate":
+            odd = draws.parity(self.every)
+        else:
+            odd = int(draws.coin("exchange", self.every))
+        ladders = torch.arange(draws.chains // self.rungs, device=draws.device)[:, None] * self.rungs
+        low = (ladders + torch.arange(odd, self.rungs - 1, 2, device=draws.device)).flatten()
+        return low, draws.part(f"exchange {odd}", low, self.every)
 
 
 def _taken(field: Tensor, rows: Tensor) -> Tensor:

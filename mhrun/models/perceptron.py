@@ -120,7 +120,7 @@ class Perceptron:
         for i in reversed(range(len(self.layers))):
             layer = self.layers[i]
             outer(back, values[i], _matrix(grad, layer))
-            torch.sum(back, 1, out=grad[:, layer.bias])
+            grad[:, layer.bias] = back.sum(1)
             if i:
                 back = torch.matmul(back, _matrix(theta, layer))
                 back = torch.ops.aten.threshold_backward(back, values[i], 0)  # of relu: one pass

@@ -49,7 +49,7 @@ class GammaPrecision:
         self, target: Target, theta: Tensor, aux: dict[str, Tensor], draws: Draws
     ) -> dict[str, Tensor]:
         """Draw the precisions anew after every `every` steps."""
-        if draws.step % self.every:
+        if not draws.due(self.every, last=True):
             return aux
         blocks = blocks_of(target.model)
         # Gamma(k / 2) is half of a chi-squared with k degrees of freedom: that many squares of normals.

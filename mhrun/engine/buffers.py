@@ -1,0 +1,31 @@
+"""What the steps of a block report, in buffers that are there before the first of them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mhrun.types import INFO_DTYPES, INFO_UNSAID, Info, Record
+
+
+def info_buffers(steps: int, chains: int, device: torch.device) -> dict[str, Tensor]:
+    """Return a buffer (K, C) for each field of `Info`, filled with what a field that is None stands for."""
+    return {
+        name: torch.full(
+            (steps, chains), INFO_UNSAID.get(name, 0), dtype=getattr(torch, dtype), device=device
+        )
+        for name, dtype in INFO_DTYPES.items()
+    }
+
+
+def write(info: Info, buffers: dict[str, Tensor], row: int) -> None:
+    """Write what a step reports into a row of the buffers; nothing waits for the device."""
+    for name, value in zip(info._fields, info, strict=True):
+        if value is not None:
+            buffers[name][row] = value
+
+
+def record_of(theta: Tensor, buffers: dict[str, Tensor]) -> Record:
+    """Return the record of a block of steps: theta (draws, C, D) and the buffers (K, C), each (C, ...) on the host."""
+    fields = {"theta": theta.double(), **buffers}
+    return {name: value.transpose(0, 1).contiguous().cpu().numpy() for name, value in fields.items()}

@@ -1,0 +1,373 @@
+"""The step as one captured graph: for a GPU, and for wide models.
+
+The step of a kernel is pure in tensors, so that it can be recorded once and replayed. Which random numbers it wants is
+learnt from a first step; they are then made outside of it and handed in. Which kind of step it is (an exchange is due,
+momenta are drawn anew) selects one of a few graphs.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from mhrun.engine.buffers import info_buffers, record_of, write
+from mhrun.engine.method import Method
+from mhrun.random import Draws, Streams
+from mhrun.types import Controls, Evaluation, Info, Record, State
+
+GRAPH = "graph"
+_KINDS = 32  # kinds of steps that have a graph of their own
+_WARM = 3  # steps on a side stream before a capture, as CUDA wants them
+
+Step = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+
+
+class Dynamic(Exception):
+    """A step asks for numbers that depend on data."""
+
+
+@dataclass
+class Asked:
+    """What a step asked for, in order."""
+
+    numbers: list[Callable[[Draws], Tensor]] = field(default_factory=list)
+    kinds: list[tuple[Callable[[Draws], Hashable], Hashable]] = field(
+        default_factory=list
+    )  # with their answers
+
+    def holds(self, draws: Draws) -> bool:
+        """Return whether this step is of the same kind."""
+        return all(ask(draws) == answer for ask, answer in self.kinds)
+
+
+class _Source:
+    """The interface of `Draws` over two functions: one for tensors, and one for answers that select a kind of step."""
+
+    def __init__(self, draws: Draws, rows: int | None = None) -> None:
+        self.device = draws.device
+        self.on_host = False
+        self.chains = draws.chains if rows is None else rows
+        self.streams = Streams(0, self.chains, draws.device)  # no compiled generator or update within a graph
+
+    def tensor(self, ask: Callable[[Draws], Tensor]) -> Tensor:
+        raise NotImplementedError
+
+    def kind(self, ask: Callable[[Draws], Any]) -> Any:
+        raise NotImplementedError
+
+    def normal(self, *args: Any, **named: Any) -> Tensor:
+        return self.tensor(lambda draws: draws.normal(*args, **named))
+
+    def uniform(self, *args: Any, **named: Any) -> Tensor:
+        return self.tensor(lambda draws: draws.uniform(*args, **named))
+
+    def index(self, *args: Any, rows: Tensor | None = None, start: int = 0, **named: Any) -> Tensor:
+        if rows is not None or start:
+            raise Dynamic("its minibatch grows as the data decide")
+        return self.tensor(lambda draws: draws.index(*args, **named))
+
+    def piece(self, *args: Any) -> Tensor:
+        return self.tensor(lambda draws: draws.piece(*args))
+
+    def number(self, *args: Any) -> Tensor:
+        return self.tensor(lambda draws: draws.number(*args))
+
+    @property
+    def time(self) -> Tensor:
+        return self.tensor(lambda draws: draws.time)
+
+    def due(self, *args: Any, **named: Any) -> bool:
+        return cast(bool, self.kind(lambda draws: draws.due(*args, **named)))
+
+    def before(self, *args: Any) -> bool:
+        return cast(bool, self.kind(lambda draws: draws.before(*args)))
+
+    def coin(self, *args: Any) -> bool:
+        return cast(bool, self.kind(lambda draws: draws.coin(*args)))
+
+    def parity(self, *args: Any) -> int:
+        return cast(int, self.kind(lambda draws: draws.parity(*args)))
+
+    def trial(self, *args: Any) -> Draws:
+        raise Dynamic("it makes trials whose number depends on the data")
+
+    def of_steps(self, *args: Any) -> Tensor:
+        raise Dynamic("it goes on with minibatches of earlier steps")
+
+
+class _Recorder(_Source):
+    """Answers from `Draws`, and notes what was asked."""
+
+    def __init__(
+        self, draws: Draws, asked: Asked, way: Callable[[Draws], Draws] = lambda draws: draws
+    ) -> None:
+        super().__init__(draws)
+        self._draws, self._asked, self._way = draws, asked, way
+
+    def tensor(self, ask: Callable[[Draws], Tensor]) -> Tensor:
+        way = self._way
+        self._asked.numbers.append(lambda draws: ask(way(draws)))
+        return ask(self._draws)
+
+    def kind(self, ask: Callable[[Draws], Any]) -> Any:
+        way, answer = self._way, ask(self._draws)
+        self._asked.kinds.append((lambda draws: ask(way(draws)), answer))
+        return answer
+
+    def part(self, name: str, rows: Tensor, every: int = 1) -> _Recorder:
+        way = self._way
+        child = self._draws.part(name, rows, every)
+        return _Recorder(child, self._asked, lambda draws: way(draws).part(name, rows, every))
+
+    def again(self) -> _Recorder:
+        way = self._way
+        return _Recorder(self._draws.again(), self._asked, lambda draws: way(draws).again())
+
+
+class _Given(_Source):
+    """Answers in the order of a recording: the step is then a function of tensors alone."""
+
+    def __init__(
+        self, draws: Draws, numbers: Iterator[Tensor], kinds: Iterator[Hashable], rows: int | None = None
+    ) -> None:
+        super().__init__(draws, rows)
+        self._root, self._numbers, self._kinds = draws, numbers, kinds
+
+    def tensor(self, ask: Callable[[Draws], Tensor]) -> Tensor:
+        return next(self._numbers)
+
+    def kind(self, ask: Callable[[Draws], Any]) -> Any:
+        return next(self._kinds)
+
+    def part(self, name: str, rows: Tensor, every: int = 1) -> _Given:
+        return _Given(self._root, self._numbers, self._kinds, len(rows))
+
+    def again(self) -> _Given:
+        return self
+
+
+Names = tuple[tuple[str, ...], ...]
+
+
+class _Kind(NamedTuple):
+    """One kind of step, and its graph; None where it runs in torch."""
+
+    asked: Asked
+    given: Names  # what the state and the controls have before it
+    run: Step | None
+    evaluation: list[str]  # names of the tensors of the next state, in the order of the outputs
+    aux: list[str]
+    info: list[str]
+
+
+class Graph:
+    """Replays captured steps: CUDA graphs on a GPU, else `torch.compile`; what cannot be captured runs in torch.
+
+    Results are those of the executor `torch`, to rounding: each graph is compared with it on the step that it was
+    captured on, and is not used where they differ.
+
+    Args:
+        method: what is run.
+        note: is called with a line for each reason why steps run in torch after all.
+        backend: of `torch.compile`; None for inductor where there is a C++ compiler, else aot_eager.
+    """
+
+    name = GRAPH
+
+    def __init__(
+        self, method: Method, note: Callable[[str], None] = lambda line: None, backend: str | None = None
+    ) -> None:
+        self._method = method
+        self._note = note
+        self._backend = backend or ("inductor" if shutil.which("c++") or shutil.which("g++") else "aot_eager")
+        self._draws = method.streams(compiled=False).at(1)
+        self._kinds: list[_Kind] = []
+        self._said: set[str] = set()
+        self.compilations = 0
+
+    def prepare(self, state: State) -> None:
+        """Do nothing: a graph is captured at the first step of its kind."""
+
+    @torch.no_grad()
+    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
+        """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
+        method, target = self._method, self._method.target
+        on_device = controls.each(lambda c: c.to(device=target.device, dtype=method.dtype))
+        steps, chains = len(controls.step_size), len(state.evaluation.theta)
+        place = {int(k): i for i, k in enumerate(method.shape.kept(first_step, steps))}
+        theta = state.evaluation.theta.new_empty(len(place), chains, target.dim)
+        buffers = info_buffers(steps, chains, target.device)
+        for k in range(steps):
+            self._draws.step = first_step + k
+            state, info = self._step(state, on_device.each(lambda c, k=k: c[k]))  # type: ignore[misc]
+            if k in place:
+                theta[place[k]] = state.evaluation.theta
+            write(info, buffers, k)
+        return state, record_of(theta, buffers)
+
+    def _step(self, state: State, controls: Controls) -> tuple[State, Info]:
+        kernel, target = self._method.kernel, self._method.target
+        given = _given(state, controls)
+        kind = next((k for k in self._kinds if k.given == given and k.asked.holds(self._draws)), None)
+        if kind is None:
+            return self._captured(state, controls)
+        if kind.run is None:
+            return kernel.step(target, state, controls, self._draws)
+        numbers = [ask(self._draws) for ask in kind.asked.numbers]
+        return _unpacked(kind, kind.run([*_tensors(state, controls), *numbers]))
+
+    def _captured(self, state: State, controls: Controls) -> tuple[State, Info]:
+        """Do a step of a new kind in torch, capture it, and compare the two."""
+        method, asked = self._method, Asked()
+        before = [value.clone() for value in _tensors(state, controls)]
+        recorder = cast(Draws, _Recorder(self._draws, asked))
+        try:
+            after, info = method.kernel.step(method.target, state, controls, recorder)
+        except Dynamic as reason:  # nothing of the step has been kept
+            self._refused(str(reason))
+            self._kinds.append(_Kind(asked, _given(state, controls), None, [], [], []))
+            self._draws.step = self._draws.step  # the same numbers once more
+            return method.kernel.step(method.target, state, controls, self._draws)
+        self._draws.step = self._draws.step  # the same numbers once more
+        numbers = [ask(self._draws) for ask in asked.numbers]
+        names = (list(after.evaluation.tensors()), list(after.aux), _there(info))
+        kind = _Kind(asked, _given(state, controls), None, *names)
+        if len(self._kinds) < _KINDS:
+            try:
+                step = self._pure(kind)
+                run = self._capture(step, [*before, *numbers])
+                found = _unpacked(kind, run([*(value.clone() for value in before), *numbers]))
+                if _same(found, (after, info)):
+                    kind = kind._replace(run=run)
+                else:
+                    self._refused("its graph and torch differ")
+            except Exception as error:  # of tracing or compiling: torch can always do it
+                self._refused(_reason(error))
+        self._kinds.append(kind)
+        return after, info
+
+    def _pure(self, kind: _Kind) -> Step:
+        """Return the step of a kind as a function of tensors: state, controls and random numbers."""
+        method, draws = self._method, self._draws
+        evaluation, aux, given = kind.given
+        first, second = len(evaluation), len(evaluation) + len(aux)
+        third = second + len(given)
+
+        def step(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+            point = Evaluation.of(dict(zip(evaluation, tensors[:first], strict=True)))
+            here = State(point, dict(zip(aux, tensors[first:second], strict=True)))
+            now = Controls(**dict(zip(given, tensors[second:third], strict=True)))
+            answers = iter([answer for _, answer in kind.asked.kinds])
+            numbers = cast(Draws, _Given(draws, iter(tensors[third:]), answers))
+            after, info = method.kernel.step(method.target, here, now, numbers)
+            return [
+                *(after.evaluation.tensors()[name] for name in kind.evaluation),
+                *(after.aux[name] for name in kind.aux),
+                *(getattr(info, name) for name in kind.info),
+            ]
+
+        return step
+
+    def _capture(self, step: Step, inputs: list[Tensor]) -> Step:
+        return _cuda(step, inputs) if inputs[0].is_cuda else self._compiled(step, inputs)
+
+    def _compiled(self, step: Step, inputs: list[Tensor]) -> Step:
+        """Trace the step without data, so that whatever depends on them is found, and compile the trace once."""
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        traced = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(inputs)
+        before = self.compilations
+
+        def counted(module: Any, example: Any) -> Any:
+            self.compilations += 1
+            if self.compilations > before + 1:
+                raise RuntimeError("its graph was compiled again")
+            return torch._dynamo.lookup_backend(self._backend)(module, example)
+
+        compiled: Step = torch.compile(traced, fullgraph=True, dynamic=False, backend=counted)
+        buffers = [value.clone() for value in inputs]  # the same tensors each time: nothing to compile again
+
+        def run(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+            for buffer, value in zip(buffers, tensors, strict=True):
+                buffer.copy_(value)
+            return [value.clone() for value in compiled(buffers)]
+
+        return run
+
+    def _refused(self, reason: str) -> None:
+        if reason not in self._said:
+            self._said.add(reason)
+            self._note(f"{self._method.name}: some of its steps run in torch, not as a graph: {reason}.")
+
+
+def _cuda(step: Step, inputs: list[Tensor]) -> Step:
+    """Capture a step in a CUDA graph with buffers of its own; what waits for the device fails here."""
+    buffers = [value.clone() for value in inputs]
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(_WARM):
+            step(buffers)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = step(buffers)
+
+    def run(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        for buffer, value in zip(buffers, tensors, strict=True):
+            buffer.copy_(value)
+        graph.replay()
+        return [value.clone() for value in outputs]
+
+    return run
+
+
+def _tensors(state: State, controls: Controls) -> list[Tensor]:
+    point = state.evaluation.tensors().values()
+    return [*point, *state.aux.values(), *(control for control in controls if control is not None)]
+
+
+def _given(state: State, controls: Controls) -> Names:
+    """Return the names of the tensors of `_tensors`, in their order."""
+    known = (name for name in controls._fields if getattr(controls, name) is not None)
+    return tuple(state.evaluation.tensors()), tuple(state.aux), tuple(known)
+
+
+def _there(info: Info) -> list[str]:
+    return [name for name, value in info._asdict().items() if value is not None]
+
+
+def _unpacked(kind: _Kind, outputs: Sequence[Tensor]) -> tuple[State, Info]:
+    values = iter(outputs)
+    evaluation = {name: next(values) for name in kind.evaluation}
+    aux = {name: next(values) for name in kind.aux}
+    return State(Evaluation.of(evaluation), aux), Info(**{name: next(values) for name in kind.info})
+
+
+def _same(one: tuple[State, Info], two: tuple[State, Info]) -> bool:
+    """Return whether two steps agree in every field, to rounding."""
+    pairs = [
+        *((one[0].evaluation.tensors()[name], value) for name, value in two[0].evaluation.tensors().items()),
+        *((one[0].aux[name], value) for name, value in two[0].aux.items()),
+        *((getattr(one[1], name), getattr(two[1], name)) for name in _there(two[1])),
+    ]
+
+    def close(a: Tensor, b: Tensor) -> bool:
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return False
+        if not a.is_floating_point():
+            return torch.equal(a, b)
+        tolerance = 1e-3 if a.dtype == torch.float32 else 1e-8
+        return torch.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+    return all(close(a, b) for a, b in pairs)
+
+
+def _reason(error: Exception) -> str:
+    first = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return f"{type(error).__name__}, {first.rstrip('.')[:160]}"
