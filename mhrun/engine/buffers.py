@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -16,6 +18,21 @@ def info_buffers(steps: int, chains: int, device: torch.device) -> dict[str, Ten
         )
         for name, dtype in INFO_DTYPES.items()
     }
+
+
+def filled(infos: Sequence[Info], buffers: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the buffers (K, C) with what all steps of a block report.
+
+    All at once, where steps are short: a copy for each field would take a fifth of the time of a small step.
+    """
+    for name, values in zip(Info._fields, zip(*infos, strict=True), strict=True):
+        if all(value is not None for value in values):
+            buffers[name].copy_(torch.stack(values))
+        else:
+            for row, value in enumerate(values):
+                if value is not None:
+                    buffers[name][row] = value
+    return buffers
 
 
 def write(info: Info, buffers: dict[str, Tensor], row: int) -> None:

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from mhrun.compiled import Loop, compile_loop, with_compiled_update
-from mhrun.engine.buffers import info_buffers, record_of, write
+from mhrun.engine.buffers import filled, info_buffers, record_of
 from mhrun.engine.graph import GRAPH, Graph
 from mhrun.engine.method import Method
 from mhrun.errors import Refusal, UserError
-from mhrun.types import INFO_DTYPES, INFO_UNSAID, Controls, Record, State
+from mhrun.types import INFO_DTYPES, INFO_UNSAID, Controls, Info, Record, State
 
 NATIVE, PLAIN, TORCH = (
     "native",
@@ -135,14 +135,14 @@ class Plain:
         chains = len(state.evaluation.theta)
         place = {int(k): i for i, k in enumerate(self._method.shape.kept(first_step, steps))}
         theta = state.evaluation.theta.new_empty(len(place), chains, target.dim)
-        buffers = info_buffers(steps, chains, target.device)
+        buffers, infos = info_buffers(steps, chains, target.device), list[Info]()
         for k in range(steps):
             self._draws.step = first_step + k
             state, info = kernel.step(target, state, on_device.each(lambda c, k=k: c[k]), self._draws)  # type: ignore[misc]
             if k in place:
                 theta[place[k]] = state.evaluation.theta
-            write(info, buffers, k)
-        return state, record_of(theta, buffers)
+            infos.append(info)
+        return state, record_of(theta, filled(infos, buffers))
 
 
 def usable_cores() -> int:
