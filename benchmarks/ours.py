@@ -30,9 +30,9 @@ import torch  # noqa: E402
 import mhrun  # noqa: E402
 from mhrun import compiled  # noqa: E402
 from mhrun.data.no_data import NoData  # noqa: E402
-from mhrun.dynamics.hamiltonian import Hamiltonian  # noqa: E402
-from mhrun.dynamics.langevin import Langevin as SGLD  # noqa: E402
-from mhrun.dynamics.nose_hoover import NoseHoover  # noqa: E402
+from mhrun.dynamics.sghmc import SGHMC  # noqa: E402
+from mhrun.dynamics.sgld import SGLD as SGLD  # noqa: E402
+from mhrun.dynamics.sgnht import SGNHT  # noqa: E402
 from mhrun.engine.chains import Settings, Silent, run_method  # noqa: E402
 from mhrun.engine.method import Method  # noqa: E402
 from mhrun.kernels import ReplicaExchange, Unadjusted  # noqa: E402
@@ -43,7 +43,7 @@ from mhrun.native.philox import independent  # noqa: E402
 from mhrun.pairing.full import Full  # noqa: E402
 from mhrun.pairing.growing import Growing  # noqa: E402
 from mhrun.parts import Kernel, Pairing, Rule  # noqa: E402
-from mhrun.proposals.langevin import Langevin  # noqa: E402
+from mhrun.proposals.langevin import LangevinProposal  # noqa: E402
 from mhrun.rules.compensated import Compensated  # noqa: E402
 from mhrun.rules.mh_minibatch import MHMinibatch  # noqa: E402
 from mhrun.schedules import Plan  # noqa: E402
@@ -112,7 +112,7 @@ def _logistic(n: int) -> mhrun.Target:
 
 def mint_network(n: int, storage: str) -> Work:
     """Return MINT with a Langevin proposal on a network."""
-    kernel = mhrun.MetropolisHastings(Langevin(), mhrun.Shared(network.M), mhrun.Metropolis())
+    kernel = mhrun.MetropolisHastings(LangevinProposal(), mhrun.Shared(network.M), mhrun.Metropolis())
     return Work(_network(n), kernel, network.RATE / n, n / network.C, None, torch.float32)
 
 
@@ -123,8 +123,8 @@ def _network(n: int) -> mhrun.Target:
 
 MOVES = {
     "sgld": SGLD(),
-    "sghmc": Hamiltonian(dynamics.FRICTION),
-    "sgnht": NoseHoover(dynamics.FRICTION),
+    "sghmc": SGHMC(dynamics.FRICTION),
+    "sgnht": SGNHT(dynamics.FRICTION),
 }
 
 
@@ -163,7 +163,7 @@ def _of_rungs(together: bool) -> dict[str, Callable[[int, str], Work]]:
     def mixture(n: int, storage: str) -> Work:
         model = GaussianMixture([[0, 0], [4, 4], [-4, 4], [-4, -4], [4, -4]], 0.25)
         target = mhrun.Target(model, NoData().load(), gradient_noise=0.25, energy_noise=0.25)
-        move = Unadjusted(NoseHoover(0.05, refresh=EVERY), 1)
+        move = Unadjusted(SGNHT(0.05, refresh=EVERY), 1)
         return _ladder(target, move, mhrun.Shared(1), 0.0025, 1.5, together=together, thin=EVERY)
 
     def logistic_all(n: int, storage: str) -> Work:
@@ -173,7 +173,7 @@ def _of_rungs(together: bool) -> dict[str, Callable[[int, str], Work]]:
         )
 
     def network_784(n: int, storage: str) -> Work:
-        move = Unadjusted(NoseHoover(0.1, refresh=EVERY), network.M)
+        move = Unadjusted(SGNHT(0.1, refresh=EVERY), network.M)
         step = dynamics.STEP["network"]
         kept = {"thin": None, "dtype": torch.float32}
         return _ladder(_network(n), move, mhrun.Shared(network.M), step, 1.2, together=together, **kept)
@@ -202,23 +202,23 @@ def _near(folder: Path) -> dict[str, float]:
     return {"accepted": float((gaps < dynamics.NEAR**2).any(-1).mean())}
 
 
-def main(cores: int, name: str, n: int, native: str, storage: str) -> None:
+def main(cores: int, name: str, n: int, executor: str, storage: str) -> None:
     torch.set_num_threads(cores)
-    asked = PROBLEMS[name](n, storage)
+    problem = PROBLEMS[name](n, storage)
     folder = Path(tempfile.mkdtemp(prefix="mhrun-bench-"))
 
     def work(chains: int, steps: int, seed: int) -> dict[str, float]:
         place = folder / f"{chains}-{steps}-{seed}"
-        heat = [asked.temperature * asked.ratio ** (c % RUNGS) for c in range(chains)]
-        fixed = mhrun.Fixed(step_size=asked.step_size, temperature=heat)
-        names = asked.target.model.names if asked.thin else ()
-        shape, plan = Shape(chains, names, 0, steps, asked.thin, 1), Plan({"all": fixed}, chains, 0, steps)
-        method = Method(name, asked.kernel, asked.target, plan, shape, seed, asked.dtype)
-        noted = run_method(method, place, Settings(native, cores), Silent(), lambda: False, {})
+        heat = [problem.temperature * problem.ratio ** (c % RUNGS) for c in range(chains)]
+        fixed = mhrun.Fixed(step_size=problem.step_size, temperature=heat)
+        names = problem.target.model.names if problem.thin else ()
+        shape, plan = Shape(chains, names, 0, steps, problem.thin, 1), Plan({"all": fixed}, chains, 0, steps)
+        method = Method(name, problem.kernel, problem.target, plan, shape, seed, problem.dtype)
+        summary = run_method(method, place, Settings(executor, cores), Silent(), lambda: False, {})
         near = _near(place) if name.split("_")[0] in MOVES and name.endswith("_mixture") else {}
         shutil.rmtree(place)
         means = {"accepted": "sum_accepted", "batch": "sum_batch_size"}
-        totals = noted["totals"]
+        totals = summary["totals"]
         return {key: float(sum(totals[total])) / (chains * steps) for key, total in means.items()} | near
 
     try:

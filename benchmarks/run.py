@@ -49,7 +49,7 @@ class Contender:
             env=os.environ | environment,
         )
 
-    def ask(self, chains: int, steps: int, seed: int = 0) -> dict[str, float]:
+    def request(self, chains: int, steps: int, seed: int = 0) -> dict[str, float]:
         """Return the seconds of one piece of work, and what it found: the acceptance rate at least."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -80,24 +80,24 @@ class Goal(NamedTuple):
 
 
 def make_peers() -> None:
-    asked, made = HERE / "peers.txt", PEERS / "peers.txt"
-    if made.exists() and made.read_text() == asked.read_text():
+    wanted, made = HERE / "peers.txt", PEERS / "peers.txt"
+    if made.exists() and made.read_text() == wanted.read_text():
         return
     print(f"making {PEERS.name} ...", flush=True)
     if not PEER.exists():
         subprocess.run([sys.executable, "-m", "venv", str(PEERS)], check=True)
-    subprocess.run([str(PEER), "-m", "pip", "install", "--quiet", "-r", str(asked)], check=True)
-    made.write_text(asked.read_text())
+    subprocess.run([str(PEER), "-m", "pip", "install", "--quiet", "-r", str(wanted)], check=True)
+    made.write_text(wanted.read_text())
 
 
 def in_turn(field: Field, chains: int, rounds: int, chain_steps: int, clock: str) -> dict[str, Any]:
     """Ask all contenders, round after round; return the cost and what they found, each by name."""
     seen: dict[str, list[dict[str, float]]] = {name: [] for name in field}
     for contender, share in field.values():  # what is compiled is compiled now
-        contender.ask(chains, _steps(chain_steps, share, chains))
+        contender.request(chains, _steps(chain_steps, share, chains))
     for seed in range(1, rounds + 1):
         for name, (contender, share) in field.items():
-            seen[name].append(contender.ask(chains, _steps(chain_steps, share, chains), seed))
+            seen[name].append(contender.request(chains, _steps(chain_steps, share, chains), seed))
     cost = {
         name: statistics.median(a[clock] for a in answers)
         / (_steps(chain_steps, field[name][1], chains) * chains)
@@ -148,7 +148,7 @@ def against_jax(rounds: int, chain_steps: int, console: Console) -> list[dict[st
     for cores in sorted({1, min(2, len(os.sched_getaffinity(0)))}):
         field = {
             "ours": (_ours(cores, "mint", N), 1.0),
-            "ours, plain torch": (_ours(cores, "mint", N, native="off"), 0.02),
+            "ours, plain torch": (_ours(cores, "mint", N, executor="torch"), 0.02),
             "JAX": (Contender(PEER, "jax_mint.py", cores, N), 1.0),
         }
         clock = "cpu" if cores == 1 else "wall"
@@ -186,11 +186,11 @@ def over_n(rounds: int, chain_steps: int, largest: int, console: Console) -> lis
     sizes = [n for n in (10**4, 10**5, 10**6, 10**7, 10**8) if n <= largest]
     contenders = {n: _ours(1, "mint", n, storage="file" if n >= 10**8 else "memory") for n in sizes}
     for contender in contenders.values():
-        contender.ask(20, _steps(chain_steps, 1, 20))
+        contender.request(20, _steps(chain_steps, 1, 20))
     seen: dict[int, list[float]] = {n: [] for n in sizes}
     for seed in range(1, rounds + 1):
         for n, contender in contenders.items():
-            seen[n].append(contender.ask(20, _steps(chain_steps, 1, 20), seed)["cpu"])
+            seen[n].append(contender.request(20, _steps(chain_steps, 1, 20), seed)["cpu"])
     for contender in contenders.values():
         contender.stop()
     per_step = 1e6 / (20 * _steps(chain_steps, 1, 20))
@@ -253,7 +253,7 @@ def network(rounds: int, chain_steps: int, console: Console) -> list[dict[str, A
     """MINT with a Langevin proposal on 784-200-10, m = 200: microseconds per chain-step."""
     n, share = problem_network.N, 0.002
     field = {
-        "ours": (_ours(1, "mint_network", n, native="auto"), share),
+        "ours": (_ours(1, "mint_network", n, executor="auto"), share),
         "JAX": (Contender(PEER, "jax_network.py", 1, n), share),
         "torch SGD": (Contender(sys.executable, "torch_network.py", 1, n), share),
     }
@@ -272,10 +272,13 @@ def dynamics(rounds: int, chain_steps: int, console: Console) -> dict[str, list[
     found = {}
     goals = [Goal(peer, chains, 1.0) for peer in ("BlackJAX", "posteriors") for chains in (1, 10)]
     n = problem_network.N
-    for target, native, shares in (("mixture", "on", (1.0, 1.0, 0.005)), ("network", "auto", (0.002,) * 3)):
+    for target, executor, shares in (
+        ("mixture", "compiled", (1.0, 1.0, 0.005)),
+        ("network", "auto", (0.002,) * 3),
+    ):
         for name in problem_dynamics.ALGORITHMS:
             field = {
-                "ours": (_ours(1, f"{name}_{target}", n, native=native), shares[0]),
+                "ours": (_ours(1, f"{name}_{target}", n, executor=executor), shares[0]),
                 "BlackJAX": (Contender(PEER, "jax_dynamics.py", 1, target, name), shares[1]),
                 "posteriors": (Contender(PEER, "posteriors_dynamics.py", 1, target, name), shares[2]),
             }
@@ -291,22 +294,22 @@ def dynamics(rounds: int, chain_steps: int, console: Console) -> dict[str, list[
 def ladders(rounds: int, chain_steps: int, console: Console) -> list[dict[str, Any]]:
     """Ladders of 8 rungs that exchange every 40 steps, and single chains of the same: microseconds per chain-step."""
     parts = {
-        "mixture": ("RENHD on five Gaussians", 1, 5.0, "on"),
-        "logistic": ("Metropolis on all 13,007 images", problem_logistic.N, 0.02, "on"),
+        "mixture": ("RENHD on five Gaussians", 1, 5.0, "compiled"),
+        "logistic": ("Metropolis on all 13,007 images", problem_logistic.N, 0.02, "compiled"),
         "network": ("RENHD on 784-200-10, m = 200", problem_network.N, 0.004, "auto"),
     }
     rows = []
-    for name, (what, n, share, native) in parts.items():
+    for name, (what, n, share, executor) in parts.items():
         field = {
-            "ladder": _ours(1, f"ladder_{name}", n, native=native),
-            "single": _ours(1, f"rungs_{name}", n, native=native),
+            "ladder": _ours(1, f"ladder_{name}", n, executor=executor),
+            "single": _ours(1, f"rungs_{name}", n, executor=executor),
         }
         seen: dict[str, list[float]] = {"ladder": [], "single": []}
         sizes = {"ladder": 8, "single": 1}
         for seed in range(rounds + 1):
             for which, contender in field.items():
                 steps = _steps(chain_steps, share, 8)
-                found = contender.ask(sizes[which], steps, seed)
+                found = contender.request(sizes[which], steps, seed)
                 if seed:  # the first compiles
                     seen[which].append(found["cpu"] / (steps * sizes[which]) * 1e6)
         _stop({which: (contender, 1.0) for which, contender in field.items()})
@@ -370,7 +373,7 @@ def start_up(rounds: int, console: Console) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as empty:
         for name in ("first compiled block, nothing cached, s", "first compiled block, cached, s"):
             contender = _ours(1, "mint", 10_000, MHRUN_CACHE_DIR=empty)
-            found[name] = contender.ask(1, 100)["wall"]
+            found[name] = contender.request(1, 100)["wall"]
             contender.stop()
     table = Table(title="Start-up", title_justify="left")
     table.add_column("what")
@@ -382,9 +385,9 @@ def start_up(rounds: int, console: Console) -> dict[str, float]:
 
 
 def _ours(
-    cores: int, problem: str, n: int, native: str = "on", storage: str = "memory", **environment: str
+    cores: int, problem: str, n: int, executor: str = "compiled", storage: str = "memory", **environment: str
 ) -> Contender:
-    return Contender(sys.executable, "ours.py", cores, problem, n, native, storage, **environment)
+    return Contender(sys.executable, "ours.py", cores, problem, n, executor, storage, **environment)
 
 
 def _stop(field: Field) -> None:
@@ -402,17 +405,17 @@ def _children() -> float:
 
 
 TABLES: dict[str, Callable[[argparse.Namespace, Console], Any]] = {
-    "without_replacement": lambda asked, console: without_replacement(
-        asked.rounds, asked.chain_steps, console
+    "without_replacement": lambda options, console: without_replacement(
+        options.rounds, options.chain_steps, console
     ),
-    "start_up": lambda asked, console: start_up(asked.rounds, console),
-    "against_jax": lambda asked, console: against_jax(asked.rounds, asked.chain_steps, console),
-    "over_n": lambda asked, console: over_n(asked.rounds, asked.chain_steps, asked.largest, console),
-    "mh_minibatch": lambda asked, console: mh_minibatch(asked.rounds, asked.chain_steps, console),
-    "network": lambda asked, console: network(asked.rounds, asked.chain_steps, console),
-    "dynamics": lambda asked, console: dynamics(asked.rounds, asked.chain_steps, console),
-    "ladders": lambda asked, console: ladders(asked.rounds, asked.chain_steps, console),
-    "logistic": lambda asked, console: logistic(asked.rounds, asked.chain_steps, console),
+    "start_up": lambda options, console: start_up(options.rounds, console),
+    "against_jax": lambda options, console: against_jax(options.rounds, options.chain_steps, console),
+    "over_n": lambda options, console: over_n(options.rounds, options.chain_steps, options.largest, console),
+    "mh_minibatch": lambda options, console: mh_minibatch(options.rounds, options.chain_steps, console),
+    "network": lambda options, console: network(options.rounds, options.chain_steps, console),
+    "dynamics": lambda options, console: dynamics(options.rounds, options.chain_steps, console),
+    "ladders": lambda options, console: ladders(options.rounds, options.chain_steps, console),
+    "logistic": lambda options, console: logistic(options.rounds, options.chain_steps, console),
 }
 
 

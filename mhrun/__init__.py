@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _WHERE = {
     "sample": "mhrun.engine.sample",
@@ -20,23 +20,23 @@ _WHERE = {
     "Perceptron": "mhrun.models.perceptron",
     "GaussianMixture": "mhrun.models.gaussian_mixture",
     "NoData": "mhrun.data.no_data",
-    "Predictive": "mhrun.evaluation.predictive",
+    "Predictive": "mhrun.monitors.predictive",
     "TiedMeans": "mhrun.models.tied_means",
     "MixtureSample": "mhrun.data.mixture",
     "MetropolisHastings": "mhrun.kernels",
     "Unadjusted": "mhrun.kernels",
     "ReplicaExchange": "mhrun.kernels",
     "RandomWalk": "mhrun.proposals.random_walk",
-    "ReversibleLangevin": "mhrun.proposals.reversible_langevin",
+    "ReversibleLangevinProposal": "mhrun.proposals.reversible_langevin",
     "Shared": "mhrun.pairing.shared",
     "Stored": "mhrun.pairing.stored",
     "Full": "mhrun.pairing.full",
     "Metropolis": "mhrun.rules.metropolis",
     "Barker": "mhrun.rules.barker",
-    "Langevin": "mhrun.dynamics.langevin",
-    "Hamiltonian": "mhrun.dynamics.hamiltonian",
-    "NoseHoover": "mhrun.dynamics.nose_hoover",
-    "Tact": "mhrun.dynamics.tact",
+    "SGLD": "mhrun.dynamics.sgld",
+    "SGHMC": "mhrun.dynamics.sghmc",
+    "SGNHT": "mhrun.dynamics.sgnht",
+    "TACTHMC": "mhrun.dynamics.tact_hmc",
     "Momentum": "mhrun.dynamics.momentum",
     "Fixed": "mhrun.schedules.fixed",
     "Stairs": "mhrun.schedules.stairs",

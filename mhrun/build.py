@@ -26,7 +26,7 @@ T = TypeVar("T")
 TRUST = "MHRUN_TRUST"
 """The environment variable that names the user's trusted packages, with commas between them."""
 
-ROOMS = (
+PACKAGES = (
     "models",
     "data",
     "kernels",
@@ -36,9 +36,9 @@ ROOMS = (
     "pairing",
     "rules",
     "schedules",
-    "evaluation",
+    "monitors",
 )
-"""The rooms of this package whose classes a configuration may name."""
+"""The packages whose classes a configuration may name."""
 
 
 def trusted() -> tuple[str, ...]:
@@ -83,9 +83,9 @@ def trusted_object(name: str, where: str = "") -> Any:
             "if you trust it, say so: --project DIR if it is in a project of yours, --trust PACKAGE else."
         )
     module_name, _, attribute = name.rpartition(".")
-    if not _a_room(name):
+    if not _in_packages(name):
         raise UserError(
-            f"{at}there is no part '{name}'; those of this package are in mhrun.{', mhrun.'.join(ROOMS)}."
+            f"{at}there is no part '{name}'; those of this package are in mhrun.{', mhrun.'.join(PACKAGES)}."
         )
     if not name.startswith(
         "mhrun."
@@ -102,7 +102,7 @@ def trusted_object(name: str, where: str = "") -> Any:
         public = [key for key in vars(module) if not key.startswith("_")]
         raise UserError(f"{at}there is no '{name}'.{nearest(attribute, public)}")
     home = f"{getattr(found, '__module__', '')}."
-    part = _a_room(home) and (isinstance(found, type) or not home.startswith("mhrun."))
+    part = _in_packages(home) and (isinstance(found, type) or not home.startswith("mhrun."))
     if not _within(home, allowed) or not callable(found) or not part:
         raise UserError(f"{at}'{name}' is not defined in a trusted package ({', '.join(allowed)}).")
     return found
@@ -110,8 +110,8 @@ def trusted_object(name: str, where: str = "") -> Any:
 
 def blame(error: BaseException) -> str:
     """Return an error of someone's code in one line, with the last place of it that is neither ours nor a library's."""
-    told = str(error).strip().splitlines()
-    text = f"{type(error).__name__}: {told[0]}" if told else type(error).__name__
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     if isinstance(error, SyntaxError) and error.filename:
         return f"{text} ({Path(error.filename).name}, line {error.lineno})"
     frames = traceback.extract_tb(error.__traceback__)
@@ -122,10 +122,10 @@ def blame(error: BaseException) -> str:
     return f"{text} ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else text
 
 
-def _a_room(name: str) -> bool:
-    """Say whether a name of this package is in one of the rooms; another package's is whatever it is."""
+def _in_packages(name: str) -> bool:
+    """Return whether a name of this package is in one of `PACKAGES`; names of other packages are not restricted."""
     words = name.split(".")
-    return words[0] != "mhrun" or words[1] in ROOMS
+    return words[0] != "mhrun" or words[1] in PACKAGES
 
 
 def _within(name: str, packages: Sequence[str]) -> bool:
@@ -166,8 +166,8 @@ def call(function: Callable[..., T], arguments: Mapping[str, Any], name: str, wh
     try:
         return function(**checked)
     except (TypeError, ValueError, IndexError, ArithmeticError, MemoryError) as error:
-        told = str(error) or type(error).__name__
-        raise UserError(f"{at}{name} cannot be made of these settings: {told}") from error
+        message = str(error) or type(error).__name__
+        raise UserError(f"{at}{name} cannot be made of these settings: {message}") from error
 
 
 _PARTS = ("Proposal", "Pairing", "Rule", "Dynamics", "Model", "Kernel", "Schedule", "OwnPrior", "Evaluation")

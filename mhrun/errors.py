@@ -14,11 +14,11 @@ class UserError(Exception):
 
 
 class Refusal(UserError):
-    """Parts that do not go together, or a setting that has no meaning; told before any data are read."""
+    """Parts that do not go together, or a setting that has no meaning; raised before any data are read."""
 
 
 class Interrupted(Exception):
-    """The user asked to stop. Everything computed is on disk, and `command` goes on from there."""
+    """Interrupted by the user. Everything computed is on disk, and `command` goes on from there."""
 
     command = "the same command"
 

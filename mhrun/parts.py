@@ -78,7 +78,7 @@ class Pairing(ABC):
     ) -> Evaluation:
         """Return the origin of this step, on the data that this step scores it on.
 
-        `slope`: the temperature (C,) for which the proposal wants gradients, or None if it wants none.
+        `grad_temperature`: the temperature (C,) for which the proposal wants gradients, or None if it wants none.
         """
 
     @abstractmethod

@@ -53,10 +53,12 @@ def located(name: str) -> Path:
     """
     shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..."
     try:
-        said = Path(name).expanduser()
+        wanted = Path(name).expanduser()
     except RuntimeError as error:  # of a user that there is not
         raise UserError(f"There is no data file '{shown}': {error}") from error
-    places = [said] if said.is_absolute() else [folder / said for folder in (*user_folders(), Path.cwd())]
+    places = (
+        [wanted] if wanted.is_absolute() else [folder / wanted for folder in (*user_folders(), Path.cwd())]
+    )
     for place in places:
         with suppress(OSError, ValueError):  # of a name that is too long, or no name
             if place.is_file():
@@ -65,8 +67,8 @@ def located(name: str) -> Path:
     for place in places:
         with suppress(OSError, ValueError):
             beside += [path.name for path in place.parent.iterdir()]
-    where = "" if said.is_absolute() else ", neither in a folder of yours (--project DIR) nor here"
-    raise UserError(f"There is no data file '{shown}'{where}.{nearest(said.name, beside)}")
+    where = "" if wanted.is_absolute() else ", neither in a folder of yours (--project DIR) nor here"
+    raise UserError(f"There is no data file '{shown}'{where}.{nearest(wanted.name, beside)}")
 
 
 def experiment_module(name: str) -> ModuleType:

@@ -206,7 +206,7 @@ class Streams:
         return torch.from_numpy(out)
 
     def at(self, step: int, ahead: int = 64) -> Draws:
-        """Return the numbers of one step; those of so many steps are made at once where they are asked for in turn."""
+        """Return the numbers of one step; consecutive steps are prefetched, so many at once."""
         return Draws(self, step, ahead)
 
 
@@ -321,7 +321,7 @@ class Draws:
         """Return standard normals (C, count): Box-Muller on 32-bit words, cut at 6.66 sigma."""
         blocks = -(-count // 4)
         if count >= MANY:
-            self._once((purpose, use))
+            self._check_unused((purpose, use))
             if (found := self.streams.many_normals(purpose, self.step, count, dtype, use)) is not None:
                 return found
             return _normals(self.streams.words(purpose, self.step, 1, blocks, use))[0, :, :count].to(dtype)
@@ -329,12 +329,12 @@ class Draws:
         def make(first: int, steps: int) -> Tensor:
             return _normals(self.streams.words(purpose, first, steps, blocks, use))[..., :count]
 
-        self._once((purpose, use))
+        self._check_unused((purpose, use))
         return self._take((purpose, use, count), 4 * blocks, make).to(dtype)
 
     def uniform(self, purpose: Purpose, use: int = 0) -> Tensor:
         """Return uniforms in (0, 1), (C,), float64, with 53 random bits."""
-        self._once((purpose, use))
+        self._check_unused((purpose, use))
         return self._take(
             (purpose, use),
             4,
@@ -359,7 +359,7 @@ class Draws:
         size, and with `rows` for the chains that still want data. With `common` there is one for all chains, that of
         the first: (1, m).
         """
-        self._once((Purpose.MINIBATCH, use, start))
+        self._check_unused((Purpose.MINIBATCH, use, start))
         if start and not replacement:
             return self._more(n, start, start + m, use, rows)
         numbers = self.streams.numbers
@@ -421,7 +421,7 @@ class Draws:
             self._pass = ((n, m, number), first, order)
         return order[:, start - first : start - first + m].long()
 
-    def _once(self, what: Hashable) -> None:
+    def _check_unused(self, what: Hashable) -> None:
         if isinstance(what, tuple) and isinstance(what[1], int) and not 0 <= what[1] < USES:
             raise RuntimeError(f"use = {what[1]} is none: there are {USES} for each purpose.")
         if what in self._drawn:

@@ -1,4 +1,4 @@
-"""The words that every room shares.
+"""Types shared by all packages.
 
 Letters: C chains, D parameters, m minibatch size, n data, K steps of a block. The leading
 dimension of every tensor of a step is C; trials, rungs of a ladder, replicas and seeds are all chains.
@@ -24,7 +24,7 @@ Rows = Mapping[str, Tensor]
 
 
 class Evaluation(NamedTuple):
-    """What is known of the target at a point. Fields not computed are None.
+    """The target evaluated at a point. Fields not computed are None.
 
     `log_lik_mean` and `log_lik_var` are the mean and the sample variance over the batch of the
     log-likelihood of one datum; the variance is 0 when the mean is over all data.
@@ -52,14 +52,14 @@ class Evaluation(NamedTuple):
 
 
 class State(NamedTuple):
-    """Where the chains are. Momentum, thermostats and the like live in `aux`, name -> (C, ...)."""
+    """The state of the chains. `aux` holds momentum, thermostats and the like, name -> (C, ...)."""
 
     evaluation: Evaluation
     aux: dict[str, Tensor]
 
 
 class Controls(NamedTuple):
-    """What the schedules say at one step, each (C,)."""
+    """The values of the schedules at one step, each (C,)."""
 
     step_size: Tensor
     temperature: Tensor  # of the target: density to the power 1/T
@@ -87,14 +87,14 @@ class Difference(NamedTuple):
 
 
 class Supply(Protocol):
-    """Where a rule that grows its minibatch gets data from.
+    """The terms of a difference, datum by datum, for a rule that grows its minibatch.
 
     A term is log p(x | candidate) - log p(x | origin) of one datum, float64.
     """
 
     n: int  # how many data there are
     replacement: bool  # whether they are drawn with replacement
-    n_aside: Tensor  # (C,) log-likelihoods of single data evaluated so far for a statistic of all data
+    n_lik_overhead: Tensor  # (C,) log-likelihoods of single data evaluated so far for a statistic of all data
 
     def terms(self, rows: Tensor, start: int, stop: int) -> Tensor:
         """Return the terms of the data start..stop of the minibatches of some chains (R,): (R, stop - start)."""
@@ -128,7 +128,7 @@ class Contest(NamedTuple):
         assert self.difference is not None
         return self.offset + self.scale * self.difference.mean
 
-    def settled(self, accepted: Tensor) -> Verdict:
+    def to_verdict(self, accepted: Tensor) -> Verdict:
         """Return the verdict of a rule that decides by `difference`."""
         assert self.difference is not None
         error = self.scale**2 * self.difference.error
@@ -159,19 +159,19 @@ class Info(NamedTuple):
     batch_size: Tensor  # data behind the decision or the gradient, as papers count them
     # What the algorithm needs: a faster exact form of the model does not lower these counts.
     n_lik: Tensor  # log-likelihoods of single data evaluated in this step
-    n_aside: (
+    n_lik_overhead: (
         Tensor  # those of n_lik that served a statistic of all data, which papers leave out of their counts
     )
     n_grad: Tensor  # gradients of single data evaluated in this step
     diverging: Tensor  # bool: something was not finite; the step was refused
-    # What not every kernel has to say; None means what INFO_UNSAID has for it.
+    # What not every kernel has to say; None means what INFO_DEFAULTS has for it.
     exchange: Tensor | None = None  # int8, of ladders: NEVER, REFUSED or MADE
-    valid: Tensor | None = None  # bool: theta is a draw of the target's law
+    valid: Tensor | None = None  # bool: theta is a valid draw
     # Skewness of the terms behind the decision / sqrt(their number): 0 for a normal log-ratio, or from all data.
     log_ratio_skew: Tensor | None = None
 
 
-INFO_UNSAID: dict[str, float] = {"exchange": NEVER, "valid": 1, "log_ratio_skew": math.nan}
+INFO_DEFAULTS: dict[str, float] = {"exchange": NEVER, "valid": 1, "log_ratio_skew": math.nan}
 
 INFO_DTYPES: dict[str, str] = {
     "accepted": "bool",
@@ -179,7 +179,7 @@ INFO_DTYPES: dict[str, str] = {
     "log_ratio_var": "float32",
     "batch_size": "int32",
     "n_lik": "int64",
-    "n_aside": "int64",
+    "n_lik_overhead": "int64",
     "n_grad": "int64",
     "diverging": "bool",
     "exchange": "int8",
@@ -219,7 +219,7 @@ class Model(Protocol):
     - ``log_lik_and_grad(theta, rows) -> (log_lik (C, m), its mean's gradient (C, D))``: both from one pass.
     - ``log_prior_grad(theta) -> (C, D)``, or None where the prior is flat: without differentiation.
     - ``predict(theta, rows) -> (C, m, K)``: log-probabilities of K classes; ``blocks``: see `Block`.
-    - ``full_log_lik(data) -> Callable[[theta (C, D)], (C,)]``: the sum over all data; ``full_slope(data)`` ->
+    - ``full_log_lik(data) -> Callable[[theta (C, D)], (C,)]``: the sum over all data; ``full_value_and_grad(data)`` ->
       likewise with its gradient, ((C,), (C, D)).
     - ``nodes(data) -> (rows, weights)``: a few weighted rows on which sums over all data of smooth functions of
       log_lik are exact; ``bound(data) -> Callable[[theta, theta'], (C,)]``: the largest absolute difference.

@@ -48,15 +48,15 @@ def categorical(z, y):
 def clipped_binary(z, y):
     """The loss of the authors' code of Wu et al.: TensorFlow's clip_by_value lets no slope through outside."""
     p = np.exp(z - z.max()) / np.exp(z - z.max()).sum()
-    value, slope = 0.0, np.zeros(len(z))
+    value, grad = 0.0, np.zeros(len(z))
     for k in range(len(z)):
         c = min(max(p[k], 1e-10), 0.9999999)
         value += math.log(c) if k == y else math.log(1 - c)
         if 1e-10 <= p[k] <= 0.9999999:
             d_p = 1 / c if k == y else -1 / (1 - c)
             for j in range(len(z)):
-                slope[j] += d_p * p[k] * ((j == k) - p[j])
-    return value, slope
+                grad[j] += d_p * p[k] * ((j == k) - p[j])
+    return value, grad
 
 
 LOSSES = {"categorical": categorical, "clipped_binary": clipped_binary}

@@ -37,11 +37,11 @@ def names(group: str) -> list[str]:
 
 def node(group: str, name: str) -> dict[str, Any]:
     """Return a configuration of a group, with the one that it begins from."""
-    said: dict[str, Any] = yaml.safe_load((CONF / group / f"{name}.yaml").read_text())
-    for base in said.pop("defaults", []):
+    content: dict[str, Any] = yaml.safe_load((CONF / group / f"{name}.yaml").read_text())
+    for base in content.pop("defaults", []):
         if base != "_self_":
-            said = node(group, base) | said
-    return said
+            content = node(group, base) | content
+    return content
 
 
 def write(folder: Path, patch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
@@ -93,5 +93,5 @@ def models() -> dict[str, dict[str, Any]]:
     """Return the settings of each model."""
     found = {name: node("model", name) for name in names("model")}
     found["perceptron"]["layers"] = [784, 3, 10]
-    found["written"] |= {"log_lik": "own.log_lik", "dim": 1}
+    found["user_function"] |= {"log_lik": "own.log_lik", "dim": 1}
     return found

@@ -12,8 +12,8 @@ from reference import mint_shared_log_ratio, mint_stored_log_ratio
 from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.data.mixture import MixtureSample
-from mhrun.dynamics.hamiltonian import Hamiltonian
-from mhrun.dynamics.langevin import Langevin
+from mhrun.dynamics.sghmc import SGHMC
+from mhrun.dynamics.sgld import SGLD
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.models.function import FunctionModel
 from mhrun.models.tied_means import TiedMeans
@@ -96,7 +96,7 @@ def test_costs_are_counted(data):
         _, infos = follow(MetropolisHastings(RandomWalk(), pairing, Metropolis()), target, controls(), 3)
         assert [int(i.n_lik[0]) for i in infos] == [evaluations] * 3
         assert [int(i.batch_size[0]) for i in infos] == [batch] * 3
-    _, infos = follow(Unadjusted(Langevin(), 9), target, controls(1e-3), 3)
+    _, infos = follow(Unadjusted(SGLD(), 9), target, controls(1e-3), 3)
     assert [int(i.n_grad[0]) for i in infos] == [9] * 3
 
 
@@ -134,8 +134,8 @@ KERNELS = {
     "stored": (MetropolisHastings(RandomWalk(), Stored(9), Metropolis()), 0.8),
     "full": (MetropolisHastings(RandomWalk(), Full(), Metropolis()), 0.8),
     "barker": (MetropolisHastings(RandomWalk(), Full(), Barker()), 0.8),
-    "langevin": (Unadjusted(Langevin(), 9), 3e-3),
-    "hamiltonian": (Unadjusted(Hamiltonian(0.2, 0.05), 9), 3e-3),
+    "langevin": (Unadjusted(SGLD(), 9), 3e-3),
+    "hamiltonian": (Unadjusted(SGHMC(0.2, 0.05), 9), 3e-3),
 }
 
 
@@ -150,7 +150,7 @@ def test_a_chain_moves_without_its_neighbours(data, name):
 
 @pytest.mark.parametrize("replacement", [False, True])
 @pytest.mark.parametrize("name", KERNELS)
-def test_the_compiled_loop_goes_the_same_way(mixture, name, replacement):
+def test_the_compiled_loop_gives_the_same(mixture, name, replacement):
     """The same random numbers and the same decisions; float32 sums of a minibatch apart."""
     kernel, step = KERNELS[name]
     if name.startswith(("langevin", "hamiltonian")):
@@ -205,15 +205,15 @@ def test_a_dynamics_that_leaves_the_numbers_stops_alone(rng):
     target = Target(TiedMeans(), Dataset.of(rng.normal(size=50)))
     hot = controls(0.01, 1.0)
     hot = hot._replace(step_size=torch.tensor([0.01, 1e200, 0.01, 0.01], dtype=torch.float64))
-    thetas, infos = follow(Unadjusted(Langevin(), 10), target, hot, 30)
+    thetas, infos = follow(Unadjusted(SGLD(), 10), target, hot, 30)
     stopped = torch.stack([i.diverging for i in infos])
     assert stopped[-1].tolist() == [False, True, False, False]
     assert thetas.isfinite().all()
     at = int(stopped[:, 1].int().argmax())
     assert (thetas[at:, 1] == thetas[at, 1]).all()
-    fused = compile_loop(Unadjusted(Langevin(), 10), target, KEY, 1)
+    fused = compile_loop(Unadjusted(SGLD(), 10), target, KEY, 1)
     draws = Streams(KEY, C).at(0)
-    start = Unadjusted(Langevin(), 10).start(target, target.model.init(C, draws), draws)
+    start = Unadjusted(SGLD(), 10).start(target, target.model.init(C, draws), draws)
     _, record = fused.advance(start, 1, hot.each(lambda v: v.expand(30, C).contiguous()))
     assert (record["diverging"] == stopped.T.numpy()).all()
 
@@ -222,7 +222,7 @@ def test_minibatches_that_cannot_be_drawn_are_refused(data):
     target = Target(TiedMeans(), data)
     for kernel in (
         MetropolisHastings(RandomWalk(), Shared(N + 1), Metropolis()),
-        Unadjusted(Langevin(), N + 1),
+        Unadjusted(SGLD(), N + 1),
     ):
         assert "more than the n = 60" in kernel.refuses(target)
         assert kernel.refuses(Target(TiedMeans(), data, replacement=True)) is None
@@ -257,7 +257,7 @@ def test_a_dynamics_on_all_data_has_the_whole_gradient(data):
         (wanted,) = torch.autograd.grad(target.log_density(point).sum(), point)
         found = target.gradient_full(theta, torch.ones(2))
         assert found.flatten().tolist() == pytest.approx(wanted.flatten().tolist())
-        kernel = Unadjusted(Langevin(), None)
+        kernel = Unadjusted(SGLD(), None)
         draws = Streams(KEY, 2).at(0)
         state = kernel.start(target, theta, draws)
         draws.step = 1

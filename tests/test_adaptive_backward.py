@@ -13,16 +13,16 @@ from mhrun.data import Dataset
 from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.method import Method
 from mhrun.errors import Interrupted, Refusal
-from mhrun.evaluation.predictive import Predictive
 from mhrun.kernels import AdaptiveBackward, MetropolisHastings
 from mhrun.models.logistic import Logistic
 from mhrun.models.perceptron import Perceptron
+from mhrun.monitors.predictive import Predictive
 from mhrun.pairing.full import Full
 from mhrun.pairing.moving import Moving
 from mhrun.pairing.shared import Shared
 from mhrun.pairing.stored import Stored
-from mhrun.proposals.langevin import Langevin
-from mhrun.proposals.reversible_langevin import ReversibleLangevin
+from mhrun.proposals.langevin import LangevinProposal
+from mhrun.proposals.reversible_langevin import ReversibleLangevinProposal
 from mhrun.random import Purpose, Streams, derive_key
 from mhrun.rules.metropolis import Metropolis
 from mhrun.schedules import Plan
@@ -33,7 +33,7 @@ from mhrun.types import Controls
 
 KEY = derive_key(9, "backward")
 N, DIM, M = 40, 2, 6
-RSGLD = ReversibleLangevin(density="unnormalised")
+RSGLD = ReversibleLangevinProposal(density="unnormalised")
 
 
 @pytest.fixture
@@ -94,10 +94,10 @@ CASES = {
 @pytest.mark.parametrize(("change", "most"), [(0.05, 0.5), (0.1, 0.25), (0.3, 0.5), (0.04, 0.9), (0.6, 0.5)])
 def test_beta_is_lowered_as_the_rule_says(target, monkeypatch, change, most):
     """Each chain by its own rates, in steps of a share of what it was, to no less than 1 - most of it."""
-    names, asked = list(CASES), []
+    names, requested = list(CASES), []
 
     def tried(self, target, theta, controls, draws, beta, rows, test):
-        asked.append(rows.tolist())
+        requested.append(rows.tolist())
         assert torch.equal(theta, start[rows])
         return torch.tensor([CASES[names[r]][1][test - 1] for r in rows.tolist()]), 100
 
@@ -108,13 +108,13 @@ def test_beta_is_lowered_as_the_rule_says(target, monkeypatch, change, most):
     draws = Streams(KEY, len(names)).at(1)
     parts = kernel(change=change, most=most)
     for begin in (everyone, torch.arange(len(names)) % 2 == 0):
-        asked.clear()
+        requested.clear()
         beta, spent = parts._adjusted(target, start, controls(len(names)), draws, begun, begin)
         for i, name in enumerate(names):
             wanted, tests = adjusted(*CASES[name], change=change, most=most) if begin[i] else (begun[i], 0)
             assert float(beta[i]) == pytest.approx(float(wanted)), name
             assert int(spent[i]) == 100 * tests, name
-            assert sum(i in rows for rows in asked) == tests
+            assert sum(i in rows for rows in requested) == tests
             assert beta[i] == begun[i] or (beta[i] > 1 and beta[i] >= (1 - most) * begun[i] * (1 - 1e-9))
         assert begun.tolist() == [CASES[name][0] for name in names]
 
@@ -166,7 +166,7 @@ def test_a_trial_is_a_forward_move_on_fresh_minibatches(target, monkeypatch, pai
     """Spied on: where the moves go, what they are scored on, and that none is made."""
     batches, moves, scored = [], [], []
     parts = kernel(pairing, trials=3, forward=0.0, most=0.1)
-    row, move, score = target.batch, ReversibleLangevin.moved, MetropolisHastings.contest
+    row, move, score = target.batch, ReversibleLangevinProposal.moved, MetropolisHastings.contest
     trying = False
 
     def batch(draws, m):
@@ -193,7 +193,7 @@ def test_a_trial_is_a_forward_move_on_fresh_minibatches(target, monkeypatch, pai
         return candidate, found
 
     monkeypatch.setattr(target, "batch", batch)
-    monkeypatch.setattr(ReversibleLangevin, "moved", moved)
+    monkeypatch.setattr(ReversibleLangevinProposal, "moved", moved)
     monkeypatch.setattr(MetropolisHastings, "contest", contest)
     theta = torch.tensor([[0.3, -0.2], [0.1, 0.4]], dtype=torch.float64)
     draws = Streams(KEY, 2).at(0)
@@ -380,9 +380,9 @@ def test_no_chain_adapts_into_what_is_no_number(rng, pairing, value):
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
-        (lambda: AdaptiveBackward(Langevin(), Moving(M), Metropolis(), 5), "needs the proposal"),
+        (lambda: AdaptiveBackward(LangevinProposal(), Moving(M), Metropolis(), 5), "needs the proposal"),
         (lambda: kernel(start=0.5), "start >= 1"),
         (lambda: kernel(epoch=0), "epoch and trials >= 1"),
         (lambda: kernel(trials=0), "epoch and trials >= 1"),
@@ -390,8 +390,8 @@ def test_no_chain_adapts_into_what_is_no_number(rng, pairing, value):
         (lambda: kernel(most=1.0), r"within \(0, 1\)"),
     ],
 )
-def test_meaningless_settings_are_refused(make, told):
-    with pytest.raises(Refusal, match=told):
+def test_meaningless_settings_are_refused(make, message):
+    with pytest.raises(Refusal, match=message):
         make()
 
 
@@ -416,7 +416,7 @@ def test_an_adapting_run_that_is_stopped_is_the_whole_one(rng, tmp_path):
         Shape(2, Perceptron([4, 5, 3]).names, 0, 24, 1),
         1,
         dtype=torch.float32,
-        evaluation=Predictive(data, 6),
+        monitor=Predictive(data, 6),
     )
     method.check()
     found = []
@@ -429,11 +429,11 @@ def test_an_adapting_run_that_is_stopped_is_the_whole_one(rng, tmp_path):
                 continue
         with open_trace(folder) as trace:
             found.append(trace.load())
-    for group in ("posterior", "sample_stats", "evaluation"):
+    for group in ("posterior", "sample_stats", "monitor"):
         for name in found[0][group].data_vars:
             if name != "wall_s":
                 assert np.array_equal(*(t[group][name].to_numpy() for t in found), equal_nan=True), name
-    told = found[0]["evaluation"]
-    assert {"backward", "accepted", "forward", "accepted_forward"} <= set(told.data_vars)
-    assert told["step"].to_numpy().tolist() == [6, 12, 18, 24]
-    assert (told["backward"].to_numpy()[:, 0] < 1000).all()
+    metrics = found[0]["monitor"]
+    assert {"backward", "accepted", "forward", "accepted_forward"} <= set(metrics.data_vars)
+    assert metrics["step"].to_numpy().tolist() == [6, 12, 18, 24]
+    assert (metrics["backward"].to_numpy()[:, 0] < 1000).all()

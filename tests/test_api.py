@@ -12,7 +12,7 @@ import arviz_base
 import numpy as np
 import pytest
 import torch
-from laws import assert_mean
+from distributions import assert_mean
 
 import mhrun
 from mhrun.data import Dataset
@@ -59,7 +59,7 @@ def test_a_mapping_of_fields_a_prior_and_a_dynamics(rng):
     trace = mhrun.sample(
         log_lik,
         {"x": x, "y": y},
-        mhrun.Unadjusted(mhrun.Langevin(), m=20),
+        mhrun.Unadjusted(mhrun.SGLD(), m=20),
         log_prior=lambda theta: -0.5 * theta[0] ** 2,
         start=[0.0],
         step_size=1e-4,
@@ -72,10 +72,10 @@ def test_a_mapping_of_fields_a_prior_and_a_dynamics(rng):
 
 
 def test_a_folder_keeps_the_trace_and_is_found_again(tmp_path, rng):
-    ask = {"start": [0.0], "step_size": 0.3, "steps": 50, "warmup": 0, "folder": tmp_path / "kept"}
+    settings = {"start": [0.0], "step_size": 0.3, "steps": 50, "warmup": 0, "folder": tmp_path / "kept"}
     x = rng.normal(size=20)
-    one = mhrun.sample(gaussian, x, metropolis(mhrun.Shared(5)), **ask)
-    two = mhrun.sample(gaussian, x, metropolis(mhrun.Shared(5)), **ask)
+    one = mhrun.sample(gaussian, x, metropolis(mhrun.Shared(5)), **settings)
+    two = mhrun.sample(gaussian, x, metropolis(mhrun.Shared(5)), **settings)
     assert np.array_equal(one["posterior"]["theta"], two["posterior"]["theta"])
     assert "warmup_posterior" not in one.children
 
@@ -117,7 +117,7 @@ def test_a_module_is_the_same_in_another_process(tmp_path, rng):
         mhrun.sample(
             torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2)),
             data,
-            mhrun.Unadjusted(mhrun.Langevin(), m=5),
+            mhrun.Unadjusted(mhrun.SGLD(), m=5),
             step_size=1e-3,
             steps=3,
             warmup=0,
@@ -135,7 +135,7 @@ def test_tuning_needs_an_acceptance_test_and_a_burn_in(rng):
     x = rng.normal(size=50)
     with pytest.raises(Refusal, match="no acceptance test"):
         mhrun.sample(
-            gaussian, x, mhrun.Unadjusted(mhrun.Langevin(), 10), start=[0.0], step_size=0.1, acceptance=0.3
+            gaussian, x, mhrun.Unadjusted(mhrun.SGLD(), 10), start=[0.0], step_size=0.1, acceptance=0.3
         )
     with pytest.raises(Refusal, match="too short to tune"):
         mhrun.sample(
@@ -157,9 +157,9 @@ def test_a_likelihood_of_zero_is_a_rejection_and_hides_nothing(rng, tmp_path):
     assert 0.1 < accepted.mean() < 0.9
     assert np.isneginf(trace["sample_stats"]["log_ratio"].to_numpy()).any()
     assert np.abs(draws).max() < 2.5
-    noted = json.loads((tmp_path / "done.json").read_text())["totals"]
-    assert sum(noted["count_log_ratio_var"]) < 1600
-    assert np.isfinite(noted["sum_log_ratio_var"]).all()
+    summary = json.loads((tmp_path / "done.json").read_text())["totals"]
+    assert sum(summary["count_log_ratio_var"]) < 1600
+    assert np.isfinite(summary["sum_log_ratio_var"]).all()
 
 
 def test_a_start_outside_the_prior_is_refused(rng):
@@ -170,16 +170,16 @@ def test_a_start_outside_the_prior_is_refused(rng):
 
 
 def test_a_model_object_and_the_compiled_loop(mixture):
-    ask = {"step_size": 1.0, "temperature": 500.0, "steps": 60, "warmup": 10, "chains": 3}
+    settings = {"step_size": 1.0, "temperature": 500.0, "steps": 60, "warmup": 10, "chains": 3}
     kernel = metropolis(mhrun.Stored(100))
-    fast = mhrun.sample(mhrun.TiedMeans(), mixture, kernel, native="on", **ask)
-    plain = mhrun.sample(mhrun.TiedMeans(), mixture, kernel, native="off", **ask)
+    fast = mhrun.sample(mhrun.TiedMeans(), mixture, kernel, executor="compiled", **settings)
+    plain = mhrun.sample(mhrun.TiedMeans(), mixture, kernel, executor="torch", **settings)
     assert fast["posterior"]["parameter"].values.tolist() == ["theta1", "theta2"]
     assert np.allclose(fast["posterior"]["theta"], plain["posterior"]["theta"], atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"start": None}, "needs start="),
         ({"step_size": -1.0}, "must be positive"),
@@ -195,22 +195,22 @@ def test_a_model_object_and_the_compiled_loop(mixture):
         ({"start": [[0.0]] * 3}, "3 rows for 4 chains"),
         ({"model": "normal"}, "must be a Model, a torch module or a function"),
         ({"device": "gpu"}, "device = 'gpu' is not here"),
-        ({"evaluation": 3}, "int is no evaluation"),
+        ({"monitor": 3}, "int is no evaluation"),
         ({"folder": __file__}, "cannot be made"),
     ],
 )
-def test_mistakes_in_python_are_told_in_one_line(rng, change, told):
-    ask = {
+def test_mistakes_in_python_are_reported_in_one_line(rng, change, message):
+    settings = {
         "model": gaussian,
         "kernel": metropolis(mhrun.Shared(5)),
         "start": [0.0],
         "step_size": 0.3,
         "steps": 20,
     }
-    ask |= {"warmup": 0} | change
-    model, kernel = ask.pop("model"), ask.pop("kernel")
-    with pytest.raises(UserError, match=told):
-        mhrun.sample(model, rng.normal(size=20), kernel, **ask)
+    settings |= {"warmup": 0} | change
+    model, kernel = settings.pop("model"), settings.pop("kernel")
+    with pytest.raises(UserError, match=message):
+        mhrun.sample(model, rng.normal(size=20), kernel, **settings)
 
 
 def test_importing_the_package_is_light():
@@ -225,13 +225,13 @@ def test_importing_the_package_is_light():
 
 
 def test_data_on_disk_are_the_data_in_memory():
-    ask = {"n": 1_500_000, "means": (0.0, 1.0), "variance": 2.0, "seed": 4}
-    memory = MixtureSample(**ask).load().fields["x"]
-    file = MixtureSample(**ask, storage="file").load().fields["x"]
+    settings = {"n": 1_500_000, "means": (0.0, 1.0), "variance": 2.0, "seed": 4}
+    memory = MixtureSample(**settings).load().fields["x"]
+    file = MixtureSample(**settings, storage="file").load().fields["x"]
     assert torch.equal(memory, file)
-    assert torch.equal(MixtureSample(**ask, storage="file").load().fields["x"], file)
+    assert torch.equal(MixtureSample(**settings, storage="file").load().fields["x"], file)
     # More data begin with the same ones only up to the last whole chunk.
-    assert torch.equal(MixtureSample(**(ask | {"n": 1_000_000})).load().fields["x"], memory[:1_000_000])
+    assert torch.equal(MixtureSample(**(settings | {"n": 1_000_000})).load().fields["x"], memory[:1_000_000])
 
 
 def test_mixture_draws_have_their_moments(rng):
@@ -274,13 +274,13 @@ def tiny(monkeypatch, tmp_path):
 
 
 def test_downloads_are_verified_and_come_from_the_mirror_that_has_them(tiny, tmp_path):
-    said = []
+    urls = []
     assert state("tiny", tmp_path) == "absent"
-    folder = ensure("tiny", tmp_path, said.append)
-    assert len(said) == 2
+    folder = ensure("tiny", tmp_path, urls.append)
+    assert len(urls) == 2
     assert state("tiny", tmp_path) == "here"
-    ensure("tiny", tmp_path, said.append)
-    assert len(said) == 2
+    ensure("tiny", tmp_path, urls.append)
+    assert len(urls) == 2
     assert sorted(p.name for p in folder.iterdir()) == [".lock", "digits.gz"]
     # Compressed by somebody else, the same content counts.
     (folder / "digits.gz").write_bytes(gzip.compress(b"some digits", compresslevel=1))
@@ -300,6 +300,6 @@ def test_wrong_content_is_refused(tiny, tmp_path):
 
 def test_offline_the_message_says_what_to_put_where(tiny, tmp_path):
     (tiny / "digits.gz").unlink()
-    told = r"Put into .*tiny:\n  digits\.gz  SHA-256 of its uncompressed content: [0-9a-f]{64}$"
-    with pytest.raises(UserError, match=told):
+    message = r"Put into .*tiny:\n  digits\.gz  SHA-256 of its uncompressed content: [0-9a-f]{64}$"
+    with pytest.raises(UserError, match=message):
         ensure("tiny", tmp_path)

@@ -22,31 +22,31 @@ def plain_profile(n_data: int, m: int, epsilon: float, mu_std: float, cells: int
     edges = np.linspace(-bound, bound, cells + 1)
     centres = (edges[1:] + edges[:-1]) / 2
     last = -(-n_data // m)
-    before, places, mass, error, looks = 0.0, np.zeros(1), np.ones(1), 0.0, 0.0
-    for look in range(1, last):
-        now = look * m / n_data
+    before, places, mass, error, stages = 0.0, np.zeros(1), np.ones(1), 0.0, 0.0
+    for stage in range(1, last):
+        now = stage * m / n_data
         mean = mu_std * (now - before) / (1 - before) / math.sqrt(now * (1 - now))
         mean = mean + places * math.sqrt(before / now * (1 - now) / (1 - before))
         sd = math.sqrt((now - before) / (now * (1 - before)))
         low, high = ndtr((-bound - mean) / sd), ndtr((mean - bound) / sd)
         density = np.exp(-(((centres - mean[:, None]) / sd) ** 2) / 2) / sd
         stopped = mass @ (low + high)
-        error, looks = error + mass @ low, looks + look * stopped
+        error, stages = error + mass @ low, stages + stage * stopped
         spread = mass @ density
         mass = spread / spread.sum() * (mass.sum() - stopped)
         places, before = centres, now
-    return error, looks + last * mass.sum()
+    return error, stages + last * mass.sum()
 
 
 @pytest.mark.parametrize(
-    ("m", "epsilon", "error", "looks"),
+    ("m", "epsilon", "error", "stages"),
     [(50, 0.001, "0.031258", "251.35"), (450, 0.01, "0.099666", "25.784"), (500, 0.2, "0.49604", "4.1158")],
 )
-def test_the_released_tables_to_all_their_digits(m, epsilon, error, looks):
+def test_the_released_tables_to_all_their_digits(m, epsilon, error, stages):
     ours = profile(13_000, m, epsilon, [0.0])
     assert f"{ours.error[0]:.5g}" == error
-    assert f"{ours.looks[0]:.5g}" == looks
-    assert ours.usage[0] == m * ours.looks[0]
+    assert f"{ours.stages[0]:.5g}" == stages
+    assert ours.usage[0] == m * ours.stages[0]
 
 
 @pytest.mark.parametrize("n_data", [400, 1037])
@@ -55,7 +55,7 @@ def test_the_recursion_is_the_plain_one(n_data):
     ours = profile(n_data, 50, 0.01, -mu_std, cells=40)
     plain = np.array([plain_profile(n_data, 50, 0.01, mu, 40) for mu in mu_std]).T
     np.testing.assert_allclose(ours.error, plain[0], rtol=1e-9)
-    np.testing.assert_allclose(ours.looks, plain[1], rtol=1e-9)
+    np.testing.assert_allclose(ours.stages, plain[1], rtol=1e-9)
     np.testing.assert_array_equal(ours.mu_std, mu_std)
 
 
@@ -109,7 +109,7 @@ def test_what_lowers_the_error():
 
 def test_all_data_at_once_make_no_error():
     whole = profile(40, 50, 0.1, [0.0, 1.0, math.inf])
-    assert (whole.error.tolist(), whole.looks.tolist()) == ([0] * 3, [1] * 3)
+    assert (whole.error.tolist(), whole.stages.tolist()) == ([0] * 3, [1] * 3)
 
 
 @pytest.mark.parametrize(
@@ -164,12 +164,12 @@ def test_the_average_design_is_that_of_a_plain_loop(rng):
 
 
 def test_trials_that_are_none_are_refused():
-    for trials, told in (
+    for trials, message in (
         ([1.0, 2.0], "must be pairs"),
         ([[1.0, 0.0]], "must be pairs"),
         ([], "must be pairs"),
     ):
-        with pytest.raises(Refusal, match=told):
+        with pytest.raises(Refusal, match=message):
             average(2000, 0.1, trials)
     with pytest.raises(Refusal, match="take a bound of"):
         average(2000, 1e-9, [[0.0, 1.0]])
@@ -231,7 +231,7 @@ def test_signs_reach_and_what_is_no_number(designs):
     assert (error[:, 5] > error[:, 1]).all()
 
 
-def test_equals_are_told_apart_by_their_place():
+def test_equals_are_distinguished_by_their_place():
     flat = np.full((len(DESIGNS), 2), 0.1)
     assert tuple(v.item() for v in Designs(flat, flat, 1.0).choose(torch.zeros(1), 0.2)) == DESIGNS[0]
 

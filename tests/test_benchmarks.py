@@ -40,7 +40,7 @@ def answer(
     ],
 )
 def test_our_contender_answers(problem, n, batch):
-    assert answer("ours.py", problem, n, "off", "memory")["batch"] == batch
+    assert answer("ours.py", problem, n, "torch", "memory")["batch"] == batch
 
 
 def test_the_torch_contender_answers():
@@ -53,7 +53,7 @@ def test_contenders_of_mh_minibatch_agree(tmp_path, monkeypatch):
 
     run.save_quantiles(tmp_path / "table.npz")
     sizes = {"chains": 5, "steps": 200}
-    ours = answer("ours.py", "mh_minibatch", 10_000, "off", "memory", **sizes)
+    ours = answer("ours.py", "mh_minibatch", 10_000, "torch", "memory", **sizes)
     theirs = answer("numpy_growing.py", 10_000, tmp_path / "table.npz", **sizes)
     # About five standard errors of a difference of two means over 5 chains.
     assert abs(ours["accepted"] - theirs["accepted"]) < 0.11

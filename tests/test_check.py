@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 import torch
 
-from mhrun.check.battery import LAWS, battery
 from mhrun.check.subject import Subject
+from mhrun.check.suite import CHECKS, run_suite
 from mhrun.check.verdict import FAILS, by_uniforms
 from mhrun.cli.main import run
 from mhrun.compiled import register
 from mhrun.compiled.metropolis import metropolis_loop
-from mhrun.dynamics.hamiltonian import Hamiltonian
-from mhrun.dynamics.langevin import Langevin
+from mhrun.dynamics.sghmc import SGHMC
+from mhrun.dynamics.sgld import SGLD
 from mhrun.errors import UserError
 from mhrun.kernels import MetropolisHastings, PlanarFlow, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.pairing.full import Full
 from mhrun.pairing.growing import Growing
 from mhrun.pairing.shared import Shared
-from mhrun.proposals.langevin import Langevin as LangevinMove
+from mhrun.proposals.langevin import LangevinProposal as LangevinMove
 from mhrun.proposals.random_walk import RandomWalk
 from mhrun.random import Purpose
 from mhrun.rules.barker import Barker
@@ -45,14 +45,16 @@ def of_parts(proposal=RandomWalk, rule=Metropolis, kernel=MetropolisHastings):
     return lambda n, m: kernel(proposal(), Full() if n == m else Shared(m), rule())
 
 
-def judged(make, *laws, **settings):
+def judged(make, *checks, **settings):
     """Return the outcomes of some laws, or of all but the slow ones."""
-    chosen = laws or [name for name in LAWS if name not in ("compiled", "minibatches")]
-    return {verdict.law: verdict for verdict in battery(subject(make, **settings), chosen)}
+    chosen = checks or [name for name in CHECKS if name not in ("compiled", "minibatches")]
+    return {verdict.check: verdict for verdict in run_suite(subject(make, **settings), chosen)}
 
 
-def failing(make, *laws, **settings):
-    return {law for law, verdict in judged(make, *laws, **settings).items() if verdict.outcome == "fails"}
+def failing(make, *checks, **settings):
+    return {
+        check for check, verdict in judged(make, *checks, **settings).items() if verdict.outcome == "fails"
+    }
 
 
 # --- What is right ---------------------------------------------------------------------------------------
@@ -61,7 +63,7 @@ def failing(make, *laws, **settings):
 @pytest.mark.parametrize("rule", [Metropolis, Barker])
 def test_exact_rules_hold(rule):
     found = judged(of_parts(rule=rule), chains=3000)
-    assert {law for law, verdict in found.items() if verdict.outcome == "holds"} >= EXACT
+    assert {check for check, verdict in found.items() if verdict.outcome == "holds"} >= EXACT
     assert not [verdict for verdict in found.values() if verdict.outcome == "fails"]
 
 
@@ -75,7 +77,7 @@ def test_moves_along_gradients_and_tests_that_grow_hold():
     assert {verdict.outcome for verdict in found.values()} == {"holds"}
 
 
-@pytest.mark.parametrize("dynamics", [Langevin, pytest.param(Hamiltonian, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dynamics", [SGLD, pytest.param(SGHMC, marks=pytest.mark.slow)])
 def test_dynamics_near_the_target(dynamics):
     found = judged(
         lambda n, m: Unadjusted(dynamics(), None if n == m else m),
@@ -86,21 +88,21 @@ def test_dynamics_near_the_target(dynamics):
     )
     assert not [verdict for verdict in found.values() if verdict.outcome == "fails"]
     assert found["the target as steps shrink"].outcome == "holds"
-    assert {found[law].outcome for law in INVARIANCE} == {"does not apply"}
+    assert {found[check].outcome for check in INVARIANCE} == {"does not apply"}
 
 
-def test_minibatches_are_measured_and_their_bias_is_told():
+def test_minibatches_are_measured_and_their_bias_is_reported():
     small = judged(of_parts(), "minibatches", chains=1200, n=200, m=20)["with minibatches"]
     assert small.outcome == "measured"
-    assert "biased" in small.told
-    assert float(small.told.split()[1]) > 1.05
+    assert "biased" in small.detail
+    assert float(small.detail.split()[1]) > 1.05
     exact = judged(
         lambda n, m: MetropolisHastings(RandomWalk(), Shared(n), Metropolis()), "minibatches", chains=2000
     )
-    assert "no bias seen" in exact["with minibatches"].told
+    assert "no bias seen" in exact["with minibatches"].detail
 
 
-def test_the_compiled_loop_is_looked_at():
+def test_the_compiled_loop_is_checked():
     assert judged(of_parts(), "compiled")["compiled equals plain"].outcome == "holds"
     assert judged(of_parts(LangevinMove), "compiled")["compiled equals plain"].outcome == "does not apply"
 
@@ -110,12 +112,12 @@ def test_the_compiled_loop_is_looked_at():
 
 class WrongSign(Metropolis):
     def decide(self, contest, draws):
-        return contest.settled(draws.uniform(Purpose.ACCEPT).log() < -contest.log_ratio)
+        return contest.to_verdict(draws.uniform(Purpose.ACCEPT).log() < -contest.log_ratio)
 
 
 class TooWarm(Metropolis):
     def decide(self, contest, draws):
-        return contest.settled(draws.uniform(Purpose.ACCEPT).log() < 0.5 * contest.log_ratio)
+        return contest.to_verdict(draws.uniform(Purpose.ACCEPT).log() < 0.5 * contest.log_ratio)
 
 
 class NoDensity(RandomWalk):
@@ -167,7 +169,7 @@ class AcceptsAnything(Metropolis):
     """Takes a ratio that is no number for a good one."""
 
     def decide(self, contest, draws):
-        return contest.settled(~(draws.uniform(Purpose.ACCEPT).log() >= contest.log_ratio))
+        return contest.to_verdict(~(draws.uniform(Purpose.ACCEPT).log() >= contest.log_ratio))
 
 
 class LooseShape(MetropolisHastings):
@@ -178,7 +180,7 @@ class LooseShape(MetropolisHastings):
 
 class Crash(Metropolis):
     def decide(self, contest, draws):
-        return contest.settled(contest.log_ratoi > 0)
+        return contest.to_verdict(contest.log_ratoi > 0)
 
 
 WRONG = {
@@ -196,14 +198,14 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_each_wrong_fails_the_law_that_it_breaks(name):
+def test_each_wrong_fails_the_distribution_that_it_breaks(name):
     make, may, must = WRONG[name]
     found = failing(make, chains=3000)
     assert must <= found <= may
 
 
 def test_a_dynamics_with_too_little_noise_has_another_limit():
-    class Quiet(Langevin):
+    class Quiet(SGLD):
         def move(self, theta, grad, aux, controls, draws):
             half = controls._replace(noise_temperature=0.5 * controls.noise_temperature)
             return super().move(theta, grad, aux, half, draws)
@@ -213,7 +215,7 @@ def test_a_dynamics_with_too_little_noise_has_another_limit():
 
 
 def test_a_dynamics_that_goes_astray_holds_nothing_because_its_error_is_large():
-    class Leaps(Langevin):
+    class Leaps(SGLD):
         """The variance of its steps has no mean."""
 
         def move(self, theta, grad, aux, controls, draws):
@@ -225,21 +227,21 @@ def test_a_dynamics_that_goes_astray_holds_nothing_because_its_error_is_large():
     assert leaps["the target as steps shrink"].outcome == "fails"
 
 
-def test_no_law_of_the_target_is_asked_of_a_fit():
+def test_no_distribution_of_the_target_applies_to_a_fit():
     found = judged(lambda n, m: PlanarFlow(40, m=None if n == m else m), step_size=None)
-    asked = [law for law, verdict in found.items() if verdict.outcome != "does not apply"]
-    assert asked == ["what a step reports", "cost counting", "same seed, same chains", "chains independent",
+    applied = [check for check, verdict in found.items() if verdict.outcome != "does not apply"]
+    assert applied == ["what a step reports", "cost counting", "same seed, same chains", "chains independent",
                      "resuming", "absurd step sizes"]  # fmt: skip
-    assert {found[law].outcome for law in asked} == {"holds"}
-    assert "gradients, 0 and 0" not in found["cost counting"].told
+    assert {found[check].outcome for check in applied} == {"holds"}
+    assert "gradients, 0 and 0" not in found["cost counting"].detail
 
 
 def test_an_error_in_someones_code_is_a_line():
     found = judged(of_parts(rule=Crash), "invariance", "costs")
     assert {verdict.outcome for verdict in found.values()} == {"fails"}
-    assert "log_ratoi" in found["costs"].told
-    assert "test_check.py, line" in found["costs"].told
-    with pytest.raises(UserError, match=r"no law 'invarance'.*Did you mean 'invariance'"):
+    assert "log_ratoi" in found["costs"].detail
+    assert "test_check.py, line" in found["costs"].detail
+    with pytest.raises(UserError, match=r"no check 'invarance'.*Did you mean 'invariance'"):
         judged(of_parts(), "invarance")
 
 
@@ -264,7 +266,7 @@ def test_a_compiled_loop_that_differs_is_seen():
     assert failing(of_parts(kernel=OtherLoop), "compiled") == {"compiled equals plain"}
 
 
-def test_the_models_of_the_targets_are_what_their_laws_say():
+def test_the_models_of_the_targets_are_what_their_distribution_say():
     from mhrun.check.targets import correlated, gaussian_mean, mixture
 
     for known in (gaussian_mean(30), mixture(), correlated()):
@@ -276,8 +278,8 @@ def test_the_models_of_the_targets_are_what_their_laws_say():
     assert isinstance(gaussian_mean(30).model, GaussianMean)
 
 
-def test_a_law_holds_nothing_without_draws():
-    assert by_uniforms("law", np.empty((0, 2)), "none").outcome == FAILS
+def test_a_distribution_holds_nothing_without_draws():
+    assert by_uniforms("check", np.empty((0, 2)), "none").outcome == FAILS
 
 
 # --- The command ------------------------------------------------------------------------------------------
@@ -286,15 +288,15 @@ def test_a_law_holds_nothing_without_draws():
 def test_the_command_tells_verdicts_and_its_status(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("MHRUN_TRUST", "")
     monkeypatch.setenv("MHRUN_FOLDERS", "")
-    few = ["chains=500", "n=200", "m=20", "laws=[balance,costs]"]
+    few = ["chains=500", "n=200", "m=20", "checks=[balance,costs]"]
     assert run(["check", "rule=barker", *few]) == 0
     out = capsys.readouterr().out
     assert "detailed balance" in out
-    assert "no law fails" in out
+    assert "no check fails" in out
     assert run(["check", "mhrun.rules.barker.Barker", "--json", *few]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["fails"] == 0
-    assert [law["law"] for law in told["laws"]] == [
+    content = json.loads(capsys.readouterr().out)
+    assert content["fails"] == 0
+    assert [check["check"] for check in content["checks"]] == [
         "detailed balance",
         "what a step reports",
         "cost counting",
@@ -308,7 +310,7 @@ def test_the_command_tells_verdicts_and_its_status(capsys, tmp_path, monkeypatch
         "    def __init__(self, power=1.0): self.power = power\n"
         "    def decide(self, contest, draws):\n"
         "        u = draws.uniform(Purpose.ACCEPT).log()\n"
-        "        return contest.settled(u < self.power * contest.log_ratio)\n"
+        "        return contest.to_verdict(u < self.power * contest.log_ratio)\n"
     )
     words = ["check", "--project", str(tmp_path / "mine"), "lazyrule.Lazy", *few, "chains=4000"]
     assert run(words) == 0
@@ -318,7 +320,7 @@ def test_the_command_tells_verdicts_and_its_status(capsys, tmp_path, monkeypatch
 
 
 def test_the_command_refuses_in_a_line(capsys):
-    for words, told in (
+    for words, content in (
         ([], "check what?"),
         (["rule=nothing"], "There is no rule 'nothing'"),
         (["os.system"], "not in a trusted package"),
@@ -326,18 +328,18 @@ def test_the_command_refuses_in_a_line(capsys):
         (["seed=1"], "names no part"),
         (["rule=barker", "m=-1"], "m = -1 must be a whole number"),
         (["pairing=growing", "rule=metropolis"], "leaves the minibatch to the rule"),
-        (["rule=barker", "laws=[nothing]"], "There is no law 'nothing'"),
-        (["rule=barker", "laws=3"], "There is no law '3'"),
-        (["rule=barker", "laws=[costs"], "'laws=[costs' cannot be read"),
+        (["rule=barker", "checks=[nothing]"], "There is no check 'nothing'"),
+        (["rule=barker", "checks=3"], "There is no check '3'"),
+        (["rule=barker", "checks=[costs"], "'checks=[costs' cannot be read"),
         (["rule=barker", "step_size=abc"], "step_size = 'abc' must be a number above 0"),
         (["rule=barker", "seed=1.5"], "seed = 1.5 must be a whole number"),
         (["rule=barker", "n=200.5"], "n = 200.5 must be a whole number"),
         (["rule=barker", "chains=1"], "chains = 1 must be a whole number, at least 200"),
         (["mhrun.rules.barker.Barker", "m=[1"], "'m=[1' cannot be read"),
         (["barker"], "'barker' is no dotted name"),
-        (["experiment=gmm_tied_means"], "There is no setting 'experiment'. check has laws, seed"),
+        (["experiment=gmm_tied_means"], "There is no setting 'experiment'. check has checks, seed"),
     ):
         assert run(["check", *words]) == 2
         err = capsys.readouterr().err
         assert err.count("\n") == 1
-        assert told in err
+        assert content in err

@@ -30,7 +30,7 @@ def mistakes(outputs, *extra):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (
             ["experiment=gmm_tied_mean"],
@@ -48,7 +48,7 @@ def mistakes(outputs, *extra):
             [*SMOKE, "lam=0.2,0.3"],
             "lam is given several values; mhrun -m runs each of them; one list is lam=[0.2,0.3]",
         ),
-        ([*SMOKE, "evaluation=predictive"], "If you mean to add a part, write +evaluation=NAME."),
+        ([*SMOKE, "monitor=predictive"], "If you mean to add a part, write +monitor=NAME."),
         ([*SMOKE, "methods.mint.kernel.pairng.m=3"], "Did you mean 'methods.mint.kernel.pairing.m'?"),
         (
             [*SMOKE, "rule@methods.mint.kernel.rule=metropols"],
@@ -76,12 +76,12 @@ def mistakes(outputs, *extra):
         ([*SMOKE, "thin=[1.5]"], "thin = 1.5 must be a whole number"),
         ([*SMOKE, "+methods.mint.thin=[3,2]"], "mint: thin = [3, 2]"),
         (
-            [*SMOKE, "+evaluation=predictive", "+data@evaluation.data=mnist", "evaluation.every=0"],
+            [*SMOKE, "+monitor=predictive", "+data@monitor.data=mnist", "monitor.every=0"],
             "every = 0 must be",
         ),
         (
-            [*SMOKE, "+evaluation=predictive", "+data@evaluation.data=mnist", "evaluation.every=5"],
-            "evaluation: it needs a model that predicts classes, which TiedMeans does not",
+            [*SMOKE, "+monitor=predictive", "+data@monitor.data=mnist", "monitor.every=5"],
+            "monitor: it needs a model that predicts classes, which TiedMeans does not",
         ),
         ([*SMOKE, "target.common_batch=no"], "common_batch = 'no' must be true or false"),
         ([*SMOKE, "thin_stats=0"], "thin and thin_stats must be at least 1"),
@@ -95,7 +95,7 @@ def mistakes(outputs, *extra):
         ([*SMOKE, "+methods.mint.kernel.rule.sigma=1"], "takes no 'sigma'"),
         ([*SMOKE, "device=tpu"], "device = 'tpu' is not here"),
         ([*SMOKE, "dtype=float8"], "dtype = 'float8' is unknown"),
-        ([*SMOKE, "native=maybe"], "native = 'maybe' is unknown"),
+        ([*SMOKE, "executor=maybe"], "executor = 'maybe' is unknown"),
         ([*SMOKE, "target.temper=prior"], "temper = 'prior' is unknown"),
         ([*SMOKE, "data.n=0"], "choose n >= 1"),
         ([*SMOKE, "model.variance=-1"], "positive variances"),
@@ -131,10 +131,10 @@ def mistakes(outputs, *extra):
         (["fetch", "--force"], "There is no option '--force'"),
     ],
 )
-def test_mistakes_get_one_line_and_leave_nothing(words, told, tmp_path, capsys):
+def test_mistakes_get_one_line_and_leave_nothing(words, message, tmp_path, capsys):
     assert run(words) == 2
     captured = capsys.readouterr()
-    assert told in captured.err
+    assert message in captured.err
     assert captured.err.count("\n") == 1
     assert captured.out == ""
     assert not (tmp_path / "outputs").exists()
@@ -241,7 +241,7 @@ def test_a_run_from_words_to_page_and_again(tmp_path, capsys):
     assert "index.html" in capsys.readouterr().out
 
 
-def test_a_broken_report_function_is_told(capsys):
+def test_a_broken_report_function_is_reported(capsys):
     words = [*SMOKE, *FEW, "report.metrics=mint.figure1.metric"]
     assert run(words) == 2
     assert "there is no 'mint.figure1.metric'" in capsys.readouterr().err

@@ -169,7 +169,7 @@ def test_a_run_may_be_named_by_its_experiment(there, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ([], "compare needs runs"),
         (["gmm_tied_mean"], "'gmm_tied_mean' is no run"),
@@ -181,10 +181,10 @@ def test_a_run_may_be_named_by_its_experiment(there, capsys):
         (["gmm_tied_means", "seed=1"], "means nothing here"),
     ],
 )
-def test_mistakes_get_one_line(there, capsys, words, told):
+def test_mistakes_get_one_line(there, capsys, words, message):
     assert run(["compare", *words]) == 2
     captured = capsys.readouterr()
-    assert told in captured.err
+    assert message in captured.err
     assert captured.err.count("\n") == 1
     assert captured.out == ""
     assert not (there[0].path.parents[1] / "compare").exists()
@@ -204,7 +204,7 @@ def test_what_cannot_be_compared_is_refused(there, tmp_path, capsys):
     assert err.count("\n") == 1
 
 
-def test_methods_without_draws_are_told_of_by_what_they_cost(tmp_path, monkeypatch, capsys):
+def test_methods_without_draws_are_reported_by_what_they_cost(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     bare = compute(tmp_path / "outputs", *FEW, "steps=60", "warmup=50", "thin=null")
     assert run(["compare", bare.digest, "--json"]) == 0
@@ -234,7 +234,7 @@ def test_methods_without_draws_are_told_of_by_what_they_cost(tmp_path, monkeypat
         ({"temperature": {"at": [10], "temperature": [2.0, 1.0]}}, 2, False),
     ],
 )
-def test_the_temperature_of_draws_is_told_apart_only_where_it_differs(schedules, rungs, same):
+def test_the_temperature_of_draws_is_distinguished_only_where_it_differs(schedules, rungs, same):
     methods = {"one": {"schedules": {"temperature": {"temperature": 1.0}}}, "other": {"schedules": schedules}}
     config = {"model": {}, "data": {}, "target": {}, "methods": methods}
     run = SimpleNamespace(config=config, rungs=lambda name: rungs if name == "other" else 1)

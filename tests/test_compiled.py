@@ -9,7 +9,7 @@ import torch
 import mhrun
 from mhrun.compiled import compile_loop, register, with_compiled_update
 from mhrun.data import Dataset
-from mhrun.dynamics.hamiltonian import Hamiltonian
+from mhrun.dynamics.sghmc import SGHMC
 from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.random import MANY, Streams
@@ -51,11 +51,11 @@ def test_a_kernel_may_bring_a_loop_of_its_own(target):
         def advance(self, state, first_step, controls):
             return state, {}
 
-    asked = []
-    register(Own, lambda *given: asked.append(given) or Nothing())
+    requested = []
+    register(Own, lambda *given: requested.append(given) or Nothing())
     kernel = walk(Own)
     assert isinstance(compile_loop(kernel, target, 7, 2), Nothing)
-    assert asked == [(kernel, target, 7, 2)]
+    assert requested == [(kernel, target, 7, 2)]
 
 
 class Wide:
@@ -77,7 +77,7 @@ class Wide:
 @pytest.mark.parametrize("ladder", [False, True])
 def test_a_compiled_update_of_many_parameters_changes_nothing_else(ladder):
     wide = Target(Wide(), Dataset.of(np.zeros(4)))
-    kernel = Unadjusted(Hamiltonian(0.1), 2)
+    kernel = Unadjusted(SGHMC(0.1), 2)
     if ladder:
         kernel = ReplicaExchange(kernel, mhrun.Full(), mhrun.Metropolis(), 2)
     fast = with_compiled_update(kernel)

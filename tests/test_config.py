@@ -22,7 +22,7 @@ from mhrun.random import Streams, derive_key
 from mhrun.report.claims import judge_all
 from mhrun.report.declared import experiment_function
 from mhrun.target import Target
-from mhrun.types import INFO_UNSAID, Controls
+from mhrun.types import INFO_DEFAULTS, Controls
 
 
 def parts(group):
@@ -68,7 +68,7 @@ def test_proposals_pairings_and_rules_go_together(target, proposal, pairing, rul
 
 @pytest.mark.parametrize("prior", parts("prior"))
 def test_priors(target, prior):
-    refused = Unadjusted(part("dynamics", "langevin"), 7, prior=part("prior", prior)).refuses(target)
+    refused = Unadjusted(part("dynamics", "sgld"), 7, prior=part("prior", prior)).refuses(target)
     assert "a model with blocks" in refused
 
 
@@ -96,7 +96,7 @@ def check(kernel, target):
     assert torch.equal(theta, before)
     assert after.evaluation.theta.shape == (chains, 2)
     for name, value in info._asdict().items():
-        if value is None and name in INFO_UNSAID:
+        if value is None and name in INFO_DEFAULTS:
             continue
         assert value.shape == (chains,), name
     assert info.accepted.dtype == torch.bool
@@ -106,7 +106,7 @@ def check(kernel, target):
 
 @pytest.mark.parametrize("schedule", parts("schedule"))
 def test_schedules(schedule):
-    made = part("schedule", schedule).over(200, 400)
+    made = part("schedule", schedule).bind(200, 400)
     memory = made.start(3)
     values = made.values(memory, 1, 2)
     assert set(values) == set(made.quantities)
@@ -180,9 +180,9 @@ def departures_of(*words):
     return compose_config(["experiment=gmm_tied_means", "scale=paper", *words])["runtime"]["departures"]
 
 
-def test_what_differs_from_the_paper_is_noted():
+def test_what_differs_from_the_paper_is_recorded():
     assert departures_of() == []
-    assert departures_of("seed=3", "native=off", "data.storage=file", "~methods.sgld") == []
+    assert departures_of("seed=3", "executor=torch", "data.storage=file", "~methods.sgld") == []
     assert departures_of("+method@methods.more=mint") == []
     assert "m = 2000 (paper: 1000)" in departures_of("m=2000")
     assert departures_of("rule@methods.mint.kernel.rule=barker") != []
@@ -269,8 +269,8 @@ def test_what_a_method_samples_is_known_by_its_parts(method, expected):
     known = samples(found.kernel, found.plan)
     assert (known.distribution, known.tempered) == expected[::2]
     assert known.m == (config["methods"][method]["kernel"]["pairing"]["m"] if expected[1] else None)
-    said = config["methods"][method]["schedules"].get("temperature", {}).get("temperature", 1.0)
-    assert known.temperature == said
+    value = config["methods"][method]["schedules"].get("temperature", {}).get("temperature", 1.0)
+    assert known.temperature == value
 
 
 def test_a_word_of_a_methods_name_stands_for_its_data():

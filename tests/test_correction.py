@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from laws import ALPHA
+from distributions import ALPHA
 from scipy import special, stats
 
 from mhrun.errors import Refusal

@@ -48,22 +48,22 @@ def loop(total, start, cycles, explore, samples, apart):
     ],
 )
 def test_cycles_are_those_of_a_loop(total, cycles, explore, samples, apart):
-    schedule = Cosine(0.09, cycles, explore, 0.0, 0.7, samples, apart).over(0, total)
+    schedule = Cosine(0.09, cycles, explore, 0.0, 0.7, samples, apart).bind(0, total)
     sizes, sampling, collected = loop(total, 0.09, cycles, explore, samples, apart)
-    said = schedule.values({}, 1, total)
-    assert said["step_size"][:, 0].numpy() == pytest.approx(sizes)
-    assert said["noise_temperature"][:, 0].tolist() == np.where(sampling, 0.7, 0.0).tolist()
+    value = schedule.values({}, 1, total)
+    assert value["step_size"][:, 0].numpy() == pytest.approx(sizes)
+    assert value["noise_temperature"][:, 0].tolist() == np.where(sampling, 0.7, 0.0).tolist()
     assert schedule.collected().tolist() == collected
     assert schedule.cycle_of(np.array([1, total])).tolist() == [0, cycles - 1]
     for first, count in ((1, 1), (7, 13), (total, 1)):  # however steps are cut, to the bit
         part = schedule.values({}, first, count)
-        assert all(torch.equal(part[name], said[name][first - 1 : first - 1 + count]) for name in said)
+        assert all(torch.equal(part[name], value[name][first - 1 : first - 1 + count]) for name in value)
 
 
 def test_chains_may_begin_cycles_at_step_sizes_of_their_own():
-    said = Cosine([0.1, 0.4], 2, 0.5).over(0, 10).values({}, 1, 10)["step_size"]
-    assert said.shape == (10, 2)
-    assert (said[:, 1] / said[:, 0]).tolist() == pytest.approx([4.0] * 10)
+    value = Cosine([0.1, 0.4], 2, 0.5).bind(0, 10).values({}, 1, 10)["step_size"]
+    assert value.shape == (10, 2)
+    assert (value[:, 1] / value[:, 0]).tolist() == pytest.approx([4.0] * 10)
 
 
 def test_a_plan_collects_after_burn_in_and_thins_what_is_collected():
@@ -78,7 +78,7 @@ def test_a_plan_collects_after_burn_in_and_thins_what_is_collected():
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: Cosine(0.0, 4), "start > 0"),
         (lambda: Cosine(0.1, 0), "cycles >= 1"),
@@ -86,15 +86,15 @@ def test_a_plan_collects_after_burn_in_and_thins_what_is_collected():
         (lambda: Cosine(0.1, 4, sampling=-1.0), "at least 0"),
         (lambda: Cosine(0.1, 4, samples=0), "samples >= 1"),
         (lambda: Cosine(0.1, 4, apart=0), "apart >= 1"),
-        (lambda: Cosine(0.1, 4, 0.8, samples=3).over(0, 40), "no room"),
-        (lambda: Cosine(0.1, 4, 0.5, samples=3, apart=3).over(0, 40), "no room"),
-        (lambda: Cosine(0.1, 4).over(0, 5), "no room"),
+        (lambda: Cosine(0.1, 4, 0.8, samples=3).bind(0, 40), "no room"),
+        (lambda: Cosine(0.1, 4, 0.5, samples=3, apart=3).bind(0, 40), "no room"),
+        (lambda: Cosine(0.1, 4).bind(0, 5), "no room"),
         (lambda: Plan({"a": Cosine(0.1, 4, 0.5)}, 2, 60, 40), "2 of 4 cycles lie in the 60 steps of burn-in"),
         (lambda: Plan({"a": Cosine(0.1, 1, samples=1), "b": Cosine(0.1, 1)}, 1, 0, 9), "both set"),
     ],
 )
-def test_cycles_without_meaning_are_refused(make, told):
-    with pytest.raises(Refusal, match=told):
+def test_cycles_without_meaning_are_refused(make, message):
+    with pytest.raises(Refusal, match=message):
         make()
 
 
@@ -114,9 +114,9 @@ WORDS = [
 ]
 
 
-@pytest.mark.parametrize("native", ["on", "off"])
-def test_a_trace_holds_what_is_collected_through_a_stop(tmp_path, native):
-    base = compose_config([*WORDS, f"native={native}", "thin=2"])
+@pytest.mark.parametrize("executor", ["compiled", "torch"])
+def test_a_trace_holds_what_is_collected_through_a_stop(tmp_path, executor):
+    base = compose_config([*WORDS, f"native={executor}", "thin=2"])
 
     def config(place, **how):
         return {**base, "runtime": {**base["runtime"], "outputs": str(tmp_path / place), **how}}
@@ -124,7 +124,7 @@ def test_a_trace_holds_what_is_collected_through_a_stop(tmp_path, native):
     folder = run_experiment(config("whole"), Silent())
     run, wanted = Run(folder), contents(folder, "csghmc")
     total = config("whole")["warmup"] + config("whole")["steps"]
-    collected = Cosine(1e-6, 5).over(0, total).collected()
+    collected = Cosine(1e-6, 5).bind(0, total).collected()
     collected = collected[collected > config("whole")["warmup"]][1::2]
     assert run.draws("csghmc").shape == (config("whole")["chains"], len(collected), 2)
     assert (run.draw_steps("csghmc") + config("whole")["warmup"]).tolist() == collected.tolist()
@@ -149,7 +149,7 @@ def test_the_step_of_a_draw_is_a_coordinate(tmp_path):
         assert trace["posterior"]["step"].dims == ("draw",)
 
 
-def test_sampling_noise_has_the_temperature_of_the_target_unless_told():
+def test_sampling_noise_has_the_temperature_of_the_target_by_default():
     schedules = {"a": Cosine(0.1, 2, 0.5), "b": Fixed(temperature=[3.0, 5.0])}
     noise = Plan(schedules, 2, 0, 8).controls({}, 1, 8).noise_temperature
     assert noise.tolist() == [[0.0, 0.0]] * 2 + [[3.0, 5.0]] * 2 + [[0.0, 0.0]] * 2 + [[3.0, 5.0]] * 2
@@ -157,7 +157,7 @@ def test_sampling_noise_has_the_temperature_of_the_target_unless_told():
 
 def test_moves_that_need_noise_refuse_a_schedule_that_lets_it_go(tmp_path):
     base = [word for word in WORDS if "csghmc" not in word] + [f"runtime.outputs={tmp_path}"]
-    for method, dynamics in (("csgld", "tact"), ("mint_langevin", None)):
+    for method, dynamics in (("csgld", "tact_hmc"), ("mint_langevin", None)):
         words = [*base, f"+method@methods.x={method}"]
         if dynamics:
             words += [f"dynamics@methods.x.kernel.dynamics={dynamics}"]
@@ -177,7 +177,7 @@ class Noting(Silent):
         self.notes.append(message)
 
 
-def test_chains_that_stop_are_told_of_and_are_no_draws(tmp_path):
+def test_chains_that_stop_are_reported_and_are_no_draws(tmp_path):
     base = [word for word in WORDS if "csghmc" not in word] + [f"runtime.outputs={tmp_path}", "thin=5"]
     watcher = Noting()
     words = [

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from laws import assert_mean, differs_in_mean
+from distributions import assert_mean, differs_in_mean
 from scipy import stats
 from test_acceptance import KEY, controls, follow
 
@@ -98,11 +98,11 @@ def assert_posterior(theta):
 @pytest.mark.parametrize(
     ("rule", "step"), [(Metropolis(), 0.9), (Barker(), 2.0)], ids=["metropolis", "barker"]
 )
-@pytest.mark.parametrize("way", ["plain", "compiled"])
-def test_a_chain_has_the_posterior(rule, step, way):
+@pytest.mark.parametrize("executor", ["plain", "compiled"])
+def test_a_chain_has_the_posterior(rule, step, executor):
     target = Target(GaussianMean(SD**2), Dataset.of(X), temper="likelihood")
     kernel = MetropolisHastings(CrankNicolson(SD), Full(), rule)
-    if way == "plain":
+    if executor == "plain":
         theta, infos = follow(kernel, target, controls(step, N / WEIGHT, chains=4000), 60, chains=4000)
         assert_posterior(theta[20:, :, 0].T.numpy())
         assert (infos[0].n_lik == N).all()

@@ -53,7 +53,7 @@ def test_a_bug_is_one_line_that_says_where_the_details_are(capsys, monkeypatch, 
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "expected"),
     [
         ("1 / 0", "ZeroDivisionError: division by zero"),
         ("math.fsum(3)", "TypeError: 'int' object is not iterable"),
@@ -63,10 +63,12 @@ def test_a_bug_is_one_line_that_says_where_the_details_are(capsys, monkeypatch, 
         ("import json; json.loads('{')", "JSONDecodeError: Expecting property name"),
     ],
 )
-def test_an_exception_of_the_users_own_code_is_named_with_its_line(capsys, monkeypatch, tmp_path, code, said):
+def test_an_exception_of_the_users_own_code_is_named_with_its_line(
+    capsys, monkeypatch, tmp_path, code, expected
+):
     status, line = ends(capsys, monkeypatch, of_user(tmp_path, code))
     assert status == main.MISTAKE
-    assert line.startswith(f"mhrun: your code cannot be run: {said}")
+    assert line.startswith(f"mhrun: your code cannot be run: {expected}")
     assert "(mine.py, line 5)" in line
     assert line.isprintable()
 

@@ -106,7 +106,7 @@ def test_with_a_wide_prior_it_says_that_it_cannot_be_trusted():
     assert any("tail" in line for line in found.doubts)
 
 
-def test_one_cycle_or_one_sample_that_takes_all_is_told():
+def test_one_cycle_or_one_sample_that_takes_all_is_reported():
     rng = np.random.default_rng(2)
     apart = harmonic([0.01 * rng.normal(size=200), 5 + 0.01 * rng.normal(size=200)])
     assert apart.weights[1] == pytest.approx(1 / (1 + np.exp(-5)), rel=1e-3)
@@ -119,7 +119,7 @@ def test_one_cycle_or_one_sample_that_takes_all_is_told():
 
 
 @pytest.mark.parametrize("broken", [np.nan, -np.inf])
-def test_a_likelihood_that_is_no_number_is_told(broken):
+def test_a_likelihood_that_is_no_number_is_reported(broken):
     values = [np.linspace(-3, 0, 50) for _ in range(3)]
     values[1] = np.append(values[1], broken)
     assert "a log-likelihood is no finite number" in harmonic(values).doubts

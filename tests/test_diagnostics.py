@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from laws import Z
+from distributions import Z
 
 from mhrun.data import Dataset
 from mhrun.diagnostics.chains import ess, rhat
@@ -67,26 +67,26 @@ def test_shares_agree_with_a_library_histogram(rng):
 
 
 @pytest.fixture
-def law(rng):
+def known_shares(rng):
     return rng.dirichlet(np.full(200, 0.7))
 
 
-def test_chi_squared_is_unbiased_where_a_plain_distance_is_not(rng, law):
+def test_chi_squared_is_unbiased_where_a_plain_distance_is_not(rng, known_shares):
     """With exact draws the estimate is about zero, the total variation is not; with a wrong law it is right."""
-    exact = rng.multinomial(400, law, size=40) / 400
-    found = chi_squared(exact, law)
+    exact = rng.multinomial(400, known_shares, size=40) / 400
+    found = chi_squared(exact, known_shares)
     assert abs(found.value) < Z * found.se
-    assert total_variation(exact, law) > 0.02
-    wrong = 0.9 * law + 0.1 * np.roll(law, 1)
-    truth = ((wrong - law) ** 2 / law).sum()
-    found = chi_squared(rng.multinomial(4000, wrong, size=400) / 4000, law)
+    assert total_variation(exact, known_shares) > 0.02
+    wrong = 0.9 * known_shares + 0.1 * np.roll(known_shares, 1)
+    truth = ((wrong - known_shares) ** 2 / known_shares).sum()
+    found = chi_squared(rng.multinomial(4000, wrong, size=400) / 4000, known_shares)
     assert abs(found.value - truth) < Z * found.se
     assert found.value > 5 * found.se
 
 
-def test_the_distance_that_chance_brings(rng, law):
-    exact = rng.multinomial(400, law, size=40) / 400
-    assert monte_carlo_distance(exact) == pytest.approx(total_variation(exact, law), rel=0.15)
+def test_the_distance_that_chance_brings(rng, known_shares):
+    exact = rng.multinomial(400, known_shares, size=40) / 400
+    assert monte_carlo_distance(exact) == pytest.approx(total_variation(exact, known_shares), rel=0.15)
 
 
 def test_the_jackknife_is_the_standard_error_of_a_mean(rng):
@@ -105,14 +105,14 @@ def test_ratios_of_sums(rng):
     assert found.se == pytest.approx(np.sqrt(2 / (30 * 400)), rel=0.3)
 
 
-def test_one_chain_and_two_have_what_they_can_have(rng, law):
+def test_one_chain_and_two_have_what_they_can_have(rng, known_shares):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        shares = rng.multinomial(400, law, size=2) / 400
-        assert np.isnan(chi_squared(shares[:1], law)).all()
+        shares = rng.multinomial(400, known_shares, size=2) / 400
+        assert np.isnan(chi_squared(shares[:1], known_shares)).all()
         assert np.isnan(monte_carlo_distance(shares[:1]))
-        assert np.isfinite(total_variation(shares[:1], law))
-        two = chi_squared(shares, law)
+        assert np.isfinite(total_variation(shares[:1], known_shares))
+        two = chi_squared(shares, known_shares)
         assert np.isfinite(two.value)
         assert np.isnan(two.se)
         single = ratio(np.array([3]), np.array([2]))
@@ -157,16 +157,16 @@ def truths(mixture):
     [("tempered", c, 0) for c in (30, 300, 1000, 4000, 20000)]
     + [("stored", 30, 1000), ("stored", 300, 1000), ("stored", 500, 1000), ("stored", 4000, 8000)],
 )
-def test_laws_are_exact_at_every_temperature(truths, kind, c, m):
+def test_distribution_are_exact_at_every_temperature(truths, kind, c, m):
     """Cells and total are integrated in different coordinates: that they agree is a test of both."""
-    law, finer = (truth.law(kind, truth.target.n / c, m) for truth in truths)
-    assert np.abs(law.probability - finer.probability).sum() < 1e-6
-    assert law.probability.sum() == pytest.approx(1, abs=1e-6)
-    if c >= 300 and len(law.grids) == 1:
-        assert law.probability[:-1].sum() == pytest.approx(1, abs=1e-6)
-    if len(law.grids) == 2:  # the windows leave out what is beyond six standard deviations
-        assert law.probability[-1] < 1e-4
-    common = truths[0].law(kind, truths[0].target.n / c, m, cells=40)
+    density, finer = (truth.stationary(kind, truth.target.n / c, m) for truth in truths)
+    assert np.abs(density.probability - finer.probability).sum() < 1e-6
+    assert density.probability.sum() == pytest.approx(1, abs=1e-6)
+    if c >= 300 and len(density.grids) == 1:
+        assert density.probability[:-1].sum() == pytest.approx(1, abs=1e-6)
+    if len(density.grids) == 2:  # the windows leave out what is beyond six standard deviations
+        assert density.probability[-1] < 1e-4
+    common = truths[0].stationary(kind, truths[0].target.n / c, m, cells=40)
     assert common.probability.sum() == pytest.approx(1, abs=1e-6)
 
 
@@ -198,15 +198,15 @@ def test_the_total_against_a_plain_sum_over_the_plane(truths, c):
         for sign in (1, -1)
         for first in (True, False)
     ]
-    law = truth.law("tempered", temperature)
-    cells = log_masses(log_density, law.grids[0], 6)
-    error = np.exp(cells - np.logaddexp.reduce(parts)) - law.probability[:-1]
+    density = truth.stationary("tempered", temperature)
+    cells = log_masses(log_density, density.grids[0], 6)
+    error = np.exp(cells - np.logaddexp.reduce(parts)) - density.probability[:-1]
     assert np.abs(error).sum() < (2e-4 if c == 10 else 1e-6)
-    assert (law.probability[-1] > 0.03) == (c == 10)
+    assert (density.probability[-1] > 0.03) == (c == 10)
 
 
-def test_a_law_that_does_not_end_is_none(truths):
-    assert truths[0].law("tempered", truths[0].target.n / 0.5) is None
+def test_a_distribution_that_does_not_end_is_none(truths):
+    assert truths[0].stationary("tempered", truths[0].target.n / 0.5) is None
 
 
 def test_modes_are_found_whatever_the_data():

@@ -61,8 +61,11 @@ def test_commands_mean_something(page, line):
     words = taken_apart([word for word in shlex.split(line)[1:] if word != "--help"] or ["list"])
     if words.command == "run":
         # Where a job is done is no matter of what it is; the first job of a sweep stands for all.
-        told = [word for word in words.rest if not word.startswith(("device=", "hydra"))]
-        assert compose_config(sweep_jobs(told)[0][0] if words.multirun else told)["methods"] is not None
+        own_words = [word for word in words.rest if not word.startswith(("device=", "hydra"))]
+        assert (
+            compose_config(sweep_jobs(own_words)[0][0] if words.multirun else own_words)["methods"]
+            is not None
+        )
 
 
 def test_the_worked_example(tmp_path, monkeypatch, capsys):
@@ -129,15 +132,17 @@ def test_results_are_of_the_last_run_with_the_papers_settings(tmp_path, monkeypa
     found = json.loads((tmp_path / "results" / "mint.json").read_text())["experiments"]
     assert set(found) == {"gmm_tied_means", "other"}
     assert found["gmm_tied_means"]["run"] == "b"
-    told = {claim["id"]: claim for claim in found["gmm_tied_means"]["claims"]}
-    assert told["f1l-close"]["verdict"] == "not reproduced"
-    assert told["f1r-ratio"]["verdict"] == "not reproduced"  # a metric that is not a number satisfies no rule
-    assert told["f1l-modes"]["verdict"] == "not run at paper scale"
+    by_id = {claim["id"]: claim for claim in found["gmm_tied_means"]["claims"]}
+    assert by_id["f1l-close"]["verdict"] == "not reproduced"
+    assert (
+        by_id["f1r-ratio"]["verdict"] == "not reproduced"
+    )  # a metric that is not a number satisfies no rule
+    assert by_id["f1l-modes"]["verdict"] == "not run at paper scale"
 
     measured = json.loads((tmp_path / "results" / "metrics" / "gmm_tied_means.json").read_text())
     assert (measured["run"], measured["metrics"]["mint.mode_ratio"]) == ("b", [None, None])
     assert found["gmm_tied_means"]["results_version"] == RESULTS_VERSION
-    told["f1l-close"]["rule"] = "below 0.04"
+    by_id["f1l-close"]["rule"] = "below 0.04"
     monkeypatch.setattr(
         claims, "results", lambda paper: {"experiments": {"gmm_tied_means": found["gmm_tied_means"]}}
     )
@@ -145,7 +150,7 @@ def test_results_are_of_the_last_run_with_the_papers_settings(tmp_path, monkeypa
     assert claims.verdicts("mint")["not reproduced"] == 2
     assert "<span class='bad'>not reproduced</span>" in claims.tables("mint")
 
-    told["f1l-close-stored"]["verdict"] = "self-check passed"
+    by_id["f1l-close-stored"]["verdict"] = "self-check passed"
     assert any("does not allow" in line for line in claims.stale("mint"))
 
     found["gmm_tied_means"]["results_version"] -= 1

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from laws import ALPHA, assert_counts
+from distributions import ALPHA, assert_counts
 from scipy import stats
 
 from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.dynamics.adagrad import Adagrad
 from mhrun.dynamics.adam import Adam
-from mhrun.dynamics.hamiltonian import Hamiltonian
-from mhrun.dynamics.langevin import Langevin
 from mhrun.dynamics.momentum import Momentum
 from mhrun.dynamics.rmsprop import RMSprop
+from mhrun.dynamics.sghmc import SGHMC
+from mhrun.dynamics.sgld import SGLD
 from mhrun.errors import Refusal
 from mhrun.kernels import Unadjusted
 from mhrun.models.function import FunctionModel
@@ -106,10 +106,12 @@ def test_a_share_of_steps_is_sat_out(momentum, skip):
     assert stats.binomtest(int(sat.sum()), sat.size, skip).pvalue > ALPHA
     # Chains and steps are independent: each chain's count is binomial, and one step says nothing of the next.
     counts = np.bincount(sat.sum(0), minlength=steps + 1)
-    law = stats.binom.pmf(np.arange(steps + 1), steps, skip)
-    kept = law * chains > 5
+    expected = stats.binom.pmf(np.arange(steps + 1), steps, skip)
+    kept = expected * chains > 5
     assert_counts(
-        np.append(counts[kept], counts[~kept].sum()), np.append(law[kept], law[~kept].sum()), "sat out"
+        np.append(counts[kept], counts[~kept].sum()),
+        np.append(expected[kept], expected[~kept].sum()),
+        "sat out",
     )
     both = (sat[1:] & sat[:-1]).mean()
     assert abs(both - skip**2) < 6 * skip / np.sqrt(sat.size)
@@ -119,7 +121,7 @@ def test_a_share_of_steps_is_sat_out(momentum, skip):
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: Momentum(1.0), "0 <= momentum < 1"),
         (lambda: Momentum(0.0, 1.0), "skip < 1"),
@@ -136,8 +138,8 @@ def test_a_share_of_steps_is_sat_out(momentum, skip):
         (lambda: Adam(5, epsilon=float("nan")), "epsilon > 0"),
     ],
 )
-def test_meaningless_settings_are_refused(make, told):
-    with pytest.raises(Refusal, match=told):
+def test_meaningless_settings_are_refused(make, message):
+    with pytest.raises(Refusal, match=message):
         make()
 
 
@@ -222,8 +224,8 @@ def test_passes_that_cannot_be_are_refused():
 # ---------------------------------------------------------------- leaving the numbers
 
 MOVES = {
-    "langevin": Langevin(),
-    "hamiltonian": Hamiltonian(0.1),
+    "langevin": SGLD(),
+    "hamiltonian": SGHMC(0.1),
     "sgd": Momentum(),
     "momentum": Momentum(0.9),
     "rmsprop": RMSprop(20),

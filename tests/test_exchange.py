@@ -7,15 +7,15 @@ import math
 import numpy as np
 import pytest
 import torch
-from laws import Z, assert_counts, assert_mean
+from distributions import Z, assert_counts, assert_mean
 from scipy import stats
 
 from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
-from mhrun.dynamics.hamiltonian import Hamiltonian
-from mhrun.dynamics.langevin import Langevin
-from mhrun.dynamics.nose_hoover import NoseHoover
+from mhrun.dynamics.sghmc import SGHMC
+from mhrun.dynamics.sgld import SGLD
+from mhrun.dynamics.sgnht import SGNHT
 from mhrun.errors import Refusal
 from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
@@ -37,7 +37,7 @@ KEY = derive_key(12, "exchange")
 NOTHING = NoData().load()
 
 
-def ladder(target, kernel, temperatures, ladders, steps, step_size, native=False, key=KEY):
+def ladder(target, kernel, temperatures, ladders, steps, step_size, compiled_loop=False, key=KEY):
     """Return theta (ladders, rungs, steps, D) and the record of a run from the model's own start."""
     rungs = len(temperatures)
     chains = rungs * ladders
@@ -46,7 +46,7 @@ def ladder(target, kernel, temperatures, ladders, steps, step_size, native=False
     t = torch.tensor(temperatures, dtype=torch.float64).repeat(ladders)
     e = torch.as_tensor(step_size, dtype=torch.float64).expand(rungs).repeat(ladders)
     controls = Controls(e, t, t)
-    if native:
+    if compiled_loop:
         loop = compile_loop(kernel, target, key, 1)
         state, record = loop.advance(state, 1, controls.each(lambda c: c.expand(steps, chains).contiguous()))
         return record["theta"].reshape(ladders, rungs, steps, -1), record
@@ -117,7 +117,7 @@ def test_the_ratio_of_a_swap_is_that_of_the_product_density(rng, temper, pairing
 
 
 def test_pairs_are_even_or_odd_with_equal_chances():
-    kernel = ReplicaExchange(Unadjusted(Langevin(), 1), Shared(1), Barker(), 5)
+    kernel = ReplicaExchange(Unadjusted(SGLD(), 1), Shared(1), Barker(), 5)
     streams = Streams(KEY, 10)
     draws = streams.at(0)
 
@@ -129,9 +129,9 @@ def test_pairs_are_even_or_odd_with_equal_chances():
     even, odd = [0, 2, 5, 7], [1, 3, 6, 8]
     assert all(lows in (even, odd) for lows in seen)
     assert stats.binomtest(sum(lows == even for lows in seen), 2000).pvalue > 1e-6
-    in_turn = ReplicaExchange(Unadjusted(Langevin(), 1), Shared(1), Barker(), 5, order="alternate")
+    in_turn = ReplicaExchange(Unadjusted(SGLD(), 1), Shared(1), Barker(), 5, order="alternate")
     assert [lows_of(in_turn, draws, k) for k in (1, 2, 3)] == [odd, even, odd]
-    two = ReplicaExchange(Unadjusted(Langevin(), 1), Shared(1), Barker(), 2)
+    two = ReplicaExchange(Unadjusted(SGLD(), 1), Shared(1), Barker(), 2)
     assert all(lows_of(two, Streams(KEY, 4).at(0), k) == [0, 2] for k in range(20))
 
 
@@ -139,14 +139,14 @@ MODES = GaussianMixture([[-3.0], [3.0]], 0.25, [0.3, 0.7], start=[-3.0])
 
 
 @pytest.mark.parametrize("rule", [Metropolis(), Barker()])
-@pytest.mark.parametrize("native", [False, True])
-def test_a_ladder_s_product_law_is_kept(rule, native):
+@pytest.mark.parametrize("compiled_loop", [False, True])
+def test_a_ladder_s_product_distribution_is_kept(rule, compiled_loop):
     """Each rung has its own tempered mixture, from quadrature; one chain alone never leaves its mode."""
     temperatures, target = [1.0, 3.0, 10.0, 30.0], Target(MODES, NOTHING)
     inner = MetropolisHastings(RandomWalk(), Full(), Metropolis())
     kernel = ReplicaExchange(inner, Full(), rule, 4, every=2)
-    sizes, steps, ladders = [0.8, 1.5, 3.0, 6.0], (4000 if native else 1200), 60
-    theta, record = ladder(target, kernel, temperatures, ladders, steps, sizes, native)
+    sizes, steps, ladders = [0.8, 1.5, 3.0, 6.0], (4000 if compiled_loop else 1200), 60
+    theta, record = ladder(target, kernel, temperatures, ladders, steps, sizes, compiled_loop)
     kept = theta[:, :, steps // 4 :, 0]
     x = np.linspace(-40, 40, 160_001)
     log_p = MODES.log_lik(torch.from_numpy(x)[:, None], {"x": torch.zeros(1, 1, 1)})[:, 0].numpy()
@@ -165,16 +165,16 @@ def test_a_ladder_s_product_law_is_kept(rule, native):
     assert (alone < 0).all()
 
 
-@pytest.mark.parametrize("dynamics", [Hamiltonian(0.2, refresh=10), NoseHoover(0.1, refresh=10), Langevin()])
+@pytest.mark.parametrize("dynamics", [SGHMC(0.2, refresh=10), SGNHT(0.1, refresh=10), SGLD()])
 def test_compiled_ladders_are_the_plain_ones(dynamics):
     target = Target(MODES, NOTHING, gradient_noise=0.25, energy_noise=0.25)
     kernel = ReplicaExchange(Unadjusted(dynamics, 1), Shared(1), Compensated(0.2**0.5 + 0.6), 3, every=10)
-    slow, told = ladder(target, kernel, [1.0, 1.5, 2.25], 4, 60, 0.02)
-    fast, record = ladder(target, kernel, [1.0, 1.5, 2.25], 4, 60, 0.02, native=True)
+    slow, infos = ladder(target, kernel, [1.0, 1.5, 2.25], 4, 60, 0.02)
+    fast, record = ladder(target, kernel, [1.0, 1.5, 2.25], 4, 60, 0.02, compiled_loop=True)
     assert fast == pytest.approx(slow, rel=1e-8, abs=1e-8)
     for name in ("exchange", "n_lik", "accepted"):
-        assert (record[name] == told[name]).all(), name
-    assert (told["exchange"] == 2).any()
+        assert (record[name] == infos[name]).all(), name
+    assert (infos["exchange"] == 2).any()
 
 
 def test_minibatch_swaps_read_what_they_say(rng):
@@ -209,14 +209,14 @@ def test_the_compensated_rule_has_barker_s_probability(rng):
     assert not rule.decide(Contest(loud, one, one), Streams(KEY, count).at(1)).accepted.any()
 
 
-def test_noisy_energies_keep_the_law_where_the_rule_corrects_for_them():
+def test_noisy_energies_keep_the_distribution_where_the_rule_corrects_for_them():
     """Barker's rule, blind to the noise, makes the cold rung too wide; the compensated one does not."""
     target = Target(GaussianMixture([[0.0]], 1.0), NOTHING, energy_noise=4.0)
     inner = MetropolisHastings(RandomWalk(), Full(), Metropolis())
     wide = {}
     for name, rule in (("blind", Barker()), ("corrected", Compensated(2.9))):
         kernel = ReplicaExchange(inner, Shared(1), rule, 2, every=1)
-        theta, _ = ladder(target, kernel, [1.0, 2.2], 120, 1500, [2.0, 3.0], native=True)
+        theta, _ = ladder(target, kernel, [1.0, 2.2], 120, 1500, [2.0, 3.0], compiled_loop=True)
         wide[name] = (theta[:, 0, 200:, 0] ** 2).mean(1)
     assert_mean(wide["corrected"], 1.0)
     error = wide["blind"].std(ddof=1) / math.sqrt(120)
@@ -225,41 +225,41 @@ def test_noisy_energies_keep_the_law_where_the_rule_corrects_for_them():
 
 def test_a_stopped_chain_keeps_its_place():
     target = Target(MODES, NOTHING)
-    kernel = ReplicaExchange(Unadjusted(Langevin(), 1), Shared(1), Barker(), 2, every=1)
+    kernel = ReplicaExchange(Unadjusted(SGLD(), 1), Shared(1), Barker(), 2, every=1)
     theta, _ = ladder(target, kernel, [1.0, 1.1], 3, 8, [0.01, 1e300])
     assert np.isfinite(theta).all()
     assert (np.diff(theta[:, 1], axis=1) == 0).all()
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
-        (lambda: ReplicaExchange(Unadjusted(Langevin(), 1), Full(), Barker(), 1), "at least 2 rungs"),
-        (lambda: ReplicaExchange(Unadjusted(Langevin(), 1), Full(), Barker(), 2, every=0), "every >= 1"),
+        (lambda: ReplicaExchange(Unadjusted(SGLD(), 1), Full(), Barker(), 1), "at least 2 rungs"),
+        (lambda: ReplicaExchange(Unadjusted(SGLD(), 1), Full(), Barker(), 2, every=0), "every >= 1"),
         (
-            lambda: ReplicaExchange(Unadjusted(Langevin(), 1), Full(), Barker(), 2, order="odd"),
+            lambda: ReplicaExchange(Unadjusted(SGLD(), 1), Full(), Barker(), 2, order="odd"),
             "random or alternate",
         ),
         (lambda: Target(MODES, NOTHING, energy_noise=-1.0), "energy_noise"),
         (
-            lambda: ReplicaExchange(Unadjusted(Langevin(), 1), Full(), Barker(), 3).start(
+            lambda: ReplicaExchange(Unadjusted(SGLD(), 1), Full(), Barker(), 3).start(
                 Target(MODES, NOTHING), torch.zeros(4, 1), Streams(KEY, 4).at(0)
             ),
             "4 chains are no whole number of ladders of 3 rungs",
         ),
     ],
 )
-def test_ladders_without_meaning_are_refused(make, told):
-    with pytest.raises(Refusal, match=told):
+def test_ladders_without_meaning_are_refused(make, message):
+    with pytest.raises(Refusal, match=message):
         make()
 
 
 def test_what_does_not_go_together_is_refused(rng):
     target = Target(GaussianMean(), Dataset.of(rng.normal(size=20)))
-    inner = Unadjusted(Langevin(), 5)
+    inner = Unadjusted(SGLD(), 5)
     assert "choose pairing growing" in ReplicaExchange(inner, Shared(5), MHMinibatch(5), 2).refuses(target)
     assert "more than the n = 20" in ReplicaExchange(inner, Shared(21), Barker(), 2).refuses(target)
-    assert "more than the n = 20" in ReplicaExchange(Unadjusted(Langevin(), 21), Full(), Barker(), 2).refuses(
+    assert "more than the n = 20" in ReplicaExchange(Unadjusted(SGLD(), 21), Full(), Barker(), 2).refuses(
         target
     )
     assert (

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from laws import assert_mean
+from distributions import assert_mean
 
 from mhrun.compiled.replica_exchange import StagedExchange
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
-from mhrun.dynamics.langevin import Langevin
-from mhrun.dynamics.tact import Tact
+from mhrun.dynamics.sgld import SGLD
+from mhrun.dynamics.tact_hmc import TACTHMC
 from mhrun.errors import Refusal
 from mhrun.kernels import EquiEnergy, MetropolisHastings, PlanarFlow, ReplicaExchange, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
@@ -96,7 +96,7 @@ def test_a_prior_that_is_not_tempered_cancels_where_it_is_0(rng):
     target = Target(
         MixtureMeans(2, half=1.0), Dataset.of(rng.normal(size=200).astype(np.float32)), temper="likelihood"
     )
-    kernel = ReplicaExchange(Unadjusted(Langevin(), 20), Full(), Metropolis(), 2)
+    kernel = ReplicaExchange(Unadjusted(SGLD(), 20), Full(), Metropolis(), 2)
     state, draws = begin(target, kernel, [[0.9, 0.9], [1.1, 0.0]] * 20)
     _, info = next(stepped(target, kernel, state, controls_of([1.0, 1.001], 20, 1e-9), draws, 1))
     assert (info.exchange == MADE).all()
@@ -105,7 +105,9 @@ def test_a_prior_that_is_not_tempered_cancels_where_it_is_0(rng):
 def test_a_rung_that_tempers_itself_is_exchanged_where_it_has_the_rung_s_temperature():
     """Tact's theta has temperature T / lambda(x): its law is exp(-U / T) at the steps that are valid, and no other."""
     target = Target(GaussianMixture([[0.0]], 1.0), NOTHING)
-    kernel = ReplicaExchange(Unadjusted(Tact(step_of_x=0.1, flat=0.3, refresh=10), 1), Shared(1), Barker(), 2)
+    kernel = ReplicaExchange(
+        Unadjusted(TACTHMC(step_of_x=0.1, flat=0.3, refresh=10), 1), Shared(1), Barker(), 2
+    )
     state, draws = begin(target, kernel, [[0.5], [-0.5]] * 30)
     came, valid = [], []
     for _, info in stepped(target, kernel, state, controls_of([1.0, 2.0], 30, 0.02), draws, 60):
@@ -124,7 +126,7 @@ class Still:
         steps, chains = controls.step_size.shape
         none = np.broadcast_to(np.int64(0), (chains, steps))
         theta = np.zeros((chains, steps, state.evaluation.theta.shape[1]))
-        return state, {"theta": theta, "n_lik": none, "n_aside": none}
+        return state, {"theta": theta, "n_lik": none, "n_lik_overhead": none}
 
 
 # --- Rules that grow -----------------------------------------------------------------------------------------
@@ -144,7 +146,7 @@ def test_a_rule_that_grows_is_right_whatever_the_sign_of_the_ladder(rng, rule, s
     theta = torch.from_numpy(rng.normal(0.4, 0.5, (2 * ladders, 1)))
     state, draws = begin(target, kernel, theta)
     controls = controls_of(temperatures, ladders, 0.1)
-    _, came, n_lik, n_aside = kernel.exchange(target, state, controls.temperature, draws.streams.at(2))
+    _, came, n_lik, n_lik_overhead = kernel.exchange(target, state, controls.temperature, draws.streams.at(2))
     log_p = target.log_density(theta).reshape(ladders, 2)
     ratio = (1 / temperatures[0] - 1 / temperatures[1]) * (log_p[:, 1] - log_p[:, 0])
     ratio = ratio if sign == "right" else -ratio
@@ -156,17 +158,17 @@ def test_a_rule_that_grows_is_right_whatever_the_sign_of_the_ladder(rng, rule, s
         assert ((came[::2] == MADE) == (pairs.uniform(Purpose.ACCEPT).log() < ratio)).all()
     assert 0 < (came == MADE).sum() < 2 * ladders
     # What served a bound on all data is told apart.
-    assert (n_aside == (60 if isinstance(rule, MHSubLhd) else 0)).all()
-    assert ((n_lik - n_aside) <= 60).all()
+    assert (n_lik_overhead == (60 if isinstance(rule, MHSubLhd) else 0)).all()
+    assert ((n_lik - n_lik_overhead) <= 60).all()
     before = torch.full((2 * ladders,), 60)
     draws.step = 1
     info = kernel.step(target, state, controls, draws)[1]
-    assert (info.n_aside == n_aside).all()
-    assert (info.n_lik > before + n_aside).all()
+    assert (info.n_lik_overhead == n_lik_overhead).all()
+    assert (info.n_lik > before + n_lik_overhead).all()
     whole = controls.each(lambda c: c[None].contiguous())
     _, record = StagedExchange(kernel, Still(), target, KEY).advance(state, 1, whole)
-    assert (record["n_aside"][:, 0] == info.n_aside.numpy()).all()
-    assert (record["n_lik"][:, 0] > n_aside.numpy()).all()
+    assert (record["n_lik_overhead"][:, 0] == info.n_lik_overhead.numpy()).all()
+    assert (record["n_lik"][:, 0] > n_lik_overhead.numpy()).all()
 
 
 @pytest.mark.parametrize("rule", [MHSubLhd(20), Austere(20, epsilon=0.01), MHMinibatch(20)])
@@ -189,7 +191,7 @@ def test_rungs_of_one_temperature_always_change_places(rng, rule, sign):
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: ReplicaExchange(WALK, Stored(5), Metropolis(), 2), "Stored keeps a minibatch"),
         (
@@ -204,7 +206,7 @@ def test_rungs_of_one_temperature_always_change_places(rng, rule, sign):
         ),
         (lambda: ReplicaExchange(PlanarFlow(5), Full(), Metropolis(), 2), "PlanarFlow draws from what it"),
         (
-            lambda: ReplicaExchange(Unadjusted(Langevin(), 5, prior=GammaPrecision()), Full(), Barker(), 2),
+            lambda: ReplicaExchange(Unadjusted(SGLD(), 5, prior=GammaPrecision()), Full(), Barker(), 2),
             "a prior of its own",
         ),
         (lambda: ReplicaExchange(WALK, Shared(1), Compensated(), 2), "m = 1 cannot tell; choose m >= 2"),
@@ -214,8 +216,8 @@ def test_rungs_of_one_temperature_always_change_places(rng, rule, sign):
         ),
     ],
 )
-def test_what_an_exchange_cannot_know_is_refused(rng, make, told):
-    assert told in make().refuses(Target(GaussianMean(), Dataset.of(rng.normal(size=20))))
+def test_what_an_exchange_cannot_know_is_refused(rng, make, message):
+    assert message in make().refuses(Target(GaussianMean(), Dataset.of(rng.normal(size=20))))
 
 
 def test_noise_of_energies_is_refused_where_the_rule_would_not_see_it(rng):

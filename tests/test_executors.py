@@ -9,7 +9,7 @@ import torch
 import mhrun
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
-from mhrun.engine.drivers import choose
+from mhrun.engine.executors import choose
 from mhrun.engine.method import Method
 from mhrun.kernels import MetropolisHastings, ReplicaExchange
 from mhrun.models.gaussian_mean import GaussianMean
@@ -29,7 +29,7 @@ METROPOLIS = mhrun.Metropolis()
 def records(target, kernel):
     """Return what both executors record of the same steps."""
     found = []
-    for wish in ("off", "on"):
+    for choice in ("torch", "compiled"):
         shape = Shape(CHAINS, target.model.names, 0, STEPS, 1, 1)
         plan = Plan({"all": mhrun.Fixed(step_size=0.05, temperature=[1.0, 1.5] * 2)}, CHAINS, 0, STEPS)
         method = Method("one", kernel, target, plan, shape, 3, torch.float64)
@@ -37,7 +37,7 @@ def records(target, kernel):
         state = kernel.start(target, target.model.init(CHAINS, draws), draws)
         heat = torch.tensor([1.0, 1.5] * 2, dtype=torch.float64).expand(STEPS, CHAINS).contiguous()
         controls = Controls(torch.full_like(heat, 0.05), heat, heat)
-        found.append(choose(method, wish, None, 1).advance(state, 1, controls)[1])
+        found.append(choose(method, choice, None, 1).advance(state, 1, controls)[1])
     return found
 
 

@@ -55,7 +55,7 @@ FEW_LETTERS = (
     "scales.smoke.apart=1",
     "scales.smoke.hidden=8",
     "scales.smoke.test=50",
-    "evaluation.outside.name=mnist",
+    "monitor.outside.name=mnist",
 )
 
 
@@ -77,8 +77,8 @@ CASES = {
             "data.n=200",
             "m=20",
             "data.name=mnist",
-            "evaluation.data.name=mnist",
-            "evaluation.data.n=50",
+            "monitor.data.name=mnist",
+            "monitor.data.n=50",
             "every=10",
             "ratio=1.01",
             "step_size=1e-5",
@@ -91,9 +91,9 @@ CASES = {
             "data.n=200",
             "m=20",
             "data.name=mnist",
-            "evaluation.data.name=mnist",
-            "evaluation.data.n=50",
-            "evaluation.repeats=5",
+            "monitor.data.name=mnist",
+            "monitor.data.n=50",
+            "monitor.repeats=5",
             "every=10",
             "ratio=1.01",
             "step_size=1e-5",
@@ -114,10 +114,10 @@ CASES = {
             "data.n=220",
             "m=20",
             "data.name=mnist",
-            "evaluation.data.name=mnist",
-            "evaluation.data.n=50",
-            "evaluation.sizes=[16,128]",
-            "evaluation.repeats=20",
+            "monitor.data.name=mnist",
+            "monitor.data.n=50",
+            "monitor.sizes=[16,128]",
+            "monitor.repeats=20",
             "methods.sghmc.schedules.step_size.step_size=5e-6",
         )
     ),
@@ -173,9 +173,9 @@ CASES = {
             COOL,
         )
     ),
-    "mint_network": Case(("data.n=200", "m=20", "evaluation.data.n=50")),
-    "mint_network_moving": Case(("data.n=200", "m=20", "evaluation.data.n=50")),
-    "mint_network_optimisers": Case(("data.n=200", "m=20", "evaluation.data.n=50")),
+    "mint_network": Case(("data.n=200", "m=20", "monitor.data.n=50")),
+    "mint_network_moving": Case(("data.n=200", "m=20", "monitor.data.n=50")),
+    "mint_network_optimisers": Case(("data.n=200", "m=20", "monitor.data.n=50")),
     "mintee": Case(
         (
             "data.n=1300",
@@ -191,7 +191,7 @@ CASES = {
             "methods.mintee.schedules.step_size.window=20",
             "methods.mintee.kernel.capacity=50",
             "steps=60",
-            "native=off",
+            "executor=torch",
         ),
         PEAKS,
         like=("mintee_minibatches",),
@@ -222,8 +222,8 @@ CASES = {
         (
             "data.n=200",
             "m=50",
-            "evaluation.data.skip=200",
-            "evaluation.data.n=40",
+            "monitor.data.skip=200",
+            "monitor.data.n=40",
             "trainings=2",
             *SOME_DECAYS,
         )
@@ -235,7 +235,7 @@ CASES = {
         rf"(austere_n?c|austere_nc_released|mhsublhd|mhminibatch_far)\.{NEVER}",  # those that begin far off
         like=("mnist_tests_100k",),
     ),
-    "nose_hoover_law": Case(
+    "sgnht_stationary": Case(
         (
             "steps_dt=[0.1,0.05]",
             "rung.steps_dt=[0.05]",
@@ -255,7 +255,7 @@ CASES = {
         r"\w+\.(eps_(half|tenth)|gain)",  # which no learning rate may have
     ),
     "rsgld_mnist": Case(
-        ("data.n=200", "data.skip=0", "m=20", "evaluation.data.n=50"),
+        ("data.n=200", "data.skip=0", "m=20", "monitor.data.n=50"),
         r"\w+\.sd_rises",  # where all trainings are alike
         like=("rsgld_mnist_softmax",),
     ),
@@ -322,8 +322,8 @@ def whole_columns(monkeypatch):
     real = Run.by_method
 
     def by_method(run, found, columns):
-        asked = {f"{method}.{name}" for method in run.methods for name in columns.values()}
-        assert {name for name in asked - set(found) if not name.startswith("truth.")} == set()
+        requested = {f"{method}.{name}" for method in run.methods for name in columns.values()}
+        assert {name for name in requested - set(found) if not name.startswith("truth.")} == set()
         return real(run, found, columns)
 
     monkeypatch.setattr(Run, "by_method", by_method)
@@ -380,8 +380,8 @@ class Told(Silent):
         self.notes.append(message)
 
 
-def test_a_test_that_reads_all_data_too_often_is_told_of_once(outputs):
-    words = ["data.n=300", "m=20", "chains=4", "steps=50", "warmup=30", "native=off"]
+def test_a_test_that_reads_all_data_too_often_is_reported_once(outputs):
+    words = ["data.n=300", "m=20", "chains=4", "steps=50", "warmup=30", "executor=torch"]
     words.append("methods.mhminibatch_printed.schedules.temperature.temperature=2")  # so that it seldom need
     words.extend(without("mhminibatch", "mhminibatch_fewer"))
     watcher, again = Told(), Told()

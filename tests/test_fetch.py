@@ -25,11 +25,11 @@ FILES = {name: gzip.compress(content) for name, content in PLAIN.items()}
 class Server(http.server.BaseHTTPRequestHandler):
     """Serves FILES under /good/; under /breaks/ the half of them, under /other/ something else, /slow/ on a word."""
 
-    asked: list[str] = []  # noqa: RUF012
+    requests: list[str] = []  # noqa: RUF012
     go = threading.Event()
 
     def do_GET(self):
-        self.asked.append(self.path)
+        self.requests.append(self.path)
         kind, name = self.path.strip("/").split("/")
         content = FILES.get(name)
         if content is None or kind not in ("good", "breaks", "other", "slow"):
@@ -55,7 +55,7 @@ def served(tmp_path, monkeypatch):
     """A catalogue of one data set; returns a function that says which mirrors it has."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    Server.asked.clear()
+    Server.requests.clear()
     Server.go.clear()
     known = tuple(files.RemoteFile(n, hashlib.sha256(c).hexdigest()) for n, c in PLAIN.items())
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -81,13 +81,13 @@ def test_a_mirror_that_breaks_off_or_lies_is_passed_over(served, capsys):
     assert fetch(["ours"]) == 0
     assert {path.name: path.read_bytes() for path in place.glob("*.gz")} == FILES
     assert there(place) == sorted(FILES)  # nothing half is left
-    assert len(Server.asked) == 8
+    assert len(Server.requests) == 8
     assert fetch(["ours"]) == 0
-    assert len(Server.asked) == 8  # what is there is not fetched again
+    assert len(Server.requests) == 8  # what is there is not fetched again
     assert capsys.readouterr().err.count("downloading") == 8
 
 
-def test_without_a_good_mirror_names_and_digests_are_told(served, capsys):
+def test_without_a_good_mirror_names_and_digests_are_reported(served, capsys):
     place = served("breaks", "other")
     assert run(["fetch", "ours"]) == 2
     err = capsys.readouterr().err
@@ -119,7 +119,7 @@ def test_two_at_once_download_once(served):
     children = [context.Process(target=fetch, args=(["ours"],)) for _ in range(2)]
     for child in children:
         child.start()
-    while not Server.asked:
+    while not Server.requests:
         assert any(child.is_alive() for child in children), [child.exitcode for child in children]
         time.sleep(0.01)
     Server.go.set()
@@ -127,10 +127,10 @@ def test_two_at_once_download_once(served):
         child.join(30)
         assert child.exitcode == 0
     assert there(place) == sorted(FILES)
-    assert len(Server.asked) == 2
+    assert len(Server.requests) == 2
 
 
-def test_a_folder_that_cannot_be_written_is_told(served, tmp_path, capsys):
+def test_a_folder_that_cannot_be_written_is_reported(served, tmp_path, capsys):
     served("good")
     (tmp_path / "data").write_text("a file")
     assert run(["fetch", "ours"]) == 2

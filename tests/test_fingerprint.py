@@ -90,8 +90,8 @@ def make():
     def f(theta, x): return inner.sin(x) + len({"a", "b"})
     return f
 loop = Net(); loop.itself = loop
-told = fingerprint(Net(), make(), {"a", "b"}, frozenset("xyz"), object(), loop)
-print(told)
+printed = fingerprint(Net(), make(), {"a", "b"}, frozenset("xyz"), object(), loop)
+print(printed)
 """
 
 
@@ -99,7 +99,7 @@ def test_another_process_says_the_same():
     there = {}
     exec(PROGRAM, there)
     other = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    assert other.stdout.strip() == there["told"]
+    assert other.stdout.strip() == there["printed"]
 
 
 def test_parts_that_were_used_are_those_that_they_were(tmp_path):
@@ -114,7 +114,7 @@ def test_parts_that_were_used_are_those_that_they_were(tmp_path):
     assert fingerprint(prior) == before
 
 
-def test_parts_without_an_end_are_told_in_a_line():
+def test_parts_without_an_end_are_reported_in_a_line():
     endless = []
     endless.append(endless)
     with pytest.raises(UserError, match="too deep"):

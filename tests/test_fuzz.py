@@ -157,15 +157,15 @@ def outcome(words: list[str]) -> tuple[int, str, str]:
     return status, out.getvalue(), err.getvalue()
 
 
-def assert_told(words: list[str], status: int, err: str) -> None:
+def assert_one_line(words: list[str], status: int, err: str) -> None:
     """A mistake has status 2 and one line; anything else no line that begins as ours."""
     assert status in (0, 2), words
     assert "Traceback" not in err, (words, err)
     if status == 2:
-        told = [line for line in err.split("\n") if line.startswith("mhrun: ")]
-        assert len(told) == 1, (words, err)
-        assert len(told[0]) > len("mhrun: ") + 5, (words, err)
-        assert told[0].isprintable(), (words, err)
+        message = [line for line in err.split("\n") if line.startswith("mhrun: ")]
+        assert len(message) == 1, (words, err)
+        assert len(message[0]) > len("mhrun: ") + 5, (words, err)
+        assert message[0].isprintable(), (words, err)
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ def many(count: int) -> settings:
 
 def checked(words: list[str]) -> None:
     status, _, err = outcome([*words, "--dry-run"])
-    assert_told(words, status, err)
+    assert_one_line(words, status, err)
     assert not Path("outputs").exists()
 
 
@@ -211,7 +211,7 @@ def test_no_words_bring_a_traceback(words):
 
 @pytest.mark.parametrize("numbers", ["[1,2]", "${times:2,3}"])
 @pytest.mark.usefixtures("_checked_only")
-def test_a_group_that_is_set_to_numbers_is_told(numbers):
+def test_a_group_that_is_set_to_numbers_is_reported(numbers):
     """Found by the test below."""
     status, _, err = outcome(["experiment=gmm_tied_means", f"data={numbers}", "--dry-run"])
     assert status == 2
@@ -271,9 +271,9 @@ class Edited(NamedTuple):
 
     def config(self) -> dict[str, Any]:
         config: dict[str, Any] = json.loads(base(self.experiment))
-        for (*way, last), value in self.edits:
+        for (*path, last), value in self.edits:
             node: Any = config
-            for key in way:  # an edit before this one may have taken the place away
+            for key in path:  # an edit before this one may have taken the place away
                 inside = isinstance(node, dict) or (
                     isinstance(node, list) and isinstance(key, int) and key < len(node)
                 )
@@ -286,7 +286,7 @@ class Edited(NamedTuple):
 
 
 GONE = "(gone)"
-NEW = ["a", "m", "start", "thin", "warmup", "starts", "prior", "label", "_target_", "evaluation"]
+NEW = ["a", "m", "start", "thin", "warmup", "starts", "prior", "label", "_target_", "monitor"]
 
 
 @st.composite
@@ -310,14 +310,14 @@ def built(config: dict[str, Any]) -> None:
     """Whatever a configuration is: it is refused in one line, or its methods are there."""
     try:
         config = resolved(OmegaConf.create(config), config["experiment"])
-        Settings(config["native"], config["runtime"]["threads"], config["runtime"]["block_seconds"])
+        Settings(config["executor"], config["runtime"]["threads"], config["runtime"]["block_seconds"])
         for method in methods_of(config):
             trace_bytes(method)
             method.guess()
     except UserError as error:
-        told = str(error)
-        if not told.strip() or "\n" in told:
-            raise AssertionError(f"no line: {told!r}") from error
+        message = str(error)
+        if not message.strip() or "\n" in message:
+            raise AssertionError(f"no line: {message!r}") from error
 
 
 @fast(60)
@@ -358,8 +358,8 @@ def _little_memory():
 @pytest.mark.parametrize("experiment", FELL)
 @pytest.mark.usefixtures("_little_memory")
 def test_numbers_that_are_far_too_large_are_refused(experiment):
-    for said in FELL[experiment]:
-        path = tuple(int(part) if part.isdigit() else part for part in said.split("."))
+    for setting in FELL[experiment]:
+        path = tuple(int(part) if part.isdigit() else part for part in setting.split("."))
         for value in HUGE:
             built(Edited(experiment, [(path, value)]).config())
 
@@ -409,7 +409,7 @@ COMMANDS = [
 def test_no_command_brings_a_traceback(words):
     words = [w for w in words if not w.startswith("experiment=w") or {"--cfg", "--dry-run"} & set(words)]
     status, _, err = outcome(words)
-    assert_told(words, status, err)
+    assert_one_line(words, status, err)
 
 
 @pytest.mark.slow
@@ -419,7 +419,7 @@ def test_runs_end_whole_or_with_a_line(tmp_path_factory, words):
     place = tmp_path_factory.mktemp("run")
     few = ["steps=20", "warmup=50", "chains=2", "runtime.report=false", f"runtime.outputs={place}"]
     status, _, err = outcome([*few, *words])
-    assert_told(words, status, err)
+    assert_one_line(words, status, err)
 
 
 def test_every_light_experiment_is_there():
@@ -507,9 +507,9 @@ def loaded(place: Path, text: str) -> None:
 
 
 def one_line(error: UserError) -> None:
-    told = str(error)
-    if not told.strip() or "\n" in told:
-        raise AssertionError(f"no line: {told!r}") from error
+    message = str(error)
+    if not message.strip() or "\n" in message:
+        raise AssertionError(f"no line: {message!r}") from error
 
 
 @fast(150)
@@ -537,7 +537,7 @@ def test_experiments_that_are_changed_anyhow_bring_no_traceback(text):
     (place / "fuzzed.yaml").write_text(text, encoding="utf-8", errors="surrogatepass", newline="")
     words = ["--config-dir", "conf", "experiment=fuzzed", "--cfg", "job"]
     status, _, err = outcome(words)
-    assert_told(words, status, err)
+    assert_one_line(words, status, err)
 
 
 NAMES = st.one_of(
@@ -608,4 +608,4 @@ def test_files_with_settings_of_hydras_bring_no_traceback(keys, value):
     (place / "fuzzed.yaml").write_text(base + yaml.safe_dump({"hydra": node}))
     words = ["--config-dir", "conf", "experiment=fuzzed", "scale=smoke", "--cfg", "job"]
     status, _, err = outcome(words)
-    assert_told(words, status, err)
+    assert_one_line(words, status, err)

@@ -48,7 +48,7 @@ from mhrun.models.function import FunctionModel
 from mhrun.models.gaussian_location import GaussianLocation
 from mhrun.models.logistic import Logistic
 from mhrun.models.perceptron import Perceptron
-from mhrun.models.written import Written
+from mhrun.models.user_function import UserFunction
 from mhrun.paths import located
 from mhrun.report.build import Built, build_report
 from mhrun.report.run import Run
@@ -64,11 +64,11 @@ def one_line(call, *args, **how):
     try:
         call(*args, **how)
     except UserError as error:
-        told = str(error)
-        assert told.strip(), "an empty line"
-        assert "\n" not in told, told
-        assert len(told) < 2000, told[:300]
-        return told
+        message = str(error)
+        assert message.strip(), "an empty line"
+        assert "\n" not in message, message
+        assert len(message) < 2000, message[:300]
+        return message
     return None
 
 
@@ -91,7 +91,7 @@ FITS = {  # all others are refused
     "mixture_means": {"fifty_means", "gaussian", "mixture", "tied_mixture"},
     "perceptron": {"mnist", "notmnist"},
     "tied_means": {"fifty_means", "gaussian", "mixture", "tied_mixture"},
-    "written": {"fifty_means", "gaussian", "mixture", "tied_mixture"},
+    "user_function": {"fifty_means", "gaussian", "mixture", "tied_mixture"},
 }
 
 
@@ -102,13 +102,13 @@ def test_every_pair_of_a_model_and_data_runs_or_is_refused_in_a_line(here, monke
     for name, model in pairs.models().items():
         for source, node in data.items():
             whole = base | {"model": model, "data": node, "experiment": f"{name}_{source}"}
-            told = one_line(run_experiment, whole, Silent())
-            assert (told is None) == (source in FITS.get(name, ())), (name, source, told)
-            assert (here / "outputs" / f"{name}_{source}").exists() == (told is None)
+            message = one_line(run_experiment, whole, Silent())
+            assert (message is None) == (source in FITS.get(name, ())), (name, source, message)
+            assert (here / "outputs" / f"{name}_{source}").exists() == (message is None)
 
 
 @pytest.mark.parametrize(
-    ("model", "fields", "told"),
+    ("model", "fields", "message"),
     [
         (Logistic(2), {"x": torch.ones(3, 2)}, "Logistic needs the fields x and y; the data have x"),
         (
@@ -132,9 +132,9 @@ def test_every_pair_of_a_model_and_data_runs_or_is_refused_in_a_line(here, monke
         (GaussianLocation(2), {"x": torch.ones(3, 1)}, "set model.dim"),
     ],
 )
-def test_what_a_model_needs_of_the_data(model, fields, told):
+def test_what_a_model_needs_of_the_data(model, fields, message):
     found = unfit(model, Dataset.of(fields))
-    assert found is None if told is None else told in found
+    assert found is None if message is None else message in found
 
 
 def test_a_subclass_that_reads_other_fields_declares_none():
@@ -162,7 +162,7 @@ def changes(theta, rows):
 
 
 @pytest.mark.parametrize(
-    ("log_lik", "told"),
+    ("log_lik", "message"),
     [
         (lambda theta, rows: (rows["x"],), "returned a tuple"),
         (lambda theta, rows: rows["x"] > theta[0], "returned torch.bool"),
@@ -173,13 +173,13 @@ def changes(theta, rows):
     ],
 )
 @pytest.mark.parametrize("kernel", ["mcmc", "sgld"])
-def test_a_log_likelihood_that_is_none_is_refused(log_lik, told, kernel):
+def test_a_log_likelihood_that_is_none_is_refused(log_lik, message, kernel):
     chosen = {
         "mcmc": mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()),
-        "sgld": mhrun.Unadjusted(mhrun.Langevin(), m=5),
+        "sgld": mhrun.Unadjusted(mhrun.SGLD(), m=5),
     }[kernel]
     data = {"x": np.linspace(0, 1, 20), "y": np.ones(20)}
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         mhrun.sample(log_lik, data, chosen, start=[0.0], step_size=0.1, steps=5, warmup=1)
 
 
@@ -188,15 +188,13 @@ def test_a_log_likelihood_without_a_gradient_is_refused_where_one_is_needed():
         return -((x - theta.detach()[0]) ** 2)
 
     with pytest.raises(UserError, match="no gradient with respect to theta"):
-        mhrun.sample(
-            detached, np.ones(9), mhrun.Unadjusted(mhrun.Langevin(), m=5), start=[0.0], step_size=0.1
-        )
+        mhrun.sample(detached, np.ones(9), mhrun.Unadjusted(mhrun.SGLD(), m=5), start=[0.0], step_size=0.1)
 
 
-def test_an_error_that_cannot_be_written_is_told(here):
+def test_an_error_that_cannot_be_written_is_reported(here):
     (here / "alone.py").write_text("def log_lik(theta, rows):\n    raise ValueError('\\udc80 alone')\n")
     with pytest.raises(UserError, match=r"udc80 alone") as found:
-        Written("alone.log_lik", dim=1).log_lik(torch.zeros(1, 1), {"x": torch.ones(1, 3)})
+        UserFunction("alone.log_lik", dim=1).log_lik(torch.zeros(1, 1), {"x": torch.ones(1, 3)})
     str(found.value).encode()
 
 
@@ -222,7 +220,7 @@ HUGE = npy("(1000000000000,)")
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (npy("(3,)") + bytes(24), "is one array, no .npz; choose data=memmap"),
         ({"x": npy("(-3,)") + bytes(24)}, "no array has"),
@@ -240,16 +238,16 @@ HUGE = npy("(1000000000000,)")
         (b"PK\x03\x04", "cannot be read"),
     ],
 )
-def test_archives_that_are_none(here, content, told):
+def test_archives_that_are_none(here, content, message):
     if isinstance(content, dict):
         zipped("d.npz", **content)
     else:
         Path("d.npz").write_bytes(content)
-    assert told in one_line(Npz("d.npz").load)
+    assert message in one_line(Npz("d.npz").load)
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (npy("(-3,)") + bytes(24), "no array has"),
         (HUGE + bytes(80), "is cut short"),
@@ -260,9 +258,9 @@ def test_archives_that_are_none(here, content, told):
         (b"", "cannot be mapped"),
     ],
 )
-def test_maps_that_are_none(here, content, told):
+def test_maps_that_are_none(here, content, message):
     Path("x.npy").write_bytes(content)
-    assert told in one_line(Memmap("x.npy").load)
+    assert message in one_line(Memmap("x.npy").load)
 
 
 @pytest.fixture
@@ -285,7 +283,7 @@ def test_what_memory_does_not_hold_is_refused_before_it_is_read(here):
             file.write(b"1,2\n" * (1 << 18))
     Path("plain.csv").write_text("a,y\n" + "1,2\n" * 100_000)
     Path("wide.csv").write_text("a\n" + "\n".join(f"v{i}" for i in range(2000)) + "\n")
-    for source, told in (
+    for source, message in (
         (Npz("d.npz"), "would take 134 MB of memory, and 1 MB are free; .* data=memmap"),
         (
             Table("t.csv.gz", target="y"),
@@ -297,7 +295,7 @@ def test_what_memory_does_not_hold_is_refused_before_it_is_read(here):
         (GaussianSample(100_000, 5), "choose fewer"),
         (MixtureSample(1_000_000, [0.0]), "data.storage=file"),
     ):
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=message):
             source.load()
     assert time.monotonic() - began < 30
 
@@ -327,7 +325,7 @@ def test_no_memory_for_data_is_said_of_data():
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "message"),
     [
         ("t.csv", "y,q,y\n1,2,3\n4,5,6\n", "several columns named 'y'"),
         ("t.csv", "a;a\n1;2\n3;4\n", "several columns named 'a'"),
@@ -342,9 +340,9 @@ def test_no_memory_for_data_is_said_of_data():
         ("t.xlsx", "", "is no table that is read here"),
     ],
 )
-def test_tables_that_are_none(here, name, text, told):
+def test_tables_that_are_none(here, name, text, message):
     Path(name).write_text(text)
-    assert told in one_line(Table(name, target="y").load)
+    assert message in one_line(Table(name, target="y").load)
 
 
 def test_names_and_seeds_that_are_none(here):
@@ -550,16 +548,16 @@ def test_results_that_changed_are_computed_again_and_never_reported(finished, ou
         assert one_line(make) is not None
     assert make_reports(words) == 1
     capsys.readouterr()
-    told = []
+    message = []
     watcher = Silent()
-    watcher.note = told.append
+    watcher.note = message.append
     if (
         folder.method("mint") / file
     ).is_dir() and file == "done.json":  # what is no file is left for its owner
         assert "done.json" in one_line(run_experiment, settings_of(outputs), watcher)
         return
     again = run_experiment(settings_of(outputs), watcher)
-    assert any("it is computed again" in line for line in told)
+    assert any("it is computed again" in line for line in message)
     assert again.path == folder.path
     assert_same_bits(before, contents(folder, "mint"))
 
@@ -580,8 +578,8 @@ def test_a_run_that_is_whole_is_not_computed_again(finished, outputs, capsys):
 def test_settings_are_checked_where_the_run_is_there_too(finished, outputs, key, value):
     copied(finished[0], outputs)
     settings = settings_of(outputs)
-    told = one_line(run_experiment, settings | {"runtime": settings["runtime"] | {key: value}}, Silent())
-    assert f"runtime.{key} = " in told
+    message = one_line(run_experiment, settings | {"runtime": settings["runtime"] | {key: value}}, Silent())
+    assert f"runtime.{key} = " in message
 
 
 def test_a_digest_is_that_of_the_file_as_it_is_now(tmp_path):
@@ -633,7 +631,7 @@ NOTES = [
     "[]", "{}", "null", "[" * 100_000, "9" * 5000, '{"a": NaN}', '{"methods": 3}', '{"claims": 3}',
     '{"status": "complete", "format": 1}', '{"status": "complete", "format": 1, "methods": {"mint": 5}}',
     '{"status": "complete", "format": 1, "methods": {"mint": {}}}', '{"totals": {}}', '{"totals": {"n_lik": "a"}}',
-    '{"driver": 5}', '{"driver": "native"}', '{"product": [1]}', '{"claims": [{"verdict": 3}]}',
+    '{"executor": 5}', '{"executor": "compiled"}', '{"product": [1]}', '{"claims": [{"verdict": 3}]}',
     "a: [", "- 1\n- 2\n", "x: 1\n", "methods: {}\n", "!!python/object:os.system x\n", "{" * 3000, "a: &a [*a]\n",
     "\t\n", "methods: 3\nruntime: {}\n",
 ]  # fmt: skip
@@ -705,7 +703,7 @@ def everything(folder: RunFolder) -> list[str]:
         (1, "config.yaml", "bytes", "again"),
         (0, "config.yaml", "note", "compare"),
         (1, "log.txt", "folder", "again"),
-        (1, "methods/mint/driver.json", "folder", "again"),
+        (1, "methods/mint/executor.json", "folder", "again"),
         (0, "summary.json", "folder", "list"),
         (0, "summary.json", "note", "list"),
         (0, "report", "bytes", "again"),

@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
-from laws import ALPHA, assert_mean
+from distributions import ALPHA, assert_mean
 from scipy import special, stats
 
 from mhrun.data import Dataset
@@ -20,8 +20,8 @@ from mhrun.pairing.growing import Growing
 from mhrun.pairing.moving import Moving
 from mhrun.pairing.shared import Shared
 from mhrun.pairing.stored import Stored
-from mhrun.proposals.langevin import Langevin
-from mhrun.proposals.reversible_langevin import ReversibleLangevin
+from mhrun.proposals.langevin import LangevinProposal
+from mhrun.proposals.reversible_langevin import ReversibleLangevinProposal
 from mhrun.random import Streams, derive_key
 from mhrun.rules.metropolis import Metropolis
 from mhrun.rules.mh_minibatch import MHMinibatch
@@ -54,7 +54,7 @@ def log_normal(x, mean, sd):
 @pytest.mark.parametrize("density", ["normalised", "unnormalised"])
 def test_rsgld_is_equation_7(rng, beta, density):
     here, there, grad = (torch.from_numpy(rng.normal(size=(5, DIM))) for _ in range(3))
-    found = ReversibleLangevin(beta, density).log_density(
+    found = ReversibleLangevinProposal(beta, density).log_density(
         Evaluation(here, None, grad=grad), there, controls(5)
     )
     step, noise = 0.05, 1.5
@@ -73,7 +73,7 @@ def test_rsgld_is_equation_7(rng, beta, density):
 def test_rsgld_draws_from_its_density():
     chains = 20_000
     origin = Evaluation(torch.zeros(chains, 1).double(), None, grad=torch.full((chains, 1), 30.0).double())
-    proposal = ReversibleLangevin(2.0)
+    proposal = ReversibleLangevinProposal(2.0)
     drawn = proposal.sample(origin, controls(chains), Streams(KEY, chains).at(1))[:, 0].numpy()
     sd = math.sqrt(2 * 0.05 * 1.5)
 
@@ -83,7 +83,9 @@ def test_rsgld_draws_from_its_density():
     assert stats.kstest(drawn, cdf).pvalue > ALPHA
 
 
-@pytest.mark.parametrize("proposal", [Langevin(), ReversibleLangevin(1.0), ReversibleLangevin(2.0)])
+@pytest.mark.parametrize(
+    "proposal", [LangevinProposal(), ReversibleLangevinProposal(1.0), ReversibleLangevinProposal(2.0)]
+)
 def test_mhbt_is_reversible_on_points_and_minibatches(target, rng, proposal):
     """For every pair of minibatches: the log-ratio is that of the augmented density, written from the paper."""
     x = target.data.fields["x"].numpy()
@@ -99,8 +101,8 @@ def test_mhbt_is_reversible_on_points_and_minibatches(target, rng, proposal):
                 return scored._replace(grad=target.gradient(scored.theta, index, torch.ones(1)))
 
             class Given(Stored):
-                def compare(self, target, origin, theta, draws, slope=None, here=other):
-                    candidate = target.evaluate(theta, torch.tensor([here]), slope)
+                def compare(self, target, origin, theta, draws, grad_temperature=None, here=other):
+                    candidate = target.evaluate(theta, torch.tensor([here]), grad_temperature)
                     return candidate, target.gap(origin, candidate, M)
 
             kernel.pairing = Given(M)
@@ -114,7 +116,7 @@ def test_mhbt_is_reversible_on_points_and_minibatches(target, rng, proposal):
                 grad = N * np.mean([x[i] - start for i in batch], axis=0) - 0.5 * start
                 sd = math.sqrt(2 * 0.05 * 1.5)
                 ahead = log_normal(to, start + 0.05 * grad, sd)
-                if isinstance(proposal, Langevin):
+                if isinstance(proposal, LangevinProposal):
                     return ahead
                 return np.logaddexp(ahead, log_normal(to, start - 0.05 * grad, proposal.beta * sd))
 
@@ -122,8 +124,8 @@ def test_mhbt_is_reversible_on_points_and_minibatches(target, rng, proposal):
             assert float(forward.log_ratio[0]) == pytest.approx(wanted, rel=1e-9)
 
 
-@pytest.mark.parametrize("proposal", [Langevin(), ReversibleLangevin(1.3)])
-def test_mhbt_has_the_law_that_enumeration_gives(proposal):
+@pytest.mark.parametrize("proposal", [LangevinProposal(), ReversibleLangevinProposal(1.3)])
+def test_mhbt_has_the_distribution_that_enumeration_gives(proposal):
     """theta has the density that averages exp(c mean_I log p) over all minibatches: a mixture of Gaussians."""
     x = np.array([-1.5, -0.2, 0.3, 0.9, 1.1, 2.4])
     model, chains, steps = GaussianMean(), 400, 400
@@ -153,7 +155,7 @@ def test_mhbt_has_the_law_that_enumeration_gives(proposal):
 def test_mala_is_exact(rng):
     x = rng.normal(0.7, 1.0, 50)
     target = Target(GaussianMean(), Dataset.of(x))
-    kernel = MetropolisHastings(Langevin(), Full(), Metropolis())
+    kernel = MetropolisHastings(LangevinProposal(), Full(), Metropolis())
     chains = 400
     draws = Streams(KEY, chains).at(0)
     state = kernel.start(target, target.model.init(chains, draws), draws)
@@ -173,7 +175,7 @@ def test_mala_is_exact(rng):
 def test_a_gradient_is_that_of_the_points_own_minibatch(target):
     chains = 4
     for pairing in (Shared(M), Stored(M), Moving(M), Full()):
-        kernel = MetropolisHastings(Langevin(), pairing, Metropolis())
+        kernel = MetropolisHastings(LangevinProposal(), pairing, Metropolis())
         draws = Streams(KEY, chains).at(0)
         state = kernel.start(target, target.model.init(chains, draws), draws)
         index = Streams(KEY, chains).at(0).index(N, M, replacement=False)  # of the stored point
@@ -198,5 +200,5 @@ def test_a_gradient_is_that_of_the_points_own_minibatch(target):
 
 
 def test_gradients_and_growing_minibatches_do_not_mix(target):
-    refused = MetropolisHastings(Langevin(), Growing(), MHMinibatch(2)).refuses(target)
+    refused = MetropolisHastings(LangevinProposal(), Growing(), MHMinibatch(2)).refuses(target)
     assert "choose a proposal without gradients" in refused

@@ -9,7 +9,7 @@ import torch
 import mhrun
 from mhrun.data import Dataset
 from mhrun.dynamics.adam import Adam
-from mhrun.engine.drivers import choose
+from mhrun.engine.executors import choose
 from mhrun.engine.graph import Graph
 from mhrun.engine.method import Method
 from mhrun.kernels import AdaptiveBackward, MetropolisHastings, ReplicaExchange, Unadjusted
@@ -17,7 +17,7 @@ from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.perceptron import Perceptron
 from mhrun.pairing.growing import Growing
 from mhrun.pairing.moving import Moving
-from mhrun.proposals.langevin import Langevin
+from mhrun.proposals.langevin import LangevinProposal
 from mhrun.random import MANY
 from mhrun.rules.mh_minibatch import MHMinibatch
 from mhrun.schedules import Plan
@@ -26,7 +26,7 @@ from mhrun.target import Target
 
 CHAINS, STEPS, N, M = 4, 13, 40, 5
 WALK = MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(M), mhrun.Metropolis())
-SGLD = Unadjusted(mhrun.Langevin(), M)
+SGLD = Unadjusted(mhrun.SGLD(), M)
 
 
 def numbers():
@@ -53,14 +53,14 @@ def method(kernel, target, dtype=torch.float64):
 
 def both(kernel, target, dtype=torch.float64, backend="eager"):
     """Return what torch and the graph record of the same steps, in two blocks, the graph, and what it says."""
-    one, said = method(kernel, target, dtype), []
-    graph = Graph(one, said.append, backend)
+    one, setting = method(kernel, target, dtype), []
+    graph = Graph(one, setting.append, backend)
     records = []
-    for driver in (choose(one, "off", None, 1), graph):
+    for executor in (choose(one, "off", None, 1), graph):
         state, parts = one.first_state(), []
         for first, size in ((1, 4), (5, STEPS - 4)):
             controls = one.plan.controls(one.plan.start(), first, size)
-            state, record = driver.advance(state, first, controls)
+            state, record = executor.advance(state, first, controls)
             parts.append(record)
         records.append({name: np.concatenate([part[name] for part in parts], 1) for name in parts[0]})
     plain, captured = records
@@ -69,7 +69,7 @@ def both(kernel, target, dtype=torch.float64, backend="eager"):
     for name, value in plain.items():
         assert value.dtype == captured[name].dtype, name
         assert np.allclose(value, captured[name], rtol=tolerance, atol=tolerance, equal_nan=True), name
-    return graph, said
+    return graph, setting
 
 
 @pytest.mark.parametrize(
@@ -77,47 +77,49 @@ def both(kernel, target, dtype=torch.float64, backend="eager"):
     [
         (WALK, 1),
         (
-            MetropolisHastings(Langevin(), mhrun.Stored(M), mhrun.Barker()),
+            MetropolisHastings(LangevinProposal(), mhrun.Stored(M), mhrun.Barker()),
             2,
         ),  # the first step takes a gradient
-        (MetropolisHastings(Langevin(), Moving(M), mhrun.Metropolis()), 1),
+        (MetropolisHastings(LangevinProposal(), Moving(M), mhrun.Metropolis()), 1),
         (MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()), 1),
         (Unadjusted(Adam(N), M, passes=True), 1),
-        (Unadjusted(mhrun.Hamiltonian(0.2, refresh=3), M), 2),  # momenta drawn anew, or not
+        (Unadjusted(mhrun.SGHMC(0.2, refresh=3), M), 2),  # momenta drawn anew, or not
         (ReplicaExchange(WALK, mhrun.Shared(M), mhrun.Metropolis(), 4, every=3, order="alternate"), 3),
         (ReplicaExchange(SGLD, mhrun.Full(), mhrun.Metropolis(), 2, every=2), 2),
     ],
     ids=["mint", "mhbt", "moving", "full", "adam", "refreshed", "alternate", "ladder"],
 )
 def test_a_captured_step_is_the_step_in_torch(kernel, kinds):
-    graph, said = both(kernel, numbers())
-    assert said == []
+    graph, value = both(kernel, numbers())
+    assert value == []
     assert [kind.run is not None for kind in graph._kinds] == [True] * kinds
     assert graph.compilations == kinds  # and not once more
 
 
 @pytest.mark.parametrize("kernel", [SGLD, WALK], ids=["sgld", "mint"])
 def test_wide_steps_are_captured(kernel):
-    graph, said = both(kernel, network(), torch.float32)
-    assert said == []
+    graph, value = both(kernel, network(), torch.float32)
+    assert value == []
     assert graph.compilations == 1
 
 
 def test_a_graph_is_compiled_by_a_backend_of_torch():
-    graph, said = both(WALK, numbers(), backend="aot_eager")
-    assert (said, graph.compilations) == ([], 1)
+    graph, value = both(WALK, numbers(), backend="aot_eager")
+    assert (value, graph.compilations) == ([], 1)
 
 
 def test_what_depends_on_the_data_runs_in_torch_and_says_so():
     growing = MetropolisHastings(mhrun.RandomWalk(), Growing(), MHMinibatch(M, 0.9, "paper"))
-    graph, said = both(growing, numbers())
+    graph, value = both(growing, numbers())
     assert [kind.run for kind in graph._kinds] == [None]
-    assert len(said) == 1
-    assert "one: some of its steps run in torch, not as a graph: its minibatch grows" in said[0]
-    adaptive = AdaptiveBackward(mhrun.ReversibleLangevin(), mhrun.Stored(M), mhrun.Metropolis(), 4, trials=2)
-    graph, said = both(adaptive, numbers())  # the steps between two adjustments are captured
+    assert len(value) == 1
+    assert "one: some of its steps run in torch, not as a graph: its minibatch grows" in value[0]
+    adaptive = AdaptiveBackward(
+        mhrun.ReversibleLangevinProposal(), mhrun.Stored(M), mhrun.Metropolis(), 4, trials=2
+    )
+    graph, value = both(adaptive, numbers())  # the steps between two adjustments are captured
     assert [kind.run is not None for kind in graph._kinds] == [False, True, False]
-    assert "trials" in said[0]
+    assert "trials" in value[0]
 
 
 class Looks(mhrun.RandomWalk):
@@ -141,11 +143,11 @@ class Drifts(mhrun.RandomWalk):
 def test_a_step_that_waits_or_remembers_is_found():
     """Each would go wrong in a graph, and the run goes on without one."""
     for proposal, words in ((Looks(), "DataDependent"), (Drifts(), "its graph and torch differ")):
-        one, said = method(MetropolisHastings(proposal, mhrun.Shared(M), mhrun.Metropolis()), numbers()), []
-        graph = Graph(one, said.append, "eager")
+        one, value = method(MetropolisHastings(proposal, mhrun.Shared(M), mhrun.Metropolis()), numbers()), []
+        graph = Graph(one, value.append, "eager")
         graph.advance(one.first_state(), 1, one.plan.controls(one.plan.start(), 1, 2))
         assert graph._kinds[0].run is None
-        assert words in said[0]
+        assert words in value[0]
 
 
 def test_a_graph_that_would_be_compiled_again_is_an_error():
@@ -164,6 +166,6 @@ def test_runs_take_it_by_name(tmp_path):
     def log_lik(theta, row):
         return -0.5 * (row - theta[0]) ** 2
 
-    traces = [mhrun.sample(log_lik, x, WALK, native=way, **settings) for way in ("off", "graph")]
+    traces = [mhrun.sample(log_lik, x, WALK, executor=way, **settings) for way in ("off", "graph")]
     plain, captured = (trace["posterior"]["theta"].to_numpy() for trace in traces)
     assert np.allclose(plain, captured, atol=1e-9)

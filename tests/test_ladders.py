@@ -12,7 +12,7 @@ from mhrun.compiled.replica_exchange import ExchangeLoop
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
 from mhrun.diagnostics.ladders import MADE, REFUSED, travel
-from mhrun.dynamics.langevin import Langevin
+from mhrun.dynamics.sgld import SGLD
 from mhrun.errors import Refusal
 from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
@@ -91,7 +91,7 @@ def test_the_printed_sign_is_the_other_one(rng):
     ratios = []
     for sign in ("right", "printed"):
         rule = Seen()
-        kernel = ReplicaExchange(Unadjusted(Langevin(), 1), Shared(1), rule, 3, order="alternate", sign=sign)
+        kernel = ReplicaExchange(Unadjusted(SGLD(), 1), Shared(1), rule, 3, order="alternate", sign=sign)
         draws = Streams(derive_key(4, "sign"), 6).at(0)
         state = kernel.start(target, theta, draws)
         kernel.exchange(target, state, temperature, draws.streams.at(2))
@@ -102,14 +102,14 @@ def test_the_printed_sign_is_the_other_one(rng):
     assert torch.allclose(ratios[0], wanted)
     assert torch.allclose(ratios[1], -wanted)
     with pytest.raises(Refusal, match="right or printed"):
-        ReplicaExchange(Unadjusted(Langevin(), 1), Shared(1), Metropolis(), 2, sign="wrong")
+        ReplicaExchange(Unadjusted(SGLD(), 1), Shared(1), Metropolis(), 2, sign="wrong")
 
 
 KERNELS = {
     "full": MetropolisHastings(RandomWalk(), Full(), Metropolis()),
     "stored": MetropolisHastings(RandomWalk(), Stored(20), Metropolis()),
     "shared": MetropolisHastings(RandomWalk(), Shared(20), Barker()),
-    "langevin": Unadjusted(Langevin(), 20),
+    "langevin": Unadjusted(SGLD(), 20),
 }
 
 
@@ -160,8 +160,8 @@ def test_compiled_exchanges_are_the_plain_ones(rng, name, pairing, temper, threa
     }
     assert found["theta"] == pytest.approx(torch.stack(thetas, 1).numpy(), rel=1e-9, abs=1e-9)
     none = torch.zeros(chains, dtype=torch.int8)
-    told = torch.stack([none if info.exchange is None else info.exchange for info in infos], 1)
-    assert (found["exchange"] == told.numpy()).all()
+    exchanges = torch.stack([none if info.exchange is None else info.exchange for info in infos], 1)
+    assert (found["exchange"] == exchanges.numpy()).all()
     assert (found["n_lik"] == torch.stack([info.n_lik for info in infos], 1).numpy()).all()
-    assert (told == MADE).any()
-    assert (told == REFUSED).any()
+    assert (exchanges == MADE).any()
+    assert (exchanges == REFUSED).any()

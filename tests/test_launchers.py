@@ -80,7 +80,7 @@ def test_what_a_dead_worker_left_is_launched_again(tmp_path, monkeypatch, capsys
 
 
 @pytest.mark.slow
-def test_a_job_that_kills_its_worker_each_time_is_told_and_done_by_the_same_command(
+def test_a_job_that_kills_its_worker_each_time_is_reported_and_done_by_the_same_command(
     tmp_path, monkeypatch, capsys
 ):
     rounds = dying(monkeypatch, [1])
@@ -114,7 +114,7 @@ def test_where_jobs_run_makes_no_other_sweep(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("n_jobs", "share"), [(1, 8), (2, 4), (3, 2), (-1, 1), (-2, 1), (100, 1)])
 def test_jobs_beside_each_other_share_the_cores(monkeypatch, n_jobs, share):
-    monkeypatch.setattr("mhrun.engine.drivers.usable_cores", lambda: 8)
+    monkeypatch.setattr("mhrun.engine.executors.usable_cores", lambda: 8)
     assert sweeping._share(OmegaConf.create({"n_jobs": n_jobs})) == share
     assert sweeping._share(OmegaConf.create({"remote": {"num_cpus": share}})) == share
     assert sweeping._share(OmegaConf.create({"timeout_min": 5})) is None
@@ -125,11 +125,11 @@ def test_jobs_beside_each_other_share_the_cores(monkeypatch, n_jobs, share):
 
 def swept(*words: str) -> subprocess.Popen[str]:
     """Begin a sweep; what it says goes into a file, as workers that outlive it would hold a pipe open."""
-    with open("said.txt", "w") as said:
+    with open("said.txt", "w") as value:
         return subprocess.Popen(
             [sys.executable, "-m", "mhrun", "-m", *SHORT, *words],
             env=os.environ | {"OMP_NUM_THREADS": "1"},
-            stdout=said,
+            stdout=value,
             stderr=subprocess.STDOUT,
             text=True,
         )
@@ -140,31 +140,31 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.wait(3000), Path("said.txt").read_text()
 
 
-def killing(place: Path, kills: int, every: int, alive: subprocess.Popen[str], told: list[int]) -> None:
+def killing(place: Path, kills: int, every: int, alive: subprocess.Popen[str], killed: list[int]) -> None:
     """Kill a worker that is at a job whenever so many more are done; its id is in what it left when it began."""
-    while alive.poll() is None and len(told) < kills:
+    while alive.poll() is None and len(killed) < kills:
         time.sleep(0.01)
-        if len(list(place.glob("*/jobs/*.json"))) < every * (len(told) + 1):
+        if len(list(place.glob("*/jobs/*.json"))) < every * (len(killed) + 1):
             continue
         for path in place.glob("*/jobs/*.begun"):
             try:
                 worker = int(path.read_text())
-                if worker not in told and worker != alive.pid and not path.with_suffix(".json").exists():
+                if worker not in killed and worker != alive.pid and not path.with_suffix(".json").exists():
                     os.kill(worker, signal.SIGKILL)
-                    told.append(worker)
+                    killed.append(worker)
                     break
             except (OSError, ValueError):
                 continue
 
 
 def killed_sweep(tmp_path: Path, kills: int, every: int, *words: str) -> tuple[int, str, list[int]]:
-    process, told = swept(*words), []
+    process, killed = swept(*words), []
     place = tmp_path / "outputs/gmm_tied_means/sweeps"
-    killer = threading.Thread(target=killing, args=(place, kills, every, process, told))
+    killer = threading.Thread(target=killing, args=(place, kills, every, process, killed))
     killer.start()
     status, out = ended(process)
     killer.join()
-    return status, out, told
+    return status, out, killed
 
 
 def assert_whole(tmp_path: Path, count: int, words: Sequence[str] = ()) -> None:
@@ -185,11 +185,13 @@ JOBLIB = ("hydra/launcher=joblib", "hydra.launcher.n_jobs=2")
 def test_a_sweep_of_a_hundred_jobs_survives_killed_workers_and_is_completed_by_running_it_again(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     words = (*JOBLIB, "seed=range(100)")
-    status, out, told = killed_sweep(tmp_path, 3, 20, *words)
-    assert len(told) == 3
+    status, out, killed = killed_sweep(tmp_path, 3, 20, *words)
+    assert len(killed) == 3
     assert "jobs are left undone" in out
     done = len([folder for folder in runs(tmp_path / "outputs") if folder.is_complete()])
-    print(f"\n{len(told)} workers killed; exit status {status}; {done} of 100 jobs done by the first command")
+    print(
+        f"\n{len(killed)} workers killed; exit status {status}; {done} of 100 jobs done by the first command"
+    )
     stamps = {f.path: f.summary()["finished"] for f in runs(tmp_path / "outputs") if f.is_complete()}
     status, out = ended(swept(*words))
     assert status == 0, out
@@ -215,9 +217,9 @@ def test_a_sweep_whose_command_is_killed_with_its_workers_is_completed_by_runnin
 @pytest.mark.slow
 def test_a_local_ray_does_a_sweep_and_survives_a_killed_worker(tmp_path):
     pytest.importorskip("ray")
-    status, out, told = killed_sweep(tmp_path, 1, 2, "hydra/launcher=ray", "hydra.launcher.init.num_cpus=2",
+    status, out, killed = killed_sweep(tmp_path, 1, 2, "hydra/launcher=ray", "hydra.launcher.init.num_cpus=2",
                                      "seed=range(8)")  # fmt: skip
-    assert len(told) == 1
+    assert len(killed) == 1
     assert status == 0, out
     assert_whole(tmp_path, 8)
 
@@ -231,7 +233,7 @@ def test_submitit_does_a_sweep_on_this_machine(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_slurm_job_that_is_told_to_stop_is_queued_again_and_goes_on(tmp_path, monkeypatch):
+def test_a_slurm_job_that_is_reported_to_stop_is_queued_again_and_goes_on(tmp_path, monkeypatch):
     """SLURM sends the jobs a signal when it preempts them, and before their time limit."""
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
     for name, value in slurm.install(tmp_path / "bin").items():

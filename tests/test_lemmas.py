@@ -73,9 +73,9 @@ def test_an_exact_chain_on_the_grid_has_its_posterior():
     assert all(0 < each.distance < each.bound < 1 for each in found.values())
     z = np.linspace(-3, 3, 31)
     chain = lemmas._transition(expit((z[:, None] ** 2 - z**2) / 2))
-    law = np.exp(-(z**2) / 2) / np.exp(-(z**2) / 2).sum()
+    expected = np.exp(-(z**2) / 2) / np.exp(-(z**2) / 2).sum()
     assert chain.sum(axis=1) == pytest.approx(1)
-    assert law @ chain == pytest.approx(law)
+    assert expected @ chain == pytest.approx(expected)
 
 
 def test_slopes_are_powers():

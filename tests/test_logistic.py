@@ -8,7 +8,7 @@ import torch
 
 from mhrun import sample
 from mhrun.data import Dataset
-from mhrun.dynamics.langevin import Langevin
+from mhrun.dynamics.sgld import SGLD
 from mhrun.errors import Refusal, UserError
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
@@ -100,8 +100,8 @@ def test_logistic_gradient(problem, dtype):
             likelihood = model.log_lik(point, reference.data.rows(index)).mean(1) * reference.n
             return likelihood + model.log_prior(point)
 
-        slope = (value(theta + step) - value(theta - step)) / 2e-5
-        assert grad[:, d].numpy() == pytest.approx(slope.numpy(), rel=1e-4, abs=0.05)
+        gradient = (value(theta + step) - value(theta - step)) / 2e-5
+        assert grad[:, d].numpy() == pytest.approx(gradient.numpy(), rel=1e-4, abs=0.05)
     everything = target.gradient(theta, torch.arange(9000).expand(5, -1), one)
     assert torch.allclose(target.gradient_full(theta, one), everything, rtol=1e-4, atol=0.05)
 
@@ -123,14 +123,14 @@ def test_logistic_pieces_on_bytes(problem):
         )
         out = np.empty(12)
         native.gradient(native.args, index, 600, a, out)
-        slope = data.fields["y"].numpy()[:600] * -np.expm1(expected[c, :600])
-        assert out == pytest.approx(slope @ (data.fields["x"].numpy()[:600] / 255), rel=1e-5, abs=1e-4)
+        grad = data.fields["y"].numpy()[:600] * -np.expm1(expected[c, :600])
+        assert out == pytest.approx(grad @ (data.fields["x"].numpy()[:600] / 255), rel=1e-5, abs=1e-4)
     few = Dataset({name: value[:200] for name, value in data.fields.items()})
     native = model.native(few.fields, full=True)
     assert native.total(native.args, theta[0].numpy()) == pytest.approx(expected[0, :200].sum(), rel=1e-6)
 
 
-def test_labels_and_fields_of_another_kind_are_told(problem):
+def test_labels_and_fields_of_another_kind_are_reported(problem):
     model, data, theta, _ = problem
     with pytest.raises(UserError, match=r"y = \+1 and -1"):
         model.log_lik(theta, {"x": data.fields["x"][None], "y": (data.fields["y"] > 0)[None].int()})
@@ -167,11 +167,12 @@ def test_the_compiled_loop_does_the_same_on_bytes(problem, kind):
     model, data, _, _ = problem
     kernel = {
         "decides": MetropolisHastings(RandomWalk(), Shared(50), Metropolis()),
-        "follows": Unadjusted(Langevin(), 50),
+        "follows": Unadjusted(SGLD(), 50),
     }[kind]
     settings = {"step_size": 1e-3, "steps": 60, "warmup": 0, "chains": 3, "temperature": 30.0}
     plain, fused = (
-        sample(model, data, kernel, native=native, **settings)["posterior"] for native in ("off", "on")
+        sample(model, data, kernel, executor=executor, **settings)["posterior"]
+        for executor in ("torch", "compiled")
     )
     for name in plain.data_vars:
         assert fused[name].values == pytest.approx(plain[name].values, abs=1e-5)

@@ -59,7 +59,7 @@ def truth(dim, sd=2.0):
     return exact.Posterior(np.ones(dim), np.full(dim, sd), 0.0, 1e6, 1.0)
 
 
-def test_draws_of_the_posterior_are_told_as_such():
+def test_draws_of_the_posterior_are_reported_as_such():
     draws = 1 + 2 * np.random.default_rng(0).normal(size=(6, 4000, 3))
     found, by_chain = logistic.of_draws(draws, truth(3))
     assert by_chain.shape == (6,)
@@ -128,7 +128,7 @@ def reading(name, sizes):
             found[f"{sampler}_{data}.{rule}.variance"] = 1.0
     labels = {key: {"label": key.upper()} for key in ("each_step", "raw")}
     config = {"reading": name, "readings": labels}
-    return SimpleNamespace(config=config, once=lambda function: found)
+    return SimpleNamespace(config=config, cached=lambda function: found)
 
 
 def test_sizes_and_orders_of_readings_are_counted():

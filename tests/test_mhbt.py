@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from laws import assert_mean, differs_in_mean
+from distributions import assert_mean, differs_in_mean
 from scipy import stats
 
 from mhrun.compiled import compile_loop
@@ -45,7 +45,7 @@ def controls(chains, steps, step_size, temperature):
 
 @pytest.mark.parametrize("dim", [1, 2, 5, 9])
 @pytest.mark.parametrize("pairing", [Stored(300), Shared(301), Full()])
-def test_the_compiled_gaussian_goes_the_same_way(dim, pairing):
+def test_the_compiled_gaussian_gives_the_same(dim, pairing):
     """The same random numbers and the same decisions as the plain loop, whose likelihoods are of float32 data."""
     target = Target(GaussianLocation(dim, 1.0, start=2.2), GaussianSample(3000, dim, 2.0, seed=4))
     kernel, chains, steps = MetropolisHastings(RandomWalk(), pairing, Metropolis()), 6, 80
@@ -67,7 +67,7 @@ def test_the_compiled_gaussian_goes_the_same_way(dim, pairing):
     assert np.abs(record["log_ratio"] - torch.stack(ratios, 1).numpy()).max() < 1e-3
 
 
-def test_the_law_of_figure_2a():
+def test_the_distribution_of_figure_2a():
     """The variance over that of the tempered posterior, 1 / (1 - (c/m) (1 - m/n)) to first order in c/m.
 
     From 60,000 independent numbers: false alarms are below 1e-5 (`laws`); 1 is excluded by the same test.
@@ -129,7 +129,7 @@ def test_a_lead_is_a_difference_of_means_with_the_spread_of_its_batches(rng):
 
 def fake(dim, numbers):
     found = {f"{method}.{name}": number for (method, name), number in numbers.items()}
-    return SimpleNamespace(config={"dim": dim}, once=lambda function: found)
+    return SimpleNamespace(config={"dim": dim}, cached=lambda function: found)
 
 
 def test_what_is_said_of_several_dimensions():
@@ -261,7 +261,7 @@ def test_the_ratio_where_the_gradient_vanishes():
 # --- Theorems 1 and 2 ---------------------------------------------------------------------------------------
 
 
-def test_means_over_minibatches_and_the_law_made_of_them(rng):
+def test_means_over_minibatches_and_the_distribution_made_of_them(rng):
     values = rng.normal(size=(30, 5))
     values[:, 4] = 2.5  # of which every mean is
     means = optima.batch_means(values, 7, 2500, seed=3)
@@ -271,9 +271,9 @@ def test_means_over_minibatches_and_the_law_made_of_them(rng):
     for p in range(4):
         assert_mean(means[:, p], values[:, p].mean())
         assert_mean(np.square(means[:, p] - values[:, p].mean()), spread[p])
-    law = optima.law(values, means, 3.0)
-    assert law.tempered == pytest.approx(3.0 * values.mean(axis=0))
-    assert law.law == pytest.approx(np.log(np.exp(3.0 * means).mean(axis=0)))
+    expected = optima.log_densities(values, means, 3.0)
+    assert expected.tempered == pytest.approx(3.0 * values.mean(axis=0))
+    assert expected.stationary == pytest.approx(np.log(np.exp(3.0 * means).mean(axis=0)))
 
 
 def test_optima_margins_and_divergences():
@@ -283,9 +283,9 @@ def test_optima_margins_and_divergences():
     bump = -np.abs(optima.GRID - 1.0)
     assert optima.margin(bump, 1.0, 0.5) == pytest.approx(0.5, abs=0.011)
     one, other = stats.norm(0, 0.5), stats.norm(0.3, 0.6)
-    laws = optima.Laws(one.logpdf(optima.GRID), other.logpdf(optima.GRID) + 7)
+    densities = optima.LogDensities(one.logpdf(optima.GRID), other.logpdf(optima.GRID) + 7)
     exact = math.log(0.6 / 0.5) + (0.5**2 + 0.3**2) / (2 * 0.6**2) - 0.5
-    assert optima.divergence(laws) == pytest.approx(exact, rel=1e-5)
+    assert optima.divergence(densities) == pytest.approx(exact, rel=1e-5)
     assert optima.gaussian_divergence(20.0, 1000, 10**7) == pytest.approx(2 * 0.02**2 / 4, rel=0.03)
 
 
@@ -295,7 +295,7 @@ def test_divergences_where_the_temperature_falls_with_the_minibatch():
     found = optima._of_sizes(config)
     values = optima.log_lik(optima.GRID, optima.sample(4000, 0))
     for m in config["sizes"]:
-        own = optima.law(values, optima.batch_means(values, m, 400, 1), m**0.45)
+        own = optima.log_densities(values, optima.batch_means(values, m, 400, 1), m**0.45)
         assert found[f"kl_remark.{m}"] == pytest.approx(optima.divergence(own))
         assert found[f"kl_remark_gaussian.{m}"] == pytest.approx(
             m**-1.1 / 2 * (1 - m / 4000) ** 2, rel=0.2 if m < 1000 else 0.5
@@ -327,11 +327,13 @@ def test_shares_of_a_histogram(rng, dim):
 
 def test_probabilities_of_a_histogram():
     p = gaussian.probabilities(2, 1.3)
-    law = stats.norm(scale=math.sqrt(1.3))
+    expected = stats.norm(scale=math.sqrt(1.3))
     edges = np.linspace(-4, 4, 11)
     for i in range(10):
         for j in range(10):
-            wanted = (law.cdf(edges[i + 1]) - law.cdf(edges[i])) * (law.cdf(edges[j + 1]) - law.cdf(edges[j]))
+            wanted = (expected.cdf(edges[i + 1]) - expected.cdf(edges[i])) * (
+                expected.cdf(edges[j + 1]) - expected.cdf(edges[j])
+            )
             assert p[10 * i + j] == pytest.approx(wanted)
     assert p.sum() == pytest.approx(1)
     assert gaussian.bias(2, 1.0) == 0
@@ -372,7 +374,7 @@ def test_crossings_lead_from_core_to_core(rng):
     assert mixture.crossings(np.zeros(5, np.int8)) == 0
 
 
-def test_minibatches_of_all_data_have_no_law_but_the_target():
+def test_minibatches_of_all_data_have_no_distribution_but_the_target():
     assert gaussian.variance_ratio(20.0, 5000, 5000) == pytest.approx(1, abs=2e-5)
     assert gaussian.variance_ratio(20.0, 100, 10**9) == pytest.approx(1.2)  # with replacement, exactly
 
@@ -380,7 +382,7 @@ def test_minibatches_of_all_data_have_no_law_but_the_target():
 def test_all_data_in_one_pass_are_the_sum_and_its_gradient(rng):
     data = Dataset.of({"x": rng.normal(1.0, 1.0, (400, 3))})
     model, theta = GaussianLocation(3), torch.from_numpy(rng.normal(size=(5, 3)))
-    total, grad = model.full_slope(data.fields)(theta)
+    total, grad = model.full_value_and_grad(data.fields)(theta)
     assert total.numpy() == pytest.approx(model.full_log_lik(data.fields)(theta).numpy(), rel=1e-12)
     x = data.fields["x"].numpy()
     for c in range(5):
@@ -389,7 +391,7 @@ def test_all_data_in_one_pass_are_the_sum_and_its_gradient(rng):
         assert grad[c].numpy() == pytest.approx(gaps.sum(axis=0), rel=1e-9)
 
 
-def test_rows_of_another_width_are_told():
+def test_rows_of_another_width_are_reported():
     data = Dataset({"x": torch.zeros(8, 3)})
     with pytest.raises(Exception, match=r"rows of shape \(2,\).*set model\.dim"):
         Target(GaussianLocation(2), data).evaluate(torch.zeros(1, 2).double(), torch.zeros(1, 4).long())

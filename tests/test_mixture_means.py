@@ -50,11 +50,11 @@ def test_sums_of_nodes_are_sums_of_data(rng, spread):
     target = Target(model, Dataset.of(x))
     theta = torch.from_numpy(rng.normal(0, spread, (2, 50)))
     rows = {"x": torch.from_numpy(x)[None]}
-    plain, slope = model.log_lik_and_grad(theta, rows)
+    plain, gradient = model.log_lik_and_grad(theta, rows)
     assert np.abs((target.full_log_lik(theta) - plain.sum(-1)).numpy()).max() < 1e-9 * len(x)
-    total, grad = model._slope(target.data.fields)(theta)
+    total, grad = model._value_and_grad(target.data.fields)(theta)
     assert np.abs((total - plain.sum(-1)).numpy()).max() < 1e-9 * len(x)
-    assert grad.numpy() == pytest.approx(len(x) * slope.numpy(), rel=1e-8, abs=1e-6)
+    assert grad.numpy() == pytest.approx(len(x) * gradient.numpy(), rel=1e-8, abs=1e-6)
     native, index = target.native(full=True), rng.permutation(len(x))[:300]
     weights, values, found = np.empty(native.sums.size), np.empty(native.sums.size), np.empty(50)
     _gather(native.args, index, 300, weights)
@@ -70,7 +70,7 @@ def test_compiled_sums_of_all_data_are_the_plain_ones(rng):
     model = MixtureMeans(50)
     data = MixtureSample(2000, (2.0, 0.0), weights=(0.02, 0.98)).load()
     theta = torch.from_numpy(rng.normal(0, 0.5, (5, 50)))
-    (a, b), (c, d) = model.full_slope(data.fields)(theta), model._slope(data.fields)(theta)
+    (a, b), (c, d) = model.full_value_and_grad(data.fields)(theta), model._value_and_grad(data.fields)(theta)
     assert a.numpy() == pytest.approx(c.numpy(), rel=1e-12)
     assert b.numpy() == pytest.approx(d.numpy(), rel=1e-9, abs=1e-7)
     target, heat = Target(model, data), torch.ones(5, dtype=torch.float64)
@@ -81,7 +81,7 @@ def test_compiled_sums_of_all_data_are_the_plain_ones(rng):
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"components": 0}, "components >= 1"),
         ({"variance": 0.0}, "positive variance"),
@@ -89,8 +89,8 @@ def test_compiled_sums_of_all_data_are_the_plain_ones(rng):
         ({"start": 11.0}, "outside of the prior's cube"),
     ],
 )
-def test_settings_without_meaning_are_refused(settings, told):
-    with pytest.raises(Refusal, match=told):
+def test_settings_without_meaning_are_refused(settings, message):
+    with pytest.raises(Refusal, match=message):
         MixtureMeans(**settings)
 
 
@@ -116,7 +116,7 @@ def run_of(plan, warmup, rate, chains):
     """Return the step sizes (steps, C) of a burn-in whose acceptances are rate(step size) of each window's steps."""
     memory, step, seen = plan.start(), 1, []
     while step <= warmup:
-        size = min(plan.horizon(step) or warmup, 10, warmup - step + 1)
+        size = min(plan.steps_until_update(step) or warmup, 10, warmup - step + 1)
         controls = plan.controls(memory, step, size)
         seen.append(controls.step_size)
         at = torch.arange(step - 1, step - 1 + size)[:, None] % 10
@@ -134,7 +134,7 @@ def test_a_step_size_comes_into_its_band_and_stays():
     assert (np.diff(steps[:, 0])[np.arange(1, 400) % 10 != 0] == 0).all()
     assert 0.8 < after[0, 0] < 4.0
     assert (after == steps[-1]).all()
-    assert plan.horizon(401) is None
+    assert plan.steps_until_update(401) is None
 
 
 def test_rungs_adapt_one_after_the_other():
@@ -148,22 +148,22 @@ def test_rungs_adapt_one_after_the_other():
             expected = 2.0 ** np.clip((np.arange(260) - begins) // 10, 0, 4)
             assert steps[:, chain].tolist() == expected.tolist()
             assert (after[:, chain] == 16.0).all()
-    assert plan.horizon(41) == 60  # until the next rung begins
-    assert plan.horizon(36) == 5
+    assert plan.steps_until_update(41) == 60  # until the next rung begins
+    assert plan.steps_until_update(36) == 5
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: Banded(0.0), "must be positive"),
         (lambda: Banded(1.0, 0.5, 0.2), "low < high"),
         (lambda: Banded(1.0, window=0), "window >= 1"),
         (lambda: Banded(1.0, rungs=2, stagger=150), "whole number of windows"),
-        (lambda: Banded(1.0, rungs=3, stagger=100).over(200, 10), "make it 1200 or more"),
+        (lambda: Banded(1.0, rungs=3, stagger=100).bind(200, 10), "make it 1200 or more"),
     ],
 )
-def test_bands_without_meaning_are_refused(make, told):
-    with pytest.raises(Refusal, match=told):
+def test_bands_without_meaning_are_refused(make, message):
+    with pytest.raises(Refusal, match=message):
         make()
 
 

@@ -91,13 +91,13 @@ def test_the_configuration_says_how_many_there_are(name):
     assert build(node).n == node["n"]
 
 
-def test_counts_other_than_those_of_mnist_are_told(digits, monkeypatch):
+def test_counts_other_than_those_of_mnist_are_reported(digits, monkeypatch):
     monkeypatch.setattr(pairs, "_COUNTS", {"train": (1,) * 10})
     with pytest.raises(UserError, match=r"hold \(31, 26\)"):
         MnistPair().load()
 
 
-def test_absent_and_damaged_files_are_told_in_one_line(digits, tmp_path, monkeypatch):
+def test_absent_and_damaged_files_are_reported_in_one_line(digits, tmp_path, monkeypatch):
     path = tmp_path / "data" / "mnist" / "train-labels-idx1-ubyte.gz"
     content = path.read_bytes()
     for broken in (content[:-12], gzip.compress(b"other"), b"no gzip"):
@@ -123,7 +123,7 @@ def test_the_folder_of_the_data_sets_can_be_said(digits, tmp_path, monkeypatch):
     assert fetch(["mnist", f"runtime.data_dir={tmp_path / 'data'}"]) == 0
 
 
-def test_what_is_no_idx_file_is_told():
+def test_what_is_no_idx_file_is_reported():
     assert parse_idx(idx(np.arange(6, dtype=np.uint8).reshape(2, 3)), "a").tolist() == [[0, 1, 2], [3, 4, 5]]
     for content in (b"", b"\0\0\x08", b"\0\0\x0d\1" + b"\0" * 8, b"\0\0\x08\3\0\0"):
         with pytest.raises(UserError, match="a "):

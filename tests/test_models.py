@@ -103,10 +103,10 @@ def test_a_slope_is_that_of_the_mean_of_the_rows(case, count):
     rows = data.rows(torch.arange(5 * count).reshape(count, 5))
     point = theta.clone().requires_grad_()
     wanted = model.log_lik(point, rows)
-    (slope,) = torch.autograd.grad(wanted.mean(-1).sum(), point)
+    (grad,) = torch.autograd.grad(wanted.mean(-1).sum(), point)
     values, found = model.log_lik_and_grad(theta, rows)
     assert torch.allclose(values, wanted.detach().to(values.dtype), rtol=1e-6)
-    assert torch.allclose(found, slope.to(found.dtype), rtol=1e-4, atol=1e-6)
+    assert torch.allclose(found, grad.to(found.dtype), rtol=1e-4, atol=1e-6)
 
 
 def test_native_pieces_say_what_the_plain_model_says(case):
@@ -198,7 +198,7 @@ def test_a_model_from_a_function(rng):
     assert model.log_prior(theta).numpy() == pytest.approx(-(theta.numpy() ** 2).sum(1))
 
 
-def test_a_function_that_sums_over_the_data_is_told_so(rng):
+def test_a_function_that_sums_over_the_data_is_reported(rng):
     model = FunctionModel(lambda theta, x: -((x - theta[0]) ** 2).sum(), [0.0], single=True)
     with pytest.raises(UserError, match="one value per datum"):
         model.log_lik(torch.zeros(2, 1), {"x": torch.zeros(2, 5)})
@@ -266,6 +266,6 @@ def test_the_bound_of_the_terms_of_tied_means_holds(n, variance):
         assert true <= bound[k]
         assert k >= 60 or bound[k] <= true * 1.002 + 1e-9
         if k % 8 == 0:  # interpreted here, and slow
-            compiled = native.survey(native.args, a.numpy(), b.numpy())[2]
+            compiled = native.full_pass_stats(native.args, a.numpy(), b.numpy())[2]
             assert true <= compiled + 1e-12 * (1 + true)
             assert k >= 60 or compiled <= true * 1.002 + 1e-9

@@ -8,16 +8,16 @@ import math
 import numpy as np
 import pytest
 import torch
-from laws import ALPHA
+from distributions import ALPHA
 from nets import KEY, LAYERS, C, M, conv, drawn, sequential
 from scipy import stats
 from torch import nn
 
 from mhrun.data import Dataset
 from mhrun.errors import Refusal, UserError
-from mhrun.evaluation.predictive import Predictive
 from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
+from mhrun.monitors.predictive import Predictive
 from mhrun.random import Streams
 from mhrun.target import Target
 
@@ -67,9 +67,9 @@ def test_a_convolution_is_torch_s_own_chain_by_chain(rng, dtype):
         outputs = torch.log_softmax(plain(rows["x"][c].to(dtype)), -1)
         own = -nn.functional.nll_loss(outputs, rows["y"][c], reduction="none")
         own.mean().backward()
-        slope = torch.cat([p.grad.flatten() for p in plain.parameters()])
+        gradient = torch.cat([p.grad.flatten() for p in plain.parameters()])
         assert torch.allclose(found[c], own, atol=1e-5)
-        assert torch.allclose(grad[c], slope, atol=1e-5)
+        assert torch.allclose(grad[c], gradient, atol=1e-5)
         assert torch.allclose(predicted[c], outputs, atol=1e-5)
     assert net.training  # the user's own module is left as it is
     assert torch.equal(net[2].running_mean, torch.tensor([0.3, -0.2]))
@@ -106,8 +106,8 @@ def test_a_likelihood_of_one_s_own(rng):
     for c in range(C):
         gap = rows["y"][c] - rows["x"][c] @ theta[c, :5] - theta[c, 5]
         assert torch.allclose(found[c], -2 * gap**2)
-        slope = torch.cat([(4 * gap[:, None] * rows["x"][c]).mean(0), 4 * gap.mean()[None]])
-        assert torch.allclose(grad[c], slope)
+        gradient = torch.cat([(4 * gap[:, None] * rows["x"][c]).mean(0), 4 * gap.mean()[None]])
+        assert torch.allclose(grad[c], gradient)
     with pytest.raises(UserError, match="predicts no classes"):
         model.predict(theta, rows)
     test = Dataset({name: field[0] for name, field in rows.items()})
@@ -116,7 +116,7 @@ def test_a_likelihood_of_one_s_own(rng):
 
 
 @pytest.mark.parametrize("reduce", [lambda v: v.sum(), lambda v: v[:, None], lambda v: v[:2]])
-def test_a_likelihood_that_is_not_of_each_datum_is_told(rng, reduce):
+def test_a_likelihood_that_is_not_of_each_datum_is_reported(rng, reduce):
     """A sum would be taken for a mean: gradients m times too long."""
     model = ModuleModel(nn.Linear(5, 3), lambda outputs, rows: reduce(torch.log_softmax(outputs, -1)[:, 0]))
     theta = torch.from_numpy(rng.normal(size=(C, model.dim)))
@@ -127,13 +127,13 @@ def test_a_likelihood_that_is_not_of_each_datum_is_told(rng, reduce):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ((nn.ReLU(),), "no parameters"),
         ((nn.Linear(2, 2), "categorial"), "give categorical or a function"),
         ((nn.Linear(2, 2), "categorical", -1.0), "positive prior_variance"),
     ],
 )
-def test_modules_that_are_no_models_are_refused(arguments, told):
-    with pytest.raises(Refusal, match=told):
+def test_modules_that_are_no_models_are_refused(arguments, message):
+    with pytest.raises(Refusal, match=message):
         ModuleModel(*arguments)

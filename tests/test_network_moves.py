@@ -11,7 +11,7 @@ from nets import KEY, C, M, conv
 
 from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
-from mhrun.dynamics.langevin import Langevin as LangevinDynamics
+from mhrun.dynamics.sgld import SGLD as LangevinDynamics
 from mhrun.errors import UserError
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.models.logistic import Logistic
@@ -23,9 +23,9 @@ from mhrun.pairing.growing import Growing
 from mhrun.pairing.moving import Moving
 from mhrun.pairing.shared import Shared
 from mhrun.pairing.stored import Stored
-from mhrun.proposals.langevin import Langevin
+from mhrun.proposals.langevin import LangevinProposal
 from mhrun.proposals.random_walk import RandomWalk
-from mhrun.proposals.reversible_langevin import ReversibleLangevin
+from mhrun.proposals.reversible_langevin import ReversibleLangevinProposal
 from mhrun.random import Purpose, Streams
 from mhrun.rules.austere import Austere
 from mhrun.rules.metropolis import Metropolis
@@ -44,7 +44,7 @@ def lik(theta, x, y):
     return -math.log1p(math.exp(-y * sum(t * v for t, v in zip(theta, x, strict=True))))
 
 
-def slope(theta, x, y):
+def gradient_of(theta, x, y):
     z = y * sum(t * v for t, v in zip(theta, x, strict=True))
     return [y * v / (1 + math.exp(z)) for v in x]
 
@@ -58,7 +58,7 @@ def test_mint_with_the_proposal_of_sgld_is_the_papers(rng, common, ratio, temper
     x, y = rng.normal(0, 1.5, (n, dim)), rng.choice([-1.0, 1.0], n)
     data = Dataset.of({"x": x, "y": y})
     target = Target(Logistic(dim, prior_variance=variance), data, temper=temper, common_batch=common)
-    kernel = MetropolisHastings(Langevin(ratio=ratio), Shared(m), Metropolis())
+    kernel = MetropolisHastings(LangevinProposal(ratio=ratio), Shared(m), Metropolis())
     warm = 2.5
     rates = [0.02, 0.05, 0.1]  # per chain, on the full-data gradient
     one = torch.ones(chains, dtype=torch.float64)
@@ -81,7 +81,7 @@ def test_mint_with_the_proposal_of_sgld_is_the_papers(rng, common, ratio, temper
                 return sum(lik(theta, x[i], y[i]) for i in batch) / m
 
             def gradient(theta, batch=batch):
-                total = [sum(slope(theta, x[i], y[i])[d] for i in batch) / m for d in range(dim)]
+                total = [sum(gradient_of(theta, x[i], y[i])[d] for i in batch) / m for d in range(dim)]
                 prior = [-t / variance * power * warm for t in theta]
                 return [n * g + p for g, p in zip(total, prior, strict=True)]
 
@@ -104,7 +104,7 @@ def test_mint_with_the_proposal_of_sgld_is_the_papers(rng, common, ratio, temper
 
 
 @pytest.mark.parametrize("pairing", [Shared(6), Stored(6), Moving(6)])
-@pytest.mark.parametrize("proposal", [RandomWalk(), Langevin(), ReversibleLangevin(1.5)])
+@pytest.mark.parametrize("proposal", [RandomWalk(), LangevinProposal(), ReversibleLangevinProposal(1.5)])
 def test_each_chain_reads_the_common_minibatch_and_its_first_chain_goes_as_alone(rng, pairing, proposal):
     data = Dataset.of({"x": rng.normal(0, 1.5, (30, 2)), "y": rng.choice([-1.0, 1.0], 30)})
     start = torch.from_numpy(rng.normal(0, 0.5, (4, 2)))
@@ -112,9 +112,9 @@ def test_each_chain_reads_the_common_minibatch_and_its_first_chain_goes_as_alone
     for common, chains in ((True, 4), (False, 1)):
         target = Target(Logistic(2, prior_variance=0.8), data, common_batch=common)
         one, shapes = torch.ones(chains, dtype=torch.float64), set()
-        asked = target.data.rows
+        requested = target.data.rows
         object.__setattr__(
-            target.data, "rows", lambda index, a=asked, s=shapes: s.add(index.shape) or a(index)
+            target.data, "rows", lambda index, a=requested, s=shapes: s.add(index.shape) or a(index)
         )
         draws = Streams(KEY, chains).at(0)
         state, kept = kernel.start(target, start[:chains], draws), []
@@ -156,21 +156,21 @@ def test_moves_of_many_parameters_are_those_of_few(rng, monkeypatch, dim, dtype,
     z = Streams(KEY, C).at(4).normal(Purpose.PROPOSAL, dim, dtype=dtype).double().numpy()
     a, g, b = (v.double().numpy() for v in (theta, grad, to))
     tolerance = {"rel": 1e-6, "abs": 1e-5} if dtype == torch.float32 else {"rel": 1e-12, "abs": 1e-12}
-    found = Langevin().sample(origin, controls, Streams(KEY, C).at(4))
+    found = LangevinProposal().sample(origin, controls, Streams(KEY, C).at(4))
     assert found.dtype == dtype
     wanted = a + step[:, None] * g + np.sqrt(2 * step * noise)[:, None] * z
     assert found.double().numpy() == pytest.approx(wanted, **tolerance)
     forward = -((b - a - step[:, None] * g) ** 2).sum(1) / (4 * step * noise)
-    density = Langevin().log_density(origin, to, controls)
+    density = LangevinProposal().log_density(origin, to, controls)
     assert density.dtype == torch.float64
     tight = 1e-6 if dtype == torch.float32 else 1e-12
     assert density.numpy() == pytest.approx(forward, rel=tight)
     backward = -((b - a + step[:, None] * g) ** 2).sum(1) / (4 * step * noise * 4)
     mixed = np.logaddexp(forward, backward - dim * math.log(2)) - math.log(2)
-    found = ReversibleLangevin(2.0).log_density(origin, to, controls)
+    found = ReversibleLangevinProposal(2.0).log_density(origin, to, controls)
     assert found.numpy() == pytest.approx(mixed, rel=tight)
     ahead = torch.tensor([True, False, True])
-    found = ReversibleLangevin(2.0).moved(origin, ahead, controls, Streams(KEY, C).at(4))
+    found = ReversibleLangevinProposal(2.0).moved(origin, ahead, controls, Streams(KEY, C).at(4))
     sign, wide = np.where(ahead, 1.0, -1.0), np.where(ahead, 1.0, 2.0)
     wanted = a + (sign * step)[:, None] * g + (wide * np.sqrt(2 * step * noise))[:, None] * z
     assert found.double().numpy() == pytest.approx(wanted, **tolerance)
@@ -208,7 +208,7 @@ class Broken:
         ) if self.what == "grad" else grad
 
 
-@pytest.mark.parametrize("proposal", [RandomWalk(), Langevin(), ReversibleLangevin(1.5)])
+@pytest.mark.parametrize("proposal", [RandomWalk(), LangevinProposal(), ReversibleLangevinProposal(1.5)])
 @pytest.mark.parametrize("pairing", [Shared(5), Stored(5), Moving(5), Full()])
 @pytest.mark.parametrize(
     ("what", "value", "some"),
@@ -289,7 +289,7 @@ def test_a_step_on_the_gpu_is_that_of_the_cpu(rng, pairing):
         warm = torch.full((C,), 2.0, device=device)
         point = target.evaluate(theta.to(device), index.to(device), warm)
         found[device] = [v.cpu().double() for v in (point.log_lik, point.grad, point.log_lik_mean)]
-        kernel = MetropolisHastings(Langevin(), pairing, Metropolis())
+        kernel = MetropolisHastings(LangevinProposal(), pairing, Metropolis())
         draws = Streams(KEY, C, device).at(0)
         state = kernel.start(target, theta.to(device), draws)
         draws.step = 1
@@ -302,17 +302,17 @@ def test_a_step_on_the_gpu_is_that_of_the_cpu(rng, pairing):
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "message"),
     [
         ({"x": torch.zeros(1, 4, 3), "y": torch.zeros(1, 4)}, r"a datum is x \(3,\), y \(\)"),
         ({"x": torch.zeros(1, 4, 2), "y": torch.full((1, 4), 5)}, "out of bounds"),
         ({"x": torch.zeros(1, 4, 2)}, "KeyError: 'y'"),
     ],
 )
-def test_data_that_do_not_go_through_a_module_are_told_in_a_line(rows, told):
+def test_data_that_do_not_go_through_a_module_are_reported_in_a_line(rows, message):
     model = ModuleModel(torch.nn.Linear(2, 3))
     for method in (model.log_lik, model.log_lik_and_grad):
-        with pytest.raises(UserError, match=told) as raised:
+        with pytest.raises(UserError, match=message) as raised:
             method(torch.zeros(2, model.dim), rows)
         assert "\n" not in str(raised.value)
 

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from laws import ALPHA
+from distributions import ALPHA
 from nets import KEY, LAYERS, LOSSES, C, M, N, by_hand, drawn, outputs_of, sequential
 from scipy import special, stats
 from torch import nn
 
 from mhrun.data import Dataset
 from mhrun.errors import Refusal, UserError
-from mhrun.models import products
+from mhrun.models import matmul
 from mhrun.models.logistic import Logistic
 from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
@@ -49,8 +49,8 @@ def test_a_perceptron_is_its_loops(problem, loss, scale):
     assert grad.numpy() == pytest.approx(grads.mean(1), rel=1e-8, abs=1e-10)
 
     point = theta.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(model.log_lik(point, rows).mean(-1).sum(), point)
-    assert torch.allclose(grad, slope, rtol=1e-8, atol=1e-10)
+    (gradient,) = torch.autograd.grad(model.log_lik(point, rows).mean(-1).sum(), point)
+    assert torch.allclose(grad, gradient, rtol=1e-8, atol=1e-10)
 
     step = 1e-6
     for d in range(0, theta.shape[1], 7):
@@ -98,44 +98,44 @@ def fast_products():
     """The two products, where torch has both."""
     found = {"torch": nn.functional.linear}
     try:
-        products._onednn(torch.ones(2, 3), torch.ones(4, 3), torch.ones(4))
+        matmul._onednn(torch.ones(2, 3), torch.ones(4, 3), torch.ones(4))
     except Exception:
         return found
-    return found | {"onednn": products._onednn}
+    return found | {"onednn": matmul._onednn}
 
 
 @pytest.mark.parametrize("name", fast_products())
 def test_products_of_single_precision_are_exact_to_its_rounding(monkeypatch, rng, name):
-    monkeypatch.setattr(products, "_product", lambda: fast_products()[name])
+    monkeypatch.setattr(matmul, "_product", lambda: fast_products()[name])
     theta = torch.from_numpy(rng.normal(0, 0.5, (C, Perceptron([20, 30, 5]).dim)))
     x, y = torch.from_numpy(rng.normal(size=(C, 17, 20))), torch.from_numpy(rng.integers(0, 5, (C, 17)))
     model = Perceptron([20, 30, 5])
     for field in (x, x[:1]):
         rows = {"x": field, "y": y[: len(field)]}
-        wanted, slope = model.log_lik_and_grad(theta, rows)
+        wanted, gradient = model.log_lik_and_grad(theta, rows)
         found, grad = model.log_lik_and_grad(theta.float(), rows)
         assert found.dtype == grad.dtype == torch.float32
         assert found.numpy() == pytest.approx(wanted.numpy(), rel=1e-4, abs=1e-5)
-        assert grad.numpy() == pytest.approx(slope.numpy(), rel=1e-3, abs=1e-5)
+        assert grad.numpy() == pytest.approx(gradient.numpy(), rel=1e-3, abs=1e-5)
     left, right = torch.randn(C, 9, 6), torch.randn(C, 9, 8)
     for factor in (right, right[:1]):
         out = torch.full((C, 6, 8), torch.nan)
-        products.outer(left, factor, out)
+        matmul.outer(left, factor, out)
         assert torch.allclose(out, left.transpose(1, 2) @ factor, atol=1e-5)
     bias = torch.randn(C, 4)
     for factor in (right, right[:1]):
         weight = torch.randn(C, 4, 8)
-        found = products.linear(factor, weight, bias)
+        found = matmul.linear(factor, weight, bias)
         assert torch.allclose(found, factor @ weight.transpose(1, 2) + bias[:, None], atol=1e-5)
 
 
 @pytest.fixture
 def _untried(monkeypatch):
-    monkeypatch.setattr(products, "_settled", None)
-    monkeypatch.setattr(products, "_amd", lambda: True)
-    products._product.cache_clear()
+    monkeypatch.setattr(matmul, "_selected", None)
+    monkeypatch.setattr(matmul, "_amd", lambda: True)
+    matmul._product.cache_clear()
     yield
-    products._product.cache_clear()
+    matmul._product.cache_clear()
 
 
 @pytest.mark.usefixtures("_untried")
@@ -144,34 +144,34 @@ def test_a_private_product_that_is_gone_or_wrong_is_not_used(monkeypatch, fault)
     if fault == "gone":
         monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace(), raising=False)
     elif fault == "wrong":
-        monkeypatch.setattr(products, "_onednn", lambda x, w, b: 1.001 * (x @ w.t()))
+        monkeypatch.setattr(matmul, "_onednn", lambda x, w, b: 1.001 * (x @ w.t()))
     elif fault == "raises":
-        monkeypatch.setattr(products, "_onednn", lambda *_: (_ for _ in ()).throw(TypeError("arguments")))
+        monkeypatch.setattr(matmul, "_onednn", lambda *_: (_ for _ in ()).throw(TypeError("arguments")))
     else:
-        monkeypatch.setattr(products, "_amd", lambda: False)
-    assert products._product() is nn.functional.linear
+        monkeypatch.setattr(matmul, "_amd", lambda: False)
+    assert matmul._product() is nn.functional.linear
     if fault != "elsewhere":
         with pytest.raises(UserError, match="a matrix product that torch does not have here"):
-            products.settle("onednn")
+            matmul.select_product("onednn")
 
 
 @pytest.mark.usefixtures("_untried")
 @pytest.mark.skipif("onednn" not in fast_products(), reason="torch has no such product here")
 def test_a_run_goes_on_with_the_product_that_it_began_with(monkeypatch):
-    assert products.settle("torch") == "torch"
-    assert products._product() is nn.functional.linear
-    monkeypatch.setattr(products, "_amd", lambda: False)
-    assert products.settle("onednn") == "onednn"
-    assert products.settle(None) == "torch"
+    assert matmul.select_product("torch") == "torch"
+    assert matmul._product() is nn.functional.linear
+    monkeypatch.setattr(matmul, "_amd", lambda: False)
+    assert matmul.select_product("onednn") == "onednn"
+    assert matmul.select_product(None) == "torch"
 
 
 def test_autograd_goes_through_single_precision(problem):
     theta, rows = problem
     model = Perceptron(LAYERS)
     point = theta.float().requires_grad_()
-    (slope,) = torch.autograd.grad(model.log_lik(point, rows).mean(-1).sum(), point)
+    (grad,) = torch.autograd.grad(model.log_lik(point, rows).mean(-1).sum(), point)
     with torch.no_grad():
-        assert torch.allclose(model.log_lik_and_grad(point, rows)[1], slope, atol=1e-5)
+        assert torch.allclose(model.log_lik_and_grad(point, rows)[1], grad, atol=1e-5)
 
 
 # ---------------------------------------------------------------- what a network is
@@ -210,7 +210,7 @@ def test_blocks_cover_theta_and_names_say_where():
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"layers": [5]}, "two counts of units"),
         ({"layers": [5, 0, 2]}, "two counts of units"),
@@ -220,12 +220,12 @@ def test_blocks_cover_theta_and_names_say_where():
         ({"layers": LAYERS, "bias_sd": -1.0}, "no negative sd"),
     ],
 )
-def test_networks_that_are_none_are_refused(settings, told):
-    with pytest.raises(Refusal, match=told):
+def test_networks_that_are_none_are_refused(settings, message):
+    with pytest.raises(Refusal, match=message):
         Perceptron(**settings)
 
 
-def test_data_of_another_width_are_told(problem):
+def test_data_of_another_width_are_reported(problem):
     theta, rows = problem
     with pytest.raises(UserError, match=r"5 inputs and a row of x the shape \(4,\)"):
         Perceptron(LAYERS).log_lik(theta, rows | {"x": rows["x"][..., :4]})

@@ -15,7 +15,7 @@ from mhrun.kernels import AdaptiveBackward
 from mhrun.models.perceptron import Perceptron
 from mhrun.pairing.moving import Moving
 from mhrun.paths import experiment_module
-from mhrun.proposals.reversible_langevin import ReversibleLangevin
+from mhrun.proposals.reversible_langevin import ReversibleLangevinProposal
 from mhrun.random import Purpose, Streams, derive_key
 from mhrun.rules.metropolis import Metropolis
 from mhrun.target import Target
@@ -27,17 +27,19 @@ network, rates, networks = (
 KEY = derive_key(3, "networks")
 
 
-def told(looks, **numbers):
-    """What was told of the chains at `looks` looks."""
-    values = {name: (("chain", "look"), np.asarray(each, dtype=float)) for name, each in numbers.items()}
-    return xr.Dataset({"step": (("look",), 10 * np.arange(1, looks + 1)), **values})
+def monitored(runs, **numbers):
+    """What was told of the chains at `runs` looks."""
+    values = {
+        name: (("chain", "monitor_run"), np.asarray(each, dtype=float)) for name, each in numbers.items()
+    }
+    return xr.Dataset({"step": (("monitor_run",), 10 * np.arange(1, runs + 1)), **values})
 
 
 def run_of(evaluations, config):
     """As much of a run as the functions read."""
-    noted = {name: {"n_accept_tests": 0, "accept_rate": 0.5} for name in evaluations}
-    run = SimpleNamespace(methods=noted, evaluation=evaluations.__getitem__, label=str, config=config)
-    run.once = lambda function: function(run)
+    summaries = {name: {"n_accept_tests": 0, "accept_rate": 0.5} for name in evaluations}
+    run = SimpleNamespace(methods=summaries, monitor=evaluations.__getitem__, label=str, config=config)
+    run.cached = lambda function: function(run)
     return run
 
 
@@ -47,7 +49,7 @@ def run_of(evaluations, config):
 @pytest.fixture
 def figure3(rng):
     def method(level, *kinds):
-        return told(6, **{f"error{kind}": level + rng.normal(size=(3, 6)) for kind in kinds})
+        return monitored(6, **{f"error{kind}": level + rng.normal(size=(3, 6)) for kind in kinds})
 
     evaluations = {
         "sgd": method(5, ""),
@@ -56,7 +58,7 @@ def figure3(rng):
         "sghmc": method(4, "", "_of_ensemble"),
         "mint": method(9, "", "_of_mean", "_of_ensemble"),
         "cmint": method(3, "", "_of_mean", "_of_ensemble").assign(
-            accepted_rate=(("chain", "look"), np.arange(18.0).reshape(3, 6) / 18)
+            accepted_rate=(("chain", "monitor_run"), np.arange(18.0).reshape(3, 6) / 18)
         ),
     }
     return run_of(evaluations, {"cycle": 30.0, "epoch": 10.0})
@@ -70,7 +72,7 @@ def test_each_method_is_judged_by_the_estimate_that_the_paper_uses(figure3):
         ("mint", "_of_mean"),
         ("cmint", "_of_ensemble"),
     ):
-        last = figure3.evaluation(method)[f"error{kind}"].to_numpy()[:, -1]
+        last = figure3.monitor(method)[f"error{kind}"].to_numpy()[:, -1]
         assert found[f"{method}.final"].value == pytest.approx(last.mean())
         assert found[f"{method}.final"].se == pytest.approx(last.std(ddof=1) / math.sqrt(3))
     others = ("sgd", "sgd_momentum", "sgld", "sghmc", "mint")
@@ -79,7 +81,7 @@ def test_each_method_is_judged_by_the_estimate_that_the_paper_uses(figure3):
 
 
 def test_rounds_end_with_their_last_epoch(figure3):
-    accepted = figure3.evaluation("cmint")["accepted_rate"].to_numpy()
+    accepted = figure3.monitor("cmint")["accepted_rate"].to_numpy()
     assert (network.round_ends(figure3, "cmint") == accepted[:, [2, 5]]).all()
     found = network.metrics(figure3)
     assert found["cmint.end_least"] == pytest.approx(accepted[:, 2].mean())
@@ -110,9 +112,9 @@ def table1():
         "accepted_forward": np.full((6, 2), 2.0),
     }
     evaluations = {
-        "sgd": told(2, error=sgd),
-        "sgld": told(2, error=sgd),
-        "rsgld": told(2, error=rsgld, **moves),
+        "sgd": monitored(2, error=sgd),
+        "sgld": monitored(2, error=sgd),
+        "rsgld": monitored(2, error=rsgld, **moves),
     }
     return run_of(evaluations, {"rates": [0.01, 0.4], "epoch": 10.0, "m": 5, "data": {"n": 50}})
 
@@ -129,7 +131,7 @@ def test_a_learning_rate_has_its_trainings_side_by_side(table1):
 
 
 def test_acceptance_by_direction(table1):
-    moves = networks.told_of_moves(table1, "rsgld")
+    moves = networks.monitored_moves(table1, "rsgld")
     assert moves["accepted"] == pytest.approx(0.3)
     assert moves["forward"] == pytest.approx(0.5)
     assert moves["backward"] == pytest.approx(1 / 6)
@@ -142,7 +144,7 @@ def test_the_adaptive_kernel_keeps_count_of_forward_moves(rng):
     x, y = rng.normal(size=(n, 5)).astype(np.float32), rng.integers(0, 3, n)
     target = Target(Perceptron([5, 4, 3], weight_sd=0.3), Dataset.of({"x": x, "y": y}))
     kernel = AdaptiveBackward(
-        ReversibleLangevin(density="unnormalised"), Moving(10), Metropolis(), epoch=epoch, trials=2
+        ReversibleLangevinProposal(density="unnormalised"), Moving(10), Metropolis(), epoch=epoch, trials=2
     )
     draws = Streams(KEY, chains).at(0)
     state = kernel.start(target, target.model.init(chains, draws), draws)

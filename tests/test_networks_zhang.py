@@ -35,10 +35,10 @@ from mhrun.engine.chains import Settings, Silent
 from mhrun.engine.estimate import _pace
 from mhrun.engine.experiment import run_experiment
 from mhrun.errors import Interrupted, Refusal
-from mhrun.evaluation.uncertainty import Uncertainty, auroc
 from mhrun.kernels import Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.perceptron import Perceptron
+from mhrun.monitors.uncertainty import Uncertainty, auroc
 from mhrun.native import native_form
 from mhrun.paths import experiment_module
 from mhrun.random import Streams, derive_key
@@ -102,23 +102,23 @@ def test_ensembles_are_as_sure_as_their_members_make_them(data, outside, tmp_pat
     schedules, collect, collected = SCHEDULES[name]
     train, test = data
     every = 7
-    evaluation = Uncertainty(test, outside, every, collect=collect, after=18, sure=sure)
-    method = method_of(train, evaluation, Unadjusted(Momentum(0.5), 5, passes=True), schedules=schedules)
-    trace = run(replace(method, evaluation=evaluation.over(method.plan.collected)), tmp_path)
-    thetas, told = whole(trace, "posterior", "theta"), trace["evaluation"]
-    looks = list(range(every, WARMUP + STEPS + 1, every))
+    monitor = Uncertainty(test, outside, every, collect=collect, after=18, sure=sure)
+    method = method_of(train, monitor, Unadjusted(Momentum(0.5), 5, passes=True), schedules=schedules)
+    trace = run(replace(method, monitor=monitor.bind(method.plan.collected)), tmp_path)
+    thetas, metrics = whole(trace, "posterior", "theta"), trace["monitor"]
+    monitored_steps = list(range(every, WARMUP + STEPS + 1, every))
     if collect is None:
         assert method.plan.collected.tolist() == collected
-    for look, step in enumerate(looks):
+    for run_index, step in enumerate(monitored_steps):
         taken = [t for t in collected if t <= step]
         for c, chain in enumerate(thetas):
             if not taken:
-                assert np.isnan(told["entropy_outside"][c, look])
-                assert np.isnan(told["outside_below_0.5"][c, look])
+                assert np.isnan(metrics["entropy_outside"][c, run_index])
+                assert np.isnan(metrics["outside_below_0.5"][c, run_index])
                 continue
             for key, number in sureness(chain[[t - 1 for t in taken]], test, outside, sure).items():
-                assert float(told[key][c, look]) == pytest.approx(number, rel=1e-4, abs=1e-6), key
-    assert {key for key in told if str(key).startswith("outside_below")} == {
+                assert float(metrics[key][c, run_index]) == pytest.approx(number, rel=1e-4, abs=1e-6), key
+    assert {key for key in metrics if str(key).startswith("outside_below")} == {
         f"outside_below_{k / 10:.1f}"
         for k in range(1, 11)  # log 3 is 1.0986
     }
@@ -137,7 +137,7 @@ def test_what_has_no_ensemble_or_no_classes_is_refused(data, outside):
     target = Target(Perceptron(LAYERS), data[0])
     assert "say collect=" in Uncertainty(data[1], outside, 1).refuses(target)
     assert Uncertainty(data[1], outside, 1, collect=2).refuses(target) is None
-    assert Uncertainty(data[1], outside, 1).over(np.array([3])).refuses(target) is None
+    assert Uncertainty(data[1], outside, 1).bind(np.array([3])).refuses(target) is None
     plain = Target(GaussianMean(), Dataset.of(np.zeros(5)))
     assert "GaussianMean does not" in Uncertainty(data[1], outside, 1, collect=1).refuses(plain)
     for sure in (0.0, 1.0, float("nan")):
@@ -155,7 +155,7 @@ SMALL = [
     "scales.smoke.part=4",
     "scales.smoke.apart=1",
     "scales.smoke.test=50",
-    "evaluation.outside.name=mnist",
+    "monitor.outside.name=mnist",
     "runtime.threads=1",
     "runtime.report=false",
     "runtime.block_seconds=0",
@@ -180,10 +180,10 @@ def test_a_run_that_is_stopped_tells_the_same(tmp_path):
     for name in KEPT:
         one, two = (contents(folder, name) for folder in found)
         assert_same_bits(one, two)
-        told = one["/evaluation/entropy_outside"]
+        metrics = one["/monitor/entropy_outside"]
         first = {"sgd": 3, "sgld": 3, "csghmc": 0}[name]  # looks before the first network
-        assert np.isnan(told[:, :first]).all()
-        assert np.isfinite(told[:, first:]).all()
+        assert np.isnan(metrics[:, :first]).all()
+        assert np.isfinite(metrics[:, first:]).all()
     steps = contents(found[0], "csghmc")["/posterior/step"]
     assert steps.tolist() == [18, 19, 20, 38, 39, 40, 58, 59, 60, 78, 79, 80]
 
@@ -336,7 +336,7 @@ def test_what_figure_3c_is_judged_by():
         "sgld": of([[3], [3], [4]], [[3, 5], [4, 6], [5, 7]]),
         "csghmc": of([[4, 5, 6, 3]] * 3, [[4, 4]] * 3),
     }
-    run = SimpleNamespace(once=lambda function: there)
+    run = SimpleNamespace(cached=lambda function: there)
     found = ensembles.metrics(run)
     assert found["csgld.error_2"].value == 4
     assert found["csgld.falls"] == 2  # from M = 2 to 3 the error rises by 0.1 +- 0.06
@@ -350,7 +350,7 @@ def test_what_figure_3c_is_judged_by():
 
 
 def test_the_order_of_figure_4(rng):
-    def told(entropy):
+    def dataset(entropy):
         """Three seeds, two looks, of which the last counts."""
         values = {
             name: rng.random((3, 2))
@@ -359,7 +359,7 @@ def test_the_order_of_figure_4(rng):
         values["entropy_outside"][:, 1] = entropy
         for k in range(1, 24):
             values[f"outside_below_{k / 10:.1f}"] = np.full((3, 2), k / 24) ** (1 + np.mean(entropy))
-        return xr.Dataset({name: (("chain", "look"), value) for name, value in values.items()})
+        return xr.Dataset({name: (("chain", "monitor_run"), value) for name, value in values.items()})
 
     levels = {
         "sgd": [0.3, 0.3, 0.3],
@@ -372,8 +372,8 @@ def test_the_order_of_figure_4(rng):
         "csghmc": [0.7, 0.7, 0.7],
         "sgld_early": [0.1, 0.1, 0.1],
     }
-    there = {name: told(level) for name, level in levels.items()}
-    run = SimpleNamespace(methods=there, evaluation=there.__getitem__, once=lambda function: {}, label=str)
+    there = {name: dataset(level) for name, level in levels.items()}
+    run = SimpleNamespace(methods=there, monitor=there.__getitem__, cached=lambda function: {}, label=str)
     found = networks.metrics(run)
     assert found["csgld.seeds_over.sgd"] == pytest.approx(2 / 3)
     assert found["csghmc.seeds_over.sgd_momentum"] == 1
@@ -395,7 +395,7 @@ def test_the_order_of_figure_4(rng):
 def test_what_a_compiler_takes_is_no_part_of_an_estimate(monkeypatch, data):
     """The first step of all waits five seconds, each after it takes a tenth."""
 
-    class Driver:
+    class Executor:
         now, calls = 0.0, 0
 
         def prepare(self, state):
@@ -407,9 +407,9 @@ def test_what_a_compiler_takes_is_no_part_of_an_estimate(monkeypatch, data):
             spent = np.ones((1, len(controls.step_size)))
             return state, {"n_lik": spent, "n_grad": spent}
 
-    driver = Driver()
-    monkeypatch.setattr("mhrun.engine.estimate.choose", lambda *_: driver)
-    monkeypatch.setattr("mhrun.engine.estimate.time", SimpleNamespace(perf_counter=lambda: driver.now))
+    executor = Executor()
+    monkeypatch.setattr("mhrun.engine.estimate.choose", lambda *_: executor)
+    monkeypatch.setattr("mhrun.engine.estimate.time", SimpleNamespace(perf_counter=lambda: executor.now))
     method = method_of(
         data[0], None, Unadjusted(Momentum(), 5), schedules={"step_size": Fixed(step_size=1.0)}
     )

@@ -16,7 +16,7 @@ from mhrun.rules.compensated import Compensated
 from mhrun.rules.mh_minibatch import MHMinibatch
 from mhrun.store.blocks import SKEW_EDGES, TraceWriter
 from mhrun.store.netcdf import Shape
-from mhrun.types import INFO_DTYPES, INFO_UNSAID
+from mhrun.types import INFO_DEFAULTS, INFO_DTYPES
 
 N = 2_000
 NORMAL = np.random.default_rng(0).normal(0.5, 1.0, N)
@@ -44,8 +44,8 @@ def warned(rule, pairing, x=NORMAL, step=0.1, temperature=20.0, **settings):
 
 def test_noise_that_dominates_a_log_ratio_is_warned_of():
     # The noise's sd is about (n/T) |step| / sqrt(m): 100 0.1 / sqrt(20) = 2.2, and 0.3 at ten times the temperature.
-    for native in ("on", "off"):
-        (line,) = warned(mhrun.Metropolis(), Shared(20), native=native)
+    for executor in ("compiled", "torch"):
+        (line,) = warned(mhrun.Metropolis(), Shared(20), executor=executor)
         assert "minibatch noise has sd 2" in line
         assert "(n/T = 100, m = 20): draws are far from the target. Raise T or m" in line
     assert not warned(mhrun.Metropolis(), Shared(20), temperature=200.0)
@@ -74,7 +74,7 @@ def test_a_design_whose_log_ratio_is_too_skewed_is_warned_of():
 def test_the_summary_of_the_skewness_is_without_what_chance_has_of_it(tmp_path):
     rng, size, skew = np.random.default_rng(1), 100, 0.2
     record = {name: np.zeros((4, 5_000), dtype) for name, dtype in INFO_DTYPES.items()}
-    record |= {name: np.broadcast_to(np.float32(v), (4, 5_000)) for name, v in INFO_UNSAID.items()}
+    record |= {name: np.broadcast_to(np.float32(v), (4, 5_000)) for name, v in INFO_DEFAULTS.items()}
     record["theta"], record["batch_size"] = np.zeros((4, 5_000, 1)), np.full((4, 5_000), size)
     values = skew + np.sqrt(6) / size * rng.standard_normal((4, 5_000))
     record["log_ratio_skew"] = values.astype(np.float32)
@@ -82,7 +82,7 @@ def test_the_summary_of_the_skewness_is_without_what_chance_has_of_it(tmp_path):
     for first in (1, 2_001, 4_001):  # in parts, as a run has them
         part = slice(first - 1, min(first + 1_999, 5_000))
         writer.append(first, {name: v[:, part] for name, v in record.items()})
-    from mhrun.engine.told import log_ratio_skew
+    from mhrun.engine.warnings import log_ratio_skew
 
     typical, most = log_ratio_skew({"totals": {k: v.tolist() for k, v in writer.totals.items()}})
     assert typical == pytest.approx(skew, abs=2e-3)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from laws import assert_mean
+from distributions import assert_mean
 from scipy import stats
 
 import mhrun
@@ -81,10 +81,10 @@ def test_a_step_is_adam_s_down_the_divergence(rng):
     for p in range(before.shape[1]):
         step = torch.zeros_like(before)
         step[:, p] = 1e-6
-        slope = (divergence(before + step) - divergence(before - step)) / 2e-6
-        assert state.aux["first"][:, p].numpy() == pytest.approx(0.1 * slope.numpy(), rel=1e-4, abs=1e-8)
+        grad = (divergence(before + step) - divergence(before - step)) / 2e-6
+        assert state.aux["first"][:, p].numpy() == pytest.approx(0.1 * grad.numpy(), rel=1e-4, abs=1e-8)
         moved = (state.aux["flow"] - before)[:, p].numpy()
-        assert moved == pytest.approx(-0.01 * np.sign(slope.numpy()), rel=1e-3)
+        assert moved == pytest.approx(-0.01 * np.sign(grad.numpy()), rel=1e-3)
 
 
 def test_it_fits_what_it_can_fit_and_its_draws_are_the_flow_s():

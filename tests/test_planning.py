@@ -14,14 +14,14 @@ from mhrun.engine.assemble import methods_of
 from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.estimate import Pace, about, costs, total
 from mhrun.engine.method import Method
-from mhrun.evaluation.predictive import Predictive
 from mhrun.kernels import EquiEnergy, Unadjusted
 from mhrun.kernels.adaptive_backward import AdaptiveBackward
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.perceptron import Perceptron
+from mhrun.monitors.predictive import Predictive
 from mhrun.pairing.moving import Moving
 from mhrun.proposals.random_walk import RandomWalk
-from mhrun.proposals.reversible_langevin import ReversibleLangevin
+from mhrun.proposals.reversible_langevin import ReversibleLangevinProposal
 from mhrun.rules.metropolis import Metropolis
 from mhrun.schedules import Plan
 from mhrun.schedules.fixed import Fixed
@@ -49,18 +49,18 @@ def test_a_dry_run_says_what_is_to_come_and_writes_nothing(tmp_path, capsys):
     assert mint[:4] == ["mint", "4", "600", "4.8e5"]
     sghmc = next(line for line in out.splitlines() if line.startswith("sghmc")).split()
     assert sghmc[:4] == ["sghmc", "4", "600", "2.4e5"]
-    for told in (
+    for message in (
         "in all  about ",
         "the report not counted",
         "disk    at most ",
         "free there",
         "memory  about ",
     ):
-        assert told in out
+        assert message in out
     assert files(tmp_path) == []
 
 
-def test_of_a_run_that_was_begun_what_is_left_is_told(tmp_path, capsys):
+def test_of_a_run_that_was_begun_what_is_left_is_reported(tmp_path, capsys):
     folder = compute(tmp_path / "outputs", *FEW)
     before = files(tmp_path)
     assert run([*SMOKE, "--dry-run"]) == 0
@@ -96,7 +96,7 @@ def test_a_sweep_can_be_planned(tmp_path, capsys):
     assert files(tmp_path) == []
 
 
-def network(evaluation=None, kernel=None, steps=40):
+def network(monitor=None, kernel=None, steps=40):
     rng = np.random.default_rng(0)
     data = Dataset.of({"x": rng.normal(size=(60, 5)), "y": rng.integers(0, 3, 60)})
     model = Perceptron([5, 4, 3])
@@ -109,7 +109,7 @@ def network(evaluation=None, kernel=None, steps=40):
         Shape(3, (), 0, steps, None, 5),
         1,
         torch.float64,
-        evaluation=evaluation and evaluation(data),
+        monitor=monitor and monitor(data),
     )
 
 
@@ -123,43 +123,43 @@ class Looks(Silent):
 
 
 @pytest.mark.parametrize("average", [None, 3])
-def test_looks_are_counted_and_timed(tmp_path, monkeypatch, average):
+def test_monitor_runs_are_counted_and_timed(tmp_path, monkeypatch, average):
     """Of 40 steps: a look to tell at 8, 16, ...; a snapshot at 15, 20, ...; parameters averaged at 12, 15, ..."""
-    looked = []
-    real = Predictive.look
+    monitored = []
+    real = Predictive.observe
 
     def counted(self, target, memory, step, *rest):
-        looked.append(step)
+        monitored.append(step)
         return real(self, target, memory, step, *rest)
 
-    monkeypatch.setattr(Predictive, "look", counted)
+    monkeypatch.setattr(Predictive, "observe", counted)
     method = network(lambda data: Predictive(data, 8, average, 5, after=10))
-    run_method(method, tmp_path / "run", Settings("off"), Silent(), lambda: False, {})
+    run_method(method, tmp_path / "run", Settings("torch"), Silent(), lambda: False, {})
     due = {8, 16, 24, 32, 40, 15, 20, 25, 30, 35} | set(range(12, 41, 3) if average else ())
-    assert looked == sorted(due)
+    assert monitored == sorted(due)
     expected = len(due)
     monkeypatch.setattr("mhrun.engine.estimate._pace", lambda *_: Pace(0.0, 0.0, 0.0, method.first_state()))
     now = [0.0]
-    monkeypatch.setattr(Predictive, "look", lambda *_: now.__setitem__(0, now[0] + 0.5))
+    monkeypatch.setattr(Predictive, "observe", lambda *_: now.__setitem__(0, now[0] + 0.5))
     monkeypatch.setattr("mhrun.engine.estimate.time.perf_counter", lambda: now[0])
-    (cost,) = costs([(method, tmp_path / "none")], Settings("off"))
-    assert cost.looks == expected
+    (cost,) = costs([(method, tmp_path / "none")], Settings("torch"))
+    assert cost.monitor_runs == expected
     assert cost.seconds == (0.5 * expected, 0.5 * expected)
     assert f"with {expected} looks, about" in cost.line
 
 
 @pytest.mark.parametrize("step", [1e-6, 0.3])
 def test_the_trials_of_backward_moves_are_within_what_is_said(tmp_path, step):
-    kernel = AdaptiveBackward(ReversibleLangevin(), Moving(6), Metropolis(), 10, start=30.0, trials=4)
+    kernel = AdaptiveBackward(ReversibleLangevinProposal(), Moving(6), Metropolis(), 10, start=30.0, trials=4)
     method = network(kernel=kernel)
     least, most = kernel.extra(40)
     assert (least, most) == (4, 4 * 10 * 4)
     watcher = Looks()
-    run_method(method, tmp_path / "run", Settings("off"), watcher, lambda: False, {})
+    run_method(method, tmp_path / "run", Settings("torch"), watcher, lambda: False, {})
     plain = 40 * 3 * 12  # both points on six data, three chains
     found = (watcher.lik - plain) / (plain / 40)
     assert least <= found <= most
-    (cost,) = costs([(method, tmp_path / "none")], Settings("off"))
+    (cost,) = costs([(method, tmp_path / "none")], Settings("torch"))
     assert cost.n_lik[0] <= watcher.lik <= cost.n_lik[1]
 
 
@@ -171,10 +171,10 @@ def test_an_estimate_between_two_bounds_is_said_so():
 
 def test_an_estimate_is_about_what_a_run_takes(tmp_path):
     """Steps that take milliseconds each: within a factor of three, on a machine that may be busy."""
-    words = config(tmp_path / "outputs", *FEW, "native=off", "steps=1500")
+    words = config(tmp_path / "outputs", *FEW, "executor=torch", "steps=1500")
     methods = [m for m in methods_of(words) if m.name == "mint"]
-    (cost,) = costs([(methods[0], tmp_path / "none")], Settings("off"), 0.3)
-    summary = compute(tmp_path / "outputs", *FEW, "native=off", "steps=1500").summary()
+    (cost,) = costs([(methods[0], tmp_path / "none")], Settings("torch"), 0.3)
+    summary = compute(tmp_path / "outputs", *FEW, "executor=torch", "steps=1500").summary()
     took = summary["methods"]["mint"]["wall_s"]
     assert took / 3 < cost.seconds[0] < took * 3
 
@@ -186,8 +186,8 @@ def test_rungs_that_begin_later_are_counted_from_then_on(tmp_path):
     shape = Shape(3, ("theta",), 20, 80, 1)
     temperatures = {"all": Fixed(step_size=0.1, temperature=[10.0, 20.0, 40.0])}
     method = Method("ladder", kernel, target, Plan(temperatures, 3, 20, 80), shape, 0)
-    (cost,) = costs([(method, tmp_path)], Settings("off", 1))
+    (cost,) = costs([(method, tmp_path)], Settings("torch", 1))
     wanted = 2 * (2 * 100 + 3 * 70 + 5 * 40)
     assert cost.n_lik == pytest.approx((wanted, wanted))
-    noted = run_method(method, tmp_path / "run", Settings("off", 1), Silent(), lambda: False, {})
-    assert sum(noted["totals"]["n_lik"]) == wanted
+    summary = run_method(method, tmp_path / "run", Settings("torch", 1), Silent(), lambda: False, {})
+    assert sum(summary["totals"]["n_lik"]) == wanted

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from laws import ALPHA, assert_mean
+from distributions import ALPHA, assert_mean
 from scipy import stats
 
 from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
-from mhrun.dynamics.langevin import Langevin
 from mhrun.dynamics.momentum import Momentum
+from mhrun.dynamics.sgld import SGLD
 from mhrun.errors import Refusal
 from mhrun.kernels import Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
@@ -110,7 +110,7 @@ class Flat:
 
 @pytest.mark.parametrize("shape", [2.0, 0.5])
 @pytest.mark.parametrize("rate", [1.0, 0.2])
-def test_gibbs_draws_have_their_gamma_law(rng, shape, rate):
+def test_gibbs_draws_have_their_gamma_distribution(rng, shape, rate):
     """gamma_b | theta ~ Gamma(shape + d_b / 2, rate + |theta_b|^2), blocks and steps independent."""
     chains, target = 8000, Target(Flat(), Dataset.of(np.zeros(4)))
     theta = torch.from_numpy(rng.normal(size=(1, 5))).expand(chains, 5)
@@ -122,8 +122,8 @@ def test_gibbs_draws_have_their_gamma_law(rng, shape, rate):
         drawn.append(aux["gamma"].numpy())
         for b, (start, stop) in enumerate(((0, 2), (2, 5))):
             square = float(theta[0, start:stop].square().sum())
-            law = stats.gamma(shape + (stop - start) / 2, scale=1 / (rate + square))
-            assert stats.kstest(drawn[-1][:, b], law.cdf).pvalue > ALPHA
+            expected = stats.gamma(shape + (stop - start) / 2, scale=1 / (rate + square))
+            assert stats.kstest(drawn[-1][:, b], expected.cdf).pvalue > ALPHA
     r = np.corrcoef(np.concatenate(drawn, axis=1).T) - np.eye(4)
     assert np.abs(r).max() < 5.5 / np.sqrt(chains)
 
@@ -146,7 +146,7 @@ def test_precisions_are_drawn_after_every_so_many_steps(target):
 def test_a_precision_is_drawn_given_where_the_step_went(rng):
     """The Gibbs step after step k conditions on theta after step k."""
     target = Target(Flat(), Dataset.of(np.zeros(4)))
-    kernel = Unadjusted(Langevin(), 2, prior=GammaPrecision(2.0, 1.0, every=1))
+    kernel = Unadjusted(SGLD(), 2, prior=GammaPrecision(2.0, 1.0, every=1))
     draws, one = Streams(KEY, C).at(0), torch.ones(C, dtype=torch.float64)
     state = kernel.start(target, 100 * torch.ones(C, 5, dtype=torch.float64), draws)
     draws.step = 1
@@ -158,7 +158,7 @@ def test_a_precision_is_drawn_given_where_the_step_went(rng):
     assert torch.equal(state.aux["gamma"], wanted["gamma"])
 
 
-def test_chains_that_begin_in_the_joint_law_stay_in_it():
+def test_chains_that_begin_in_the_joint_distribution_stay_in_it():
     """Geweke's test: gamma ~ Gamma(2, 1), theta | gamma ~ N(0, 1 / (2 gamma)), Langevin in small steps and Gibbs.
 
     A Langevin step of size e has the variance 1 / (2 gamma (1 - gamma e)), at e = 0.002 half a per cent too large:
@@ -169,7 +169,7 @@ def test_chains_that_begin_in_the_joint_law_stay_in_it():
     gamma = torch.from_numpy(rng.gamma(2.0, 1.0, (chains, 2)))
     z = torch.from_numpy(rng.normal(size=(chains, 5)))
     theta = z / (2 * torch.cat([gamma[:, :1].expand(-1, 2), gamma[:, 1:].expand(-1, 3)], 1)).sqrt()
-    kernel = Unadjusted(Langevin(), 1, prior=GammaPrecision(2.0, 1.0, every=5))
+    kernel = Unadjusted(SGLD(), 1, prior=GammaPrecision(2.0, 1.0, every=5))
     draws, one = Streams(KEY, chains).at(0), torch.ones(chains, dtype=torch.float64)
     state = kernel.start(target, theta, draws)
     state = State(state.evaluation, state.aux | {"gamma": gamma})
@@ -182,8 +182,8 @@ def test_chains_that_begin_in_the_joint_law_stay_in_it():
         # Each coordinate alone has Student's t with 2 * 2 degrees of freedom, times sqrt(1 / (2 * 2)).
         start = (0, 2)[b]
         for d in range(start, start + size):
-            law = stats.t(df=4, scale=0.5)
-            assert stats.kstest(state.evaluation.theta[:, d].numpy(), law.cdf).pvalue > ALPHA
+            expected = stats.t(df=4, scale=0.5)
+            assert stats.kstest(state.evaluation.theta[:, d].numpy(), expected.cdf).pvalue > ALPHA
         assert_mean(found[:, b], 2.0, "mean precision")
     moved = float(np.corrcoef(found[:, 0], gamma[:, 0].numpy())[0, 1])
     assert moved < 0.9  # or there would have been nothing to see
@@ -191,9 +191,9 @@ def test_chains_that_begin_in_the_joint_law_stay_in_it():
 
 def test_what_has_no_blocks_or_no_meaning_is_refused():
     plain = Target(GaussianMean(), Dataset.of(np.zeros(5)))
-    for prior, told in ((Decay(0.1), "blocks of weights"), (GammaPrecision(), "blocks of parameters")):
-        assert told in Unadjusted(Langevin(), 2, prior=prior).refuses(plain)
-    for make, told in (
+    for prior, message in ((Decay(0.1), "blocks of weights"), (GammaPrecision(), "blocks of parameters")):
+        assert message in Unadjusted(SGLD(), 2, prior=prior).refuses(plain)
+    for make, message in (
         (lambda: Decay(-1.0), "at least 0"),
         (lambda: Decay(float("nan")), "at least 0"),
         (lambda: GammaPrecision(0.0), "shape > 0"),
@@ -201,5 +201,5 @@ def test_what_has_no_blocks_or_no_meaning_is_refused():
         (lambda: GammaPrecision(2.0, 0.0), "rate > 0"),
         (lambda: GammaPrecision(2.0, 1.0, 0), "every >= 1"),
     ):
-        with pytest.raises(Refusal, match=told):
+        with pytest.raises(Refusal, match=message):
             make()

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from laws import ALPHA, Z, assert_counts
+from distributions import ALPHA, Z, assert_counts
 from scipy import stats
 
 from mhrun import random as generator
@@ -130,7 +130,7 @@ def test_a_workspace_forgets_what_was_drawn_before(largest, grows):
 def test_a_chain_does_not_see_its_neighbours_nor_the_prefetching():
     key = derive_key(9, "alone")
     many, one = Streams(key, 8), Streams(key, 1, first_chain=5)
-    for ask in (
+    for request in (
         lambda d: d.normal(Purpose.PROPOSAL, 3),
         lambda d: d.uniform(Purpose.ACCEPT),
         lambda d: d.index(5000, 40, replacement=False),
@@ -140,7 +140,7 @@ def test_a_chain_does_not_see_its_neighbours_nor_the_prefetching():
         for step in (1, 2, 3, 70, 200):
             running.step = step
             fresh = one.at(step)
-            assert torch.equal(ask(running)[5], ask(fresh)[0])
+            assert torch.equal(request(running)[5], request(fresh)[0])
 
 
 def test_purposes_and_steps_and_keys_have_different_numbers():
@@ -316,7 +316,7 @@ def test_independent_indices_are_uniform_where_a_32_bit_modulo_is_not():
     assert_counts(counts, np.full(60, 1 / 60), "large n")
 
 
-def test_normals_and_uniforms_follow_their_laws():
+def test_normals_and_uniforms_follow_their_distribution():
     draws = Streams(derive_key(7, "laws"), 1000).at(1)
     z = draws.normal(Purpose.NOISE, 1000).numpy().ravel()
     u = np.concatenate(
@@ -375,7 +375,7 @@ def test_many_normals_of_both_generators_are_one_s(dtype, count):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_many_normals_follow_their_law_and_are_each_chain_s_own(compiled):
+def test_many_normals_follow_their_distribution_and_are_each_chain_s_own(compiled):
     key, count = derive_key(13, "many"), 20_001
 
     def drawn(chains, step, purpose=Purpose.NOISE, use=0, first=0):
@@ -407,7 +407,7 @@ def test_streams_of_some_chains_are_theirs_whoever_the_others_are(compiled):
     some, one = whole.of("trial", torch.tensor([4, 0, 5])), whole.of("trial", torch.tensor([0]))
     assert (some.chains, one.chains) == (3, 1)
 
-    def ask(streams, step):
+    def request(streams, step):
         draws = streams.at(step)
         return [
             draws.uniform(Purpose.ACCEPT)[:, None],
@@ -419,12 +419,12 @@ def test_streams_of_some_chains_are_theirs_whoever_the_others_are(compiled):
 
     named = whole.of("other", torch.tensor([4, 0, 5]))
     for step in (1, 500):
-        found = ask(some, step)
-        for a, b in zip(found, ask(one, step), strict=True):
+        found = request(some, step)
+        for a, b in zip(found, request(one, step), strict=True):
             assert torch.equal(a[1], b[0])
         # Numbers of their own: neither the parent's nor another name's, nor those of the step before.
-        parents = [values[[4, 0, 5]] for values in ask(whole, step)]
-        for others in (parents, ask(named, step), ask(some, step + 1)):
+        parents = [values[[4, 0, 5]] for values in request(whole, step)]
+        for others in (parents, request(named, step), request(some, step + 1)):
             for a, b in zip(found, others, strict=True):
                 assert not (a == b).all(-1).any()
     again = whole.of("trial", torch.tensor([2])).of("deeper", torch.tensor([0]))

@@ -30,7 +30,7 @@ def run(tmp_path_factory):
         "scale=smoke",
         "scales.smoke.rounds=400",
         "~methods.flow",
-        "native=on",
+        "executor=compiled",
         "runtime.threads=1",
         f"runtime.outputs={tmp_path_factory.mktemp('modes')}",
     ]
@@ -111,16 +111,20 @@ def test_exchanges_of_networks_and_what_they_read():
 
 def test_rises_are_counted(rng):
     shares = {
-        f"normal_{b}": (("chain", "look"), np.array([[0.1, s]])) for b, s in ((16, 0.5), (32, 0.4), (64, 0.9))
+        f"normal_{b}": (("chain", "monitor_run"), np.array([[0.1, s]]))
+        for b, s in ((16, 0.5), (32, 0.4), (64, 0.9))
     }
-    told = xr.Dataset(
+    metrics = xr.Dataset(
         shares
-        | {"error": (("chain", "look"), np.ones((1, 2))), "still_16": (("chain", "look"), np.ones((1, 2)))}
+        | {
+            "error": (("chain", "monitor_run"), np.ones((1, 2))),
+            "still_16": (("chain", "monitor_run"), np.ones((1, 2))),
+        }
     )
     run = SimpleNamespace(
         methods={"sgd": {}},
-        config={"evaluation": {"sizes": [16, 32, 64]}},
-        evaluation=lambda method: told,
+        config={"monitor": {"sizes": [16, 32, 64]}},
+        monitor=lambda method: metrics,
         label=str,
     )
     found = gradients.metrics(run)
@@ -145,9 +149,9 @@ def test_networks_at_smaller_scales_have_the_paper_s_posterior_for_each_datum(ex
 
 def test_thermostats_are_compared_with_the_noise_that_they_have_to_remove(rng):
     s, v = rng.uniform(0.1, 0.2, (3, 6)), rng.uniform(1e3, 2e3, (3, 6))
-    told = xr.Dataset(
+    metrics = xr.Dataset(
         {
-            name: (("chain", "look"), values)
+            name: (("chain", "monitor_run"), values)
             for name, values in {
                 "thermostat": s,
                 "variance_128": v,
@@ -174,7 +178,7 @@ def test_thermostats_are_compared_with_the_noise_that_they_have_to_remove(rng):
     run = SimpleNamespace(
         methods={"x": {}},
         config={"c": 0.1, "m": 128, "ratio": 1.5},
-        evaluation=lambda method: told,
+        monitor=lambda method: metrics,
         rungs=lambda method: 3,
         trace=lambda method: Trace(sample_stats=stats),
         target=SimpleNamespace(n=10, dim=100),
@@ -182,10 +186,10 @@ def test_thermostats_are_compared_with_the_noise_that_they_have_to_remove(rng):
     found = rates.metrics(run)
     expected, of_b = [], []
     for rung in range(3):
-        for look in (4, 5):
-            b = 2e-5 * v[rung, look] / 2
+        for which in (4, 5):
+            b = 2e-5 * v[rung, which] / 2
             of_b.append(b)
-            expected.append(s[rung, look] / ((0.1 + b) / 1.5**rung))
+            expected.append(s[rung, which] / ((0.1 + b) / 1.5**rung))
     assert found["x.thermostat"] == pytest.approx(np.mean(expected))
     assert found["x.swing"] == pytest.approx(np.sqrt(np.mean((np.array(expected[4:]) - 1) ** 2)))
     assert found["x.c_over_b"] == pytest.approx(0.1 / np.mean(of_b))

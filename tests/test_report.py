@@ -197,7 +197,7 @@ def test_what_one_chain_cannot_tell_is_a_dash(outputs):
     assert row["TV"] != "–"
 
 
-def test_methods_with_one_label_are_told_apart(outputs):
+def test_methods_with_one_label_are_distinguished(outputs):
     words = ["+method@methods.mint_barker=mint", "rule@methods.mint_barker.kernel.rule=barker"]
     folder = compute(outputs, *SHORT, *FEW, *SLOW[1:], *words)
     build_report(folder)
@@ -280,7 +280,7 @@ def of(author, **parts):
 
 
 @pytest.mark.parametrize(
-    ("part", "function", "line", "images", "told"),
+    ("part", "function", "line", "images", "message"),
     [
         ("figures", "broken", "This figure could not be drawn: KeyError", 0, "ours: This figure"),
         ("figures", "half", "This figure could not be drawn: ", 0, "ours: This figure"),
@@ -289,11 +289,11 @@ def of(author, **parts):
         ("metrics", "broken", "The metrics could not be computed: KeyError", 1, "metrics: The metrics"),
     ],
 )
-def test_a_part_that_fails_leaves_a_line(author, capsys, part, function, line, images, told):
+def test_a_part_that_fails_leaves_a_line(author, capsys, part, function, line, images, message):
     words = [*SMALLEST, *of(author, **{part: function})]
     assert run(words) == 1
     err = capsys.readouterr().err
-    assert err.count(f"mhrun: {told}") == 1
+    assert err.count(f"mhrun: {message}") == 1
     folder = runs(Path("outputs"))[0]
     assert folder.is_complete()
     page = (folder.report / "index.html").read_text()
@@ -306,9 +306,9 @@ def test_a_part_that_fails_leaves_a_line(author, capsys, part, function, line, i
     assert f"in {function}" in log or function == "half"
     # The page is made again at each try, and says so each time.
     assert run(words) == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert run(["report"]) == 1
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("wrong", ["figures", "metrics"])
@@ -426,8 +426,8 @@ class Known(Run):
 
     def __init__(self, warmup, thin, often):
         super().__init__(RunFolder(Path()))
-        noted = {"warmup": warmup, "steps": 24, "thin": thin, "thin_stats": often}
-        self.summary = {"methods": {"a": noted}}
+        summary = {"warmup": warmup, "steps": 24, "thin": thin, "thin_stats": often}
+        self.summary = {"methods": {"a": summary}}
         self.size = np.random.default_rng(warmup).integers(1, 99, (2, warmup + 24))
         self.kept = [step for step in range(warmup + 1, warmup + 25) if step % thin == 0]
         self.looked_at = [step for step in range(warmup + 1, warmup + 25) if step % often == 0]
@@ -442,7 +442,7 @@ class Known(Run):
     ("warmup", "thin", "often"),
     [(0, 1, 1), (0, 7, 1), (10, 1, 1), (10, 7, 1), (7, 7, 7), (10, 6, 3), (11, 8, 4)],
 )
-def test_statistics_are_told_at_the_draws(warmup, thin, often):
+def test_statistics_are_reported_at_the_draws(warmup, thin, often):
     run = Known(warmup, thin, often)
     assert run.draw_steps("a").tolist() == [step - warmup for step in run.kept]
     for c in range(2):
@@ -460,9 +460,9 @@ def test_statistics_are_told_at_the_draws(warmup, thin, often):
 
 
 @pytest.mark.parametrize(
-    ("name", "thin", "often", "told"),
+    ("name", "thin", "often", "message"),
     [("batch_size", 6, 3, "set thin_stats=1"), ("n_lik", 4, 3, "multiple of thin_stats = 3")],
 )
-def test_statistics_that_were_not_kept_are_missed_in_one_line(name, thin, often, told):
-    with pytest.raises(UserError, match=told):
+def test_statistics_that_were_not_kept_are_missed_in_one_line(name, thin, often, message):
+    with pytest.raises(UserError, match=message):
         Known(0, thin, often).at_draws("a", name)

@@ -75,10 +75,10 @@ def test_the_long_table_has_a_row_for_each_metric():
     pd.testing.assert_frame_equal(frame, pd.DataFrame(expected, columns=columns), check_dtype=False)
 
 
-@pytest.mark.parametrize("said", [{"method": "a"}, {"metric": "m", "row": 1}, 3])
-def test_an_address_that_is_none_is_refused(said):
+@pytest.mark.parametrize("value", [{"method": "a"}, {"metric": "m", "row": 1}, 3])
+def test_an_address_that_is_none_is_refused(value):
     with pytest.raises(UserError, match="claim x: "):
-        short_address(said, "claim x")
+        short_address(value, "claim x")
 
 
 def test_a_claim_may_name_its_metric_by_columns(tmp_path, monkeypatch):

@@ -21,12 +21,12 @@ from mhrun.engine.estimate import Pace, in_words
 from mhrun.engine.experiment import run_experiment
 from mhrun.engine.method import Method
 from mhrun.errors import Interrupted
-from mhrun.evaluation.predictive import Predictive
 from mhrun.kernels import MetropolisHastings
 from mhrun.models.perceptron import Perceptron
+from mhrun.monitors.predictive import Predictive
 from mhrun.pairing.moving import Moving
 from mhrun.pairing.shared import Shared
-from mhrun.proposals.langevin import Langevin
+from mhrun.proposals.langevin import LangevinProposal
 from mhrun.report.run import Run
 from mhrun.rules.metropolis import Metropolis
 from mhrun.schedules import Plan
@@ -35,8 +35,8 @@ from mhrun.store.netcdf import Shape, open_trace
 from mhrun.target import Target
 
 WORDS = {
-    "plain": (*FEW, "native=off"),
-    "native": (*FEW, "native=on"),
+    "plain": (*FEW, "executor=torch"),
+    "compiled": (*FEW, "executor=compiled"),
 }
 METHODS = ("mint", "sghmc")
 FORK = multiprocessing.get_context("fork")
@@ -64,17 +64,17 @@ class StopAfter(Silent):
 @pytest.mark.parametrize("chunks", [1, 3, 9])
 def test_control_c_leaves_a_run_that_goes_on(whole, outputs, chunks):
     words, expected = whole
-    stopped, asked = 0, config(outputs, *words)
+    stopped, requested = 0, config(outputs, *words)
     for _ in range(200):
         try:
-            folder = run_experiment(asked, StopAfter(chunks))
+            folder = run_experiment(requested, StopAfter(chunks))
             break
         except Interrupted as stop:
             stopped += 1
-            told = str(stop)
+            message = str(stop)
             summary = next(outputs.glob("*/*/summary.json")).read_text()
     assert stopped >= 1
-    assert "stopped after step" in told
+    assert "stopped after step" in message
     assert '"status": "stopped"' in summary
     for name in METHODS:
         assert_same_bits(contents(folder, name), expected[name])
@@ -200,11 +200,11 @@ def _waits(outputs: Path, words: tuple[str, ...], queue) -> None:
 
 def test_two_runs_at_once_are_one(outputs):
     """The second says that the first is running, waits, and finds the work done."""
-    words = (*FEW, "native=off", "steps=1500")
+    words = (*FEW, "executor=torch", "steps=1500")
     queue = FORK.Queue()
 
     class Slow(Silent):
-        def begin(self, method: str, step: int, total: int, driver: str) -> None:
+        def begin(self, method: str, step: int, total: int, executor: str) -> None:
             if method == "mint":
                 self.second = FORK.Process(target=_waits, args=(outputs, words, queue))
                 self.second.start()
@@ -220,7 +220,7 @@ def test_two_runs_at_once_are_one(outputs):
 
 
 def test_a_run_goes_on_in_the_driver_it_began_in(outputs, monkeypatch):
-    words = (*FEW, "native=on")
+    words = (*FEW, "executor=compiled")
     with pytest.raises(Interrupted):
         run_experiment(config(outputs, *words), StopAfter(1))
     monkeypatch.setattr("mhrun.target.target.available", lambda: False)
@@ -235,11 +235,11 @@ def test_without_numba_the_plain_path_takes_over(outputs, monkeypatch):
     monkeypatch.setattr("mhrun.engine.method.available", lambda: False)
     monkeypatch.setattr("mhrun.engine.method._COMPILING_PAYS", 0.0)
     folder = compute(outputs, *FEW)
-    assert folder.summary()["methods"]["mint"]["driver"] == "plain"
+    assert folder.summary()["methods"]["mint"]["executor"] == "hybrid"
     from mhrun.errors import Refusal
 
     with pytest.raises(Refusal, match="no compiled loop"):
-        compute(outputs, *FEW, "native=on")
+        compute(outputs, *FEW, "executor=compiled")
 
 
 def test_blocks_are_written_while_the_run_goes(outputs):
@@ -249,7 +249,7 @@ def test_blocks_are_written_while_the_run_goes(outputs):
         def advance(self, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
             seen.append(len(list(outputs.rglob("blocks/*.npz"))))
 
-    run_experiment(config(outputs, *FEW, "native=off", "runtime.block_seconds=0"), Looks())
+    run_experiment(config(outputs, *FEW, "executor=torch", "runtime.block_seconds=0"), Looks())
     assert max(seen) >= 3
     assert not list(outputs.rglob("blocks/*.npz"))
 
@@ -311,7 +311,7 @@ def test_a_run_that_is_estimated_first_is_the_same(whole, outputs, monkeypatch):
 
 
 def test_an_estimate_is_of_what_is_left(outputs, monkeypatch):
-    words = (*FEW, "native=off", "runtime.block_seconds=0")
+    words = (*FEW, "executor=torch", "runtime.block_seconds=0")
     with pytest.raises(Interrupted):
         run_experiment(config(outputs, *words), StopAfter(2))
     monkeypatch.setattr("mhrun.engine.estimate._WORTH", 0.0)
@@ -325,11 +325,11 @@ def test_an_estimate_is_of_what_is_left(outputs, monkeypatch):
 
 
 def test_seconds_are_said_as_people_do():
-    for seconds, told in (
+    for seconds, message in (
         (0.2, "0 s"), (89, "89 s"), (90, "1.5 min"), (600, "10 min"), (5399, "90 min"), (5400, "1.5 h"),
         (86400 * 1.4, "34 h"), (86400 * 1.5, "1.5 days"), (86400 * 123.4, "123 days"),
     ):  # fmt: skip
-        assert in_words(seconds) == told
+        assert in_words(seconds) == message
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -339,9 +339,9 @@ def test_a_network_on_a_gpu_that_is_stopped_is_the_whole_one(tmp_path, pairing):
     data = Dataset.of({"x": rng.normal(size=(200, 30)), "y": rng.integers(0, 4, 200)})
     model = Perceptron([30, 200, 4])
     plan = Plan({"s": Fixed(step_size=1e-5, temperature=5.0)}, 2, 0, 30)
-    kernel = MetropolisHastings(Langevin(), pairing, Metropolis())
+    kernel = MetropolisHastings(LangevinProposal(), pairing, Metropolis())
     method = Method("gpu", kernel, Target(model, data, device="cuda"), plan, Shape(2, model.names, 0, 30, 1), 1,
-                    dtype=torch.float32, evaluation=Predictive(data, 5, 1, 2))  # fmt: skip
+                    dtype=torch.float32, monitor=Predictive(data, 5, 1, 2))  # fmt: skip
     found = []
     for stop in (lambda: False, lambda: True):
         folder = tmp_path / str(len(found))
@@ -351,6 +351,6 @@ def test_a_network_on_a_gpu_that_is_stopped_is_the_whole_one(tmp_path, pairing):
             except Interrupted:
                 continue
         with open_trace(folder) as trace:
-            found.append({f"{g}/{n}": trace[g][n].to_numpy() for g in ("posterior", "evaluation")
+            found.append({f"{g}/{n}": trace[g][n].to_numpy() for g in ("posterior", "monitor")
                           for n in trace[g].data_vars if n != "wall_s"})  # fmt: skip
     assert_same_bits(*found)

@@ -28,13 +28,13 @@ def test_constants_may_differ_between_chains():
     assert controls.noise_temperature.tolist() == [[0.0] * 3] * 2
 
 
-def test_noise_has_the_temperature_of_the_target_unless_told():
+def test_noise_has_the_temperature_of_the_target_by_default():
     controls = Plan({"a": Fixed(step_size=1.0, temperature=3.0)}, 2, 0, 10).controls({}, 1, 1)
     assert controls.noise_temperature.tolist() == [[3.0, 3.0]]
 
 
 def test_the_polynomial_meets_its_ends_and_its_exponent():
-    schedule = Polynomial(start=1e-3, end=1e-5, exponent=0.55).over(400, 600)
+    schedule = Polynomial(start=1e-3, end=1e-5, exponent=0.55).bind(400, 600)
     whole = schedule.values({}, 1, 1000)["step_size"][:, 0]
     assert float(whole[0]) == pytest.approx(1e-3)
     assert float(whole[-1]) == pytest.approx(1e-5)
@@ -44,20 +44,20 @@ def test_the_polynomial_meets_its_ends_and_its_exponent():
 
 
 def test_chains_may_each_have_a_polynomial_of_their_own():
-    sizes = Polynomial([0.1, 0.3], end=None, exponent=0.55).over(10, 90).values({}, 1, 100)["step_size"]
+    sizes = Polynomial([0.1, 0.3], end=None, exponent=0.55).bind(10, 90).values({}, 1, 100)["step_size"]
     assert sizes.shape == (100, 2)
     assert sizes[:, 1] == pytest.approx(0.3 * np.arange(1, 101) ** -0.55)
-    assert sizes[:, :1].equal(Polynomial(0.1, None).over(10, 90).values({}, 1, 100)["step_size"])
+    assert sizes[:, :1].equal(Polynomial(0.1, None).bind(10, 90).values({}, 1, 100)["step_size"])
 
 
 def test_a_decay_that_is_slow_at_first():
-    sizes = Polynomial(0.1, end=None, exponent=0.55, b=50).over(10, 90).values({}, 1, 100)["step_size"][:, 0]
+    sizes = Polynomial(0.1, end=None, exponent=0.55, b=50).bind(10, 90).values({}, 1, 100)["step_size"][:, 0]
     assert float(sizes[0]) == pytest.approx(0.1)
     assert sizes == pytest.approx(0.1 * ((50 + np.arange(1, 101)) / 51) ** -0.55)
 
 
 def test_step_sizes_are_the_same_to_the_bit_however_steps_are_cut(rng):
-    schedule = Polynomial(start=1e-3, end=1e-5).over(0, 10_000)
+    schedule = Polynomial(start=1e-3, end=1e-5).bind(0, 10_000)
     whole = schedule.values({}, 1, 10_000)["step_size"]
     for _ in range(20):
         cuts = [1, *sorted(rng.choice(np.arange(2, 10_001), 300, replace=False).tolist()), 10_001]
@@ -68,7 +68,7 @@ def test_step_sizes_are_the_same_to_the_bit_however_steps_are_cut(rng):
 def test_a_value_holds_up_to_the_step_that_it_changes_after():
     schedule = Switched([3, 4, 2000], step_size=[0.5, 0.25, 4.0, 1.0], noise_temperature=[1, 0, 0, 2])
     assert schedule.quantities == ("step_size", "noise_temperature")
-    found = schedule.over(10, 5000).values({}, 1, 2002)
+    found = schedule.bind(10, 5000).values({}, 1, 2002)
     steps = np.arange(1, 2003)
     stretch = np.select([steps <= 3, steps <= 4, steps <= 2000], [0, 1, 2], 3)
     assert found["step_size"][:, 0].tolist() == np.array([0.5, 0.25, 4.0, 1.0])[stretch].tolist()
@@ -81,9 +81,9 @@ def test_a_value_holds_up_to_the_step_that_it_changes_after():
 
 def test_a_last_stretch_is_collected_evenly():
     schedule = Switched([7], noise_temperature=[0.0, 1.0], samples=4)
-    assert schedule.over(0, 27).collected().tolist() == [12, 17, 22, 27]
-    assert schedule.over(2, 15).collected().tolist() == [9, 12, 14, 17]  # ten steps among four
-    assert Switched([7], noise_temperature=[0.0, 1.0]).over(0, 27).collected() is None
+    assert schedule.bind(0, 27).collected().tolist() == [12, 17, 22, 27]
+    assert schedule.bind(2, 15).collected().tolist() == [9, 12, 14, 17]  # ten steps among four
+    assert Switched([7], noise_temperature=[0.0, 1.0]).bind(0, 27).collected() is None
     sizes = Switched([3, 5], step_size=[1.0, 0.2, 0.04])
     plan = Plan({"a": sizes, "b": schedule}, 2, 0, 27)
     assert plan.kept(1) == (12, 17, 22, 27)
@@ -91,7 +91,7 @@ def test_a_last_stretch_is_collected_evenly():
     assert plan.kept(None) is None
     assert Plan({"a": sizes}, 2, 0, 27).collected is None
     with pytest.raises(Refusal, match="more than the 3 steps after step 7"):
-        schedule.over(0, 10)
+        schedule.bind(0, 10)
     with pytest.raises(Refusal, match="at least 1"):
         Switched([7], noise_temperature=[0.0, 1.0], samples=0)
     with pytest.raises(Refusal, match="two schedules say"):
@@ -122,7 +122,7 @@ def test_tuning_finds_the_acceptance_and_then_holds_still(rng, start):
     plan = Plan({"s": Tuned(start, 0.30, window=50)}, 16, 4000, 10_000)
     memory, step = plan.start(), 1
     while step <= 4000:
-        size = plan.horizon(step)
+        size = plan.steps_until_update(step)
         assert size is not None
         accepted = accept_with(plan.controls(memory, step, size).step_size, rng)
         for part in torch.split(accepted, 17):  # however the steps are cut
@@ -130,13 +130,13 @@ def test_tuning_finds_the_acceptance_and_then_holds_still(rng, start):
             step += len(part)
     tuned = plan.controls(memory, step, 1).step_size[0]
     assert np.exp(-tuned.numpy()) == pytest.approx(0.30, abs=0.05)
-    assert plan.horizon(step) is None
+    assert plan.steps_until_update(step) is None
     after = plan.learn(memory, step, torch.ones(500, 16, dtype=torch.bool))
     assert torch.equal(plan.controls(after, 5000, 1).step_size[0], tuned)
 
 
 def test_chains_are_tuned_each_for_itself(rng):
-    schedule = Tuned(1.0, 0.5, window=10).over(100, 0)
+    schedule = Tuned(1.0, 0.5, window=10).bind(100, 0)
     memory = schedule.start(2)
     accepted = torch.zeros(10, 2, dtype=torch.bool)
     accepted[:, 1] = True
@@ -146,7 +146,7 @@ def test_chains_are_tuned_each_for_itself(rng):
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: Fixed(step_size=-1), "positive"),
         (lambda: Fixed(temperature=0), "positive"),
@@ -181,8 +181,8 @@ def test_chains_are_tuned_each_for_itself(rng):
         ),
     ],
 )
-def test_meaningless_settings_are_refused(make, told):
-    with pytest.raises(Refusal, match=told):
+def test_meaningless_settings_are_refused(make, message):
+    with pytest.raises(Refusal, match=message):
         make()
 
 
@@ -238,7 +238,7 @@ def test_each_chain_has_stairs_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ((0.0, 1, 1), "start > 0"),
         (([0.1, -1.0], 1, 1), "start > 0"),
@@ -251,12 +251,12 @@ def test_each_chain_has_stairs_of_its_own():
         ((1.0, 5, 0), "cycle = 0"),
     ],
 )
-def test_stairs_without_meaning_are_refused(settings, told):
-    with pytest.raises(Refusal, match=told):
+def test_stairs_without_meaning_are_refused(settings, message):
+    with pytest.raises(Refusal, match=message):
         Stairs(*settings)
 
 
 def test_a_step_size_may_be_a_whole_number_however_large():
     """Found by fuzzing: such a number went past what torch takes."""
-    for schedule in (Tuned(10**30, 0.3).over(100, 1), Banded(10**30).over(1000, 1)):
+    for schedule in (Tuned(10**30, 0.3).bind(100, 1), Banded(10**30).bind(1000, 1)):
         assert torch.isfinite(next(iter(schedule.start(2).values()))).all()

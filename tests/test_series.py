@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from laws import ALPHA
+from distributions import ALPHA
 from scipy import special, stats
 
 from mhrun.errors import Refusal
@@ -107,7 +107,7 @@ def test_the_density_is_the_inverse_transform(variance, lam, terms):
 
 
 @pytest.mark.parametrize(("variance", "lam"), ERRORS)
-def test_distances_from_the_logistic_law(variance, lam):
+def test_distances_from_the_logistic_distribution(variance, lam):
     errors = [
         np.abs(series(variance, lam, n).convolved_cdf(AT, variance) - special.expit(AT)).max()
         for n in range(1, 7)
@@ -126,7 +126,7 @@ def test_quotients_and_signs():
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ((0.2, 10.0, 9), r"1 to 8, .* choose terms <= 8"),
         ((0.2, 10.0, 0), "1 to 8"),
@@ -141,15 +141,15 @@ def test_quotients_and_signs():
         ((math.nan, 10.0, 3), "0 < sigma"),
     ],
 )
-def test_what_is_refused(settings, told):
-    with pytest.raises(Refusal, match=told) as refused:
+def test_what_is_refused(settings, message):
+    with pytest.raises(Refusal, match=message) as refused:
         series(*settings)
     assert "\n" not in str(refused.value)
 
 
 def test_settings_of_the_rule_that_do_not_go_together():
     assert most_terms(0.2, 10.0) == 8
-    for settings, told in (
+    for settings, message in (
         ({"density": "series", "half_width_steps": 100}, "has none; leave it out"),
         ({"density": "nnls", "terms": 3}, "choose that one"),
         ({"density": "serie"}, "choose paper, nnls, series. Did you mean 'series'"),
@@ -163,7 +163,7 @@ def test_settings_of_the_rule_that_do_not_go_together():
         ({"pilot": 20, "stop": "sequential"}, "has no pilot"),
         ({"noise_share": 1.0}, "between 0 and 1"),
     ):
-        with pytest.raises(Refusal, match=told):
+        with pytest.raises(Refusal, match=message):
             MHMinibatch(50, **settings)
     assert MHMinibatch(50, density="series", variance=0.2).variance == 0.2
 
@@ -261,19 +261,19 @@ def test_the_rule_is_the_papers_loop():
 # --- The experiment on it -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["searched", "rejected", "chained", "looked_up"])
-def test_every_way_that_is_timed_draws_from_the_density(way):
+@pytest.mark.parametrize("sampler", ["searched", "rejected", "chained", "tabulated"])
+def test_every_way_that_is_timed_draws_from_the_density(sampler):
     sampling, rng = experiment_module("renhd.sampling"), np.random.default_rng(3)
     found = series(0.2, 10.0, 3)
-    if way == "searched":
+    if sampler == "searched":
         drawn = sampling.searched(rng, 100_000, found.corners())
-    elif way == "looked_up":
+    elif sampler == "tabulated":
         points = np.linspace(-30, 30, 6_001)
         keep, other = sampling.aliased(found.density(points))
-        drawn = sampling.looked_up(rng, 100_000, points, keep, other) + rng.uniform(-0.005, 0.005, 100_000)
+        drawn = sampling.tabulated(rng, 100_000, points, keep, other) + rng.uniform(-0.005, 0.005, 100_000)
     else:
-        drawn = getattr(sampling, way)(rng, 100_000, found)
-    if way == "chained":
+        drawn = getattr(sampling, sampler)(rng, 100_000, found)
+    if sampler == "chained":
         drawn = drawn[::5]  # they depend on each other, if little
     assert stats.kstest(drawn, found.cdf).pvalue > ALPHA
 

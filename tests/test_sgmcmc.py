@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from laws import Z, assert_cells, assert_mean
+from distributions import Z, assert_cells, assert_mean
 from scipy.linalg import solve_discrete_lyapunov
 from scipy.special import ndtr
 
@@ -15,16 +15,16 @@ import mhrun
 from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
-from mhrun.dynamics.hamiltonian import Hamiltonian
-from mhrun.dynamics.langevin import Langevin
-from mhrun.dynamics.nose_hoover import NoseHoover
-from mhrun.dynamics.tact import Tact
+from mhrun.dynamics.sghmc import SGHMC
+from mhrun.dynamics.sgld import SGLD
+from mhrun.dynamics.sgnht import SGNHT
+from mhrun.dynamics.tact_hmc import TACTHMC
 from mhrun.errors import Refusal
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.pairing.shared import Shared
-from mhrun.proposals.langevin import Langevin as LangevinProposal
+from mhrun.proposals.langevin import LangevinProposal as LangevinProposal
 from mhrun.random import Streams, derive_key
 from mhrun.rules.metropolis import Metropolis
 from mhrun.target import Target
@@ -88,15 +88,15 @@ def thermostat_root(e, a, temperature, rough):
 
 # name -> dynamics, step size, gradient noise V, variance of theta
 LINEAR = {
-    "sgld": (Langevin(), 0.1, 0.0, langevin_variance(0.1, 1.0)),
-    "sgld finer": (Langevin(), 0.01, 0.0, langevin_variance(0.01, 1.0)),
-    "sgld rough": (Langevin(), 0.02, ROUGH, langevin_variance(0.02, 1.0, rough=ROUGH)),
-    "sgld told of the noise": (Langevin(ROUGH), 0.02, ROUGH, langevin_variance(0.02, 1.0)),
-    "sghmc": (Hamiltonian(0.3), 0.05, 0.0, hamiltonian_covariance(0.05, 0.3, 1.0)[0, 0]),
-    "sghmc finer": (Hamiltonian(0.1), 0.01, 0.0, hamiltonian_covariance(0.01, 0.1, 1.0)[0, 0]),
-    "sghmc rough": (Hamiltonian(0.3), 0.01, ROUGH, hamiltonian_covariance(0.01, 0.3, 1.0, rough=ROUGH)[0, 0]),
+    "sgld": (SGLD(), 0.1, 0.0, langevin_variance(0.1, 1.0)),
+    "sgld finer": (SGLD(), 0.01, 0.0, langevin_variance(0.01, 1.0)),
+    "sgld rough": (SGLD(), 0.02, ROUGH, langevin_variance(0.02, 1.0, rough=ROUGH)),
+    "sgld told of the noise": (SGLD(ROUGH), 0.02, ROUGH, langevin_variance(0.02, 1.0)),
+    "sghmc": (SGHMC(0.3), 0.05, 0.0, hamiltonian_covariance(0.05, 0.3, 1.0)[0, 0]),
+    "sghmc finer": (SGHMC(0.1), 0.01, 0.0, hamiltonian_covariance(0.01, 0.1, 1.0)[0, 0]),
+    "sghmc rough": (SGHMC(0.3), 0.01, ROUGH, hamiltonian_covariance(0.01, 0.3, 1.0, rough=ROUGH)[0, 0]),
     "sghmc told of the noise": (
-        Hamiltonian(0.3, 0.01 * ROUGH / 2),
+        SGHMC(0.3, 0.01 * ROUGH / 2),
         0.01,
         ROUGH,
         hamiltonian_covariance(0.01, 0.3, 1.0)[0, 0],
@@ -111,7 +111,7 @@ def test_the_variance_on_a_gaussian_is_that_of_the_recursion(name, temperature):
     # At another temperature everything scales, the gradient's noise with it: V -> T V.
     target = Target(gaussian(2), NOTHING, gradient_noise=rough * temperature)
     if getattr(dynamics, "known_noise", 0):
-        dynamics = Langevin(rough * temperature)
+        dynamics = SGLD(rough * temperature)
     theta, _ = run(dynamics, target, e, 4000, chains=40, burn=500, temperature=temperature)
     by_chain = (theta**2).mean((1, 2))
     assert_mean(by_chain, temperature * variance, name)
@@ -128,16 +128,16 @@ def test_the_bias_falls_with_the_step():
 @pytest.mark.parametrize(
     ("e", "a", "rough"), [(0.02, 0.05, 0.0), (0.02, 0.05, ROUGH), (0.005, 0.1, 4 * ROUGH)]
 )
-def test_a_thermostat_pays_for_noise_that_it_is_not_told_of(e, a, rough):
+def test_a_thermostat_pays_for_noise_that_it_is_not_given(e, a, rough):
     """With D = 100 the thermostat hardly fluctuates, and the law is that at its root."""
     target = Target(gaussian(100), NOTHING, gradient_noise=rough)
-    theta, state = run(NoseHoover(a), target, e, 3000, chains=30, burn=1500)
+    theta, state = run(SGNHT(a), target, e, 3000, chains=30, burn=1500)
     root = thermostat_root(e, a, 1.0, rough)
     assert_mean((theta**2).mean((1, 2)), (1 - root / 2) / CURVED, "theta")
     # The thermostat itself fluctuates by sqrt(e / D) about its root, and its square shifts the mean a little.
     found = state.aux["thermostat"].numpy()
     assert abs(found.mean() - root) < Z * math.sqrt(e / 100 / 30) + 2 * e / 100
-    blind, _ = run(Hamiltonian(a), target, e, 3000, chains=30, burn=1500)
+    blind, _ = run(SGHMC(a), target, e, 3000, chains=30, burn=1500)
     inflated = hamiltonian_covariance(e, a, 1.0, rough=rough)[0, 0]
     assert (blind**2).mean() == pytest.approx(inflated, rel=0.05)
     assert not rough or inflated * CURVED > 2  # which is far from the target
@@ -149,7 +149,7 @@ def test_momenta_have_the_variance_of_the_recursion(temperature):
     target = Target(gaussian(2), NOTHING)
     squares = []
     for seed in range(8):  # the last state of each of many chains
-        kernel = Unadjusted(Hamiltonian(a), 1)
+        kernel = Unadjusted(SGHMC(a), 1)
         key = derive_key(seed, "momenta")
         draws = Streams(key, 500).at(0)
         state = kernel.start(target, target.model.init(500, draws), draws)
@@ -163,7 +163,7 @@ def test_momenta_have_the_variance_of_the_recursion(temperature):
     assert wanted == pytest.approx(e * temperature, rel=0.2)  # e T in the limit
 
 
-@pytest.mark.parametrize("dynamics", [Hamiltonian(0.001, refresh=7), NoseHoover(0.001, 1e9, refresh=7)])
+@pytest.mark.parametrize("dynamics", [SGHMC(0.001, refresh=7), SGNHT(0.001, 1e9, refresh=7)])
 def test_refreshed_momenta_are_those_of_the_temperature(dynamics):
     """Free flight (an all but flat density): after a refreshment v ~ N(0, e T) whatever it was before."""
     flat = Target(GaussianMixture([[0.0, 0.0]], 1e12), NOTHING)
@@ -181,7 +181,7 @@ def test_refreshed_momenta_are_those_of_the_temperature(dynamics):
 PAIR = GaussianMixture([[-1.0], [1.2]], [0.25, 0.36], [0.4, 0.6])
 
 
-def slope(x):
+def gradient_of(x):
     return PAIR.log_lik_and_grad(torch.from_numpy(x)[:, None], {"x": torch.zeros(1, 1, 1)})[1][:, 0].numpy()
 
 
@@ -189,35 +189,35 @@ def density(x):
     return np.exp(PAIR.log_lik(torch.from_numpy(x)[:, None], {"x": torch.zeros(1, 1, 1)})[:, 0].numpy())
 
 
-def settled(e, friction=None, points=141):
+def stationary(e, friction=None, points=141):
     """Return a grid and the stationary law of the discretised dynamics on it, by its own transitions.
 
     With a friction the state is (theta before, theta): the momentum is their difference.
     """
     x = np.linspace(-3.6, 4.2, points)
-    ahead = x + e * slope(x)
+    ahead = x + e * gradient_of(x)
     if friction is None:
         move = np.exp(-((x[None] - ahead[:, None]) ** 2) / (4 * e))
         move /= move.sum(1, keepdims=True)
-        law = density(x) / density(x).sum()
+        expected = density(x) / density(x).sum()
         for _ in range(3000):
-            law = law @ move
-        return x, law
+            expected = expected @ move
+        return x, expected
     keep = 1 - friction
     middle = ahead[:, None] + keep * (x[:, None] - x[None])  # of theta, given (theta, before)
     move = np.exp(-((x[None, None] - middle[..., None]) ** 2) / (4 * e * friction))
     move /= np.maximum(move.sum(2, keepdims=True), 1e-300)
-    law = np.diag(density(x) / density(x).sum())  # (before, theta): no momentum
+    expected = np.diag(density(x) / density(x).sum())  # (before, theta): no momentum
     for _ in range(600):
-        law = np.einsum("pt,tpn->tn", law, move)
-    return x, law.sum(0)
+        expected = np.einsum("pt,tpn->tn", expected, move)
+    return x, expected.sum(0)
 
 
 EDGES = np.array([-np.inf, -1.6, -1.2, -0.8, -0.4, 0.0, 0.4, 0.8, 1.2, 1.6, 2.0, np.inf])
 
 
-def cells(x, law):
-    return np.histogram(x, np.clip(EDGES, -99, 99), weights=law)[0]
+def cells(x, expected):
+    return np.histogram(x, np.clip(EDGES, -99, 99), weights=expected)[0]
 
 
 def target_cells():
@@ -225,34 +225,32 @@ def target_cells():
     return np.diff(sum(w * s for w, s in zip(PAIR.weights, sides, strict=True)))
 
 
-@pytest.mark.parametrize(
-    ("dynamics", "e"), [(Langevin(), 0.1), (Langevin(), 0.025), (Hamiltonian(0.4), 0.05)]
-)
-def test_the_law_on_a_mixture_is_that_of_its_transitions(dynamics, e):
+@pytest.mark.parametrize(("dynamics", "e"), [(SGLD(), 0.1), (SGLD(), 0.025), (SGHMC(0.4), 0.05)])
+def test_the_distribution_on_a_mixture_is_that_of_its_transitions(dynamics, e):
     friction = getattr(dynamics, "friction", None)
-    x, law = settled(e, friction)
+    x, expected = stationary(e, friction)
     inner = (x[1] - x[0]) / 2
     edges = np.clip(EDGES, x[0] - inner, x[-1] + inner)
     # Cells of the grid that an edge cuts are shared out by the part on either side.
-    cumulative = np.interp(edges, np.append(x - inner, x[-1] + inner), np.append(0.0, law.cumsum()))
+    cumulative = np.interp(edges, np.append(x - inner, x[-1] + inner), np.append(0.0, expected.cumsum()))
     theta, _ = run(dynamics, Target(PAIR, NOTHING), e, 6000, chains=60, burn=1000)
     shares = np.stack([np.histogram(row, EDGES)[0] / row.size for row in theta[..., 0]])
     assert_cells(shares, np.diff(cumulative), f"{type(dynamics).__name__} {e}")
 
 
 def test_the_bias_on_a_mixture_falls_with_the_step():
-    x, _ = settled(0.1)
+    x, _ = stationary(0.1)
     exact = density(x) / density(x).sum()
-    off = [0.5 * np.abs(settled(e)[1] - exact).sum() for e in (0.1, 0.05, 0.025)]
+    off = [0.5 * np.abs(stationary(e)[1] - exact).sum() for e in (0.1, 0.05, 0.025)]
     assert off[0] > 1.8 * off[1] > 3.2 * off[2]
     assert off[2] < 0.03
 
 
-def test_a_thermostat_s_law_on_a_mixture_nears_the_target():
+def test_a_thermostat_s_distribution_on_a_mixture_nears_the_target():
     """No closed form: within 0.02 of the target in total variation at a small step, and nearer than at a large one."""
     far = []
     for e, a in ((0.1, 0.4), (0.01, 0.05)):
-        theta, _ = run(NoseHoover(a, inertia=5.0), Target(PAIR, NOTHING), e, 30000, chains=30, burn=1000)
+        theta, _ = run(SGNHT(a, inertia=5.0), Target(PAIR, NOTHING), e, 30000, chains=30, burn=1000)
         shares = np.histogram(theta, EDGES)[0] / theta.size
         far.append(0.5 * np.abs(shares - target_cells()).sum())
     assert far[1] < 0.02 < far[0]
@@ -261,7 +259,7 @@ def test_a_thermostat_s_law_on_a_mixture_nears_the_target():
 # ---------------------------------------------------------------- the papers' loops
 
 
-def test_nose_hoover_is_the_loop_of_ding_and_others(rng):
+def test_sgnht_is_the_loop_of_ding_and_others(rng):
     """Their Algorithm 2 in p, xi and h, in plain numbers: v = p h, s = xi h, e = h^2, a = A h."""
     h, big, dim = 0.1, 0.8, 3
     grads, z = rng.normal(size=(20, dim)), np.empty((20, dim))
@@ -269,7 +267,7 @@ def test_nose_hoover_is_the_loop_of_ding_and_others(rng):
     for k in range(20):
         z[k] = Streams(KEY, 1).at(k + 1).normal(mhrun.random.Purpose.NOISE, dim).numpy()
     theta, p, xi = np.zeros(dim), np.zeros(dim), big
-    dynamics = NoseHoover(big * h)
+    dynamics = SGNHT(big * h)
     found = torch.zeros(1, dim, dtype=torch.float64)
     aux = dynamics.start(found, draws)
     one = torch.ones(1, dtype=torch.float64)
@@ -286,10 +284,10 @@ def test_nose_hoover_is_the_loop_of_ding_and_others(rng):
         assert float(aux["thermostat"]) == pytest.approx(xi * h)
 
 
-def test_tact_is_a_loop_of_numbers(rng):
+def test_tact_hmc_is_a_loop_of_numbers(rng):
     """One chain, one number after the other, with a minibatch's energy and force."""
     d0, most, e, h, a, b, bins, dim, hot = 0.2, 5.0, 0.02, 0.01, 0.2, 0.3, 10, 2, 2.0
-    dynamics = Tact(a, b, h, most, d0, 0.8, bins, refresh=None)
+    dynamics = TACTHMC(a, b, h, most, d0, 0.8, bins, refresh=None)
     draws = Streams(KEY, 1).at(0)
     found = torch.zeros(1, dim, dtype=torch.float64)
     aux = dynamics.start(found, draws)
@@ -331,10 +329,10 @@ def test_tact_is_a_loop_of_numbers(rng):
     assert (visits > 0).sum() > 7
 
 
-def test_tact_moves_networks_too():
+def test_tact_hmc_moves_networks_too():
     """float32 parameters, float64 energies."""
     target = Target(gaussian(3), NOTHING)
-    draws, kernel = Streams(KEY, 2).at(0), Unadjusted(Tact(), 1)
+    draws, kernel = Streams(KEY, 2).at(0), Unadjusted(TACTHMC(), 1)
     state = kernel.start(target, torch.zeros(2, 3), draws)
     one = torch.ones(2)
     for k in range(1, 4):
@@ -344,10 +342,10 @@ def test_tact_moves_networks_too():
     assert state.aux["x"].dtype == state.aux["energy"].dtype == torch.float64
 
 
-def test_tact_draws_at_the_temperature_itself():
+def test_tact_hmc_draws_at_the_temperature_itself():
     """Where the trace says so the variance is that of the target, less the half friction of any thermostat."""
     a, e = 0.1, 0.01
-    tact = Tact(a, step_of_x=1e-3, refresh=None)
+    tact = TACTHMC(a, step_of_x=1e-3, refresh=None)
     trace = mhrun.sample(
         gaussian(2),
         NOTHING,
@@ -356,7 +354,7 @@ def test_tact_draws_at_the_temperature_itself():
         steps=8000,
         warmup=2000,
         chains=30,
-        native="off",
+        executor="torch",
     )
     theta = trace["posterior"]["theta"].to_numpy()
     valid = trace["sample_stats"]["valid"].to_numpy()
@@ -373,11 +371,11 @@ def test_tact_draws_at_the_temperature_itself():
 @pytest.mark.parametrize(
     "dynamics",
     [
-        Langevin(),
-        Langevin(0.7),
-        Hamiltonian(0.2, 0.1, refresh=9),
-        NoseHoover(0.2, 0.5, refresh=11),
-        NoseHoover(0.1),
+        SGLD(),
+        SGLD(0.7),
+        SGHMC(0.2, 0.1, refresh=9),
+        SGNHT(0.2, 0.5, refresh=11),
+        SGNHT(0.1),
     ],
 )
 def test_compiled_steps_are_the_plain_ones(dynamics):
@@ -393,8 +391,8 @@ def test_compiled_steps_are_the_plain_ones(dynamics):
         ), name
 
 
-@pytest.mark.parametrize("dynamics", [Langevin(), Hamiltonian(0.2, refresh=3), NoseHoover(0.3, refresh=4)])
-def test_wide_steps_are_the_plain_ones(dynamics):
+@pytest.mark.parametrize("dynamics", [SGLD(), SGHMC(0.2, refresh=3), SGNHT(0.3, refresh=4)])
+def test_fused_updates_are_the_torch_ones(dynamics):
     """With many parameters the move is compiled alone; a chain that leaves the numbers stops where it was."""
     target = Target(gaussian(5000), NOTHING, gradient_noise=1.0)
     one = torch.ones(3, dtype=torch.float32)
@@ -422,7 +420,7 @@ def test_wide_steps_are_the_plain_ones(dynamics):
 
 
 def test_a_cold_thermostat_stands_still():
-    theta, state = run(NoseHoover(0.2), Target(gaussian(2), NOTHING), 0.03, 50, chains=3, temperature=0.0)
+    theta, state = run(SGNHT(0.2), Target(gaussian(2), NOTHING), 0.03, 50, chains=3, temperature=0.0)
     assert (state.aux["thermostat"] == 0.2).all()
     assert (theta == 0).all()  # it began at the mode
 
@@ -430,7 +428,9 @@ def test_a_cold_thermostat_stands_still():
 def test_roughness_has_its_variance_and_is_no_one_else_s():
     target = Target(gaussian(3), NOTHING, gradient_noise=2.5)
     streams = Streams(KEY, 4000)
-    first, second = (target.roughen(torch.zeros(4000, 3, dtype=torch.float64), streams.at(k)) for k in (1, 2))
+    first, second = (
+        target.add_gradient_noise(torch.zeros(4000, 3, dtype=torch.float64), streams.at(k)) for k in (1, 2)
+    )
     assert_mean(first.square().mean(-1).numpy(), 2.5)
     assert abs(np.corrcoef(first[:, 0], second[:, 0])[0, 1]) < Z / math.sqrt(4000)
     noise = streams.at(1).normal(mhrun.random.Purpose.NOISE, 3)
@@ -444,7 +444,7 @@ def test_roughness_has_its_variance_and_is_no_one_else_s():
 def test_energies_are_those_of_the_data(rng, m, temper):
     """m = n without repeats is all data: the log density itself, at the temperature times it."""
 
-    class Spy(Langevin):
+    class Spy(SGLD):
         energies = True
 
         def move(self, theta, grad, aux, controls, draws):
@@ -468,14 +468,14 @@ def test_energies_are_those_of_the_data(rng, m, temper):
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
-        (lambda: Langevin(-1.0), "at least 0"),
-        (lambda: Hamiltonian(0.1, refresh=0), "at least 1"),
-        (lambda: NoseHoover(0.0), "friction"),
-        (lambda: NoseHoover(0.1, inertia=0.0), "inertia"),
-        (lambda: Tact(hottest=1.0), "hottest > 1"),
-        (lambda: Tact(friction=0.0), "frictions"),
+        (lambda: SGLD(-1.0), "at least 0"),
+        (lambda: SGHMC(0.1, refresh=0), "at least 1"),
+        (lambda: SGNHT(0.0), "friction"),
+        (lambda: SGNHT(0.1, inertia=0.0), "inertia"),
+        (lambda: TACTHMC(hottest=1.0), "hottest > 1"),
+        (lambda: TACTHMC(friction=0.0), "frictions"),
         (lambda: NoData(2), "counts as one"),
         (lambda: Target(gaussian(), NOTHING, gradient_noise=-1.0), "gradient_noise"),
         (lambda: GaussianMixture([[0.0], [1.0, 2.0]]), "as many numbers"),
@@ -483,6 +483,6 @@ def test_energies_are_those_of_the_data(rng, m, temper):
         (lambda: GaussianMixture([[0.0], [1.0]], 1.0, [0.5, 0.6]), "sum to 1"),
     ],
 )
-def test_meaningless_settings_are_refused(make, told):
-    with pytest.raises(Refusal, match=told):
+def test_meaningless_settings_are_refused(make, message):
+    with pytest.raises(Refusal, match=message):
         make()

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from laws import ALPHA, assert_mean
+from distributions import ALPHA, assert_mean
 from runs import FEW, config
 from scipy import stats
 
@@ -17,8 +17,8 @@ from mhrun.errors import UserError
 from mhrun.random import Streams
 
 
-def drawn(said, chains, dim=2, key=5):
-    return starts_of(said, dim, "methods.a")(chains, Streams(key, chains).at(0))
+def drawn(setting, chains, dim=2, key=5):
+    return starts_of(setting, dim, "methods.a")(chains, Streams(key, chains).at(0))
 
 
 def test_points_are_dealt_in_turn():
@@ -30,32 +30,32 @@ def test_points_are_dealt_in_turn():
 
 
 @pytest.mark.parametrize(
-    ("said", "law"),
+    ("setting", "expected"),
     [({"normal": 0.03}, stats.norm(scale=0.03)), ({"uniform": [-1, 3.0]}, stats.uniform(-1, 4))],
 )
-def test_random_points_have_their_law_and_are_independent(said, law):
-    points = drawn(said, 40_000).numpy()
+def test_random_points_have_their_distribution_and_are_independent(setting, expected):
+    points = drawn(setting, 40_000).numpy()
     assert points.shape == (40_000, 2)
     for column in points.T:
-        assert stats.kstest(column, law.cdf).pvalue > ALPHA
-        assert_mean(column, law.mean())
-        assert_mean((column - law.mean()) ** 2, law.var())
-    centred = points - law.mean()
+        assert stats.kstest(column, expected.cdf).pvalue > ALPHA
+        assert_mean(column, expected.mean())
+        assert_mean((column - expected.mean()) ** 2, expected.var())
+    centred = points - expected.mean()
     assert_mean(centred[:, 0] * centred[:, 1], 0.0, "between coordinates")
     assert_mean(centred[1:, 0] * centred[:-1, 0], 0.0, "between chains")
 
 
 def test_a_chains_start_is_no_matter_of_the_others():
-    for said in ({"normal": 1.0}, {"uniform": [0, 1]}):
-        assert torch.equal(drawn(said, 7)[:3], drawn(said, 3))
-        assert not torch.equal(drawn(said, 3), drawn(said, 3, key=6))
+    for setting in ({"normal": 1.0}, {"uniform": [0, 1]}):
+        assert torch.equal(drawn(setting, 7)[:3], drawn(setting, 3))
+        assert not torch.equal(drawn(setting, 3), drawn(setting, 3, key=6))
 
 
 POINTS = "must be a list of points, each of 2 numbers"
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("setting", "message"),
     [
         ([], POINTS),
         ([[]], POINTS),
@@ -87,9 +87,9 @@ POINTS = "must be a list of points, each of 2 numbers"
         ({"uniform": [0, 1], "normal": 1}, "is unknown"),
     ],
 )
-def test_what_is_no_start_is_told_in_one_line(said, told):
-    with pytest.raises(UserError, match=told) as caught:
-        starts_of(said, 2, "methods.a")
+def test_what_is_no_start_is_reported_in_one_line(setting, message):
+    with pytest.raises(UserError, match=message) as caught:
+        starts_of(setting, 2, "methods.a")
     assert str(caught.value).startswith("methods.a.starts")
     assert "\n" not in str(caught.value)
 

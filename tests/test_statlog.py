@@ -72,7 +72,7 @@ def test_standardising_is_exact_where_it_can_be():
 
 
 @pytest.mark.parametrize("wrong", ["1 2 3\n", "1 2 three\n", "", "\xe4\n"])
-def test_a_file_that_is_none_is_told(made_up, wrong):
+def test_a_file_that_is_none_is_reported(made_up, wrong):
     (made_up / "heart.dat").write_text(wrong, encoding="latin-1")
     assert files.state("uci", made_up.parent) == "damaged"
     with pytest.raises(UserError, match=r"heart\.dat is not what it should be .* fetch again"):
@@ -89,17 +89,17 @@ def test_each_file_has_its_own_folder_at_the_publishers(tmp_path, monkeypatch):
     tables.install(tmp_path / "published", monkeypatch)
     known = files.CATALOGUE["uci"]
     monkeypatch.setitem(files.CATALOGUE, "uci", known._replace(mirrors=("https://somewhere/",)))
-    said = []
+    urls = []
 
     def copy(self, url, output_file, pooch):
-        said.append(url)
+        urls.append(url)
         with open(output_file, "wb") as target:
             target.write((tmp_path / "published" / "uci" / url.rpartition("/")[2]).read_bytes())
 
     monkeypatch.setattr("pooch.HTTPDownloader.__call__", copy)
     files.ensure("uci", tmp_path / "here")
     assert files.state("uci", tmp_path / "here") == "here"
-    assert said == [f"https://somewhere/{name}/{file}" for name, file in NAMES.items()]
+    assert urls == [f"https://somewhere/{name}/{file}" for name, file in NAMES.items()]
 
 
 def test_the_sets_have_the_sizes_that_everybody_says():

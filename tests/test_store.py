@@ -72,14 +72,14 @@ def test_a_trace_holds_what_went_in(tmp_path, thin, often, warmup):
                     continue
                 for name in INFO_DTYPES:
                     expected = whole[name]
-                    if name in ("n_lik", "n_aside", "n_grad"):
+                    if name in ("n_lik", "n_lik_overhead", "n_grad"):
                         expected = np.cumsum(expected, axis=1)
                     assert group[name].dtype == INFO_DTYPES[name]
                     assert np.array_equal(group[name], expected[:, steps - 1])
                 assert (np.diff(group["wall_s"]) >= 0).all()
-    noted = done(tmp_path)
-    assert noted["totals"]["n_lik"] == whole["n_lik"].sum(1).tolist()
-    assert noted["totals"]["sum_accepted"] == pytest.approx(whole["accepted"][:, warmup:].sum(1))
+    summary = done(tmp_path)
+    assert summary["totals"]["n_lik"] == whole["n_lik"].sum(1).tolist()
+    assert summary["totals"]["sum_accepted"] == pytest.approx(whole["accepted"][:, warmup:].sum(1))
     assert not (tmp_path / "blocks").exists()
 
 
@@ -108,10 +108,10 @@ def test_damaged_blocks_are_noticed_and_done_again(tmp_path, damage):
         second.write_bytes(b"")
     else:
         second.unlink()
-    told = []
-    checkpoint = TraceWriter(two, shape, INFO_DTYPES).resume(told.append)
+    messages = []
+    checkpoint = TraceWriter(two, shape, INFO_DTYPES).resume(messages.append)
     assert checkpoint.step == 9
-    assert "going on from step 9" in told[0]
+    assert "going on from step 9" in messages[0]
     written(two, shape, [20, 37, 54])
     assert np.array_equal(open_trace(one)["posterior"]["theta"], open_trace(two)["posterior"]["theta"])
     assert done(one)["totals"] == done(two)["totals"]
@@ -155,11 +155,11 @@ def test_a_large_state_is_kept_in_the_last_two_blocks_alone(tmp_path, monkeypatc
 
 def test_with_no_state_left_a_run_begins_anew(tmp_path, monkeypatch):
     monkeypatch.setattr("mhrun.store.blocks._LARGE", 8)
-    shape, told = Shape(2, ("a", "b"), 4, 50, 1), []
+    shape, messages = Shape(2, ("a", "b"), 4, 50, 1), []
     written(tmp_path, shape, [9, 20, 37, 54], stop_at=37)
     sorted((tmp_path / "blocks").glob("*.npz"))[1].write_bytes(b"")
-    assert TraceWriter(tmp_path, shape, INFO_DTYPES).resume(told.append) is None
-    assert "beginning anew" in told[-1]
+    assert TraceWriter(tmp_path, shape, INFO_DTYPES).resume(messages.append) is None
+    assert "beginning anew" in messages[-1]
     assert list((tmp_path / "blocks").glob("*.npz")) == []
 
 
@@ -210,7 +210,7 @@ def test_two_that_write_a_file_at_once_both_do(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_folder_of_somebody_elses_is_told_of(tmp_path, monkeypatch):
+def test_a_folder_of_somebody_elses_is_reported(tmp_path, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
@@ -326,16 +326,16 @@ def test_a_trace_holds_the_steps_that_are_named(tmp_path, thin, often, warmup):
                 assert np.array_equal(found, whole["log_ratio"][:, steps - 1])
 
 
-def test_what_is_told_is_kept_in_order_through_blocks_and_damage(tmp_path):
+def test_what_is_reported_is_kept_in_order_through_blocks_and_damage(tmp_path):
     """Three looks at a block's end, in its middle, and none in another; what a lost block told is told again."""
     shape, rng = Shape(2, ("a",), 0, 40, None), np.random.default_rng(5)
     whole = record(rng, 2, 40)
     errors = rng.normal(size=(41, 2))
-    looks = {10: 10, 15: 20, 20: 20, 40: 40}  # step: the block's last step
+    runs = {10: 10, 15: 20, 20: 20, 40: 40}  # step: the block's last step
 
     def write(folder, stop_at=None):
-        writer, told = TraceWriter(folder, shape, INFO_DTYPES), []
-        checkpoint = writer.resume(told.append)
+        writer, rows = TraceWriter(folder, shape, INFO_DTYPES), []
+        checkpoint = writer.resume(rows.append)
         begun = 0 if checkpoint is None else checkpoint.step
         assert checkpoint is None or set(checkpoint.arrays) == {"look/since"}
         for stop in (5, 10, 15, 20, 25, 30, 40):
@@ -344,7 +344,7 @@ def test_what_is_told_is_kept_in_order_through_blocks_and_damage(tmp_path):
             piece = {name: values[:, begun:stop] for name, values in whole.items()}
             writer.append(begun + 1, piece | {"theta": piece["theta"][:, :0]})
             begun = stop
-            if stop in looks:
+            if stop in runs:
                 writer.note(stop, {"error": errors[stop], "step_size": np.full(2, 0.5)})
             if stop in (10, 20, 30, 40):
                 writer.commit(Checkpoint(stop, {"look/since": np.asarray(stop)}))
@@ -359,24 +359,24 @@ def test_what_is_told_is_kept_in_order_through_blocks_and_damage(tmp_path):
     write(tmp_path / "two")
     for folder in ("one", "two"):
         with open_trace(tmp_path / folder) as trace:
-            found = trace["evaluation"]
+            found = trace["monitor"]
             assert found["step"].to_numpy().tolist() == [10, 15, 20, 40]
-            assert found["error"].dims == ("chain", "look")
+            assert found["error"].dims == ("chain", "monitor_run")
             assert np.array_equal(found["error"], errors[[10, 15, 20, 40]].T)
             counts = np.cumsum(whole["n_grad"], 1)[:, [9, 14, 19, 39]]
             assert np.array_equal(found["n_grad"], counts)
-            assert found["wall_s"].dims == ("look",)
+            assert found["wall_s"].dims == ("monitor_run",)
 
 
 def test_settings_that_came_later_leave_older_runs_themselves(tmp_path):
     """Without them, at their defaults, or empty: one digest. With them: another."""
     now = config(tmp_path)
-    assert now["evaluation"] == {}
+    assert now["monitor"] == {}
     assert now["target"]["common_batch"] is False
-    older = {key: value for key, value in now.items() if key != "evaluation"}
+    older = {key: value for key, value in now.items() if key != "monitor"}
     older["target"] = {key: value for key, value in now["target"].items() if key != "common_batch"}
-    assert digest(now) == digest(older) == digest(older | {"evaluation": None})
-    assert digest(now | {"evaluation": {"every": 5}}) != digest(now)
+    assert digest(now) == digest(older) == digest(older | {"monitor": None})
+    assert digest(now | {"monitor": {"every": 5}}) != digest(now)
     assert digest(config(tmp_path, "target.common_batch=true")) != digest(now)
     assert digest(config(tmp_path, "thin=null")) != digest(now) != digest(config(tmp_path, "thin=[3,5]"))
 
@@ -392,7 +392,7 @@ def test_a_report_finds_the_draws_that_are_there(outputs):
     assert run.stat("mint", "accepted").shape == (4, 400)
     assert np.array_equal(run.at_draws("mint", "n_lik"), run.stat("mint", "n_lik")[:, [0, 4, 399]])
     assert run.methods["mint"]["thin"] == [200, 201, 205, 600]
-    assert list(run.evaluation("mint").data_vars) == []
+    assert list(run.monitor("mint").data_vars) == []
     none = Run(compute(outputs, *FEW, "thin=null"))
     assert none.draw_steps("mint").tolist() == []
     with pytest.raises(UserError, match="mint: this report needs draws, and thin=null keeps none"):

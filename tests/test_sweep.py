@@ -140,7 +140,7 @@ def test_the_table_of_a_sweep(tmp_path):
     assert matplotlib.image.imread(sweep / "sweep.png").shape[0] > 200
 
 
-def test_a_job_whose_report_has_a_part_that_fails_is_told(tmp_path, capsys, monkeypatch):
+def test_a_job_whose_report_has_a_part_that_fails_is_reported(tmp_path, capsys, monkeypatch):
     def broken(run):
         raise ZeroDivisionError("no such luck")
 
@@ -222,13 +222,13 @@ def judged(place):
     return json.loads((place / "summary.json").read_text())["claims"]
 
 
-def test_a_sweep_has_what_its_experiment_says_of_it(tmp_path, of_its_own):
+def test_a_sweep_has_what_its_experiment_declares(tmp_path, of_its_own):
     assert run([*WORDS, *QUICK, *OWN, "lam=0.3,0.2"]) == 0
     place = the_sweep(tmp_path)
     page = (place / "index.html").read_text()
     assert page.count("<img") == 2
-    for told in ("Acceptance of each.", "All of them.", "Settings of each.", "2 runs &amp; no more"):
-        assert told in page
+    for message in ("Acceptance of each.", "All of them.", "Settings of each.", "2 runs &amp; no more"):
+        assert message in page
     assert matplotlib.image.imread(place / "report" / "rates.png").shape[0] > 200
     assert list(pd.read_csv(place / "report" / "table.csv")["lam"]) == [0.3, 0.2]
     summary = json.loads((place / "summary.json").read_text())
@@ -283,7 +283,7 @@ def test_a_part_of_a_sweeps_report_that_fails_leaves_a_line(tmp_path, capsys, of
     assert run(["report"]) == 1
 
 
-def test_metrics_of_a_sweep_that_fail_are_told_in_their_place(tmp_path, capsys, of_its_own):
+def test_metrics_of_a_sweep_that_fail_are_reported_in_their_place(tmp_path, capsys, of_its_own):
     words = [*WORDS, *BARE, "lam=0.3,0.2", "+report.sweep_metrics=sweepreport.broken"]
     assert run(words) == 1
     assert "The metrics of the sweep could not be computed" in capsys.readouterr().err
@@ -292,7 +292,7 @@ def test_metrics_of_a_sweep_that_fail_are_told_in_their_place(tmp_path, capsys, 
     assert judged(the_sweep(tmp_path)) == []
 
 
-def test_a_sweep_whose_report_names_nothing_there_is_told(tmp_path, capsys):
+def test_a_sweep_whose_report_names_nothing_there_is_reported(tmp_path, capsys):
     words = [*WORDS, *BARE, "lam=0.3,0.2", "+report.sweep_metrics=mint.figure1.nothing"]
     assert run(words) == 1
     err = capsys.readouterr().err

@@ -106,13 +106,13 @@ def test_types_that_parquet_has_and_csv_has_not(frame):
     frame.loc[4, "kind"] = None
     frame.assign(many=[np.arange(2)] * n, day=pd.date_range("2020", periods=n)).to_parquet("m.parquet")
     assert Table("m.parquet", missing="drop", **rest).load().n == n - 2
-    for columns, told in (
+    for columns, message in (
         ({"features": ["b"]}, r"1 of 60 rows lack a value \(b: 1\)"),
         ({"features": ["day"]}, "no numbers"),
         ({"features": ["many"]}, "no numbers"),
         ({"features": ["a"], "categorical": ["many"]}, "holds ndarray values, which are no categories"),
     ):
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=message):
             Table("m.parquet", target="y", **columns).load()
     whole = Path("t.parquet").read_bytes()
     Path("t.parquet").write_bytes(whole[: len(whole) // 2])
@@ -143,13 +143,13 @@ def test_rows_longer_than_the_first_line_shift_no_column(separator):
 
 
 @pytest.mark.parametrize(
-    ("column", "told"), [(["0.1"] * 3, "is 0.1 in every row"), (["1e200", "2e200", "3e200"], "too large")]
+    ("column", "message"), [(["0.1"] * 3, "is 0.1 in every row"), (["1e200", "2e200", "3e200"], "too large")]
 )
-def test_columns_that_cannot_be_standardised(column, told):
+def test_columns_that_cannot_be_standardised(column, message):
     """The mean of three times 0.1 is not 0.1."""
     rows = "".join(f"{a},{b}\n" for b, a in enumerate(column))
     Path("c.csv").write_text(f"a,b\n{rows}")
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         Table("c.csv").load()
 
 
@@ -160,7 +160,7 @@ def test_columns_that_have_numbers_for_names():
     assert data.fields["y"].tolist() == [5.0, 7.0]
 
 
-def test_what_is_no_table_at_all_is_told_of():
+def test_what_is_no_table_at_all_is_reported():
     for text in (b"", b"\n", b"\x1f\x8b\x08\x00garbage"):
         for name in ("a.csv", "a.csv.gz"):
             Path(name).write_bytes(text)
@@ -185,7 +185,7 @@ def test_a_table_says_in_a_line_what_is_wrong(frame, tmp_path):
     frame.assign(same=1.0).to_csv("t.csv", index=False)
     (tmp_path / "t.parquet").write_bytes(b"no")
     (tmp_path / "t.doc").write_text("no")
-    for make, told in (
+    for make, message in (
         (lambda: Table("tt.csv", target="y"), r"There is no data file 'tt.csv'.*Did you mean 't.csv'"),
         (lambda: Table("t.csv", target="yy"), r"no column 'yy'. (Did you mean 'y'|There are: a, b)"),
         (lambda: Table("t.csv", target="y"), r"'kind' holds 'blue', 'green', 'red', no numbers"),
@@ -196,7 +196,7 @@ def test_a_table_says_in_a_line_what_is_wrong(frame, tmp_path):
         (lambda: Table("t.parquet", target="y"), "pyarrow|cannot be read"),
         (lambda: Table("t.doc", target="y"), "is no table"),
     ):
-        with pytest.raises(UserError, match=told) as raised:
+        with pytest.raises(UserError, match=message) as raised:
             make().load()
         assert "\n" not in str(raised.value)
     for settings in ({"outcome": "x"}, {"missing": "x"}, {"part": "test"}, {"test_share": 1.0}):

@@ -65,7 +65,7 @@ def test_an_experiment_whose_methods_all_have_data_needs_none(outputs):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("+methods.mint.data=5",), "methods.mint.data = 5 must be a group of settings"),
         (
@@ -77,10 +77,10 @@ def test_an_experiment_whose_methods_all_have_data_needs_none(outputs):
         (OWN, "mint: m = 1000 is more than the n = 500 data there are"),
     ],
 )
-def test_what_is_wrong_with_a_part_of_its_own_is_told_in_a_line(outputs, capsys, words, told):
+def test_what_is_wrong_with_a_part_of_its_own_is_reported_in_a_line(outputs, capsys, words, message):
     base = ("experiment=gmm_tied_means", "scale=smoke", f"runtime.outputs={outputs}", *FEW)
     more = ("m=1000",) if words is OWN else ()
     assert run([*base, *words, *more]) == 2
     err = capsys.readouterr().err
-    assert told in err
+    assert message in err
     assert err.count("\n") == 1

@@ -52,19 +52,19 @@ def test_a_killed_run_is_listed_as_interrupted(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("a: [1, 2\nb: 3\n", "line 2: expected"),
         ("- a\n", "holds no settings"),
         ("a: \x01", "U+0001 is not allowed in YAML"),
     ],
 )
-def test_an_experiment_file_that_is_broken_is_told_in_a_line(tmp_path, capsys, text, told):
+def test_an_experiment_file_that_is_broken_is_reported_in_a_line(tmp_path, capsys, text, message):
     (tmp_path / "mine" / "experiment").mkdir(parents=True)
     (tmp_path / "mine" / "experiment" / "broken.yaml").write_text(text)
     assert run(["list", "--config-dir", "mine"]) == 2
     err = capsys.readouterr().err
-    assert told in err
+    assert message in err
     assert "broken.yaml'" in err
     assert err.count("\n") == 1
 

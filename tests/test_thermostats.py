@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from laws import assert_mean
+from distributions import assert_mean
 from scipy.linalg import solve_discrete_lyapunov
 from scipy.optimize import brentq
 
@@ -15,7 +15,7 @@ import mhrun.random
 from mhrun.compiled import compile_loop
 from mhrun.data.no_data import NoData
 from mhrun.dynamics.badodab import Badodab
-from mhrun.dynamics.nose_hoover import NoseHoover
+from mhrun.dynamics.sgnht import SGNHT
 from mhrun.errors import Refusal
 from mhrun.kernels import Unadjusted
 from mhrun.models.gaussian_mixture import GaussianMixture
@@ -65,13 +65,13 @@ def test_a_ladder_s_thermostats_are_algorithm_2(rng, keep):
     """Luo et al. 2020, Algorithm 2: noise 2 c e on every rung, s back to c / T at each call, or kept; plain loops."""
     c, e, every, dim, temperatures = 0.1, 0.01, 4, 3, [1.0, 1.5, 2.25]
     grads = rng.normal(size=(10, 3, dim))
-    dynamics = NoseHoover([c / t for t in temperatures], refresh=every, keep=keep)
+    dynamics = SGNHT([c / t for t in temperatures], refresh=every, keep=keep)
     streams = Streams(KEY, 3)
     found = torch.zeros(3, dim, dtype=torch.float64)
     aux = dynamics.start(found, streams.at(0))
     for j, t in enumerate(temperatures):
         theta, v, s = np.zeros(dim), np.zeros(dim), c / t
-        state, told = found, {name: value.clone() for name, value in aux.items()}
+        state, aux_now = found, {name: value.clone() for name, value in aux.items()}
         for k in range(10):
             draws, same = streams.at(k + 1), Streams(KEY, 3).at(k + 1)
             if k % every == 0:
@@ -83,33 +83,33 @@ def test_a_ladder_s_thermostats_are_algorithm_2(rng, keep):
             s = s + (v @ v / dim - t * e)
             one = torch.ones(3, dtype=torch.float64)
             hot = torch.tensor(temperatures, dtype=torch.float64)
-            state, told = dynamics.move(
-                state, torch.from_numpy(grads[k]), told, Controls(e * one, hot, hot), draws
+            state, aux_now = dynamics.move(
+                state, torch.from_numpy(grads[k]), aux_now, Controls(e * one, hot, hot), draws
             )
             assert state[j].numpy() == pytest.approx(theta)
-            assert float(told["thermostat"][j]) == pytest.approx(s)
+            assert float(aux_now["thermostat"][j]) == pytest.approx(s)
 
 
 def test_a_frozen_thermostat_near_1_is_sgld_at_temperature_c_on_every_rung():
     """RELD as printed: s = 0.999 + c / T and noise 2 c e, whatever T; from the linear recursion's own covariance."""
     c, e, temperatures = 0.1, 0.02, [1.0, 2.0, 8.0]
     starts = [0.999 + c / t for t in temperatures]
-    dynamics = NoseHoover([c / t for t in temperatures], math.inf, refresh=50, thermostat=starts, keep=False)
+    dynamics = SGNHT([c / t for t in temperatures], math.inf, refresh=50, thermostat=starts, keep=False)
     theta, state = run(dynamics, Target(gaussian(2), NOTHING), e, 4000, temperatures, ladders=40, burn=200)
     assert state.aux["thermostat"].tolist() == starts * 40
     for j, s in enumerate(starts):
         move = np.array([[1 - e * CURVED, 1 - s], [-e * CURVED, 1 - s]])
-        law = solve_discrete_lyapunov(move, 2 * c * e * np.ones((2, 2)))[0, 0]
-        assert law == pytest.approx(c / CURVED, rel=0.15)  # temperature c
+        expected = solve_discrete_lyapunov(move, 2 * c * e * np.ones((2, 2)))[0, 0]
+        assert expected == pytest.approx(c / CURVED, rel=0.15)  # temperature c
         drawn = (theta[:, j, 5:] ** 2).mean((1, 2))
         # A refreshment at temperature T is forgotten within a step; it adds a fiftieth of its square.
-        assert_mean(drawn, law + _refreshed(e, s, temperatures[j], 50, law))
+        assert_mean(drawn, expected + _refreshed(e, s, temperatures[j], 50, expected))
 
 
-def _refreshed(e, s, t, every, law):
+def _refreshed(e, s, t, every, expected):
     """Excess of E theta^2, averaged over the steps, from momenta drawn anew from N(0, e T) every so many steps."""
     move = np.array([[1 - e * CURVED, 1 - s], [-e * CURVED, 1 - s]])
-    noise = solve_noise(move, law, e, s, t)
+    noise = solve_noise(move, expected, e, s, t)
     cov = np.zeros((2, 2))
     total = 0.0
     for k in range(40 * every):
@@ -118,13 +118,13 @@ def _refreshed(e, s, t, every, law):
         cov = move @ cov @ move.T + noise
         if k >= 39 * every:
             total += cov[0, 0]
-    return total / every - law
+    return total / every - expected
 
 
-def solve_noise(move, law, e, s, t):
-    """Return the noise of the recursion whose stationary variance of theta is `law`."""
+def solve_noise(move, expected, e, s, t):
+    """Return the noise of the recursion whose stationary variance of theta is `expected`."""
     unit = solve_discrete_lyapunov(move, np.ones((2, 2)))[0, 0]
-    return law / unit * np.ones((2, 2))
+    return expected / unit * np.ones((2, 2))
 
 
 def badodab_moments(e, a, s, temperature, rough):
@@ -145,17 +145,17 @@ def badodab_moments(e, a, s, temperature, rough):
 
 @pytest.mark.parametrize("rough", [0.0, 30.0])
 @pytest.mark.parametrize("temperature", [1.0, 4.0])
-def test_the_splitting_has_its_law_and_no_bias_of_half_the_friction(rough, temperature):
+def test_the_splitting_has_its_distribution_and_no_bias_of_half_the_friction(rough, temperature):
     """With D = 100 the thermostat hardly fluctuates: the law is that at its root, and theta's variance T / k."""
     e, a = 0.01, 0.2
     target = Target(gaussian(100), NOTHING, gradient_noise=rough)
     root = brentq(lambda s: badodab_moments(e, a, s, temperature, rough)[1] - e * temperature, 1e-3, 3.0)
-    law = badodab_moments(e, a, root, temperature, rough)[0]
-    assert law == pytest.approx(temperature / CURVED, rel=0.02 if rough else 1e-9)
+    expected = badodab_moments(e, a, root, temperature, rough)[0]
+    assert expected == pytest.approx(temperature / CURVED, rel=0.02 if rough else 1e-9)
     theta, state = run(Badodab(a), target, e, 3000, [temperature] * 30, burn=1000)
-    assert_mean((theta[0] ** 2).mean((1, 2)), law, "theta")
+    assert_mean((theta[0] ** 2).mean((1, 2)), expected, "theta")
     assert state.aux["thermostat"].mean().item() == pytest.approx(root, rel=0.05)
-    explicit, _ = run(NoseHoover(a), target, e, 3000, [temperature] * 30, burn=1000)
+    explicit, _ = run(SGNHT(a), target, e, 3000, [temperature] * 30, burn=1000)
     assert (explicit**2).mean() < 0.95 * temperature / CURVED
 
 
@@ -186,11 +186,11 @@ def splitting_theta_variance(e, a, temperature, every):
 def test_refreshed_momenta_of_the_splitting_get_half_a_kick(every):
     """A whole kick leaves the variance a tenth too small at refresh 5, and halves it at refresh 1."""
     e, a, temperature = 0.02, 0.2, 1.5
-    law = splitting_theta_variance(e, a, temperature, every)
-    assert law == pytest.approx(temperature / CURVED, rel=0.03)
+    expected = splitting_theta_variance(e, a, temperature, every)
+    assert expected == pytest.approx(temperature / CURVED, rel=0.03)
     frozen = Badodab(a, math.inf, refresh=every)
     theta, _ = run(frozen, Target(gaussian(50), NOTHING), e, 4000, [temperature] * 30, burn=1000)
-    assert_mean((theta[0] ** 2).mean((1, 2)), law)
+    assert_mean((theta[0] ** 2).mean((1, 2)), expected)
 
 
 def test_the_hottest_rung_of_five_modes_is_too_wide_as_algorithm_2_makes_it():
@@ -213,7 +213,7 @@ def test_the_hottest_rung_of_five_modes_is_too_wide_as_algorithm_2_makes_it():
         squares += np.square(theta).mean(1) * (k >= burn and (k + 1) % every == 0)
     plain = squares / (steps // every)
     target = Target(gaussian(2), NOTHING, gradient_noise=rough)
-    dynamics = NoseHoover(c / temperature, refresh=every)
+    dynamics = SGNHT(c / temperature, refresh=every)
     found, _ = run(dynamics, target, e, steps, [temperature] * chains, burn=burn)
     ours = np.square(found[0, :, every - 1 :: every]).mean((1, 2))
     exact = temperature / CURVED
@@ -232,8 +232,8 @@ def test_the_splitting_survives_a_thermostat_that_is_negative():
 
 
 MANY = [
-    NoseHoover([0.2, 0.1, 0.05], refresh=3, keep=False),
-    NoseHoover([0.2, 0.1, 0.05], math.inf, thermostat=[0.9, 1.1, 1.0]),
+    SGNHT([0.2, 0.1, 0.05], refresh=3, keep=False),
+    SGNHT([0.2, 0.1, 0.05], math.inf, thermostat=[0.9, 1.1, 1.0]),
     Badodab([0.2, 0.1, 0.05], refresh=4, keep=False),
     Badodab(0.1, 0.5, thermostat=-0.1),
     Badodab(0.1, math.inf, thermostat=0.0),
@@ -250,7 +250,7 @@ def test_compiled_steps_are_the_plain_ones(dynamics):
 
 
 @pytest.mark.parametrize("dynamics", MANY)
-def test_wide_steps_are_the_plain_ones(dynamics):
+def test_fused_updates_are_the_torch_ones(dynamics):
     target, controls = Target(gaussian(5000), NOTHING), None
     one = torch.ones(3)
     found = []
@@ -269,17 +269,17 @@ def test_wide_steps_are_the_plain_ones(dynamics):
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
-        (lambda: NoseHoover([0.1, 0.0]), "friction = 0 must lie"),
-        (lambda: NoseHoover(keep=False), "say refresh"),
-        (lambda: NoseHoover(thermostat=math.nan), "thermostat must be a number"),
+        (lambda: SGNHT([0.1, 0.0]), "friction = 0 must lie"),
+        (lambda: SGNHT(keep=False), "say refresh"),
+        (lambda: SGNHT(thermostat=math.nan), "thermostat must be a number"),
         (
-            lambda: NoseHoover([0.1, 0.2]).start(torch.zeros(3, 1), Streams(KEY, 3).at(0)),
+            lambda: SGNHT([0.1, 0.2]).start(torch.zeros(3, 1), Streams(KEY, 3).at(0)),
             "2 frictions or thermostats for 3 chains",
         ),
     ],
 )
-def test_thermostats_without_meaning_are_refused(make, told):
-    with pytest.raises(Refusal, match=told):
+def test_thermostats_without_meaning_are_refused(make, message):
+    with pytest.raises(Refusal, match=message):
         make()

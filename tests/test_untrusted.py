@@ -65,14 +65,14 @@ SHOWN = (*FOLDER, "experiment=evil", "--cfg", "job")
 CODE = "open('ran', 'w').write('')\n\n\ndef log_lik(theta, rows):\n    return rows.x[:, 0] * theta.a\n"
 TRUSTING = """
 hydra: {job: {env_set: {MHRUN_TRUST: evilmod, MHRUN_FOLDERS: conf}}}
-model: {_target_: mhrun.models.written.Written, log_lik: evilmod.log_lik, parameters: {a: 1}}
+model: {_target_: mhrun.models.user_function.UserFunction, log_lik: evilmod.log_lik, parameters: {a: 1}}
 """
 CALLING = "hydra: {callbacks: {a: {_target_: shutil.copyfile, src: conf/evilmod.py, dst: ran}}}"
 
 
 ADDING = """
 hydra: {overrides: {task: ["+hydra.job.env_set.MHRUN_TRUST=evilmod", "+hydra.job.env_set.MHRUN_FOLDERS=conf"]}}
-model: {_target_: mhrun.models.written.Written, log_lik: evilmod.log_lik, parameters: {a: 1}}
+model: {_target_: mhrun.models.user_function.UserFunction, log_lik: evilmod.log_lik, parameters: {a: 1}}
 """
 
 
@@ -277,9 +277,9 @@ BROKEN = {  # what is wrong -> text after SMALL's eight lines, the line of the m
 def test_a_mistake_in_yaml_is_a_line_with_its_line(capsys, kind):
     text, line, words = BROKEN[kind]
     write("experiment/evil", SMALL + text if kind != "list" else "- 1\n")
-    told = refused(capsys, *SHOWN)
-    assert re.search(rf"evil\.yaml', line {line}\b", told), told
-    assert words in told
+    message = refused(capsys, *SHOWN)
+    assert re.search(rf"evil\.yaml', line {line}\b", message), message
+    assert words in message
 
 
 def test_a_file_that_is_not_utf8_or_too_large(capsys):

@@ -63,16 +63,17 @@ def stale(paper: str) -> Iterator[str]:
                 f"code is at {RESULTS_VERSION}; run it again, then `make docs-results`."
             )
         by_id = {claim["id"]: claim for claim in claims}
-        for told in (found or {}).get("claims", []):
-            claim = by_id.get(told["id"])
-            if claim is not None and (told["verdict"] not in _possible(claim)):
+        for judged in (found or {}).get("claims", []):
+            claim = by_id.get(judged["id"])
+            if claim is not None and (judged["verdict"] not in _possible(claim)):
                 yield (
-                    f"{paper}, {experiment} ({kind}): '{told['id']}' has the verdict '{told['verdict']}', which "
+                    f"{paper}, {experiment} ({kind}): '{judged['id']}' has the verdict '{judged['verdict']}', which "
                     "claims.yaml does not allow now; run `make docs-results` where its run is."
                 )
-            if claim is None or in_words(claim["rule"]) != told["rule"]:
+            if claim is None or in_words(claim["rule"]) != judged["rule"]:
                 yield (
-                    f"{paper}, {experiment} ({kind}): '{told['id']}' was judged by '{told['rule']}', which is not what "
+                    f"{paper}, {experiment} ({kind}): '{judged['id']}' was judged by '{judged['rule']}', which is not "
+                    f"what "
                     "claims.yaml says now; run `make docs-results` where its run is."
                 )
 
@@ -181,7 +182,7 @@ def _section(
         "scale=paper",
         *(f"{k}={','.join(map(str, v))}" for k, v in over.items()),
     ]
-    told = (
+    cells = (
         f"{reproduced} of {counted} reproduced. Run {found['run']}, finished {found['finished']}, "
         f"results version {found['results_version']}, mhrun {found['version']}, seed {found['seed']}."
         if found
@@ -191,7 +192,7 @@ def _section(
     body = "".join(_row(row) for row in rows)
     return (
         f"\n## {_title(experiment)}{_KINDS[kind]} {{ #{experiment}{'-sweep' if kind == 'sweeps' else ''} }}\n\n"
-        f"```bash\n{command} {' '.join(words)}\n```\n\n{told}\n\n"
+        f"```bash\n{command} {' '.join(words)}\n```\n\n{cells}\n\n"
         f"<table data-search-exclude><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>\n"
     )
 

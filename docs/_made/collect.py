@@ -39,7 +39,7 @@ _KEPT = ("id", "ours", "se", "rule", "holds", "verdict", "why")
 _COUNTS = (
     *("label", "chains", "steps", "warmup", "accept_rate", "minibatch_size_mean", "all_data_share"),
     "log_ratio_noise_sd",
-    *("likelihood_evals", "aside_evals", "gradient_evals", "wall_s"),
+    *("likelihood_evals", "overhead_evals", "gradient_evals", "wall_s"),
 )
 _JUDGED = (REPRODUCED, NOT_REPRODUCED, PASSED, FAILED)
 
@@ -85,7 +85,7 @@ def _of_runs(outputs: Path) -> dict[tuple[str, str], dict[str, Any]]:
             summary = folder.summary() or {}
             judged = judge_all(config, _metrics(summary.get("metrics") or {}))
             if judged:
-                found[str(paper), folder.experiment] = _run(folder, summary) | {"claims": _told(judged)}
+                found[str(paper), folder.experiment] = _run(folder, summary) | {"claims": _as_dicts(judged)}
     return found
 
 
@@ -103,10 +103,10 @@ def _of_sweeps(outputs: Path) -> dict[tuple[str, str], dict[str, Any]]:
             continue
         last = max(folders, key=_finished)
         paper = (last.config().get("report") or {}).get("paper")
-        told = _run(last, last.summary() or {}) | {"run": place.name, "claims": _told(judged)}
+        entry = _run(last, last.summary() or {}) | {"run": place.name, "claims": _as_dicts(judged)}
         key = str(paper), place.parent.parent.name
-        if key not in found or found[key]["finished"] <= told["finished"]:
-            found[key] = told
+        if key not in found or found[key]["finished"] <= entry["finished"]:
+            found[key] = entry
     return found
 
 
@@ -114,13 +114,13 @@ def _is_at_scale(folder: RunFolder) -> bool:
     """Return whether a run is current, and has the settings of its experiment at the paper's scale."""
     if not _is_current(folder) or (config := folder.config()).get("scale") != "paper":
         return False
-    noted = (config.get("runtime") or {}).get("departures")
-    if noted is None and not (config.get("report") or {}).get(
+    summary = (config.get("runtime") or {}).get("departures")
+    if summary is None and not (config.get("report") or {}).get(
         "paper"
     ):  # an experiment of no paper notes none
         reference = compose_config([f"experiment={folder.experiment}", "scale=paper"], compare=False)
         return departures(config, reference) == []
-    return noted == []
+    return summary == []
 
 
 def _measured(folder: RunFolder) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def _finished(folder: RunFolder) -> str:
     return str((folder.summary() or {}).get("finished") or "")
 
 
-def _metrics(told: Mapping[str, Any]) -> dict[str, Estimate | float]:
+def _metrics(stored: Mapping[str, Any]) -> dict[str, Estimate | float]:
     """Return metrics as they were before JSON, which has no word for what is not a number."""
     return {
         name: Estimate(*(math.nan if part is None else part for part in (value["value"], value["se"])))
@@ -176,11 +176,11 @@ def _metrics(told: Mapping[str, Any]) -> dict[str, Estimate | float]:
         else math.nan
         if value is None
         else value
-        for name, value in told.items()
+        for name, value in stored.items()
     }
 
 
-def _told(judged: list[Judged]) -> list[dict[str, Any]]:
+def _as_dicts(judged: list[Judged]) -> list[dict[str, Any]]:
     return [
         {
             key: None if isinstance(value, float) and not math.isfinite(value) else value

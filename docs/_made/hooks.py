@@ -89,9 +89,9 @@ def _knobs(page: Any, *names: str) -> str:
             if (path, target) in there:
                 continue
             there.add((path, target))
-            rows.append(f"| **`{path}`** | `{target.rpartition('.')[2]}` | {_said(parts.summary(target))} |")
+            rows.append(f"| **`{path}`** | `{target.rpartition('.')[2]}` | {_cell(parts.summary(target))} |")
             rows += [
-                f"| `{path}.{knob.name}` | {_value(knob.value)} | {_said(knob.meaning)} |"
+                f"| `{path}.{knob.name}` | {_value(knob.value)} | {_cell(knob.meaning)} |"
                 for knob in _own(node)
             ]
     return "\n".join(["| setting | default | what it is |", "|---|---|---|", *rows])
@@ -108,45 +108,47 @@ def _methods(page: Any) -> str:
         found = parts.composed("method", name)["kernel"]
         kinds = ("proposal", "dynamics", "pairing", "rule")
         inner = found.get("kernel", found)
-        told = [str(inner[kind]["_target_"]).split(".")[-2] for kind in kinds if kind in inner]
+        kinds_of = [str(inner[kind]["_target_"]).split(".")[-2] for kind in kinds if kind in inner]
         where = _PAGES.get(name)
         link = f"[`{name}`]({where.rpartition('/')[2]})" if where else f"`{name}`"
         rows.append(
-            f"| {link} | {_said(parts.says('method', name))} | {', '.join(f'`{part}`' for part in told)} |"
+            f"| {link} | {_cell(parts.first_comment('method', name))} | {', '.join(f'`{part}`' for part in kinds_of)} |"
         )
     return "\n".join(rows)
 
 
 def _yaml(page: Any, *names: str) -> str:
     """Return the files of some methods."""
-    said = [
+    shown = [
         (name, (parts.CONF / "method" / f"{name}.yaml").read_text()) for name in names or page.meta["methods"]
     ]
-    return "\n\n".join(f'```yaml title="conf/method/{name}.yaml"\n{text}```' for name, text in said)
+    return "\n\n".join(f'```yaml title="conf/method/{name}.yaml"\n{text}```' for name, text in shown)
 
 
 def _group(page: Any, group: str) -> str:
     """Return what a group of configuration offers, each with its settings."""
-    told = [f"{parts.GROUPS[group]}\n"]
+    lines = [f"{parts.GROUPS[group]}\n"]
     for name in parts.names(group):
         node = parts.composed(group, name)
-        told.append(f"\n### `{group}={name}` {{ #{group}-{name} }}\n\n{_said(parts.says(group, name))}\n")
-        rows = [f"| `{knob.name}` | {_value(knob.value)} | {_said(knob.meaning)} |" for knob in _own(node)]
+        lines.append(
+            f"\n### `{group}={name}` {{ #{group}-{name} }}\n\n{_cell(parts.first_comment(group, name))}\n"
+        )
+        rows = [f"| `{knob.name}` | {_value(knob.value)} | {_cell(knob.meaning)} |" for knob in _own(node)]
         if rows:
-            told += ["", "| setting | default | what it is |", "|---|---|---|", *rows]
-    return "\n".join(told)
+            lines += ["", "| setting | default | what it is |", "|---|---|---|", *rows]
+    return "\n".join(lines)
 
 
 def _experiments(page: Any) -> str:
     rows = ["| experiment | what it is | reproduces |", "|---|---|---|"]
     for name in parts.names("experiment"):
         head = yaml.safe_load((parts.CONF / "experiment" / f"{name}.yaml").read_text()) or {}
-        rows.append(f"| `{name}` | {_said(head.get('title', ''))} | {_said(head.get('reproduces', '–'))} |")
+        rows.append(f"| `{name}` | {_cell(head.get('title', ''))} | {_cell(head.get('reproduces', '–'))} |")
     return "\n".join(rows)
 
 
 def _info(page: Any) -> str:
-    rows = [f"| `{name}` | {_said(meaning)} |" for name, meaning in parts.info_fields()]
+    rows = [f"| `{name}` | {_cell(meaning)} |" for name, meaning in parts.info_fields()]
     return "\n".join(["| statistic | what it is |", "|---|---|", *rows])
 
 
@@ -162,7 +164,7 @@ def _floors(page: Any) -> str:
 
 def _fields(page: Any, name: str) -> str:
     """Return the fields of a named tuple of the package, from the comments beside them."""
-    rows = [f"| `{field}` | `{kind}` | {_said(meaning)} |" for field, kind, meaning in parts.fields(name)]
+    rows = [f"| `{field}` | `{kind}` | {_cell(meaning)} |" for field, kind, meaning in parts.fields(name)]
     return "\n".join(["| field | type | what it is |", "|---|---|---|", *rows])
 
 
@@ -177,7 +179,7 @@ def _members(page: Any, name: str) -> str:
 
 def _parts_of(page: Any, group: str) -> str:
     """Return a row for each file of a group: its name and what it says of itself."""
-    rows = [f"| `{name}` | {_said(parts.says(group, name))} |" for name in parts.names(group)]
+    rows = [f"| `{name}` | {_cell(parts.first_comment(group, name))} |" for name in parts.names(group)]
     return "\n".join(["| name | what it is |", "|---|---|", *rows])
 
 
@@ -198,7 +200,7 @@ def _exports() -> list[str]:
 
 def _exported(page: Any) -> str:
     """Return a row for each name that the package offers."""
-    rows = [f"| `mhrun.{name.rpartition('.')[2]}` | {_said(parts.summary(name))} |" for name in _exports()]
+    rows = [f"| `mhrun.{name.rpartition('.')[2]}` | {_cell(parts.summary(name))} |" for name in _exports()]
     return "\n".join(["| name | what it is |", "|---|---|", *rows])
 
 
@@ -228,7 +230,7 @@ def _value(value: Any) -> str:
     return f"`{text}`"
 
 
-def _said(text: Any) -> str:
+def _cell(text: Any) -> str:
     """Return a docstring's words as a cell has them."""
     plain = re.sub(r"``(.+?)``", r"`\1`", str(text)).replace("|", r"\|").replace("*", r"\*")
     return re.sub(r"(?<!`)<(?!`)", "&lt;", plain)

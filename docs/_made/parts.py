@@ -26,7 +26,7 @@ GROUPS = {
     "dynamics": "Where to, with no density behind it?",
     "schedule": "Which step size and temperature, when, and which draws are collected?",
     "prior": "A prior of a method's own, beside the model's.",
-    "evaluation": "What is told of the chains while they run.",
+    "monitor": "Metrics computed while the chains run.",
     "model": "A prior, and the log-likelihood of single data.",
     "data": "Data sets.",
 }
@@ -45,7 +45,7 @@ def names(group: str) -> list[str]:
     return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
 
 
-def says(group: str, name: str) -> str:
+def first_comment(group: str, name: str) -> str:
     """Return what a configuration file says of itself: the comment at its head."""
     lines = []
     for line in (CONF / group / f"{name}.yaml").read_text().splitlines():
@@ -74,17 +74,17 @@ def nodes(node: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def knobs(node: Mapping[str, Any]) -> list[Knob]:
     """Return the settings of a node: those of its file first, then those that only its class has."""
-    said = meanings(str(node["_target_"]))
+    described = meanings(str(node["_target_"]))
     parameters = {p.name: p for p in _class(str(node["_target_"])).parameters if p.name != "self"}
     found = [
-        Knob(key, value, said.get(key, ""))
+        Knob(key, value, described.get(key, ""))
         for key, value in node.items()
         if key != "_target_" and not (isinstance(value, Mapping) and "_target_" in value)
     ]
     there = set(node)
     for name, parameter in parameters.items():
         if name not in there and parameter.default is not None:
-            found.append(Knob(name, yaml.safe_load(_plain(str(parameter.default))), said.get(name, "")))
+            found.append(Knob(name, yaml.safe_load(_plain(str(parameter.default))), described.get(name, "")))
     return found
 
 
@@ -120,14 +120,14 @@ def fields(name: str) -> list[tuple[str, str, str]]:
     tree = ast.parse(textwrap.dedent(found.source)).body[0]
     lines = textwrap.dedent(found.source).splitlines()
     assert isinstance(tree, ast.ClassDef)
-    said = meanings(f"mhrun.types.{name}", griffe.DocstringSectionKind.attributes)
+    value = meanings(f"mhrun.types.{name}", griffe.DocstringSectionKind.attributes)
     rows = []
     for node in tree.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             own = lines[node.lineno - 1 : node.end_lineno]
             comment = " ".join(line.partition("# ")[2] for line in own).strip()
             field = node.target.id
-            rows.append((field, ast.unparse(node.annotation), comment or said.get(field, "")))
+            rows.append((field, ast.unparse(node.annotation), comment or value.get(field, "")))
     return rows
 
 
@@ -156,10 +156,10 @@ def floors() -> list[list[tuple[str, str]]]:
     """Return the rooms of the package by floor, the highest first, each with what it says of itself."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
-    return [[(room.strip(), _says_of_itself(room.strip())) for room in layer.split("|")] for layer in layers]
+    return [[(room.strip(), _first_line(room.strip())) for room in layer.split("|")] for layer in layers]
 
 
-def _says_of_itself(room: str) -> str:
+def _first_line(room: str) -> str:
     module = _package()[room]
     return module.docstring.value.split("\n")[0] if module.docstring else ""
 

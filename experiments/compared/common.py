@@ -37,14 +37,14 @@ def course(run: Run, method: str, draws: Array, truth: Array, spread: Array) -> 
         truth: their exact means (F,).
         spread: standard deviations (F,) that errors are divided by.
     """
-    at = looks(draws.shape[1])
+    at = checkpoints(draws.shape[1])
     sums = np.cumsum(draws, axis=1)[:, at - 1] / at[:, None]
     square = (((sums - truth) / spread) ** 2).mean(axis=2)
     spent = run.at_draws(method, "n_lik").astype(float).mean(axis=0)[at - 1]
     return Course(spent, square.mean(axis=0), square.std(axis=0, ddof=1) / np.sqrt(len(square)))
 
 
-def looks(draws: int) -> Array:
+def checkpoints(draws: int) -> Array:
     """Return numbers of draws, evenly spaced in their logarithm."""
     return np.unique(np.geomspace(min(20, draws), draws, LOOKS).astype(int))
 
@@ -109,20 +109,20 @@ def best(run: Run, found: Metrics) -> list[str]:
 
 def of_method(run: Run, method: str, draws: Array) -> Metrics:
     """Return what is known of a method without deciding again; draws are of functions (C, S, F)."""
-    noted = run.methods[method]
-    decisions = noted["chains"] * (noted["warmup"] + noted["steps"])
-    after = noted["likelihood_evals"] * noted["steps"] / (noted["warmup"] + noted["steps"])
+    summary = run.methods[method]
+    decisions = summary["chains"] * (summary["warmup"] + summary["steps"])
+    after = summary["likelihood_evals"] * summary["steps"] / (summary["warmup"] + summary["steps"])
     size = effective(draws)
     return {
         "step": step_of(run, method),
-        "size": noted["minibatch_size_mean"],
-        "aside": noted["aside_evals"] / 2 / decisions,
-        "per_decision": noted["likelihood_evals"] / decisions,
-        "accept_rate": noted["accept_rate"],
+        "size": summary["minibatch_size_mean"],
+        "overhead": summary["overhead_evals"] / 2 / decisions,
+        "per_decision": summary["likelihood_evals"] / decisions,
+        "accept_rate": summary["accept_rate"],
         "ess": size,
         "ess_per_million": Estimate(size.value / after * 1e6, size.se / after * 1e6),
-        "seconds": noted["wall_s"],
-        "seconds_each": noted["wall_s"] / size.value if size.value > 0 else float("nan"),
+        "seconds": summary["wall_s"],
+        "seconds_each": summary["wall_s"] / size.value if size.value > 0 else float("nan"),
     }
 
 
@@ -148,7 +148,7 @@ def error_figure(
     }
     figure, (axis,) = panels(1, size=(6.4, 4.2), ylabel=label, **of_all)
     for method in chosen:
-        colour, marker, line = _look(run, method)
+        colour, marker, line = _style_of(run, method)
         found, name = courses[method], f"{name_of(run, method)} ({step_of(run, method):g})"
         style: Style = {"marker": marker, "linestyle": line, "markersize": 3, "linewidth": 1.2, "label": name}
         axis.plot(found.spent, found.error, color=colour, **style)
@@ -166,7 +166,7 @@ def decisions_figure(run: Run, found: Metrics, methods: list[str]) -> Figure:
     of_all: Style = {"xscale": "log", "yscale": "log", "xlabel": "log-likelihoods evaluated per decision"}
     figure, (axis,) = panels(1, size=(6.4, 4.2), ylabel="error of the acceptance probability", **of_all)
     for method in methods:
-        colour, marker, _line = _look(run, method)
+        colour, marker, _line = _style_of(run, method)
         wrong = found[f"{method}.wrong"]
         assert isinstance(wrong, Estimate)
         if np.isnan(wrong.value):
@@ -193,7 +193,7 @@ def efficiency_figure(run: Run, found: Metrics) -> Figure:
     for methods in tests(run).values():
         if f"{methods[0]}.ess_per_million" not in found:
             continue
-        colour, marker, line = _look(run, methods[0])
+        colour, marker, line = _style_of(run, methods[0])
         numbers = [found[f"{method}.ess_per_million"] for method in methods]
         style: Style = {"color": colour, "fmt": marker, "linestyle": line, "linewidth": 1.2, "capsize": 0}
         at = [step_of(run, method) for method in methods]
@@ -205,7 +205,7 @@ def efficiency_figure(run: Run, found: Metrics) -> Figure:
     return figure
 
 
-def _look(run: Run, method: str) -> tuple[str, str, str]:
+def _style_of(run: Run, method: str) -> tuple[str, str, str]:
     """Return colour, marker and line of a method: one colour for each of eight tests, then other markers and lines."""
     place = list(tests(run)).index(re.sub(r"_s\d+$", "", method))
     line = "--" if place >= len(COLOURS) else "-"

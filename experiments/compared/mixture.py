@@ -42,7 +42,7 @@ def exact(run: Run) -> tuple[Array, Array]:
 
 def courses(run: Run) -> dict[str, Course]:
     """Return how the estimates of each method come closer to the truth."""
-    truth = run.once(exact)
+    truth = run.cached(exact)
     return {m: common.course(run, m, functions(run.draws(m)), *truth) for m in run.methods}
 
 
@@ -54,13 +54,13 @@ def metrics(run: Run) -> Metrics:
         found.add(method, size | _distance(run, method, value(size["ess"])))
     chosen = common.best(run, found)
     base = next(method for method in chosen if method in common.tests(run)["metropolis"])
-    found |= common.of_errors(run, run.once(courses), chosen)
+    found |= common.of_errors(run, run.cached(courses), chosen)
     return found | trials.of_all_decisions(run, base, chosen)
 
 
 def chosen_of(run: Run) -> list[str]:
     """Return the methods that the comparison shows."""
-    return common.best(run, run.once(metrics))
+    return common.best(run, run.cached(metrics))
 
 
 def _distance(run: Run, method: str, ess: float) -> Metrics:
@@ -68,7 +68,7 @@ def _distance(run: Run, method: str, ess: float) -> Metrics:
 
     Its standard error is a jackknife's, over chains. Chance: of as many independent draws as there are effective ones.
     """
-    truth, shares = run.once(cells), GRID.shares(run.draws(method))
+    truth, shares = run.cached(cells), GRID.shares(run.draws(method))
     count = len(shares)
     if count < 2:
         return {"distance": float("nan"), "chance": float("nan")}
@@ -82,14 +82,14 @@ def _distance(run: Run, method: str, ess: float) -> Metrics:
 def error(run: Run) -> Figure:
     """Mean square error of estimates against log-likelihoods evaluated."""
     label = "mean square error / posterior variance"
-    return common.error_figure(run, run.once(courses), chosen_of(run), label)
+    return common.error_figure(run, run.cached(courses), chosen_of(run), label)
 
 
 def decisions(run: Run) -> Figure:
     """Wrong decisions against what a decision costs."""
-    return common.decisions_figure(run, run.once(metrics), chosen_of(run))
+    return common.decisions_figure(run, run.cached(metrics), chosen_of(run))
 
 
 def efficiency(run: Run) -> Figure:
     """Effective sample size per million log-likelihoods evaluated, against the step size."""
-    return common.efficiency_figure(run, run.once(metrics))
+    return common.efficiency_figure(run, run.cached(metrics))

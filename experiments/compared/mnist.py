@@ -44,39 +44,39 @@ def truth(run: Run) -> tuple[Array, Array, float]:
 
 def courses(run: Run) -> dict[str, Course]:
     """Return how the mean predictions of each method come closer to the truth."""
-    mean, spread, _ = run.once(truth)
+    mean, spread, _ = run.cached(truth)
     return {m: common.course(run, m, predicted(run, m, IMAGES), mean, spread) for m in others(run)}
 
 
 def metrics(run: Run) -> Metrics:
     """Everything that the tables speak of."""
-    found = MetricTable({"truth.error": run.once(truth)[2]})
+    found = MetricTable({"truth.error": run.cached(truth)[2]})
     for method in others(run):
         found.add(method, common.of_method(run, method, predicted(run, method, FEW).astype(float)))
     best = common.best(run, found | {f"{TRUTH}.ess_per_million": 0.0})
     chosen = [method for method in best if method != TRUTH]
     base = next(method for method in chosen if method in common.tests(run)["metropolis"])
-    found |= common.of_errors(run, run.once(courses), chosen)
+    found |= common.of_errors(run, run.cached(courses), chosen)
     return found | trials.of_all_decisions(run, base, chosen)
 
 
 def chosen_of(run: Run) -> list[str]:
     """Return the methods that the comparison shows."""
-    found = run.once(metrics)
+    found = run.cached(metrics)
     return [method for method in others(run) if f"{method}.last" in found]
 
 
 def error(run: Run) -> Figure:
     """Mean square error of predictions against log-likelihoods evaluated."""
-    floor, label = run.once(truth)[2], "mean square error / posterior variance"
-    return common.error_figure(run, run.once(courses), chosen_of(run), label, floor)
+    floor, label = run.cached(truth)[2], "mean square error / posterior variance"
+    return common.error_figure(run, run.cached(courses), chosen_of(run), label, floor)
 
 
 def decisions(run: Run) -> Figure:
     """Wrong decisions against what a decision costs."""
-    return common.decisions_figure(run, run.once(metrics), chosen_of(run))
+    return common.decisions_figure(run, run.cached(metrics), chosen_of(run))
 
 
 def efficiency(run: Run) -> Figure:
     """Effective sample size per million log-likelihoods evaluated, against the step size."""
-    return common.efficiency_figure(run, run.once(metrics))
+    return common.efficiency_figure(run, run.cached(metrics))

@@ -110,10 +110,10 @@ def pairs_of(run: Run, exact: str, method: str) -> tuple[Array, Array]:
 
 def repeats_of(run: Run, method: str, pairs: int) -> int:
     """Return how often decisions on some pairs are repeated: fewer times of a test that reads much."""
-    asked = int(run.config["repeats"])
-    noted = run.methods[method]
-    each = noted["likelihood_evals"] / (noted["chains"] * (noted["warmup"] + noted["steps"]))
-    return max(min(asked, 100), min(asked, int(MOST / (each * pairs))))
+    requested = int(run.config["repeats"])
+    summary = run.methods[method]
+    each = summary["likelihood_evals"] / (summary["chains"] * (summary["warmup"] + summary["steps"]))
+    return max(min(requested, 100), min(requested, int(MOST / (each * pairs))))
 
 
 def promised(run: Run, method: str) -> float:
@@ -126,9 +126,9 @@ def promised(run: Run, method: str) -> float:
     return 0.0 if isinstance(kernel.pairing, Full) else float("nan")
 
 
-def of_decisions(run: Run, method: str, told: Tried) -> Metrics:
+def of_decisions(run: Run, method: str, text: Tried) -> Metrics:
     """Return how wrong the decisions of a method are."""
-    return {"wrong": told.wrong, "worst": told.worst, "bias": told.bias, "promised": promised(run, method)}
+    return {"wrong": text.wrong, "worst": text.worst, "bias": text.bias, "promised": promised(run, method)}
 
 
 def of_all_decisions(run: Run, base: str, chosen: list[str]) -> MetricTable:
@@ -136,6 +136,6 @@ def of_all_decisions(run: Run, base: str, chosen: list[str]) -> MetricTable:
     found = MetricTable()
     for method in chosen:
         pairs = pairs_of(run, base, method)
-        told = tried(run, method, *pairs, repeats_of(run, method, len(pairs[0])))
-        found.add(method, of_decisions(run, method, told))
+        text = tried(run, method, *pairs, repeats_of(run, method, len(pairs[0])))
+        found.add(method, of_decisions(run, method, text))
     return found

@@ -52,7 +52,7 @@ def errors(run: Run) -> dict[str, Errors]:
 
 def _test(run: Run) -> Dataset:
     _ = run.target  # which knows where data are looked for
-    found: Dataset = build(run.config["evaluation"]["data"], "evaluation.data").load()
+    found: Dataset = build(run.config["monitor"]["data"], "monitor.data").load()
     return found
 
 
@@ -80,7 +80,7 @@ def metrics(run: Run) -> Metrics:
     a standard error of the differences. ``lower_at``: the numbers of cycles at which the mean error is below that of
     the Snapshot ensemble. ``single_over``, ``ensemble_under``: against the traditional sampler's networks.
     """
-    found, there = MetricTable(), run.once(errors)
+    found, there = MetricTable(), run.cached(errors)
     for method, of in there.items():
         found.add(
             method, {"single": estimate(of.single.mean(axis=1)), "ensemble": estimate(of.by_cycles[:, -1])}
@@ -105,8 +105,8 @@ def metrics(run: Run) -> Metrics:
 
 def ensembles_table(run: Run) -> pd.DataFrame:
     """Test error of the ensemble of the first M cycles, per cent (Figure 3c, on these networks)."""
-    found, cycles = run.once(metrics), range(1, int(run.config["cycles"]) + 1)
-    there = [method for method in run.once(errors) if method in BY_CYCLE]
+    found, cycles = run.cached(metrics), range(1, int(run.config["cycles"]) + 1)
+    there = [method for method in run.cached(errors) if method in BY_CYCLE]
     return by_rows(
         {run.label(name): {f"M = {m}": found[f"{name}.error_{m}"] for m in cycles} for name in there}
     )
@@ -114,8 +114,8 @@ def ensembles_table(run: Run) -> pd.DataFrame:
 
 def single_table(run: Run) -> pd.DataFrame:
     """Test error of one network and of the ensemble of all, per cent (section 5.3, on these networks)."""
-    found, rows = run.once(metrics), {}
-    for method in run.once(errors):
+    found, rows = run.cached(metrics), {}
+    for method in run.cached(errors):
         row: dict[str, Any] = {"one": found[f"{method}.single"], "ensemble": found[f"{method}.ensemble"]}
         if method in RIVALS:
             traditional = RIVALS[method][1]
@@ -137,7 +137,7 @@ _LINES = {
 
 def ensembles_figure(run: Run) -> Figure:
     """Test error of ensembles by the number of cycles, and of single networks (Figure 3c, on these networks)."""
-    found, there = run.once(metrics), run.once(errors)
+    found, there = run.cached(metrics), run.cached(errors)
     figure, (left, right) = panels(2, size=(4.6, 3.4), share="")
     for place, (method, of) in enumerate(there.items()):
         colour, line = _LINES[method.removesuffix("_t1")]

@@ -95,14 +95,14 @@ def metrics(run: Run) -> Metrics:
     found: Metrics = {}
     sizes: dict[str, Array] = {}
     for method, sampler, data in methods(run):
-        truth, noted, draws = run.once(truths)[data], run.methods[method], run.draws(method)
+        truth, summary, draws = run.cached(truths)[data], run.methods[method], run.draws(method)
         more, sizes[method] = of_draws(draws, truth)
         columns = [draws[:, :, d] for d in range(draws.shape[2])]
         per_chain = {
             f"{kind}_ess": float(np.median([ess(c, kind) for c in columns])) / len(draws)
             for kind in ("bulk", "tail")
         }
-        gradients = noted["gradient_evals"] / noted["chains"]
+        gradients = summary["gradient_evals"] / summary["chains"]
         more |= per_chain | {
             "draws": float(draws.shape[1]),
             "gradients": float(gradients),
@@ -146,10 +146,10 @@ def _pairs(found: Metrics, sizes: Mapping[str, Array]) -> Metrics:
 
 def cycle_of_draws(run: Run, method: str) -> npt.NDArray[np.int64]:
     """Return the cycle, from 0 on, that each kept draw is of: (S,)."""
-    node, noted = run.config["methods"][method], run.methods[method]
+    node, summary = run.config["methods"][method], run.methods[method]
     schedule: Any = build(node["schedules"]["step_size"], method)
-    placed = schedule.over(noted["warmup"], noted["steps"])
-    found: npt.NDArray[np.int64] = placed.cycle_of(run.draw_steps(method) + noted["warmup"])
+    placed = schedule.bind(summary["warmup"], summary["steps"])
+    found: npt.NDArray[np.int64] = placed.cycle_of(run.draw_steps(method) + summary["warmup"])
     return found
 
 
@@ -162,7 +162,7 @@ def _weighted(run: Run, method: str, truth: Posterior) -> Metrics:
     signed = signed_rows(run.target_of(method))
     parts = [cycle == c for c in np.unique(cycle)]
     errors: dict[str, list[float]] = {"error_draws": [], "error_equal": [], "error_weighted": []}
-    told = []
+    rows = []
     for chain in draws:
         by_cycle = [chain[part] for part in parts]
         weights = harmonic([log_lik(signed, theta) for theta in by_cycle])
@@ -173,21 +173,21 @@ def _weighted(run: Run, method: str, truth: Posterior) -> Metrics:
         )
         for name, mean in zip(errors, means, strict=True):
             errors[name].append(float(np.sqrt(np.mean(np.square((mean - truth.mean) / truth.sd)))))
-        told.append(weights)
+        rows.append(weights)
     found: Metrics = {name: estimate(np.array(of_chain)) for name, of_chain in errors.items()}
     return found | {
-        "weight_most": estimate(np.array([each.weights.max() for each in told])),
-        "sample_most": float(np.median([each.largest_share for each in told])),
-        "weight_error": float(np.median([each.relative_error for each in told])),
-        "tail": float(np.median([each.tail for each in told])),
-        "evidence_off": estimate(np.array([each.log_estimate.mean() for each in told]) - truth.log_evidence),
-        "doubted": float(np.mean([bool(each.doubts) for each in told])),
+        "weight_most": estimate(np.array([each.weights.max() for each in rows])),
+        "sample_most": float(np.median([each.largest_share for each in rows])),
+        "weight_error": float(np.median([each.relative_error for each in rows])),
+        "tail": float(np.median([each.tail for each in rows])),
+        "evidence_off": estimate(np.array([each.log_estimate.mean() for each in rows]) - truth.log_evidence),
+        "doubted": float(np.mean([bool(each.doubts) for each in rows])),
     }
 
 
 def table1(run: Run) -> pd.DataFrame:
     """Median effective sample sizes (Table 1): the paper's beside ours."""
-    found = run.once(metrics)
+    found = run.cached(metrics)
     rows: dict[str, dict[str, Any]] = {}
     for method, sampler, data in methods(run):
         row = rows.setdefault(SAMPLERS[sampler], {})
@@ -198,7 +198,7 @@ def table1(run: Run) -> pd.DataFrame:
 
 def pairs(run: Run) -> pd.DataFrame:
     """Effective sample size of a cyclical sampler over that of the traditional one."""
-    found = run.once(metrics)
+    found = run.cached(metrics)
     rows: dict[str, dict[str, Any]] = {}
     for sampler, data in itertools.product(("sgld", "sghmc"), SETS):
         method = f"c{sampler}_{data}"
@@ -216,7 +216,7 @@ def pairs(run: Run) -> pd.DataFrame:
 
 def sizes(run: Run) -> Figure:
     """Effective sample sizes beside the paper's, and what they cost (Table 1)."""
-    there, found = _sets(run), run.once(metrics)
+    there, found = _sets(run), run.cached(metrics)
     wide = len(there)
     figure, axes = panels(3 * wide, columns=wide, size=(3.1, 2.2), share="x row")
     for column, data in enumerate(there):

@@ -43,14 +43,16 @@ def readings(run: Run) -> dict[str, str]:
 
 def last(run: Run, method: str, name: str) -> Array:
     """Return what the last look told of the chains (C,)."""
-    return np.asarray(run.evaluation(method)[name].to_numpy()[:, -1], dtype=float)
+    return np.asarray(run.monitor(method)[name].to_numpy()[:, -1], dtype=float)
 
 
 def curve(run: Run, method: str) -> tuple[Array, Array]:
     """Return entropies (L,) and the shares of the letters that have no more (C, L), 0 and log 10 with them."""
-    told = run.evaluation(method)
-    levels = sorted(float(m[1]) for name in told if (m := re.fullmatch(r"outside_below_([\d.]+)", str(name))))
-    shares = np.stack([told[f"outside_below_{x:.1f}"].to_numpy()[:, -1] for x in levels], axis=1)
+    metrics = run.monitor(method)
+    levels = sorted(
+        float(m[1]) for name in metrics if (m := re.fullmatch(r"outside_below_([\d.]+)", str(name)))
+    )
+    shares = np.stack([metrics[f"outside_below_{x:.1f}"].to_numpy()[:, -1] for x in levels], axis=1)
     ends = np.zeros((len(shares), 1)), np.ones((len(shares), 1))
     return np.array([0.0, *levels, np.log(10)]), np.concatenate([ends[0], shares, ends[1]], axis=1)
 
@@ -88,18 +90,18 @@ def metrics(run: Run) -> Metrics:
             if {early, late} <= set(run.methods):
                 with_noise, without = (last(run, name, "error_of_ensemble") for name in (early, late))
                 found.add(early, {f"error_over.{late}": estimate(with_noise - without)})
-    return found | run.once(weights.metrics) | run.once(ensembles.metrics)
+    return found | run.cached(weights.metrics) | run.cached(ensembles.metrics)
 
 
 def _of_method(run: Run, method: str) -> Metrics:
     names = {name: name for name in TOLD}
     names |= {"error": "error_of_ensemble", "nll": "nll_of_ensemble", "error_alone": "error"}
-    return {name: estimate(last(run, method, told)) for name, told in names.items()}
+    return {name: estimate(last(run, method, text)) for name, text in names.items()}
 
 
 def order_table(run: Run) -> pd.DataFrame:
     """Figure 4's order: the method of the row is said to have higher entropies than that of the column after it."""
-    found = run.once(metrics)
+    found = run.cached(metrics)
     names = {"over": "entropy_over", "seeds": "seeds_over", "lower at": "lower_than"}
     return by_rows(
         {
@@ -116,7 +118,7 @@ def noise_table(run: Run) -> pd.DataFrame:
 
     Of ensembles of twenty networks from the last quarter. Means over seeds with standard errors.
     """
-    found = run.once(metrics)
+    found = run.cached(metrics)
     rows = {}
     for method, (end, reading) in product(TRADITIONAL, READINGS.items()):
         early, late = f"{method}_early{end}", method + end
@@ -131,16 +133,16 @@ def noise_table(run: Run) -> pd.DataFrame:
 
 def noise_figure(run: Run) -> Figure:
     """Test errors of SGLD and SGHMC with noise from the first step on and after 75 % of the steps (section 5.3)."""
-    found, there = run.once(metrics), readings(run)
+    found, there = run.cached(metrics), readings(run)
     figure, axes = panels(len(there), size=(3.8, 2.6), share="", xlabel="test error (%)", ylim=(-1.5, 0.5))
     for axis, (end, reading) in zip(axes, there.items(), strict=True):
         for place, (method, colour) in enumerate(zip(TRADITIONAL, COLOURS, strict=False)):
             early = (f"{method}_early{end}", "white", "from the first step", 0.12)
-            for name, fill, words, aside in (early, (method + end, colour, "after 75 %", -0.12)):
+            for name, fill, words, overhead in (early, (method + end, colour, "after 75 %", -0.12)):
                 if isinstance(number := found.get(f"{name}.error"), Estimate):
                     style: Style = {"color": colour, "markerfacecolor": fill, "markersize": 6}
                     style["label"] = f"{method.upper()}, noise {words}"
-                    points(axis, [aside - place], [number], upright=False, **style)
+                    points(axis, [overhead - place], [number], upright=False, **style)
         axis.set_title(f"noise at {reading}")
         axis.set_yticks([0, -1], [method.upper() for method in TRADITIONAL])
     return finished(figure, legend="right", axes=axes[:1])
@@ -148,11 +150,11 @@ def noise_figure(run: Run) -> Figure:
 
 def convergence_table(run: Run) -> pd.DataFrame:
     """Test error of the last network, per cent, after each quarter of the steps, and its mean training loss, nats."""
-    found, rows = run.once(metrics), {}
+    found, rows = run.cached(metrics), {}
     for method in run.methods:
-        told = np.asarray(run.evaluation(method)["error"].to_numpy(), dtype=float)
+        curves = np.asarray(run.monitor(method)["error"].to_numpy(), dtype=float)
         row: dict[str, Estimate | float | None] = {
-            f"{100 * (i + 1) // told.shape[1]} %": estimate(errors) for i, errors in enumerate(told.T)
+            f"{100 * (i + 1) // curves.shape[1]} %": estimate(errors) for i, errors in enumerate(curves.T)
         }
         if any(f"{other}.loss" in found for other in run.methods):
             row["training loss"] = found.get(f"{method}.loss")

@@ -47,7 +47,7 @@ def sweep_metrics(runs: Sequence[Run]) -> Metrics:
     """
     found: Metrics = {}
     for name, run in by_reading(runs).items():
-        metrics = run.once(step_grid.metrics)
+        metrics = run.cached(step_grid.metrics)
         for rule, end in (("chosen", ""), ("most", "_most")):
             size = {
                 (sampler, data): value(metrics.get(f"{sampler}_{data}.{rule}.ess"))
@@ -77,7 +77,7 @@ def _sizes(runs: Sequence[Run], rule: str) -> pd.DataFrame:
         row: dict[str, Any] = {"paper": paper}
         for name, run in by_reading(runs).items():
             point = {
-                key: value(run.once(step_grid.metrics).get(f"{sampler}_{data}.{rule}.{key}"))
+                key: value(run.cached(step_grid.metrics).get(f"{sampler}_{data}.{rule}.{key}"))
                 for key in ("ess", "variance")
             }
             row[str(run.config["readings"][name]["label"])] = f"{point['ess']:,.0f} ({point['variance']:.2f})"
@@ -110,7 +110,7 @@ def readings_figure(runs: Sequence[Run]) -> Figure:
         axis.axvline(paper, color="black", linewidth=0.9)
         for place, run in zip(places, there.values(), strict=True):
             for rule, fill in (("most", "white"), ("chosen", colour)):
-                size = value(run.once(step_grid.metrics).get(f"{sampler}_{data}.{rule}.ess"))
+                size = value(run.cached(step_grid.metrics).get(f"{sampler}_{data}.{rule}.ess"))
                 axis.plot(size, place, "o", color=colour, markerfacecolor=fill, markersize=5)
         axis.set_title(f"{SAMPLERS[sampler]}, {SETS[data]}")
     axes[0].set_yticks(places, labels)

@@ -22,14 +22,14 @@ WORDS = {"third": "k^(-1/3)", "half": "k^(-1/2)", "toy": "k^(-0.55)", "one": "1/
 
 def cyclical(first: float, cycles: int, steps: int) -> Array:
     """Return the step sizes of equation 2 (K,)."""
-    placed = Cosine(first, cycles, explore=0.0).over(0, steps)
+    placed = Cosine(first, cycles, explore=0.0).bind(0, steps)
     found: Array = placed.values({}, 1, steps)["step_size"][:, 0].numpy()
     return found
 
 
 def decreasing(first: float, exponent: float, steps: int) -> Array:
     """Return first k^-exponent (K,)."""
-    placed = Polynomial(first, None, exponent).over(0, steps)
+    placed = Polynomial(first, None, exponent).bind(0, steps)
     found: Array = placed.values({}, 1, steps)["step_size"][:, 0].numpy()
     return found
 

@@ -30,7 +30,7 @@ def grids(run: Run) -> dict[str, list[Point]]:
         grid = grid_of(run.config["methods"][method])
         found[method] = [
             {"step_size": step} | {name: value(number) for name, number in of_draws(part, truth)[0].items()}
-            for truth in [run.once(truths)[data]]
+            for truth in [run.cached(truths)[data]]
             for step, part in zip(grid, np.split(draws, len(grid)), strict=True)
         ]
     return found
@@ -72,7 +72,7 @@ def choice(run: Run, points: list[Point]) -> Point:
 def metrics(run: Run) -> Metrics:
     """Return the step sizes of the three tables and what they come to; NaN where no step size will do."""
     found: Metrics = {}
-    for method, points in run.once(grids).items():
+    for method, points in run.cached(grids).items():
         nothing = dict.fromkeys(points[0], float("nan"))
         taken = {
             "chosen": choice(run, points),
@@ -93,7 +93,7 @@ def _table(run: Run, which: str) -> pd.DataFrame:
         "variance": "variance",
         "worst variance": "variance_worst",
     }
-    found = run.once(metrics)
+    found = run.cached(metrics)
     rows: dict[str, dict[str, Any]] = {}
     for method, sampler, data in methods(run):
         row: dict[str, Any] = {head: found[f"{method}.{which}.{name}"] for head, name in columns.items()}
@@ -122,7 +122,7 @@ def grid(run: Run) -> pd.DataFrame:
     """Effective sample size, error of the means and variance at each step size."""
     rows = {
         f"{run.label(method)}, {what}": {f"{p['step_size']:g}": p[name] for p in points}
-        for method, points in run.once(grids).items()
+        for method, points in run.cached(grids).items()
         for name, what in (("ess", "ESS"), ("mean_error_rms", "error of means"), ("variance", "variance"))
     }
     return by_rows(rows)
@@ -130,7 +130,7 @@ def grid(run: Run) -> pd.DataFrame:
 
 def trade(run: Run) -> Figure:
     """Effective sample size against the variance of the draws, along the grid of step sizes."""
-    found = run.once(grids)
+    found = run.cached(grids)
     there = [data for data in SETS if any(method.endswith(data) for method in found)]
     share, wide = float(run.config["within"]["variance"]), len(there)
     of_all: Style = {"xscale": "log", "yscale": "log", "xlim": SHOWN}
@@ -162,12 +162,12 @@ def trade(run: Run) -> Figure:
 
 def no_choice(run: Run) -> list[str]:
     """Return the labels of methods that no step size keeps unbiased."""
-    return [run.label(method) for method, points in run.once(grids).items() if not unbiased(run, points)]
+    return [run.label(method) for method, points in run.cached(grids).items() if not unbiased(run, points)]
 
 
 def honest_sizes(run: Run) -> list[float]:
     """Return the largest effective sample size of each method with means and variances near the posterior's."""
-    chosen = [best(faithful(run, points)) for points in run.once(grids).values()]
+    chosen = [best(faithful(run, points)) for points in run.cached(grids).values()]
     return [point["ess"] for point in chosen if point]
 
 
@@ -175,7 +175,7 @@ def out_of_reach(run: Run) -> list[tuple[str, float, int]]:
     """Return methods whose effective sample size in the paper no step size has: name, largest here, paper's."""
     found = []
     for method, sampler, data in methods(run):
-        most = max(point["ess"] for point in run.once(grids)[method])
+        most = max(point["ess"] for point in run.cached(grids)[method])
         paper = PAPER.get(sampler, {}).get(data)
         if paper and paper > most:
             found.append((method, most, paper))

@@ -83,7 +83,7 @@ def of_runs(counts: Counts, chains: int) -> dict[str, Counts]:
 def metrics(run: Run) -> MetricTable:
     """Everything of this experiment that a claim or a table speaks of."""
     found = MetricTable()
-    for method, counts in run.once(tallies).items():
+    for method, counts in run.cached(tallies).items():
         found.add(method, _metrics(run, counts))
     for reading in READINGS:
         if {f"{reading}_sgld", f"{reading}_csgld"} <= set(run.methods):
@@ -124,7 +124,7 @@ def _metrics(run: Run, counts: Tally) -> Metrics:
 def _orders(run: Run, reading: str) -> Metrics:
     """Return the share of runs in which the four rows are in the order of Table 4, as printed and exchanged."""
     near = {
-        name: of_runs(run.once(tallies)[f"{reading}_{name}"].within[RADIUS], together(run))
+        name: of_runs(run.cached(tallies)[f"{reading}_{name}"].within[RADIUS], together(run))
         for name in ("sgld", "csgld")
     }
     rows = [covered(near[row.method][row.metric.removeprefix("modes_")], ENOUGH) for row in ROWS]
@@ -136,7 +136,7 @@ def _orders(run: Run, reading: str) -> Metrics:
 
 def table4(run: Run) -> pd.DataFrame:
     """Modes covered, of 25, mean over ten runs with its standard error (Table 4)."""
-    found, rows = run.once(metrics), {}
+    found, rows = run.cached(metrics), {}
     modes, chains = len(centres(run)), together(run)
     chance = {
         "cSGLD": found["theory.modes_one"],
@@ -158,7 +158,7 @@ def table4(run: Run) -> pd.DataFrame:
 
 def independent(run: Run) -> dict[str, Metrics]:
     """Return what independent draws from the target have, in the place of a method, and visits to modes at random."""
-    found, spread = run.once(metrics).of("theory"), variance(run)
+    found, spread = run.cached(metrics).of("theory"), variance(run)
     return {"target, or by chance": found | {"between": math.exp(-0.25 / (2 * spread)), "variance": spread}}
 
 
@@ -167,7 +167,7 @@ def sensitivity(run: Run) -> pd.DataFrame:
     rows = {}
     for reading in READINGS:
         for row in ROWS:
-            if (counts := run.once(tallies).get(f"{reading}_{row.method}")) is None:
+            if (counts := run.cached(tallies).get(f"{reading}_{row.method}")) is None:
                 continue
             which = row.metric.removeprefix("modes_")
             rows[f"{row.label}, {reading}"] = {

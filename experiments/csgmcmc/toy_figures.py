@@ -63,7 +63,7 @@ def _densities(run: Run, chains: int) -> Figure | str:
         for j, method in enumerate(row):
             axis = figure.add_subplot(space[i, 2 + j])
             _panel(axis, density(np.concatenate(collected(run, method)[:chains]), grid), norm, grid)
-            near = run.once(tallies)[method].within[RADIUS][:chains].sum(axis=0) > ENOUGH
+            near = run.cached(tallies)[method].within[RADIUS][:chains].sum(axis=0) > ENOUGH
             _circles(axis, centres(run), near)
             axis.set_title(f"{run.label(method)}: {near.sum()} of {len(near)}", fontsize=9)
             axis.tick_params(labelleft=j == 0, labelbottom=i == len(rows) - 1)
@@ -88,7 +88,7 @@ def _circles(axis: Axes, places: Array, full: npt.NDArray[np.bool_]) -> None:
 
 def coverage(run: Run) -> Figure:
     """Modes covered in each run (Table 4), beside the paper's numbers."""
-    found, black = run.once(metrics), Style(color="black")
+    found, black = run.cached(metrics), Style(color="black")
     figure, (axis,) = panels(
         1, size=(6.6, 3.4), ylabel="modes covered, of 25", ylim=(0, 26.5), xlim=(-0.3, 3.75)
     )
@@ -98,7 +98,7 @@ def coverage(run: Run) -> Figure:
         if row.printed != row.exchanged:
             points(axis, [i], [row.printed], markerfacecolor="white", **square)
         for j, reading in enumerate(READINGS):
-            if (counts := run.once(tallies).get(f"{reading}_{row.method}")) is None:
+            if (counts := run.cached(tallies).get(f"{reading}_{row.method}")) is None:
                 continue
             near = of_runs(counts.within[RADIUS], together(run))[row.metric.removeprefix("modes_")]
             seen, at = covered(near, ENOUGH), i + (0.22, 0.44)[j]

@@ -128,7 +128,7 @@ def rise(errors: Array) -> Array:
 def metrics(run: Run) -> Metrics:
     """What Figure 3's claims speak of, on these networks."""
     found = MetricTable()
-    for method, of in run.once(examined).items():
+    for method, of in run.cached(examined).items():
         if method in CYCLICAL:
             found.add(method, _of_cycles(run, of))
         found.add(method, _of_all(run, of))
@@ -176,7 +176,7 @@ _MARKERS = "os^D"
 def scaling_figure(run: Run) -> Figure:
     """Twelve networks of each method in the plane, by classical scaling of their Euclidean distances (Figure 3a)."""
     rows, cycles = _panels(run), int(run.config["cycles"])
-    gaps = {method: of.gaps[0] for method, of in run.once(examined).items()}
+    gaps = {method: of.gaps[0] for method, of in run.cached(examined).items()}
     x, y = 1.25 * np.array([np.abs(scaled(of)[0]).max(axis=0) for of in gaps.values()]).max(axis=0)
     of_all: Style = {"xlim": (-x, x), "ylim": (-y, y), "aspect": 1, "xlabel": "distance in weight space"}
     size = (2.4, 1.65 + 0.6 / len(rows))
@@ -193,7 +193,7 @@ def scaling_figure(run: Run) -> Figure:
 
 def _panels(run: Run) -> list[tuple[str, ...]]:
     """Return the rows of methods of Figure 3's panels: a row for each temperature that is there."""
-    kept = run.once(examined)
+    kept = run.cached(examined)
     rows = [tuple(method + end for method in SHOWN) for end in ("", "_t1")]
     return [row for row in rows if set(row) & set(kept)]
 
@@ -218,7 +218,7 @@ def _scatter(axis: Axes, points: Array, cycles: int | None) -> None:
 
 def lines_figure(run: Run) -> Figure:
     """Test error along straight lines between networks (Figure 3b)."""
-    rows, kept, t = _panels(run), run.once(examined), np.linspace(0, 1, POINTS)
+    rows, kept, t = _panels(run), run.cached(examined), np.linspace(0, 1, POINTS)
     labels: Style = {"xlabel": "place on the line", "ylabel": "test error (%)"}
     size = (2.4, 2.1 + 0.6 / len(rows))
     figure, axes = panels(4 * len(rows), columns=4, size=size, share="xy", **labels)
@@ -239,7 +239,7 @@ def lines_figure(run: Run) -> Figure:
 def _test_images(run: Run) -> Dataset:
     """Return the first test images of this run's evaluation, at most 2,000."""
     _ = run.target  # which knows where data are looked for
-    whole: Dataset = build(run.config["evaluation"]["data"], "evaluation.data").load()
+    whole: Dataset = build(run.config["monitor"]["data"], "monitor.data").load()
     return Dataset({name: field[:IMAGES] for name, field in whole.fields.items()})
 
 

@@ -150,15 +150,15 @@ def by_dimension(runs: Sequence[Run]) -> dict[int, Run]:
 def sweep_metrics(runs: Sequence[Run]) -> Metrics:
     """What a claim says of several dimensions.
 
-    `falls`: how many of the steps from one dimension to the next lower the largest learning rate; `slope`: of its
-    logarithm against that of d, by least squares; `wins`: in how many dimensions above 1 a proposal accepts at least
-    0.05 more than the one before it, at the learning rates at which SGLD accepts between 0.1 and 0.5. NaN where a level
-    is not reached.
+    `falls`: how many of the steps from one dimension to the next lower the largest learning rate; `grad_temperature`:
+    of its logarithm against that of d, by least squares; `wins`: in how many dimensions above 1 a proposal accepts at
+    least 0.05 more than the one before it, at the learning rates at which SGLD accepts between 0.1 and 0.5. NaN where
+    a level is not reached.
     """
     found: Metrics = {}
     there = by_dimension(runs)
     dims = np.array(list(there), dtype=float)
-    of_run = [run.once(metrics) for run in there.values()]
+    of_run = [run.cached(metrics) for run in there.values()]
     for reading in (*READINGS, *WHOLE):
         for level in LEVELS:
             eps = np.array([value(each.get(f"{reading}_sgld.eps_{level}")) for each in of_run])
@@ -189,7 +189,7 @@ def largest_by_dimension(runs: Sequence[Run]) -> Figure:
     for axis, (reading, title) in zip(axes, shown.items(), strict=True):
         first = float("nan")
         for (level, share), colour in zip(LEVELS.items(), COLOURS, strict=False):
-            eps = [value(run.once(metrics).get(f"{reading}_sgld.eps_{level}")) for run in there.values()]
+            eps = [value(run.cached(metrics).get(f"{reading}_sgld.eps_{level}")) for run in there.values()]
             axis.plot(dims, eps, "o-", color=colour, markersize=4, label=f"acceptance {share:g}")
             first = eps[0] if np.isnan(first) else first
         axis.plot(dims, first * (dims / dims[0]) ** -0.25, color="grey", linestyle="--", label=r"$d^{-1/4}$")
@@ -221,7 +221,7 @@ def largest_table(runs: Sequence[Run]) -> pd.DataFrame:
     first = next(iter(there.values()))
     rows = {
         f"{first.label(method)}, {share:g}": {
-            f"d = {d:,}": run.once(metrics).get(f"{method}.eps_{level}") for d, run in there.items()
+            f"d = {d:,}": run.cached(metrics).get(f"{method}.eps_{level}") for d, run in there.items()
         }
         for method in first.methods
         for level, share in LEVELS.items()

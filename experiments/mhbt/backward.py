@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from mhrun.proposals.reversible_langevin import ReversibleLangevin
+from mhrun.proposals.reversible_langevin import ReversibleLangevinProposal
 from mhrun.report.metrics import Metrics, value
 from mhrun.report.plots import THIN, finished, levels, panels
 from mhrun.report.vocabulary import COLOURS, Array, Estimate, Figure, Run, Style, by_rows
@@ -71,7 +71,7 @@ def moves(
 
     origin = point(np.zeros((draws, dim)), here)
     candidate = point(there, here + across - curvature * there)
-    proposal = ReversibleLangevin(beta, density)
+    proposal = ReversibleLangevinProposal(beta, density)
     back = proposal.log_density(candidate, origin.theta, controls)
     out = proposal.log_density(origin, candidate.theta, controls)
     return (back - out).numpy()
@@ -180,7 +180,7 @@ def betas(run: Run) -> pd.DataFrame:
 
 def rates(run: Run) -> pd.DataFrame:
     """The largest learning rate at which 99 % of forward moves have a ratio above 1 (Remark 2)."""
-    config, found = run.config, run.once(metrics)
+    config, found = run.config, run.cached(metrics)
     rows = {}
     for dim in config["dims"]:
         rate = value(found[f"unnormalised.eps_{dim}"])

@@ -97,7 +97,7 @@ def curve(run: Run, method: str) -> tuple[npt.NDArray[np.int64], Array]:
 
     The total variation distance between the histograms of all chains and of as many draws of the tempered posterior.
     """
-    return run.once(_curves)[method]
+    return run.cached(_curves)[method]
 
 
 def _curves(run: Run) -> dict[str, tuple[npt.NDArray[np.int64], Array]]:
@@ -174,7 +174,7 @@ def reached(steps: npt.NDArray[np.int64], distances: Array, level: float) -> flo
 
 def distances(run: Run) -> pd.DataFrame:
     """Distance from the tempered posterior after so many steps (Figure 2, a)."""
-    found = run.once(metrics)
+    found = run.cached(metrics)
     steps = sorted({int(step) for method in run.methods for step in curve(run, method)[0]})
     names = {f"{step:,}": f"tv_{step}" for step in steps}
     names |= {"by chance": "tv_noise", "bias": "tv_bias", "comes down at": "steps_to_close"}
@@ -191,7 +191,7 @@ def distance(run: Run) -> Figure:
 
 
 def _draw(axis: Axes, run: Run, shown: list[str]) -> None:
-    found = run.once(metrics)
+    found = run.cached(metrics)
     for method, colour, mark in zip(shown, cycle(COLOURS), cycle("os^dv"), strict=False):
         steps, distances = curve(run, method)
         label = run.label(method).split(", d =")[0]
@@ -209,5 +209,5 @@ def robust(run: Run) -> Figure:
     figure, (axis,) = panels(1, size=(5.2, 3.4), ylabel="total variation distance")
     shown = _others(run)
     _draw(axis, run, shown)
-    levels(axis, *{value(run.once(metrics)[f"{method}.tv_noise"]) for method in shown[1:]}, color="grey")
+    levels(axis, *{value(run.cached(metrics)[f"{method}.tv_noise"]) for method in shown[1:]}, color="grey")
     return finished(figure)

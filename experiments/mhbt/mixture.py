@@ -37,7 +37,7 @@ def temperature(run: Run, method: str) -> float:
 
 def truth(run: Run, method: str) -> Truth:
     """Return what is known of a method's target by quadrature."""
-    known = run.once(_truths)
+    known = run.cached(_truths)
     key = shift(run, method)
     if key not in known:
         known[key] = Truth(run.target_of(method))
@@ -74,15 +74,15 @@ def metrics(run: Run) -> Metrics:
 
 
 def _metrics(run: Run, method: str) -> Metrics:
-    noted, thin = run.methods[method], int(run.methods[method]["thin"])
+    summary, thin = run.methods[method], int(run.methods[method]["thin"])
     core = cores(run.draws(method), shift(run, method))
     steps = core.shape[1] * thin
     stretch = max(1, min(PER, steps) // thin)
     stretches = [row[i : i + stretch] for row in core for i in range(0, core.shape[1] - stretch + 1, stretch)]
     wanted = np.array([[shift(run, method) * share for share in place] for place in ((0, 1), (1, -1))])
     found: Metrics = {
-        "accept_rate": noted["accept_rate"],
-        "step": float(np.mean(noted["step_size_by_chain"])),
+        "accept_rate": summary["accept_rate"],
+        "step": float(np.mean(summary["step_size_by_chain"])),
         "crossings": estimate(np.array([crossings(row) for row in core]) * PER / steps),
         "visited_most": float(max(len(np.unique(row[row != 0])) for row in core)),
         "both": float(np.mean([len(np.unique(row[row != 0])) == 2 for row in stretches])),
@@ -98,7 +98,10 @@ def _metrics(run: Run, method: str) -> Metrics:
 
 def _distances(run: Run, method: str) -> Metrics:
     at, t = truth(run, method), temperature(run, method)
-    tempered, own = at.law("tempered", t, cells=40), at.law("stored", t, int(run.config["m"]), cells=40)
+    tempered, own = (
+        at.stationary("tempered", t, cells=40),
+        at.stationary("stored", t, int(run.config["m"]), cells=40),
+    )
     if tempered is None or own is None:
         return {}
     shares = tempered.shares(run.draws(method))

@@ -12,7 +12,7 @@ from mhrun.report.metrics import Metrics, MetricTable, value
 from mhrun.report.plots import finished, label_edges, levels, logarithmic, panels
 from mhrun.report.vocabulary import COLOURS, Array, Axes, Figure, Run, Style, by_rows
 
-from ..mint.network import looked
+from ..mint.network import monitored
 
 # Table 1: errors on the test images in per cent, of 30 trainings at each learning rate.
 PAPER_RATES = (0.01, 0.02, 0.05, 0.08, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
@@ -44,14 +44,14 @@ def rates(run: Run) -> list[float]:
 
 def errors(run: Run, method: str) -> Array:
     """Return the errors on the test images in per cent, (R, trainings, L)."""
-    found = looked(run, method, "error")
+    found = monitored(run, method, "error")
     assert found is not None
     return found.reshape(1 if method in SINGLE else len(rates(run)), -1, found.shape[1])
 
 
 def passes(run: Run, method: str) -> Array:
     """Return the passes through the data up to each look (L,)."""
-    steps = np.asarray(run.evaluation(method)["step"].to_numpy(), dtype=float)
+    steps = np.asarray(run.monitor(method)["step"].to_numpy(), dtype=float)
     return steps * float(run.config["m"]) / float(run.config["data"]["n"])
 
 
@@ -116,25 +116,25 @@ def _rank_correlation(x: Array, y: Array) -> float:
 
 
 def _of_backward(run: Run, method: str) -> Metrics:
-    told = told_of_moves(run, method)
-    late = max(1, round(LATE * told["beta"].shape[1]))
-    beta, accepted = told["beta"][:, -1], told["accepted"][:, -late:].mean(axis=1)
-    gap = np.nanmean(told["forward"]) - np.nanmean(told["backward"])
+    moves = monitored_moves(run, method)
+    late = max(1, round(LATE * moves["beta"].shape[1]))
+    beta, accepted = moves["beta"][:, -1], moves["accepted"][:, -late:].mean(axis=1)
+    gap = np.nanmean(moves["forward"]) - np.nanmean(moves["backward"])
     return {
         "beta": float(np.median(beta)),
         "beta_most": float(beta.max()),
-        "forward": float(np.nanmean(told["forward"])),
-        "backward": float(np.nanmean(told["backward"])),
+        "forward": float(np.nanmean(moves["forward"])),
+        "backward": float(np.nanmean(moves["backward"])),
         "forward_lead": float(gap),
         "accept_late": float(np.round(np.median(accepted), 6)),  # not 1e-116
         "accept_rate": run.methods[method]["accept_rate"],
     }
 
 
-def told_of_moves(run: Run, method: str) -> dict[str, Array]:
+def monitored_moves(run: Run, method: str) -> dict[str, Array]:
     """Return beta and the mean acceptance probabilities of each epoch, all and by direction, each (C, L)."""
     raw = {
-        name: looked(run, method, name) for name in ("backward", "accepted", "accepted_forward", "forward")
+        name: monitored(run, method, name) for name in ("backward", "accepted", "accepted_forward", "forward")
     }
     given = {name: values for name, values in raw.items() if values is not None}
     steps = float(run.config["epoch"])
@@ -183,7 +183,7 @@ def best_rate(run: Run, method: str) -> int:
 
 
 def _by_rate(run: Run, name: str, printed: Mapping[str, Sequence[float]]) -> pd.DataFrame:
-    found = run.once(metrics)
+    found = run.cached(metrics)
     rows: dict[str, dict[str, float | None]] = {}
     for method in GRIDS:
         if method not in run.methods:
@@ -256,17 +256,17 @@ def backward(run: Run) -> Figure:
     shown = [method for method in REVERSIBLE if method in run.methods]
     figure, axes = panels(3 * len(shown), columns=3, size=(3.4, 2.5), share="")
     for place, method in enumerate(shown):
-        told, x = told_of_moves(run, method), passes(run, method)
+        moves, x = monitored_moves(run, method), passes(run, method)
         beta, all_moves, by_direction = axes[3 * place : 3 * place + 3]
-        _paths(beta, run, x, told["beta"], COLOURS[0])
+        _paths(beta, run, x, moves["beta"], COLOURS[0])
         beta.set(ylabel=r"$\beta$", title=run.label(method))
-        if told["beta"].max() > 2 * told["beta"].min():
+        if moves["beta"].max() > 2 * moves["beta"].min():
             logarithmic(beta)
-        _paths(all_moves, run, x, told["accepted"], COLOURS[0])
+        _paths(all_moves, run, x, moves["accepted"], COLOURS[0])
         levels(all_moves, *BAND, linewidth=0.7, alpha=0.5)
         all_moves.set(title="acceptance", ylim=(-0.03, 1.03))
-        _paths(by_direction, run, x, told["forward"], COLOURS[1], "forward")
-        _paths(by_direction, run, x, told["backward"], COLOURS[2], "backward")
+        _paths(by_direction, run, x, moves["forward"], COLOURS[1], "forward")
+        _paths(by_direction, run, x, moves["backward"], COLOURS[2], "backward")
         by_direction.set(title="by direction", ylim=(-0.03, 1.03))
     label_edges(axes, 3, "passes through the data")
     return finished(figure, legend="right")
@@ -285,7 +285,7 @@ def _paths(axis: Axes, run: Run, x: Array, values: Array, colour: str, name: str
 
 def sweep_metrics(runs: Sequence[Run]) -> Metrics:
     """By how much RSGLD's medians differ between values of c_n, at the learning rate where they differ most."""
-    found = [run.once(metrics) for run in runs]
+    found = [run.cached(metrics) for run in runs]
     spread = [
         np.ptp([value(each[f"rsgld.median_{rate:g}"]) for each in found])
         for rate in rates(runs[0])

@@ -25,11 +25,11 @@ REMARK = 0.45  # c_n = m^0.45, "close to but smaller than sqrt(m)", in Remark 1
 _CHUNK = 1000  # minibatches at once
 
 
-class Laws(NamedTuple):
+class LogDensities(NamedTuple):
     """Log densities on the grid, up to a constant."""
 
     tempered: Array  # c times the mean log-likelihood of all data
-    law: Array  # log of the average over minibatches of exp(c times their mean log-likelihood)
+    stationary: Array  # log of the average over minibatches of exp(c times their mean log-likelihood)
 
 
 def log_lik(theta: Array, x: Array) -> Array:
@@ -56,11 +56,11 @@ def batch_means(values: Array, m: int, batches: int, seed: int) -> Array:
     return np.concatenate(found).astype(float)
 
 
-def law(values: Array, means: Array, c: float) -> Laws:
+def log_densities(values: Array, means: Array, c: float) -> LogDensities:
     """Return the two log densities at c from log-likelihoods (n, P) and means over minibatches (batches, P)."""
     # About the mean over all data, so that nothing overflows and little is lost.
     mean = values.mean(axis=0)
-    return Laws(c * mean, c * mean + logsumexp(c * (means - mean), axis=0) - math.log(len(means)))
+    return LogDensities(c * mean, c * mean + logsumexp(c * (means - mean), axis=0) - math.log(len(means)))
 
 
 def population_optima() -> list[float]:
@@ -85,9 +85,9 @@ def margin(log_density: Array, optimum: float, delta: float) -> float:
     return float(log_density[ball].max() - log_density[rest].max()) if rest.any() else float("nan")
 
 
-def divergence(laws: Laws) -> float:
+def divergence(densities_of: LogDensities) -> float:
     """Return the Kullback-Leibler divergence of the law from the tempered density, on the grid."""
-    p, q = (values - logsumexp(values) for values in laws)
+    p, q = (values - logsumexp(values) for values in densities_of)
     return float(np.exp(p) @ (p - q))
 
 
@@ -97,18 +97,18 @@ def gaussian_divergence(c: float, m: int, n: int, dim: int = 2) -> float:
     return 0.5 * dim * (1 / ratio - 1 + math.log(ratio))
 
 
-def computed(run: Run) -> Mapping[tuple[int, float], Laws]:
+def computed(run: Run) -> Mapping[tuple[int, float], LogDensities]:
     """Return the laws of each data set at each c, (trial, c) -> laws."""
-    return run.once(_computed)
+    return run.cached(_computed)
 
 
-def _computed(run: Run) -> Mapping[tuple[int, float], Laws]:
+def _computed(run: Run) -> Mapping[tuple[int, float], LogDensities]:
     config = run.config
-    found: dict[tuple[int, float], Laws] = {}
+    found: dict[tuple[int, float], LogDensities] = {}
     for trial in range(config["trials"]):
         values = log_lik(GRID, sample(config["n"], trial))
         means = batch_means(values, config["m"], config["batches"], trial)
-        found |= {(trial, c): law(values, means, c) for c in config["heats"]}
+        found |= {(trial, c): log_densities(values, means, c) for c in config["heats"]}
     return found
 
 
@@ -117,12 +117,12 @@ def metrics(run: Run) -> Metrics:
     config = run.config
     found: Metrics = {}
     moved, margins = [], []
-    for (_trial, c), laws in computed(run).items():
+    for (_trial, c), densities_of in computed(run).items():
         delta = DELTA / math.sqrt(c)
         for optimum in population_optima():
-            best = GRID[basin(optimum)][laws.law[basin(optimum)].argmax()]
+            best = GRID[basin(optimum)][densities_of.stationary[basin(optimum)].argmax()]
             moved.append(abs(best - optimum) / delta)
-            margins.append(margin(laws.law, optimum, delta))
+            margins.append(margin(densities_of.stationary, optimum, delta))
     found["optima.count"] = float(len(population_optima()))
     found["optima.worst"] = float(max(moved))
     found["optima.margin"] = float(np.nanmin(margins))
@@ -134,9 +134,9 @@ def _of_sizes(config: Mapping[str, Any]) -> Metrics:
     sizes, c, n = config["sizes"], config["c"], config["n"]
     values = log_lik(GRID, sample(n, 0))
     means = {m: batch_means(values, m, config["batches"], 1) for m in sizes}
-    kl = [divergence(law(values, means[m], c)) for m in sizes]
+    kl = [divergence(log_densities(values, means[m], c)) for m in sizes]
     closed = [gaussian_divergence(c, m, n) for m in sizes]
-    growing = [divergence(law(values, means[m], m**REMARK)) for m in sizes]
+    growing = [divergence(log_densities(values, means[m], m**REMARK)) for m in sizes]
     in_closed_form = [gaussian_divergence(m**REMARK, m, n) for m in sizes]
     found: Metrics = {f"kl_remark.{m}": each for m, each in zip(sizes, growing, strict=True)}
     found |= {f"kl_remark_gaussian.{m}": each for m, each in zip(sizes, in_closed_form, strict=True)}
@@ -154,19 +154,19 @@ def optima(run: Run) -> pd.DataFrame:
     config, rows = run.config, {}
     for c in config["heats"]:
         delta = DELTA / math.sqrt(c)
-        laws = [each.law for (_trial, at), each in computed(run).items() if at == c]
+        densities_of = [each.stationary for (_trial, at), each in computed(run).items() if at == c]
         row: dict[str, float] = {}
         for name, optimum in zip(("local", "global"), population_optima(), strict=True):
             side = basin(optimum)
-            row[f"{name}: moved by"] = max(abs(GRID[side][d[side].argmax()] - optimum) for d in laws)
-            row[f"{name}: drop"] = min(margin(d, optimum, delta) for d in laws)
+            row[f"{name}: moved by"] = max(abs(GRID[side][d[side].argmax()] - optimum) for d in densities_of)
+            row[f"{name}: drop"] = min(margin(d, optimum, delta) for d in densities_of)
         rows[f"c = {c:g}"] = row | {"delta": delta, "condition": c**2 * math.log(c) / config["m"]}
     return by_rows(rows)
 
 
 def divergences(run: Run) -> pd.DataFrame:
     """Divergence of the law of MHBT from the tempered posterior (Theorem 2)."""
-    config, found = run.config, run.once(metrics)
+    config, found = run.config, run.cached(metrics)
     rows = {
         f"m = {m:,}": {
             "mixture": found[f"kl.{m}"],
@@ -180,7 +180,7 @@ def divergences(run: Run) -> pd.DataFrame:
 
 def remark(run: Run) -> pd.DataFrame:
     """Divergence where the temperature falls with m: c_n = m^0.45 (Remark 1, part 2)."""
-    config, found = run.config, run.once(metrics)
+    config, found = run.config, run.cached(metrics)
     rows = {
         f"m = {m:,}": {
             "c": m**REMARK,
@@ -199,12 +199,12 @@ def densities(run: Run) -> Figure:
     heats = run.config["heats"]
     figure, axes = panels(len(heats), size=(2.6, 2.8), share="x", xlabel=r"$\theta$", xlim=(-4, 4))
     for axis, c in zip(axes, heats, strict=True):
-        laws, delta = computed(run)[0, c], DELTA / math.sqrt(c)
+        densities_of, delta = computed(run)[0, c], DELTA / math.sqrt(c)
         for optimum in population_optima():
             axis.axvspan(optimum - delta, optimum + delta, color="0.92", linewidth=0)
             axis.axvline(optimum, color="black", linewidth=0.6, linestyle="--")
         lines = (("--", COLOURS[6], "tempered posterior"), ("-", COLOURS[0], "law of MHBT"))
-        for values, (line, colour, name) in zip(laws, lines, strict=True):
+        for values, (line, colour, name) in zip(densities_of, lines, strict=True):
             axis.plot(GRID, values - values.max(), line, color=colour, linewidth=1.2, label=name)
         axis.set(title=f"c = {c:g}", ylim=(-1.6 * c, 0.08 * c))
     axes[0].set_ylabel("log density")
@@ -213,7 +213,7 @@ def densities(run: Run) -> Figure:
 
 def divergence_figure(run: Run) -> Figure:
     """Divergence of the law of MHBT from the tempered posterior against m, at c = 20 (Theorem 2)."""
-    sizes, found = np.array(run.config["sizes"]), run.once(metrics)
+    sizes, found = np.array(run.config["sizes"]), run.cached(metrics)
     figure, (axis,) = panels(
         1, size=(4.8, 3.2), xscale="log", yscale="log", xlabel="m", ylabel="Kullback-Leibler divergence"
     )

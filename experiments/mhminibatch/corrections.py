@@ -29,7 +29,7 @@ def solved(run: Run) -> dict[tuple[int, float, float], Correction]:
 
 def metrics(run: Run) -> dict[str, float]:
     """Everything of this experiment that a claim or a table speaks of."""
-    paper = run.once(solved)
+    paper = run.cached(solved)
     found = {f"{half}.{sigma:g}.{lam:g}": each.error for (half, sigma, lam), each in paper.items()}
     for half in run.config["half_widths"]:
         best = [
@@ -43,7 +43,7 @@ def metrics(run: Run) -> dict[str, float]:
 def table3(run: Run) -> pd.DataFrame:
     """The largest distance of distribution functions (Table 3)."""
     rows: dict[str, dict[str, float]] = {}
-    for (half, sigma, lam), each in run.once(solved).items():
+    for (half, sigma, lam), each in run.cached(solved).items():
         rows.setdefault(f"G = {half}, lambda = {lam:g}", {})[f"sigma = {sigma:g}"] = each.error
     return by_rows(rows)
 
@@ -51,7 +51,7 @@ def table3(run: Run) -> pd.DataFrame:
 def better(run: Run) -> pd.DataFrame:
     """Corrections without the limits of the paper's grid."""
     rows = {}
-    paper = run.once(solved)
+    paper = run.cached(solved)
     for sigma in run.config["sigmas"]:
         positive = nonnegative(sigma)
         rows[f"sigma = {sigma:g}"] = {

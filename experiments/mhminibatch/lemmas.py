@@ -70,7 +70,7 @@ class Bounded(NamedTuple):
 
 def metrics(run: Run) -> Metrics:
     """Everything of this experiment that a claim or a table speaks of."""
-    t, exact, grown = run.once(student), run.once(acceptance), run.once(decided)
+    t, exact, grown = run.cached(student), run.cached(acceptance), run.cached(decided)
     far = {b: each.to_skewed for b, each in t.items() if each.to_skewed > 3 * each.chance}
     found: Metrics = {
         "normal.slope": slope({b: each.to_normal for b, each in t.items() if b >= LARGE}),
@@ -86,8 +86,8 @@ def metrics(run: Run) -> Metrics:
     for rule, estimates in grown.items():
         found[f"{rule}.slope"] = slope({b: each.value for b, each in estimates.items()})
         found[f"{rule}.error"] = estimates[min(estimates)]
-    found["barker.half"], found["barker.balance_z"] = run.once(barker)
-    over = [each.distance / each.bound for each in run.once(stationary).values()]
+    found["barker.half"], found["barker.balance_z"] = run.cached(barker)
+    over = [each.distance / each.bound for each in run.cached(stationary).values()]
     return found | {"stationary.share_of_bound": max(over)}
 
 
@@ -226,12 +226,12 @@ def stationary(run: Run) -> dict[int, Bounded]:
             ]
         )
         values, vectors = np.linalg.eig(_transition(accept).T)
-        law = np.real(vectors[:, np.argmax(np.real(values))])
-        law = law / law.sum()
+        density = np.real(vectors[:, np.argmax(np.real(values))])
+        density = density / density.sum()
         found[b] = Bounded(
             float(np.abs(accept - expit(gap)).max()),
             float(1 - overlap.min()),
-            float(np.abs(law - right).sum() / 2),
+            float(np.abs(density - right).sum() / 2),
         )
     return found
 
@@ -252,7 +252,7 @@ def stopped(run: Run) -> pd.DataFrame:
     most harm.
     """
     rows: dict[str, dict[str, Any]] = {}
-    for rule, errors in run.once(decided).items():
+    for rule, errors in run.cached(decided).items():
         for m, error in errors.items():
             rows.setdefault(f"m = {m}", {})[rule] = error
     return by_rows(rows)
@@ -262,7 +262,7 @@ def errors(run: Run) -> Figure:
     """Errors against the minibatch size."""
     of_all: Style = {"xscale": "log", "yscale": "log", "xlabel": "minibatch size b"}
     figure, (left, right) = panels(2, size=(4.6, 3.8), share="", **of_all)
-    t, exact = run.once(student), run.once(acceptance)
+    t, exact = run.cached(student), run.cached(acceptance)
     b, at = np.array(list(t)), np.array(list(exact))
     left.plot(b, [each.chance for each in t.values()], color="grey", linewidth=4, alpha=0.4, label="chance")
     _line(left, b, [each.to_normal for each in t.values()], 0, "skewed terms, normal limit", "o")
@@ -272,7 +272,7 @@ def errors(run: Run) -> Figure:
     fixed = {"own": "variance of the same", "pilot": "of a pilot", "mixed": "1/3 and 2/3"}
     for k, (name, label) in enumerate(fixed.items()):
         _line(right, at, [getattr(each, name) for each in exact.values()], k, f"fixed b, {label}", "^sv"[k])
-    for k, (rule, found) in enumerate(run.once(decided).items()):
+    for k, (rule, found) in enumerate(run.cached(decided).items()):
         style: Style = {
             "color": COLOURS[3 + k],
             "fmt": "oD"[k % 2],

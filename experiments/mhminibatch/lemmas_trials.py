@@ -26,7 +26,7 @@ class _Exponential:
     def __init__(self, chains: int, seed: int) -> None:
         self.n = 10**6  # as good as no end for minibatches of some hundreds
         self.replacement = True  # independent terms have no finite population
-        self.n_aside = torch.zeros(chains, dtype=torch.int64)
+        self.n_lik_overhead = torch.zeros(chains, dtype=torch.int64)
         self._rng = np.random.default_rng(seed)
 
     def terms(self, rows: Tensor, start: int, stop: int) -> Tensor:
@@ -35,11 +35,11 @@ class _Exponential:
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Return 0 and 1."""
-        return torch.zeros(len(self.n_aside)).double(), torch.ones(len(self.n_aside)).double()
+        return torch.zeros(len(self.n_lik_overhead)).double(), torch.ones(len(self.n_lik_overhead)).double()
 
     def largest(self) -> Tensor:
         """Return infinity."""
-        return torch.full((len(self.n_aside),), torch.inf, dtype=torch.float64)
+        return torch.full((len(self.n_lik_overhead),), torch.inf, dtype=torch.float64)
 
 
 def decided(run: Run) -> dict[str, dict[int, Estimate]]:

@@ -40,7 +40,7 @@ def temperature(run: Run) -> float:
 
 def exact(run: Run) -> tuple[Array, Array, Array]:
     """Return the probability of each bin, and means and standard deviations of theta, by quadrature."""
-    return run.once(_exact)
+    return run.cached(_exact)
 
 
 def _exact(run: Run) -> tuple[Array, Array, Array]:
@@ -96,7 +96,7 @@ def _of_method(run: Run, method: str) -> Metrics:
 
 def modes(run: Run) -> Array:
     """Return the two modes of the tempered posterior (2, 2), by climbing its logarithm from the printed ones."""
-    return run.once(_modes)
+    return run.cached(_modes)
 
 
 def _modes(run: Run) -> Array:

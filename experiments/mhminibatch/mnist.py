@@ -38,7 +38,7 @@ def _of_method(run: Run, method: str) -> Metrics:
     spent, mean = data_spent(run, method).mean(axis=0), right.mean(axis=0)
     return found | {
         "x90": reached(spent, mean),
-        "x90_all": reached(spent + value(found["aside"]) * steps, mean),
+        "x90_all": reached(spent + value(found["overhead"]) * steps, mean),
         "steps90": reached(steps, mean),
         "first": float(right[:, 0].mean()),
         "final": estimate(right[:, -1]),
@@ -49,9 +49,9 @@ def _of_method(run: Run, method: str) -> Metrics:
 
 def design(run: Run, bound: str) -> Metrics:
     """Return m and epsilon of AustereMH (C) by the bound of this name; none where no design has so small an error."""
-    asked = run.config["design"]
+    design_of = run.config["design"]
     try:
-        chosen = conservative(asked["n"], asked[bound])
+        chosen = conservative(design_of["n"], design_of[bound])
     except Refusal:  # the table of designs says so
         return {}
     return {"design.m": float(chosen.m), "design.epsilon": chosen.epsilon}
@@ -81,16 +81,21 @@ def reached(spent: Array, right: Array) -> float:
 
 def settings(run: Run) -> pd.DataFrame:
     """The design of AustereMH (C) (Table 5): the one printed, and the one that the bound gives."""
-    asked = run.config["design"]
+    design_of = run.config["design"]
     bound = "least data with the error below its bound"
     designs = {
-        "printed": Design(asked["m"], asked["epsilon"]),
-        bound: conservative(asked["n"], asked["bound_c"]),
+        "printed": Design(design_of["m"], design_of["epsilon"]),
+        bound: conservative(design_of["n"], design_of["bound_c"]),
     }
     rows = {}
     for name, chosen in designs.items():
-        found = profile(asked["n"], *chosen, [0.0])
-        rows[name] = {"n": asked["n"], "bound": asked["bound_c"], "m": chosen.m, "epsilon": chosen.epsilon}
+        found = profile(design_of["n"], *chosen, [0.0])
+        rows[name] = {
+            "n": design_of["n"],
+            "bound": design_of["bound_c"],
+            "m": chosen.m,
+            "epsilon": chosen.epsilon,
+        }
         rows[name] |= {"error": found.error[0], "data": found.usage[0]}
     return by_rows(rows)
 

@@ -38,7 +38,7 @@ def metrics(run: Run) -> Metrics:
 
 def moments(run: Run) -> Figure:
     """The mean of theta_2 squared, which test by test should be the posterior's."""
-    found, names = run.once(metrics), list(run.methods)[::-1]
+    found, names = run.cached(metrics), list(run.methods)[::-1]
     figure, (axis,) = panels(1, size=(5.6, 0.3 * len(names) + 0.9), xlabel=r"mean of $\theta_2^2$")
     axis.axvline(value(found["exact.square"]), color="black", linewidth=1)
     numbers = [found[f"{method}.square"] for method in names]

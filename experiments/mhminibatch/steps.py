@@ -23,10 +23,10 @@ def metrics(run: Run) -> Metrics:
     """Everything of this experiment that a claim or a table speaks of."""
     found = MetricTable.by_method(run, of_sizes)
     found["order.size"] = in_order(found, [f"{method}.size" for method in STEPS])
-    steps, variances = run.once(variance_by_step)
+    steps, variances = run.cached(variance_by_step)
     small = steps <= 0.01
     found["variance.slope"] = float(np.polyfit(np.log(steps[small]), np.log(variances[small]), 1)[0])
-    found["variance.slope_temperature"] = run.once(slope_by_temperature)
+    found["variance.slope_temperature"] = run.cached(slope_by_temperature)
     return found
 
 
@@ -72,7 +72,7 @@ def histograms(run: Run) -> Figure:
 
 def variance(run: Run) -> Figure:
     """The variance of the terms against the step size."""
-    steps, variances = run.once(variance_by_step)
+    steps, variances = run.cached(variance_by_step)
     of_all: Style = {"xscale": "log", "yscale": "log", "xlabel": "step size", "ylabel": "variance of a term"}
     figure, (axis,) = panels(1, size=(4.6, 3.2), **of_all)
     axis.plot(steps, variances[0] * (steps / steps[0]) ** 2, color="lightgrey", linewidth=4)

@@ -19,7 +19,7 @@ def metrics(run: Run) -> Metrics:
 
 
 def _of_method(run: Run, method: str) -> Metrics:
-    single, of_mean = run.once(_accuracies)[method]
+    single, of_mean = run.cached(_accuracies)[method]
     accepted = run.stat(method, "accepted")
     return {
         "final": estimate(single[:, -1]),
@@ -47,7 +47,7 @@ def curves(run: Run) -> Figure:
     m, n = int(run.config["m"]), run.target.n
     for method, colour in zip(run.methods, COLOURS, strict=False):
         x = (run.methods[method]["warmup"] + run.draw_steps(method)) * m / n
-        for axis, values in zip(axes, run.once(_accuracies)[method], strict=True):
+        for axis, values in zip(axes, run.cached(_accuracies)[method], strict=True):
             band(axis, x, values, color=colour, label=run.label(method))
     for axis, title in zip(axes, ("single draws", "mean of the draws so far"), strict=True):
         levels(axis, 0.99, line=":", color="grey")

@@ -51,11 +51,11 @@ def acceptance(theta: Array, m: int, n: int, c: float, ones: int) -> Array:
     """
     plus, minus = log_lik(theta)
     up, down = plus[None] - plus[:, None], minus[None] - minus[:, None]
-    law = stats.hypergeom(n, ones, m)
-    low, high = (int(law.ppf(q)) for q in (_TAIL, 1 - _TAIL))
+    density = stats.hypergeom(n, ones, m)
+    low, high = (int(density.ppf(q)) for q in (_TAIL, 1 - _TAIL))
     counts = np.arange(low, high + 1)
     total = np.zeros_like(up)
-    for share, weight in zip(counts / m, law.pmf(counts), strict=True):
+    for share, weight in zip(counts / m, density.pmf(counts), strict=True):
         total += weight * np.exp(np.minimum(0.0, c * (share * up + (1 - share) * down)))
     return total
 
@@ -97,7 +97,7 @@ def cell(theta: Array, m: int, n: int, alpha: float, ones: int) -> Cell:
 
 def computed(run: Run) -> dict[tuple[float, int], Cell]:
     """Return the cells of a run, (alpha, m) -> cell."""
-    return run.once(_computed)
+    return run.cached(_computed)
 
 
 def _computed(run: Run) -> dict[tuple[float, int], Cell]:
@@ -146,7 +146,7 @@ def metrics(run: Run) -> Metrics:
 
 def kernels(run: Run) -> pd.DataFrame:
     """Distance of MINT's kernel from that of tempered MCMC (Theorem 1), by alpha and m."""
-    found, rows = run.once(metrics), {}
+    found, rows = run.cached(metrics), {}
     for alpha in map(float, run.config["alphas"]):
         row = {f"m = {m:,}": computed(run)[alpha, m].kernel for m in run.config["sizes"]}
         row |= {

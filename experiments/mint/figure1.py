@@ -14,7 +14,7 @@ from mhrun.report.metrics import Metrics, MetricTable, estimate
 from mhrun.report.plots import few_ticks, finished, legend_right, levels, panels
 from mhrun.report.vocabulary import COLOURS, GREYS, Array, Axes, Figure, Run, Style
 
-from ..shared.exact import Law, Truth
+from ..shared.exact import Stationary, Truth
 
 RADIUS = 0.01  # the paper's ball about a mode
 WIDE = 0.1  # the same with a hundred times the hits
@@ -24,7 +24,7 @@ _NO_TEMPERED = "No method of this run samples a tempered density."
 
 def truth(run: Run) -> Truth:
     """Return the truth of a run, computed once."""
-    return run.once(_truth)
+    return run.cached(_truth)
 
 
 def _truth(run: Run) -> Truth:
@@ -46,12 +46,12 @@ def density_of(run: Run, method: str) -> str:
     return "tempered" if is_tempered(run, method) else "posterior"
 
 
-def own_law(run: Run, method: str) -> Law | None:
+def stationary(run: Run, method: str) -> Stationary | None:
     """Return the law that a method's chain has, where it is known."""
     known = run.samples(method)
     if known.distribution is None:
         return None
-    return truth(run).law(known.distribution, known.temperature, known.m or 0)
+    return truth(run).stationary(known.distribution, known.temperature, known.m or 0)
 
 
 def metrics(run: Run) -> Metrics:
@@ -59,9 +59,12 @@ def metrics(run: Run) -> Metrics:
     found = MetricTable.by_method(run, _metrics)
     if "mint_stored" in run.methods and (m := run.samples("mint_stored").m) is not None:
         t = temperature(run, "mint_stored")
-        laws = truth(run).law("stored", t, m, cells=40), truth(run).law("tempered", t, cells=40)
-        if laws[0] is not None and laws[1] is not None:
-            distance = total_variation(laws[0].probability[None], laws[1].probability)
+        densities = (
+            truth(run).stationary("stored", t, m, cells=40),
+            truth(run).stationary("tempered", t, cells=40),
+        )
+        if densities[0] is not None and densities[1] is not None:
+            distance = total_variation(densities[0].probability[None], densities[1].probability)
             found.add("law", {"tv_stored_tempered": distance})
     ratios = {
         "posterior_ratio": _posterior_ratio(run, 1.0),
@@ -90,14 +93,16 @@ def _metrics(run: Run, method: str) -> Metrics:
     if tempered:
         for name, radius in (("mode_ratio", RADIUS), ("mode_ratio_wide", WIDE)):
             found[name] = ratio(*(hits(draws, mode, radius).sum(axis=1) for mode in modes))
-    if (law := truth(run).law("tempered", temperature(run, method))) is not None:
-        shares = law.shares(draws)
-        found["tv"] = total_variation(shares, law.probability)
+    if (density := truth(run).stationary("tempered", temperature(run, method))) is not None:
+        shares = density.shares(draws)
+        found["tv"] = total_variation(shares, density.probability)
         found["tv_noise"] = monte_carlo_distance(shares)
-        found["tv_single_chain"] = float(np.mean([total_variation(r[None], law.probability) for r in shares]))
+        found["tv_single_chain"] = float(
+            np.mean([total_variation(r[None], density.probability) for r in shares])
+        )
         if tempered:
-            found["chi2"] = chi_squared(shares, law.probability)
-    if (own := own_law(run, method)) is not None:
+            found["chi2"] = chi_squared(shares, density.probability)
+    if (own := stationary(run, method)) is not None:
         shares = own.shares(draws)
         found["tv_own"] = total_variation(shares, own.probability)
         if tempered:
@@ -124,7 +129,7 @@ def density(run: Run) -> Figure | str:
     figure, axes = panels(len(shown), size=(3.3, 3.3), share="", xlabel=r"$\theta_1$")
     for axis, method, colour in zip(axes, shown, cycle(COLOURS), strict=False):
         draws = run.draws(method)
-        spikes = _law_over(axis, run, method, colour)
+        spikes = _density_over(axis, run, method, colour)
         some = draws.reshape(-1, 2)[:: max(1, draws.size // 2 // 2000)]
         axis.plot(*some.T, ".", color=colour, markersize=1.5, alpha=0.35, markeredgewidth=0)
         axis.plot(*truth(run).modes.T, "x", color="black", markersize=5)
@@ -135,16 +140,18 @@ def density(run: Run) -> Figure | str:
     return finished(figure)
 
 
-def _law_over(axis: Axes, run: Run, method: str, colour: str) -> bool:
+def _density_over(axis: Axes, run: Run, method: str, colour: str) -> bool:
     """Draw the density and the histogram of the draws; say whether the density is two spikes, each drawn near."""
     t = temperature(run, method)
-    law = truth(run).law("tempered", t)
-    if law is None:
+    density = truth(run).stationary("tempered", t)
+    if density is None:
         return False
-    spikes = len(law.grids) > 1
+    spikes = len(density.grids) > 1
     if not spikes:
-        law = truth(run).law("tempered", t, cells=80) or law
-    exact, seen = (law.maps(p) for p in (law.probability, law.shares(run.draws(method)).mean(axis=0)))
+        density = truth(run).stationary("tempered", t, cells=80) or density
+    exact, seen = (
+        density.maps(p) for p in (density.probability, density.shares(run.draws(method)).mean(axis=0))
+    )
     levels = max(values.max() for _, _, values in exact) * np.array([0.05, 0.15, 0.3, 0.5, 0.7, 0.9])
     shades = GREYS(np.linspace(0.15, 0.6, len(levels)))
     for x, y, values in exact:
@@ -153,7 +160,7 @@ def _law_over(axis: Axes, run: Run, method: str, colour: str) -> bool:
         if values.max() > levels[0]:  # else there is no line to draw
             axis.contour(x, y, values.T, levels=levels, colors=colour, linewidths=0.9)
     if spikes:
-        edges = np.array([[[g.x[0], g.y[0]], [g.x[-1], g.y[-1]]] for g in law.grids])
+        edges = np.array([[[g.x[0], g.y[0]], [g.x[-1], g.y[-1]]] for g in density.grids])
         low, high = edges.min(axis=(0, 1)), edges.max(axis=(0, 1))
         axis.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]))
     return spikes

@@ -34,7 +34,7 @@ def metrics(run: Run) -> Metrics:
             if f"mint.{name}" in found and f"{other}.{name}" in found:
                 over = found.number(f"{other}.{name}") / found.number(f"mint.{name}")
                 found.add(other, {f"{name}_ratio": over})
-    for name, noise in run.once(minibatch_noise).items():
+    for name, noise in run.cached(minibatch_noise).items():
         found |= {f"noise.{name}.ks": noise.distance, f"noise.{name}.skewness": noise.skewness}
     return found
 
@@ -84,7 +84,7 @@ def step_length(run: Run, method: str) -> float:
     schedules = node["schedules"]
     if any(schedules.get(key, {}).get(key) is None for key in ("step_size", "temperature")):
         return float("nan")  # not constant
-    said = {key: schedules[key][key] for key in ("step_size", "temperature")}
+    settings = {key: schedules[key][key] for key in ("step_size", "temperature")}
     trace = mhrun.sample(
         run.target.model,
         run.target.data,
@@ -94,7 +94,7 @@ def step_length(run: Run, method: str) -> float:
         chains=len(run.draws(method)),
         steps=min(LOOKED_AT, node.get("steps") or run.config["steps"]),
         warmup=0,
-        **said,
+        **settings,
     )
     theta = trace["posterior"]["theta"].to_numpy()
     moved = np.linalg.norm(np.diff(theta, axis=1), axis=2)
@@ -129,7 +129,7 @@ def minibatch_noise(run: Run) -> dict[str, Noise]:
 
 def normality(run: Run) -> Figure:
     """The noise of a minibatch's mean log-likelihood (Figure 2, left)."""
-    found = run.once(minibatch_noise)
+    found = run.cached(minibatch_noise)
     figure, axes = panels(
         len(found), size=(3.1, 2.8), share="", xlabel=r"$\sqrt{m}(\hat\mu - \mu)$", yticks=[]
     )

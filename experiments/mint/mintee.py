@@ -133,12 +133,12 @@ def falls(numbers: Array, slack: float = 0.0) -> float:
 
 def cost(run: Run, method: str) -> dict[str, float]:
     """Return what a method evaluated, over N n and beside the equi-energy sampler on all data."""
-    noted, n = run.methods[method], run.target.n
+    summary, n = run.methods[method], run.target.n
     rungs = run.rungs(method)
-    each = noted["steps"] + run.config["burn"]
+    each = summary["steps"] + run.config["burn"]
     return {
-        "per_sample": noted["likelihood_evals"] / (noted["steps"] * n),
-        "saved": rungs * (rungs + 1) / 2 * each * n / noted["likelihood_evals"],
+        "per_sample": summary["likelihood_evals"] / (summary["steps"] * n),
+        "saved": rungs * (rungs + 1) / 2 * each * n / summary["likelihood_evals"],
     }
 
 
@@ -148,7 +148,7 @@ def metrics(run: Run) -> Metrics:
     main = shown(run)
     if "stagger" in run.config["methods"][main]["kernel"] and "burn" in run.config:
         found |= _of_table3(run)
-    at = run.once(elbow)
+    at = run.cached(elbow)
     found["elbow"], found["knee"] = float(at.best), at.knee
     return found
 
@@ -160,7 +160,7 @@ def _of_method(run: Run, method: str) -> Metrics:
     low, high, _ = heights(draws[..., 0])
     ratios = {f"height_ratio_{bins}": height_ratio(draws, bins) for bins in BINS}
     pooled = seen.mean(axis=0)
-    noted = run.methods[method]
+    summary = run.methods[method]
     every = rung_draws(run, method)[:, 0].reshape(-1, run.target.dim)
     cold = energies(run, every[:: max(1, len(every) // 4000)]) - lowest(run)
     by_ladder = np.array([part.mean() for part in np.array_split(cold, max(2, len(draws)))])
@@ -180,10 +180,10 @@ def _of_method(run: Run, method: str) -> Metrics:
         "upper_peak": high,
         "first_ratio": float((~large[..., 0]).sum() / max(1, large[..., 0].sum())),
         "energy": estimate(by_ladder),
-        "likelihoods": float(noted["likelihood_evals"]),
-        "gradients": float(noted["gradient_evals"]),
-        "seconds": float(noted["wall_s"]),
-        "per_visit": float(noted["likelihood_evals"]) / even.effective,
+        "likelihoods": float(summary["likelihood_evals"]),
+        "gradients": float(summary["gradient_evals"]),
+        "seconds": float(summary["wall_s"]),
+        "per_visit": float(summary["likelihood_evals"]) / even.effective,
     }
     if run.rungs(method) > 1:
         for rung, (offered, made) in enumerate(jumps(run, method)):
@@ -193,7 +193,7 @@ def _of_method(run: Run, method: str) -> Metrics:
 
 
 def _of_table3(run: Run) -> Metrics:
-    found, seen = ladder_of(run, shown(run)), run.once(rings)
+    found, seen = ladder_of(run, shown(run)), run.cached(rings)
     same = [abs(t - row[0]) < 0.006 for t, row in zip(found.temperatures, PAPER, strict=False)]
     alike = [m == row[1] for m, row in zip(found.sizes, PAPER, strict=False)]
     spent = cost(run, shown(run))

@@ -70,7 +70,7 @@ def embedding(run: Run) -> Figure:
 
 def elbow(run: Run) -> Figure:
     """The objective of k-means against the number of clusters (Figure 4, right)."""
-    found, labels = run.once(measured.elbow), Style(xlabel="clusters C", ylabel="objective per draw")
+    found, labels = run.cached(measured.elbow), Style(xlabel="clusters C", ylabel="objective per draw")
     figure, (axis,) = panels(1, size=(4.6, 3.0), ylim=(0, 1.08 * found.objective.max()), **labels)
     axis.plot(found.clusters, found.objective, color=COLOURS[0], marker=".", markersize=3, linewidth=1)
     largest, meet = f"largest second difference, {found.best}", f"two lines meet, {found.knee:.1f}"
@@ -118,8 +118,8 @@ def ladder(run: Run) -> Figure:
     """The ladder of Figure 7, from this run: when each rung begins, what it reads, how many jumps into it are made."""
     method = shown(run)
     found, offers = ladders.ladder_of(run, method), ladders.jumps(run, method)
-    kernel, noted = run.config["methods"][method]["kernel"], run.methods[method]
-    total, count = noted["warmup"] + noted["steps"], len(found.sizes)
+    kernel, summary = run.config["methods"][method]["kernel"], run.methods[method]
+    total, count = summary["warmup"] + summary["steps"], len(found.sizes)
     figure, axis = plt.subplots(figsize=(7.4, 3.4))
     for rung, (t, m) in enumerate(zip(found.temperatures, found.sizes, strict=True)):
         start, y = (count - 1 - rung) * kernel["stagger"], rung
@@ -185,9 +185,11 @@ def jump(run: Run) -> Figure | str:
         right.plot([k - 1, k], [before, after], color=COLOURS[1], linewidth=1.4)
         right.plot(k - 1, before, "o", markerfacecolor="white", color=COLOURS[1], markersize=5)
         right.plot(k, after, "o", color=COLOURS[1], markersize=5)
-        said = f"mode {mode[k - 1] + 1}\nto {mode[k] + 1}"
+        setting = f"mode {mode[k - 1] + 1}\nto {mode[k] + 1}"
         place = {"xytext": (k, 1.18 * energy.max()), "ha": "center", "fontsize": 8, "color": COLOURS[1]}
-        right.annotate(said, (k, max(before, after)), arrowprops={"arrowstyle": "-", "alpha": 0.3}, **place)
+        right.annotate(
+            setting, (k, max(before, after)), arrowprops={"arrowstyle": "-", "alpha": 0.3}, **place
+        )
     right.set(xlabel="step", ylabel="energy above that of theta* (nats)", ylim=(0, 1.4 * energy.max()))
     figure.tight_layout()
     return figure

@@ -27,8 +27,8 @@ def ladder_of(run: Run, method: str) -> Ladder:
     """Return temperatures, minibatch sizes and levels of a method's rungs."""
     node, n = run.config["methods"][method], run.target.n
     rungs = run.rungs(method)
-    said = (node["schedules"].get("temperature") or {}).get("temperature", 1.0)
-    temperatures = [float(t) for t in (said if isinstance(said, list) else [said] * rungs)][:rungs]
+    setting = (node["schedules"].get("temperature") or {}).get("temperature", 1.0)
+    temperatures = [float(t) for t in (setting if isinstance(setting, list) else [setting] * rungs)][:rungs]
     sizes = [int(m) for m in node["kernel"].get("sizes") or [n] * rungs]
     levels = None
     if "spacing" in node["kernel"]:

@@ -26,7 +26,7 @@ from .mintee_ladders import (
 
 def table3(run: Run) -> pd.DataFrame:
     """Table 3: per cent of the samples of each rung in each energy ring, printed and here."""
-    found, seen, rows = ladder_of(run, shown(run)), run.once(rings), {}
+    found, seen, rows = ladder_of(run, shown(run)), run.cached(rings), {}
     names = [
         "< H1",
         *(f"[H{j}, H{j + 1})" for j in range(1, len(found.sizes) - 1)),
@@ -66,10 +66,10 @@ def rungs(run: Run) -> pd.DataFrame:
                 "visits": uniformity(seen).effective,
                 "energy / T": float((energies(run, some) - base).mean() / t),
             }
-    return _told(rows)
+    return _as_table(rows)
 
 
-def _told(rows: dict[str, dict[str, Any]]) -> pd.DataFrame:
+def _as_table(rows: dict[str, dict[str, Any]]) -> pd.DataFrame:
     """Return a table without the columns that nothing is known of: one ladder tells no visits."""
     return by_rows(rows).dropna(axis=1, how="all")
 

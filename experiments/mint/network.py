@@ -43,21 +43,21 @@ def readings(run: Run) -> dict[str, tuple[str, str]]:
     return found or {"without MINT": ("", "")}
 
 
-def looked(run: Run, method: str, name: str) -> Array | None:
+def monitored(run: Run, method: str, name: str) -> Array | None:
     """Return what was told of each chain at each look (C, L), or None if it was not told of this method."""
-    told = run.evaluation(method)
-    return np.asarray(told[name].to_numpy(), dtype=float) if name in told else None
+    metrics = run.monitor(method)
+    return np.asarray(metrics[name].to_numpy(), dtype=float) if name in metrics else None
 
 
 def epochs(run: Run, method: str) -> Array:
     """Return the passes through the data up to each look (L,)."""
-    told = np.asarray(run.evaluation(method)["step"].to_numpy(), dtype=float)
-    return (told if told.ndim == 1 else told[0]) / float(run.config["epoch"])
+    steps = np.asarray(run.monitor(method)["step"].to_numpy(), dtype=float)
+    return (steps if steps.ndim == 1 else steps[0]) / float(run.config["epoch"])
 
 
 def errors(run: Run, method: str) -> Array:
     """Return the errors on the test images in per cent, by the estimate that the paper uses: (C, L)."""
-    found = looked(run, method, f"error{ESTIMATES[method]}")
+    found = monitored(run, method, f"error{ESTIMATES[method]}")
     assert found is not None
     return found
 
@@ -85,7 +85,7 @@ def metrics(run: Run) -> Metrics:
 def _of_method(run: Run, method: str) -> Metrics:
     found: Metrics = {"final": estimate(errors(run, method)[:, -1])}
     for name in (number + kind for number in ("error", "nll") for kind in (CURRENT, MEAN, ENSEMBLE)):
-        if (values := looked(run, method, name)) is not None:
+        if (values := monitored(run, method, name)) is not None:
             found[name] = estimate(values[:, -1])
     if run.methods[method]["n_accept_tests"]:
         found["accept_rate"] = run.methods[method]["accept_rate"]
@@ -94,7 +94,7 @@ def _of_method(run: Run, method: str) -> Metrics:
 
 def round_ends(run: Run, method: str) -> Array:
     """Return the acceptance in the last epoch of each round of CMINT, (C, rounds)."""
-    accepted = looked(run, method, "accepted_rate")
+    accepted = monitored(run, method, "accepted_rate")
     assert accepted is not None
     length = round(run.config["cycle"] / run.config["epoch"])
     return accepted[:, length - 1 :: length]
@@ -102,7 +102,7 @@ def round_ends(run: Run, method: str) -> Array:
 
 def differences(run: Run) -> pd.DataFrame:
     """By how many percentage points MINT and CMINT are off the others (Figure 3); below zero they are better."""
-    found = run.once(metrics)
+    found = run.cached(metrics)
     mine = [method for pair in READINGS.values() for method in pair if method in run.methods]
     rows = {
         run.label(other): {run.label(method): found.get(f"{method}.over.{other}") for method in mine}
@@ -158,7 +158,7 @@ def rounds_figure(run: Run) -> Figure:
         x, own = epochs(run, method), axes[column::wide]
         for axis, shown in zip(own, names, strict=True):
             for name, colour in zip(shown, COLOURS, strict=False):
-                values = looked(run, method, name)
+                values = monitored(run, method, name)
                 assert values is not None
                 mean = values.mean(axis=0) * (run.config["data"]["n"] if name == "step_size" else 1)
                 label = {"error": "current", "error_of_ensemble": "ensemble"}.get(name)

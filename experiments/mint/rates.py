@@ -12,7 +12,7 @@ from mhrun.report.metrics import Metrics, MetricTable, estimate
 from mhrun.report.plots import finished, panels
 from mhrun.report.vocabulary import COLOURS, Array, Estimate, Figure, Run, Style, by_rows
 
-from .network import CURRENT, ENSEMBLE, looked
+from .network import CURRENT, ENSEMBLE, monitored
 
 
 class Printed(NamedTuple):
@@ -60,7 +60,7 @@ class Grid(NamedTuple):
 
 def grids(run: Run) -> dict[str, Grid]:
     """Return the errors of each row of Table 2."""
-    return run.once(_grids)
+    return run.cached(_grids)
 
 
 def _grids(run: Run) -> dict[str, Grid]:
@@ -72,9 +72,9 @@ def _grids(run: Run) -> dict[str, Grid]:
         rates = np.asarray(run.config["slow" if name in ("sgd_momentum", "sghmc") else "rates"], dtype=float)
         errors = []
         for method in methods:
-            told = looked(run, method, f"error{printed.estimate}")
-            assert told is not None
-            errors.append(told[:, -1].reshape(len(rates), -1))
+            metric = monitored(run, method, f"error{printed.estimate}")
+            assert metric is not None
+            errors.append(metric[:, -1].reshape(len(rates), -1))
         decays = [run.config["methods"][method]["kernel"]["prior"].get("decay") for method in methods]
         found[name] = Grid(rates, decays, np.stack(errors))
     return found
@@ -86,8 +86,8 @@ def metrics(run: Run) -> Metrics:
     for name, grid in grids(run).items():
         decay, rate = grid.place
         found.add(name, {"best_rate": float(grid.rates[rate]), "lowest": _mean(grid.errors[decay, rate])})
-        if (said := grid.decays[decay]) is not None:
-            found.add(name, {"best_decay": said})
+        if (printed := grid.decays[decay]) is not None:
+            found.add(name, {"best_decay": printed})
         near = int(np.abs(grid.rates - PRINTED[name].rate).argmin())
         row = grid.decays.index(PRINTED[name].decay) if PRINTED[name].decay in grid.decays else decay
         found.add(name, {"of_printed": _mean(grid.errors[row, near])})
@@ -100,7 +100,7 @@ def _mean(errors: Array) -> Estimate | float:
 
 def best(run: Run) -> pd.DataFrame:
     """The rates and L2 weights with the lowest error on the images held out (Table 2)."""
-    found = run.once(metrics)
+    found = run.cached(metrics)
     rows = {}
     for name, grid in grids(run).items():
         printed, good = PRINTED[name], grid.as_good

@@ -149,7 +149,7 @@ def worpitzky(order: int) -> list[int]:
 def metrics(run: Run) -> Metrics:
     """Everything of this experiment that a claim speaks of."""
     config = run.config
-    variance, drawn, both = config["variance"], run.once(simulated), readings(config)
+    variance, drawn, both = config["variance"], run.cached(simulated), readings(config)
     found = MetricTable()
     found.add(
         "spectrum",
@@ -168,7 +168,7 @@ def metrics(run: Run) -> Metrics:
     found["printed.wrong"] = _differing([both["printed"].in_g()], [PRINTED])
     along = [error(truncated(variance, lam, config["terms"]), variance) for lam in config["bandwidths"]]
     found["bandwidths.rises"] = float(np.sum(np.diff(along) >= 0))
-    times = run.once(sampling.times)
+    times = run.cached(sampling.times)
     found["sampling.faster"] = times["cells: binary search"].each / times["series: rejection"].each
     return found | replicas.metrics(run)
 
@@ -247,7 +247,7 @@ def distances(run: Run) -> pd.DataFrame:
 
 def theorem2(run: Run) -> pd.DataFrame:
     """The acceptance of a noise-aware exchange less Barker's (Theorem 2), by quadrature and by the rule's draws."""
-    config, drawn, rows = run.config, run.once(simulated), {}
+    config, drawn, rows = run.config, run.cached(simulated), {}
     for delta in (-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0):
         i = int(np.abs(LOOKED_AT - delta).argmin())
         row: dict[str, Estimate | float] = {"Barker": float(special.expit(delta))}

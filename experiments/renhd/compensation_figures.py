@@ -84,7 +84,7 @@ def errors(run: Run) -> Figure:
 
 def acceptance(run: Run) -> Figure:
     """The acceptance of a noise-aware exchange less Barker's probability (Theorem 2), sigma*^2 = 0.2, three terms."""
-    config, drawn, z = run.config, run.once(shown.simulated), np.linspace(-6, 6, 481)
+    config, drawn, z = run.config, run.cached(shown.simulated), np.linspace(-6, 6, 481)
     labels: Style = {"xlabel": r"log-ratio $\Delta E$", "ylabel": r"acceptance less Barker's, $\times\,10^3$"}
     figure, (axis,) = panels(1, size=(5.8, 3.2), xlim=(-6, 6), **labels)
     p = special.expit(shown.LOOKED_AT)

@@ -14,12 +14,12 @@ FIRST = "sgd"  # the method whose looks the claims speak of
 
 def sizes(run: Run) -> list[int]:
     """Return the minibatch sizes that are tested."""
-    return [int(b) for b in run.config["evaluation"]["sizes"]]
+    return [int(b) for b in run.config["monitor"]["sizes"]]
 
 
-def looked(run: Run, method: str, name: str) -> Array:
+def monitored(run: Run, method: str, name: str) -> Array:
     """Return what was told of each chain at each look (C, L)."""
-    found: Array = run.evaluation(method)[name].to_numpy().astype(float)
+    found: Array = run.monitor(method)[name].to_numpy().astype(float)
     return found
 
 
@@ -27,15 +27,15 @@ def metrics(run: Run) -> Metrics:
     """Return shares at the first and the last look of SGD, and what else the tables speak of."""
     found = MetricTable()
     for method in run.methods:
-        for name, look in (("first", 0), ("last", -1)):
+        for name, which in (("first", 0), ("last", -1)):
             shares = {
-                f"normal_{b}": estimate(looked(run, method, f"normal_{b}")[:, look]) for b in sizes(run)
+                f"normal_{b}": estimate(monitored(run, method, f"normal_{b}")[:, which]) for b in sizes(run)
             }
             found.add(f"{method}.{name}", shares)
             if method == FIRST:
                 found.add(name, shares)
-            for metric, told in (("error", "error"), ("still", f"still_{sizes(run)[0]}")):
-                found.add(f"{method}.{name}", {metric: estimate(looked(run, method, told)[:, look])})
+            for metric, text in (("error", "error"), ("still", f"still_{sizes(run)[0]}")):
+                found.add(f"{method}.{name}", {metric: estimate(monitored(run, method, text)[:, which])})
     for name in ("first", "last") if FIRST in run.methods else ():
         numbers = [found.number(f"{name}.normal_{b}") for b in sizes(run)]
         found.add(name, {"rises": float((np.diff(numbers) > 0).sum())})
@@ -44,7 +44,7 @@ def metrics(run: Run) -> Metrics:
 
 def table(run: Run) -> pd.DataFrame:
     """Share of coordinates at which 50 gradients pass the test at 5 %, by minibatch size; 0.95 for normal noise."""
-    found, names = run.once(metrics), {"error": "error", "still": "still"}
+    found, names = run.cached(metrics), {"error": "error", "still": "still"}
     names |= {f"b = {b}": f"normal_{b}" for b in sizes(run)}
     return by_rows(
         {
@@ -61,19 +61,19 @@ def figure(run: Run) -> Figure:
     """Share of coordinates that pass the test at 5 %, against the minibatch size, and along the training."""
     figure, (left, right) = panels(2, size=(4.2, 3.1))
     for method, colour in zip(run.methods, COLOURS, strict=False):
-        for look, line in ((0, "--"), (-1, "-")):
-            shares = [looked(run, method, f"normal_{b}")[:, look].mean() for b in sizes(run)]
-            style: Style = {"marker": "o", "markersize": 3, "label": run.label(method) if look else None}
+        for which, line in ((0, "--"), (-1, "-")):
+            shares = [monitored(run, method, f"normal_{b}")[:, which].mean() for b in sizes(run)]
+            style: Style = {"marker": "o", "markersize": 3, "label": run.label(method) if which else None}
             left.plot(sizes(run), shares, line, color=colour, **style)
     left.set(xscale="log", xlabel="minibatch size", ylabel="share that passes", ylim=(0, 1))
     left.legend(loc="upper left", bbox_to_anchor=(0, 0.93))
     method = FIRST if FIRST in run.methods else next(iter(run.methods))
     shades = plt.get_cmap("viridis")(np.linspace(0.05, 0.9, len(sizes(run))))
-    told = run.evaluation(method)
+    text = run.monitor(method)
     for b, shade in zip(sizes(run), shades, strict=True):
-        shares = looked(run, method, f"normal_{b}")[0]
-        every = np.arange(1, len(shares) + 1) * run.config["evaluation"]["every"]
-        along = told["step"].to_numpy() if "step" in told.coords else every
+        shares = monitored(run, method, f"normal_{b}")[0]
+        every = np.arange(1, len(shares) + 1) * run.config["monitor"]["every"]
+        along = text["step"].to_numpy() if "step" in text.coords else every
         right.plot(along, shares, color=shade, marker=".", label=f"b = {b:,}")
     right.set_xlabel(f"steps of {run.label(method)}")
     right.legend(loc="center left", bbox_to_anchor=(1, 0.5))

@@ -73,17 +73,17 @@ def weights(run: Run, method: str) -> tuple[Array, Array]:
 def metrics(run: Run) -> MetricTable:
     """Everything of these experiments that a claim or a table speaks of."""
     found = MetricTable.by_method(run, _metrics)
-    for method in run.once(travels):
+    for method in run.cached(travels):
         found.add(method, _of_ladder(run, method))
     if {"renhd", "sgnht"} <= set(run.methods):
         found["renhd.livelier"] = found.number("renhd.changes") / (1 + found.number("sgnht.changes"))
     if {"kept", "tact"} <= set(run.methods):
-        found.add("tact", _beside_tact(run, found))
+        found.add("tact", _against_tact_hmc(run, found))
     return found
 
 
 def _metrics(run: Run, method: str) -> Metrics:
-    counts, draws = run.once(tallies)[method], collected(run, method)
+    counts, draws = run.cached(tallies)[method], collected(run, method)
     modes, radius = len(centres(run)), 3 * math.sqrt(variance(run))
     share, errors = weights(run, method)
     by_chain = counts.weights
@@ -92,7 +92,7 @@ def _metrics(run: Run, method: str) -> Metrics:
     distance = 0.5 * float(np.abs(share - 1 / modes).sum())
     effective = np.array([np.nanmin(ess_of_chain(chain.T)) if len(chain) > 3 else np.nan for chain in draws])
     visited = (by_chain > ENOUGH).sum(axis=1)
-    noted = run.methods[method]
+    summary = run.methods[method]
     return {
         "draws": float(counts.draws.mean()),
         "modes": estimate(visited.astype(float)),
@@ -105,16 +105,16 @@ def _metrics(run: Run, method: str) -> Metrics:
         "ess": estimate(effective),
         "ess_share": estimate(effective / counts.draws),
         "changes": estimate(np.array([(np.diff(chain) != 0).sum() for chain in near], float)),
-        "gradients": noted["gradient_evals"]
-        * (noted["steps"] / (noted["steps"] + noted["warmup"]))
+        "gradients": summary["gradient_evals"]
+        * (summary["steps"] / (summary["steps"] + summary["warmup"]))
         / counts.draws.sum(),
-        "seconds": noted["wall_s"],
-        "ess_per_second": float(np.nansum(effective)) / noted["wall_s"],
+        "seconds": summary["wall_s"],
+        "ess_per_second": float(np.nansum(effective)) / summary["wall_s"],
     }
 
 
 def _of_ladder(run: Run, method: str) -> Metrics:
-    found = run.once(travels)[method]
+    found = run.cached(travels)[method]
     rates = found.rates.mean(axis=0)
     rounds = found.replica.shape[1]
     return {
@@ -127,7 +127,7 @@ def _of_ladder(run: Run, method: str) -> Metrics:
     }
 
 
-def _beside_tact(run: Run, found: Metrics) -> Metrics:
+def _against_tact_hmc(run: Run, found: Metrics) -> Metrics:
     """Return draws at temperature 1 for each gradient over TACT-HMC's: of all gradients, and of one replica's."""
     ladder, tact = (1 / value(found[f"{name}.gradients"]) for name in ("kept", "tact"))
     rungs = run.rungs("kept")
@@ -142,18 +142,18 @@ def _beside_tact(run: Run, found: Metrics) -> Metrics:
 def ladders(run: Run) -> pd.DataFrame:
     """What of exchanges was made between each two rungs, and how replicas travelled."""
     rows: dict[str, dict[str, Any]] = {}
-    for method, found in run.once(travels).items():
+    for method, found in run.cached(travels).items():
         rates = found.rates.mean(axis=0)
         rows[run.label(method)] = {f"{j} – {j + 1}": float(rate) for j, rate in enumerate(rates)} | {
             "round trips": estimate(found.round_trips.astype(float)),
-            "rounds for each": value(run.once(metrics)[f"{method}.rounds_per_trip"]),
+            "rounds for each": value(run.cached(metrics)[f"{method}.rounds_per_trip"]),
         }
     return by_rows(rows)
 
 
 def unbiased(run: Run) -> pd.DataFrame:
     """Draws at temperature 1 by RENHD and by TACT-HMC, as the paper counts them, and effective ones."""
-    found, many = run.once(metrics), run.rungs("kept")
+    found, many = run.cached(metrics), run.rungs("kept")
     draws = {name: 1e6 / value(found.get(f"{name}.gradients")) for name in ("kept", "tact")}
     shares = {name: value(found.get(f"{name}.ess_share")) for name in draws}
 

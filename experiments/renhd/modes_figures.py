@@ -32,11 +32,11 @@ def densities(run: Run) -> Figure:
         shares = np.bincount(nearest(run, draws), minlength=len(centres(run))) / len(draws)
         panels.append((run.label(method), density(draws, grid), shares))
     figure, axes = _panels(len(panels))
-    for axis, (name, values, told) in zip(axes, panels, strict=True):
+    for axis, (name, values, label) in zip(axes, panels, strict=True):
         mesh = axis.pcolormesh(grid.x, grid.y, values.T, norm=norm, cmap=shades, rasterized=True)
         axis.set_title(fill(name, 20), fontsize=8)
-        if told is not None:
-            for (x, y), share in zip(centres(run), told, strict=True):
+        if label is not None:
+            for (x, y), share in zip(centres(run), label, strict=True):
                 axis.annotate(f"{share:.2f}", (x, y - 2.1), ha="center", va="center", fontsize=7)
     bar = figure.colorbar(
         mesh, ax=axes, shrink=0.8, pad=0.01, extend="both", aspect=20 * -(-len(panels) // 5)
@@ -77,7 +77,7 @@ def _colours(count: int) -> list[str]:
 
 def ladder(run: Run) -> Figure | str:
     """Swap rates of neighbours, and which replica is on the coldest rung of the first ladder in its last rounds."""
-    found = run.once(travels)
+    found = run.cached(travels)
     if not found:
         return "No method of this run has a ladder."
     shown = list(found)[:5]
@@ -92,7 +92,7 @@ def ladder(run: Run) -> Figure | str:
     replicas = np.stack([found[method].replica[0, -STRIP:] for method in shown])
     shades = colormaps["viridis"].resampled(max(run.rungs(method) for method in shown))
     right.imshow(replicas, aspect="auto", interpolation="nearest", cmap=shades, rasterized=True)
-    trips = {m: run.once(metrics).number(f"{m}.rounds_per_trip") for m in shown}
+    trips = {m: run.cached(metrics).number(f"{m}.rounds_per_trip") for m in shown}
     labels = [f"{run.label(m)}\n{rounds:,.0f} rounds a trip" for m, rounds in trips.items()]
     right.set_yticks(range(len(shown)), labels, fontsize=7)
     right.set(xlabel="rounds", title="replica at temperature 1")

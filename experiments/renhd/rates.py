@@ -47,14 +47,14 @@ def noise(run: Run, method: str) -> Array:
 
     Luo et al. (2020), equations 2 and 20: what minibatches add to the momenta in a step has the variance 2 b e.
     """
-    told = run.evaluation(method)
-    found: Array = (told["step_size"] * told[f"variance_{run.config['m']}"]).to_numpy() / 2
+    metrics_of = run.monitor(method)
+    found: Array = (metrics_of["step_size"] * metrics_of[f"variance_{run.config['m']}"]).to_numpy() / 2
     return found
 
 
 def thermostats(run: Run, method: str) -> Array:
     """Return thermostats over (c + b) / T, their mean by Theorem 1, on each rung at each look (C, L)."""
-    found: Array = run.evaluation(method)["thermostat"].to_numpy() / (
+    found: Array = run.monitor(method)["thermostat"].to_numpy() / (
         (run.config["c"] + noise(run, method)) / temperatures(run, method)
     )
     return found
@@ -66,7 +66,7 @@ def metrics(run: Run) -> Metrics:
 
 
 def _of_method(run: Run, method: str) -> Metrics:
-    made, errors = exchanges(run, method), run.evaluation(method)["error"].to_numpy()
+    made, errors = exchanges(run, method), run.monitor(method)["error"].to_numpy()
     third, ratio = max(1, made.shape[1] // 3), run.config["ratio"]
     early, late = _share(made[:, :third]), _share(made[:, -third:])
     known = late.value > 0.005  # below, no ladder of this size tells rates apart
@@ -85,7 +85,7 @@ def _of_method(run: Run, method: str) -> Metrics:
 
 def _of_thermostats(run: Run, method: str, last: int) -> Metrics:
     """Return what the last looks say of the thermostats; NaN where there are none."""
-    if "thermostat" not in run.evaluation(method):
+    if "thermostat" not in run.monitor(method):
         return {"c_over_b": math.nan, "thermostat": math.nan, "swing": math.nan}
     ratios = thermostats(run, method)[:, -last:]
     return {
@@ -138,7 +138,7 @@ def figure(run: Run) -> Figure:
 def thermostat_figure(run: Run) -> Figure:
     """Thermostats in the last third of the run over c / T, by rungs: means, and (c + b) / T as lines."""
     figure, (axis,) = panels(1, size=(5.6, 3.0), xlabel="rung", ylabel="thermostat over c / T")
-    shown = [method for method in run.methods if "thermostat" in run.evaluation(method)]
+    shown = [method for method in run.methods if "thermostat" in run.monitor(method)]
     for i, (method, colour) in enumerate(zip(shown, COLOURS, strict=False)):
         b, c = noise(run, method), run.config["c"]
         over, third = 1 + b / c, max(1, b.shape[1] // 3)

@@ -34,7 +34,7 @@ def searched(rng: np.random.Generator, size: int, table: tuple[Array, Array]) ->
     return np.interp(rng.random(size), *table)
 
 
-def looked_up(rng: np.random.Generator, size: int, points: Array, keep: Array, other: Cells) -> Array:
+def tabulated(rng: np.random.Generator, size: int, points: Array, keep: Array, other: Cells) -> Array:
     """Return draws (size,) of masses by Walker's alias table: no search."""
     u = rng.random(size) * len(points)
     cell = u.astype(np.int64)
@@ -143,7 +143,7 @@ def times(run: Run) -> dict[str, Time]:
         "cells: alias table": (
             lambda: aliased(cells().masses),
             1,
-            lambda: looked_up(rng, size, solved.points, keep, other),
+            lambda: tabulated(rng, size, solved.points, keep, other),
             size,
         ),
         "not negative: binary search": (lambda: nonnegative(sd), 1, lambda: searched(rng, size, few), size),

@@ -25,7 +25,7 @@ _REACH = 5.0  # half the width of the ridges beyond
 _CHUNK = 4096  # points at once
 
 
-class Law(NamedTuple):
+class Stationary(NamedTuple):
     """A distribution on cells: those of some grids one after the other, and last all that is outside."""
 
     grids: Sequence[Grid]
@@ -61,7 +61,7 @@ class Truth:
         self._rows = {"x": torch.from_numpy(nodes)[None]}
         self._shares = torch.from_numpy(weights / target.n)
         self.modes = np.stack([self._mode(start) for start in ((0.0, 1.0), (1.0, -1.0))])
-        self._laws: dict[tuple[str, float, int, int | None], Law | None] = {}
+        self._cache: dict[tuple[str, float, int, int | None], Stationary | None] = {}
         self._totals: dict[tuple[str, float, int], float | None] = {}
 
     def moments(self, theta: Array) -> tuple[Array, Array]:
@@ -108,7 +108,9 @@ class Truth:
 
         return log_density
 
-    def law(self, kind: str, temperature: float, m: int = 0, cells: int | None = None) -> Law | None:
+    def stationary(
+        self, kind: str, temperature: float, m: int = 0, cells: int | None = None
+    ) -> Stationary | None:
         """Return the cell probabilities of the `tempered` or the `stored` law.
 
         On `cells` x `cells` cells of [-4, 4]^2, 40 if None; but at temperatures near 1 the tempered density
@@ -119,11 +121,11 @@ class Truth:
             ArithmeticError: the cells hold more than there is, which is an error of the quadrature.
         """
         key = (kind, temperature, m, cells)
-        if key not in self._laws:
-            self._laws[key] = self._law(*key)
-        return self._laws[key]
+        if key not in self._cache:
+            self._cache[key] = self._stationary(*key)
+        return self._cache[key]
 
-    def _law(self, kind: str, temperature: float, m: int, cells: int | None) -> Law | None:
+    def _stationary(self, kind: str, temperature: float, m: int, cells: int | None) -> Stationary | None:
         hot = kind == "tempered"
         log_density = self.log_tempered(temperature) if hot else self.log_stored(temperature, m)
         if not hot and self.target.n / temperature > m:
@@ -141,7 +143,7 @@ class Truth:
         outside = 1 - p.sum()
         if outside < -EXACT:
             raise ArithmeticError(f"the cells of the {kind} law at T = {temperature:g} sum to {p.sum():.9f}.")
-        return Law(grids, np.append(p, max(0.0, outside)))
+        return Stationary(grids, np.append(p, max(0.0, outside)))
 
     def _log_total(self, log_density: Density, temperature: float) -> float | None:
         """Return the log of the integral over the plane, or None if the density does not end within reach.

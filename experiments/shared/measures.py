@@ -16,7 +16,7 @@ def of_sizes(run: Run, method: str) -> Metrics:
     """Return what a method read: of the data behind decisions, and of those read besides."""
     size = run.stat(method, "batch_size").astype(float)
     by_trial = size.mean(axis=1)
-    noted = run.methods[method]
+    summary = run.methods[method]
     found: Metrics = {
         "size": estimate(by_trial),
         "size_sd": float(by_trial.std(ddof=1)) if len(size) > 1 else float("nan"),
@@ -27,8 +27,10 @@ def of_sizes(run: Run, method: str) -> Metrics:
         "first_share": float((size == size.min()).mean()),
         "last_share": float((size == size.max()).mean()),
         "full_share": float((size == run.target_of(method).n).mean()),
-        "accept_rate": noted["accept_rate"],
-        "aside": noted["aside_evals"] / 2 / (noted["chains"] * (noted["warmup"] + noted["steps"])),
+        "accept_rate": summary["accept_rate"],
+        "overhead": summary["overhead_evals"]
+        / 2
+        / (summary["chains"] * (summary["warmup"] + summary["steps"])),
     }
     return found
 

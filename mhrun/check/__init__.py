@@ -1,1 +1,1 @@
-"""The project's own laws as a service: whatever moves chains is measured against what it should do."""
+"""Correctness checks for kernels, dynamics, proposals, pairings and rules."""

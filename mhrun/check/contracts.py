@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhrun.check.subject import Subject, Went
+from mhrun.check.subject import Subject, Trajectory
 from mhrun.check.targets import Counting, Known, gaussian_mean, holed
 from mhrun.check.verdict import FAILS, HOLDS, NONE, Verdict
 from mhrun.compiled import compile_loop
@@ -18,7 +18,7 @@ from mhrun.models.function import FunctionModel
 from mhrun.parts import Kernel
 from mhrun.random import Streams, derive_key
 from mhrun.target import Target
-from mhrun.types import INFO_DTYPES, INFO_UNSAID, Controls, Evaluation, State
+from mhrun.types import INFO_DEFAULTS, INFO_DTYPES, Controls, Evaluation, State
 
 _ABSURD = (1e-200, 1e8, 1e200)
 
@@ -52,23 +52,28 @@ def costs(subject: Subject) -> Iterator[Verdict]:
     target = Target(model, known.data)
     kernel, step, temperature, theta = _case(subject, known, target, 6)
     state = subject.follow(kernel, target, theta, 1, step, temperature).state
-    model.values = model.slopes = 0
+    model.values = model.gradients = 0
     went = subject.follow(kernel, target, theta, 20, step, temperature, first_step=2, state=state)
     yield _shapes(went, len(theta))
-    claimed, slopes = (int(went.stat(name).sum()) for name in ("n_lik", "n_grad"))
-    told = f"says {claimed:,} log-likelihoods and {slopes:,} gradients, {model.values:,} and {model.slopes:,} were made"
+    claimed, gradients = (int(went.stat(name).sum()) for name in ("n_lik", "n_grad"))
+    detail = (
+        f"reports {claimed:,} log-likelihoods and {gradients:,} gradients, {model.values:,} and {model.gradients:,} "
+        f"were made"
+    )
     # A pass with a gradient has the values too. A test that grows reads at most as much again ahead of its decision.
-    most = model.values + model.slopes
-    least = model.values if not kernel.grows else model.values / 2
-    right = least <= claimed <= most and slopes == model.slopes
-    yield Verdict("cost counting", HOLDS if right else FAILS, told + " (some read ahead)" * kernel.grows)
+    most = model.values + model.gradients
+    least = model.values if not kernel.is_sequential else model.values / 2
+    right = least <= claimed <= most and gradients == model.gradients
+    yield Verdict(
+        "cost counting", HOLDS if right else FAILS, detail + " (some read ahead)" * kernel.is_sequential
+    )
 
 
-def _shapes(went: Went, chains: int) -> Verdict:
+def _shapes(went: Trajectory, chains: int) -> Verdict:
     wrong = []
     for name, kind in INFO_DTYPES.items():
         value = getattr(went.infos[0], name)
-        if value is None and name in INFO_UNSAID:
+        if value is None and name in INFO_DEFAULTS:
             continue
         if (
             not isinstance(value, Tensor)
@@ -76,31 +81,31 @@ def _shapes(went: Went, chains: int) -> Verdict:
             or (value.dtype == torch.bool) != (kind == "bool")
         ):
             wrong.append(name)
-    told = (
+    detail = (
         f"{', '.join(wrong)} must be ({chains},), {INFO_DTYPES[wrong[0]]}" if wrong else "every field is (C,)"
     )
-    return Verdict("what a step reports", FAILS if wrong else HOLDS, told)
+    return Verdict("what a step reports", FAILS if wrong else HOLDS, detail)
 
 
 def repeatable(subject: Subject) -> Iterator[Verdict]:
     """The same seed gives the same chains, to the bit, whoever moves beside them."""
     known = plain(subject)
-    target, law = known.target(), "same seed, same chains"
+    target, check_name = known.target(), "same seed, same chains"
     kernel, step, temperature, theta = _case(subject, known, target, 5)
     one = subject.follow(kernel, target, theta, 30, step, temperature).theta
     again = subject.follow(
         subject.made(subject.n, subject.m, target), target, theta, 30, step, temperature
     ).theta
     same = torch.equal(one, again)
-    told = (
+    detail = (
         "two runs are the same to the bit"
         if same
         else "two runs differ: random numbers must come from `draws`"
     )
-    yield Verdict(law, HOLDS if same else FAILS, told)
-    law, rungs = "chains independent", subject.rungs()
+    yield Verdict(check_name, HOLDS if same else FAILS, detail)
+    check_name, rungs = "chains independent", subject.rungs()
     if not same:
-        yield Verdict(law, NONE, "chains that cannot be repeated cannot be compared")
+        yield Verdict(check_name, NONE, "chains that cannot be repeated cannot be compared")
         return
     own = slice(3 * rungs, 4 * rungs)
     alone = subject.follow(
@@ -108,12 +113,12 @@ def repeatable(subject: Subject) -> Iterator[Verdict]:
     ).theta
     off = float((one[:, own] - alone).abs().max() / known.scale)
     what = "a chain" if rungs == 1 else "a ladder"
-    told = f"{what} alone and among five: {off:.1e} standard deviations apart"
-    yield Verdict(law, HOLDS if off < 1e-6 else FAILS, told, off)
+    detail = f"{what} alone and among five: {off:.1e} standard deviations apart"
+    yield Verdict(check_name, HOLDS if off < 1e-6 else FAILS, detail, off)
 
 
 def resuming(subject: Subject) -> Iterator[Verdict]:
-    """A state that was written down and read goes on as if nothing had been, in a kernel that knows nothing else."""
+    """A state that was written down and read continues identically, in a kernel that knows nothing else."""
     known = plain(subject)
     target = known.target()
     kernel, step, temperature, theta = _case(subject, known, target, 4)
@@ -127,12 +132,12 @@ def resuming(subject: Subject) -> Iterator[Verdict]:
         second, known.target(), theta, 12, step, temperature, first_step=9, state=read
     ).theta
     same = torch.equal(torch.cat([half.theta, rest]), whole)
-    told = (
+    detail = (
         "interrupted and not are the same to the bit"
         if same
         else "what a chain remembers is not all in its state"
     )
-    yield Verdict("resuming", HOLDS if same else FAILS, told)
+    yield Verdict("resuming", HOLDS if same else FAILS, detail)
 
 
 def _written(value: Tensor) -> Tensor:
@@ -141,13 +146,13 @@ def _written(value: Tensor) -> Tensor:
 
 def compiled(subject: Subject) -> Iterator[Verdict]:
     """The compiled loop goes the same way as the plain step."""
-    law, known = "compiled equals plain", gaussian_mean(subject.n)
+    check_name, known = "compiled equals plain", gaussian_mean(subject.n)
     target = Target(known.model, Dataset.of(known.data.fields["x"].float()))
     kernel, step, temperature, theta = _case(subject, known, target, 4)
     key = derive_key(subject.seed, "check")
     loop = compile_loop(kernel, target, key, 1)
     if loop is None:
-        yield Verdict(law, NONE, "there is no compiled form")
+        yield Verdict(check_name, NONE, "there is no compiled form")
         return
     steps = 40
     slow = subject.follow(kernel, target, theta, steps, step, temperature)
@@ -161,15 +166,15 @@ def compiled(subject: Subject) -> Iterator[Verdict]:
         for name in ("accepted", "batch_size", "n_lik", "n_grad", "diverging")
         if not np.array_equal(record[name].T, slow.stat(name).numpy())
     ]
-    told = f"{steps} steps, {off:.1e} standard deviations apart" + f"; {', '.join(wrong)} differ" * bool(
+    detail = f"{steps} steps, {off:.1e} standard deviations apart" + f"; {', '.join(wrong)} differ" * bool(
         wrong
     )
-    yield Verdict(law, FAILS if wrong or not off < 1e-3 else HOLDS, told, off)
+    yield Verdict(check_name, FAILS if wrong or not off < 1e-3 else HOLDS, detail, off)
 
 
 def absurd(subject: Subject) -> Iterator[Verdict]:
     """At any step size a chain stays among the numbers, or says that it stopped; it never goes where there is none."""
-    law, known = "absurd step sizes", plain(subject)
+    check_name, known = "absurd step sizes", plain(subject)
     target = known.target()
     kernel, _, temperature, theta = _case(subject, known, target, 4)
     words = []
@@ -180,7 +185,7 @@ def absurd(subject: Subject) -> Iterator[Verdict]:
             words.append(f"{step:g} is refused")
             continue
         if not went.theta.isfinite().all():
-            yield Verdict(law, FAILS, f"at step size {step:g} theta is no finite number")
+            yield Verdict(check_name, FAILS, f"at step size {step:g} theta is no finite number")
             return
     if kernel.decides:
         exact = subject.made(30, 30, holed())
@@ -188,7 +193,7 @@ def absurd(subject: Subject) -> Iterator[Verdict]:
         step = subject.step_for(exact, gaussian_mean(30), gaussian_mean(30).target()) * 4
         went = subject.follow(exact, holed(), begin, 60, step, subject.temperatures(len(theta)))
         if not float(went.theta.max()) <= 1:
-            yield Verdict(law, FAILS, "a move was accepted to where the log-likelihood is no number")
+            yield Verdict(check_name, FAILS, "a move was accepted to where the log-likelihood is no number")
             return
-    told = f"finite at {', '.join(f'{step:g}' for step in _ABSURD)}" if not words else ", ".join(words)
-    yield Verdict(law, HOLDS, told + ", and where log-likelihoods are no numbers" * kernel.decides)
+    detail = f"finite at {', '.join(f'{step:g}' for step in _ABSURD)}" if not words else ", ".join(words)
+    yield Verdict(check_name, HOLDS, detail + ", and where log-likelihoods are no numbers" * kernel.decides)

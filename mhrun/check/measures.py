@@ -20,11 +20,11 @@ from mhrun.types import Controls
 _LEVELS = (4, 8, 16)  # a dynamics' step sizes, as shares of the largest at which it is stable
 _TOLERATED = 0.02  # of the variance, in what extrapolation to a step size of 0 leaves: its own third order
 _DOUBTFUL = 3.0  # standard errors
-_SHARE = 0.25  # of the steps, given to chains to find their own law
+_SHARE = 0.25  # of the steps, for chains to reach their stationary distribution
 
 
 @of_the_target("with minibatches")
-def minibatches(subject: Subject, law: str) -> Iterator[Verdict]:
+def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
     """The variance and the mean of the draws with minibatches, against those of the target."""
     known = gaussian_mean(subject.n)
     target = known.target()
@@ -32,39 +32,39 @@ def minibatches(subject: Subject, law: str) -> Iterator[Verdict]:
     base = subject.n / subject.effective if kernel.decides else 1.0
     step = subject.step_for(kernel, known, target, base) / (1 if kernel.decides else _LEVELS[1])
     if not kernel.decides and _still(subject, kernel, target, known, step):
-        yield Verdict(law, NONE, "it adds no noise: an optimiser")
+        yield Verdict(check_name, NONE, "it adds no noise: an optimiser")
         return
-    chains = subject.whole(subject.chains // (20 if kernel.grows else 8))
+    chains = subject.whole(subject.chains // (20 if kernel.is_sequential else 8))
     draws, sizes = _draws(subject, kernel, target, known, chains, 300, step, base)
     cold = subject.temperatures(chains) == 1
     scaled = (draws[cold] - known.centre[0]) / (known.scale * base**0.5)
     scaled = scaled[np.isfinite(scaled).any(1)]
     if len(scaled) < 2:
-        yield Verdict(law, NONE, f"no chain had draws of its target's law at step {step:.2g}")
+        yield Verdict(check_name, NONE, f"no chain had draws of its target's law at step {step:.2g}")
         return
     mean, mean_error = mean_and_error(np.nanmean(scaled, axis=1))
     ratio, error = mean_and_error(np.nanmean(scaled**2, axis=1))
     off = max(abs(ratio - 1) / error, abs(mean) / mean_error)
     seen = "biased" if off > Z else "perhaps biased" if off > _DOUBTFUL else "no bias seen"
     where = f"c = n/T = {subject.n / base:g} data" if base != 1 else "T = 1"
-    told = (
+    detail = (
         f"variance {ratio:.3f} ± {error:.3f} of the target's, mean {mean:+.3f} ± {mean_error:.3f} of its sd: "
         f"{seen} (n = {subject.n:,}, {sizes:.3g} data a step, {where}, step {step:.2g})"
     )
-    yield Verdict(law, MEASURED, told, (ratio - 1) / error)
+    yield Verdict(check_name, MEASURED, detail, (ratio - 1) / error)
 
 
 @of_the_target("the target as steps shrink")
-def nearing(subject: Subject, law: str) -> Iterator[Verdict]:
-    """A dynamics on all data has the target as its law in the limit of small steps."""
+def nearing(subject: Subject, check_name: str) -> Iterator[Verdict]:
+    """A dynamics on all data has the target as its stationary distribution in the limit of small steps."""
     known = gaussian_mean(30)
     kernel, target = subject.exact(known), known.target()
     if kernel.decides:
-        yield Verdict(law, NONE, "its kernel has an acceptance test")
+        yield Verdict(check_name, NONE, "its kernel has an acceptance test")
         return
     step = subject.step_for(kernel, known, target)
     if _still(subject, kernel, target, known, step):
-        yield Verdict(law, NONE, "it adds no noise: an optimiser")
+        yield Verdict(check_name, NONE, "it adds no noise: an optimiser")
         return
     chains = subject.whole(subject.chains // 4)
     cold = subject.temperatures(chains) == 1
@@ -77,13 +77,13 @@ def nearing(subject: Subject, law: str) -> Iterator[Verdict]:
         errors.append(error)
     weights = np.array([1.0, -6.0, 8.0]) / 3  # what is of first and of second order in the step cancels
     limit, error = float(weights @ bias), float(np.sqrt(weights**2 @ np.square(errors)))
-    told = ", ".join(
+    detail = ", ".join(
         f"{b:+.3f} ± {e:.3f} at {step / level:.2g}" for b, e, level in zip(bias, errors, _LEVELS, strict=True)
     )
-    told = f"variance off by {told}; by {limit:+.3f} ± {error:.3f} in the limit"
+    detail = f"variance off by {detail}; by {limit:+.3f} ± {error:.3f} in the limit"
     # An error as large as the variance itself is a dynamics that goes astray, and holds nothing.
     right = Z * error < 1 and abs(limit) < Z * error + _TOLERATED
-    yield Verdict(law, HOLDS if right else FAILS, told, limit / error)
+    yield Verdict(check_name, HOLDS if right else FAILS, detail, limit / error)
 
 
 def _still(subject: Subject, kernel: Kernel, target: Target, known: Known, step: float) -> bool:

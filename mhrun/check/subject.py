@@ -1,4 +1,4 @@
-"""What is under test: a kernel, made anew for any number of data, and how it is made to move."""
+"""The kernel under test: made anew for any number of data, and run."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ _RATE = 1e-2  # a fit's learning rate: no step size is too large for its draws t
 _HEALTHY = (0.5, 2.0)  # of a dynamics: the variance in that of the target
 
 
-Law = Callable[["Subject"], Iterator[Verdict]]
+Check = Callable[["Subject"], Iterator[Verdict]]
 
 
-def of_the_target(law: str) -> Callable[[Callable[[Subject, str], Iterator[Verdict]]], Law]:
-    """Make a law, told its name, one that is not asked of what draws from a fit."""
+def of_the_target(check_name: str) -> Callable[[Callable[[Subject, str], Iterator[Verdict]]], Check]:
+    """Make a check, called with its name, that does not apply to draws from a fit."""
 
-    def wrapped(judge: Callable[[Subject, str], Iterator[Verdict]]) -> Law:
+    def wrapped(judge: Callable[[Subject, str], Iterator[Verdict]]) -> Check:
         @wraps(judge)
-        def asked(subject: Subject) -> Iterator[Verdict]:
+        def checked(subject: Subject) -> Iterator[Verdict]:
             if subject.fitted:
-                yield Verdict(law, NONE, "its draws are of a fit, however far that is from the target")
+                yield Verdict(check_name, NONE, "its draws are of a fit, however far that is from the target")
             else:
-                yield from judge(subject, law)
+                yield from judge(subject, check_name)
 
-        return asked
+        return checked
 
     return wrapped
 
 
-class Went(NamedTuple):
+class Trajectory(NamedTuple):
     """Where chains went."""
 
     theta: Tensor  # (K, C, D)
@@ -68,11 +68,11 @@ class Subject:
         name: for people.
         make: how many data, and the size of a minibatch -> the kernel; the two are equal for the exact one.
         seed: of all random numbers.
-        chains: C of the laws that are judged by draws.
+        chains: C of the checks that are judged by draws.
         n: data where minibatches are measured.
         m: their size there.
         effective: c = n/T, the data that count there.
-        step_size: at which every law is judged; None to look for one.
+        step_size: of all checks; None to search for one.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Subject:
 
     @property
     def fitted(self) -> bool:
-        """Whether its draws are of something fitted to the target, of which no law of the target can be asked."""
+        """Whether its draws are of something fitted to the target, so that they need not follow it."""
         return self.make(self.n, self.m).fitted
 
     def whole(self, chains: int) -> int:
@@ -180,7 +180,7 @@ class Subject:
         first_chain: int = 0,
         first_step: int = 1,
         state: State | None = None,
-    ) -> Went:
+    ) -> Trajectory:
         """Move chains from theta (C, D), or from a state, and return where they went."""
         chains = len(theta)
         streams = Streams(derive_key(self.seed, name), chains, first_chain=first_chain, compiled=available())
@@ -197,4 +197,4 @@ class Subject:
                 state, info = kernel.step(target, state, control, draws)
                 thetas.append(state.evaluation.theta)
                 infos.append(info)
-        return Went(torch.stack(thetas), infos, state)
+        return Trajectory(torch.stack(thetas), infos, state)

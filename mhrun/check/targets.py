@@ -1,4 +1,4 @@
-"""Small targets whose laws are known: in closed form, or by quadrature."""
+"""Small targets with known distributions: in closed form, or by quadrature."""
 
 from __future__ import annotations
 
@@ -22,15 +22,13 @@ Array = npt.NDArray[np.floating]
 
 
 class Known(NamedTuple):
-    """A target and its law at any temperatures T (C,)."""
+    """A target and its distribution at any temperatures T (C,)."""
 
     name: str
     model: Model
     data: Dataset
     draw: Callable[[np.random.Generator, Array], Array]  # T (C,) -> draws (C, D)
-    uniforms: Callable[
-        [Array, Array], Array
-    ]  # draws (C, D) and T (C,) -> (C, k), uniform if the law is right
+    uniforms: Callable[[Array, Array], Array]  # draws (C, D) and T (C,) -> (C, k), uniform under the target
     centre: Array  # (D,) mean at T = 1
     scale: float  # a standard deviation at T = 1
 
@@ -79,19 +77,19 @@ def mixture() -> Known:
     grid = np.linspace(-9.0, 9.0, 9001)
     at = torch.from_numpy(grid)[:, None]
     log_density = (log_lik(at, {"x": torch.from_numpy(x)[None]}).sum(1) + log_prior(at)).numpy()
-    laws: dict[float, Array] = {}
+    distributions: dict[float, Array] = {}
 
-    def law(temperature: float) -> Array:
-        if temperature not in laws:
+    def check_name(temperature: float) -> Array:
+        if temperature not in distributions:
             density = np.exp((log_density - log_density.max()) / temperature)
             mass = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
-            laws[temperature] = mass / mass[-1]
-        return laws[temperature]
+            distributions[temperature] = mass / mass[-1]
+        return distributions[temperature]
 
     def by_temperature(function: Callable[[Array, Array], Array], values: Array, temperature: Array) -> Array:
         out = np.empty_like(values)
         for t in np.unique(temperature):
-            out[temperature == t] = function(values[temperature == t], law(float(t)))
+            out[temperature == t] = function(values[temperature == t], check_name(float(t)))
         return out
 
     def draw(rng: np.random.Generator, temperature: Array) -> Array:
@@ -107,7 +105,7 @@ def mixture() -> Known:
 
 
 def correlated() -> Known:
-    """The mean of 20 draws from a normal law in the plane, correlation 0.8; a flat prior."""
+    """The mean of 20 draws from a normal distribution in the plane, correlation 0.8; a flat prior."""
     rng = np.random.default_rng(7)
     root = np.linalg.cholesky(np.array([[1.0, 0.8], [0.8, 1.0]]))
     x = rng.standard_normal((20, 2)) @ root.T + np.array([0.5, -0.3])
@@ -154,7 +152,7 @@ class Counting:
         self.dim, self.names = model.dim, model.names
         self._model = model
         self.values = 0  # log-likelihoods alone
-        self.slopes = 0  # with a gradient
+        self.gradients = 0  # with a gradient
 
     def init(self, chains: int, draws: Any) -> Tensor:
         """As the model."""
@@ -168,7 +166,7 @@ class Counting:
         """As the model, and count."""
         found = self._model.log_lik(theta, rows)
         if theta.requires_grad and torch.is_grad_enabled():
-            self.slopes += math.prod(found.shape)
+            self.gradients += math.prod(found.shape)
         else:
             self.values += math.prod(found.shape)
         return found

@@ -1,4 +1,4 @@
-"""What a law says of a kernel, and the statistics that say it."""
+"""Verdicts of checks, and the statistics behind them."""
 
 from __future__ import annotations
 
@@ -13,48 +13,48 @@ Array = npt.NDArray[np.floating]
 HOLDS, FAILS, MEASURED, NONE = "holds", "fails", "measured", "does not apply"
 
 FALSE_ALARMS = 1e-4
-"""The chance that a battery on a right kernel has a law that fails: divided by `COMPARISONS`, an upper bound."""
+"""The probability that a suite on a correct kernel has a check that fails; divided by `COMPARISONS`, an upper bound."""
 COMPARISONS = 50
 ALPHA = FALSE_ALARMS / COMPARISONS
 Z = float(stats.norm.isf(ALPHA / 2))  # standard errors
 
 
 class Verdict(NamedTuple):
-    """One law: what came of it, in words, and the number behind it."""
+    """The outcome of one check, a sentence on it, and the statistic behind it."""
 
-    law: str
+    check: str
     outcome: str  # HOLDS, FAILS, MEASURED or NONE
-    told: str
-    statistic: float | None = None  # in standard errors, or a distance: `told` says which
+    detail: str
+    statistic: float | None = None  # in standard errors, or a distance: see `detail`
     p: float | None = None
 
 
-def by_uniforms(law: str, uniforms: Array, what: str) -> Verdict:
+def by_uniforms(check_name: str, uniforms: Array, what: str) -> Verdict:
     """Judge whether each column of (C, k) is uniform: Kolmogorov and Smirnov's distance, k comparisons in one."""
     if not uniforms.size:
-        return Verdict(law, FAILS, f"{what}: there are no draws to judge")
+        return Verdict(check_name, FAILS, f"{what}: there are no draws to judge")
     if not np.isfinite(uniforms).all():
-        return Verdict(law, FAILS, f"{what}: draws that are no finite numbers")
+        return Verdict(check_name, FAILS, f"{what}: draws that are no finite numbers")
     tests = [stats.kstest(column, "uniform") for column in uniforms.T]
     worst = min(tests, key=lambda test: test.pvalue)
     p = min(1.0, float(worst.pvalue) * len(tests))
-    told = f"{what}: KS distance {worst.statistic:.4f} in {len(uniforms):,} chains, p = {p:.2g}"
-    return Verdict(law, HOLDS if p > ALPHA else FAILS, told, float(worst.statistic), p)
+    detail = f"{what}: KS distance {worst.statistic:.4f} in {len(uniforms):,} chains, p = {p:.2g}"
+    return Verdict(check_name, HOLDS if p > ALPHA else FAILS, detail, float(worst.statistic), p)
 
 
 def by_flows(
-    law: str, before: npt.NDArray[np.intp], after: npt.NDArray[np.intp], bins: int, what: str
+    check_name: str, before: npt.NDArray[np.intp], after: npt.NDArray[np.intp], bins: int, what: str
 ) -> Verdict:
     """Judge whether as many go from a bin to another as come back: chi-squared over the pairs of bins."""
     counts = np.bincount(before * bins + after, minlength=bins**2).reshape(bins, bins).astype(float)
     there, back = counts[np.triu_indices(bins, 1)], counts.T[np.triu_indices(bins, 1)]
     kept = there + back >= 10
     if not kept.any():
-        return Verdict(law, FAILS, f"{what}: no chain goes from one bin to another")
+        return Verdict(check_name, FAILS, f"{what}: no chain goes from one bin to another")
     square = float(((there - back)[kept] ** 2 / (there + back)[kept]).sum())
     p = float(stats.chi2.sf(square, kept.sum()))
-    told = f"{what}: {int(kept.sum())} pairs of bins, {int((there + back).sum()):,} moves, p = {p:.2g}"
-    return Verdict(law, HOLDS if p > ALPHA else FAILS, told, square, p)
+    detail = f"{what}: {int(kept.sum())} pairs of bins, {int((there + back).sum()):,} moves, p = {p:.2g}"
+    return Verdict(check_name, HOLDS if p > ALPHA else FAILS, detail, square, p)
 
 
 def mean_and_error(by_chain: Array) -> tuple[float, float]:

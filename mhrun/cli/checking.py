@@ -1,4 +1,4 @@
-"""``mhrun check``: the laws of the house on a part, a method or a kernel, of the house or of the user's own."""
+"""``mhrun check``: correctness checks of a part, a method or a kernel."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STYLES = {"holds": "green", "fails": "bold red", "measured": "yellow", "does no
 
 
 def check(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = False) -> int:
-    """Run the laws on what the words name, tell their verdicts, and return 1 if one fails.
+    """Run the checks on what the words name, print their verdicts, and return 1 if one fails.
 
     Raises:
         UserError: words that mean nothing, or parts that do not go together.
@@ -41,18 +41,22 @@ def check(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = Fals
     config = _composed(list(words), folders)
     import torch
 
-    from mhrun.check.battery import battery
+    from mhrun.check.suite import run_suite
 
     torch.set_num_threads(1)  # the targets are small
     subject = _subject(config, " ".join(words))
-    said = config.laws  # one law needs no brackets
-    laws = None if said is None else [str(law) for law in (said if OmegaConf.is_list(said) else [said])]
+    wanted = config.checks  # one check needs no brackets
+    checks = (
+        None
+        if wanted is None
+        else [str(name) for name in (wanted if OmegaConf.is_list(wanted) else [wanted])]
+    )
     began, found = time.perf_counter(), []
     try:
-        for verdict in battery(subject, laws):
+        for verdict in run_suite(subject, checks):
             found.append(verdict)
             if not as_json and sys.stderr.isatty():
-                print(f"\r\x1b[K{verdict.law}: {verdict.outcome}", end="", file=sys.stderr, flush=True)
+                print(f"\r\x1b[K{verdict.check}: {verdict.outcome}", end="", file=sys.stderr, flush=True)
     except Refusal as error:
         raise UserError(f"{' '.join(words)}: {error}") from error
     finally:
@@ -93,8 +97,8 @@ def _of_a_name(name: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     for kind in _KINDS:
         if isinstance(part, type) and issubclass(part, getattr(parts, kind.title())):
             parameters = inspect.signature(part).parameters
-            said = {key: value for key, _, value in (word.partition("=") for word in words)}
-            found = {key: _read(key, value) for key, value in said.items() if key in parameters}
+            settings = {key: value for key, _, value in (word.partition("=") for word in words)}
+            found = {key: _read(key, value) for key, value in settings.items() if key in parameters}
             return kind, ({"m": "${m}"} if "m" in parameters else {}) | found
     bases = ", ".join(kind.title() for kind in _KINDS)
     raise UserError(
@@ -117,7 +121,7 @@ def _read(key: str, text: str) -> Any:
         raise UserError(f"{key}={text} cannot be read as a value (KEY=VALUE, as in YAML).") from error
 
 
-_LEAST = {"seed": 0, "chains": 200, "n": 1, "m": 1, "effective": 1}  # fewer chains have no law to look at
+_LEAST = {"seed": 0, "chains": 200, "n": 1, "m": 1, "effective": 1}  # fewer chains show no distribution
 
 
 def _number(config: DictConfig, key: str) -> Any:
@@ -143,7 +147,7 @@ def _subject(config: DictConfig, name: str) -> Subject:
         assert isinstance(own, DictConfig)
         return _kernel(own, exact=m == n)
 
-    make(settings["n"], settings["m"])  # a mistake is told before any law is tried
+    make(settings["n"], settings["m"])  # a mistake is reported before any check runs
     return Subject(name, make, step_size=None if step is None else float(step), **settings)
 
 
@@ -200,8 +204,8 @@ def _plain(config: DictConfig, path: str) -> dict[str, Any]:
     except OmegaConfBaseException as error:
         if (ours := cause(error)) is not None:
             raise ours from error
-        told = str(error).strip().splitlines()[0]
-        raise UserError(f"{path}: {told}; add it as +KEY=VALUE.") from error
+        message = str(error).strip().splitlines()[0]
+        raise UserError(f"{path}: {message}; add it as +KEY=VALUE.") from error
 
 
 def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> None:
@@ -212,17 +216,17 @@ def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> Non
 
     title = f"mhrun check {subject.name}".replace("[", r"\[")
     table = Table(title=title, title_justify="left", title_style="bold")
-    for heading in ("law", "verdict", "what was found"):
+    for heading in ("check", "verdict", "what was found"):
         table.add_column(heading)
     for verdict in found:
         style = _STYLES[verdict.outcome]
-        table.add_row(verdict.law, f"[{style}]{verdict.outcome}[/]", verdict.told.replace("[", r"\["))
+        table.add_row(verdict.check, f"[{style}]{verdict.outcome}[/]", verdict.detail.replace("[", r"\["))
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(table)
-    failed = [verdict.law for verdict in found if verdict.outcome == "fails"]
-    told = f"{len(failed)} fail: {', '.join(failed)}" if failed else "no law fails"
+    failed = [verdict.check for verdict in found if verdict.outcome == "fails"]
+    conclusion = f"{len(failed)} fail: {', '.join(failed)}" if failed else "no check fails"
     alarms = f"a right kernel has a failure with probability {FALSE_ALARMS:g}"
-    console.print(f"{told}. {seconds:.0f} s; {alarms}; seed {subject.seed}.", highlight=False)
+    console.print(f"{conclusion}. {seconds:.0f} s; {alarms}; seed {subject.seed}.", highlight=False)
 
 
 def _as_json(found: Sequence[Verdict], subject: Subject, seconds: float) -> None:
@@ -232,13 +236,13 @@ def _as_json(found: Sequence[Verdict], subject: Subject, seconds: float) -> None
     def finite(value: Any) -> Any:
         return None if isinstance(value, float) and value - value != 0 else value
 
-    told: Mapping[str, Any] = {
+    content: Mapping[str, Any] = {
         "checked": subject.name,
         "version": __version__,
         "seed": subject.seed,
         "false_alarms": FALSE_ALARMS,
         "seconds": round(seconds, 1),
         "fails": sum(verdict.outcome == "fails" for verdict in found),
-        "laws": [{key: finite(value) for key, value in verdict._asdict().items()} for verdict in found],
+        "checks": [{key: finite(value) for key, value in verdict._asdict().items()} for verdict in found],
     }
-    print(json.dumps(told, indent=2))
+    print(json.dumps(content, indent=2))

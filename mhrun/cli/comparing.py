@@ -130,8 +130,8 @@ def show(frame: pd.DataFrame, distances: Sequence[str]) -> None:
 
     from mhrun.report.tables import shown
 
-    told = [name for name in distances if name in frame.columns]
-    for columns in ([name for name in frame.columns if name not in told], told):
+    of_distance = [name for name in distances if name in frame.columns]
+    for columns in ([name for name in frame.columns if name not in of_distance], of_distance):
         if not columns:
             continue
         printed = Table(box=None, pad_edge=False, header_style="bold")

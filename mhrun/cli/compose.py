@@ -179,7 +179,7 @@ _NAMED = ("tables", "figures", "sweep_tables", "sweep_figures")  # of the report
 
 
 # What every configuration has, until somebody takes it away.
-_ALWAYS = ("scale", "device", "dtype", "native", "chains", "warmup", "steps", "thin", "thin_stats")
+_ALWAYS = ("scale", "device", "dtype", "executor", "chains", "warmup", "steps", "thin", "thin_stats")
 _ALWAYS_RUNTIME = ("threads", "block_seconds")
 
 
@@ -464,7 +464,7 @@ def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: 
     shows = "mhrun experiment=NAME --cfg job shows them all."
     if name == "check":
         shows = (
-            "check has laws, seed, chains, step_size, n, m and effective, and what a part has as rule.KEY."
+            "check has checks, seed, chains, step_size, n, m and effective, and what a part has as rule.KEY."
         )
     return f" Did you mean '{close[0]}'?" if close else f" {shows}"
 

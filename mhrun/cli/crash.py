@@ -38,9 +38,9 @@ def crash_of(error: BaseException) -> Crash:
     text = _first_line(error)
     if isinstance(error, SystemExit):
         name, text = "", f"it calls sys.exit({error.code!r})"
-    told = ": ".join(part for part in (name, text) if part)
+    message = ": ".join(part for part in (name, text) if part)
     begins = "your code cannot be run" if of_user else "this is a bug in mhrun"
-    return Crash(f"{begins}: {told}{what}. {_written(error)}", of_user)
+    return Crash(f"{begins}: {message}{what}. {_written(error)}", of_user)
 
 
 def printable(text: str) -> str:

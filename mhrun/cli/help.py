@@ -13,7 +13,7 @@ figures, tables and claims beside what it finds.
   mhrun report [NAME ...]                     make the reports again, of all runs or of some experiments
   mhrun fetch [DATASET ...]                   download and verify data sets; without a name, list them
   mhrun init DIR                              write a small project of your own to begin from: model, data, experiment
-  mhrun check rule=NAME [KEY=VALUE ...]       is it right? laws of distribution and bookkeeping on a rule, proposal,
+  mhrun check rule=NAME [KEY=VALUE ...]       is it right? checks of distribution and bookkeeping on a rule, proposal,
                                               pairing, dynamics, method, or class of yours (check my.Rule)
 
 Settings that every experiment has:

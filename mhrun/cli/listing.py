@@ -15,7 +15,7 @@ from mhrun.store.folder import RunFolder, runs
 
 
 def show_list(words: Sequence[str], folders: Sequence[Path]) -> int:
-    """Print the list; ``runtime.outputs=FOLDER`` says where runs are looked for.
+    """Print the list; ``runtime.outputs=FOLDER`` is where runs are searched.
 
     Raises:
         UserError: a word that means nothing here, or an experiment's file that cannot be read.
@@ -70,7 +70,7 @@ def _held(folder: RunFolder) -> bool:
     try:
         with filelock.FileLock(lock).acquire(timeout=0):
             return False
-    except (filelock.Timeout, OSError):  # where we may not lock, it cannot be told
+    except (filelock.Timeout, OSError):  # where we may not lock, it is unknown
         return True
 
 

@@ -132,8 +132,8 @@ def _dispatch(arguments: list[str]) -> int:
         if words.multirun:
             jobs, swept = sweep_jobs(shown)
             shown = jobs[0]
-            told = " ".join(word for word in shown if word.partition("=")[0] in swept)
-            print(f"mhrun: the first of {len(jobs)} jobs: {told}", file=sys.stderr)
+            own_words = " ".join(word for word in shown if word.partition("=")[0] in swept)
+            print(f"mhrun: the first of {len(jobs)} jobs: {own_words}", file=sys.stderr)
         print(yaml.safe_dump(compose_config(shown, words.folders), sort_keys=False), end="")
         return OK
     if words.dry:
@@ -208,9 +208,9 @@ def taken_apart(arguments: Sequence[str]) -> Words:
         else:
             rest.append(word)
     # In the environment, so that the jobs of a sweep have it wherever they run.
-    for variable, said, between in ((FOLDERS, map(str, named), os.pathsep), (TRUST, trust, ",")):
+    for variable, values, between in ((FOLDERS, map(str, named), os.pathsep), (TRUST, trust, ",")):
         there = list(filter(None, os.environ.get(variable, "").split(between)))
-        if more := [value for value in said if value not in there]:
+        if more := [value for value in values if value not in there]:
             os.environ[variable] = between.join([*there, *more])
     return Words(command, rest, folders, multirun, show, dry, as_json)
 

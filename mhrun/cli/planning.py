@@ -43,14 +43,14 @@ def _of_run(config: Mapping[str, Any], console: Console) -> None:
     found, disk = _costs(config, folder, None)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method", no_wrap=True)
-    for heading in ("chains", "steps", "looks", "likelihoods", "gradients", "disk", "time"):
+    for heading in ("chains", "steps", "monitor runs", "likelihoods", "gradients", "disk", "time"):
         table.add_column(heading, justify="right")
     for cost in found:
         table.add_row(
             cost.method,
             f"{cost.chains:,}",
             f"{cost.steps:,}",
-            f"{cost.looks:,}" if cost.looks else "",
+            f"{cost.monitor_runs:,}" if cost.monitor_runs else "",
             _number(cost.n_lik),
             _number(cost.n_grad),
             _bytes(cost.disk),
@@ -105,11 +105,11 @@ def _costs(config: Mapping[str, Any], folder: RunFolder, tried: float | None) ->
 
     from mhrun.engine.assemble import check_data, check_space, methods_of, trace_bytes
     from mhrun.engine.chains import Settings
-    from mhrun.engine.drivers import usable_cores
     from mhrun.engine.estimate import costs
+    from mhrun.engine.executors import usable_cores
 
     runtime = config["runtime"]
-    settings = Settings(config["native"], runtime["threads"], runtime["block_seconds"])
+    settings = Settings(config["executor"], runtime["threads"], runtime["block_seconds"])
     torch.set_num_threads(settings.threads or usable_cores())
     methods = methods_of(config)
     check_space(methods, folder.path)

@@ -37,11 +37,11 @@ class Bars:
         )
         self._task: TaskID | None = None
 
-    def begin(self, method: str, step: int, total: int, driver: str) -> None:
+    def begin(self, method: str, step: int, total: int, executor: str) -> None:
         """Start a bar."""
         self._progress.start()
         self._task = self._progress.add_task(
-            f"{method} [dim]{driver}[/dim]", total=total, completed=step, facts=""
+            f"{method} [dim]{executor}[/dim]", total=total, completed=step, facts=""
         )
 
     def advance(self, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
@@ -71,12 +71,12 @@ class Lines:
         self._began = self._last = 0.0
         self._latest = ""
 
-    def begin(self, method: str, step: int, total: int, driver: str) -> None:
+    def begin(self, method: str, step: int, total: int, executor: str) -> None:
         """Say that a method begins, or from where it goes on."""
         self._method, self._total, self._first = method, total, step
         self._began = self._last = time.monotonic()
         where = f", going on from step {step:,}" if step else ""
-        self._write(f"{method}: {total:,} steps ({driver}){where}")
+        self._write(f"{method}: {total:,} steps ({executor}){where}")
 
     def advance(self, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
         """Write a line now and then."""
@@ -115,7 +115,7 @@ class Notes:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def begin(self, method: str, step: int, total: int, driver: str) -> None:
+    def begin(self, method: str, step: int, total: int, executor: str) -> None:
         """Say from where a method goes on."""
         if step:
             self.note(f"{method} goes on from step {step:,} of {total:,}")

@@ -30,7 +30,7 @@ def run_once(words: Sequence[str], folders: Sequence[Path]) -> int:
 def compute(config: Mapping[str, Any], watching: Bars | Lines | Notes | None = None) -> RunFolder:
     """Run a resolved configuration and make its report, or find both done.
 
-    `watching` is told how it goes, and closed at the end; None: the terminal is.
+    `watching` receives the progress, and is closed at the end; None: the terminal is.
 
     Raises:
         UserError: a mistake of the user's.

@@ -57,8 +57,8 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
     _check_all_jobs(words, folders)
     name, outputs = str(config["experiment"]), Path(config["runtime"]["outputs"])
     # Where jobs are computed makes no other sweep.
-    told = sorted(word for word in words if not word.lstrip("+~").startswith("hydra"))
-    digest = hashlib.sha256("\n".join(told).encode()).hexdigest()[:12]
+    overrides = sorted(word for word in words if not word.lstrip("+~").startswith("hydra"))
+    digest = hashlib.sha256("\n".join(overrides).encode()).hexdigest()[:12]
     place = outputs / name / "sweeps" / digest
     for folder in (place.parent.parent, place.parent, place, place / "jobs"):
         if folder.is_symlink():
@@ -115,7 +115,7 @@ def _launched(command: list[str], place: Path, jobs: Sequence[Sequence[str]]) ->
     """Have Hydra's launcher do the jobs; what a worker that died has left undone is launched again.
 
     A launcher gives up all of its jobs when one of its workers is killed or runs out of memory. A job that still has
-    left nothing in the end is noted as failed.
+    left nothing in the end is recorded as failed.
     """
     register_resolvers()
     log = place / "jobs" / "launcher.log"
@@ -127,16 +127,18 @@ def _launched(command: list[str], place: Path, jobs: Sequence[Sequence[str]]) ->
             return
         write_text(log, why)
         lines = [line for line in why.splitlines() if line.strip()]
-        told = lines[-1] if lines else "the launcher did not say why"
-        print(f"mhrun: {len(left)} of {len(jobs)} jobs are left undone: {told}", file=sys.stderr, flush=True)
+        reason = lines[-1] if lines else "the launcher did not say why"
+        print(
+            f"mhrun: {len(left)} of {len(jobs)} jobs are left undone: {reason}", file=sys.stderr, flush=True
+        )
         counts.append(len(left))
         if counts[-3:] == 3 * [len(left)]:  # two rounds brought nothing
             break
     swept = (read_json(place / "sweep.json") or {})["swept"]
     for number in left:
         begun = (place / "jobs" / f"{number:04d}.begun").exists()
-        error = "its worker died, killed or out of memory" if begun else f"it was not begun: {told}"
-        result = {"number": number, "overrides": _told(jobs[number], swept), "status": FAILED}
+        error = "its worker died, killed or out of memory" if begun else f"it was not begun: {reason}"
+        result = {"number": number, "overrides": _swept_only(jobs[number], swept), "status": FAILED}
         write_json(
             place / "jobs" / f"{number:04d}.json",
             result | {"log": str(log), "error": f"{error}; the same command does what is missing"},
@@ -166,7 +168,7 @@ def _undone(place: Path, jobs: Sequence[Sequence[str]]) -> list[int]:
     return [number for number in range(len(jobs)) if not (place / "jobs" / f"{number:04d}.json").exists()]
 
 
-def _told(overrides: Sequence[str], swept: Sequence[str]) -> list[str]:
+def _swept_only(overrides: Sequence[str], swept: Sequence[str]) -> list[str]:
     return [word for word in overrides if word.partition("=")[0] in swept]
 
 
@@ -224,7 +226,7 @@ def _job(config: DictConfig) -> dict[str, Any] | None:
     done, begun = place / f"{number:04d}.json", place / f"{number:04d}.begun"
     if done.exists():  # this job was done before a worker of another died
         return read_json(done)
-    overrides = _told(own.overrides.task, sweep["swept"])
+    overrides = _swept_only(own.overrides.task, sweep["swept"])
     log = place / f"{number:04d}.log"
     result: dict[str, Any] = {"number": number, "overrides": overrides, "status": FAILED, "log": str(log)}
     print(f"[{number}] {' '.join(overrides)}", file=sys.stderr, flush=True)
@@ -271,7 +273,7 @@ def _writable(text: str) -> str:
 
 def _share(launcher: DictConfig) -> int | None:
     """Return how many cores a job has, where the launcher has several on one machine; None: all it may use."""
-    from mhrun.engine.drivers import usable_cores
+    from mhrun.engine.executors import usable_cores
 
     if "n_jobs" in launcher:  # joblib; -1: a job for each core, -2: for all but one
         cores = usable_cores()

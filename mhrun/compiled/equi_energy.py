@@ -25,7 +25,7 @@ from mhrun.native.philox import (
     split_key,
     uniform,
 )
-from mhrun.proposals.langevin import Langevin
+from mhrun.proposals.langevin import LangevinProposal
 from mhrun.target import Target
 from mhrun.types import Controls, Evaluation, Record, State
 
@@ -55,7 +55,7 @@ class EquiEnergyLoop:
     @classmethod
     def of(cls, kernel: EquiEnergy, target: Target, key: int, threads: int) -> EquiEnergyLoop | None:
         """Return the loop of a kernel, or None if one of its parts has no compiled form."""
-        if type(kernel.proposal) is not Langevin or not kernel.proposal.ratio:
+        if type(kernel.proposal) is not LangevinProposal or not kernel.proposal.ratio:
             return None
         form = native_form(kernel.rule, "native", "decide")
         threshold = form() if form is not None else None
@@ -69,7 +69,7 @@ class EquiEnergyLoop:
         kernel, target, aux = self._kernel, self._target, dict(state.aux)
         steps, chains = controls.step_size.shape
         theta = state.evaluation.theta.double().numpy().copy()
-        for name in ("energy", "slope", "stamp"):
+        for name in ("energy", "grad", "stamp"):
             aux[name] = aux[name].clone()
         record: dict[str, npt.NDArray[Any]] = {
             "theta": np.empty((chains, steps, theta.shape[1])),
@@ -84,8 +84,8 @@ class EquiEnergyLoop:
             "valid": np.empty((chains, steps), np.bool_),
         }
         point = kernel.energies.point(target).numpy().copy()
-        values, slope = np.empty(self._sums.size), np.empty(len(point))
-        _anchored(self._sums.score)(self._model.args, self._sums.whole, point, slope, values)
+        values, grad = np.empty(self._sums.size), np.empty(len(point))
+        _anchored(self._sums.score)(self._model.args, self._sums.whole, point, grad, values)
         lowest, total = kernel.energies.lowest(target)
         n = target.n
         over_chains(
@@ -96,14 +96,14 @@ class EquiEnergyLoop:
             np.asarray(kernel.sizes, np.int64),
             *(kernel.jump, kernel.spacing, kernel.every, kernel.stagger, kernel.burn, kernel.latest),
             *(kernel.energies.differences, lowest, total, values),
-            *(theta, aux["energy"].numpy(), aux["slope"].numpy(), aux["stamp"].numpy()),
+            *(theta, aux["energy"].numpy(), aux["grad"].numpy(), aux["stamp"].numpy()),
             *(aux[name].numpy() for name in (THETA, ENERGY, STAMP, SEEN)),
             *(controls.step_size.numpy(), controls.temperature.numpy(), controls.noise_temperature.numpy()),
             *(self._model.args, self._sums.whole),
             *record.values(),
             own=self._work,
         )
-        record["n_aside"] = np.broadcast_to(np.int64(0), (chains, steps))
+        record["n_lik_overhead"] = np.broadcast_to(np.int64(0), (chains, steps))
         moved = torch.from_numpy(theta)
         log_prior = target.model.log_prior(moved).double()
         return State(Evaluation(moved, log_prior), aux), record
@@ -169,7 +169,7 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
         anchored: Any,  # (nodes,) log-likelihoods there
         theta: Any,  # (C, D), in and out, as the next seven
         energy: Any,  # (C,)
-        slope: Any,  # (C, D)
+        grad: Any,  # (C, D)
         stamp: Any,  # (C,)
         bank_theta: Any,
         bank_energy: Any,
@@ -244,7 +244,7 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                         else:
                             if full:
                                 for d in range(dim):
-                                    pull[d] = slope[c, d]
+                                    pull[d] = grad[c, d]
                             else:
                                 stamp[c] = mark
                                 total = score(model, at, theta[c], pull, before) - away
@@ -298,7 +298,7 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                             energy[c] = there
                             if full:
                                 for d in range(dim):
-                                    slope[c, d] = far[d]
+                                    grad[c, d] = far[d]
                     if accept:
                         for d in range(dim):
                             theta[c, d] = to[d]

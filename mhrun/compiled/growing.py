@@ -47,7 +47,7 @@ class GrowingLoop:
         threads: int,
     ) -> None:
         assert model.terms is not None
-        assert model.survey is not None
+        assert model.full_pass_stats is not None
         self._model = model
         self._proposal = proposal
         self._test = test
@@ -57,7 +57,7 @@ class GrowingLoop:
         self._work = Workspaces(target.n, target.n, grows=True)
         fill = filler(target.n, replacement=False)
         moving = (proposal.propose, proposal.log_ratio)
-        pieces = (fill, *moving, test.begin, test.judge, model.log_prior, model.terms, model.survey)
+        pieces = (fill, *moving, test.begin, test.judge, model.log_prior, model.terms, model.full_pass_stats)
         if pieces not in _loops:
             _loops[pieces] = compiled(_loop(*pieces))
         self._loop = _loops[pieces]
@@ -71,17 +71,17 @@ class GrowingLoop:
         if moves is None or scores is None or tests is None:
             return None
         moving, scoring, test = moves(), scores(), tests(target.n)
-        if moving is None or scoring is None or scoring.way != GROWING or test is None:
+        if moving is None or scoring is None or scoring.mode != GROWING or test is None:
             return None
-        model = target.native(full=test.surveys)
-        if model is None or model.terms is None or model.survey is None:
+        model = target.native(full=test.wants_full_pass_stats)
+        if model is None or model.terms is None or model.full_pass_stats is None:
             return None
         return cls(model, moving, test, target, key, threads)
 
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
         """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
         steps, chains = controls.step_size.shape
-        n, surveys = self._target.n, self._test.surveys
+        n, wants_full_pass_stats = self._target.n, self._test.wants_full_pass_stats
         theta = state.evaluation.theta.double().numpy().copy()
         log_prior = state.evaluation.log_prior.double().numpy().copy()
         record: dict[str, npt.NDArray[Any]] = {
@@ -102,14 +102,14 @@ class GrowingLoop:
             controls.step_size.numpy(),
             (n / controls.temperature).numpy(),
             self._target.prior_power(controls.temperature).numpy(),
-            *(np.asarray(self._test.sizes, np.int64), self._test.pilot, surveys),
+            *(np.asarray(self._test.sizes, np.int64), self._test.pilot, wants_full_pass_stats),
             *(self._model.args, self._proposal.args, self._test.args),
             *record.values(),
             own=self._work,
         )
-        aside = 2 * n if surveys else 0
-        record["n_aside"] = np.broadcast_to(np.int64(aside), (chains, steps))
-        record["n_lik"] = 2 * record["batch_size"].astype(np.int64) + aside
+        overhead = 2 * n if wants_full_pass_stats else 0
+        record["n_lik_overhead"] = np.broadcast_to(np.int64(overhead), (chains, steps))
+        record["n_lik"] = 2 * record["batch_size"].astype(np.int64) + overhead
         record["n_grad"] = np.broadcast_to(np.int64(0), (chains, steps))
         return State(Evaluation(torch.from_numpy(theta), torch.from_numpy(log_prior)), {}), record
 
@@ -122,7 +122,7 @@ def _loop(
     judge: Piece,
     log_prior: Piece,
     terms: Piece,
-    survey: Piece,
+    full_pass_stats: Piece,
 ) -> Piece:
     def loop(
         first_chain: Any,
@@ -138,7 +138,7 @@ def _loop(
         prior_power: Any,  # (K, C)
         sizes: Any,  # (L,) data at each look
         pilot: Any,  # data read before them
-        surveys: Any,
+        wants_full_pass_stats: Any,
         model: Any,
         proposal: Any,
         test: Any,
@@ -165,17 +165,17 @@ def _loop(
                 offset = prior_power[k, c] * (prior - kept_prior[c])
                 offset += proposal_ratio(proposal, current, candidate)
                 mean, var, largest = 0.0, 0.0, 0.0
-                if surveys:
-                    one, two, largest = survey(model, current, candidate)
+                if wants_full_pass_stats:
+                    one, two, largest = full_pass_stats(model, current, candidate)
                     mean = one / n
                     var = max(two / n - mean * mean, 0.0)
                 if pilot == 0:
-                    noted = begin(test, n, scale[k, c], offset, mean, var, largest, key, step, chain)
+                    params = begin(test, n, scale[k, c], offset, mean, var, largest, key, step, chain)
                 # Moments about the first data's mean: sums of squares would lose the variance of terms far from 0.
                 shift, one, two, three, first_one, first_two, first_three = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-                read, size, verdict, look = 0, 0, UNDECIDED, -1 if pilot > 0 else noted[3]
+                read, size, verdict, stage = 0, 0, UNDECIDED, -1 if pilot > 0 else params[3]
                 while verdict == UNDECIDED:
-                    upto = pilot if look < 0 else pilot + sizes[look]
+                    upto = pilot if stage < 0 else pilot + sizes[stage]
                     while read < upto:
                         count = min(_TILE, upto - read)
                         fill(index, count, u64(n), step, chain, key, MINIBATCH, read, work)
@@ -190,12 +190,12 @@ def _loop(
                             two += gap * gap
                             three += gap * gap * gap
                         read += count
-                    if look < 0:  # the pilot's
+                    if stage < 0:  # the pilot's
                         mean = shift + one / read
                         var = max(two - one * one / read, 0.0) / (read - 1)
-                        noted = begin(test, n, scale[k, c], offset, mean, var, 0.0, key, step, chain)
+                        params = begin(test, n, scale[k, c], offset, mean, var, 0.0, key, step, chain)
                         first_one, first_two, first_three, one, two, three = one, two, three, 0.0, 0.0, 0.0
-                        look = noted[3]
+                        stage = params[3]
                         continue
                     size = read - pilot
                     if read == n:
@@ -206,8 +206,8 @@ def _loop(
                     centred = one / size
                     mean = shift + centred
                     var = max(two / size - centred * centred, 0.0)
-                    verdict = judge(test, noted, look, size, n, scale[k, c], offset, mean, var)
-                    look += 1
+                    verdict = judge(test, params, stage, size, n, scale[k, c], offset, mean, var)
+                    stage += 1
                 accept = verdict == ACCEPT
                 if accept:
                     kept_prior[c] = prior

@@ -10,7 +10,7 @@ import torch
 
 from mhrun.compiled.growing import GrowingLoop
 from mhrun.compiled.loop import Loop, register
-from mhrun.compiled.prepared import Prepared
+from mhrun.compiled.loop_inputs import LoopInputs
 from mhrun.kernels import MetropolisHastings
 from mhrun.native import (
     FULL,
@@ -46,12 +46,12 @@ class MetropolisLoop:
     ) -> None:
         self._model = model
         self._proposal = proposal
-        self.way = pairing.way
+        self.mode = pairing.mode
         self._m = target.n if pairing.m is None else pairing.m
         self._target = target
         self._key = key
         self._threads = threads
-        self.largest = 0 if self.way == FULL else self._m  # minibatch
+        self.largest = 0 if self.mode == FULL else self._m  # minibatch
         self._work = Workspaces(target.n, self.largest, replacement=target.replacement)
         pieces = (
             filler(target.n, target.replacement),
@@ -78,7 +78,7 @@ class MetropolisLoop:
         moving, scoring, threshold = (form() if form is not None else None for form in forms)
         if moving is None or scoring is None or threshold is None:
             return None
-        model = target.native(full=scoring.way == FULL)
+        model = target.native(full=scoring.mode == FULL)
         if model is None:
             return None
         return cls(model, moving, scoring, threshold, target, key, threads)
@@ -87,7 +87,7 @@ class MetropolisLoop:
         """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
         return self.prepare(state, first_step, controls).run(self.body, self._threads, self._work)
 
-    def prepare(self, state: State, first_step: int, controls: Controls) -> Prepared:
+    def prepare(self, state: State, first_step: int, controls: Controls) -> LoopInputs:
         """Lay out what the loop works on in the K steps from `first_step` on."""
         steps, chains = controls.step_size.shape
         kept = state.evaluation
@@ -105,13 +105,13 @@ class MetropolisLoop:
             "diverging": np.empty((chains, steps), np.bool_),
         }
         args = (
-            *(u64(first_step), self.way, self._m, u64(n)),
+            *(u64(first_step), self.mode, self._m, u64(n)),
             split_key(self._key),
             *(theta, cache),
             controls.step_size.numpy(),
             (n / controls.temperature).numpy(),
             self._target.prior_power(controls.temperature).numpy(),
-            float(self._target.error_share(self._m)) if self.way != FULL else 0.0,
+            float(self._target.error_share(self._m)) if self.mode != FULL else 0.0,
             *(self._model.args, self._proposal.args),
             *record.values(),
         )
@@ -119,7 +119,7 @@ class MetropolisLoop:
         def finish() -> tuple[State, Record]:
             return self._finished(theta, cache, record)
 
-        return Prepared(args, steps, (theta, cache), np.zeros(chains, np.bool_), record["theta"], finish)
+        return LoopInputs(args, steps, (theta, cache), np.zeros(chains, np.bool_), record["theta"], finish)
 
     def _finished(
         self,
@@ -127,15 +127,15 @@ class MetropolisLoop:
         cache: npt.NDArray[np.float64],
         record: dict[str, npt.NDArray[Any]],
     ) -> tuple[State, Record]:
-        evaluations = {SHARED: 2 * self._m, STORED: self._m, FULL: self._target.n}[self.way]
+        evaluations = {SHARED: 2 * self._m, STORED: self._m, FULL: self._target.n}[self.mode]
         for name, dtype, value in (
             ("batch_size", np.int32, self._m),
             ("n_lik", np.int64, evaluations),
-            ("n_aside", np.int64, 0),
+            ("n_lik_overhead", np.int64, 0),
             ("n_grad", np.int64, 0),
         ):
             record[name] = np.broadcast_to(dtype(value), record["accepted"].shape)
-        mean, var = (None, None) if self.way == SHARED else (cache[:, 1].copy(), cache[:, 2].copy())
+        mean, var = (None, None) if self.mode == SHARED else (cache[:, 1].copy(), cache[:, 2].copy())
         tensors = (None if a is None else torch.from_numpy(a) for a in (theta, cache[:, 0].copy(), mean, var))
         return State(Evaluation(*tensors), {}), record  # type: ignore[arg-type]
 
@@ -157,7 +157,7 @@ def _loop(
         last: Any,
         work: Any,
         first_step: Any,
-        way: Any,
+        mode: Any,
         m: Any,
         n: Any,
         key: Any,
@@ -177,7 +177,7 @@ def _loop(
     ) -> None:
         # Element by element: a slice assignment here keeps LLVM from vectorising the loops of the pieces.
         dim = theta.shape[1]
-        index = np.empty(m + 1 if way != FULL else 1, np.int64)
+        index = np.empty(m + 1 if mode != FULL else 1, np.int64)
         candidate = np.empty(dim)
         for c in range(first_chain, last_chain):
             current = theta[c]
@@ -187,12 +187,12 @@ def _loop(
                 propose(proposal, current, step_size[k, c], key, step, chain, candidate)
                 prior = log_prior(model, candidate)
                 mean, var = 0.0, 0.0
-                if way == FULL:  # full: the current point's sum is kept
+                if mode == FULL:  # full: the current point's sum is kept
                     mean = total(model, candidate) / np.float64(n)
                     gain, spread = mean - cache[c, 1], 0.0
                 else:
                     fill(index, m, n, step, chain, key, MINIBATCH, 0, work)
-                    if way == STORED:  # stored: each point has a minibatch of its own
+                    if mode == STORED:  # stored: each point has a minibatch of its own
                         one, two = moments(model, index, m, candidate)
                         mean = one / m
                         var = max(two - one * mean, 0.0) / max(m - 1, 1)
@@ -223,7 +223,7 @@ def _loop(
 
 def metropolis_loop(kernel: MetropolisHastings, target: Target, key: int, threads: int) -> Loop | None:
     """Return the loop of a kernel, or None if one of its parts has no compiled form."""
-    if kernel.rule.grows:
+    if kernel.rule.wants_terms:
         return GrowingLoop.of(kernel, target, key, threads)
     return MetropolisLoop.of(kernel, target, key, threads)
 

@@ -45,7 +45,7 @@ def exchange_loop(kernel: ReplicaExchange, target: Target, key: int, threads: in
     scoring: NativePairing | None = form() if form is not None else None
     decision = _decision(kernel)
     if isinstance(inner, MetropolisLoop | UnadjustedLoop) and scoring is not None and decision is not None:
-        model = target.native(full=scoring.way == FULL) if scoring.way in (SHARED, FULL) else None
+        model = target.native(full=scoring.mode == FULL) if scoring.mode in (SHARED, FULL) else None
         if model is not None:
             return ExchangeLoop(kernel, inner, model, scoring, decision, target, key, threads)
     return StagedExchange(kernel, inner, target, key)
@@ -53,8 +53,8 @@ def exchange_loop(kernel: ReplicaExchange, target: Target, key: int, threads: in
 
 def _decision(kernel: ReplicaExchange) -> NativeDecision | None:
     """Return the rule's piece: its own on a noisy log-ratio, or a threshold on it."""
-    if (noted := native_form(kernel.rule, "noted", "decide")) is not None:
-        found: NativeDecision = noted()
+    if (decision := native_form(kernel.rule, "decision", "decide")) is not None:
+        found: NativeDecision = decision()
         return found
     form = native_form(kernel.rule, "native", "decide")
     threshold = form() if form is not None else None
@@ -93,11 +93,11 @@ class ExchangeLoop:
         self._target = target
         self._threads = threads
         self._m = target.n if scoring.m is None else scoring.m
-        self._full = scoring.way == FULL
+        self._full = scoring.mode == FULL
         largest = max(0 if self._full else self._m, inner.largest)
         self._work = Workspaces(target.n, largest, replacement=target.replacement)
         # The sums over all data that the kernel keeps need no evaluation.
-        self._kept = self._full and isinstance(inner, MetropolisLoop) and inner.way == FULL
+        self._kept = self._full and isinstance(inner, MetropolisLoop) and inner.mode == FULL
         self._keys = tuple(split_key(derive_key(key, f"exchange{which}")) for which in (" 0", " 1", ""))
         pieces = (
             inner.body,
@@ -163,7 +163,7 @@ def _loop(
         temperature: Any,  # (K, C)
         prior_power: Any,  # (K, C)
         error_share: Any,
-        blur: Any,  # variance of the noise of a mean difference
+        energy_noise_sd: Any,  # variance of the noise of a mean difference
         model: Any,
         rule: Any,
         out_exchange: Any,  # (C, K)
@@ -200,9 +200,9 @@ def _loop(
                         mean = one / m
                         if error_share > 0:
                             var = max(two - one * mean, 0.0) / (m - 1) / m * error_share if m > 1 else np.nan
-                    if blur > 0:
-                        mean += np.sqrt(blur) * normals(u64(0), EXCHANGE, time_of, chain, key)[0]
-                        var += blur
+                    if energy_noise_sd > 0:
+                        mean += np.sqrt(energy_noise_sd) * normals(u64(0), EXCHANGE, time_of, chain, key)[0]
+                        var += energy_noise_sd
                     power = sign * (prior_power[stop - 1, low] - prior_power[stop - 1, high])
                     offset = 0.0
                     if power != 0:
@@ -247,11 +247,11 @@ class StagedExchange:
             parts.append(dict(record))
             if stop > at and (first_step + stop - 1) % every == 0:
                 draws.step = first_step + stop - 1
-                state, came, n_lik, n_aside = self._kernel.exchange(
+                state, came, n_lik, n_lik_overhead = self._kernel.exchange(
                     self._target, state, controls.temperature[stop - 1], draws
                 )
                 exchange[:, stop - 1] = came.numpy()
-                for name, count in (("n_lik", n_lik), ("n_aside", n_aside)):
+                for name, count in (("n_lik", n_lik), ("n_lik_overhead", n_lik_overhead)):
                     parts[-1][name] = parts[-1][name].astype(np.int64)
                     parts[-1][name][:, -1] += count.numpy()
                 parts[-1]["theta"][:, -1] = state.evaluation.theta.numpy()

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from mhrun.compiled.loop import register
-from mhrun.compiled.prepared import Prepared
+from mhrun.compiled.loop_inputs import LoopInputs
 from mhrun.kernels import Unadjusted
 from mhrun.native import NativeDynamics, NativeModel, Piece, native_form, piece
 from mhrun.native.philox import GRADIENT, MINIBATCH, Workspaces, fill_normals, filler, split_key
@@ -61,7 +61,7 @@ class UnadjustedLoop:
         """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
         return self.prepare(state, first_step, controls).run(self.body, self._threads, self._work)
 
-    def prepare(self, state: State, first_step: int, controls: Controls) -> Prepared:
+    def prepare(self, state: State, first_step: int, controls: Controls) -> LoopInputs:
         """Lay out what the loop works on in the K steps from `first_step` on."""
         steps, chains = controls.step_size.shape
         theta = state.evaluation.theta.double().numpy().copy()
@@ -93,7 +93,7 @@ class UnadjustedLoop:
         def finish() -> tuple[State, Record]:
             return self._finished(theta, aux, own, stopped, record)
 
-        return Prepared(args, steps, (theta,), stopped, record["theta"], finish)
+        return LoopInputs(args, steps, (theta,), stopped, record["theta"], finish)
 
     def _finished(
         self,
@@ -109,15 +109,15 @@ class UnadjustedLoop:
             ("log_ratio_var", np.float32(np.nan)),
             ("batch_size", np.int32(self._m)),
             ("n_lik", np.int64(0)),
-            ("n_aside", np.int64(0)),
+            ("n_lik_overhead", np.int64(0)),
             ("n_grad", np.int64(self._m)),
         ):
             record[name] = np.broadcast_to(value, record["diverging"].shape)
         names, scalars = self._dynamics.aux, self._dynamics.scalars
-        moved = {name: torch.from_numpy(aux[:, a].copy()) for a, name in enumerate(names)}
-        moved |= {name: torch.from_numpy(own[:, a].copy()) for a, name in enumerate(scalars)}
+        updated = {name: torch.from_numpy(aux[:, a].copy()) for a, name in enumerate(names)}
+        updated |= {name: torch.from_numpy(own[:, a].copy()) for a, name in enumerate(scalars)}
         evaluation = self._target.prior(torch.from_numpy(theta))
-        return State(evaluation, moved | {"stopped": torch.from_numpy(stopped)}), record
+        return State(evaluation, updated | {"stopped": torch.from_numpy(stopped)}), record
 
 
 def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> Piece:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from mhrun.data.dataset import Dataset, as_is, known
 from mhrun.data.mapping import writable
-from mhrun.data.memory import check_room
+from mhrun.data.memory import check_memory
 from mhrun.errors import Refusal, UserError, nearest
 from mhrun.paths import located
 
@@ -39,7 +39,7 @@ class Npz:
     """The arrays of an .npz file, each with one row per datum.
 
     Args:
-        file: looked for in the folders of the user's own, then where we are.
+        file: searched in the user's folders, then in the current folder.
         fields: what the model calls each array: field name -> array's name; None takes all arrays by their own names.
 
     Raises:
@@ -101,14 +101,14 @@ class Npz:
             info = archive.getinfo(members[name])
             with archive.open(info) as stream:
                 declared = _declared(stream.read(_HEAD), f"{path.name}: '{field}'")
-            _look(field, declared, path)
+            _examine(field, declared, path)
             if declared.stop > info.file_size:
                 raise UserError(f"{path.name}: '{field}' is cut short; save it again.")
             lengths[field] = declared.shape[0]
             need += declared.nbytes * (1 if as_is(declared.dtype) else 3)
         if len(set(lengths.values())) > 1:
             raise UserError(f"{path.name}: the fields of a data set must have one length, not {lengths}.")
-        check_room(
+        check_memory(
             need,
             path.name,
             "save each array by np.save and choose data=memmap, which leaves them on the disk",
@@ -122,7 +122,7 @@ class Memmap:
     one a datum that is none shows as steps that diverge.
 
     Args:
-        file: one array, the field ``x``; looked for in the folders of the user's own, then where we are.
+        file: one array, the field ``x``; searched in the user's folders, then in the current folder.
         files: several, field name -> file, each with one row per datum.
 
     Raises:
@@ -160,7 +160,7 @@ class Memmap:
                         f"{path.name} cannot be mapped; save each array by np.save as a .npy of its own."
                     )
                 declared = _declared(head, path.name)
-                _look(field, declared, path)
+                _examine(field, declared, path)
                 if declared.stop > path.stat().st_size:
                     raise UserError(f"{path.name} is cut short; save it again.")
                 array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -212,7 +212,7 @@ def _declared(head: bytes, what: str) -> _Declared:
     return _Declared(shape, dtype, nbytes, stream.tell() + nbytes)
 
 
-def _look(field: str, array: _Declared, path: Path) -> None:
+def _examine(field: str, array: _Declared, path: Path) -> None:
     """Refuse an array that is no field of numbers."""
     if array.dtype.kind not in "biuf" or not array.shape:
         raise UserError(
@@ -237,5 +237,5 @@ def _search(field: str, array: Array, path: Path) -> None:
 def _unreadable(path: Path, error: Exception) -> UserError:
     if "pickle" in str(error) or "bject" in str(error):
         return UserError(f"{path.name} holds Python objects, which are never read here; save numbers.")
-    told = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return UserError(f"{path.name} cannot be read: {told}")
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return UserError(f"{path.name} cannot be read: {reason}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mhrun.data.dataset import Dataset
-from mhrun.data.memory import check_room
+from mhrun.data.memory import check_memory
 from mhrun.errors import Refusal
 
 
@@ -40,6 +40,6 @@ class GaussianSample:
         """
         import torch
 
-        check_room(8 * self.n * self.dim, f"{self.n:,} draws in {self.dim:,} dimensions", "choose fewer")
+        check_memory(8 * self.n * self.dim, f"{self.n:,} draws in {self.dim:,} dimensions", "choose fewer")
         draws = np.random.default_rng(self.seed).standard_normal((self.n, self.dim), dtype=np.float32)
         return Dataset({"x": torch.from_numpy(draws + np.float32(self.mean))})

@@ -35,7 +35,7 @@ def available() -> float:
     return min(_free(), default=float("inf"))
 
 
-def check_room(need: float, what: str, instead: str) -> None:
+def check_memory(need: float, what: str, instead: str) -> None:
     """Refuse what memory cannot hold.
 
     Args:

@@ -10,7 +10,7 @@ import torch
 
 from mhrun.data.dataset import Dataset
 from mhrun.data.generated import generated
-from mhrun.data.memory import check_room
+from mhrun.data.memory import check_memory
 from mhrun.errors import Refusal
 
 _CHUNK = 1_000_000
@@ -69,7 +69,7 @@ class MixtureSample:
             UserError: memory does not hold them, or the disk where ``storage`` is ``file``.
         """
         if self.storage == "memory":
-            check_room(
+            check_memory(
                 4 * self.n,
                 f"{self.n:,} draws",
                 "choose fewer, or keep them on the disk with data.storage=file",

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from mhrun.data.dataset import Dataset
-from mhrun.data.memory import available, check_room, in_bytes
+from mhrun.data.memory import available, check_memory, in_bytes
 from mhrun.errors import Refusal, UserError, nearest
 from mhrun.paths import located
 
@@ -79,13 +79,13 @@ class Table:
         seed: int = 0,
         separator: str | None = None,
     ) -> None:
-        for name, said, known in (
+        for name, value, known in (
             ("outcome", outcome, _OUTCOMES),
             ("missing", missing, ("refuse", "drop")),
             ("part", part, _PARTS),
         ):
-            if said not in known:
-                raise Refusal(f"{name} = '{said}' is unknown; choose {', '.join(known)}.")
+            if value not in known:
+                raise Refusal(f"{name} = '{value}' is unknown; choose {', '.join(known)}.")
         if not 0 <= test_share < 1 or (part == "test" and test_share == 0):
             raise Refusal(f"test_share = {test_share:g} leaves no rows for part = '{part}'.")
         if seed < 0:
@@ -131,9 +131,11 @@ class Table:
         bad = lacking.any(axis=1)
         if bad.any() and self.missing == "refuse":
             counts = {str(c): int(k) for c, k in lacking.sum().items() if k}
-            told = ", ".join(f"{c}: {k:,}" for c, k in list(counts.items())[:5]) + ", ..." * (len(counts) > 5)
+            counted = ", ".join(f"{c}: {k:,}" for c, k in list(counts.items())[:5]) + ", ..." * (
+                len(counts) > 5
+            )
             raise UserError(
-                f"{path.name}: {int(bad.sum()):,} of {len(frame):,} rows lack a value ({told}); "
+                f"{path.name}: {int(bad.sum()):,} of {len(frame):,} rows lack a value ({counted}); "
                 "missing=drop leaves them out."
             )
         used = used[~bad]
@@ -144,7 +146,9 @@ class Table:
 
         levels = {name: _levels(used[name], path) for name in self.categorical}
         width = self.intercept + len(chosen) + sum(map(len, levels.values())) - len(levels)
-        check_room(_COPIES * 8 * len(used) * width, f"{path.name}, {width:,} columns of x,", "leave some out")
+        check_memory(
+            _COPIES * 8 * len(used) * width, f"{path.name}, {width:,} columns of x,", "leave some out"
+        )
         columns: dict[str, Array] = {"1": np.ones(len(used))} if self.intercept else {}
         scales: dict[str, list[float]] = {}
         for name in chosen:
@@ -170,20 +174,20 @@ class Table:
 
     def _columns(self, there: list[str]) -> list[str]:
         """Return the features that are numbers, after a look at whether all columns are there."""
-        said = [*(self.features or ()), *self.categorical, *([self.target] if self.target else [])]
-        for name in said:
+        declared = [*(self.features or ()), *self.categorical, *([self.target] if self.target else [])]
+        for name in declared:
             if name not in there:
                 hint = (
                     nearest(str(name), there)
                     or f" There are: {', '.join(there[:12])}{', ...' * (len(there) > 12)}."
                 )
                 raise UserError(f"{self.file} has no column '{name}'.{hint}")
-        twice = sorted({name for name in said if said.count(name) > 1})
+        twice = sorted({name for name in declared if declared.count(name) > 1})
         if twice:
             raise UserError(f"{self.file}: '{twice[0]}' has two roles; give it one.")
         if self.features is not None:
             return self.features
-        return [name for name in there if name not in said]
+        return [name for name in there if name not in declared]
 
     def _for_training(self, n: int) -> npt.NDArray[np.bool_]:
         order = np.random.default_rng(self.seed).permutation(n)
@@ -246,8 +250,8 @@ def _read(path: Path, separator: str | None) -> Any:
     except (
         Exception
     ) as error:  # what pandas, pyarrow and unpackers raise of a file that is none is no fixed list
-        told = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{path.name} cannot be read as a table: {told}") from error
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{path.name} cannot be read as a table: {reason}") from error
     return frame
 
 
@@ -273,7 +277,7 @@ def _parquet(path: Path) -> Any:
         about = file.metadata
         _check_names(list(map(str, file.schema_arrow.names)), path)
         cells = about.num_rows * about.num_columns
-        check_room(_COPIES * 8 * cells, f"{path.name}, {about.num_rows:,} rows,", _INSTEAD)
+        check_memory(_COPIES * 8 * cells, f"{path.name}, {about.num_rows:,} rows,", _INSTEAD)
     return pd.read_parquet(path)
 
 

@@ -22,7 +22,7 @@ def ess(draws: Array, method: str = "bulk") -> float:
 
 
 def rhat(draws: Array, most: int = 5000) -> float:
-    """Return the rank-normalised split R-hat of draws (C, S); NaN when it cannot be told, as of one chain.
+    """Return the rank-normalised split R-hat of draws (C, S); NaN where it is undefined, as for one chain.
 
     Longer chains are thinned to `most` draws: that costs R-hat nothing, and ranking is what takes the time.
     """
@@ -50,6 +50,6 @@ def ess_of_chain(draws: Array) -> Array:
     positive = np.logical_and.accumulate(pairs > 0, axis=-1)
     falling = np.where(positive, np.minimum.accumulate(pairs, axis=-1), 0.0)
     length = 2 * falling.sum(axis=-1) - 1
-    told = np.isfinite(draws).all(axis=-1) & (np.ptp(draws, axis=-1) > 0)
+    defined = np.isfinite(draws).all(axis=-1) & (np.ptp(draws, axis=-1) > 0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(told, n / np.maximum(length, 1.0), np.nan)
+        return np.where(defined, n / np.maximum(length, 1.0), np.nan)

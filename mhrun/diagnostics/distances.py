@@ -74,11 +74,11 @@ def _moments(draws: Array) -> _Moments:
 
 
 def energy_distance(draws: Array, reference: Array) -> Estimate:
-    """Estimate 2 E|X - Y| - E|X - X'| - E|Y - Y'| between the laws of two sets of chains, without bias.
+    """Estimate 2 E|X - Y| - E|X - X'| - E|Y - Y'| between the distributions of two sets of chains, without bias.
 
     Szekely & Rizzo 2013. Coordinates are in standard deviations of the reference, |.| is the Euclidean norm. X and X'
     are of different chains, which are independent: so Monte Carlo noise cancels on average, and a value below zero is
-    one. It is zero where the laws agree, and nowhere else. The standard error is a jackknife over the chains of both.
+    one. It is zero if and only if the distributions agree. The standard error is a jackknife over the chains of both.
     At most 4096 points of each are used, evenly over its chains.
 
     Args:

@@ -112,7 +112,7 @@ def _cut(pieces: _Pieces, log_density: Callable[[Array], Array], scale: Array) -
 
 
 def total_variation(shares: Array, probability: Array) -> float:
-    """Return the total variation distance between the chains' pooled shares (C, cells) and a law (cells,)."""
+    """Return the total variation distance between the chains' pooled shares (C, cells) and a distribution (cells,)."""
     return float(0.5 * np.abs(shares.mean(axis=0) - probability).sum())
 
 
@@ -120,7 +120,7 @@ def monte_carlo_distance(shares: Array) -> float:
     """Return the total variation distance that Monte Carlo error alone brings about, on average.
 
     From the spread of the chains' shares (C, cells) about their mean: what `total_variation` would show
-    of chains whose law is exactly right. One chain has no spread: NaN.
+    of chains whose distribution is exactly right. One chain has no spread: NaN.
     """
     if len(shares) < 2:
         return float("nan")
@@ -136,7 +136,7 @@ class Estimate(NamedTuple):
 
 
 def chi_squared(shares: Array, probability: Array) -> Estimate:
-    """Estimate the chi-squared divergence sum_k (q_k - p_k)^2 / p_k of the chains' law q from p, without bias.
+    """Estimate the chi-squared divergence sum_k (q_k - p_k)^2 / p_k of the chains' distribution q from p, without bias.
 
     Chains are independent, so the product of two different chains' deviations has the square as its
     mean: Monte Carlo noise cancels, which it does not in a plain distance. The standard error is a

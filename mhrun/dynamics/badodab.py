@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhrun.dynamics.nose_hoover import NoseHoover, each
 from mhrun.dynamics.refresh import due, refresh, refreshed
+from mhrun.dynamics.sgnht import SGNHT, each
 from mhrun.native import NativeDynamics, piece
 from mhrun.native.philox import NOISE, fill_normals
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls
 
 
-class Badodab(NoseHoover):
+class Badodab(SGNHT):
     """The continuous dynamics of `NoseHoover`, split as in Leimkuhler & Shang (2016), one gradient for each step.
 
         v += e g;  theta += v/2;  s += (|v|^2/D - e T) / 2q;

@@ -16,7 +16,7 @@ from mhrun.data.memory import in_bytes
 from mhrun.engine.method import Method
 from mhrun.engine.starts import Starts, starts_of
 from mhrun.errors import Refusal, UserError
-from mhrun.evaluation import Evaluation
+from mhrun.monitors import Monitor
 from mhrun.parts import Kernel
 from mhrun.schedules import Plan, Schedule
 from mhrun.store.netcdf import Shape
@@ -45,8 +45,8 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
     for name, node in config["methods"].items():
         where = f"methods.{name}"
         target = _target(name, node, config, targets)
-        for part, said in {"kernel": node["kernel"], **node["schedules"]}.items():
-            if not isinstance(said, Mapping) or "_target_" not in said:
+        for part, part_node in {"kernel": node["kernel"], **node["schedules"]}.items():
+            if not isinstance(part_node, Mapping) or "_target_" not in part_node:
                 place = part if part == "kernel" else f"schedules.{part}"
                 raise UserError(f"{where}.{place} names no part; give it a _target_, or choose one of conf/.")
         # A method may have counts of its own; the experiment's hold otherwise.
@@ -60,14 +60,14 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
                 counts | {"seed": config["seed"]},
                 dtype=_DTYPES[config["dtype"]],
                 starts=starts_of(node.get("starts"), target.dim, where),
-                evaluation=_evaluation(config, node, where),
+                monitor=_monitor(config, node, where),
                 where=f"{where}.",
             )
         except Refusal as error:
             raise Refusal(f"{name}: {error}") from error
         except (ArithmeticError, MemoryError) as error:  # of a number that is far too large or too small
-            told = str(error) or type(error).__name__
-            raise UserError(f"{name} cannot be computed with these settings: {told}") from error
+            message = str(error) or type(error).__name__
+            raise UserError(f"{name} cannot be computed with these settings: {message}") from error
         methods.append(method)
     return methods
 
@@ -108,15 +108,15 @@ def assembled(
         raise Refusal(f"seed = {seed} must be a whole number of at most 63 bits.")
     thin, often = _thin(counts["thin"]), counts["thin_stats"]
     _is_a("kernel", kernel, Kernel, f"{where}kernel")
-    for said, schedule in schedules.items():
-        _is_a("schedule", schedule, Schedule, f"{where}schedules.{said}")
+    for value, schedule in schedules.items():
+        _is_a("schedule", schedule, Schedule, f"{where}schedules.{value}")
     plan = Plan(schedules, chains, warmup, steps)
     names = () if thin is None else target.model.names
     each = None if often is None else _whole("thin_stats", often)
     shape = Shape(chains, names, warmup, steps, plan.kept(thin), each)
     if evaluation is not None:
-        _is_a("evaluation", evaluation, Evaluation, f"{where}evaluation")
-        evaluation = evaluation.over(plan.collected)
+        _is_a("monitor", evaluation, Monitor, f"{where}evaluation")
+        evaluation = evaluation.bind(plan.collected)
     method = Method(name, kernel, target, plan, shape, seed, dtype, starts, evaluation)
     method.check()
     return method
@@ -141,13 +141,13 @@ def _target(
 ) -> Target:
     """Return the target of a method: the experiment's, but for the parts that the method has of its own."""
     parts = {part: node.get(part) or config[part] for part in ("model", "data", "target")}
-    for part, said in parts.items():
-        if not isinstance(said, Mapping) or (part != "target" and "_target_" not in said):
+    for part, part_node in parts.items():
+        if not isinstance(part_node, Mapping) or (part != "target" and "_target_" not in part_node):
             raise UserError(
                 f"methods.{name} has no {part}, nor has the experiment; choose one: "
                 f"+{part}@methods.{name}.{part}=NAME."
-                if not said
-                else f"methods.{name}.{part} = {said!r} must be a group of settings, with a _target_."
+                if not part_node
+                else f"methods.{name}.{part} = {part_node!r} must be a group of settings, with a _target_."
             )
     key = json.dumps(parts, sort_keys=True, default=str)
     if key not in targets:
@@ -186,19 +186,19 @@ def trace_bytes(method: Method) -> int:
     )
 
 
-def _evaluation(config: Mapping[str, Any], node: Mapping[str, Any], where: str) -> Any:
-    """Return the experiment's evaluation with what the method has otherwise; None if there is none."""
-    parts = [config.get("evaluation") or {}, node.get("evaluation") or {}]
+def _monitor(config: Mapping[str, Any], node: Mapping[str, Any], where: str) -> Any:
+    """Return the experiment's monitor with the method's own settings; None if there is none."""
+    parts = [config.get("monitor") or {}, node.get("monitor") or {}]
     if not any(parts):
         return None
     if not all(isinstance(part, Mapping) for part in parts) or not any("_target_" in part for part in parts):
         raise UserError(
-            f"{where}.evaluation names no evaluation; add one with +evaluation=predictive, or give it a _target_."
+            f"{where}.monitor names no monitor; add one with +monitor=predictive, or give it a _target_."
         )
-    return build({**parts[0], **parts[1]}, f"{where}.evaluation")
+    return build({**parts[0], **parts[1]}, f"{where}.monitor")
 
 
-_ADVICE = {"kernel": ", or wrap a dynamics, as in mhrun.Unadjusted(mhrun.Langevin(), m=100)"}
+_ADVICE = {"kernel": ", or wrap a dynamics, as in mhrun.Unadjusted(mhrun.SGLD(), m=100)"}
 
 
 def _is_a(kind: str, part: Any, base: type, where: str) -> None:

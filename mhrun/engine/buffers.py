@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from mhrun.types import INFO_DTYPES, INFO_UNSAID, Info, Record
+from mhrun.types import INFO_DEFAULTS, INFO_DTYPES, Info, Record
 
 
 def info_buffers(steps: int, chains: int, device: torch.device) -> dict[str, Tensor]:
     """Return a buffer (K, C) for each field of `Info`, filled with what a field that is None stands for."""
     return {
         name: torch.full(
-            (steps, chains), INFO_UNSAID.get(name, 0), dtype=getattr(torch, dtype), device=device
+            (steps, chains), INFO_DEFAULTS.get(name, 0), dtype=getattr(torch, dtype), device=device
         )
         for name, dtype in INFO_DTYPES.items()
     }

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhrun.engine.drivers import WISHES, choose
-from mhrun.engine.looking import Looking
+from mhrun.engine.executors import EXECUTORS, choose
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
+from mhrun.engine.monitoring import Monitoring
 from mhrun.errors import Interrupted, Refusal
-from mhrun.models.products import settle
+from mhrun.models.matmul import select_product
 from mhrun.random import MANY
 from mhrun.schedules.plan import Memory
 from mhrun.store.blocks import Checkpoint, TraceWriter, clear, damage, done
@@ -33,9 +33,9 @@ _BLOCK_SHARE = 0.05  # of the time, at most, goes into writing down where it sta
 
 
 class Watcher(Protocol):
-    """Is told how a method goes."""
+    """Receives the progress of a method."""
 
-    def begin(self, method: str, step: int, total: int, driver: str) -> None:
+    def begin(self, method: str, step: int, total: int, executor: str) -> None:
         """A method begins, or goes on, after `step` steps."""
 
     def advance(self, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
@@ -51,7 +51,7 @@ class Watcher(Protocol):
 class Silent:
     """Watches in silence."""
 
-    def begin(self, method: str, step: int, total: int, driver: str) -> None:
+    def begin(self, method: str, step: int, total: int, executor: str) -> None:
         """Ignore it."""
 
     def advance(self, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
@@ -77,13 +77,13 @@ class Settings:
         Refusal: a setting that has no meaning.
     """
 
-    native: str = "auto"
+    executor: str = "auto"
     threads: int | None = None
     block_seconds: float = 10.0
 
     def __post_init__(self) -> None:
-        if self.native not in WISHES:
-            raise Refusal(f"native = '{self.native}' is unknown; choose {', '.join(WISHES)}.")
+        if self.executor not in EXECUTORS:
+            raise Refusal(f"executor = '{self.executor}' is unknown; choose {', '.join(EXECUTORS)}.")
         if self.threads is not None and (not isinstance(self.threads, int) or self.threads < 1):
             raise Refusal(f"runtime.threads = {self.threads!r} must be a whole number, at least 1, or null.")
         if not isinstance(self.block_seconds, int | float) or not self.block_seconds >= 0:  # NaN neither
@@ -98,7 +98,7 @@ def run_method(
     stop: Callable[[], bool],
     attributes: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Run `method` in `folder` to its end, going on from what is there, and return what was noted of it.
+    """Run `method` in `folder` to its end, going on from what is there, and return its summary.
 
     Raises:
         Interrupted: `stop` said so; all that was computed is in the folder.
@@ -106,19 +106,19 @@ def run_method(
 
     Results that are not what was written, by their checksums, are computed again.
     """
-    if (noted := done(folder)) is not None or (folder / TRACE).is_dir():
-        if (why := damage(folder)) is None and noted is not None:
+    if (summary := done(folder)) is not None or (folder / TRACE).is_dir():
+        if (why := damage(folder)) is None and summary is not None:
             remove(folder / "blocks")  # a kill may have come between the two
-            return noted
+            return summary
         watcher.note(f"{method.name}: {why}; it is computed again.")
         clear(folder)
     if method.target.dim >= MANY:
         keep_memory()
     writer = TraceWriter(folder, method.shape, INFO_DTYPES, method.target.n)
-    plan_file = folder / "driver.json"
+    plan_file = folder / "executor.json"
     begun = read_json(plan_file) or {}
-    driver = choose(method, settings.native, begun.get("driver"), settings.threads, watcher.note)
-    write_json(plan_file, {"driver": driver.name, "product": settle(begun.get("product"))})
+    executor = choose(method, settings.executor, begun.get("executor"), settings.threads, watcher.note)
+    write_json(plan_file, {"executor": executor.name, "product": select_product(begun.get("product"))})
 
     checkpoint = writer.resume(watcher.note)
     if checkpoint is None:
@@ -126,31 +126,31 @@ def run_method(
     else:
         step = checkpoint.step
         state, memory = _unpack(checkpoint.arrays, method)
-    looking = None
-    if method.evaluation is not None:
-        looking = Looking(method.evaluation, method.target, method.shape.chains)
+    monitoring = None
+    if method.monitor is not None:
+        monitoring = Monitoring(method.monitor, method.target, method.shape.chains)
         if checkpoint is not None:
-            looking.unpack(checkpoint.arrays)
-    driver.prepare(state)
+            monitoring.unpack(checkpoint.arrays)
+    executor.prepare(state)
     writer.start_clock()
-    watcher.begin(method.name, step, method.shape.total, driver.name)
+    watcher.begin(method.name, step, method.shape.total, executor.name)
 
     count, last_block, wait = 16, time.monotonic(), settings.block_seconds
     accepted, since = 0.0, step
     while step < method.shape.total:
         began = time.monotonic()
-        size = min(count, method.shape.total - step, method.plan.horizon(step + 1) or count)
-        until = looking.horizon(step + 1) if looking is not None else size
+        size = min(count, method.shape.total - step, method.plan.steps_until_update(step + 1) or count)
+        until = monitoring.steps_until_due(step + 1) if monitoring is not None else size
         size = min(size, until)
         controls = method.plan.controls(memory, step + 1, size)
-        state, record = driver.advance(state, step + 1, controls)
+        state, record = executor.advance(state, step + 1, controls)
         memory = method.plan.learn(memory, step + 1, torch.from_numpy(record["accepted"].T.copy()))
         writer.append(step + 1, record)
         step += size
-        if looking is not None:
-            told = looking.after(step, size, size == until, state, record, controls)
-            if told is not None:
-                writer.note(step, told)
+        if monitoring is not None:
+            metrics = monitoring.after(step, size, size == until, state, record, controls)
+            if metrics is not None:
+                writer.note(step, metrics)
         accepted += float(record["accepted"].mean()) * size
         watcher.advance(
             step,
@@ -168,7 +168,7 @@ def run_method(
         stopping = stop()
         full = writer.pending_bytes() > _BLOCK_BYTES or now - last_block > wait
         if full or stopping or step == method.shape.total:
-            kept = {} if looking is None else looking.pack()
+            kept = {} if monitoring is None else monitoring.pack()
             writer.commit(Checkpoint(step, _pack(state, memory) | kept))
             last_block = time.monotonic()
             if settings.block_seconds:  # 0: after each stretch of steps
@@ -177,11 +177,11 @@ def run_method(
             raise Interrupted(f"{method.name} stopped after step {step:,} of {method.shape.total:,}")
     last = method.plan.controls(memory, step, 1)
     facts = {"step_size": last.step_size[0].tolist(), "temperature": last.temperature[0].tolist()}
-    writer.finish(attributes, {"driver": driver.name, **facts})
+    writer.finish(attributes, {"executor": executor.name, **facts})
     watcher.end(method.name)
-    noted = done(folder)
-    assert noted is not None
-    return noted
+    summary = done(folder)
+    assert summary is not None
+    return summary
 
 
 def _pack(state: State, memory: Memory) -> dict[str, np.ndarray[Any, Any]]:

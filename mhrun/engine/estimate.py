@@ -14,7 +14,7 @@ import torch
 
 from mhrun.engine.assemble import trace_bytes
 from mhrun.engine.chains import Settings
-from mhrun.engine.drivers import choose
+from mhrun.engine.executors import choose
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
 from mhrun.random import MANY
@@ -42,9 +42,9 @@ class Cost(NamedTuple):
     method: str
     chains: int
     steps: int
-    looks: int
+    monitor_runs: int
     seconds: tuple[float, float]
-    n_lik: tuple[float, float]  # all chains together; looks read other data, and are not counted here
+    n_lik: tuple[float, float]  # all chains together; monitors read other data, and are not counted here
     n_grad: tuple[float, float]
     disk: int  # bytes at most: blocks and trace, all steps
 
@@ -52,8 +52,12 @@ class Cost(NamedTuple):
     def line(self) -> str:
         """The cost in a line."""
         chains = f"{self.chains:,} chain{'s' * (self.chains > 1)}"
-        looks = f" with {self.looks:,} look{'s' * (self.looks > 1)}" if self.looks else ""
-        return f"{self.method}: {self.steps:,} steps of {chains}{looks}, {about(self.seconds)}"
+        monitor_runs = (
+            f" with {self.monitor_runs:,} monitor run{'s' * (self.monitor_runs > 1)}"
+            if self.monitor_runs
+            else ""
+        )
+        return f"{self.method}: {self.steps:,} steps of {chains}{monitor_runs}, {about(self.seconds)}"
 
 
 def estimate(methods: Sequence[tuple[Method, Path]], settings: Settings) -> list[str]:
@@ -89,10 +93,10 @@ def total(found: Sequence[Cost]) -> tuple[float, float]:
 
 
 def _cost(method: Method, steps: int, folder: Path, settings: Settings, tried: float) -> Cost:
-    begun = (read_json(folder / "driver.json") or {}).get("driver")
+    begun = (read_json(folder / "executor.json") or {}).get("executor")
     pace = _mean_pace(method, steps, settings, begun, tried)
     least, most = method.kernel.extra(steps)
-    looks, looking = _looks(method, method.shape.total - steps, pace.state)
+    monitor_runs, monitor_seconds = _monitor_cost(method, method.shape.total - steps, pace.state)
 
     def both(each: float, beside: float = 0.0) -> tuple[float, float]:
         return (steps + least) * each + beside, (steps + most) * each + beside
@@ -101,8 +105,8 @@ def _cost(method: Method, steps: int, folder: Path, settings: Settings, tried: f
         method.name,
         method.shape.chains,
         steps,
-        looks,
-        both(pace.seconds, looking),
+        monitor_runs,
+        both(pace.seconds, monitor_seconds),
         both(pace.n_lik),
         both(pace.n_grad),
         trace_bytes(method),
@@ -127,16 +131,16 @@ def _mean_pace(method: Method, steps: int, settings: Settings, begun: str | None
 def _pace(method: Method, settings: Settings, begun: str | None, tried: float, stage: int) -> Pace:
     if method.target.dim >= MANY:
         keep_memory()  # as the run will
-    driver, state = choose(method, settings.native, begun, settings.threads), method.first_state()
-    driver.prepare(state)
+    executor, state = choose(method, settings.executor, begun, settings.threads), method.first_state()
+    executor.prepare(state)
     memory, count, spent, again = method.plan.start(), 1, 0.0, True
     # What a kernel does before the first step of all is no measure of the rest.
     first = min(stage + 1, method.shape.total)
     while spent < tried:
-        size = min(count, method.plan.horizon(first) or count, method.shape.total - first + 1)
+        size = min(count, method.plan.steps_until_update(first) or count, method.shape.total - first + 1)
         controls = method.plan.controls(memory, first, size)
         began = time.perf_counter()
-        after, record = driver.advance(state, first, controls)
+        after, record = executor.advance(state, first, controls)
         spent = time.perf_counter() - began
         if again and spent < _LONG:  # the first time of all may have had to wait for a compiler
             spent, again = 0.0, False
@@ -148,28 +152,28 @@ def _pace(method: Method, settings: Settings, begun: str | None, tried: float, s
     return Pace(spent / size, n_lik, n_grad, after)
 
 
-def _looks(method: Method, done: int, state: State) -> tuple[int, float]:
-    """Return how many looks at the chains are left after `done` steps, and the seconds that they take.
+def _monitor_cost(method: Method, done: int, state: State) -> tuple[int, float]:
+    """Return how many runs of the monitor are left after `done` steps, and the seconds that they take.
 
-    A look is of one of a few kinds: it tells, or takes a snapshot, or both, or neither. One of each is timed.
+    A run emits metrics, takes a snapshot, does both, or neither. One of each kind is timed.
     """
-    evaluation = method.evaluation
-    if evaluation is None:
+    monitor = method.monitor
+    if monitor is None:
         return 0, 0.0
     counts: Counter[tuple[bool, bool]] = Counter()
     latest: dict[tuple[bool, bool], int] = {}
     step = done
-    while (step := step + evaluation.horizon(step + 1)) <= method.shape.total:
-        kind = evaluation.tells(step), evaluation.keeps(step)
+    while (step := step + monitor.steps_until_due(step + 1)) <= method.shape.total:
+        kind = monitor.emits(step), monitor.takes_snapshot(step)
         counts[kind] += 1
         latest[kind] = step
-    memory, seconds = evaluation.start(method.target, method.shape.chains), 0.0
+    memory, seconds = monitor.start(method.target, method.shape.chains), 0.0
     for kind, step in latest.items():
         spent = math.inf
         for _ in range(2):  # the first time of all may have had to read the data
             began = time.perf_counter()
             with torch.no_grad():
-                evaluation.look(method.target, memory, step, state.evaluation.theta, state.aux.get("valid"))
+                monitor.observe(method.target, memory, step, state.evaluation.theta, state.aux.get("valid"))
             _wait(method.target.device)
             spent = min(spent, time.perf_counter() - began)
             if spent > _LONG:

@@ -16,11 +16,11 @@ import torch
 
 from mhrun.engine.assemble import check_data, check_space, methods_of
 from mhrun.engine.chains import Settings, Watcher, run_method
-from mhrun.engine.drivers import usable_cores
 from mhrun.engine.estimate import estimate
+from mhrun.engine.executors import usable_cores
 from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method
-from mhrun.engine.told import log_ratio_noise, log_ratio_skew, valid_share, warnings_of
+from mhrun.engine.warnings import log_ratio_noise, log_ratio_skew, valid_share, warnings_of
 from mhrun.errors import Interrupted
 from mhrun.kernels.stationary import samples
 from mhrun.store.files import explain, open_log, remove
@@ -40,7 +40,7 @@ def run_experiment(config: Mapping[str, Any], watcher: Watcher) -> RunFolder:
     """
     folder = RunFolder.of(config)
     runtime = config["runtime"]
-    settings = Settings(config["native"], runtime["threads"], runtime["block_seconds"])
+    settings = Settings(config["executor"], runtime["threads"], runtime["block_seconds"])
     if folder.is_complete() and not runtime["force"] and not folder.damage():
         if not folder.has(config):  # a complete run can lie where nothing can be written
             with folder.held(watcher.note):
@@ -65,7 +65,7 @@ def run_experiment(config: Mapping[str, Any], watcher: Watcher) -> RunFolder:
         for name, why in damaged.items():
             watcher.note(f"{name}: {why}; it is computed again.")
         if damaged or not folder.is_complete():  # while we waited, the other process may have done it
-            with _logged(folder), _asked_to_stop() as stop:
+            with _logged(folder), _stop_signal() as stop:
                 _run(config, folder, methods, settings, watcher, stop)
         folder.point_latest()
     return folder
@@ -108,10 +108,10 @@ def _run(
         for method in methods:
             attributes = {"experiment": config["experiment"], "method": method.name, "digest": folder.digest}
             log.info("%s: %d chains, %d steps", method.name, method.shape.chains, method.shape.total)
-            noted = run_method(method, folder.method(method.name), settings, watcher, stop, attributes)
-            summary["methods"][method.name] = _of_method(method, config["methods"][method.name], noted)
-            log.info("%s: done, %.1f s", method.name, noted["wall_s"])
-            for warning in warnings_of(method, noted):
+            result = run_method(method, folder.method(method.name), settings, watcher, stop, attributes)
+            summary["methods"][method.name] = _of_method(method, config["methods"][method.name], result)
+            log.info("%s: done, %.1f s", method.name, result["wall_s"])
+            for warning in warnings_of(method, result):
                 watcher.note(warning)
                 log.warning(warning)
             folder.write_summary(summary)
@@ -126,14 +126,14 @@ def _run(
     folder.write_summary(summary)
 
 
-def _of_method(method: Method, node: Mapping[str, Any], noted: Mapping[str, Any]) -> dict[str, Any]:
+def _of_method(method: Method, node: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, Any]:
     shape = method.shape
     totals = {
-        name: np.asarray(values, dtype=float) for name, values in noted["totals"].items()
+        name: np.asarray(values, dtype=float) for name, values in summary["totals"].items()
     }  # null is NaN
     decisions = shape.chains * shape.steps
     mean = {name: float(totals[f"sum_{name}"].sum()) / decisions for name in ("accepted", "batch_size")}
-    skew, skew_95 = log_ratio_skew(noted)
+    skew, skew_95 = log_ratio_skew(summary)
     spread = float(totals["sum_batch_size_squared"].sum()) / decisions - mean["batch_size"] ** 2
     return {
         "label": node.get("label", method.name),
@@ -142,28 +142,28 @@ def _of_method(method: Method, node: Mapping[str, Any], noted: Mapping[str, Any]
         "all_data_share": float(totals["sum_all_data"].sum()) / decisions,
         "n_accept_tests": decisions if method.kernel.decides else 0,
         "accept_rate_by_chain": (totals["sum_accepted"] / shape.steps).tolist(),
-        "step_size_by_chain": noted["step_size"],  # at the last step
+        "step_size_by_chain": summary["step_size"],  # at the last step
         "minibatch_size_mean": mean["batch_size"],
         "minibatch_size_sd": max(0.0, spread) ** 0.5,
-        "log_ratio_noise_sd": log_ratio_noise(noted),
+        "log_ratio_noise_sd": log_ratio_noise(summary),
         "log_ratio_skew": skew,
         "log_ratio_skew_95": skew_95,
         "likelihood_evals": int(totals["n_lik"].sum()),
-        "aside_evals": int(totals["n_aside"].sum()),
+        "overhead_evals": int(totals["n_lik_overhead"].sum()),
         "gradient_evals": int(totals["n_grad"].sum()),
         "diverging": int(totals["sum_diverging"].sum()),
-        "valid_share": valid_share(method, noted),
+        "valid_share": valid_share(method, summary),
         "steps": shape.steps,
         "warmup": shape.warmup,
         "chains": shape.chains,
-        "thin": _told_thin(method),
+        "thin": _thin_in_words(method),
         "thin_stats": shape.stats_thin,
-        "wall_s": noted["wall_s"],
-        "driver": noted["driver"],
+        "wall_s": summary["wall_s"],
+        "executor": summary["executor"],
     }
 
 
-def _told_thin(method: Method) -> int | list[int] | str | None:
+def _thin_in_words(method: Method) -> int | list[int] | str | None:
     thin = method.shape.thin
     if not isinstance(thin, tuple):
         return thin
@@ -187,21 +187,21 @@ def _logged(folder: RunFolder) -> Iterator[None]:
 
 
 @contextmanager
-def _asked_to_stop() -> Iterator[Callable[[], bool]]:
+def _stop_signal() -> Iterator[Callable[[], bool]]:
     """Yield a function that says whether Ctrl-C was pressed (or SIGTERM came); a second time stops at once."""
-    asked = threading.Event()
+    requested = threading.Event()
 
-    def ask(number: int, frame: FrameType | None) -> None:
-        if asked.is_set():
+    def request(number: int, frame: FrameType | None) -> None:
+        if requested.is_set():
             raise KeyboardInterrupt
-        asked.set()
+        requested.set()
 
     if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
+        yield requested.is_set
         return
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked.is_set
+        yield requested.is_set
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -104,10 +104,10 @@ class _Recorder(_Source):
     """Answers from `Draws`, and notes what was asked."""
 
     def __init__(
-        self, draws: Draws, asked: Asked, way: Callable[[Draws], Draws] = lambda draws: draws
+        self, draws: Draws, requested: Asked, way: Callable[[Draws], Draws] = lambda draws: draws
     ) -> None:
         super().__init__(draws)
-        self._draws, self._asked, self._way = draws, asked, way
+        self._draws, self._asked, self._way = draws, requested, way
 
     def tensor(self, ask: Callable[[Draws], Tensor]) -> Tensor:
         way = self._way
@@ -223,20 +223,20 @@ class Graph:
 
     def _captured(self, state: State, controls: Controls) -> tuple[State, Info]:
         """Do a step of a new kind in torch, capture it, and compare the two."""
-        method, asked = self._method, Asked()
+        method, requested = self._method, Asked()
         before = [value.clone() for value in _tensors(state, controls)]
-        recorder = cast(Draws, _Recorder(self._draws, asked))
+        recorder = cast(Draws, _Recorder(self._draws, requested))
         try:
             after, info = method.kernel.step(method.target, state, controls, recorder)
         except Dynamic as reason:  # nothing of the step has been kept
             self._refused(str(reason))
-            self._kinds.append(_Kind(asked, _given(state, controls), None, [], [], []))
+            self._kinds.append(_Kind(requested, _given(state, controls), None, [], [], []))
             self._draws.step = self._draws.step  # the same numbers once more
             return method.kernel.step(method.target, state, controls, self._draws)
         self._draws.step = self._draws.step  # the same numbers once more
-        numbers = [ask(self._draws) for ask in asked.numbers]
+        numbers = [ask(self._draws) for ask in requested.numbers]
         names = (list(after.evaluation.tensors()), list(after.aux), _there(info))
-        kind = _Kind(asked, _given(state, controls), None, *names)
+        kind = _Kind(requested, _given(state, controls), None, *names)
         if len(self._kinds) < _KINDS:
             try:
                 step = self._pure(kind)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mhrun.engine.starts import Starts
 from mhrun.errors import Refusal, UserError
-from mhrun.evaluation import Evaluation
+from mhrun.monitors import Monitor
 from mhrun.native import available
 from mhrun.parts import Kernel
 from mhrun.random import MANY, Streams, derive_key
@@ -41,7 +41,7 @@ class Method:
         seed: of all its random numbers.
         dtype: of the state.
         starts: where chains begin; None for where the model has them begin.
-        evaluation: what is told of the chains while they run.
+        monitor: computes metrics while the chains run.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Method:
     seed: int
     dtype: torch.dtype = torch.float64
     starts: Starts | None = None
-    evaluation: Evaluation | None = None
+    monitor: Monitor | None = None
 
     def check(self) -> None:
         """Ask the parts whether they go together.
@@ -76,8 +76,8 @@ class Method:
                 raise Refusal(f"thin = {steps} must be increasing steps between 1 and {shape.total}.")
         if reason := self.kernel.refuses(self.target):
             raise Refusal(reason)
-        if self.evaluation is not None and (reason := self.evaluation.refuses(self.target)):
-            raise Refusal(f"evaluation: {reason}")
+        if self.monitor is not None and (reason := self.monitor.refuses(self.target)):
+            raise Refusal(f"monitor: {reason}")
         if self.kernel.needs_noise and self.plan.cools():
             raise Refusal(
                 "its schedules let the noise be at temperature 0, and its moves need noise; choose a schedule that "
@@ -146,7 +146,7 @@ class Method:
     def guess(self) -> float:
         """Return a guess at the seconds of a step on the plain path, from counts alone."""
         datum = _PLAIN_DATUM + _PLAIN_PARAMETER * self.target.dim
-        datum *= _IN_ROUNDS if self.kernel.grows else 1
+        datum *= _IN_ROUNDS if self.kernel.is_sequential else 1
         return _PLAIN_STEP + datum * self.shape.chains * self.kernel.reads(self.target)
 
     def streams(self, chains: int | None = None, compiled: bool = True) -> Streams:

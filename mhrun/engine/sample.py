@@ -19,11 +19,11 @@ from mhrun.engine.assemble import assembled
 from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.method import Method
 from mhrun.engine.starts import starts_of
-from mhrun.engine.told import warnings_of
+from mhrun.engine.warnings import warnings_of
 from mhrun.errors import UserError
-from mhrun.evaluation import Evaluation
 from mhrun.models.function import FunctionModel
 from mhrun.models.module import ModuleModel
+from mhrun.monitors import Monitor
 from mhrun.parts import Kernel
 from mhrun.schedules import Schedule
 from mhrun.schedules.fixed import Fixed
@@ -58,9 +58,9 @@ def sample(
     seed: int = 0,
     thin: int | None = 1,
     device: str = "cpu",
-    native: str = "auto",
+    executor: str = "auto",
     dtype: torch.dtype = torch.float64,
-    evaluation: Evaluation | None = None,
+    monitor: Monitor | None = None,
     folder: str | Path | None = None,
 ) -> xr.DataTree:
     """Sample with any kernel and return the trace, as ArviZ and xarray open it.
@@ -68,7 +68,7 @@ def sample(
     Args:
         model: a `Model`, or a function ``(theta (D,), batch) -> (m,)`` that returns the log-likelihood of
             each datum; `batch` holds the rows of a minibatch, as the data were given: one tensor, or a
-            mapping of them. A torch module tells classes apart (see `ModuleModel`); each chain begins with fresh
+            mapping of them. A torch module is a classifier (see `ModuleModel`); each chain begins with fresh
             parameters, drawn as its layers draw theirs, unless `start` says otherwise.
         data: an array, a mapping of arrays with one length, or a `Dataset`. None for a density without data: then the
             function is its logarithm, ``theta (D,) -> ()``, and a minibatch is m = 1.
@@ -87,10 +87,10 @@ def sample(
         thin: keep every thin-th step, or every thin-th draw that a schedule collects; None keeps no draws, for models
             with very many parameters.
         device: cpu or cuda.
-        native: compiled loops where there are some: auto (long runs), on or off; or graph: the step as a CUDA graph on
-            a GPU, else by torch.compile.
+        executor: compiled loops where there are some: auto (long runs), on or off; or graph: the step as a CUDA graph
+            on a GPU, else by torch.compile.
         dtype: of the parameters; float32 for networks.
-        evaluation: what is told of the chains while they run, such as `Predictive`: group ``evaluation`` of the trace.
+        monitor: computes metrics while the chains run, such as `Predictive`: group ``monitor`` of the trace.
         folder: where to keep the trace; the same call goes on from what is there, another is refused.
             None keeps it in memory.
 
@@ -151,10 +151,10 @@ def sample(
         {"chains": chains, "warmup": warmup, "steps": steps, "thin": thin, "thin_stats": None, "seed": seed},
         dtype=dtype,
         starts=starts,
-        evaluation=evaluation,
+        monitor=monitor,
     )
     method.check_data()
-    settings = Settings(native=native)
+    settings = Settings(executor=executor)
     attributes = {"seed": method.seed}
     if folder is not None:
         place = RunFolder(Path(folder))
@@ -175,7 +175,7 @@ def sample(
                 method.plan.schedules,
                 points,
             )
-            call += (method.shape, method.seed, str(dtype), method.evaluation)
+            call += (method.shape, method.seed, str(dtype), method.monitor)
             _same(place.path, fingerprint(RESULTS_VERSION, *call))
             _tell(method, run_method(method, place.path, settings, Silent(), lambda: False, attributes))
             return open_trace(place.path)
@@ -185,9 +185,9 @@ def sample(
             return trace.load()
 
 
-def _tell(method: Method, noted: Mapping[str, Any]) -> None:
+def _tell(method: Method, summary: Mapping[str, Any]) -> None:
     """Warn of what a user should know of a method that is done."""
-    for line in warnings_of(method, noted):
+    for line in warnings_of(method, summary):
         warnings.warn(line.removeprefix("sample: "), UserWarning, stacklevel=3)
 
 
@@ -211,11 +211,11 @@ def _density(log_density: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Any],
     return log_lik
 
 
-def _same(folder: Path, told: str) -> None:
+def _same(folder: Path, settings: str) -> None:
     """Refuse a folder that holds the trace of another call."""
     note = folder / "call.json"
     there = read_json(note)
     if there is None and not any((folder / name).exists() for name in ("blocks", TRACE)):
-        write_json(note, {"fingerprint": told})
-    elif there is None or there["fingerprint"] != told:
+        write_json(note, {"fingerprint": settings})
+    elif there is None or there["fingerprint"] != settings:
         raise UserError(f"'{folder}' holds the trace of another call; choose another folder, or remove it.")

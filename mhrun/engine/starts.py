@@ -16,11 +16,11 @@ Starts = Callable[[int, Draws], Tensor]
 """How many chains, and their random numbers -> starting points (C, D)."""
 
 
-def starts_of(said: Any, dim: int, where: str) -> Starts | None:
+def starts_of(setting: Any, dim: int, where: str) -> Starts | None:
     """Return the starts that a configuration asks for.
 
     Args:
-        said: a list of points, dealt out to the chains in turn; ``{normal: sd}``, normal about 0 in every
+        setting: a list of points, dealt out to the chains in turn; ``{normal: sd}``, normal about 0 in every
             coordinate; ``{uniform: [low, high]}`` likewise; or None.
         dim: D.
         where: in which place of the configuration it was said.
@@ -28,12 +28,12 @@ def starts_of(said: Any, dim: int, where: str) -> Starts | None:
     Raises:
         UserError: it is none of these.
     """
-    if said is None:
+    if setting is None:
         return None
-    if isinstance(said, Mapping):
-        return _drawn(said, dim, where)
+    if isinstance(setting, Mapping):
+        return _drawn(setting, dim, where)
     try:
-        points = torch.as_tensor(said, dtype=torch.float64)
+        points = torch.as_tensor(setting, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError):
         points = torch.empty(0)
     if points.dim() != 2 or points.shape[1] != dim:
@@ -43,8 +43,8 @@ def starts_of(said: Any, dim: int, where: str) -> Starts | None:
     return lambda chains, draws: points[torch.arange(chains) % len(points)]
 
 
-def _drawn(said: Mapping[str, Any], dim: int, where: str) -> Starts:
-    match dict(said):
+def _drawn(setting: Mapping[str, Any], dim: int, where: str) -> Starts:
+    match dict(setting):
         case {"normal": int() | float() as sd, **rest} if 0 < sd < math.inf and not rest:
             return lambda chains, draws: float(sd) * draws.normal(Purpose.INIT, dim)
         case {"uniform": [int() | float() as low, int() | float() as high], **rest} if (
@@ -55,5 +55,5 @@ def _drawn(said: Mapping[str, Any], dim: int, where: str) -> Starts:
                 low + float(high - low) * torch.special.ndtr(draws.normal(Purpose.INIT, dim))
             )
     raise UserError(
-        f"{where}.starts = {dict(said)} is unknown; say normal: SD, uniform: [LOW, HIGH], or a list of points."
+        f"{where}.starts = {dict(setting)} is unknown; say normal: SD, uniform: [LOW, HIGH], or a list of points."
     )

@@ -8,7 +8,7 @@ from torch import Tensor
 from mhrun.errors import Refusal
 from mhrun.kernels.metropolis_hastings import MetropolisHastings
 from mhrun.parts import Pairing, Rule
-from mhrun.proposals.reversible_langevin import ReversibleLangevin
+from mhrun.proposals.reversible_langevin import ReversibleLangevinProposal
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Controls, Info, State
@@ -25,8 +25,9 @@ class AdaptiveBackward(MetropolisHastings):
     to 1. If the mean acceptance is below `lower`, beta is raised by `change`. There is an adjustment before the first
     epoch too. Each trial has a fresh pair of minibatches. What the paper leaves open is as in the RSGLD code.
 
-    The adaptation does not end, so the chain has no stationary law by construction. Of the epoch so far the state
-    keeps the sums of the acceptance probabilities, of all moves and of forward ones, and how many of these there were.
+    The adaptation does not end, so the chain has no stationary distribution by construction. Of the epoch so far the
+    state keeps the sums of the acceptance probabilities, of all moves and of forward ones, and how many of these there
+    were.
 
     Args:
         proposal: a `ReversibleLangevin`; its beta is not used.
@@ -50,7 +51,7 @@ class AdaptiveBackward(MetropolisHastings):
 
     def __init__(
         self,
-        proposal: ReversibleLangevin,
+        proposal: ReversibleLangevinProposal,
         pairing: Pairing,
         rule: Rule,
         epoch: int,
@@ -63,7 +64,7 @@ class AdaptiveBackward(MetropolisHastings):
         most: float = 0.5,
     ) -> None:
         super().__init__(proposal, pairing, rule)
-        if not isinstance(proposal, ReversibleLangevin):
+        if not isinstance(proposal, ReversibleLangevinProposal):
             raise Refusal(
                 "AdaptiveBackward needs the proposal reversible_langevin, which has backward moves."
             )
@@ -115,14 +116,14 @@ class AdaptiveBackward(MetropolisHastings):
         after, info = super().step(target, state, controls, draws)
         chance = self._chance(info.log_ratio)
         onward = self.forward_moves.forward(draws.again())
-        told = {
+        aux = {
             "backward": beta,
             "accepted": accepted + chance,
             "accepted_forward": of_forward + onward * chance,
             "forward": forward + onward,
         }
         info = info._replace(n_lik=info.n_lik + trials, n_grad=info.n_grad + trials)
-        return State(after.evaluation, told), info
+        return State(after.evaluation, aux), info
 
     def _adjusted(
         self, target: Target, theta: Tensor, controls: Controls, draws: Draws, beta: Tensor, begin: Tensor

@@ -1,4 +1,4 @@
-"""What minibatches of several sizes tell of the energies of points."""
+"""Minibatch energy estimates at several minibatch sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from mhrun.errors import Refusal
 from mhrun.random import Draws, Streams
 from mhrun.target import Target
-from mhrun.target.slopes import likelihoods
+from mhrun.target.gradients import likelihoods
 
 
 class Energies:
@@ -71,16 +71,16 @@ class Energies:
         return target.batch(draws, m) if m else None
 
     def of(
-        self, target: Target, theta: Tensor, index: Tensor | None, slope: Tensor | None
+        self, target: Target, theta: Tensor, index: Tensor | None, grad_temperature: Tensor | None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return energy (R,), the gradient of -h (R, D) and log-likelihoods (R, m).
 
-        `slope` (R,) if the gradient is wanted; index None: all data, and no single log-likelihoods.
+        `grad_temperature` (R,) if the gradient is wanted; index None: all data, and no single log-likelihoods.
         """
         if index is None:
-            found = target.evaluate_full(theta, slope)
+            found = target.evaluate_full(theta, grad_temperature)
             return -found.log_lik_mean * target.n - found.log_prior, found.grad, None  # type: ignore[operator]
-        found = target.evaluate(theta, index, slope)
+        found = target.evaluate(theta, index, grad_temperature)
         assert found.log_lik is not None
         total = found.log_lik.double().sum(1)
         return self._scaled(target, total, index, found.log_prior, index.shape[1]), found.grad, found.log_lik
@@ -91,18 +91,18 @@ class Energies:
         return target.model.log_lik(point, target.data.rows(index)).double().sum(1)
 
     def _scaled(self, target: Target, total: Tensor, index: Tensor, log_prior: Tensor, m: int) -> Tensor:
-        """Return the energy (R,) that sums (R,) of log-likelihoods over minibatches (R, m) tell."""
+        """Return the energy (R,) estimated from sums (R,) of log-likelihoods over minibatches (R, m)."""
         if not self.differences:
             return -total * (target.n / m) - log_prior
         gain = total - self._at_anchor(target, index)
         return -gain * (target.n / m) - self.lowest(target)[1] - log_prior
 
     def by_size(
-        self, target: Target, theta: Tensor, batch: Tensor | None, slope: Tensor, rows: Tensor
+        self, target: Target, theta: Tensor, batch: Tensor | None, grad_temperature: Tensor, rows: Tensor
     ) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
         """Return energies (C,), gradients of -h (C, D) and each size's log-likelihoods, of the chosen chains.
 
-        `batch` (C, m) or None; `slope` (C,) the temperatures; `rows` (C,) which.
+        `batch` (C, m) or None; `grad_temperature` (C,) the temperatures; `rows` (C,) which.
         """
         energy = torch.full((len(theta),), torch.nan, dtype=torch.float64, device=theta.device)
         grad, kept = torch.zeros_like(theta), {}
@@ -111,7 +111,9 @@ class Energies:
             if not len(at):
                 continue
             index = None if m == target.n else batch[at, :m]  # type: ignore[index]
-            found, pull, log_lik = self.of(target, theta[at], index, slope[at] if self.gradients else None)
+            found, pull, log_lik = self.of(
+                target, theta[at], index, grad_temperature[at] if self.gradients else None
+            )
             energy[at] = found
             if pull is not None:
                 grad[at] = pull

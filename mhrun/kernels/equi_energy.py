@@ -103,7 +103,7 @@ class EquiEnergy(Kernel):
             )
         if keep not in ("sample", "latest"):
             raise Refusal(f"keep = '{keep}' is unknown; choose sample or latest.")
-        if rule.grows:
+        if rule.wants_terms:
             raise Refusal(
                 f"{type(rule).__name__} grows its minibatch, and a floor of the energy is no sum over data; "
                 "choose another rule."
@@ -185,10 +185,10 @@ class EquiEnergy(Kernel):
         rung = self._rung(chains, theta.device)
         ones = torch.ones(chains, dtype=theta.dtype, device=theta.device)
         batch = self.energies.batch(target, draws)
-        energy, slope, _ = self.energies.by_size(
+        energy, grad, _ = self.energies.by_size(
             target, theta, batch, ones, torch.ones_like(rung, dtype=torch.bool)
         )
-        aux = {"energy": energy, "slope": slope, "stamp": draws.time * self.rungs + rung}
+        aux = {"energy": energy, "grad": grad, "stamp": draws.time * self.rungs + rung}
         return State(target.prior(theta), aux | self.bank(chains, target.dim).empty(theta.device))
 
     def _rung(self, chains: int, device: torch.device) -> Tensor:
@@ -211,7 +211,7 @@ class EquiEnergy(Kernel):
         rise = self._rise(move.before, jumped.energy, levels, controls.temperature)
         log_ratio = torch.where(jump, rise, move.log_ratio)
 
-        verdict = self.rule.decide(_told(log_ratio, size), draws)
+        verdict = self.rule.decide(_known_contest(log_ratio, size), draws)
         accepted = verdict.accepted & began
         made, moved = accepted & jump, accepted & local
         there = torch.where(jump[:, None], jumped.theta, move.to)
@@ -219,11 +219,11 @@ class EquiEnergy(Kernel):
         energy = torch.where(moved, move.after, torch.where(made, jumped.energy, move.before))
         stamp = torch.where(local & ~full, draws.time * self.rungs + rung, aux["stamp"])
         stamp = torch.where(made, jumped.stamp, stamp)
-        slope = torch.where((moved & full)[:, None], move.far, aux["slope"])
+        grad = torch.where((moved & full)[:, None], move.far, aux["grad"])
         arrived = (made & full).nonzero()[:, 0]
         if len(arrived) and self.proposal.gradients:
-            slope[arrived] = target.gradient_full(theta[arrived], controls.temperature[arrived])
-        aux |= {"energy": energy, "slope": slope, "stamp": stamp}
+            grad[arrived] = target.gradient_full(theta[arrived], controls.temperature[arrived])
+        aux |= {"energy": energy, "grad": grad, "stamp": stamp}
         self._hand_in(aux, theta, done, draws)
 
         twice = torch.where(full, n, 2 * size)
@@ -234,7 +234,7 @@ class EquiEnergy(Kernel):
             log_ratio_var=move.noise,
             batch_size=torch.where(began, size, 0),
             n_lik=torch.where(jump, more, torch.where(local, twice, 0)),
-            n_aside=torch.zeros_like(size),
+            n_lik_overhead=torch.zeros_like(size),
             n_grad=torch.where(made & full, size, torch.where(local, twice, 0)) * self.proposal.gradients,
             diverging=began & log_ratio.isnan(),
             exchange=torch.where(jump, torch.where(made, MADE, REFUSED), NEVER).to(torch.int8),
@@ -249,10 +249,10 @@ class EquiEnergy(Kernel):
         theta, temperature = state.evaluation.theta, controls.temperature
         full = self.energies.each(len(theta), theta.device) == target.n
         batch = self.energies.batch(target, draws)
-        first, slope, one = self.energies.by_size(target, theta, batch, temperature, local & ~full)
+        first, grad, one = self.energies.by_size(target, theta, batch, temperature, local & ~full)
         before = torch.where(local & ~full, first, state.aux["energy"])
-        slope = torch.where(full[:, None], state.aux["slope"], slope)
-        pull = slope.masked_fill((before < floor)[:, None], 0.0)
+        grad = torch.where(full[:, None], state.aux["grad"], grad)
+        pull = grad.masked_fill((before < floor)[:, None], 0.0)
         origin = Evaluation(theta, state.evaluation.log_prior, grad=pull)
         to = self.proposal.sample(origin, controls, draws)
         after, far, two = self.energies.by_size(target, to, batch, temperature, local)
@@ -275,17 +275,17 @@ class EquiEnergy(Kernel):
         """Return which chains jump, and to which place in the bank of the next hotter rung; (C,) each."""
         energy, chains = state.aux["energy"], len(began)
         rung = self._rung(chains, began.device)
-        asked = began & (rung < self.rungs - 1) & (draws.uniform(Purpose.EXCHANGE) < self.jump)
+        jumping = began & (rung < self.rungs - 1) & (draws.uniform(Purpose.EXCHANGE) < self.jump)
         which, u = self.ring(levels, energy), draws.uniform(Purpose.EXCHANGE, use=1)
-        at = asked.nonzero()[:, 0]
+        at = jumping.nonzero()[:, 0]
         place = torch.zeros(chains, dtype=torch.int64, device=began.device)
         if len(at):
             low = levels.gather(1, which[:, None])[:, 0].masked_fill(which == 0, -torch.inf)
             high = levels.gather(1, (which + 1)[:, None])[:, 0]
             bank = self.bank(chains, state.evaluation.theta.shape[1])
             there, found = bank.drawn(state.aux, self._row(at), low[at], high[at], u[at])
-            asked[at], place[at] = there, found
-        return asked, place
+            jumping[at], place[at] = there, found
+        return jumping, place
 
     def _row(self, chain: Tensor) -> Tensor:
         """Return the row of the bank that some chains (P,) draw from."""
@@ -342,7 +342,7 @@ class _Entry(NamedTuple):
     stamp: Tensor  # (C,) step and rung of the minibatch that the energy is of
 
 
-def _told(log_ratio: Tensor, size: Tensor) -> Contest:
+def _known_contest(log_ratio: Tensor, size: Tensor) -> Contest:
     """Return a contest of this log-ratio (C,), which is no sum over data: a floor is in it."""
     zero = torch.zeros_like(log_ratio)
     return Contest(Difference(zero, zero, size, zero), zero, log_ratio)

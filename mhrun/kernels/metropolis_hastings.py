@@ -62,7 +62,7 @@ class MetropolisHastings(Kernel):
 
     @property
     def needs_noise(self) -> bool:
-        """Whether it has no meaning at a noise temperature of 0, which is the width of the moves' densities."""
+        """Whether it degenerates at a noise temperature of 0, which is the width of the moves' densities."""
         return self.proposal.needs_noise
 
     @property
@@ -74,9 +74,9 @@ class MetropolisHastings(Kernel):
         return {"distribution": distribution, "m": self.pairing.m}
 
     @property
-    def grows(self) -> bool:
+    def is_sequential(self) -> bool:
         """Whether the rule decides how many data are read."""
-        return self.rule.grows
+        return self.rule.wants_terms
 
     def __init__(self, proposal: Proposal, pairing: Pairing, rule: Rule) -> None:
         parts = ((proposal, "proposal", Proposal), (pairing, "pairing", Pairing), (rule, "rule", Rule))
@@ -123,8 +123,8 @@ class MetropolisHastings(Kernel):
 
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
         """Move every chain one step."""
-        slope = controls.temperature if self.proposal.gradients else None
-        origin = self.pairing.current(target, state.evaluation, draws, slope)
+        grad_temperature = controls.temperature if self.proposal.gradients else None
+        origin = self.pairing.current(target, state.evaluation, draws, grad_temperature)
         theta = self.proposal.sample(origin, controls, draws)
         candidate, contest = self.contest(target, origin, theta, controls, draws)
         verdict = self.rule.decide(contest, draws)
@@ -133,10 +133,10 @@ class MetropolisHastings(Kernel):
         n_lik = origin.n_lik + candidate.n_lik + (0 if found is None else found.n_lik)
         n_grad = origin.n_grad + candidate.n_grad
         evaluated = torch.full_like(verdict.batch_size, n_lik)
-        n_aside = torch.zeros_like(evaluated)
+        n_lik_overhead = torch.zeros_like(evaluated)
         if contest.supply is not None:  # at both points; what was read ahead of the decision is left out
-            n_aside = contest.supply.n_aside
-            evaluated = 2 * verdict.batch_size + n_aside
+            n_lik_overhead = contest.supply.n_lik_overhead
+            evaluated = 2 * verdict.batch_size + n_lik_overhead
         # A rejection for want of a number: an infinite ratio against the candidate is an honest one.
         diverging = verdict.log_ratio.isnan()
         info = Info(
@@ -145,7 +145,7 @@ class MetropolisHastings(Kernel):
             log_ratio_var=verdict.log_ratio_var,
             batch_size=verdict.batch_size,
             n_lik=evaluated,
-            n_aside=n_aside,
+            n_lik_overhead=n_lik_overhead,
             n_grad=torch.full_like(verdict.accepted, n_grad, dtype=torch.int64),
             diverging=diverging,
             log_ratio_skew=verdict.log_ratio_skew,
@@ -165,8 +165,8 @@ class MetropolisHastings(Kernel):
         self, target: Target, origin: Evaluation, theta: Tensor, controls: Controls, draws: Draws
     ) -> tuple[Evaluation, Contest]:
         """Score the points theta (C, D) against the origin: what the rule decides on."""
-        slope = controls.temperature if self.proposal.gradients else None
-        candidate, found = self.pairing.compare(target, origin, theta, draws, slope)
+        grad_temperature = controls.temperature if self.proposal.gradients else None
+        candidate, found = self.pairing.compare(target, origin, theta, draws, grad_temperature)
 
         offset = target.prior_power(controls.temperature) * (candidate.log_prior - origin.log_prior)
         forward = self.proposal.log_density(origin, theta, controls)

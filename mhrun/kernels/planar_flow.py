@@ -84,7 +84,7 @@ class PlanarFlow(Kernel):
             log_ratio_var=nan,
             batch_size=torch.full_like(lost, n_grad, dtype=torch.int32),
             n_lik=torch.zeros_like(lost, dtype=torch.int64),
-            n_aside=torch.zeros_like(lost, dtype=torch.int64),
+            n_lik_overhead=torch.zeros_like(lost, dtype=torch.int64),
             n_grad=torch.full_like(lost, n_grad, dtype=torch.int64),
             diverging=lost,
             valid=~lost,
@@ -100,9 +100,9 @@ class PlanarFlow(Kernel):
         flow = aux["flow"].detach().requires_grad_()
         with torch.enable_grad():
             points, log_volume = through(flow, base, self.layers)
-            slopes = self._slopes(target, points.detach(), controls.temperature, draws)
+            gradients = self._gradients(target, points.detach(), controls.temperature, draws)
             loss = (
-                -(log_volume + (points * slopes).sum(-1)).mean(1).sum()
+                -(log_volume + (points * gradients).sum(-1)).mean(1).sum()
             )  # log q_0 is no function of the flow
             (grad,) = torch.autograd.grad(loss, flow)
         first = _B1 * aux["first"] + (1 - _B1) * grad
@@ -112,7 +112,7 @@ class PlanarFlow(Kernel):
         moved = flow.detach() - controls.step_size[:, None].to(change.dtype) * change
         return {"flow": moved, "first": first, "second": second}
 
-    def _slopes(self, target: Target, points: Tensor, temperature: Tensor, draws: Draws) -> Tensor:
+    def _gradients(self, target: Target, points: Tensor, temperature: Tensor, draws: Draws) -> Tensor:
         """Return the gradients (C, S, D) of the tempered log density at points (C, S, D)."""
         chains, size, dim = points.shape
         flat, hot = points.reshape(-1, dim), temperature.repeat_interleave(size)

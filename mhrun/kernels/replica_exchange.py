@@ -46,7 +46,7 @@ class ReplicaExchange(Kernel):
         order: which neighbours are offered one: ``random``, the even or the odd pairs with equal chances (Luo et al.
             2020), or ``alternate``, the even and the odd pairs in turn (Syed et al. 2022).
         sign: ``right``, or ``printed``: the log-ratio with the sign of Luo et al.'s eq. 7 as it is printed, which keeps
-            no known law.
+            no known distribution.
 
     Raises:
         Refusal: a setting that has no meaning.
@@ -95,9 +95,9 @@ class ReplicaExchange(Kernel):
         return self.kernel.needs_noise
 
     @property
-    def grows(self) -> bool:
+    def is_sequential(self) -> bool:
         """Whether the data of a step depend on how a test goes."""
-        return self.kernel.grows or self.rule.grows
+        return self.kernel.is_sequential or self.rule.wants_terms
 
     def refuses(self, target: Target) -> str | None:
         """Ask the kernel, the pairing, and whether rule and pairing go together."""
@@ -108,7 +108,7 @@ class ReplicaExchange(Kernel):
                 f"{type(self.pairing).__name__} keeps a minibatch from step to step, and an exchange scores both "
                 "points anew; choose another pairing."
             )
-        if target.energy_noise and self.rule.grows:
+        if target.energy_noise and self.rule.wants_terms:
             return (
                 f"{type(self.rule).__name__} grows its minibatch and knows no noise but that of minibatches; leave out "
                 "energy_noise, or choose another rule."
@@ -137,8 +137,8 @@ class ReplicaExchange(Kernel):
         state, info = self.kernel.step(target, state, controls, draws)
         if not draws.due(self.every, last=True):
             return state, info
-        state, exchange, n_lik, n_aside = self.exchange(target, state, controls.temperature, draws)
-        counted = {"n_lik": info.n_lik + n_lik, "n_aside": info.n_aside + n_aside}
+        state, exchange, n_lik, n_lik_overhead = self.exchange(target, state, controls.temperature, draws)
+        counted = {"n_lik": info.n_lik + n_lik, "n_lik_overhead": info.n_lik_overhead + n_lik_overhead}
         return state, info._replace(exchange=exchange, **counted)
 
     def exchange(
@@ -159,7 +159,7 @@ class ReplicaExchange(Kernel):
         cold, hot = temperature[first].double(), temperature[second].double()
         origin, candidate, found = self._scored(target, kept, first, second, draws)
         if target.energy_noise and isinstance(found, Difference):
-            found = target.blur(found, draws)
+            found = target.add_energy_noise(found, draws)
         power = self.sign * (target.prior_power(cold) - target.prior_power(hot))
         # Where the prior is not tempered it cancels, were it 0 at a point.
         offset = torch.where(power == 0, 0.0, power * (candidate.log_prior - origin.log_prior))
@@ -178,14 +178,14 @@ class ReplicaExchange(Kernel):
 
         n_lik = origin.n_lik + candidate.n_lik + (found.n_lik if isinstance(found, Difference) else 0)
         each = torch.full_like(verdict.batch_size, n_lik // 2)
-        aside = torch.zeros_like(each)
+        overhead = torch.zeros_like(each)
         if contest.supply is not None:
-            aside = contest.supply.n_aside // 2
-            each = verdict.batch_size + aside
+            overhead = contest.supply.n_lik_overhead // 2
+            each = verdict.batch_size + overhead
         chains = torch.arange(len(temperature), device=low.device)
-        evaluated, n_aside = (
+        evaluated, n_lik_overhead = (
             torch.zeros_like(chains).index_copy(0, low, count).index_copy(0, high, count)
-            for count in (each, aside)
+            for count in (each, overhead)
         )
         came = torch.where(made, MADE, REFUSED).to(torch.int8)
         exchange = torch.zeros(len(chains), dtype=torch.int8, device=low.device)
@@ -194,9 +194,9 @@ class ReplicaExchange(Kernel):
         whence = whence.index_copy(0, high, torch.where(made, low, high))
         moved = Evaluation.of({name: _taken(field, whence) for name, field in kept.tensors().items()})
         if moved.grad is not None:
-            grad = target.reheated(moved.grad, moved.theta, temperature[whence], temperature)
+            grad = target.retempered(moved.grad, moved.theta, temperature[whence], temperature)
             moved = moved._replace(grad=grad)
-        return State(moved, state.aux), exchange, evaluated, n_aside
+        return State(moved, state.aux), exchange, evaluated, n_lik_overhead
 
     def _scored(
         self, target: Target, kept: Evaluation, low: Tensor, high: Tensor, draws: Draws

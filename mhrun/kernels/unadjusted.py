@@ -53,7 +53,7 @@ class Unadjusted(Kernel):
         if self.passes and (self.m is None or self.m > target.n or target.replacement or target.common_batch):
             return "passes=true needs m <= n, and minibatches of each chain's own, without replacement."
         if self.prior is not None and self.dynamics.energies:
-            return f"{type(self.dynamics).__name__} needs energies, which a prior of the method's own does not tell."
+            return f"{type(self.dynamics).__name__} needs energies, which the method's own prior does not provide."
         if self.prior is not None and (reason := self.prior.refuses(target)):
             return reason
         return target.refuses_batch(self.m) if self.m is not None else None
@@ -93,13 +93,13 @@ class Unadjusted(Kernel):
             grad = target.gradient_full(theta, controls.temperature)
         else:
             grad = target.gradient(theta, index, controls.temperature)
-        grad = target.roughen(grad, draws)
+        grad = target.add_gradient_noise(grad, draws)
         if self.prior is not None:
             grad = self.prior.add_gradient(target, theta, grad, aux)
-        moved, aux, stopped = self.move(theta, grad, aux | {"stopped": stopped}, controls, draws)
+        updated, aux, stopped = self.move(theta, grad, aux | {"stopped": stopped}, controls, draws)
         aux.pop("log_density", None)
         if self.prior is not None:
-            aux = self.prior.resample(target, moved, aux, draws)
+            aux = self.prior.resample(target, updated, aux, draws)
         nan = torch.full_like(controls.step_size, torch.nan)
         info = Info(
             accepted=~stopped,
@@ -107,12 +107,12 @@ class Unadjusted(Kernel):
             log_ratio_var=nan,
             batch_size=torch.full_like(stopped, self.reads(target), dtype=torch.int32),
             n_lik=torch.full_like(stopped, n_lik, dtype=torch.int64),
-            n_aside=torch.zeros_like(stopped, dtype=torch.int64),
+            n_lik_overhead=torch.zeros_like(stopped, dtype=torch.int64),
             n_grad=torch.full_like(stopped, self.reads(target), dtype=torch.int64),
             diverging=stopped,
             valid=~stopped & aux["valid"] if self.dynamics.marks_valid else ~stopped,
         )
-        return State(target.prior(moved), aux | {"stopped": stopped}), info
+        return State(target.prior(updated), aux | {"stopped": stopped}), info
 
     def move(
         self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
@@ -124,14 +124,14 @@ class Unadjusted(Kernel):
         """
         aux = dict(aux)
         stopped = aux.pop("stopped")
-        moved, aux_moved = self.dynamics.move(theta, grad, aux, controls, draws)
-        if moved.shape != theta.shape:
+        updated, aux_moved = self.dynamics.move(theta, grad, aux, controls, draws)
+        if updated.shape != theta.shape:
             raise UserError(
-                f"{type(self.dynamics).__name__}.move returned a theta of shape {tuple(moved.shape)}, not (C, D) = "
+                f"{type(self.dynamics).__name__}.move returned a theta of shape {tuple(updated.shape)}, not (C, D) = "
                 f"{tuple(theta.shape)}."
             )
-        stopped = stopped | ~moved.isfinite().all(-1)
-        return torch.where(stopped[:, None], theta, moved), aux | aux_moved, stopped
+        stopped = stopped | ~updated.isfinite().all(-1)
+        return torch.where(stopped[:, None], theta, updated), aux | aux_moved, stopped
 
     @staticmethod
     def _with_energy(

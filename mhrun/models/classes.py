@@ -19,9 +19,9 @@ def categorical(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return log p_y with p the softmax of the outputs."""
     log_p = torch.log_softmax(logits, -1)
     at = y.long().expand(logits.shape[:2])[..., None]
-    slope = log_p.exp().neg_()
-    slope.scatter_add_(-1, at, torch.ones_like(at, dtype=slope.dtype))
-    return log_p.gather(-1, at)[..., 0], slope
+    grad = log_p.exp().neg_()
+    grad.scatter_add_(-1, at, torch.ones_like(at, dtype=grad.dtype))
+    return log_p.gather(-1, at)[..., 0], grad
 
 
 def clipped_binary(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -35,8 +35,8 @@ def clipped_binary(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     clipped = p.clamp(_LOWEST, _HIGHEST)
     right = torch.zeros_like(p).scatter_(-1, y.long().expand(logits.shape[:2])[..., None], 1.0)
     value = (right * clipped.log() + (1 - right) * (1 - clipped).log()).sum(-1)
-    slope = torch.where(inside, right / clipped - (1 - right) / (1 - clipped), 0.0)
-    return value, p * (slope - (p * slope).sum(-1, keepdim=True))
+    grad = torch.where(inside, right / clipped - (1 - right) / (1 - clipped), 0.0)
+    return value, p * (grad - (p * grad).sum(-1, keepdim=True))
 
 
 LIKELIHOODS: Mapping[str, LogLikelihood] = {"categorical": categorical, "clipped_binary": clipped_binary}

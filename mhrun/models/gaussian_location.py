@@ -84,7 +84,7 @@ class GaussianLocation:
         centre = torch.from_numpy(mean).to(data["x"].device)
         return lambda theta: n * (theta @ centre - 0.5 * theta.square().sum(-1)) - 0.5 * square
 
-    def full_slope(self, data: Rows) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    def full_value_and_grad(self, data: Rows) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """Return theta (C, D) -> the sum over all data (C,) and its gradient n (mean - theta), (C, D)."""
         n, mean, square = _statistics(data)
         centre = torch.from_numpy(mean).to(data["x"].device)

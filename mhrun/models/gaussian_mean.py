@@ -78,7 +78,15 @@ class GaussianMean:
         low, high = (float(value) for value in torch.aminmax(data["x"]))
         args = (data["x"].numpy(), self.precision, *_statistics(data), low, high)
         return NativeModel(
-            args, _log_prior, _difference, _moments, _total, _gradient, _prior_gradient, _terms, _survey
+            args,
+            _log_prior,
+            _difference,
+            _moments,
+            _total,
+            _gradient,
+            _prior_gradient,
+            _terms,
+            _full_pass_stats,
         )
 
 
@@ -149,7 +157,7 @@ def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any)
 
 
 @piece
-def _survey(args: Any, origin: Any, candidate: Any) -> Any:
+def _full_pass_stats(args: Any, origin: Any, candidate: Any) -> Any:
     n, mean, square, low, high = args[2], args[3], args[4], args[5], args[6]
     step, middle = candidate[0] - origin[0], 0.5 * (candidate[0] + origin[0])
     total = step * n * (mean - middle)

@@ -111,7 +111,15 @@ class GaussianMixture:
         rates = 0.5 / self.variances
         args = (np.ascontiguousarray(self.centres.T), rates, self._heights, float(len(data["x"])))
         return NativeModel(
-            args, _log_prior, _difference, _moments, _total, _gradient, _prior_gradient, _terms, _survey
+            args,
+            _log_prior,
+            _difference,
+            _moments,
+            _total,
+            _gradient,
+            _prior_gradient,
+            _terms,
+            _full_pass_stats,
         )
 
 
@@ -187,6 +195,6 @@ def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any)
 
 
 @piece
-def _survey(args: Any, origin: Any, candidate: Any) -> Any:
+def _full_pass_stats(args: Any, origin: Any, candidate: Any) -> Any:
     term = _log_density(args, candidate) - _log_density(args, origin)
     return args[3] * term, args[3] * term**2, abs(term)

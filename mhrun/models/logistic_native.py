@@ -26,7 +26,7 @@ def pieces(x: npt.NDArray[Any], y: npt.NDArray[Any], scale: float, precision: fl
     zero = np.zeros(1, x.dtype if x.dtype.kind == "f" else np.float32)
     args = (np.ascontiguousarray(x), y, zero, scale, precision)
     return NativeModel(
-        args, _log_prior, _difference, _moments, _total, _gradient, _prior_gradient, _terms, _survey
+        args, _log_prior, _difference, _moments, _total, _gradient, _prior_gradient, _terms, _full_pass_stats
     )
 
 
@@ -158,7 +158,7 @@ def _difference(args: Any, index: Any, m: Any, origin: Any, candidate: Any) -> A
 
 
 @piece
-def _survey(args: Any, origin: Any, candidate: Any) -> Any:
+def _full_pass_stats(args: Any, origin: Any, candidate: Any) -> Any:
     n = len(args[0])
     index, terms = np.empty(_TILE, np.int64), np.empty(_TILE)
     total, square, largest = 0.0, 0.0, 0.0
@@ -207,7 +207,7 @@ def _total(args: Any, theta: Any) -> Any:
 def _gradient(args: Any, index: Any, m: Any, theta: Any, out: Any) -> None:
     x, y, zero, scale = args[0], args[1], args[2], args[3]
     weights = _rounded(theta, scale, zero)
-    row, part, slope = np.empty_like(weights), np.zeros_like(weights), np.zeros_like(zero)
+    row, part, grad = np.empty_like(weights), np.zeros_like(weights), np.zeros_like(zero)
     for d in range(len(out)):
         out[d] = 0.0
     for j in range(m):
@@ -215,8 +215,8 @@ def _gradient(args: Any, index: Any, m: Any, theta: Any, out: Any) -> None:
         sign = np.float64(y[index[j]])
         z = sign * _product(weights, row, zero)
         e = exp_negative_64(-abs(z))
-        slope[0] = sign * scale * (e if z > 0 else 1.0) / (1.0 + e)  # of log-sigmoid: sigmoid(-z)
-        factor = slope[0]
+        grad[0] = sign * scale * (e if z > 0 else 1.0) / (1.0 + e)  # of log-sigmoid: sigmoid(-z)
+        factor = grad[0]
         for d in range(len(out)):
             part[d] += factor * row[d]
         if j % _FLUSH == _FLUSH - 1 or j == m - 1:

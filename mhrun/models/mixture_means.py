@@ -105,13 +105,13 @@ class MixtureMeans:
 
     def full_log_lik(self, data: Rows) -> Callable[[Tensor], Tensor]:
         """Return theta (C, D) -> the sum over all data (C,), from the nodes."""
-        both = self._slope(data)
+        both = self._value_and_grad(data)
         return lambda theta: both(theta)[0]
 
-    def full_slope(self, data: Rows) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    def full_value_and_grad(self, data: Rows) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """Return theta (C, D) -> the sum over all data (C,) and its gradient (C, D), from the nodes."""
         if self.dim < _WIDE or data["x"].device.type != "cpu" or not available():
-            return self._slope(data)
+            return self._value_and_grad(data)
         native = self.native(data, full=True)
 
         def both(theta: Tensor) -> tuple[Tensor, Tensor]:
@@ -122,7 +122,7 @@ class MixtureMeans:
 
         return both
 
-    def _slope(self, data: Rows) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    def _value_and_grad(self, data: Rows) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         centres, offsets, whole = self._nodes(data)
         device, v = data["x"].device, self.variance
         c, o, w = (torch.from_numpy(a).to(device) for a in (centres, offsets, whole))
@@ -137,8 +137,8 @@ class MixtureMeans:
             fine = (o[:, None] * theta[:, None, :] / v).exp()  # (C, Q, D)
             total = coarse @ fine.mT  # (C, B, Q)
             share = w / total
-            slope = (coarse * ((share * x) @ fine - theta[:, None, :] * (share @ fine))).sum(1) / v
-            return base + (w * total.log()).sum((1, 2)), slope.to(wanted)
+            grad = (coarse * ((share * x) @ fine - theta[:, None, :] * (share @ fine))).sum(1) / v
+            return base + (w * total.log()).sum((1, 2)), grad.to(wanted)
 
         return both
 
@@ -262,7 +262,7 @@ def _score(args: Any, weights: Any, theta: Any, grad: Any, values: Any) -> Any:
     v, half_width, centres, offsets, base = args[1], args[5], args[6], args[7], args[9]
     dim, bins, order = len(theta), len(centres), len(offsets)
     coarse, fine = np.empty((bins, dim)), np.empty((order, dim))
-    ratio, lean, slope = np.empty(dim), np.empty((order, dim)), np.empty(dim)
+    ratio, lean, part_grad = np.empty(dim), np.empty((order, dim)), np.empty(dim)
     for d in range(dim):
         coarse[0, d] = _power((theta[d] * centres[0] - 0.5 * theta[d] * theta[d]) / v)
         ratio[d] = _power(2.0 * half_width * theta[d] / v)
@@ -277,7 +277,7 @@ def _score(args: Any, weights: Any, theta: Any, grad: Any, values: Any) -> Any:
     total = 0.0
     for b in range(bins):
         for d in range(dim):
-            slope[d] = 0.0
+            part_grad[d] = 0.0
         for q in range(order):
             at = b * order + q
             one = 0.0
@@ -288,9 +288,9 @@ def _score(args: Any, weights: Any, theta: Any, grad: Any, values: Any) -> Any:
             share = weights[at] / one
             moved = share * (centres[b] + offsets[q])
             for d in range(dim):
-                slope[d] += moved * fine[q, d] - share * lean[q, d]
+                part_grad[d] += moved * fine[q, d] - share * lean[q, d]
         for d in range(dim):
-            grad[d] += coarse[b, d] * slope[d]
+            grad[d] += coarse[b, d] * part_grad[d]
     for d in range(dim):
         grad[d] /= v
     return total

@@ -96,7 +96,7 @@ class ModuleModel:
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
         """(C, D) and rows (C or 1, m, ...) -> (C, m)."""
         fields, over = _per_chain(rows, len(theta))
-        with _told(rows):
+        with _explained(rows):
             found = vmap(self._single, in_dims=(0, over))(theta, fields)
         return _of_each(found, theta, rows)
 
@@ -108,7 +108,7 @@ class ModuleModel:
             return values.mean(), values
 
         fields, over = _per_chain(rows, len(theta))
-        with _told(rows):
+        with _explained(rows):
             grad, (_, log_lik) = vmap(grad_and_value(mean, has_aux=True), in_dims=(0, over))(theta, fields)
         return _of_each(log_lik, theta, rows), grad
 
@@ -121,7 +121,7 @@ class ModuleModel:
         if not self.tells_classes:
             raise UserError("this model has a likelihood of its own and predicts no classes.")
         fields, over = _per_chain(rows, len(theta))
-        with _told(rows):
+        with _explained(rows):
             outputs = vmap(lambda one, fields: self._outputs(one, fields), in_dims=(0, over))(theta, fields)
         found: Tensor = torch.log_softmax(outputs, -1)
         return found
@@ -140,7 +140,7 @@ class ModuleModel:
 
 
 @contextmanager
-def _told(rows: Rows) -> Iterator[None]:
+def _explained(rows: Rows) -> Iterator[None]:
     """Say in one line that data do not go through the module or its likelihood, and what their shapes are."""
     try:
         yield

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mhrun.errors import Refusal, UserError, nearest
 from mhrun.models.classes import LIKELIHOODS
-from mhrun.models.products import linear, outer
+from mhrun.models.matmul import linear, outer
 from mhrun.random import Draws, Purpose
 from mhrun.types import Block, Field, Rows
 
@@ -26,7 +26,7 @@ class Layer(NamedTuple):
 
 
 class Perceptron:
-    """A fully connected network that tells classes apart; theta holds W1, b1, W2, b2, ... one after the other.
+    """A fully connected network for classification; theta holds W1, b1, W2, b2, ... one after the other.
 
     Fields: ``x`` (n, inputs), bytes being pixels k/255, and ``y`` (n,) the class. All chains go through the layers
     together; log-likelihood and gradient come from one pass forward and one back.

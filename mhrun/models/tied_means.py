@@ -132,7 +132,15 @@ class TiedMeans:
         cells = _cells(x) if full else (x[:0], 0.0)
         args = (x, self.variance, *self.prior_variances, *statistics, *cells)
         return NativeModel(
-            args, _log_prior, _difference, _moments, _total, _gradient, _prior_gradient, _terms, _survey
+            args,
+            _log_prior,
+            _difference,
+            _moments,
+            _total,
+            _gradient,
+            _prior_gradient,
+            _terms,
+            _full_pass_stats,
         )
 
 
@@ -188,7 +196,7 @@ def _prior_gradient(args: Any, theta: Any, out: Any) -> None:
 def _difference(args: Any, index: Any, m: Any, origin: Any, candidate: Any) -> Any:
     x, v = args[0], args[1]
     # log N1(candidate) - log N1(origin) is linear in x; the rest is a difference of softplus(s x + t).
-    slope = f32((candidate[0] - origin[0]) / v)
+    grad = f32((candidate[0] - origin[0]) / v)
     level = f32((origin[0] ** 2 - candidate[0] ** 2) / (2 * v))
     s, t = f32(origin[1] / v), f32(-origin[1] * (origin[0] + 0.5 * origin[1]) / v)
     r, u = f32(candidate[1] / v), f32(-candidate[1] * (candidate[0] + 0.5 * candidate[1]) / v)
@@ -201,7 +209,7 @@ def _difference(args: Any, index: Any, m: Any, origin: Any, candidate: Any) -> A
         one, two = f32(0), f32(0)
         for j in range(size):
             before, after = s * rows[j] + t, r * rows[j] + u
-            d = slope * rows[j] + level + max(after, f32(0)) - max(before, f32(0))
+            d = grad * rows[j] + level + max(after, f32(0)) - max(before, f32(0))
             d += log_of_ratio_32(exp_negative_32(-abs(after)), exp_negative_32(-abs(before)))
             one += d
             two += d * d
@@ -299,7 +307,7 @@ def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any)
 
 
 @piece
-def _survey(args: Any, origin: Any, candidate: Any) -> Any:
+def _full_pass_stats(args: Any, origin: Any, candidate: Any) -> Any:
     v, nodes, weights, ends, widest = args[1], args[7], args[8], args[9], args[10]
     total, square, largest = 0.0, 0.0, 0.0
     for j in range(len(nodes)):

@@ -38,7 +38,7 @@ class NativeModel(NamedTuple):
     prior_gradient: Piece  # (args, theta, out (D,))
     # For minibatches that grow; without these two they run in torch.
     terms: Piece | None = None  # (args, index, m, origin, candidate, out (m,)): d_i of each datum
-    survey: Piece | None = (
+    full_pass_stats: Piece | None = (
         None  # (args, origin, candidate) -> sums over all data of d_i, d_i^2; largest |d_i|
     )
     sums: NativeSums | None = None
@@ -59,9 +59,9 @@ class NativeSums(NamedTuple):
 
 
 class NativePairing(NamedTuple):
-    """A pairing, as one of the ways to score that the Metropolis-Hastings loops have."""
+    """A pairing, as one of the scoring modes of the Metropolis-Hastings loops."""
 
-    way: int  # SHARED, STORED, FULL or GROWING
+    mode: int  # SHARED, STORED, FULL or GROWING
     m: int | None  # minibatch size; None for all data, or as many as the rule wants
 
 
@@ -69,20 +69,20 @@ SHARED, STORED, FULL, GROWING = 0, 1, 2, 3
 
 
 class NativeTest(NamedTuple):
-    """The pieces of a rule that grows its minibatch: an acceptance test in looks at more and more data.
+    """The pieces of a rule that grows its minibatch: a sequential test.
 
-    `begin` returns some numbers of the step, which `judge` is handed as `noted`; the fourth is the look to begin at.
-    The verdict is ACCEPT, REJECT or UNDECIDED, and at the last look one of the first two. With a pilot the first
-    `pilot` data are read beforehand, `begin` is handed the mean and the sample variance of their terms, and the
-    looks are at the data that follow; when those are all that there are, the pilot's join them.
+    `begin` returns some numbers of the step, which `judge` receives as `params`; the fourth is the stage to begin at.
+    The verdict is ACCEPT, REJECT or UNDECIDED, and at the last stage one of the first two. With a pilot the first
+    `pilot` data are read beforehand, `begin` receives the mean and the sample variance of their terms, and the
+    stages read the data that follow; when those are all that there are, the pilot's join them.
     """
 
     args: tuple[Any, ...]
-    sizes: Sequence[int]  # data at each look, increasing, n at most
-    surveys: bool  # whether `begin` is told of all data
-    begin: Piece  # (args, n, scale, offset, mean, var, largest |d_i| of all data, key, step, chain) -> noted
-    judge: Piece  # (args, noted, look from 0 on, size, n, scale, offset, mean, var so far) -> verdict
-    pilot: int = 0  # data read before the first look
+    sizes: Sequence[int]  # data at each stage, increasing, n at most
+    wants_full_pass_stats: bool  # whether `begin` receives statistics of all data
+    begin: Piece  # (args, n, scale, offset, mean, var, largest |d_i| of all data, key, step, chain) -> params
+    judge: Piece  # (args, params, stage from 0 on, size, n, scale, offset, mean, var so far) -> verdict
+    pilot: int = 0  # data read before the first stage
 
 
 UNDECIDED, REJECT, ACCEPT = -1, 0, 1

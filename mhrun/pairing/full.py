@@ -31,16 +31,21 @@ class Full(Pairing):
         return target.evaluate_full(theta)
 
     def current(
-        self, target: Target, kept: Evaluation, draws: Draws, slope: Tensor | None = None
+        self, target: Target, kept: Evaluation, draws: Draws, grad_temperature: Tensor | None = None
     ) -> Evaluation:
         """Return the origin with the sum, and the gradient, that it has."""
-        return target.with_gradient(kept, slope)
+        return target.with_gradient(kept, grad_temperature)
 
     def compare(
-        self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws, slope: Tensor | None = None
+        self,
+        target: Target,
+        origin: Evaluation,
+        theta: Tensor,
+        draws: Draws,
+        grad_temperature: Tensor | None = None,
     ) -> tuple[Evaluation, Difference]:
         """Score the candidate on all data."""
-        candidate = target.evaluate_full(theta, slope)
+        candidate = target.evaluate_full(theta, grad_temperature)
         exact = target.gap(origin, candidate, target.n)
         return candidate, exact._replace(error=torch.zeros_like(exact.mean))
 

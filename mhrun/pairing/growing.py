@@ -38,13 +38,18 @@ class Growing(Pairing):
         return target.prior(theta)
 
     def current(
-        self, target: Target, kept: Evaluation, draws: Draws, slope: Tensor | None = None
+        self, target: Target, kept: Evaluation, draws: Draws, grad_temperature: Tensor | None = None
     ) -> Evaluation:
         """Return the origin as it is."""
         return kept
 
     def compare(
-        self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws, slope: Tensor | None = None
+        self,
+        target: Target,
+        origin: Evaluation,
+        theta: Tensor,
+        draws: Draws,
+        grad_temperature: Tensor | None = None,
     ) -> tuple[Evaluation, Terms]:
         """Return the candidate and a supply of terms."""
         return target.prior(theta), Terms(target, origin.theta, theta, draws)
@@ -60,7 +65,7 @@ class Terms:
     def __init__(self, target: Target, origin: Tensor, candidate: Tensor, draws: Draws) -> None:
         self.n = target.n
         self.replacement = target.replacement
-        self.n_aside = torch.zeros(len(origin), dtype=torch.int64, device=origin.device)
+        self.n_lik_overhead = torch.zeros(len(origin), dtype=torch.int64, device=origin.device)
         self._target = target
         self._origin = origin
         self._candidate = candidate
@@ -73,13 +78,13 @@ class Terms:
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Return mean and variance of the terms of all data, each (C,)."""
-        self._aside()
+        self._count_overhead()
         return self._target.full_moments(self._origin, self._candidate)
 
     def largest(self) -> Tensor:
         """Return the largest absolute term of all data (C,)."""
-        self._aside()
+        self._count_overhead()
         return self._target.full_largest(self._origin, self._candidate)
 
-    def _aside(self) -> None:
-        self.n_aside += 2 * self.n
+    def _count_overhead(self) -> None:
+        self.n_lik_overhead += 2 * self.n

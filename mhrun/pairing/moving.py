@@ -16,8 +16,8 @@ class Moving(Pairing):
     As the code of github.com/TYCODE-STANFORD/RSGLD has it (the "RSGLD code": Wu, Wang & Wong (2020) do not name it, but
     its account and its constants fit the paper), where Algorithm 1 of the paper keeps the minibatch of a point that
     stays (`mhrun.pairing.stored.Stored`). Two evaluations per datum. The noise of a lucky minibatch cannot
-    freeze the chain; but it is no Metropolis-Hastings chain on points and minibatches, and no law is known that
-    it has.
+    freeze the chain; but it is no Metropolis-Hastings chain on points and minibatches, and no distribution is known
+    that it has.
     """
 
     rescores = True
@@ -41,15 +41,20 @@ class Moving(Pairing):
         return target.prior(theta)._replace(batch=target.batch(draws, self.m))
 
     def current(
-        self, target: Target, kept: Evaluation, draws: Draws, slope: Tensor | None = None
+        self, target: Target, kept: Evaluation, draws: Draws, grad_temperature: Tensor | None = None
     ) -> Evaluation:
         """Score the origin on the minibatch of the step before."""
         assert kept.batch is not None
-        return target.evaluate(kept.theta, kept.batch, slope)
+        return target.evaluate(kept.theta, kept.batch, grad_temperature)
 
     def compare(
-        self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws, slope: Tensor | None = None
+        self,
+        target: Target,
+        origin: Evaluation,
+        theta: Tensor,
+        draws: Draws,
+        grad_temperature: Tensor | None = None,
     ) -> tuple[Evaluation, Difference]:
         """Score the candidate on a fresh minibatch, independent of the origin's."""
-        candidate = target.evaluate(theta, target.batch(draws, self.m), slope)
+        candidate = target.evaluate(theta, target.batch(draws, self.m), grad_temperature)
         return candidate, target.gap(origin, candidate, self.m)

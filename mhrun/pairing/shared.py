@@ -15,7 +15,7 @@ class Shared(Pairing):
     """A fresh minibatch of `m` at each step, shared by the current and the proposed point.
 
     MINT as printed (Li & Wong 2017, Algorithm 1). Two evaluations per datum. With a Metropolis rule
-    the invariant law has no closed form: minibatch noise of the log-ratio makes it a little flatter
+    the stationary distribution has no closed form: minibatch noise of the log-ratio makes it a little flatter
     than the tempered target.
     """
 
@@ -39,22 +39,27 @@ class Shared(Pairing):
         return target.prior(theta)
 
     def current(
-        self, target: Target, kept: Evaluation, draws: Draws, slope: Tensor | None = None
+        self, target: Target, kept: Evaluation, draws: Draws, grad_temperature: Tensor | None = None
     ) -> Evaluation:
         """Return the origin with this step's minibatch, and scored on it if its gradient is wanted."""
         index = target.batch(draws, self.m)
-        if slope is None:
+        if grad_temperature is None:
             return kept._replace(batch=index)
-        return target.evaluate(kept.theta, index, slope)
+        return target.evaluate(kept.theta, index, grad_temperature)
 
     def compare(
-        self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws, slope: Tensor | None = None
+        self,
+        target: Target,
+        origin: Evaluation,
+        theta: Tensor,
+        draws: Draws,
+        grad_temperature: Tensor | None = None,
     ) -> tuple[Evaluation, Difference]:
         """Score both points on the origin's minibatch."""
         assert origin.batch is not None
-        if slope is None:
+        if grad_temperature is None:
             return target.prior(theta), target.difference(origin.theta, theta, origin.batch)
-        candidate = target.evaluate(theta, origin.batch, slope, origin.rows)
+        candidate = target.evaluate(theta, origin.batch, grad_temperature, origin.rows)
         return candidate, target.paired(origin, candidate)
 
     def native(self) -> NativePairing:

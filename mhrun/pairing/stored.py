@@ -16,7 +16,7 @@ class Stored(Pairing):
 
     MINT's augmented chain (Li & Wong 2017, section 3.2) and MHBT (Wu, Wang & Wong 2020, Algorithm 1).
     One evaluation per datum. The chain on (theta, minibatch I) is exact for a density proportional to
-    exp(c mean_I log p(x | theta)), c = n/T, so that theta has the law of its average over I,
+    exp(c mean_I log p(x | theta)), c = n/T, so that theta follows its average over I,
     about exp(c mu + (c sigma)^2 (1 - (m-1)/(n-1)) / 2m) with mu and sigma^2 the mean and the variance
     over the data of log p(x | theta).
     """
@@ -42,16 +42,21 @@ class Stored(Pairing):
         return target.evaluate(theta, target.batch(draws, self.m))
 
     def current(
-        self, target: Target, kept: Evaluation, draws: Draws, slope: Tensor | None = None
+        self, target: Target, kept: Evaluation, draws: Draws, grad_temperature: Tensor | None = None
     ) -> Evaluation:
         """Return the origin as it was scored when it was proposed."""
-        return target.with_gradient(kept, slope)
+        return target.with_gradient(kept, grad_temperature)
 
     def compare(
-        self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws, slope: Tensor | None = None
+        self,
+        target: Target,
+        origin: Evaluation,
+        theta: Tensor,
+        draws: Draws,
+        grad_temperature: Tensor | None = None,
     ) -> tuple[Evaluation, Difference]:
         """Score the candidate on a fresh minibatch, independent of the origin's."""
-        candidate = target.evaluate(theta, target.batch(draws, self.m), slope)
+        candidate = target.evaluate(theta, target.batch(draws, self.m), grad_temperature)
         return candidate, target.gap(origin, candidate, self.m)
 
     def native(self) -> NativePairing:

@@ -10,7 +10,7 @@ from mhrun.random import Draws, Purpose
 from mhrun.types import Controls, Evaluation
 
 
-class Langevin(Proposal):
+class LangevinProposal(Proposal):
     """theta' = theta + e g + sqrt(2 e tau) z: a step of SGLD, to be accepted or not.
 
     g is the gradient of the log posterior of all data (at temperature 1), estimated on the minibatch that the point is

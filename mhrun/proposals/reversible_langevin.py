@@ -16,17 +16,17 @@ from mhrun.types import Controls, Evaluation
 _DENSITIES = ("normalised", "unnormalised")
 
 
-class ReversibleLangevin(Proposal):
+class ReversibleLangevinProposal(Proposal):
     """Forward and backward Langevin moves, each with probability 1/2 (Wu, Wang & Wong 2020, eq. 6 and 7).
 
     Forward: theta + e g + s z; backward: theta - e g + beta s z, with s = sqrt(2 e tau); g, e and tau as in
-    `mhrun.proposals.langevin.Langevin`. The density is that of the mixture, so that a forward move can be undone by
-    a backward one.
+    `mhrun.proposals.langevin.LangevinProposal`. The density is that of the mixture, so that a forward move can be
+    undone by a backward one.
 
     Args:
         beta: how much wider the backward moves are, at least 1; a kernel may adapt it (`controls.backward`).
         density: ``normalised``, as equation 7 has it; or ``unnormalised``, without the factor beta^-D of the
-            backward part, as Proposition 1 and the RSGLD code have it: then no law is known that the chain has.
+            backward part, as Proposition 1 and the RSGLD code have it; the chain's distribution is then unknown.
 
     Raises:
         Refusal: a setting that has no meaning.

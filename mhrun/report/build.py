@@ -65,7 +65,7 @@ def build_report(
 
     Args:
         folder: the run; it is held meanwhile.
-        waiting: is told if another process has it.
+        waiting: called if another process has it.
         again: False leaves a page that is as it should be.
 
     Raises:
@@ -97,8 +97,8 @@ def _build(folder: RunFolder) -> Built:
 
     found = guard("metrics", "The metrics could not be computed", lambda: _metrics(parts.metrics, run))
     metrics = {} if isinstance(found, str) else found
-    told = guard("claims", "The claims could not be judged", lambda: _judged(run.config, metrics))
-    paper, judged = (None, []) if isinstance(told, str) else told
+    claims = guard("claims", "The claims could not be judged", lambda: _judged(run.config, metrics))
+    paper, judged = (None, []) if isinstance(claims, str) else claims
     if metrics:
         write_text(place / METRICS, long_table(metrics).to_csv(index=False))
     tables = {"methods": methods_table, "claims": lambda _: claims_table(judged)} | parts.tables
@@ -108,7 +108,7 @@ def _build(folder: RunFolder) -> Built:
     notes = guard(
         "notes", "The notes could not be made", lambda: list(parts.notes(run)) if parts.notes else []
     )
-    lines = [line for line in (found, told) if isinstance(line, str)]
+    lines = [line for line in (found, claims) if isinstance(line, str)]
     write_page(place / PAGE, run, paper, judged, shown, figures, notes, lines)
 
     # The old report goes when the new one is whole. Whenever a kill comes, either the mark stands beside
@@ -170,7 +170,7 @@ def parts_of(spec: Mapping[str, Any], prefix: str = "") -> Parts:
 
     Args:
         spec: the node ``report`` of a configuration.
-        prefix: of the keys that are looked at: ``sweep_`` for the report of a sweep.
+        prefix: of the keys to read: ``sweep_`` for the report of a sweep.
 
     Raises:
         UserError: it names something that is not there.
@@ -184,8 +184,8 @@ def parts_of(spec: Mapping[str, Any], prefix: str = "") -> Parts:
         for name in named:
             checked_name(name, f"report.{key}:")  # it becomes the name of a file
         groups[group] = {str(name): _function(path) for name, path in named.items()}
-    said = (spec.get(prefix + key) for key in ("metrics", "notes"))
-    metrics, notes = (_function(path) if path else None for path in said)
+    names = (spec.get(prefix + key) for key in ("metrics", "notes"))
+    metrics, notes = (_function(path) if path else None for path in names)
     return Parts(metrics, notes, groups["tables"], groups["figures"])
 
 
@@ -205,7 +205,7 @@ def _function(path: Any) -> Callable[[Any], Any]:
 
 
 def _metrics(function: Callable[[Run], Any] | None, run: Run) -> MetricTable:
-    return MetricTable(run.once(function) if function else {})
+    return MetricTable(run.cached(function) if function else {})
 
 
 def _judged(
@@ -222,7 +222,7 @@ def caption_of(function: Callable[..., Any]) -> str:
 def _table(
     name: str, function: Callable[[Run], pd.DataFrame], run: Run, guard: Guard, place: Path
 ) -> TableOnPage:
-    made = guard(name, "This table could not be made", lambda: rendered(run.once(function)))
+    made = guard(name, "This table could not be made", lambda: rendered(run.cached(function)))
     if not isinstance(made, str):
         write_table(made, place / name)
     return TableOnPage(name, caption_of(function) or name, made)

@@ -130,8 +130,8 @@ def judge_sweep(
     over = {key: set(values) for key, values in (found.get("over") or {}).items()}
     other = ""
     if swept != over:
-        told = ", ".join(f"{key} = {','.join(map(str, sorted(values)))}" for key, values in over.items())
-        other = f"another sweep than the paper's, {told}"
+        settings = ", ".join(f"{key} = {','.join(map(str, sorted(values)))}" for key, values in over.items())
+        other = f"another sweep than the paper's, {settings}"
     elif not paper_run:
         other = "other settings than the paper's"
     return [_judge(claim, other, metrics) for claim in claims_of(found)]
@@ -171,10 +171,10 @@ def _other_settings(config: Mapping[str, Any]) -> str:
         return "settings could not be compared"
     if not departures:
         return ""
-    told = [re.sub(r"^(scale = \S+).*", r"\1", line) for line in departures[:_TOLD]]
+    lines = [re.sub(r"^(scale = \S+).*", r"\1", line) for line in departures[:_TOLD]]
     if len(departures) > _TOLD:
-        told.append(f"and {len(departures) - _TOLD} more")
-    return f"other settings than the paper's: {', '.join(told)}"
+        lines.append(f"and {len(departures) - _TOLD} more")
+    return f"other settings than the paper's: {', '.join(lines)}"
 
 
 def _judge(claim: Mapping[str, Any], other: str, metrics: Mapping[str, Metric]) -> Judged:

@@ -92,8 +92,8 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
     found: dict[str, dict[str, Any]] = {}
     for row in rows:
         draws = kept[row.name]
-        told = draws if not isinstance(draws, str) else None
-        found[row.name] = _whole(row, lambda row=row, told=told: _numbers(row, told))  # type: ignore[misc]
+        known_draws = draws if not isinstance(draws, str) else None
+        found[row.name] = _whole(row, lambda row=row, known_draws=known_draws: _numbers(row, known_draws))  # type: ignore[misc]
         if isinstance(draws, str):
             notes.append(f"{row.name}: {draws}")
     if reference is not None:
@@ -112,7 +112,7 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
     wide = max((run.target_of(method).dim for run, method, _ in rows), default=0)
     if wide > _COORDINATES:
         notes.append(
-            f"Of {wide:,} coordinates, {_COORDINATES} evenly over them are looked at; by chance alone the worst of so "
+            f"Of {wide:,} coordinates, {_COORDINATES} evenly over them are compared; by chance alone the worst of so "
             "many is two to three standard errors off."
         )
     names = run_names([row.run.folder for row in rows])
@@ -156,7 +156,7 @@ def _one_model(rows: Sequence[Row]) -> list[str]:
 
 
 def unlike(first: Row, row: Row) -> list[str]:
-    """Return which parts of what decides the law of a row are not those of the first."""
+    """Return which parts that determine the target of a row differ from those of the first."""
     mine, theirs = _target(first), _target(row)
     return [part for part in mine if mine[part] != theirs[part]]
 
@@ -166,7 +166,7 @@ def _model(row: Row) -> str:
 
 
 def _target(row: Row) -> dict[str, str]:
-    """Return what decides the law of a row, part by part."""
+    """Return what determines the target of a row, part by part."""
     node = row.run.config["methods"][row.method]
     parts: dict[str, Any] = {
         part: node.get(part) or row.run.config[part] for part in ("model", "data", "target")
@@ -174,19 +174,21 @@ def _target(row: Row) -> dict[str, str]:
     heats = [_heat(s, row.run.rungs(row.method)) for s in node["schedules"].values()]
     # A method that names no temperature is at 1, as one is that says so.
     parts["temperature"] = [heat for heat in heats if heat is not None] or [1.0]
-    return {part: json.dumps(said, sort_keys=True, default=str) for part, said in parts.items()}
+    return {part: json.dumps(setting, sort_keys=True, default=str) for part, setting in parts.items()}
 
 
 def _heat(schedule: Mapping[str, Any], rungs: int) -> Any:
     """Return the temperature that a schedule sets where draws are: one number if it is one, for all chains; or None."""
-    said = schedule.get("temperature")
-    if isinstance(said, list) and "at" not in schedule:  # by chain; a ladder's draws are of its coldest rung
-        said = said[::rungs] if len(set(said[::rungs])) > 1 else said[0]
-    return float(said) if isinstance(said, int | float) else said
+    setting = schedule.get("temperature")
+    if (
+        isinstance(setting, list) and "at" not in schedule
+    ):  # by chain; a ladder's draws are of its coldest rung
+        setting = setting[::rungs] if len(set(setting[::rungs])) > 1 else setting[0]
+    return float(setting) if isinstance(setting, int | float) else setting
 
 
 def _draws(row: Row) -> npt.NDArray[np.float64] | str:
-    """Return the draws (C, S, D) of a row that are of its target's law, or a line on why there are none."""
+    """Return the draws (C, S, D) of a row that are valid, or a line on why there are none."""
     run, method, _ = row
     if run.methods[method]["thin"] is None:
         return "it kept no draws (thin=null)."
@@ -205,19 +207,19 @@ def _draws(row: Row) -> npt.NDArray[np.float64] | str:
 
 def _numbers(row: Row, draws: npt.NDArray[np.float64] | None) -> dict[str, Any]:
     run, method, _ = row
-    noted = run.methods[method]
+    summary = run.methods[method]
     took = _after_burn_in(run, method)
     spent, seconds = max(took["n_lik"], took["n_grad"]), took["wall_s"]
     found: dict[str, Any] = {
-        "chains": noted["chains"],
+        "chains": summary["chains"],
         "draws": None,
         "rhat": None,
         "ess": None,
         "ess_tail": None,
         "per_million": None,
         "per_second": None,
-        "acceptance": noted["accept_rate"] if noted["n_accept_tests"] else None,
-        "data": noted["minibatch_size_mean"],
+        "acceptance": summary["accept_rate"] if summary["n_accept_tests"] else None,
+        "data": summary["minibatch_size_mean"],
         "evaluations": spent,
         "seconds": seconds,
     }

@@ -38,7 +38,7 @@ DISTANCES = {"mean": "mean off by", "spread": "spread over the reference's", "en
 
 
 def table(found: Comparison) -> pd.DataFrame:
-    """Return a row for each method, headings for people; columns in which nothing is told are left out."""
+    """Return a row for each method, headings for people; empty columns are left out."""
     columns = COLUMNS | (DISTANCES if found.reference else {})
     frame = pd.DataFrame(
         [[row.get(key) for key in columns] for row in found.rows.values()],
@@ -64,7 +64,7 @@ def plain_rows(found: Comparison) -> dict[str, Any]:
 def figure(found: Comparison) -> Figure | str:
     """Bars of effective draws per million evaluations and per second, and distances where there is a reference.
 
-    A bar is pale where R-hat cannot be told or is above 1.1: chains that are at different places have no sample size.
+    A bar is pale where R-hat is undefined or above 1.1: chains at different places have no sample size.
     """
     panels = [
         ("per_million", "effective draws\nper million evaluations"),
@@ -128,8 +128,8 @@ def build_comparison(rows: Sequence[Row], reference: Row | None, outputs: Path) 
         UserError: see `compare`; or the place cannot be written.
     """
     found = compare(rows, reference)
-    said = [(row.run.folder.digest, row.method) for row in [*rows, *([reference] if reference else [])]]
-    digest = hashlib.sha256(json.dumps([said, reference is not None]).encode()).hexdigest()[:12]
+    rows_shown = [(row.run.folder.digest, row.method) for row in [*rows, *([reference] if reference else [])]]
+    digest = hashlib.sha256(json.dumps([rows_shown, reference is not None]).encode()).hexdigest()[:12]
     place = outputs / "compare" / digest
     make_folder(place)
     shown = rendered(table(found))

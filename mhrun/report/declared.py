@@ -63,9 +63,9 @@ class Table:
         self._check(spec, _TABLE)
         if "columns" not in spec:
             raise UserError(f"{self._where}: 'columns' is missing.")
-        for said in spec["columns"].values():
-            if isinstance(said, Mapping):
-                self._check(said, _CELL)
+        for value in spec["columns"].values():
+            if isinstance(value, Mapping):
+                self._check(value, _CELL)
 
     @property
     def _where(self) -> str:
@@ -79,7 +79,7 @@ class Table:
     def __call__(self, run: Run) -> pd.DataFrame:
         """Return the table of a run; a value that is not there is None."""
         first = (
-            run.once(getattr(experiment_module(self.module), self.spec["first"]))
+            run.cached(getattr(experiment_module(self.module), self.spec["first"]))
             if "first" in self.spec
             else {}
         )
@@ -99,23 +99,23 @@ class Table:
         found = self._metrics(run)
         for method, words in self._methods(run):
             row = {}
-            for heading, said in self.spec["columns"].items():
-                if not isinstance(said, Mapping):
-                    said = {"metric": said}
-                if "metric" in said:
-                    address = str(said["metric"]).format(method=method, **words)
+            for heading, value in self.spec["columns"].items():
+                if not isinstance(value, Mapping):
+                    value = {"metric": value}
+                if "metric" in value:
+                    address = str(value["metric"]).format(method=method, **words)
                     row[heading] = found.get(f"{method}.{address}", found.get(address))
-                elif "by" in said:
-                    row[heading] = getattr(experiment_module(self.module), said["by"])(run, method)
+                elif "by" in value:
+                    row[heading] = getattr(experiment_module(self.module), value["by"])(run, method)
                 else:
-                    row[heading] = _printed(said["printed"], list(words.values()) or [method])
+                    row[heading] = _printed(value["printed"], list(words.values()) or [method])
             yield run.label(method), row
 
     def _methods(self, run: Run) -> Iterator[tuple[str, dict[str, str]]]:
         if "each" not in self.spec:
             rows = self.spec.get("rows") or list(run.methods)
             for method in (
-                run.once(getattr(experiment_module(self.module), rows)) if isinstance(rows, str) else rows
+                run.cached(getattr(experiment_module(self.module), rows)) if isinstance(rows, str) else rows
             ):
                 if method in run.methods:
                     yield method, {}
@@ -128,13 +128,13 @@ class Table:
                 yield method, there
 
     def _records(self, run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
-        records = run.once(getattr(experiment_module(self.module), self.spec["of"]))
+        records = run.cached(getattr(experiment_module(self.module), self.spec["of"]))
         for key, record in records.items():
             words = key if isinstance(key, tuple) else (key,)
             label = str(self.spec.get("label", "{0}")).format(*words)
             yield (
                 label,
-                {heading: _field(record, str(said)) for heading, said in self.spec["columns"].items()},
+                {heading: _field(record, str(value)) for heading, value in self.spec["columns"].items()},
             )
 
 

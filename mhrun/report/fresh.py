@@ -22,7 +22,7 @@ def page_digest(folder: RunFolder) -> str:
     config, summary = folder.config(), folder.summary() or {}
     spec = config.get("report") or {}
     claims = claims_file(config)
-    told = {
+    content = {
         "report": spec,
         "title": config.get("title"),
         "reproduces": config.get("reproduces"),
@@ -32,7 +32,7 @@ def page_digest(folder: RunFolder) -> str:
         "sources": {module: source(module) for module in sorted(set(_modules(spec)))},
         "finished": summary.get("finished"),
     }
-    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 @cache

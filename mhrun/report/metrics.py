@@ -122,22 +122,22 @@ def long_table(found: Mapping[str, Metric]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["method", "metric", "x", "value", "se"])
 
 
-def short_address(said: Any, where: str = "") -> str:
+def short_address(value: Any, where: str = "") -> str:
     """Return the short form of an address as YAML has it: the short form, or ``{method:, metric:, x:}``.
 
     Raises:
         UserError: it is neither.
     """
-    if isinstance(said, str):
-        return said
+    if isinstance(value, str):
+        return value
     known = Address._fields
-    if isinstance(said, Mapping):
-        for key in said:
+    if isinstance(value, Mapping):
+        for key in value:
             if key not in known:
                 raise UserError(f"{where}: there is no column '{key}'.{nearest(str(key), known)}")
-        if "metric" in said:
-            return Address(str(said.get("method", "")), str(said["metric"]), said.get("x")).short
-    raise UserError(f"{where}: {said!r} is no address; write METHOD.METRIC or {{method:, metric:, x:}}.")
+        if "metric" in value:
+            return Address(str(value.get("method", "")), str(value["metric"]), value.get("x")).short
+    raise UserError(f"{where}: {value!r} is no address; write METHOD.METRIC or {{method:, metric:, x:}}.")
 
 
 def value(found: Metric | None) -> float:

@@ -75,7 +75,7 @@ def metrics_of(module: str, run: Any) -> Mapping[str, Metric]:
         path = str((run.config.get("report") or {}).get("metrics", ""))
         where, _, name = path.rpartition(".")
         function = getattr(experiment_module(where), name)
-    found: Mapping[str, Metric] = run.once(function)
+    found: Mapping[str, Metric] = run.cached(function)
     return found
 
 

@@ -58,7 +58,7 @@ def panels(
             "xlabel": "x" in share and place + columns < count,
             "ylabel": share not in ("", "x") and place % columns > 0,
         }
-        axis.set(**{key: said for key, said in of_all.items() if not inner.get(key)})
+        axis.set(**{key: value for key, value in of_all.items() if not inner.get(key)})
     return figure, found
 
 

@@ -32,21 +32,21 @@ class Run:
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
         self._draws: dict[str, npt.NDArray[np.float64]] = {}
-        self._once: dict[Callable[..., Any], Any] = {}
+        self._cached: dict[Callable[..., Any], Any] = {}
         self._failed: dict[Callable[..., Any], Exception] = {}
         self._targets: dict[str, Target] = {}
 
-    def once(self, function: Callable[[Run], T]) -> T:
+    def cached(self, function: Callable[[Run], T]) -> T:
         """Return ``function(self)``, computed at the first call; an error is raised again at every call."""
         if function in self._failed:
             raise self._failed[function]
-        if function not in self._once:
+        if function not in self._cached:
             try:
-                self._once[function] = function(self)
+                self._cached[function] = function(self)
             except Exception as error:
                 self._failed[function] = error
                 raise
-        result: T = self._once[function]
+        result: T = self._cached[function]
         return result
 
     @cached_property
@@ -77,12 +77,12 @@ class Run:
 
     def samples(self, method: str) -> Samples:
         """What a method samples, as its parts know it; of a run of before that was written down, built anew."""
-        if (said := self.methods[method].get("samples")) is not None:
-            return Samples(**said)
-        node, noted = self.config["methods"][method], self.methods[method]
+        if (value := self.methods[method].get("samples")) is not None:
+            return Samples(**value)
+        node, summary = self.config["methods"][method], self.methods[method]
         kernel = build(node["kernel"], f"methods.{method}.kernel")
         schedules = build(node["schedules"], f"methods.{method}.schedules")
-        return samples(kernel, Plan(schedules, noted["chains"], noted["warmup"], noted["steps"]))
+        return samples(kernel, Plan(schedules, summary["chains"], summary["warmup"], summary["steps"]))
 
     def rungs(self, method: str) -> int:
         """How many rungs the ladders of a method have; 1 where it has none.
@@ -118,7 +118,7 @@ class Run:
         Raises:
             UserError: it cannot be read, or is not that of this run.
         """
-        place, noted = self.folder.method(method), self.methods[method]
+        place, summary = self.folder.method(method), self.methods[method]
         if (why := damage(place)) is not None:
             raise UserError(f"{place}: {why}; run the same command again to have it computed anew.")
         try:
@@ -134,7 +134,8 @@ class Run:
         wrong = [
             f"{name} is {array.dtype} {dict(array.sizes)}"
             for name, array in arrays
-            if array.dtype.kind not in "fiub" or array.sizes.get("chain", noted["chains"]) != noted["chains"]
+            if array.dtype.kind not in "fiub"
+            or array.sizes.get("chain", summary["chains"]) != summary["chains"]
         ]
         if wrong or "sample_stats" not in found.children:
             found.close()
@@ -148,15 +149,15 @@ class Run:
 
         Args:
             method: whose.
-            marked: hand over draws of which some are none of the target's law too, as `valid` marks them.
+            marked: also return draws that do not follow the target, as `valid` marks them.
 
         Raises:
-            UserError: the run kept none, or not all are draws of the target's law and the report does not choose.
+            UserError: the run kept none, or not all are valid draws and the report does not choose among them.
         """
-        noted = self.methods[method]
-        if not marked and noted.get("valid_share", 1.0) < 1.0 and not noted["diverging"]:
+        summary = self.methods[method]
+        if not marked and summary.get("valid_share", 1.0) < 1.0 and not summary["diverging"]:
             raise UserError(
-                f"{method}: only {noted['valid_share']:.1%} of its draws are of its target's law, and this report does "
+                f"{method}: only {summary['valid_share']:.1%} of its draws are valid, and this report does "
                 "not choose among them."
             )
         if method not in self._draws:
@@ -179,14 +180,14 @@ class Run:
     def at_draws(self, method: str, name: str) -> npt.NDArray[Any]:
         """A statistic at the steps that the kept draws are taken after (C, S), summed up if it is of single steps.
 
-        Counts (n_lik, n_aside, n_grad) are sums from the first step on in the trace, seconds too; of any other
+        Counts (n_lik, n_lik_overhead, n_grad) are sums from the first step on in the trace, seconds too; of any other
         statistic, the sum over the steps after burn-in.
 
         Raises:
             UserError: statistics of every step are asked for and the trace has fewer.
         """
         values = self.stat(method, name)
-        if name in ("n_lik", "n_aside", "n_grad", "wall_s"):
+        if name in ("n_lik", "n_lik_overhead", "n_grad", "wall_s"):
             return values[..., self._places(method)]
         self.every_step(method)
         return values.cumsum(axis=-1, dtype=np.float64)[..., self.draw_steps(method) - 1]
@@ -201,7 +202,7 @@ class Run:
             raise UserError(f"{method}: this report needs the statistics of every step; set thin_stats=1.")
 
     def valid(self, method: str) -> npt.NDArray[np.bool_]:
-        """Whether each kept draw is one of the target's law (C, S), which a method may reach at some steps only."""
+        """Whether each kept draw is valid (C, S); a method may have valid draws at some steps only."""
         with self.trace(method) as trace:
             if "valid" not in trace["sample_stats"]:  # an older run, all of whose draws are
                 return np.ones(trace["posterior"]["theta"].shape[:2], bool)[:: self.rungs(method)]
@@ -214,18 +215,18 @@ class Run:
         Raises:
             UserError: the trace has no statistics of some of them.
         """
-        noted, steps = self.methods[method], self.draw_steps(method)
-        thin, warmup = noted["thin_stats"], noted["warmup"]
+        summary, steps = self.methods[method], self.draw_steps(method)
+        thin, warmup = summary["thin_stats"], summary["warmup"]
         first = (warmup // thin + 1) * thin - warmup
         at: npt.NDArray[np.int64] = (steps - first) // thin
         if (at < 0).any() or ((steps - first) % thin != 0).any():
             raise UserError(f"{method}: thin must be a multiple of thin_stats = {thin} for this report.")
         return at
 
-    def evaluation(self, method: str) -> xr.Dataset:
-        """What was told of the chains while they ran (chain, look); empty if nothing looked."""
+    def monitor(self, method: str) -> xr.Dataset:
+        """The metrics of the monitor (chain, monitor_run); empty without a monitor."""
         with self.trace(method) as trace:
-            return trace["evaluation"].to_dataset().load() if "evaluation" in trace.children else xr.Dataset()
+            return trace["monitor"].to_dataset().load() if "monitor" in trace.children else xr.Dataset()
 
     def stat(self, method: str, name: str) -> npt.NDArray[Any]:
         """A per-step statistic after burn-in (C, S)."""
@@ -234,7 +235,7 @@ class Run:
         rungs = self.rungs(method)
         if rungs == 1 or found.ndim == 1:
             return found
-        if name in ("n_lik", "n_aside", "n_grad"):
+        if name in ("n_lik", "n_lik_overhead", "n_grad"):
             return found.reshape(-1, rungs, found.shape[1]).sum(axis=1)
         return found[::rungs]
 

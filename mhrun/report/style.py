@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib import colormaps
 
-# Okabe & Ito (2008): told apart by readers with any colour vision, and in grey.
+# Okabe & Ito (2008): distinguishable with any colour vision, and in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 GREYS = colormaps["Greys"]
 
@@ -31,7 +31,7 @@ _SETTINGS: dict[str, Any] = {
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw without a display, in the house style."""
+    """Set the style of all figures; no display is needed."""
     backend = mpl.get_backend()
     mpl.use("agg")
     try:

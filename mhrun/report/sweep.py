@@ -53,7 +53,8 @@ def build_sweep_report(
 ) -> Path:
     """Write the sweep's table and figure, and what its experiment has of its own, and return its page.
 
-    The page lists the failures too. `tell` is told of a part that could not be made; a line stands in its place.
+    The page lists the failures too. `tell` is called with a message for each part that could not be made; the page
+    shows it in its place.
 
     Raises:
         UserError: the sweep's folder cannot be written.
@@ -120,34 +121,36 @@ def _own(place: Path, jobs: list[dict[str, Any]], guard: Guard) -> Own:
     remove(place / "summary.json")
     there = [job for job in found if not _missing(place, job)]
     runs = [Run(_folder(place, job)) for job in there]
-    said = guard("report", "The sweep has no report of its own", lambda: _parts(runs))
-    if isinstance(said, str):
-        return Own([], (0, 0), [], [], [], [said])
-    if said == Parts(None, None, {}, {}):
+    parts = guard("report", "The sweep has no report of its own", lambda: _parts(runs))
+    if isinstance(parts, str):
+        return Own([], (0, 0), [], [], [], [parts])
+    if parts == Parts(None, None, {}, {}):
         return Own([], (0, 0), [], [], [], [])
     folder.mkdir(parents=True)
-    metrics = guard("metrics", "The metrics of the sweep could not be computed", lambda: _metrics(said, runs))
+    metrics = guard(
+        "metrics", "The metrics of the sweep could not be computed", lambda: _metrics(parts, runs)
+    )
     numbers = {} if isinstance(metrics, str) else metrics
     judged = guard(
         "claims", "The claims could not be judged", lambda: _judged(runs, there, numbers) if numbers else []
     )
     claims = [] if isinstance(judged, str) else judged
     tables = []
-    for name, function in said.tables.items():
+    for name, function in parts.tables.items():
         made = guard(name, "This table could not be made", lambda f=function: rendered(f(runs)))  # type: ignore[misc]
         if not isinstance(made, str):
             write_table(made, folder / name)
         tables.append(TableOnPage(name, caption_of(function) or name, made))
     figures = []
     with style():
-        for name, function in said.figures.items():
+        for name, function in parts.figures.items():
             drawn = guard(name, "This figure could not be drawn", lambda f=function: draw(lambda: f(runs)))  # type: ignore[misc]
             if not isinstance(drawn, str):
                 write_drawn(drawn, folder / name)
             shown = drawn if isinstance(drawn, str) else drawn["png"]
             figures.append(FigureOnPage(name, caption_of(function) or name, shown))
     notes = guard(
-        "notes", "The notes could not be made", lambda: list(said.notes(runs)) if said.notes else []
+        "notes", "The notes could not be made", lambda: list(parts.notes(runs)) if parts.notes else []
     )
     write_sealed(
         place / "summary.json",
@@ -211,8 +214,8 @@ def sweep_figure(frame: pd.DataFrame, keys: list[str]) -> Figure | str:
         frame = frame.sort_values(keys[0], kind="stable")  # lines go from left to right
     else:  # words, or words among numbers, such as m=50,null: side by side, as they were given
         frame = frame.assign(**{keys[0]: frame[keys[0]].map(str)})
-    told = frame[keys[1:]].itertuples(index=False, name=None) if len(keys) > 1 else [()] * len(frame)
-    lines = [", ".join(f"{k} = {v}" for k, v in zip(keys[1:], row, strict=True)) for row in told]
+    groups = frame[keys[1:]].itertuples(index=False, name=None) if len(keys) > 1 else [()] * len(frame)
+    lines = [", ".join(f"{k} = {v}" for k, v in zip(keys[1:], row, strict=True)) for row in groups]
     others = pd.Series(lines, index=frame.index)
     legend: dict[str, Any] = {}
     methods = frame["method"].unique()

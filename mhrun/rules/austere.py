@@ -19,7 +19,7 @@ from mhrun.native.philox import uniform
 from mhrun.parts import SUPPLY, Rule
 from mhrun.random import Draws, Purpose
 from mhrun.rules.austere_design import EPSILONS, SIZES, Design, Designs, average, conservative
-from mhrun.rules.growth import ACCEPT, REJECT, UNDECIDED, Looks, grow, steps_of
+from mhrun.rules.growth import ACCEPT, REJECT, UNDECIDED, Stages, grow, steps_of
 from mhrun.types import Contest, Supply, Verdict
 
 
@@ -42,7 +42,7 @@ class Austere(Rule):
         design: given, conservative, average or per_step.
         bound: of the error of a decision, for a design that is chosen.
         reach: the largest |mean - mu0|, in standard errors of a single look at all data, that a per-step
-            design tells apart.
+            design distinguishes.
         trials: with design ``average``, for each move of a trial run its log-ratio from all data and
             (n/T) sd / sqrt(n - 1), (P, 2); see `mhrun.rules.austere_design.average`.
         ignores_u: leave log u out of mu0 when choosing a per-step design, all but (the authors' code).
@@ -107,14 +107,14 @@ class Austere(Rule):
             which = torch.zeros(chains, dtype=torch.int64, device=device)
             m = torch.full((chains,), fixed.m, dtype=torch.int64, device=device)
 
-        def judge(looks: Looks) -> Tensor:
-            here = slice(looks.first - 1, looks.first - 1 + len(looks.size))
-            gap = looks.mean - threshold[looks.rows, None]
+        def judge(stages: Stages) -> Tensor:
+            here = slice(stages.first - 1, stages.first - 1 + len(stages.size))
+            gap = stages.mean - threshold[stages.rows, None]
             # The sample standard deviation, the standard error of the mean, and what all data leave of it.
-            spread = looks.var / (looks.size - 1).clamp_min(1) * (1 - (looks.size - 1) / max(n - 1, 1))
-            sure = gap.abs() > limits[which[looks.rows], here] * spread.sqrt()
-            ready = (looks.size % m[looks.rows, None] == 0) | (looks.size == n)
-            decided = ready & (sure | (looks.size == n))
+            spread = stages.var / (stages.size - 1).clamp_min(1) * (1 - (stages.size - 1) / max(n - 1, 1))
+            sure = gap.abs() > limits[which[stages.rows], here] * spread.sqrt()
+            ready = (stages.size % m[stages.rows, None] == 0) | (stages.size == n)
+            decided = ready & (sure | (stages.size == n))
             return torch.where(decided, torch.where(gap > 0, ACCEPT, REJECT), UNDECIDED).to(torch.int8)
 
         found = grow(supply, sizes, judge, chains, device)
@@ -209,13 +209,13 @@ def _begin_per_step(
 
 @piece
 def _judge(
-    args: Any, noted: Any, look: Any, size: Any, n: Any, scale: Any, offset: Any, mean: Any, var: Any
+    args: Any, params: Any, stage: Any, size: Any, n: Any, scale: Any, offset: Any, mean: Any, var: Any
 ) -> Any:
-    gap = mean - noted[0]
+    gap = mean - params[0]
     verdict = ACCEPT if gap > 0 else REJECT
     if size < n:
         spread = var / max(size - 1, 1) * (1 - (size - 1) / max(n - 1, 1))
-        if size % noted[2] != 0 or not abs(gap) > args[0][noted[1], look] * math.sqrt(spread):
+        if size % params[2] != 0 or not abs(gap) > args[0][params[1], stage] * math.sqrt(spread):
             verdict = UNDECIDED
     return verdict
 

@@ -54,8 +54,8 @@ class Profile(NamedTuple):
 
     mu_std: Array
     error: Array  # probability that the decision is not the one of all data
-    usage: Array  # expected number of data: m times the looks, so the last look counts as a whole one
-    looks: Array  # expected number of looks
+    usage: Array  # expected number of data: m times the stages, so the last stage counts as a whole one
+    stages: Array  # expected number of stages
 
 
 def profile(n_data: int, m: int, epsilon: float, mu_std: npt.ArrayLike, cells: int = _CELLS) -> Profile:
@@ -76,13 +76,13 @@ def profile(n_data: int, m: int, epsilon: float, mu_std: npt.ArrayLike, cells: i
     if m < 1 or not 0 < epsilon < 0.5:
         raise Refusal(f"The design m = {m}, epsilon = {epsilon:g} is none: m >= 1 and 0 < epsilon < 0.5.")
     mu = np.abs(np.atleast_1d(np.asarray(mu_std, np.float64)))
-    error, looks = np.zeros_like(mu), np.ones_like(mu)
+    error, stages = np.zeros_like(mu), np.ones_like(mu)
     for start in range(0, len(mu), _FEW):
         part = slice(start, start + _FEW)
         for wrong, undecided in _walk(n_data, m, epsilon, mu[part], cells):
             error[part] += wrong
-            looks[part] += undecided
-    return Profile(mu, error, m * looks, looks)
+            stages[part] += undecided
+    return Profile(mu, error, m * stages, stages)
 
 
 def _walk(n_data: int, m: int, epsilon: float, mu: Array, cells: int) -> Iterator[tuple[Array, Array]]:
@@ -102,10 +102,10 @@ def _walk(n_data: int, m: int, epsilon: float, mu: Array, cells: int) -> Iterato
     centres = width * (np.arange(cells) + 0.5) - bound
     distance = np.abs(np.subtract.outer(np.arange(cells), np.arange(cells)))
     alive = np.arange(len(mu))
-    # All walks start at z = 0; the first look does not ask where, as its `shrink` is 0.
+    # All walks start at z = 0; the first stage does not depend on it, as its `shrink` is 0.
     mass = np.full((len(mu), cells), 1 / cells)
-    for look in range(1, -(-n_data // m)):
-        before, now = (look - 1) * m / n_data, look * m / n_data
+    for stage in range(1, -(-n_data // m)):
+        before, now = (stage - 1) * m / n_data, stage * m / n_data
         shrink = math.sqrt(before / now * (1 - now) / (1 - before))
         var = (now - before) / (now * (1 - before))
         pull = mu[alive, None] * math.sqrt(now / (1 - now))
@@ -137,14 +137,14 @@ def conservative(n_data: int, bound: float, cells: int = _CELLS) -> Design:
     """
     best, least = None, math.inf
     for design in DESIGNS:
-        error, looks = 0.0, 1.0
+        error, stages = 0.0, 1.0
         # Both only grow: a design is given up at the look where it has lost.
         for wrong, undecided in _walk(n_data, *design, np.zeros(1), cells):
-            error, looks = error + float(wrong[0]), looks + float(undecided[0])
-            if error >= bound or design.m * looks >= least:
+            error, stages = error + float(wrong[0]), stages + float(undecided[0])
+            if error >= bound or design.m * stages >= least:
                 break
-        if error < bound and design.m * looks < least:
-            best, least = design, design.m * looks
+        if error < bound and design.m * stages < least:
+            best, least = design, design.m * stages
     if best is None:
         least_error = float(profile(n_data, max(SIZES), min(EPSILONS), 0.0, cells).error[0])
         raise Refusal(

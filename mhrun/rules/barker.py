@@ -25,7 +25,7 @@ class Barker(Rule):
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
         """Accept iff a logistic variable is below log r; a ratio that is not a number is a rejection."""
         accepted = draws.uniform(Purpose.ACCEPT).logit() < contest.log_ratio
-        return contest.settled(accepted)
+        return contest.to_verdict(accepted)
 
     def probability(self, log_ratio: Tensor) -> Tensor:
         """Return r / (1 + r) (C,); 0 where the ratio is not a number."""

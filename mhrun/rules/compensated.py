@@ -23,8 +23,8 @@ class Compensated(Rule):
 
     D is the log-ratio, with normal noise of the variance s^2 that the contest says; z_N ~ N(0, v - s^2) tops that up
     to the variance v, and z_C makes of it a logistic variable (`mhrun.rules.correction`), so that the decision has
-    Barker's probability. Where s^2 is v or more there is no such z_N, and it is a rejection: the law is kept where s^2
-    is the same both ways. `MHMinibatch` is the rule that reads more data instead.
+    Barker's probability. Where s^2 is v or more there is no such z_N, and it is a rejection: the distribution is kept
+    where s^2 is the same both ways. `MHMinibatch` is the rule that reads more data instead.
 
     Args:
         variance: v, which the noise is topped up to, below pi^2 / 3; Luo et al. have 0.2.
@@ -57,9 +57,9 @@ class Compensated(Rule):
         corrected = inverse(draws.uniform(Purpose.ACCEPT, use=1), self._table)
         top_up = (self.variance - noise).clamp_min(0.0).sqrt() * normal
         accepted = (contest.log_ratio + top_up + corrected > 0) & (noise <= self.variance)
-        return contest.settled(torch.as_tensor(accepted))
+        return contest.to_verdict(torch.as_tensor(accepted))
 
-    def noted(self) -> NativeDecision:
+    def decision(self) -> NativeDecision:
         """Return the piece of a fused loop that knows the noise of its log-ratios."""
         table = (self._table.probabilities.numpy(), self._table.points.numpy())
         return NativeDecision((float(self.variance), *table), _decide)

@@ -20,8 +20,8 @@ __all__ = [
     "UNDECIDED",
     "Grown",
     "Judge",
-    "Looks",
     "Moments",
+    "Stages",
     "geometric_steps",
     "grow",
     "mean_variance",
@@ -33,12 +33,12 @@ __all__ = [
 _HELD = 1 << 22  # terms held at once
 
 
-class Looks(NamedTuple):
-    """What some chains (R,) know at some looks (L,) of a sequential test."""
+class Stages(NamedTuple):
+    """Statistics of some chains (R,) at some stages (L,) of a sequential test."""
 
     rows: Tensor  # (R,) the chains
-    first: int  # the number of the first of these looks; a test's first look is 1
-    size: Tensor  # (L,) data read at each look, int64, without the pilot's unless all n are read
+    first: int  # the number of the first of these stages; a test's first stage is 1
+    size: Tensor  # (L,) data read at each stage, int64, without the pilot's unless all n are read
     mean: Tensor  # (R, L) of the terms so far
     var: Tensor  # (R, L) of the terms so far, divisor size
 
@@ -103,8 +103,8 @@ def skew_of_mean(var: Tensor, third: Tensor, size: Tensor, n: int) -> Tensor:
     return torch.where((size == n) | (var <= 0), 0.0, skew)
 
 
-Judge = Callable[[Looks], Tensor]
-"""Looks -> (R, L): ACCEPT, REJECT or UNDECIDED at each look; at the last it must decide."""
+Judge = Callable[[Stages], Tensor]
+"""Stages -> (R, L): ACCEPT, REJECT or UNDECIDED at each stage; at the last it must decide."""
 
 
 def read_pilot(supply: Supply, size: int, chains: int, device: torch.device) -> Moments:
@@ -125,65 +125,65 @@ def grow(
 ) -> Grown:
     """Read data until every chain is decided, and return how.
 
-    Chains go in step: the data of several looks are drawn at once, twice as many data in each round, and
-    each chain ends at the first look that decides. So the decisions are those of one look after the other,
-    while the device is asked only a few times. What is read beyond a decision changes no count.
+    Chains go in step: the data of several stages are drawn at once, twice as many data in each round, and
+    each chain ends at the first stage that decides. So the decisions are those of one stage after the other,
+    with only a few waits for the device. What is read beyond a decision changes no count.
 
     Args:
         supply: where the terms come from.
-        sizes: how many data each look has, increasing; the last is n, or n less the pilot's.
+        sizes: how many data each stage has, increasing; the last is n, or n less the pilot's.
         judge: the test.
         chains: C.
         device: of the chains.
-        first: of a pilot, whose data come before those of the looks and join them when all n are read.
+        first: of a pilot, whose data come before those of the stages and join them when all n are read.
     """
-    aside = 0 if first is None else first.size
+    overhead = 0 if first is None else first.size
     accepted = torch.zeros(chains, dtype=torch.bool, device=device)
     read_in_all, used = (torch.zeros(chains, dtype=torch.int64, device=device) for _ in range(2))
     mean, var, third = (torch.zeros(chains, dtype=torch.float64, device=device) for _ in range(3))
     rows = torch.arange(chains, device=device)
-    # Moments about the first look's mean: sums of squares would lose the variance of terms far from zero.
+    # Moments about the first stage's mean: sums of squares would lose the variance of terms far from zero.
     zero = torch.zeros(chains, dtype=torch.float64, device=device)
     shift = zero if first is None else first.shift
     one, two, three = zero, zero, zero
-    look, read = 0, 0
+    stage, read = 0, 0
     while len(rows):
-        # As many looks as at most double what the next one reads, and fit.
-        limit = min(2 * sizes[look], read + _HELD // len(rows))
-        stop = max(look + 1, bisect_left(sizes, limit))
-        terms = supply.terms(rows, aside + read, aside + sizes[stop - 1])
+        # As many stages as at most double what the next one reads, and fit.
+        limit = min(2 * sizes[stage], read + _HELD // len(rows))
+        stop = max(stage + 1, bisect_left(sizes, limit))
+        terms = supply.terms(rows, overhead + read, overhead + sizes[stop - 1])
         if read == 0 and first is None:
             shift = terms[:, : sizes[0]].mean(-1)
         terms = terms - shift[:, None]
-        edges = torch.tensor([upto - read for upto in sizes[look:stop]], device=device)
+        edges = torch.tensor([upto - read for upto in sizes[stage:stop]], device=device)
         square = terms.square()
         one, two = one[:, None] + _sums(terms, edges), two[:, None] + _sums(square, edges)
         three = three[:, None] + _sums(square * terms, edges)
-        at = torch.tensor(sizes[look:stop], dtype=torch.int64, device=device)
+        at = torch.tensor(sizes[stage:stop], dtype=torch.int64, device=device)
         if first is not None and stop == len(sizes):  # all data are read
             one[:, -1] += first.one[rows]
             two[:, -1] += first.two[rows]
             three[:, -1] += first.three[rows]
-            at[-1] = sizes[-1] + aside
+            at[-1] = sizes[-1] + overhead
         centred = one / at
         spread = (two / at - centred.square()).clamp_min(0.0)
-        looks = Looks(rows, look + 1, at, shift[:, None] + centred, spread)
-        verdict = judge(looks)
+        stages = Stages(rows, stage + 1, at, shift[:, None] + centred, spread)
+        verdict = judge(stages)
         decided = verdict != UNDECIDED
         when = decided.to(torch.int8).argmax(1)
         ended = decided.any(1)
         who, when = rows[ended], when[ended]
         accepted[who] = verdict[ended, when] == ACCEPT
         used[who] = at[when]
-        read_in_all[who] = torch.tensor(sizes, device=device)[look + when] + aside
-        mean[who] = looks.mean[ended, when]
+        read_in_all[who] = torch.tensor(sizes, device=device)[stage + when] + overhead
+        mean[who] = stages.mean[ended, when]
         var[who] = spread[ended, when]
         middle = centred[ended, when]
         third[who] = three[ended, when] / at[when] - middle * (3 * spread[ended, when] + middle.square())
         going = ~ended
         rows, shift = rows[going], shift[going]
         one, two, three = one[going, -1], two[going, -1], three[going, -1]
-        look, read = stop, sizes[stop - 1]
+        stage, read = stop, sizes[stop - 1]
     return Grown(accepted, read_in_all, used, mean, var, third)
 
 

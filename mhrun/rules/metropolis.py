@@ -24,7 +24,7 @@ class Metropolis(Rule):
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
         """Accept iff log u < log r; a ratio that is not a number is a rejection."""
         accepted = draws.uniform(Purpose.ACCEPT).log() < contest.log_ratio
-        return contest.settled(accepted)
+        return contest.to_verdict(accepted)
 
     def probability(self, log_ratio: Tensor) -> Tensor:
         """Return min(1, r) (C,); 0 where the ratio is not a number."""

@@ -20,7 +20,7 @@ from mhrun.rules.growth import (
     ACCEPT,
     REJECT,
     UNDECIDED,
-    Looks,
+    Stages,
     geometric_steps,
     grow,
     read_pilot,
@@ -150,7 +150,7 @@ class MHMinibatch(Rule):
         return "Choose a smaller noise_share or sigma, or a larger m and pilot."
 
     def sizes(self, n: int) -> tuple[tuple[int, ...], int]:
-        """Return the sizes of the looks, and that of the pilot; all data at once where both would not fit."""
+        """Return the sizes of the stages, and that of the pilot; all data at once where both would not fit."""
         if self.stop == "sequential":
             return steps_of(n, min(self.m, n)), 0
         if self.pilot + self.m >= n:
@@ -170,17 +170,17 @@ class MHMinibatch(Rule):
         replacement = supply.replacement
         exact = self.at_end == "barker" and not replacement
         inverse_n = 1 / n if self.finite and not replacement else 0.0
-        sizes, aside = self.sizes(n)
-        first = read_pilot(supply, aside, chains, device) if aside else None
+        sizes, overhead = self.sizes(n)
+        first = read_pilot(supply, overhead, chains, device) if overhead else None
         least = torch.zeros_like(scale)
         if first is not None:  # whoever needs more than there are, or has no number, waits for the last look
             needed = 1 / (self.noise_share * v / (scale**2 * first.variance) + inverse_n)
             least = torch.where(needed <= sizes[-1], needed, sizes[-1])
 
-        def judge(looks: Looks) -> Tensor:
-            rows, size = looks.rows[:, None], looks.size
-            d = offset[rows] + scale[rows] * looks.mean
-            var = looks.var
+        def judge(stages: Stages) -> Tensor:
+            rows, size = stages.rows[:, None], stages.size
+            d = offset[rows] + scale[rows] * stages.mean
+            var = stages.var
             if self.finite or first is not None:
                 var = var * size / (size - 1).clamp_min(1)
             if first is not None:
@@ -203,18 +203,18 @@ class MHMinibatch(Rule):
 
     def sequential(self, n: int) -> NativeTest:
         """Return the pieces of the fused loop."""
-        sizes, aside = self.sizes(n)
+        sizes, overhead = self.sizes(n)
         pieces = (self._table.probabilities.numpy(), self._table.points.numpy())
         five_sd = ("off", "undecided", "always").index(self.five_sd)
         args = (float(self.variance), five_sd, self.finite, self.at_end == "barker", *pieces, self.prior)
-        if not aside:
+        if not overhead:
             return NativeTest(args, sizes, False, _begin, _judge)
         planned = (
             np.asarray(sizes, np.float64),
             float(self.noise_share * self.variance),
             self.skew_corrected,
         )
-        return NativeTest((*args, *planned), sizes, False, _begin_pilot, _judge_pilot, aside)
+        return NativeTest((*args, *planned), sizes, False, _begin_pilot, _judge_pilot, overhead)
 
 
 @piece
@@ -251,7 +251,7 @@ def _begin(
 
 @piece
 def _judge(
-    args: Any, noted: Any, look: Any, size: Any, n: Any, scale: Any, offset: Any, mean: Any, var: Any
+    args: Any, params: Any, stage: Any, size: Any, n: Any, scale: Any, offset: Any, mean: Any, var: Any
 ) -> Any:
     v, five_sd, finite, barker = args[0], args[1], args[2], args[3]
     d = scale * mean + (offset if args[6] else 0.0)
@@ -260,11 +260,11 @@ def _judge(
         s2 *= size / max(size - 1, 1) * (1.0 - size / n)
     verdict = UNDECIDED
     if s2 < v:
-        verdict = ACCEPT if d + math.sqrt(v - s2) * noted[0] + noted[1] > 0 else REJECT
+        verdict = ACCEPT if d + math.sqrt(v - s2) * params[0] + params[1] > 0 else REJECT
     if (five_sd == 2 or (five_sd == 1 and not s2 < v)) and abs(d) > 5 * math.sqrt(s2):
         verdict = ACCEPT if d > 0 else REJECT
     if size == n and barker:
-        verdict = ACCEPT if d + noted[2] > 0 else REJECT
+        verdict = ACCEPT if d + params[2] > 0 else REJECT
     elif size == n and verdict == UNDECIDED:
         verdict = ACCEPT if d > 0 else REJECT
     return verdict
@@ -289,30 +289,34 @@ def _begin_pilot(
     w = uniform(ACCEPT_DRAW + USE + USE, step, chain, key)
     needed = 1.0 / (planned / (scale * scale * var) + (1.0 / n if args[2] else 0.0))
     last = len(sizes) - 1
-    look = last  # where more are needed than there are, or `needed` is no number
+    stage = last  # where more are needed than there are, or `needed` is no number
     if needed <= sizes[last]:
-        look = 0
-        while sizes[look] < needed:
-            look += 1
-    return normal, corrected, math.log(w) - math.log1p(-w), look, var
+        stage = 0
+        while sizes[stage] < needed:
+            stage += 1
+    return normal, corrected, math.log(w) - math.log1p(-w), stage, var
 
 
 @piece
 def _judge_pilot(
-    args: Any, noted: Any, look: Any, size: Any, n: Any, scale: Any, offset: Any, mean: Any, var: Any
+    args: Any, params: Any, stage: Any, size: Any, n: Any, scale: Any, offset: Any, mean: Any, var: Any
 ) -> Any:
     v, barker = args[0], args[3]
     d = scale * mean + (offset if args[6] else 0.0)
     rest = size / n if args[2] else 0.0
     own = own_share(rest) if args[9] else 0.0
     s2 = (
-        scale * scale * (own * (var * size / max(size - 1, 1)) + (1.0 - own) * noted[4]) / size * (1.0 - rest)
+        scale
+        * scale
+        * (own * (var * size / max(size - 1, 1)) + (1.0 - own) * params[4])
+        / size
+        * (1.0 - rest)
     )
     verdict = UNDECIDED
     if s2 < v:
-        verdict = ACCEPT if d + math.sqrt(v - s2) * noted[0] + noted[1] > 0 else REJECT
+        verdict = ACCEPT if d + math.sqrt(v - s2) * params[0] + params[1] > 0 else REJECT
     if size == n and barker:
-        verdict = ACCEPT if d + noted[2] > 0 else REJECT
+        verdict = ACCEPT if d + params[2] > 0 else REJECT
     elif size == n and verdict == UNDECIDED:
         verdict = ACCEPT if d > 0 else REJECT
     return verdict

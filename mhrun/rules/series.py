@@ -42,13 +42,15 @@ class Series(NamedTuple):
 
     def density(self, z: npt.ArrayLike) -> Array:
         """Return the density at z, in the shape of z."""
-        s = _slope(z)
+        s = _derivative_of_g(z)
         return s * _at(self.ratio, s)
 
     def cdf(self, z: npt.ArrayLike) -> Array:
         """Return the distribution function at z, in the shape of z."""
         z = np.asarray(z, np.float64)
-        found: Array = special.expit(z) - np.tanh(z / 2) * _at(self.rest, _slope(z))  # 1 - 2 g = -tanh(z/2)
+        found: Array = special.expit(z) - np.tanh(z / 2) * _at(
+            self.rest, _derivative_of_g(z)
+        )  # 1 - 2 g = -tanh(z/2)
         return found
 
     def positive(self) -> bool:
@@ -181,7 +183,7 @@ def _fraction(number: float) -> Fraction:
     return Fraction(repr(float(number)))
 
 
-def _slope(z: npt.ArrayLike) -> Array:
+def _derivative_of_g(z: npt.ArrayLike) -> Array:
     small = np.exp(-np.abs(np.asarray(z, np.float64)))
     return np.asarray(small / (1 + small) ** 2, np.float64)
 

@@ -15,7 +15,7 @@ from mhrun.native.philox import ACCEPT as ACCEPT_DRAW
 from mhrun.native.philox import uniform
 from mhrun.parts import SUPPLY, Rule
 from mhrun.random import Draws, Purpose
-from mhrun.rules.growth import ACCEPT, REJECT, UNDECIDED, Looks, grow
+from mhrun.rules.growth import ACCEPT, REJECT, UNDECIDED, Stages, grow
 from mhrun.types import Contest, Verdict
 
 _KAPPA = 7 / 3 + 3 / math.sqrt(2)
@@ -26,7 +26,7 @@ class MHSubLhd(Rule):
     """Accept iff the mean term is above (log u - offset) / scale, once a bound is sure of it.
 
     Adaptive subsampling (Bardenet, Doucet & Holmes 2014): the minibatch grows by the factor gamma until the
-    mean is further from the threshold than a bound that holds with probability 1 - delta over all looks, or
+    mean is further from the threshold than a bound that holds with probability 1 - delta over all stages, or
     all n data are read. The bound needs the range of the terms, [-C, C]; C is the largest absolute term, for
     which all data are read (counted aside; papers leave it out).
 
@@ -34,10 +34,10 @@ class MHSubLhd(Rule):
         m: first minibatch size.
         gamma: what it grows by, above 1.
         delta: the probability of a wrong decision.
-        p: how delta is shared among looks: (p - 1) / p look^-p, p > 1.
+        p: how delta is shared among stages: (p - 1) / p stage^-p, p > 1.
         bound: empirical_bernstein, hoeffding_serfling or bernstein_serfling.
         released: as the code of Seita et al. (2017) has it: the spread of all terms in the bound's place of the
-            minibatch's, looks counted from 2, and a decision forced at the last size below n.
+            minibatch's, stages counted from 2, and a decision forced at the last size below n.
 
     Raises:
         Refusal: a setting that has no meaning.
@@ -68,7 +68,7 @@ class MHSubLhd(Rule):
         self.released = released
 
     def sizes(self, n: int) -> list[int]:
-        """Return the sizes of the looks; with `released`, the last is below n."""
+        """Return the sizes of the stages; with `released`, the last is below n."""
         found = [min(self.m, n)]
         while found[-1] < n:
             found.append(min(n, math.ceil(self.gamma * found[-1])))
@@ -84,15 +84,15 @@ class MHSubLhd(Rule):
         largest = supply.largest()
         spread = supply.moments()[1] if self.released else None
         if self.released:  # one pass gives both
-            supply.n_aside -= 2 * n
+            supply.n_lik_overhead -= 2 * n
 
-        def judge(looks: Looks) -> Tensor:
-            look = torch.arange(looks.first, looks.first + len(looks.size), device=threshold.device)
-            var = looks.var if spread is None else spread[looks.rows, None].expand_as(looks.mean)
-            share = (self.p - 1) / self.p * (look + self.released).double() ** -self.p * self.delta
-            limit = self._limit(looks.size, var, largest[looks.rows, None], share, n)
-            gap = looks.mean - threshold[looks.rows, None]
-            decided = (gap.abs() >= limit) | (looks.size == sizes[-1])
+        def judge(stages: Stages) -> Tensor:
+            stage = torch.arange(stages.first, stages.first + len(stages.size), device=threshold.device)
+            var = stages.var if spread is None else spread[stages.rows, None].expand_as(stages.mean)
+            share = (self.p - 1) / self.p * (stage + self.released).double() ** -self.p * self.delta
+            limit = self._limit(stages.size, var, largest[stages.rows, None], share, n)
+            gap = stages.mean - threshold[stages.rows, None]
+            decided = (gap.abs() >= limit) | (stages.size == sizes[-1])
             return torch.where(decided, torch.where(gap > 0, ACCEPT, REJECT), UNDECIDED).to(torch.int8)
 
         found = grow(supply, sizes, judge, len(contest.scale), contest.scale.device)
@@ -137,21 +137,21 @@ def _begin(
 
 @piece
 def _judge(
-    args: Any, noted: Any, look: Any, size: Any, n: Any, scale: Any, offset: Any, mean: Any, var: Any
+    args: Any, params: Any, stage: Any, size: Any, n: Any, scale: Any, offset: Any, mean: Any, var: Any
 ) -> Any:
     shares, bound, released = args
-    spread = noted[2] if released else var
+    spread = params[2] if released else var
     if bound == 0:
-        log = math.log(3 / shares[look])
-        limit = math.sqrt(2 * spread * log / size) + 6 * noted[1] * log / size
+        log = math.log(3 / shares[stage])
+        limit = math.sqrt(2 * spread * log / size) + 6 * params[1] * log / size
     elif bound == 1:
-        limit = noted[1] * math.sqrt(2 * (1 - (size - 1) / n) * math.log(2 / shares[look]) / size)
+        limit = params[1] * math.sqrt(2 * (1 - (size - 1) / n) * math.log(2 / shares[stage]) / size)
     else:
-        log = math.log(5 / shares[look])
+        log = math.log(5 / shares[stage])
         rest = 1 - (size - 1) / n if size <= n / 2 else (1 - size / n) * (1 + 1 / size)
-        limit = math.sqrt(2 * spread * rest * log / size) + _KAPPA * 2 * noted[1] * log / size
-    gap = mean - noted[0]
+        limit = math.sqrt(2 * spread * rest * log / size) + _KAPPA * 2 * params[1] * log / size
+    gap = mean - params[0]
     verdict = UNDECIDED
-    if abs(gap) >= limit or look == len(shares) - 1:
+    if abs(gap) >= limit or stage == len(shares) - 1:
         verdict = ACCEPT if gap > 0 else REJECT
     return verdict

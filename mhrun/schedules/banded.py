@@ -61,7 +61,7 @@ class Banded(Schedule):
         self.length = length
         self.rungs, self.stagger = rungs, stagger
 
-    def over(self, warmup: int, steps: int) -> Banded:
+    def bind(self, warmup: int, steps: int) -> Banded:
         """Return the schedule that has the burn-in to adapt in."""
         placed = copy.copy(self)
         last = (self.rungs - 1) * self.stagger
@@ -97,7 +97,7 @@ class Banded(Schedule):
         own = done - torch.arange(self.rungs - 1, -1, -1) * self.stagger
         return (own >= 0) & (own < self.length)
 
-    def horizon(self, step: int) -> int | None:
+    def steps_until_update(self, step: int) -> int | None:
         """Return the steps that are left of the window, or of the time in which no rung adapts."""
         done = step - 1
         if self._adapts(done).any():

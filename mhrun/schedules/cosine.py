@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.schedules.plan import OF_TARGET, Blind, Memory, numbers, on_grid
+from mhrun.schedules.plan import OF_TARGET, Memory, Stateless, numbers, on_grid
 
 
-class Cosine(Blind):
+class Cosine(Stateless):
     """step_size(k) = start/2 (cos(pi r) + 1) with r = mod(k - 1, L)/L, in cycles of L = ceil(K/cycles) of all K steps.
 
     The cyclical schedule of Zhang et al. (2020), eq. 2. While r < `explore` a cycle looks for a mode, with noise at
@@ -63,7 +63,7 @@ class Cosine(Blind):
         self.total = cycles
         self.length = 1
 
-    def over(self, warmup: int, steps: int) -> Cosine:
+    def bind(self, warmup: int, steps: int) -> Cosine:
         """Return the cycles of all steps.
 
         Raises:

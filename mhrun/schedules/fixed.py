@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.schedules.plan import Blind, Memory, numbers
+from mhrun.schedules.plan import Memory, Stateless, numbers
 
 
-class Fixed(Blind):
+class Fixed(Stateless):
     """Each named quantity at one value throughout, the same for all chains or one per chain.
 
     Raises:

@@ -18,11 +18,11 @@ from mhrun.types import Controls
 OF_TARGET = math.nan  # a noise temperature that is the target's
 
 Memory = dict[str, Tensor]
-"""What a schedule remembers between steps, name -> (C, ...); saved with the state."""
+"""The state of a schedule, name -> (C, ...); saved in checkpoints."""
 
 
 class Schedule(ABC):
-    """Says what some of the controls are.
+    """Sets some of the controls at each step.
 
     Quantities are `step_size`, `temperature` and `noise_temperature`.
     """
@@ -38,7 +38,7 @@ class Schedule(ABC):
         return np.zeros_like(steps)
 
     @abstractmethod
-    def over(self, warmup: int, steps: int) -> Schedule:
+    def bind(self, warmup: int, steps: int) -> Schedule:
         """Return this schedule for a method with so many steps of burn-in and so many after it.
 
         Raises:
@@ -54,12 +54,12 @@ class Schedule(ABC):
         """Return each quantity at some steps, (K or 1, C or 1)."""
 
     @abstractmethod
-    def horizon(self, step: int) -> int | None:
-        """Return how many steps from `step` on `values` can tell before `learn` must be called; None: all."""
+    def steps_until_update(self, step: int) -> int | None:
+        """Return how many steps from `step` on are known before `learn` must be called; None: all."""
 
     @abstractmethod
     def learn(self, memory: Memory, first_step: int, accepted: Tensor) -> Memory:
-        """Take in what happened, accepted (K, C), up to the horizon, and return the new memory."""
+        """Learn from acceptances (K, C) and return the new memory."""
 
 
 class Plan:
@@ -79,7 +79,7 @@ class Plan:
     """
 
     def __init__(self, schedules: Mapping[str, Schedule], chains: int, warmup: int, steps: int) -> None:
-        self.schedules = {name: schedule.over(warmup, steps) for name, schedule in schedules.items()}
+        self.schedules = {name: schedule.bind(warmup, steps) for name, schedule in schedules.items()}
         self.chains = chains
         self.total = warmup + steps
         owner: dict[str, str] = {}
@@ -94,17 +94,17 @@ class Plan:
                 owner[quantity] = name
         if "step_size" not in owner:
             raise Refusal("no schedule sets step_size; add one that does.")
-        if self.horizon(warmup + 1) is not None:
+        if self.steps_until_update(warmup + 1) is not None:
             raise Refusal("a schedule that adapts must be done with it at the end of burn-in.")
-        asked = [(s, s.collected()) for s in self.schedules.values()]
-        collecting = [(schedule, said) for schedule, said in asked if said is not None]
+        offered = [(s, s.collected()) for s in self.schedules.values()]
+        collecting = [(schedule, steps_of) for schedule, steps_of in offered if steps_of is not None]
         if len(collecting) > 1:
             raise Refusal("two schedules say which draws are collected; keep one.")
         self.collected: npt.NDArray[np.int64] | None = None  # steps whose draws are collected; None: of all
         if collecting:
-            schedule, said = collecting[0]
-            self.collected = said[said > warmup]
-            cycles, left = (len(np.unique(schedule.cycle_of(steps))) for steps in (said, self.collected))
+            schedule, steps_of = collecting[0]
+            self.collected = steps_of[steps_of > warmup]
+            cycles, left = (len(np.unique(schedule.cycle_of(steps))) for steps in (steps_of, self.collected))
             if left < cycles and cycles > 1:
                 raise Refusal(
                     f"{cycles - left} of {cycles} cycles lie in the {warmup} steps of burn-in, whose draws do not "
@@ -117,7 +117,7 @@ class Plan:
     @property
     def adapts(self) -> bool:
         """Whether a schedule learns from acceptances."""
-        return self.horizon(1) is not None
+        return self.steps_until_update(1) is not None
 
     def kept(self, thin: int | tuple[int, ...] | None) -> int | tuple[int, ...] | None:
         """Return which steps leave their theta: as `thin` says, of those that a schedule collects if one does.
@@ -159,19 +159,19 @@ class Plan:
 
     def controls(self, memory: Memory, first_step: int, steps: int) -> Controls:
         """Return the controls of some steps, each (K, C), float64."""
-        said: dict[str, Tensor] = {}
+        quantities: dict[str, Tensor] = {}
         for name, schedule in self.schedules.items():
-            said |= schedule.values(_own(memory, name), first_step, steps)
-        temperature = said.get("temperature", torch.ones(1, 1, dtype=torch.float64))
-        noise = said.get("noise_temperature", temperature)
+            quantities |= schedule.values(_own(memory, name), first_step, steps)
+        temperature = quantities.get("temperature", torch.ones(1, 1, dtype=torch.float64))
+        noise = quantities.get("noise_temperature", temperature)
         noise = torch.where(noise.isnan(), temperature, noise)
-        values = (said["step_size"], temperature, noise)
+        values = (quantities["step_size"], temperature, noise)
         return Controls(*(v.expand(steps, self.chains).contiguous() for v in values))
 
-    def horizon(self, step: int) -> int | None:
+    def steps_until_update(self, step: int) -> int | None:
         """Return how many steps from `step` on the controls are known; None: all."""
-        said = [h for s in self.schedules.values() if (h := s.horizon(step)) is not None]
-        return min(said, default=None)
+        waits = [h for s in self.schedules.values() if (h := s.steps_until_update(step)) is not None]
+        return min(waits, default=None)
 
     def learn(self, memory: Memory, first_step: int, accepted: Tensor) -> Memory:
         """Let every schedule take in what happened, accepted (K, C)."""
@@ -199,12 +199,12 @@ def _own(memory: Memory, name: str) -> Memory:
     return {key[len(prefix) :]: value for key, value in memory.items() if key.startswith(prefix)}
 
 
-class Blind(Schedule):
-    """A schedule that looks at nothing but the step: no memory, no horizon."""
+class Stateless(Schedule):
+    """A schedule that depends on the step alone: it has no state and learns nothing."""
 
     quantities: tuple[str, ...]
 
-    def over(self, warmup: int, steps: int) -> Self:
+    def bind(self, warmup: int, steps: int) -> Self:
         """Return itself."""
         return self
 
@@ -212,7 +212,7 @@ class Blind(Schedule):
         """Remember nothing."""
         return {}
 
-    def horizon(self, step: int) -> int | None:
+    def steps_until_update(self, step: int) -> int | None:
         """Know every step beforehand."""
         return None
 
@@ -227,7 +227,7 @@ _GRID = 1024
 def on_grid(values: Callable[[Tensor], Tensor], first_step: int, steps: int) -> Tensor:
     """Return ``values(t)`` (K,) for t = first_step - 1, ..., the same to the bit however steps are cut.
 
-    Vectorised functions round by where a number stands in an array; so they are asked on a fixed grid.
+    Vectorised functions round by where a number stands in an array; so they are evaluated on a fixed grid.
     """
     start = (first_step - 1) // _GRID * _GRID
     stop = -(-(first_step - 1 + steps) // _GRID) * _GRID

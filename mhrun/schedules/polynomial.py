@@ -8,10 +8,10 @@ import math
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.schedules.plan import Blind, Memory, numbers, on_grid
+from mhrun.schedules.plan import Memory, Stateless, numbers, on_grid
 
 
-class Polynomial(Blind):
+class Polynomial(Stateless):
     """step_size(t) = a (b + t)^-exponent, from `start` at the first step to `end` at the last.
 
     The schedule of Welling & Teh (2011), with a and b solved from the two ends. Without an `end` b is given, and a
@@ -56,7 +56,7 @@ class Polynomial(Blind):
         self.b = float(b)
         self._b = math.inf  # b + 1: the first step has number 1
 
-    def over(self, warmup: int, steps: int) -> Polynomial:
+    def bind(self, warmup: int, steps: int) -> Polynomial:
         """Return the decay over all steps.
 
         Raises:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.schedules.plan import Blind, Memory, numbers, on_grid
+from mhrun.schedules.plan import Memory, Stateless, numbers, on_grid
 
 
-class Stairs(Blind):
+class Stairs(Stateless):
     """The step size falls to `decay` of itself every `every` steps, and rises `rise`-fold every `cycle` steps.
 
     CMINT's rounds (Li & Wong 2017, section 4.3). The fall that is due at the end of a round comes too, so that a

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import torch
 
 from mhrun.errors import Refusal
-from mhrun.schedules.plan import Blind, Memory
+from mhrun.schedules.plan import Memory, Stateless
 
 
-class Switched(Blind):
+class Switched(Stateless):
     """Each named quantity at one value after the other; the next begins after step ``at[i]``.
 
     A temperature that drops once a mode is found (Seita et al. 2017, Figure 3); noise that sets in late, after which
@@ -66,7 +66,7 @@ class Switched(Blind):
                     f"{name} = {values.tolist()} must be {'at least 0' if 'noise' in name else 'positive'}."
                 )
 
-    def over(self, warmup: int, steps: int) -> Self:
+    def bind(self, warmup: int, steps: int) -> Self:
         """Return this schedule of so many steps, if all its changes come.
 
         Raises:

@@ -43,7 +43,7 @@ class Tuned(Schedule):
         self.windows = 0
         self.gain = gain
 
-    def over(self, warmup: int, steps: int) -> Tuned:
+    def bind(self, warmup: int, steps: int) -> Tuned:
         """Return the schedule that has the burn-in to tune in."""
         if warmup < self.window:
             raise Refusal(
@@ -63,7 +63,7 @@ class Tuned(Schedule):
         """Return the step sizes (1, C)."""
         return {"step_size": memory["log_step"].exp()[None]}
 
-    def horizon(self, step: int) -> int | None:
+    def steps_until_update(self, step: int) -> int | None:
         """Return the steps that are left of the window."""
         done = step - 1
         return None if done >= self.windows * self.window else self.window - done % self.window

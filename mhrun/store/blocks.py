@@ -29,13 +29,13 @@ Array = npt.NDArray[Any]
 
 _DONE = "done.json"
 _NAME = re.compile(r"\d{1,18}-\d{1,18}\.npz")
-_CUMULATIVE = ("n_lik", "n_aside", "n_grad")
+_CUMULATIVE = ("n_lik", "n_lik_overhead", "n_grad")
 _SUMMED = ("accepted", "batch_size", "diverging")
 _AVERAGED = ("log_ratio_var",)  # over the steps where it is finite
 SKEW_EDGES = np.geomspace(1e-3, 1.0, 31)  # of the bins that |log_ratio_skew| is counted in
 _LARGE = 1 << 20  # bytes of a state that not every block can keep: that of a network would fill the disk
 _LIGHT = "light"  # names a block without a state
-_OURS = ("total/", "draw/", "told/")  # what is in a block beside the state begins so
+_OURS = ("total/", "draw/", "metrics/")  # what is in a block beside the state begins so
 
 
 class Checkpoint(NamedTuple):
@@ -73,7 +73,7 @@ class TraceWriter:
         self.totals |= {f"sum_{name}": np.zeros(shape.chains) for name in ("skew_squared", "skew_noise")}
         self.totals["count_log_ratio_skew"] = np.zeros(len(SKEW_EDGES) + 1)  # decisions in each bin
         self._pending: list[dict[str, Array]] = []
-        self._looks: list[dict[str, Array]] = []
+        self._monitored: list[dict[str, Array]] = []
         self._pending_from = 1
         self._bytes = 0
         self._clock = time.monotonic()
@@ -167,11 +167,11 @@ class TraceWriter:
         bins = np.searchsorted(SKEW_EDGES, np.abs(skew[there]))
         self.totals["count_log_ratio_skew"] += np.bincount(bins, minlength=len(SKEW_EDGES) + 1)
 
-    def note(self, step: int, told: Mapping[str, Array]) -> None:
-        """Take in what a look after `step` tells, name -> (C,)."""
+    def note(self, step: int, metrics: Mapping[str, Array]) -> None:
+        """Append a row of a monitor's metrics after `step`, name -> (C,)."""
         counts = {name: self.totals[name].copy() for name in _CUMULATIVE}
         ahead = {"step": np.asarray(step), "wall_s": np.asarray(self.wall_s)}
-        self._looks.append({**ahead, **counts, **told})
+        self._monitored.append({**ahead, **counts, **metrics})
 
     def pending_bytes(self) -> int:
         """Return how much has been taken in since the last block."""
@@ -188,13 +188,13 @@ class TraceWriter:
         content = dict(checkpoint.arrays) | {f"total/{key}": value for key, value in self.totals.items()}
         for name in self._pending[0]:
             content[f"draw/{name}"] = _joined([draws[name] for draws in self._pending])
-        for name in self._looks[0] if self._looks else ():
-            content[f"told/{name}"] = np.stack([look[name] for look in self._looks])
+        for name in self._monitored[0] if self._monitored else ():
+            content[f"metrics/{name}"] = np.stack([row[name] for row in self._monitored])
         content["wall"] = np.asarray(self.wall_s)
         stop = checkpoint.step + 1
         path = self._blocks / f"{self._pending_from:012d}-{stop:012d}.npz"
         write_whole(path, lambda file: np.savez(file, **content))  # type: ignore[arg-type]
-        self._pending, self._looks, self._pending_from, self._bytes = [], [], stop, 0
+        self._pending, self._monitored, self._pending_from, self._bytes = [], [], stop, 0
         if sum(array.nbytes for array in checkpoint.arrays.values()) > _LARGE:
             for older in self._sorted()[:-2][-1:]:
                 self._lighten(older)
@@ -216,12 +216,12 @@ class TraceWriter:
         blocks = (load_block(p) for p in self._sorted())
         write_trace(self.folder, self.shape, self.info, attributes, blocks, repeats=bool(repeats))
         totals = {key: value.tolist() for key, value in self.totals.items()}
-        noted = plain({"totals": totals, "wall_s": self.wall_s, **facts})
+        summary = plain({"totals": totals, "wall_s": self.wall_s, **facts})
         try:
             digest = file_digest(self.folder / TRACE)
         except OSError as error:
             raise explain(error, self.folder / TRACE) from error
-        write_json(self.folder / _DONE, sealed(noted, {TRACE: digest}))
+        write_json(self.folder / _DONE, sealed(summary, {TRACE: digest}))
         remove(self._blocks)
 
     def _sorted(self) -> list[Path]:
@@ -229,10 +229,10 @@ class TraceWriter:
 
 
 def done(folder: Path) -> dict[str, Any] | None:
-    """Return what was noted when the method ended, or None if it has not; a note that was changed is none."""
-    noted = read_json(folder / _DONE) if (folder / TRACE).is_file() else None
-    there = isinstance(noted, dict) and isinstance(noted.get("totals"), dict) and genuine(noted)
-    return noted if there else None
+    """Return the summary of a finished method, or None if it has not finished or its summary was changed."""
+    summary = read_json(folder / _DONE) if (folder / TRACE).is_file() else None
+    there = isinstance(summary, dict) and isinstance(summary.get("totals"), dict) and genuine(summary)
+    return summary if there else None
 
 
 def damage(folder: Path) -> str | None:
@@ -245,10 +245,10 @@ def damage(folder: Path) -> str | None:
     """
     if not (folder / TRACE).is_file():
         return f"{TRACE} is gone"
-    if (noted := done(folder)) is None:
+    if (summary := done(folder)) is None:
         return f"{_DONE} is gone or damaged"
     try:
-        return changed(folder, noted)
+        return changed(folder, summary)
     except OSError as error:
         raise unreadable(error, folder / TRACE) from error
 

@@ -94,5 +94,5 @@ def file_digest(path: Path) -> str:
 
 
 def _of_note(note: Mapping[str, Any]) -> str:
-    told = {key: value for key, value in note.items() if key != _ITSELF}
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    content = {key: value for key, value in note.items() if key != _ITSELF}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -52,7 +52,7 @@ def fingerprint(*things: Any) -> str:
         taker.take(things)
     except RecursionError:
         raise UserError(
-            "the parts of this call hold objects that are too deep to be told apart; leave folder= out."
+            "the parts of this call hold objects that are too deeply nested to be compared; leave folder= out."
         ) from None
     return taker.digest.hexdigest()
 
@@ -135,13 +135,13 @@ class _Taker:
             self._array(np.asarray(thing))
         else:
             self._class(type(thing))
-            told = getattr(thing, "__dict__", None)
+            attributes = getattr(thing, "__dict__", None)
             slots = [name for base in type(thing).__mro__ for name in _slots(base) if hasattr(thing, name)]
-            if told is None and not slots:
+            if attributes is None and not slots:
                 self._say(_PLACE.sub("", repr(thing)))
                 return
             # What a cached property keeps is no setting: it is there after the first use.
-            self.take({name: value for name, value in (told or {}).items() if not _kept(thing, name)})
+            self.take({name: value for name, value in (attributes or {}).items() if not _kept(thing, name)})
             self.take({name: getattr(thing, name) for name in slots})
 
     def _function(self, function: types.FunctionType) -> None:
@@ -166,7 +166,7 @@ class _Taker:
         if _of_library(kind):
             return
         self._all(kind.__bases__)
-        self.take({k: v for k, v in vars(kind).items() if not (k.startswith("__") and _unsaid(k, v))})
+        self.take({k: v for k, v in vars(kind).items() if not (k.startswith("__") and _omitted(k, v))})
 
 
 def _content(cell: Any) -> Any:
@@ -200,16 +200,16 @@ def _of_library(thing: Any) -> bool:
     return any(place in file for place in _LIBRARIES)
 
 
-def _unsaid(name: str, value: Any) -> bool:
+def _omitted(name: str, value: Any) -> bool:
     """Say whether what a class calls by a name with two underscores is no code of the user's."""
     return not isinstance(value, types.FunctionType) or name == "__annotate__"
 
 
 def _slots(kind: type) -> tuple[str, ...]:
-    said = vars(kind).get("__slots__", ())
+    names = vars(kind).get("__slots__", ())
     return tuple(
         name
-        for name in ((said,) if isinstance(said, str) else said)
+        for name in ((names,) if isinstance(names, str) else names)
         if name not in ("__dict__", "__weakref__")
     )
 

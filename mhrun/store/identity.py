@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-FORMAT = 1
-"""Version of the layout of run folders and traces."""
+FORMAT = 2
+"""Version of the layout of run folders and traces; 1 is that of mhrun 0.1."""
 
 RESULTS_VERSION = 2
 """Raised when a distribution or a random number changes on purpose: runs of different versions are different runs.
@@ -20,7 +20,7 @@ RESULTS_VERSION = 2
 """
 
 # What may differ from a paper's settings without making it another experiment.
-_FREE = ("seed", "device", "native", "data.storage", "data.seed")
+_FREE = ("seed", "device", "executor", "data.storage", "data.seed")
 # What changes no number that is computed: where things are put and how they are shown.
 _COSMETIC = ("runtime", "report", "scales", "title", "reproduces")
 # Settings of the target that came later, left out where they say what was so before: older runs stay themselves.
@@ -30,8 +30,8 @@ _LATER = ("common_batch", "gradient_noise", "energy_noise")
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a resolved configuration that decides the numbers."""
     kept = {key: value for key, value in config.items() if key not in _COSMETIC}
-    if not kept.get("evaluation"):  # likewise
-        kept.pop("evaluation", None)
+    if not kept.get("monitor"):  # likewise
+        kept.pop("monitor", None)
     if isinstance(kept.get("target"), Mapping):
         kept["target"] = {key: value for key, value in kept["target"].items() if value or key not in _LATER}
     methods = kept.get("methods") or {}

@@ -2,7 +2,7 @@
 
 Groups ``posterior`` (theta: chain, draw, parameter) and ``sample_stats`` (chain, draw), and the same
 for the burn-in with the prefix ``warmup_``. Where statistics are kept more often than theta, which a wide
-model's disk asks for, the two groups differ in their draws. Group ``evaluation`` (chain, look), with the
+model's disk asks for, the two groups differ in their draws. Group ``monitor`` (chain, monitor_run), with the
 ``step`` of each look, has what was told of the chains while they ran.
 """
 
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from mhrun import __version__
 from mhrun.errors import UserError
 from mhrun.store.files import explain, remove
-from mhrun.types import INFO_UNSAID
+from mhrun.types import INFO_DEFAULTS
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -128,13 +128,13 @@ def _fill(
         for prefix, low, high in spans[kind]:
             _group(file, prefix, kind, shape, info, high - low, repeats)
     done = dict.fromkeys(kinds, 0)
-    told: dict[str, list[Array]] = {}
+    monitored: dict[str, list[Array]] = {}
     for block in blocks:
         if block is None:
             raise UserError("A block of the trace is damaged; run the same command again to have it redone.")
         for key, values in block.items():
-            if key.startswith("told/"):
-                told.setdefault(key[5:], []).append(values)
+            if key.startswith("metrics/"):
+                monitored.setdefault(key.removeprefix("metrics/"), []).append(values)
         counts = {"posterior": block["draw/theta"].shape[1], "sample_stats": len(block["draw/wall_s"])}
         for kind, count in counts.items():
             at = done[kind]
@@ -151,26 +151,26 @@ def _fill(
                     continue
                 variables["wall_s"][there] = block["draw/wall_s"][here]
                 for name in info:
-                    there_was = block.get(f"draw/{name}", np.asarray(INFO_UNSAID.get(name)))  # younger
+                    there_was = block.get(f"draw/{name}", np.asarray(INFO_DEFAULTS.get(name)))  # younger
                     values = np.broadcast_to(there_was, (shape.chains, count))[:, here]
                     variables[name][:, there] = values.astype("int8") if info[name] == "bool" else values
             done[kind] += count
-    if told:
-        _looks(file, shape, {name: np.concatenate(parts) for name, parts in told.items()})
+    if monitored:
+        _write_monitor(file, shape, {name: np.concatenate(parts) for name, parts in monitored.items()})
 
 
-def _looks(file: Any, shape: Shape, told: Mapping[str, Array]) -> None:
-    """Write what was told of the chains while they ran: (looks,) or (looks, C) as (chain, look)."""
-    group = file.create_group("evaluation")
-    looks = len(told["step"])
-    for name, size in (("chain", shape.chains), ("look", looks)):
+def _write_monitor(file: Any, shape: Shape, monitored: Mapping[str, Array]) -> None:
+    """Write the metrics of the monitor: (runs,), or (runs, C) as (chain, monitor_run)."""
+    group = file.create_group("monitor")
+    runs = len(monitored["step"])
+    for name, size in (("chain", shape.chains), ("monitor_run", runs)):
         group.dimensions[name] = size
         group.create_variable(name, (name,), data=np.arange(size, dtype=np.int64))
-    for name, values in told.items():
+    for name, values in monitored.items():
         if values.ndim == 1:
-            group.create_variable(name, ("look",), data=values)
+            group.create_variable(name, ("monitor_run",), data=values)
         else:
-            group.create_variable(name, ("chain", "look"), data=np.ascontiguousarray(values.T))
+            group.create_variable(name, ("chain", "monitor_run"), data=np.ascontiguousarray(values.T))
 
 
 def _group(

@@ -36,19 +36,19 @@ def sources(config: Mapping[str, Any]) -> dict[str, str]:
     Raises:
         UserError: a data file that is not there.
     """
-    told = {key: value for key, value in config.items() if key not in _COSMETIC}
+    decisive = {key: value for key, value in config.items() if key not in _COSMETIC}
     own = trusted()[1:]
     found: dict[str, str] = {}
-    for name in sorted(set(_dotted(told))):
+    for name in sorted(set(_dotted(decisive))):
         if name.split(".")[0] in own:
             for path, shown in _closure(name.rpartition(".")[0]).items():
                 found[shown] = _digest_of_code(path)
-    nodes = [told.get("data"), *(m.get("data") for m in (told.get("methods") or {}).values())]
-    evaluation = told.get("evaluation")
-    nodes.append(evaluation.get("data") if isinstance(evaluation, Mapping) else None)
+    nodes = [decisive.get("data"), *(m.get("data") for m in (decisive.get("methods") or {}).values())]
+    monitor = decisive.get("monitor")
+    nodes.append(monitor.get("data") if isinstance(monitor, Mapping) else None)
     for node in nodes:
-        for said in _files_of(node):
-            found[said] = digest_of_data(located(said))
+        for file_name in _files_of(node):
+            found[file_name] = digest_of_data(located(file_name))
     return dict(sorted(found.items()))
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mhrun.data import Dataset
 from mhrun.native import native_form
-from mhrun.target.slopes import Slopes, likelihoods
+from mhrun.target.gradients import Gradients, likelihoods
 from mhrun.types import Model, Rows
 
 _FULL_PASS = 1 << 22  # log-likelihoods held at once in a pass over all data
@@ -20,18 +20,19 @@ class AllData:
     """Passes over all data for many parameters theta (C, D) at once.
 
     Args:
-        model: its log-likelihood, and the short cuts it may offer for a data set: ``full_log_lik``, ``full_slope``,
-            ``nodes`` (a few rows with weights that stand for all) and ``bound`` (of the largest term).
+        model: its log-likelihood, and the short cuts it may offer for a data set: ``full_log_lik``,
+            ``full_value_and_grad``, ``nodes`` (a few rows with weights that stand for all) and ``bound`` (of the
+            largest term).
         read: gives the data; asked when they are first needed, as they may be large.
-        slopes: gradients of the log-likelihood of a part.
+        gradients: gradients of the log-likelihood of a part.
     """
 
-    def __init__(self, model: Model, read: Callable[[], Dataset], slopes: Slopes) -> None:
+    def __init__(self, model: Model, read: Callable[[], Dataset], gradients: Gradients) -> None:
         self._model = model
         self._read = read
-        self._slopes = slopes
+        self._gradients = gradients
         self._log_lik: Callable[[Tensor], Tensor] | None = None
-        self._slope: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
+        self._value_and_grad: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
         self._largest: Callable[[Tensor, Tensor], Tensor] | None = None
         self._nodes: list[tuple[Rows, Tensor]] | None = None
 
@@ -42,12 +43,12 @@ class AllData:
             self._log_lik = offered(self._read().fields) if offered else self._log_lik_pass
         return self._log_lik(theta.double())
 
-    def slope(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+    def value_and_grad(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log-likelihood (C,) and its gradient (C, D)."""
-        if self._slope is None:
-            offered = native_form(self._model, "full_slope", "log_lik")
-            self._slope = offered(self._read().fields) if offered else self._slope_pass
-        return self._slope(theta)
+        if self._value_and_grad is None:
+            offered = native_form(self._model, "full_value_and_grad", "log_lik")
+            self._value_and_grad = offered(self._read().fields) if offered else self._value_and_grad_pass
+        return self._value_and_grad(theta)
 
     def moments(self, origin: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance (divisor n), each (C,), of log p(x | candidate) - log p(x | origin)."""
@@ -74,10 +75,10 @@ class AllData:
             total += self._model.log_lik(theta, rows).sum(-1, dtype=torch.float64)
         return total
 
-    def _slope_pass(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+    def _value_and_grad_pass(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         total, grad = theta.new_zeros(len(theta)), torch.zeros_like(theta)
         for rows in self._parts(theta):
-            log_lik, mean = self._slopes.log_lik_and_grad(theta, rows)
+            log_lik, mean = self._gradients.log_lik_and_grad(theta, rows)
             total += log_lik.sum(-1)
             grad += mean * log_lik.shape[-1]
         return total, grad

@@ -1,4 +1,4 @@
-"""The one door to the data: a model on data at a temperature."""
+"""A target: a model on data at a temperature."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mhrun.native import NativeModel, available, native_form
 from mhrun.random import Draws, Purpose
 from mhrun.target.all_data import AllData
 from mhrun.target.fields import unfit
-from mhrun.target.slopes import Slopes, likelihoods
+from mhrun.target.gradients import Gradients, likelihoods
 from mhrun.types import Difference, Evaluation, Model, Rows
 
 
@@ -29,7 +29,7 @@ class Source(Protocol):
 
 
 class Target:
-    """The density that the chains are after: at temperature T,
+    """The target density at temperature T:
 
     - ``temper="posterior"``: (prior(theta) prod_i p(x_i | theta))^(1/T),
     - ``temper="likelihood"``: prior(theta) (prod_i p(x_i | theta))^(1/T).
@@ -43,7 +43,7 @@ class Target:
         temper: which of the two densities above.
         replacement: whether a minibatch is drawn with replacement (independent indices).
         common_batch: whether all chains of a step read one minibatch: wide rows are gathered once, and many
-            chains cost little more than one. Each chain has the law that it has alone, but they are not
+            chains cost little more than one. Each chain has the distribution that it has alone, but they are not
             independent of each other.
         gradient_noise: variance of normal noise that is added to each coordinate of the gradients of a dynamics, to
             try on a density what minibatches do on data (Zhang et al. 2020, section 5.1).
@@ -83,8 +83,8 @@ class Target:
         self.gradient_noise = gradient_noise
         self.energy_noise = energy_noise
         self.device = torch.device(device)
-        self._slopes = Slopes(model)
-        self._all = AllData(model, lambda: self.data, self._slopes)
+        self._gradients = Gradients(model)
+        self._all = AllData(model, lambda: self.data, self._gradients)
 
     @cached_property
     def data(self) -> Dataset:
@@ -161,23 +161,23 @@ class Target:
         return 1.0 if self.replacement else 1.0 - size / self.n
 
     def evaluate(
-        self, theta: Tensor, index: Tensor, slope: Tensor | None = None, rows: Rows | None = None
+        self, theta: Tensor, index: Tensor, grad_temperature: Tensor | None = None, rows: Rows | None = None
     ) -> Evaluation:
         """Return the evaluation at theta (C, D) on the minibatch `index` (C or 1, m).
 
         Args:
             theta: the points.
             index: of the minibatch.
-            slope: the temperature (C,) for a gradient from the same pass, see `gradient`; None for none.
+            grad_temperature: the temperature (C,) for a gradient from the same pass, see `gradient`; None for none.
             rows: the data at `index`, if they have been gathered already.
         """
         m, grad = index.shape[-1], None
         rows = self.data.rows(index) if rows is None else rows
-        if slope is None:
+        if grad_temperature is None:
             log_lik = self.model.log_lik(theta, rows)
         else:
-            log_lik, grad = self._slopes.log_lik_and_grad(theta, rows)
-            grad = self._add_prior(grad.mul_(self.n), theta, slope)
+            log_lik, grad = self._gradients.log_lik_and_grad(theta, rows)
+            grad = self._add_prior(grad.mul_(self.n), theta, grad_temperature)
         log_lik = likelihoods(log_lik)
         mean, var = _moments(log_lik)
         return self.prior(theta)._replace(
@@ -188,17 +188,17 @@ class Target:
             log_lik=log_lik,
             rows=rows,
             n_lik=m,
-            n_grad=0 if slope is None else m,
+            n_grad=0 if grad_temperature is None else m,
         )
 
-    def with_gradient(self, point: Evaluation, slope: Tensor | None) -> Evaluation:
+    def with_gradient(self, point: Evaluation, grad_temperature: Tensor | None) -> Evaluation:
         """Return the point with its gradient on the data that it was scored on, if one is wanted and not there."""
-        if slope is None or point.grad is not None:
+        if grad_temperature is None or point.grad is not None:
             return point
         if point.batch is None:
-            grad, size = self.gradient_full(point.theta, slope), self.n
+            grad, size = self.gradient_full(point.theta, grad_temperature), self.n
         else:
-            grad, size = self.gradient(point.theta, point.batch, slope), point.batch.shape[-1]
+            grad, size = self.gradient(point.theta, point.batch, grad_temperature), point.batch.shape[-1]
         return point._replace(grad=grad, n_grad=point.n_grad + size)
 
     def paired(self, origin: Evaluation, candidate: Evaluation) -> Difference:
@@ -240,22 +240,22 @@ class Target:
         var = candidate.log_lik_var + origin.log_lik_var
         return Difference(mean, var, _sizes(m, mean), self._error(var, m))
 
-    def evaluate_full(self, theta: Tensor, slope: Tensor | None = None) -> Evaluation:
-        """Return the evaluation at theta (C, D) on all data; `slope` as in `evaluate`."""
-        if slope is None:
+    def evaluate_full(self, theta: Tensor, grad_temperature: Tensor | None = None) -> Evaluation:
+        """Return the evaluation at theta (C, D) on all data; `grad_temperature` as in `evaluate`."""
+        if grad_temperature is None:
             total, grad = self.full_log_lik(theta), None
-        elif native_form(self.model, "full_slope", "log_lik") is not None:  # both from one pass
+        elif native_form(self.model, "full_value_and_grad", "log_lik") is not None:  # both from one pass
             total, grad = self._both(theta)
-            grad = self._add_prior(grad, theta, slope)
+            grad = self._add_prior(grad, theta, grad_temperature)
         else:
-            total, grad = self.full_log_lik(theta), self.gradient_full(theta, slope)
+            total, grad = self.full_log_lik(theta), self.gradient_full(theta, grad_temperature)
         mean = likelihoods(total / self.n)
         return self.prior(theta)._replace(
             log_lik_mean=mean,
             log_lik_var=torch.zeros_like(mean),
             grad=grad,
             n_lik=self.n,
-            n_grad=0 if slope is None else self.n,
+            n_grad=0 if grad_temperature is None else self.n,
         )
 
     def full_log_lik(self, theta: Tensor) -> Tensor:
@@ -273,7 +273,7 @@ class Target:
         With a likelihood tempered alone, the prior's part is multiplied by T, so that a dynamics that
         injects noise at temperature T has the target as its limit.
         """
-        _, grad = self._slopes.log_lik_and_grad(theta, self.data.rows(index))
+        _, grad = self._gradients.log_lik_and_grad(theta, self.data.rows(index))
         return self._add_prior(grad.mul_(self.n), theta, temperature)
 
     def gradient_full(self, theta: Tensor, temperature: Tensor) -> Tensor:
@@ -283,17 +283,17 @@ class Target:
 
     def _both(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log-likelihood of all data (C,) and its gradient (C, D)."""
-        return self._all.slope(theta)
+        return self._all.value_and_grad(theta)
 
     def _add_prior(self, grad: Tensor, theta: Tensor, temperature: Tensor) -> Tensor:
         """Return grad + T power grad log prior, the power being that of `prior_power`."""
-        return self._slopes.add_prior(grad, theta, self.prior_power(temperature) * temperature)
+        return self._gradients.add_prior(grad, theta, self.prior_power(temperature) * temperature)
 
-    def reheated(self, grad: Tensor, theta: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    def retempered(self, grad: Tensor, theta: Tensor, before: Tensor, after: Tensor) -> Tensor:
         """Return a gradient (C, D) for temperatures `before` (C,) as `gradient` has it for others; may be in place."""
         if self.temper == "posterior":
             return grad
-        return self._slopes.add_prior(grad, theta, after - before)
+        return self._gradients.add_prior(grad, theta, after - before)
 
     def native(self, *, full: bool) -> NativeModel | None:
         """Return the model's pieces for a fused loop on this machine's CPU, or None.
@@ -306,14 +306,14 @@ class Target:
         pieces: NativeModel = offered(self.data.fields, full=full)
         return pieces
 
-    def roughen(self, grad: Tensor, draws: Draws) -> Tensor:
+    def add_gradient_noise(self, grad: Tensor, draws: Draws) -> Tensor:
         """Return a gradient (C, D) with the noise that this target adds to it, in place."""
         if not self.gradient_noise:
             return grad
         z = draws.normal(Purpose.GRADIENT, grad.shape[1], dtype=grad.dtype)
         return grad.add_(z, alpha=self.gradient_noise**0.5)
 
-    def blur(self, found: Difference, draws: Draws) -> Difference:
+    def add_energy_noise(self, found: Difference, draws: Draws) -> Difference:
         """Return a difference of two energies, in units of one datum, with the noise that this target adds to each."""
         variance = 2 * self.energy_noise / self.n**2
         z = draws.normal(Purpose.EXCHANGE, 1)[:, 0]

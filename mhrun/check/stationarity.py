@@ -1,0 +1,151 @@
+"""Checks of the stationary distribution of a kernel that reads all data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from scipy import special, stats
+
+from mhrun.check.subject import Subject, of_the_target
+from mhrun.check.targets import N_TOSSED, Known, correlated, gaussian_mean, mixture, tossed
+from mhrun.check.verdict import FAILS, HOLDS, NONE, Verdict, by_flows, by_uniforms
+from mhrun.random import derive_key
+
+_STEPS = 15  # steps in which a distribution may change
+_FAR = 4.0  # standard deviations from the mean, where chains that must come nearer begin
+_COMING = 200  # steps that they have
+_BINS = 8
+_SHORTER = 0.4  # of the step size, for every other chain: at one step size alone a wrong move can look right
+_ROUNDS = 8
+_NOT_EXACT = "its kernel has no acceptance test: see how its distribution nears the target"
+
+
+def reads_all(subject: Subject, known: Known) -> str | None:
+    """Return why no exact kernel can be had, or None: with m = n every decision must be on all n data."""
+    kernel, target = subject.exact(known), known.target()
+    if not kernel.decides:
+        return _NOT_EXACT
+    if kernel.adapts:
+        return "it adapts for ever, and has no stationary distribution"
+    chains = subject.whole(20)
+    temperature = subject.temperatures(chains)
+    theta = known.draw(np.random.default_rng(subject.seed), temperature)
+    step = subject.step_for(kernel, known, target)
+    size = subject.follow(kernel, target, theta, 5, step, temperature).stat("batch_size")
+    if bool((size == known.n).all()):
+        return None
+    return f"with m = n it still decides on {float(size.double().mean()):.3g} of {known.n} data: see what was measured"
+
+
+@of_the_target("invariance")
+def invariance(subject: Subject, check_name: str) -> Iterator[Verdict]:
+    """Chains that begin with draws of the target are draws of it after some steps: closed forms and quadrature."""
+    for known in (gaussian_mean(30), mixture(), correlated()):
+        here = f"{check_name}: {known.name}"
+        if reason := reads_all(subject, known):
+            yield Verdict(here, NONE, reason)
+            continue
+        kernel, target = subject.exact(known), known.target()
+        chains = subject.whole(subject.chains)
+        temperature = subject.temperatures(chains)
+        rng = np.random.default_rng(derive_key(subject.seed, known.name))
+        theta = known.draw(rng, temperature)
+        step = subject.step_for(kernel, known, target)
+        short = subject.shorter(chains)
+        sizes = step * np.where(short, _SHORTER, 1.0)
+        went = subject.follow(kernel, target, theta, _STEPS, sizes, temperature, name=known.name)
+        share = float(went.stat("accepted").double().mean())
+        uniforms = known.uniforms(went.theta[-1].numpy(), temperature)
+        half = min((~short).sum(), short.sum())
+        detail = f"{_STEPS} steps of size {step:.2g} and {_SHORTER * step:.2g}, acceptance {share:.2f}"
+        yield by_uniforms(here, np.column_stack([uniforms[~short][:half], uniforms[short][:half]]), detail)
+
+
+@of_the_target("goes there")
+def coming(subject: Subject, check_name: str) -> Iterator[Verdict]:
+    """Chains that begin far out approach the mean: a kernel that never moves leaves every distribution invariant."""
+    known = gaussian_mean(30)
+    kernel, target = subject.exact(known), known.target()
+    chains = subject.whole(400)
+    temperature = subject.temperatures(chains)
+    step = subject.step_for(kernel, known, target) / (1 if kernel.decides else 8)
+    begin = np.tile(known.centre + _FAR * known.scale, (chains, 1))
+    went = subject.follow(kernel, target, begin, _COMING, step, temperature)
+    cold = np.arange(chains) % subject.rungs() == 0
+    off = abs(float(went.theta[-1, cold].mean() - known.centre[0])) / known.scale
+    detail = f"from {_FAR:g} standard deviations off to {off:.3g} in {_COMING} steps of size {step:.2g}"
+    yield Verdict(check_name, HOLDS if off < _FAR / 2 else FAILS, detail, off)
+
+
+@of_the_target("detailed balance")
+def balance(subject: Subject, check_name: str) -> Iterator[Verdict]:
+    """Under the target as many chains go from one bin to another as come back."""
+    known = gaussian_mean(30)
+    kernel, target = subject.exact(known), known.target()
+    if reason := reads_all(subject, known):
+        yield Verdict(check_name, NONE, reason)
+        return
+    if not kernel.reversible:
+        yield Verdict(
+            check_name,
+            NONE,
+            f"{type(kernel).__name__} need not be reversible; with reversible = True it is checked",
+        )
+        return
+    rng = np.random.default_rng(derive_key(subject.seed, check_name))
+    temperature, step = subject.temperatures(subject.chains), subject.step_for(kernel, known, target)
+    sizes = step * np.where(subject.shorter(len(temperature)), _SHORTER, 1.0)
+    flows = []
+    for round_ in range(_ROUNDS):
+        theta = known.draw(rng, temperature)
+        went = subject.follow(kernel, target, theta, 1, sizes, temperature, name=f"balance {round_}")
+        flows.append([_bins(known, place, temperature) for place in (theta, went.theta[0].numpy())])
+    before, after = np.concatenate(flows, axis=1)
+    yield by_flows(check_name, before, after, _BINS, f"steps of size {step:.2g} and {_SHORTER * step:.2g}")
+
+
+def _bins(known: Known, theta: np.ndarray, temperature: np.ndarray) -> np.ndarray:
+    uniform = known.uniforms(theta, temperature)[:, 0]
+    return np.nan_to_num(uniform * _BINS).astype(np.intp).clip(0, _BINS - 1)
+
+
+@of_the_target("Geweke's joint test")
+def geweke(subject: Subject, check_name: str) -> Iterator[Verdict]:
+    """Theta from its prior, data from theta, steps on the data, new data from theta, ...: the joint distribution stays.
+
+    Geweke (2004). A set of ten tosses is known by its heads, so that chains with equal data move together.
+    """
+    known = gaussian_mean(N_TOSSED)
+    if subject.rungs() > 1:
+        yield Verdict(check_name, NONE, "a ladder's chains are at several temperatures")
+        return
+    if reason := reads_all(subject, known):
+        yield Verdict(check_name, NONE, reason)
+        return
+    rng = np.random.default_rng(derive_key(subject.seed, check_name))
+    theta = rng.logistic(size=subject.chains)
+    kernels = [subject.made(N_TOSSED, N_TOSSED, tossed(0)) for _ in range(N_TOSSED + 1)]
+    step = subject.step_for(kernels[0], known, known.target())
+    for round_ in range(4):
+        heads = rng.binomial(N_TOSSED, special.expit(theta))
+        for s in range(N_TOSSED + 1):
+            at = np.flatnonzero(heads == s)
+            if len(at):
+                went = subject.follow(
+                    kernels[s],
+                    tossed(s),
+                    theta[at, None],
+                    4,
+                    step,
+                    np.ones(len(at)),
+                    name=f"geweke {round_} {s}",
+                )
+                theta[at] = went.theta[-1, :, 0].numpy()
+    p = special.expit(theta)
+    joint = stats.beta.cdf(p, heads + 1, N_TOSSED - heads + 1)
+    yield by_uniforms(
+        check_name,
+        np.column_stack([p, joint]),
+        f"4 rounds of 4 steps of size {step:.2g}, prior and theta given data",
+    )

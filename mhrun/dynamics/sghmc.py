@@ -1,0 +1,94 @@
+"""Stochastic gradient Hamiltonian Monte Carlo."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mhrun.dynamics.refresh import checked, refresh, refreshed
+from mhrun.errors import Refusal
+from mhrun.native import NativeDynamics, piece
+from mhrun.native.philox import NOISE, fill_normals
+from mhrun.parts import Dynamics
+from mhrun.random import Draws, Purpose
+from mhrun.types import Controls
+
+
+class SGHMC(Dynamics):
+    """v' = (1 - a) v + e g + sqrt(2 e (a - b) T) z,  theta' = theta + v'  (Chen, Fox & Guestrin 2014, eq. 15).
+
+    e is the step size (their eta), g the estimated gradient of the full-data log posterior, T the noise
+    temperature. Momenta begin at zero. In the limit of small e and a, and of e V / a where V is the variance
+    of the gradient's own noise, they have variance e T; that noise adds e V / 2 a to T unless b pays for it.
+
+    Args:
+        friction: a, in (0, 1].
+        noise_estimate: b, the part of the friction that the gradient's own noise is taken to pay for.
+        refresh: momenta are drawn anew from N(0, e T) at steps 1, 1 + refresh, ...; None for never, from 0 on.
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
+
+    def __init__(
+        self, friction: float = 0.1, noise_estimate: float = 0.0, refresh: int | None = None
+    ) -> None:
+        if not 0 < friction <= 1:
+            raise Refusal(f"friction = {friction:g} must lie in (0, 1].")
+        if not 0 <= noise_estimate <= friction:
+            raise Refusal(
+                f"noise_estimate = {noise_estimate:g} must lie between 0 and the friction {friction:g}."
+            )
+        self.friction = friction
+        self.noise_estimate = noise_estimate
+        self.refresh = checked(refresh)
+
+    def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
+        """Return momenta of zero (C, D)."""
+        return {"momentum": torch.zeros_like(theta)}
+
+    def move(
+        self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the next theta and momenta (C, D)."""
+        heat = controls.step_size * controls.noise_temperature
+        momentum = refreshed(aux["momentum"], heat, self.refresh, draws)
+        z = draws.normal(Purpose.NOISE, theta.shape[1], dtype=theta.dtype)
+        spread = 2 * (self.friction - self.noise_estimate) * heat
+        momentum = (
+            (1 - self.friction) * momentum + controls.step_size[:, None] * grad + spread.sqrt()[:, None] * z
+        )
+        return theta + momentum, {"momentum": momentum}
+
+    def native(self) -> NativeDynamics:
+        """Return the piece of a fused loop."""
+        return NativeDynamics((self.friction, self.noise_estimate, self.refresh), _move, ("momentum",))
+
+
+@piece
+def _move(
+    args: Any,
+    theta: Any,
+    grad: Any,
+    aux: Any,
+    own: Any,
+    step_size: Any,
+    temperature: Any,
+    key: Any,
+    step: Any,
+    chain: Any,
+) -> None:
+    friction, estimate, every = args
+    refresh(aux[0], math.sqrt(step_size * temperature), every, step, chain, key)
+    number = theta.dtype.type
+    noise = number(math.sqrt(2 * step_size * (friction - estimate) * temperature))
+    keep, drift, momentum = number(1 - friction), number(step_size), aux[0]
+    z = np.empty_like(theta)
+    fill_normals(z, NOISE, step, chain, key)
+    for d in range(len(theta)):
+        momentum[d] = keep * momentum[d] + drift * grad[d] + noise * z[d]
+        theta[d] += momentum[d]

@@ -1,0 +1,76 @@
+"""Stochastic gradient Langevin dynamics."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.native import NativeDynamics, piece
+from mhrun.native.philox import NOISE, fill_normals
+from mhrun.parts import Dynamics
+from mhrun.random import Draws, Purpose
+from mhrun.types import Controls
+
+
+class SGLD(Dynamics):
+    """theta' = theta + e g + sqrt(2 e T) z  (Welling & Teh 2011, with e = their epsilon / 2).
+
+    e is the step size, g the estimated gradient of the full-data log posterior, T the noise
+    temperature. As e goes to zero it samples the posterior to the power 1/T; at a fixed e the gradient's
+    own noise, of covariance V, adds e V / 2 to T. T = 0 is stochastic gradient ascent.
+
+    Args:
+        known_noise: the variance V of the gradient's own noise, where it is known and the same in every direction: so
+            much less is injected, 2 e T - e^2 V in all (the code of Zhang et al. 2020), and none where that is below 0.
+
+    Raises:
+        Refusal: a negative variance.
+    """
+
+    def __init__(self, known_noise: float = 0.0) -> None:
+        if not known_noise >= 0:
+            raise Refusal(f"known_noise = {known_noise:g} is a variance; it must be at least 0.")
+        self.known_noise = known_noise
+
+    def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
+        """Return nothing: the state is theta."""
+        return {}
+
+    def move(
+        self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the next theta (C, D)."""
+        z = draws.normal(Purpose.NOISE, theta.shape[1], dtype=theta.dtype)
+        size = controls.step_size
+        noise = (size * (2 * controls.noise_temperature - size * self.known_noise).clamp_min(0.0)).sqrt()
+        return theta + controls.step_size[:, None] * grad + noise[:, None] * z, aux
+
+    def native(self) -> NativeDynamics:
+        """Return the piece of a fused loop."""
+        return NativeDynamics((self.known_noise,), _move, ())
+
+
+@piece
+def _move(
+    args: Any,
+    theta: Any,
+    grad: Any,
+    aux: Any,
+    own: Any,
+    step_size: Any,
+    temperature: Any,
+    key: Any,
+    step: Any,
+    chain: Any,
+) -> None:
+    number = theta.dtype.type
+    noise = number(math.sqrt(step_size * max(0.0, 2 * temperature - step_size * args[0])))
+    drift = number(step_size)
+    z = np.empty_like(theta)
+    fill_normals(z, NOISE, step, chain, key)
+    for d in range(len(theta)):
+        theta[d] += drift * grad[d] + noise * z[d]

@@ -1,0 +1,159 @@
+"""The stochastic gradient Nose-Hoover thermostat."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mhrun.dynamics.refresh import checked, due, refresh, refreshed
+from mhrun.errors import Refusal
+from mhrun.native import NativeDynamics, piece
+from mhrun.native.philox import NOISE, fill_normals
+from mhrun.parts import Dynamics
+from mhrun.random import Draws, Purpose
+from mhrun.types import Controls
+
+
+class SGNHT(Dynamics):
+    """v' = (1 - s) v + e g + sqrt(2 a e T) z,  theta' = theta + v',  s' = s + (|v'|^2 / D - e T) / q.
+
+    SGNHT (Ding et al. 2014, Algorithm 2), in step-scaled variables: v = p h, s = xi h, h^2 = e the step size;
+    their A is a / h. The thermostat s, one number of a chain, rises when momenta are too hot: noise of variance V in
+    the gradient is paid for without being known, with s about a + e V / 2 T. Momenta begin at 0, the thermostat at a.
+    At T = 0 the thermostat stands still, and what is left is ascent with momentum. At a fixed friction s the variance
+    of theta is s / 2 too small, relatively, however small the step: momenta have variance e T, and theta moves by them.
+
+    On a ladder with a friction a = c / T for each rung the noise is 2 c e on every rung: Algorithm 2 of Luo et al.
+    (2020), which also sets the thermostat back whenever momenta are drawn anew (`keep` = false).
+
+    Args:
+        friction: a, in (0, 1]; one for all chains, or one for each rung of a ladder (chain c is rung c mod rungs).
+        inertia: q; the thermostat's variance is e T / (D q) in the limit of small steps. Infinite: it stands still.
+        refresh: momenta are drawn anew from N(0, e T) at steps 1, 1 + refresh, ...; None for never, from 0 on.
+        thermostat: s at the start, one for all chains or one for each rung; None for the friction.
+        keep: whether the thermostat stays as it is when momenta are drawn anew, or begins again at its start.
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
+
+    def __init__(
+        self,
+        friction: float | Sequence[float] = 0.1,
+        inertia: float = 1.0,
+        refresh: int | None = None,
+        thermostat: float | Sequence[float] | None = None,
+        keep: bool = True,
+    ) -> None:
+        self.friction = frictions(friction)
+        if not inertia > 0:
+            raise Refusal(f"inertia = {inertia:g} must be positive.")
+        self.inertia = inertia
+        self.refresh = checked(refresh)
+        self.thermostat = self.friction if thermostat is None else np.atleast_1d(np.array(thermostat, float))
+        if not np.isfinite(self.thermostat).all():
+            raise Refusal("thermostat must be a number, or one for each rung.")
+        self.keep = keep
+        if not keep and not self.refresh:
+            raise Refusal(
+                "keep = false sets the thermostat back at each refreshment; say refresh = a number of steps."
+            )
+
+    def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
+        """Return momenta of zero (C, D) and thermostats at their start (C,).
+
+        Raises:
+            Refusal: the chains are no whole number of ladders.
+        """
+        each(self.friction, theta)
+        return {"momentum": torch.zeros_like(theta), "thermostat": each(self.thermostat, theta)}
+
+    def move(
+        self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the next theta, momenta (C, D) and thermostats (C,)."""
+        heat = controls.step_size * controls.noise_temperature
+        momentum = refreshed(aux["momentum"], heat, self.refresh, draws)
+        thermostat = aux["thermostat"]
+        if not self.keep and due(self.refresh, draws):
+            thermostat = each(self.thermostat, theta)
+        z = draws.normal(Purpose.NOISE, theta.shape[1], dtype=theta.dtype)
+        momentum = (
+            (1 - thermostat)[:, None] * momentum
+            + controls.step_size[:, None] * grad
+            + (2 * each(self.friction, theta) * heat).sqrt()[:, None] * z
+        )
+        change = (momentum.square().mean(-1) - heat) / self.inertia
+        thermostat = torch.where(controls.noise_temperature > 0, thermostat + change, thermostat)
+        return theta + momentum, {"momentum": momentum, "thermostat": thermostat}
+
+    def native(self) -> NativeDynamics:
+        """Return the piece of a fused loop."""
+        args = (self.friction, float(self.inertia), self.refresh, self.thermostat, self.keep)
+        return NativeDynamics(args, _move, ("momentum",), ("thermostat",))
+
+
+def frictions(given: float | Sequence[float]) -> npt.NDArray[np.float64]:
+    """Return one friction, or one for each rung.
+
+    Raises:
+        Refusal: one of them has no meaning.
+    """
+    found = np.atleast_1d(np.array(given, float))
+    for a in found:
+        if not 0 < a <= 1:
+            raise Refusal(f"friction = {a:g} must lie in (0, 1].")
+    return found
+
+
+def each(values: npt.NDArray[np.float64], theta: Tensor) -> Tensor:
+    """Return a value for each chain of theta (C, D): chain c has that of number c mod how many there are.
+
+    Raises:
+        Refusal: the chains cannot be shared out among the values.
+    """
+    times, left = divmod(len(theta), len(values))
+    if left:
+        raise Refusal(
+            f"{len(values)} frictions or thermostats for {len(theta)} chains; say one, or one for each rung."
+        )
+    return torch.as_tensor(values, dtype=theta.dtype, device=theta.device).repeat(times)
+
+
+@piece
+def _move(
+    args: Any,
+    theta: Any,
+    grad: Any,
+    aux: Any,
+    own: Any,
+    step_size: Any,
+    temperature: Any,
+    key: Any,
+    step: Any,
+    chain: Any,
+) -> None:
+    frictions, inertia, every, starts, keep = args
+    heat = step_size * temperature
+    refresh(aux[0], math.sqrt(heat), every, step, chain, key)
+    if not keep and (step - np.uint64(1)) % np.uint64(every) == 0:
+        own[0] = starts[int(chain) % len(starts)]
+    friction = frictions[int(chain) % len(frictions)]
+    number = theta.dtype.type
+    noise = number(math.sqrt(2 * friction * heat))
+    keep_momentum, drift, momentum = number(1 - own[0]), number(step_size), aux[0]
+    z = np.empty_like(theta)
+    fill_normals(z, NOISE, step, chain, key)
+    square = 0.0
+    for d in range(len(theta)):
+        momentum[d] = keep_momentum * momentum[d] + drift * grad[d] + noise * z[d]
+        theta[d] += momentum[d]
+        square += np.float64(momentum[d]) ** 2
+    if temperature > 0:
+        own[0] += (square / len(theta) - heat) / inertia

@@ -1,0 +1,140 @@
+"""Thermostat-assisted continuously tempered Hamiltonian Monte Carlo (Luo et al. 2018)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mhrun.dynamics.refresh import checked, refreshed
+from mhrun.errors import Refusal
+from mhrun.parts import Dynamics
+from mhrun.random import Draws, Purpose
+from mhrun.types import Controls
+
+
+class TACTHMC(Dynamics):
+    """Momenta and thermostats of theta and of a tempering variable x in (-1, 1) that is a coordinate like the others.
+
+    The extended energy is lambda(x) U(theta) / T + W(x), so that theta has temperature T / lambda(x): T itself for
+    |x| <= d, up to `hottest` T at |x| = 1. W turns x back at the ends, and a bias that is learnt (the running mean of U
+    by |x|) makes all x equally likely. theta is a draw of the target at the steps where |x| is `margin` of d or
+    less; the trace marks them as `valid`. In step-scaled variables, with l = lambda(x) and l' its slope:
+
+        y += l'^2 (w^2 - h);  s += l^2 (|v|^2 / D - e T)
+        w += h l' (mean U - U) / T + l' sqrt(2 b h) z - l'^2 y w;  v = (1 - l^2 s) v + e l g + l sqrt(2 a e T) z
+        x += w, turned back at the ends;  theta += v
+
+    with e the step size, and mean U that of the steps so far with as large an |x|. After the authors' public code, but
+    with ends that turn w back, which the code forgets.
+
+    Args:
+        friction: a, where s begins.
+        friction_of_x: b, where y begins.
+        step_of_x: h.
+        hottest: the highest temperature of theta in units of T.
+        flat: d, the part of x where the temperature is T.
+        margin: share of d within which theta is a draw.
+        bins: of |x|, for the running means.
+        refresh: steps after which momenta are drawn anew; None for never.
+
+    Raises:
+        Refusal: a setting that has no meaning.
+    """
+
+    energies = True
+    marks_valid = True
+
+    def __init__(
+        self,
+        friction: float = 0.1,
+        friction_of_x: float = 0.1,
+        step_of_x: float = 1e-4,
+        hottest: float = 6.0,
+        flat: float = 0.1,
+        margin: float = 0.85,
+        bins: int = 100,
+        refresh: int | None = 50,
+    ) -> None:
+        if not (0 < friction <= 1 and 0 < friction_of_x <= 1 and step_of_x > 0):
+            raise Refusal("Tact needs frictions in (0, 1] and a positive step_of_x.")
+        if not (hottest > 1 and 0 < flat < 1 and 0 < margin <= 1 and bins >= 1):
+            raise Refusal("Tact needs hottest > 1, 0 < flat < 1, 0 < margin <= 1 and bins >= 1.")
+        self.friction, self.friction_of_x = friction, friction_of_x
+        self.step_of_x = step_of_x
+        self.hottest = hottest
+        self.flat = flat
+        self.margin = margin
+        self.bins = bins
+        self.refresh = checked(refresh)
+
+    def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
+        """Return momenta of zero, thermostats at their frictions, x = 0 with a momentum, and empty means."""
+        # Energies are sums over all data: what meets them is float64, whatever theta is.
+        one = torch.ones_like(theta[:, 0], dtype=torch.float64)
+        table = one.new_zeros(len(theta), self.bins)
+        z = draws.normal(Purpose.NOISE, 1, use=2)[:, 0]
+        return {
+            "momentum": torch.zeros_like(theta),
+            "thermostat": self.friction * one,
+            "x": 0 * one,
+            "momentum_of_x": self.step_of_x**0.5 * z,
+            "thermostat_of_x": self.friction_of_x * one,
+            "energy": table,
+            "visits": table.clone(),
+            "valid": torch.ones_like(one, dtype=torch.bool),
+        }
+
+    def coupling(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return lambda(x) and its slope, each like x."""
+        rise = ((x.abs() - self.flat) / (1 - self.flat)).clamp_min(0.0)
+        heat = 1 + (self.hottest - 1) * rise**3
+        derivative = 3 * (self.hottest - 1) * rise.square() / (1 - self.flat) * x.sign()
+        return 1 / heat, -derivative / heat.square()
+
+    def move(
+        self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the next theta and all else; `aux` has the log density at theta."""
+        step, temperature, h = (
+            controls.step_size.double(),
+            controls.noise_temperature.double(),
+            self.step_of_x,
+        )
+        energy = -aux["log_density"].double() / temperature
+        x, w = aux["x"], aux["momentum_of_x"]
+        coupled, derivative = self.coupling(x)
+        heat = step * temperature
+        momentum = refreshed(aux["momentum"], heat.to(theta.dtype), self.refresh, draws)
+        thermostat = aux["thermostat"] + coupled.square() * (momentum.square().mean(-1).double() - heat)
+        thermostat_of_x = aux["thermostat_of_x"] + derivative.square() * (w.square() - h)
+
+        place = (x.abs() * self.bins).long().clamp(0, self.bins - 1)[:, None]
+        visits = aux["visits"].scatter_add(1, place, torch.ones_like(x)[:, None])
+        count = visits.gather(1, place)
+        mean = aux["energy"].gather(1, place)
+        mean = mean + (energy[:, None] - mean) / count
+        table = aux["energy"].scatter(1, place, mean)
+
+        z = draws.normal(Purpose.NOISE, theta.shape[1] + 1, dtype=theta.dtype)
+        w = (
+            (1 - derivative.square() * thermostat_of_x) * w
+            + h * derivative * (mean[:, 0] - energy)
+            + derivative * (2 * self.friction_of_x * h) ** 0.5 * z[:, -1].double()
+        )
+        keep, drift = 1 - coupled.square() * thermostat, step * coupled
+        spread = coupled * (2 * self.friction * heat).sqrt()
+        keep, drift, spread = (factor.to(theta.dtype)[:, None] for factor in (keep, drift, spread))
+        momentum = keep * momentum + drift * grad + spread * z[:, :-1]
+        there = x + w
+        out = there.abs() >= 1
+        there = torch.where(out, there.sign() * (2 - there.abs()).clamp(0.0, 1.0), there)
+        return theta + momentum, {
+            "momentum": momentum,
+            "thermostat": thermostat,
+            "x": there,
+            "momentum_of_x": torch.where(out, -w, w),
+            "thermostat_of_x": thermostat_of_x,
+            "energy": table,
+            "visits": visits,
+            "valid": there.abs() <= self.margin * self.flat,
+        }

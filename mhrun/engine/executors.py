@@ -1,0 +1,151 @@
+"""Ways to do some steps of a kernel: one call per step in torch, a compiled loop, or a captured step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from mhrun.compiled import Loop, compile_loop, with_compiled_update
+from mhrun.engine.buffers import filled, info_buffers, record_of
+from mhrun.engine.graph import GRAPH, Graph
+from mhrun.engine.method import Method
+from mhrun.errors import Refusal, UserError
+from mhrun.types import INFO_DEFAULTS, INFO_DTYPES, Controls, Info, Record, State
+
+COMPILED, HYBRID, TORCH = (
+    "compiled",
+    "hybrid",
+    "torch",
+)  # PLAIN: torch, where wide passes over parameters are compiled
+EXECUTORS = ("auto", "compiled", "torch", GRAPH)
+
+
+class Executor(Protocol):
+    """Runs K steps, and returns the theta of those that the method keeps; every field of `controls` is (K, C)."""
+
+    name: str
+
+    def prepare(self, state: State) -> None:
+        """Do what need not be timed, such as compiling."""
+        ...
+
+    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
+        """Do the K steps from `first_step` on."""
+        ...
+
+
+def choose(
+    method: Method,
+    choice: str,
+    begun_with: str | None,
+    threads: int | None,
+    note: Callable[[str], None] = lambda line: None,
+) -> Executor:
+    """Return the executor for a method.
+
+    Args:
+        method: what is run.
+        choice: one of `EXECUTORS`: compile where it pays, compile or refuse, never compile, or capture the step as a
+            graph.
+        begun_with: the executor that an interrupted run began with, which it must go on with: the two
+            have the same distribution and random numbers, but round differently.
+        threads: for compiled loops; None for all cores this process may use.
+        note: is called with a line that the user should know.
+
+    Raises:
+        Refusal: executor=compiled where there is no compiled loop.
+        UserError: the run began with a compiled loop that cannot be had now.
+    """
+    if begun_with == TORCH or (begun_with is None and choice == "torch"):
+        return TorchExecutor(method, TORCH)
+    if begun_with == GRAPH or (begun_with is None and choice == GRAPH):
+        return Graph(method, note)
+    if begun_with == HYBRID:
+        return TorchExecutor(method)
+    if begun_with is None and choice == "auto" and not method.compiling_pays():
+        return TorchExecutor(method)
+    loop = None
+    if method.dtype == torch.float64:
+        loop = compile_loop(method.kernel, method.target, method.key, threads or usable_cores())
+    if loop is not None:
+        return CompiledExecutor(loop, method)
+    if begun_with == COMPILED:
+        raise UserError(
+            f"{method.name} began in a compiled loop, which needs numba and a CPU; install mhrun with its "
+            "dependencies to go on with it, or begin anew with runtime.force=true."
+        )
+    if choice == "compiled":
+        raise Refusal(
+            f"{method.name} has no compiled loop here (it needs numba, a CPU, float64, and a native form of "
+            "model, proposal, pairing and rule); use executor=auto."
+        )
+    return TorchExecutor(method)
+
+
+class CompiledExecutor:
+    """A compiled loop."""
+
+    name = COMPILED
+
+    def __init__(self, loop: Loop, method: Method) -> None:
+        self._loop = loop
+        self._shape = method.shape
+
+    def prepare(self, state: State) -> None:
+        """Have the loop compiled, by no steps at all."""
+        none = torch.empty(0, len(state.evaluation.theta), dtype=torch.float64)
+        self._loop.advance(state, 1, Controls(none, none, none))
+
+    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
+        """Do the K steps from `first_step` on."""
+        state, record = self._loop.advance(state, first_step, controls)
+        chains = len(state.evaluation.theta)
+        defaults = {
+            name: np.broadcast_to(np.asarray(value, INFO_DTYPES[name]), (chains, len(controls.step_size)))
+            for name, value in INFO_DEFAULTS.items()
+        }
+        record = {**defaults, **record}
+        kept = self._shape.kept(first_step, len(controls.step_size))
+        if len(kept) < len(controls.step_size):  # a copy, not a view that would hold all of them in memory
+            record = {**record, "theta": record["theta"][:, kept]}
+        return state, record
+
+
+class TorchExecutor:
+    """One call per step, in torch, on any device."""
+
+    def __init__(self, method: Method, name: str = HYBRID) -> None:
+        self.name = name
+        self._method = method
+        self._kernel = method.kernel if name == TORCH else with_compiled_update(method.kernel)
+        self._draws = method.streams(compiled=name != TORCH).at(1)
+
+    def prepare(self, state: State) -> None:
+        """Nothing needs doing."""
+
+    @torch.no_grad()
+    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
+        """Do the K steps from `first_step` on."""
+        kernel, target = self._kernel, self._method.target
+        on_device = controls.each(lambda c: c.to(device=target.device, dtype=self._method.dtype))
+        steps = len(controls.step_size)
+        chains = len(state.evaluation.theta)
+        place = {int(k): i for i, k in enumerate(self._method.shape.kept(first_step, steps))}
+        theta = state.evaluation.theta.new_empty(len(place), chains, target.dim)
+        buffers, infos = info_buffers(steps, chains, target.device), list[Info]()
+        for k in range(steps):
+            self._draws.step = first_step + k
+            state, info = kernel.step(target, state, on_device.each(lambda c, k=k: c[k]), self._draws)  # type: ignore[misc]
+            if k in place:
+                theta[place[k]] = state.evaluation.theta
+            infos.append(info)
+        return state, record_of(theta, filled(infos, buffers))
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

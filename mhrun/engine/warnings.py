@@ -1,0 +1,105 @@
+"""Warnings after a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from mhrun.engine.method import Method
+from mhrun.store.blocks import SKEW_EDGES
+
+_MUCH = 0.1  # share of decisions on all data above which a run warns
+_NOISY = 1.0  # standard deviation of a log-ratio's minibatch noise above which it dominates the test
+
+
+def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield one line per warning, from the summary of a finished method."""
+    totals, shape = summary["totals"], method.shape
+    all_data = float(np.sum(totals["sum_all_data"])) / (shape.chains * shape.steps)
+    if method.kernel.is_sequential and all_data >= _MUCH:
+        yield (
+            f"{method.name}: {all_data:.0%} of its decisions read all {method.target.n:,} data, so that "
+            "its minibatches save little; a lower step size or a higher temperature needs fewer data."
+        )
+    stopped = int((np.asarray(totals["sum_diverging"]) > 0).sum())
+    if stopped and not method.kernel.decides:
+        yield (
+            f"{method.name}: {stopped} of {shape.chains} chains left the finite numbers and stopped where they "
+            "were; a lower step size keeps them."
+        )
+    elif stopped == shape.chains and np.sum(totals["sum_accepted"]) == 0:
+        yield f"{method.name}: no chain ever moved, as log-likelihoods are no finite numbers where it begins."
+    yield from _noise_warnings(method, summary)
+    if (share := valid_share(method, summary)) < 1 and not stopped:
+        yield (
+            f"{method.name}: {share:.1%} of its draws follow the target; the trace marks them as valid "
+            "(sample_stats)."
+        )
+
+
+def log_ratio_noise(summary: Mapping[str, Any]) -> float:
+    """Return the standard deviation of the log-ratio over minibatches, root mean square over the steps after burn-in.
+
+    NaN where no step has one.
+    """
+    totals = summary["totals"]
+    count = np.asarray(totals["count_log_ratio_var"], dtype=float).sum()
+    return (
+        float(np.sqrt(np.asarray(totals["sum_log_ratio_var"], dtype=float).sum() / count))
+        if count
+        else np.nan
+    )
+
+
+def log_ratio_skew(summary: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the skewness of terms / sqrt(b) of decisions: root mean square, and 95 % quantile of its absolute value.
+
+    The mean square is less what chance has of it, 6 / b^2 for normal terms. The quantile, chance and all, is the upper
+    edge of a bin of a histogram. NaN where no decision has one.
+    """
+    totals = summary["totals"]
+    bins = np.asarray(totals.get("count_log_ratio_skew", [0.0]), dtype=float)
+    if not bins.sum():
+        return np.nan, np.nan
+    square = (np.sum(totals["sum_skew_squared"]) - np.sum(totals["sum_skew_noise"])) / bins.sum()
+    at = int(np.searchsorted(bins.cumsum(), 0.95 * bins.sum()))
+    return float(max(0.0, square) ** 0.5), float(np.append(SKEW_EDGES, np.inf)[at])
+
+
+def _noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if minibatch noise dominates the test, or if a design's log-ratio is too skewed for it."""
+    kernel = method.kernel.of_a_chain  # the statistics of a ladder are those of the rungs' own moves
+    if (rule := kernel.rule) is None:
+        return
+    noise = log_ratio_noise(summary)
+    if noise > _NOISY and not rule.wants_terms and not rule.corrects_noise:
+        steps = method.shape.chains * method.shape.steps
+        m = float(np.sum(summary["totals"]["sum_batch_size"])) / steps
+        weights = [
+            f"{method.target.n / t:,.4g}" for t in (max(summary["temperature"]), min(summary["temperature"]))
+        ]
+        weight = " to ".join(dict.fromkeys(weights))
+        effect = (
+            "the minibatch that each point keeps selects where the chain is"
+            if kernel.pairing is not None and kernel.pairing.keeps_batch
+            else "draws are far from the target"
+        )
+        yield (
+            f"{method.name}: the log-ratio's minibatch noise has sd {noise:.2g} (n/T = {weight}, m = {m:,.4g}): "
+            f"{effect}. Raise T or m, or lower the step size."
+        )
+    skew, most = log_ratio_skew(summary)
+    limit = rule.skew_limit
+    if skew > limit:
+        yield (
+            f"{method.name}: the mean of a minibatch has skewness {skew:.2g} (95 % of decisions: below {most:.2g}): "
+            f"above {limit:g} its probability to accept may be off by 0.01. {rule.skew_remedy}"
+        )
+
+
+def valid_share(method: Method, summary: Mapping[str, Any]) -> float:
+    """Return the share of the steps after burn-in that leave a valid draw."""
+    invalid = float(np.sum(summary["totals"].get("sum_invalid", 0.0)))
+    return 1 - invalid / (method.shape.chains * method.shape.steps)

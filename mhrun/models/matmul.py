@@ -1,0 +1,94 @@
+"""Matrix products of many chains, each with weights of its own.
+
+On a CPU a product is done chain by chain: it is large enough to keep the processor busy, and single products are
+faster there than batched ones. On AMD processors oneDNN's float32 product is twice as fast as MKL's, which torch
+takes by itself; it is reached by a private function of torch, so whether it is there and right is tried out first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from mhrun.errors import UserError
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Return x weight^T + bias: (C or 1, m, k), (C, h, k) and (C, h) -> (C, m, h)."""
+    if not _by_chain(x, weight):
+        return torch.matmul(x, weight.transpose(1, 2)) + bias[:, None]
+    product = _product()
+    parts = [product(x[c if len(x) > 1 else 0], weight[c], bias[c]) for c in range(len(weight))]
+    return parts[0][None] if len(parts) == 1 else torch.stack(parts)
+
+
+def outer(left: Tensor, right: Tensor, out: Tensor) -> None:
+    """Fill out (C, h, k) with left^T right: (C, m, h) and (C or 1, m, k)."""
+    if not _by_chain(left, right):
+        torch.matmul(left.transpose(1, 2), right, out=out)
+        return
+    product = _product()
+    for c in range(len(left)):
+        out[c] = product(left[c].t(), right[c if len(right) > 1 else 0].t(), None)
+
+
+def _by_chain(*factors: Tensor) -> bool:
+    return all(f.device.type == "cpu" and f.dtype == torch.float32 for f in factors) and not (
+        torch.is_grad_enabled() and any(f.requires_grad for f in factors)
+    )
+
+
+Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+_selected: str | None = None
+
+
+def select_product(name: str | None) -> str:
+    """Settle which product is used from now on, by name, and return its name; None: the one for this processor.
+
+    The two round differently: a run goes on with the one that it began with.
+
+    Raises:
+        UserError: the one that is named is not here.
+    """
+    global _settled
+    if name == "onednn" and not _agrees():
+        raise UserError(
+            "This run began with a matrix product that torch does not have here; go on where it began, or begin "
+            "anew with runtime.force=true."
+        )
+    _selected = name
+    _product.cache_clear()
+    return "onednn" if _product() is _onednn else "torch"
+
+
+@lru_cache(maxsize=1)
+def _product() -> Product:
+    """Return the way to x weight^T + bias, (m, k), (h, k) and (h,) -> (m, h): the settled one, or the one for here."""
+    onednn = _selected == "onednn" or (_selected is None and _amd() and _agrees())
+    return _onednn if onednn else torch.nn.functional.linear
+
+
+def _amd() -> bool:
+    """Say whether this is an AMD processor: by what it is and no stopwatch, so that runs are the same to the bit."""
+    try:
+        return "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return False
+
+
+def _agrees() -> bool:
+    """Say whether torch has oneDNN's product and it gives what it should."""
+    x, weight = (torch.linspace(-1, 1, rows * 512).reshape(rows, 512) for rows in (128, 256))
+    try:
+        return torch.allclose(_onednn(x, weight, None), x @ weight.t(), rtol=1e-4, atol=1e-3)
+    except Exception:  # private: it may be gone, or be another
+        return False
+
+
+def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return found

@@ -1,0 +1,55 @@
+"""Monitors: metrics computed while the chains run, for parameters too wide to store. One per file."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from mhrun.target import Target
+
+
+class Monitor(ABC):
+    """Observes the chains at some steps, keeps a running state, and returns metrics for each chain."""
+
+    def bind(self, collected: npt.NDArray[np.int64] | None) -> Self:
+        """Return it for a method that collects the draws of these steps; None: of all."""
+        return self
+
+    def takes_snapshot(self, step: int) -> bool:
+        """Say whether it takes a snapshot of the chains after this step."""
+        return False
+
+    @abstractmethod
+    def refuses(self, target: Target) -> str | None:
+        """Return why it cannot monitor chains on this target, or None."""
+
+    @abstractmethod
+    def start(self, target: Target, chains: int) -> dict[str, Tensor]:
+        """Return its first state, name -> (C, ...); saved in checkpoints."""
+
+    @abstractmethod
+    def steps_until_due(self, step: int) -> int:
+        """Return the number of steps from `step` on until it must observe the chains, after the last of them."""
+
+    @abstractmethod
+    def emits(self, step: int) -> bool:
+        """Return whether it emits metrics after this step, or only updates its state."""
+
+    @abstractmethod
+    def observe(
+        self,
+        target: Target,
+        memory: Mapping[str, Tensor],
+        step: int,
+        theta: Tensor,
+        valid: Tensor | None = None,
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Observe theta (C, D) after a step; return the new state and the metrics, name -> (C,), if any.
+
+        `valid` (C,): which chains are at a draw of the target; None: all.
+        """

@@ -1,0 +1,133 @@
+"""How sure the chains are of what they have not learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import rankdata
+from torch import Tensor
+
+from mhrun.data import Dataset
+from mhrun.errors import Refusal
+from mhrun.monitors.predictive import Predictive
+from mhrun.target import Source, Target
+
+
+class Uncertainty(Predictive):
+    """The metrics of `Predictive`, and the entropy of the ensemble's class probabilities, in nats, inside and outside:
+
+    - ``entropy_inside``, ``entropy_outside``: its mean on the test data, and on data of other classes;
+    - ``outside_below_0.1``, ...: the share of the data outside whose entropy is at most that (Zhang et al. 2020,
+      Figure 4), at 0.1, 0.2, ... up to the log of the number of classes;
+    - ``auroc``: the chance that a datum outside has a higher entropy than one inside, ties counting half;
+    - ``confident_outside``: the share of the data outside, in per cent, that are put into a class with a probability
+      above `sure`; all of these are errors. ``confident_errors``: that of the test data put so into a wrong class.
+
+    Args:
+        data: the test data, of the classes that were learnt.
+        outside: data of other classes, with the same field ``x``.
+        every: steps between two rows of metrics.
+        average: see `Predictive`.
+        collect: steps between two snapshots, for a method whose schedule does not say.
+        after: see `Predictive`.
+        sure: a probability.
+
+    Raises:
+        Refusal: no ensemble, or a setting that has no meaning.
+    """  # noqa: D415
+
+    def __init__(
+        self,
+        data: Dataset | Source | Mapping[str, Any],
+        outside: Dataset | Source | Mapping[str, Any],
+        every: int,
+        average: int | None = None,
+        collect: int | None = None,
+        after: int = 0,
+        sure: float = 0.9,
+    ) -> None:
+        super().__init__(data, every, average, collect, after)
+        if not 0 < sure < 1:
+            raise Refusal(f"sure = {sure:g} is a probability; it must lie between 0 and 1.")
+        self._other = Dataset.of(outside) if isinstance(outside, Mapping) else outside
+        self.sure = sure
+
+    @cached_property
+    def outside(self) -> Dataset:
+        """The data of other classes."""
+        return self._other if isinstance(self._other, Dataset) else self._other.load()
+
+    def refuses(self, target: Target) -> str | None:
+        """Refuse a model that does not predict classes, and a method without an ensemble."""
+        if not self.collects:
+            return "it needs an ensemble: set collect=, or choose a schedule that collects draws."
+        return super().refuses(target)
+
+    def start(self, target: Target, chains: int) -> dict[str, Tensor]:
+        """Return ensembles of none.
+
+        Raises:
+            Refusal: the data outside have another shape than those inside.
+        """
+        memory = super().start(target, chains)
+        if "x" not in self.outside.fields:
+            raise Refusal("the monitor's `outside` has no field 'x'.")
+        near, far = (tuple(data.fields["x"].shape[1:]) for data in (self.data, self.outside))
+        if near != far:
+            raise Refusal(
+                f"a datum of the monitor's `outside` has the shape {far}, and one of its data {near}."
+            )
+        return {**memory, "outside": self.nothing(target, chains, self.outside)}
+
+    def observe(
+        self,
+        target: Target,
+        memory: Mapping[str, Tensor],
+        step: int,
+        theta: Tensor,
+        valid: Tensor | None = None,
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Update averages and snapshots; return the metrics where they are due."""
+        new, metrics = super().observe(target, memory, step, theta, valid)
+        if self.takes_snapshot(step):
+            share = torch.ones_like(theta[:, 0]) if valid is None else valid.float()
+            log_p = self.predictions(target, theta, self.outside)
+            new["outside"] = self.with_snapshot(memory["outside"], log_p, share)
+        if self.emits(step):
+            there = self._sureness(target, new)
+            metrics |= {
+                name: value.masked_fill(new["collected"] == 0, torch.nan) for name, value in there.items()
+            }
+        return new, metrics
+
+    def _sureness(self, target: Target, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        inside, outside = (self.of_ensemble(memory, name) for name in ("probability", "outside"))
+        near, far = _entropy(inside), _entropy(outside)
+        missed = inside.argmax(-1) != self.on(target.device, self.data).fields["y"]
+        found = {
+            "entropy_inside": near.mean(-1),
+            "entropy_outside": far.mean(-1),
+            "auroc": auroc(far, near),
+            "confident_outside": 100 * (outside.amax(-1) > self.sure).double().mean(-1),
+            "confident_errors": 100 * (missed & (inside.amax(-1) > self.sure)).double().mean(-1),
+        }
+        most = float(np.log(inside.shape[-1]))
+        for level in np.arange(1, int(10 * most) + 1) / 10:
+            found[f"outside_below_{level:.1f}"] = (far <= level).double().mean(-1)
+        return found
+
+
+def _entropy(probability: Tensor) -> Tensor:
+    """(C, n, K) -> (C, n), in nats."""
+    return torch.special.entr(probability).sum(-1)
+
+
+def auroc(high: Tensor, low: Tensor) -> Tensor:
+    """Return the chance (C,) that one of high (C, n) is above one of low (C, k), ties counting half; NaN for a NaN."""
+    ranks = rankdata(torch.cat([high, low], 1).cpu().numpy(), axis=1)
+    n, k = high.shape[1], low.shape[1]
+    return torch.from_numpy((ranks[:, :n].sum(1) - n * (n + 1) / 2) / (n * k)).to(high.device)

@@ -1,0 +1,58 @@
+"""Gradients of a model: its own where it offers them, else by automatic differentiation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mhrun.errors import UserError
+from mhrun.native import native_form
+from mhrun.types import Model, Rows
+
+
+class Gradients:
+    """Gradients of log-likelihood and log-prior at many parameters theta (C, D) at once."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._both: Callable[[Tensor, Rows], tuple[Tensor, Tensor]] | None = None
+
+    def log_lik_and_grad(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return the log-likelihoods (C, m) of rows and the gradient (C, D) of their mean, from one pass."""
+        if self._both is None:
+            self._both = native_form(self._model, "log_lik_and_grad", "log_lik") or self._by_autograd
+        return self._both(theta, rows)
+
+    def _by_autograd(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        with torch.enable_grad():
+            point = theta.detach().requires_grad_()
+            log_lik = self._model.log_lik(point, rows)
+            if not log_lik.requires_grad:
+                raise UserError(
+                    "log_lik has no gradient with respect to theta: use torch operations all through, without detach, "
+                    "item, NumPy or conversion to whole numbers."
+                )
+            (grad,) = torch.autograd.grad(log_lik.mean(-1).sum(), point)
+        return log_lik.detach(), grad.contiguous()  # autograd may return one number for many parameters
+
+    def add_prior(self, grad: Tensor, theta: Tensor, factor: Tensor) -> Tensor:
+        """Return grad + factor times the gradient of the log-prior, in place; factor (C,)."""
+        by = factor[:, None].to(grad.dtype)
+        offered = native_form(self._model, "log_prior_grad", "log_prior")
+        if offered is not None:
+            prior_grad = offered(theta)
+            return grad if prior_grad is None else grad.addcmul_(prior_grad, by)
+        with torch.enable_grad():
+            point = theta.detach().requires_grad_()
+            log_prior = self._model.log_prior(point)
+            if not log_prior.requires_grad:  # flat
+                return grad
+            (prior_grad,) = torch.autograd.grad(log_prior.sum(), point)
+        return grad.add_(by * prior_grad)
+
+
+def likelihoods(values: Tensor) -> Tensor:
+    """Return values with NaN for +infinity, which is no likelihood: every rule rejects NaN, and it is counted."""
+    return values.masked_fill(values == torch.inf, torch.nan)

@@ -1,0 +1,344 @@
+"""Models, data and code of the user's own: projects, what is part of a run's identity, and the tutorial as written."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from mhrun.build import build, trusted_object
+from mhrun.cli.compose import compose_config
+from mhrun.cli.main import run, taken_apart
+from mhrun.data import Dataset
+from mhrun.errors import UserError
+from mhrun.models.user_function import Named, UserFunction
+from mhrun.paths import PACKAGE, STARTER
+from mhrun.random import Streams
+from mhrun.report.build import parts_of
+from mhrun.store import sources
+from mhrun.store.folder import RunFolder
+from mhrun.target import Target
+
+TUTORIAL = PACKAGE.parent / "docs" / "own-model.md"
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch, tmp_path):
+    """Let a test trust whom it likes, and forget its modules afterwards."""
+    monkeypatch.setenv("MHRUN_TRUST", "")
+    monkeypatch.setenv("MHRUN_FOLDERS", "")
+    monkeypatch.chdir(tmp_path)
+    path, there = list(sys.path), set(sys.modules)
+    forget()
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - there:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+    forget()
+
+
+def forget():
+    """A process keeps what it knows of code for as long as it runs that code."""
+    sources._closure.cache_clear()
+    sources._digest_of_code.cache_clear()
+
+
+def write(root, files):
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+MODEL = "import helper\ndef log_lik(theta, rows):\n    return helper.square(rows.x[:, 0] - theta.mu)\n"
+HELPER = "from deep.down import half\ndef square(v):\n    return -half * v ** 2\n"
+FILES = {
+    "own.py": MODEL,
+    "helper.py": HELPER,
+    "deep/__init__.py": "",
+    "deep/down.py": "half = 0.5\n",
+    "unused.py": "nothing = 1\n",
+    "rows.csv": "a,b\n1,x\n2,y\n4,x\n3,y\n",
+    "conf/model/location.yaml": "defaults: [user_function, _self_]\nlog_lik: own.log_lik\nparameters: {mu: 1}\n",
+    "conf/data/rows.yaml": "defaults: [table, _self_]\nfile: rows.csv\nfeatures: [a]\n",
+    "conf/experiment/mine.yaml": "# @package _global_\n"
+    "defaults: [/data: rows, /model: location, /method@methods.a: mcmc]\n"
+    "chains: 2\nsteps: 40\nwarmup: 50\nruntime: {report: false}\n",
+}
+
+
+def digest(*words):
+    forget()
+    apart = taken_apart(["--project", "mine", "experiment=mine", *words])
+    return RunFolder.of(compose_config(apart.rest, apart.folders)).digest
+
+
+# --- Projects and identity --------------------------------------------------------------------------------
+
+
+def test_a_project_runs_from_any_folder_and_is_found_again(tmp_path, capsys, monkeypatch):
+    write(tmp_path / "mine", FILES)
+    (tmp_path / "elsewhere").mkdir()
+    outputs = f"runtime.outputs={tmp_path / 'outputs'}"
+    assert run(["--project", "mine", "experiment=mine", outputs]) == 0
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setenv("MHRUN_FOLDERS", "")
+    assert run(["--project", "../mine", "experiment=mine", outputs]) == 0
+    assert "there already" in capsys.readouterr().err
+    assert run(["list", "--project", "../mine", "mine", outputs]) == 0
+    assert "complete" in capsys.readouterr().out
+    assert run(["list", "mine", outputs]) == 0  # what has been run is listed, whoever's it is
+    assert "complete" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"there is no 'figures\.slopes'.*say --project DIR"):
+        parts_of({"tables": {"slopes": "figures.slopes"}})
+    assert len(list((tmp_path / "outputs" / "mine").glob("*/summary.json"))) == 2  # and latest
+
+
+def test_the_users_files_are_part_of_what_a_run_is(tmp_path):
+    write(tmp_path / "mine", FILES)
+    first = digest()
+    assert digest() == first
+    seen = {first}
+    for name, text in {
+        "own.py": MODEL + "\n",
+        "helper.py": HELPER + "\n",
+        "deep/down.py": "half = 0.6\n",
+        "rows.csv": FILES["rows.csv"] + "5,x\n",
+    }.items():
+        (tmp_path / "mine" / name).write_text(text)
+        changed = digest()
+        assert changed not in seen, name
+        seen.add(changed)
+        (tmp_path / "mine" / name).write_text(FILES[name])
+    assert digest() == first
+    (tmp_path / "mine" / "unused.py").write_text("nothing = 2\n")
+    assert digest() == first
+    (tmp_path / "mine").rename(tmp_path / "moved")
+    (tmp_path / "mine").symlink_to(tmp_path / "moved")
+    assert digest() == first
+
+
+def test_all_files_that_a_module_reads_are_part_of_a_run(tmp_path, monkeypatch):
+    """What is imported from where it stands, by what was itself imported by the name of a thing in it; and folders
+    without an __init__.py."""
+    for name, text in {
+        "pack/__init__.py": "from .helpers import f",
+        "pack/helpers.py": "f = 1",
+        "pack/models.py": "from .mod import attribute",
+        "pack/mod.py": "from .deep.down import c\nattribute = c",
+        "pack/deep/down.py": "from ..up import d\nc = d",
+        "pack/up.py": "d = 1",
+        "pack/unread.py": "",
+        "bare/model.py": "from bare.other import x",
+        "bare/other.py": "x = 1",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(text + "\n")
+    monkeypatch.setenv("MHRUN_FOLDERS", str(tmp_path))
+    monkeypatch.setenv("MHRUN_TRUST", "pack,bare")
+    names = ("__init__", "deep/down", "helpers", "mod", "models", "up")
+    assert list(sources.sources({"model": {"_target_": "pack.models.Model"}})) == [
+        f"pack/{name}.py" for name in names
+    ]
+    found = sources.sources({"model": {"_target_": "bare.model.Model"}})
+    assert list(found) == ["bare/model.py", "bare/other.py"]
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    for data in ({"parts": [{"file": "a.csv"}]}, {"files": ["a.csv"]}, {"files": [{"file": "a.csv"}]}):
+        assert "a.csv" in sources.sources({"data": data})
+
+
+def test_runs_without_files_of_the_users_are_who_they_were():
+    assert "sources" not in compose_config(["experiment=gmm_tied_means"])
+
+
+def test_a_large_file_is_known_by_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "_WHOLE", 1000)
+    monkeypatch.setattr(sources, "_SAMPLE", 16)
+    path = tmp_path / "large.npy"
+    path.write_bytes(bytes(100_000))
+    first = sources.digest_of_data(path)
+    assert sources.digest_of_data(path) == first
+    path.write_bytes(bytes(100_001))
+    assert sources.digest_of_data(path) != first
+
+
+def test_a_project_says_in_a_line_what_is_wrong_with_it(tmp_path, capsys):
+    write(tmp_path / "taken", {"json.py": "", "conf/model/x.yaml": "{}"})
+    write(tmp_path / "same", {"conf/rule/barker.yaml": "{}"})
+    for where, message in (
+        ("taken", "has the name of another package"),
+        ("same", "has the name of one of mhrun's own"),
+        ("nowhere", "no such folder, nor an installed package"),
+    ):
+        assert run(["--project", where, "experiment=mine"]) == 2
+        err = capsys.readouterr().err
+        assert message in err
+        assert err.count("\n") == 1
+
+
+def test_an_installed_package_is_a_project_too(tmp_path, monkeypatch, capsys):
+    inside = {f"lib/ownpack/{name}": text for name, text in FILES.items() if name.startswith("conf")}
+    inside["lib/ownpack/__init__.py"] = ""
+    inside["lib/ownpack/own.py"] = (
+        "def log_lik(theta, rows):\n    return -0.5 * (rows.x[:, 0] - theta.mu) ** 2\n"
+    )
+    inside["lib/ownpack/conf/model/location.yaml"] = FILES["conf/model/location.yaml"].replace(
+        "own.", "ownpack.own."
+    )
+    write(tmp_path, inside | {"rows.csv": FILES["rows.csv"]})
+    monkeypatch.syspath_prepend(tmp_path / "lib")
+    assert run(["--project", "ownpack", "experiment=mine"]) == 0
+    assert "outputs/mine/" in capsys.readouterr().out
+
+
+def test_what_merely_passes_through_the_users_code_is_refused(tmp_path):
+    write(
+        tmp_path / "mine",
+        {"hostile.py": "from os import system\nfrom mhrun.cli.main import run\nimport os\n"},
+    )
+    taken_apart(["--project", "mine", "experiment=mine"])
+    for name in ("hostile.system", "hostile.run", "hostile.os", "hostile.os.system"):
+        with pytest.raises(UserError):
+            trusted_object(name)
+        with pytest.raises(UserError):
+            build({"_target_": "mhrun.models.user_function.UserFunction", "log_lik": name, "dim": 1})
+
+
+def test_an_error_in_the_users_file_is_a_line(tmp_path, capsys):
+    write(tmp_path / "mine", FILES | {"own.py": "import torch\ndef log_lik(theta, rows)\n    pass\n"})
+    assert run(["--project", "mine", "experiment=mine"]) == 2
+    assert "'own' cannot be imported: SyntaxError" in capsys.readouterr().err
+    write(tmp_path / "mine", {"own.py": "def log_lik(theta, rows):\n    return rows.z - theta.mu\n"})
+    assert run(["--project", "mine", "experiment=mine"]) == 2
+    err = capsys.readouterr().err
+    assert "log_lik failed: AttributeError: there is no 'z' here, but x (own.py, line 2)" in err
+    assert err.count("\n") == err.count("mhrun:") or "Traceback" not in err
+
+
+# --- A model as functions ---------------------------------------------------------------------------------
+
+REGRESSION = """
+import torch
+from torch.distributions import Normal, StudentT
+def log_lik(theta, rows):
+    return StudentT(4.0, theta.a + rows.x @ theta["b"], theta.s.exp()).log_prob(rows.y)
+def log_prior(theta):
+    return Normal(0.0, 2.0).log_prob(theta.b).sum() + Normal(1.0, 3.0).log_prob(theta.a)
+def plain(theta, rows):
+    return -(rows.y - theta[0]) ** 2
+def summed(theta, rows):
+    return plain(theta, rows).sum()
+"""
+
+
+@pytest.fixture
+def functions(tmp_path):
+    write(tmp_path / "mine", {"regression.py": REGRESSION})
+    taken_apart(["--project", "mine", "experiment=mine"])
+
+
+def test_functions_make_a_model(functions, rng):
+    model = UserFunction(
+        "regression.log_lik",
+        "regression.log_prior",
+        {"a": 1, "b": 3, "s": 1},
+        start={"a": 2.0, "b": [1, 2, 3]},
+    )
+    assert list(model.names) == ["a", "b[0]", "b[1]", "b[2]", "s"]
+    assert model.init(2, Streams(0, 2).at(0)).tolist() == [[2, 1, 2, 3, 0]] * 2
+    x, y = rng.normal(size=(50, 3)), rng.normal(size=50)
+    target = Target(model, Dataset.of({"x": x, "y": y}))
+    theta = torch.from_numpy(rng.normal(size=(4, 5)))
+    found = model.log_lik(theta, target.data.part(0, 50)).numpy()
+    own = model.log_lik(theta, target.data.rows(torch.arange(50).expand(4, 50))).numpy()
+    for c, (a, *b, s) in enumerate(theta.tolist()):
+        wanted = stats.t.logpdf(y, 4.0, a + x @ b, np.exp(s))
+        assert found[c] == pytest.approx(wanted)
+        assert own[c] == pytest.approx(wanted)
+        prior = stats.norm.logpdf(b, 0, 2).sum() + stats.norm.logpdf(a, 1, 3)
+        assert float(model.log_prior(theta)[c]) == pytest.approx(prior)
+    point = theta.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(target.log_density(point).sum(), point)
+    assert torch.allclose(target.gradient_full(theta, torch.ones(4)), grad)
+
+
+def test_functions_that_do_not_fit_are_reported(functions, rng):
+    rows = Dataset.of({"x": rng.normal(size=(6, 3)), "y": rng.normal(size=6)}).part(0, 6)
+    assert UserFunction("regression.plain", dim=1).log_lik(torch.zeros(2, 1), rows).shape == (2, 6)
+    for make, message in (
+        (lambda: UserFunction("regression.nothing", dim=1), "there is no 'regression.nothing'"),
+        (lambda: UserFunction("regression.plain"), "needs parameters"),
+        (lambda: UserFunction("regression.plain", dim=-1), "at least one parameter"),
+        (lambda: UserFunction("regression.plain", parameters=["a", "b"]), "names with sizes"),
+        (lambda: UserFunction("regression.plain", parameters={"a": 0}), "is no size"),
+        (lambda: UserFunction("regression.plain", dim=2, start=[1, 2, 3]), "does not fit"),
+        (
+            lambda: UserFunction("regression.plain", parameters={"a": 2}, start={"b": 1}),
+            "start.b is no parameter",
+        ),
+        (
+            lambda: UserFunction("regression.summed", dim=1).log_lik(torch.zeros(2, 1), rows),
+            "one value per datum",
+        ),
+        (
+            lambda: UserFunction("regression.log_lik", parameters={"a": 1, "b": 4, "s": 1}).log_lik(
+                torch.zeros(2, 6), rows
+            ),
+            r"log_lik failed: RuntimeError.*\(regression.py, line 5\); it had theta \(6,\), x \(6, 3\)",
+        ),
+    ):
+        with pytest.raises(UserError, match=message):
+            make()
+
+
+def test_a_tensor_may_have_the_name_of_a_method_of_a_mapping():
+    value = torch.tensor(3.0)
+    named = Named({"values": value, "items": value + 1, "x": value + 2})
+    assert [float(named.values), float(named.items), float(named["values"])] == [3, 4, 3]
+    assert list(named.keys()) == ["values", "items", "x"]
+    assert {**named} == dict(named)
+    with pytest.raises(AttributeError, match="there is no 'y' here, but values, items, x"):
+        _ = named.y
+
+
+# --- The tutorial -----------------------------------------------------------------------------------------
+
+
+def test_the_tutorial_runs_as_written(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(
+        "mhrun.engine.experiment.usable_cores", lambda: 1
+    )  # a test is one of several processes
+    shown = re.findall(r'```(\w+)(?: title="([^"]+)")?\n(.*?)```', TUTORIAL.read_text(), re.DOTALL)
+    assert [kind for kind, _, _ in shown].count("bash") == 5
+    for kind, name, text in shown:
+        if name:
+            path = tmp_path / name
+            if (STARTER / name.partition("/")[2]).exists():
+                assert path.read_text() == text, name
+            else:
+                write(tmp_path, {name: text})
+        elif kind == "bash":
+            for line in text.splitlines():
+                command, _, remark = line.partition("  #")
+                status = 1 if "exits with 1" in remark else 0
+                words = shlex.split(command)
+                assert words[0] == "mhrun"
+                assert run(words[1:]) == status, (line, capsys.readouterr())
+    out = capsys.readouterr().out
+    assert "4 fail" in out
+    pages = list((tmp_path / "outputs" / "robust").glob("*/report/index.html"))
+    assert len(pages) == 4  # and latest
+    assert "Mean and standard deviation of each parameter" in pages[0].read_text()
+
+
+def test_init_leaves_what_is_there(tmp_path, capsys):
+    assert run(["init", "mine"]) == 0
+    assert "mhrun --project mine experiment=robust" in capsys.readouterr().out
+    for words in (["init", "mine"], ["init"], ["init", "a", "b"]):
+        assert run(words) == 2
+        assert capsys.readouterr().err.count("\n") == 1
