@@ -74,7 +74,7 @@ class Pairing(ABC):
 
     @abstractmethod
     def current(
-        self, target: Target, kept: Evaluation, draws: Draws, slope: Tensor | None = None
+        self, target: Target, kept: Evaluation, draws: Draws, grad_temperature: Tensor | None = None
     ) -> Evaluation:
         """Return the origin of this step, on the data that this step scores it on.
 
@@ -83,7 +83,12 @@ class Pairing(ABC):
 
     @abstractmethod
     def compare(
-        self, target: Target, origin: Evaluation, theta: Tensor, draws: Draws, slope: Tensor | None = None
+        self,
+        target: Target,
+        origin: Evaluation,
+        theta: Tensor,
+        draws: Draws,
+        grad_temperature: Tensor | None = None,
     ) -> tuple[Evaluation, Difference | Supply]:
         """Evaluate the candidate `theta`, and the difference between it and the origin or a supply of it."""
 
@@ -103,7 +108,7 @@ class Rule(ABC):
     )
 
     @property
-    def grows(self) -> bool:
+    def wants_terms(self) -> bool:
         """Whether it draws the data that it needs from the contest's supply."""
         return self.wants == SUPPLY
 
@@ -133,7 +138,7 @@ class Rule(ABC):
         """Return the pieces of a test on a supply of n data, or None."""
         return None
 
-    def noted(self) -> NativeDecision | None:
+    def decision(self) -> NativeDecision | None:
         """Return the piece that decides on a log-ratio whose noise is known, or None."""
         return None
 
@@ -182,7 +187,7 @@ class Kernel(ABC):
         return False
 
     @property
-    def grows(self) -> bool:
+    def is_sequential(self) -> bool:
         """Whether the data it reads in a step depend on how the test goes."""
         return False
 

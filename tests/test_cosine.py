@@ -116,7 +116,7 @@ WORDS = [
 
 @pytest.mark.parametrize("executor", ["compiled", "torch"])
 def test_a_trace_holds_what_is_collected_through_a_stop(tmp_path, executor):
-    base = compose_config([*WORDS, f"native={executor}", "thin=2"])
+    base = compose_config([*WORDS, f"executor={executor}", "thin=2"])
 
     def config(place, **how):
         return {**base, "runtime": {**base["runtime"], "outputs": str(tmp_path / place), **how}}

@@ -81,7 +81,7 @@ def assembled(
     *,
     dtype: torch.dtype,
     starts: Starts | None,
-    evaluation: Any,
+    monitor: Any,
     where: str = "",
 ) -> Method:
     """Return a method of its parts, checked: `mhrun.sample` and the command line both end here.
@@ -94,7 +94,7 @@ def assembled(
         counts: `COUNTS` and the seed, as they were given.
         dtype: of the state.
         starts: where chains begin; None for where the model has them begin.
-        evaluation: what is told of the chains while they run, or None.
+        monitor: what observes the chains while they run, or None.
         where: what comes before the name of a setting, for messages.
 
     Raises:
@@ -114,10 +114,10 @@ def assembled(
     names = () if thin is None else target.model.names
     each = None if often is None else _whole("thin_stats", often)
     shape = Shape(chains, names, warmup, steps, plan.kept(thin), each)
-    if evaluation is not None:
-        _is_a("monitor", evaluation, Monitor, f"{where}evaluation")
-        evaluation = evaluation.bind(plan.collected)
-    method = Method(name, kernel, target, plan, shape, seed, dtype, starts, evaluation)
+    if monitor is not None:
+        _is_a("monitor", monitor, Monitor, f"{where}monitor")
+        monitor = monitor.bind(plan.collected)
+    method = Method(name, kernel, target, plan, shape, seed, dtype, starts, monitor)
     method.check()
     return method
 

@@ -16,11 +16,8 @@ from mhrun.engine.method import Method
 from mhrun.errors import Refusal, UserError
 from mhrun.types import INFO_DEFAULTS, INFO_DTYPES, Controls, Info, Record, State
 
-COMPILED, HYBRID, TORCH = (
-    "compiled",
-    "hybrid",
-    "torch",
-)  # PLAIN: torch, where wide passes over parameters are compiled
+COMPILED, TORCH = "compiled", "torch"
+HYBRID = "hybrid"  # torch, but wide passes over parameters and the random numbers are compiled
 EXECUTORS = ("auto", "compiled", "torch", GRAPH)
 
 
