@@ -195,7 +195,7 @@ def test_a_model_object_and_the_compiled_loop(mixture):
         ({"start": [[0.0]] * 3}, "3 rows for 4 chains"),
         ({"model": "normal"}, "must be a Model, a torch module or a function"),
         ({"device": "gpu"}, "device = 'gpu' is not here"),
-        ({"monitor": 3}, "int is no evaluation"),
+        ({"monitor": 3}, "int is no monitor"),
         ({"folder": __file__}, "cannot be made"),
     ],
 )

@@ -197,7 +197,7 @@ def test_draws_that_are_none_are_marked_in_the_trace(tmp_path):
     run = Run(run_experiment(compose_config([*words, "steps=300"]), Silent()))
     valid = run.valid("tact")
     assert valid.shape == run.draws("tact", marked=True).shape[:2] == (4, 100)
-    with pytest.raises(UserError, match="of its draws are of its target's law"):
+    with pytest.raises(UserError, match="of its draws are valid"):
         run.draws("tact")
     assert 0 < valid.mean() < 1
     assert (valid == run.stat("tact", "valid")[:, 2::3]).all()

@@ -15,7 +15,7 @@ from scipy import stats
 from mhrun.cli.compose import compose_config, sweep_jobs
 from mhrun.cli.main import run, taken_apart
 from mhrun.paths import PACKAGE
-from mhrun.store.identity import RESULTS_VERSION
+from mhrun.store.identity import FORMAT, RESULTS_VERSION
 
 DOCS = PACKAGE.parent / "docs"
 BLOCK = re.compile(r'^```(\w+)(?: title="(.+?)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
@@ -110,7 +110,7 @@ def test_results_are_of_the_last_run_with_the_papers_settings(tmp_path, monkeypa
             "target": {},
         }
         (folder / "config.yaml").write_text(json.dumps(config))
-        summary = {"status": "complete", "format": 1, "finished": finished, "versions": {}}
+        summary = {"status": "complete", "format": FORMAT, "finished": finished, "versions": {}}
         summary |= {"results_version": version}
         metrics = {"mint.tv": tv, "mint.mode_ratio": {"value": None, "se": None}}
         (folder / "summary.json").write_text(json.dumps(summary | {"metrics": metrics}))

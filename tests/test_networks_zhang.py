@@ -12,7 +12,7 @@ import torch
 import xarray as xr
 from runs import assert_same_bits, contents
 from scipy.spatial.distance import pdist, squareform
-from test_evaluation import (
+from test_monitors import (
     LAYERS,
     STEPS,
     TEST,

@@ -145,7 +145,7 @@ def test_monitor_runs_are_counted_and_timed(tmp_path, monkeypatch, average):
     (cost,) = costs([(method, tmp_path / "none")], Settings("torch"))
     assert cost.monitor_runs == expected
     assert cost.seconds == (0.5 * expected, 0.5 * expected)
-    assert f"with {expected} looks, about" in cost.line
+    assert f"with {expected} monitor runs, about" in cost.line
 
 
 @pytest.mark.parametrize("step", [1e-6, 0.3])

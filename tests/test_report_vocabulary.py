@@ -22,13 +22,13 @@ from mhrun.report.metrics import Address, MetricTable, estimate, long_table, sho
 
 
 class FakeRun:
-    """Two methods and a configuration; `once` as a run has it."""
+    """Two methods and a configuration; `cached` as a run has it."""
 
     def __init__(self, **config):
         self.config = config
         self.methods = {"a": {"steps": 10}, "b_x": {"steps": 20}}
 
-    def once(self, function):
+    def cached(self, function):
         return function(self)
 
     def label(self, method):

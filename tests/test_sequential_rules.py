@@ -38,6 +38,8 @@ KEY = derive_key(21, "growing")
 class Fixed:
     """A supply whose terms are given: one row of N terms for all chains, each chain in an order of its own."""
 
+    replacement = False
+
     def __init__(self, terms, chains):
         order = Streams(KEY, chains).at(7).index(N, N, replacement=False)
         self.values = torch.from_numpy(terms)[order]

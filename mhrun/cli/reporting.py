@@ -68,8 +68,8 @@ def _of_run(folder: RunFolder, tell: Callable[[str], None]) -> None:
 
     if folder.has_damaged_summary():
         raise UserError("summary.json is damaged; run the same command again to have it written anew.")
-    if not folder.is_complete():
-        print(f"skipped {folder.path} (not complete)", file=sys.stderr)
+    if (reason := folder.incomplete()) is not None:
+        print(f"skipped: {reason}", file=sys.stderr)
         return
     built = build_report(folder, lambda message: print(message, file=sys.stderr, flush=True))
     print(f"report  {built.page}", flush=True)

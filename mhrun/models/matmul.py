@@ -54,7 +54,7 @@ def select_product(name: str | None) -> str:
     Raises:
         UserError: the one that is named is not here.
     """
-    global _settled
+    global _selected
     if name == "onednn" and not _agrees():
         raise UserError(
             "This run began with a matrix product that torch does not have here; go on where it began, or begin "

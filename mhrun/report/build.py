@@ -83,8 +83,8 @@ def build_report(
 
 
 def _check_complete(folder: RunFolder) -> None:
-    if not folder.is_complete():
-        raise UserError(f"{folder.path} is not complete; run the same command again to finish it.")
+    if (reason := folder.incomplete()) is not None:
+        raise UserError(reason)
     folder.check_results()
 
 

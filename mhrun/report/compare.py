@@ -51,8 +51,8 @@ def rows_of(chosen: Sequence[tuple[RunFolder, str | None]]) -> list[Row]:
     rows: list[Row] = []
     names = run_names([folder for folder, _ in chosen])
     for folder, wanted in chosen:
-        if not folder.is_complete():
-            raise UserError(f"{folder.path} is not complete; run the same command again to finish it.")
+        if (reason := folder.incomplete()) is not None:
+            raise UserError(reason)
         folder.check_results()
         run = Run(folder)
         if wanted is not None and wanted not in run.methods:

@@ -123,12 +123,9 @@ class RunFolder:
         Raises:
             UserError: it was written in another layout, is of other settings than its name says, or leads elsewhere.
         """
-        begun = (self.summary() or {}).get("format", FORMAT)
         anew = "move it away, or begin anew with runtime.force=true."
-        if begun != FORMAT:
-            raise UserError(
-                f"{self.path} was written by another version, in layout {begun}, not {FORMAT}; {anew}"
-            )
+        if (reason := self.other_layout()) is not None:
+            raise UserError(f"{self.path} {reason}; {anew}")
         try:
             there = digest(self.config())
         except TypeError:  # such as a date, which is no setting
@@ -185,8 +182,26 @@ class RunFolder:
         """Return whether there is a summary that was cut or changed."""
         return self.summary() is None and (self.path / "summary.json").exists()
 
+    def other_layout(self) -> str | None:
+        """Return by which version of mhrun the folder was written, where its layout is not the present one, or None."""
+        summary = self.summary() or {}
+        layout = summary.get("format", FORMAT)
+        if layout == FORMAT:
+            return None
+        versions = summary.get("versions")
+        version = str(versions.get("mhrun", "")) if isinstance(versions, Mapping) else ""
+        return f"was written by {f'mhrun {version}' if version else 'another version'} (layout {layout}, now {FORMAT})"
+
+    def incomplete(self) -> str | None:
+        """Return why there are no results to read, and what to do, or None."""
+        if (reason := self.other_layout()) is not None:
+            return f"{self.path} {reason}; run its experiment again."
+        if not self.is_complete():
+            return f"{self.path} is not complete; run the same command again to finish it."
+        return None
+
     def is_complete(self) -> bool:
-        """Say whether every method has run to its end."""
+        """Return whether every method has run to its end, in the present layout."""
         summary = self.summary()
         return summary is not None and summary.get("status") == COMPLETE and summary.get("format") == FORMAT
 
