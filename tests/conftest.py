@@ -6,11 +6,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import digits
 import numpy as np
 import pytest
 import torch
 
-from mhrun.data import Dataset, files
+from mhrun.data import Dataset, files, images
 from mhrun.data.mixture import MixtureSample
 
 # Each worker is one of several processes: one thread each.
@@ -50,3 +51,10 @@ def rng() -> np.random.Generator:
 @pytest.fixture
 def outputs(tmp_path: Path) -> Path:
     return tmp_path / "outputs"
+
+
+@pytest.fixture
+def few_images(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An MNIST of 123 made-up images to train on and 53 to test."""
+    digits.install(tmp_path, monkeypatch, digits.blobs(rng, 60, 60), digits.blobs(rng, 25, 25))
+    monkeypatch.setattr(images, "_FILES", {"train": ("train", 123), "test": ("t10k", 53)})

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tables
 import yaml
-from runs import config
+from kit import config
 
 from mhrun.data import files
 from mhrun.paths import CONF

@@ -1,0 +1,340 @@
+"""The command line: what people type, right and wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from hydra.errors import HydraException
+from kit import FEW
+
+from mhrun.cli.compose import compose_config, explained
+from mhrun.cli.main import run
+from mhrun.engine.assemble import methods_of
+from mhrun.store.identity import digest
+
+SMOKE = ["experiment=gmm_tied_means", "scale=smoke", "runtime.threads=1"]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def mistakes(outputs, *extra):
+    return [*SMOKE, f"runtime.outputs={outputs}", *extra]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["experiment=gmm_tied_mean"],
+            "There is no experiment 'gmm_tied_mean'. Did you mean 'gmm_tied_means'?",
+        ),
+        (["lst"], "'lst' is no command and no KEY=VALUE. Did you mean 'list'?"),
+        (["--fast"], "There is no option '--fast'"),
+        (["seed=1"], "No experiment is named"),
+        (["--cfg", "everything", *SMOKE], "say --cfg job"),
+        (["--config-dir", "nowhere", *SMOKE], "there is no such folder"),
+        (["--config-dir"], "needs a value"),
+        (["experiment=gmm_tied_means", "a=[1,2"], "cannot be read as an override"),
+        ([*SMOKE, "lamm=0.3"], "There is no setting 'lamm'. Did you mean 'lam'?"),
+        (
+            [*SMOKE, "lam=0.2,0.3"],
+            "lam is given several values; mhrun -m runs each of them; one list is lam=[0.2,0.3]",
+        ),
+        ([*SMOKE, "monitor=predictive"], "If you mean to add a part, write +monitor=NAME."),
+        ([*SMOKE, "methods.mint.kernel.pairng.m=3"], "Did you mean 'methods.mint.kernel.pairing.m'?"),
+        (
+            [*SMOKE, "rule@methods.mint.kernel.rule=metropols"],
+            "There is no rule 'metropols'. Did you mean 'metropolis'?",
+        ),
+        ([*SMOKE, "lam=0.5"], "lam = 0.5 must be below tau = 0.5"),
+        ([*SMOKE, "lam=-0.1"], "lam = -0.1 must not be negative"),
+        ([*SMOKE, "lam=abc"], "lam = 'abc' must be a number"),
+        ([*SMOKE, "tau=1.5"], "tau = 1.5 must lie in (0, 1]"),
+        ([*SMOKE, "m=10001"], "m = 10001 is more than the n = 10000 data"),
+        ([*SMOKE, "methods.mint.kernel.pairing.m=20000"], "m = 20000 is more than the n = 10000 data"),
+        ([*SMOKE, "methods.mint.kernel.pairing.m=0"], "m = 0 is no minibatch size"),
+        ([*SMOKE, "methods.mint.schedules.step_size.start=-1"], "step size -1 must be positive"),
+        ([*SMOKE, "methods.sgld.schedules.step_size.end=1"], "a polynomial decay goes down"),
+        ([*SMOKE, "methods.sghmc.kernel.dynamics.friction=2"], "friction = 2 must lie in (0, 1]"),
+        ([*SMOKE, "chains=0"], "chains, steps, thin and thin_stats must be at least 1"),
+        ([*SMOKE, "chains=abc"], "chains = 'abc' must be a whole number"),
+        ([*SMOKE, "steps=1.5"], "steps = 1.5 must be a whole number"),
+        ([*SMOKE, "thin=1000"], "thin = 1000 keeps none"),
+        ([*SMOKE, "thin=[]"], "thin = [] must be increasing steps between 1 and 600"),
+        ([*SMOKE, "thin=[3,2]"], "thin = [3, 2] must be increasing steps"),
+        ([*SMOKE, "thin=[5,5]"], "thin = [5, 5] must be increasing steps"),
+        ([*SMOKE, "thin=[0,5]"], "thin = [0, 5] must be increasing steps"),
+        ([*SMOKE, "thin=[5,601]"], "thin = [5, 601] must be increasing steps"),
+        ([*SMOKE, "thin=[1.5]"], "thin = 1.5 must be a whole number"),
+        ([*SMOKE, "+methods.mint.thin=[3,2]"], "mint: thin = [3, 2]"),
+        (
+            [*SMOKE, "+monitor=predictive", "+data@monitor.data=mnist", "monitor.every=0"],
+            "every = 0 must be",
+        ),
+        (
+            [*SMOKE, "+monitor=predictive", "+data@monitor.data=mnist", "monitor.every=5"],
+            "monitor: it needs a model that predicts classes, which TiedMeans does not",
+        ),
+        ([*SMOKE, "target.common_batch=no"], "common_batch = 'no' must be true or false"),
+        ([*SMOKE, "thin_stats=0"], "thin and thin_stats must be at least 1"),
+        ([*SMOKE, "thin_stats=1000"], "thin_stats = 1000 keeps none"),
+        ([*SMOKE, "+methods.mint.thin_stats=1.5"], "mint: thin_stats = 1.5 must be a whole number"),
+        ([*SMOKE, "+methods.mint.starts={normal: -1}"], "methods.mint.starts = {'normal': -1} is unknown"),
+        (
+            [*SMOKE, "~methods.mint.kernel.rule", "+methods.mint.kernel.rule={sigma: 1}"],
+            "methods.mint.kernel: rule names no part; give it a _target_, or choose one of conf/",
+        ),
+        ([*SMOKE, "+methods.mint.kernel.rule.sigma=1"], "takes no 'sigma'"),
+        ([*SMOKE, "device=tpu"], "device = 'tpu' is not here"),
+        ([*SMOKE, "dtype=float8"], "dtype = 'float8' is unknown"),
+        ([*SMOKE, "executor=maybe"], "executor = 'maybe' is unknown"),
+        ([*SMOKE, "target.temper=prior"], "temper = 'prior' is unknown"),
+        ([*SMOKE, "data.n=0"], "choose n >= 1"),
+        ([*SMOKE, "model.variance=-1"], "positive variances"),
+        ([*SMOKE, "+model.variace=1"], "takes no 'variace'"),
+        ([*SMOKE, "model._target_=os.system"], "not in a trusted package"),
+        (["experiment=gmm_tied_means", "scale=quik"], "There is no scale 'quik'; choose smoke, quick, paper"),
+        (["-m", *SMOKE, "lam=0.2"], "A sweep needs a key with several values"),
+        ([*SMOKE, "+target.tempr=posterior"], "takes no 'tempr'. Did you mean 'temper'?"),
+        ([*SMOKE, "runtime.threads=0"], "runtime.threads = 0 must be a whole number"),
+        ([*SMOKE, "runtime.block_seconds=often"], "runtime.block_seconds = 'often' must be a number"),
+        (["list", "gmm_tied_mean"], "There is no experiment 'gmm_tied_mean'. Did you mean 'gmm_tied_means'?"),
+        (["list", "--all"], "There is no option '--all'"),
+        ([*SMOKE, "runtime.force=no"], "runtime.force = 'no' must be true or false"),
+        ([*SMOKE, "runtime.report=no"], "runtime.report = 'no' must be true or false"),
+        ([*SMOKE, "target.replacement=no"], "replacement = 'no' must be true or false"),
+        ([*SMOKE, "m=100.5"], "m = 100.5 must be a whole number"),
+        ([*SMOKE, "methods.mint.kernel.pairing.m=abc"], "m = 'abc' must be a whole number"),
+        ([*SMOKE, "temperature=abc"], "schedules.temperature"),
+        ([*SMOKE, "temperature=[1,2]"], "temperature has 2 values for 4 chains"),
+        ([*SMOKE, "data.means=[]"], "means = []"),
+        ([*SMOKE, "data.seed=-1"], "seed = -1"),
+        ([*SMOKE, "+data.weights=[1,2]"], "weights = [1, 2] must be 2 shares"),
+        ([*SMOKE, "model.start=[0]"], "two numbers each"),
+        ([*SMOKE, "steps=inf"], "steps = inf must be a whole number"),
+        ([*SMOKE, "methods=null"], "methods = None must be a group of methods"),
+        ([*SMOKE, "+methods.mine.label=x"], "methods.mine has no kernel"),
+        ([*SMOKE, "seed=abc"], "seed = 'abc' must be a whole number"),
+        ([*SMOKE, "+methods.mint.warmup=10"], "mint: warmup = 10 is too short to tune"),
+        (["report", "nothing"], "no run of 'nothing'"),
+        (["report"], "There is no run in outputs yet"),
+        (["report", "--all"], "There is no option '--all'"),
+        (["fetch", "mnst"], "Did you mean 'mnist'?"),
+        (["fetch", "--force"], "There is no option '--force'"),
+    ],
+)
+def test_mistakes_get_one_line_and_leave_nothing(words, message, tmp_path, capsys):
+    assert run(words) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_an_output_folder_that_cannot_be_written(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert run([*SMOKE, f"runtime.outputs={tmp_path}/file/outputs"]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_whole_numbers_may_be_written_as_powers_of_ten(capsys):
+    assert run([*SMOKE, "m=1e2", "data.n=1e4", "--cfg", "job"]) == 0
+    with_floats = compose_config([*SMOKE, "m=1e2", "data.n=1e4"])
+    assert digest(with_floats) == digest(compose_config([*SMOKE, "m=100", "data.n=10000"]))
+    assert methods_of(with_floats)[0].kernel.pairing.m == 100
+
+
+def test_a_disk_without_room(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
+    assert run([*SMOKE, f"runtime.outputs={tmp_path}/outputs"]) == 2
+    assert "free some space, raise thin" in capsys.readouterr().err
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_a_disk_that_fills_up_while_running(tmp_path, capsys, monkeypatch):
+    real = os.fsync
+    calls = []
+
+    def full(handle):
+        calls.append(handle)
+        if len(calls) == 8:
+            raise OSError(28, "No space left on device")
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    words = [*SMOKE, *FEW, "runtime.block_seconds=0", "runtime.report=false"]
+    assert run(words) == 2
+    assert "is full; free some space and run the same command" in capsys.readouterr().err
+    monkeypatch.setattr(os, "fsync", real)
+    assert run(words) == 0
+    assert "going on from step" in capsys.readouterr().err
+
+
+def test_help_version_and_list(capsys):
+    for words in ([], ["--help"], ["-h"], ["help"]):
+        assert run(words) == 0
+        assert "mhrun experiment=NAME" in capsys.readouterr().out
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("mhrun 0.")
+    assert run(["list"]) == 0
+    out = capsys.readouterr().out
+    assert "gmm_tied_means" in out
+    assert "Figure 1" in out
+    assert "not run yet" in out
+    assert run(["fetch"]) == 0
+    assert "mnist" in capsys.readouterr().out
+
+
+def test_a_launcher_that_is_not_installed_says_what_to_install():
+    """Hydra's own words, of a machine that lacks the plugin."""
+    lacking = HydraException(
+        "In 'config': Could not find 'hydra/launcher/submitit_slurm'\n\nAvailable options:"
+    )
+    assert "pip install hydra-submitit-launcher" in str(explained(lacking, [], []))
+
+
+def test_the_configuration_of_a_sweep_is_that_of_its_first_job(capsys):
+    assert run(["-m", *SMOKE, "seed=7,8", "--cfg", "job"]) == 0
+    captured = capsys.readouterr()
+    assert yaml.safe_load(captured.out)["seed"] == 7
+    assert "the first of 2 jobs: seed=7" in captured.err
+
+
+def test_the_configuration_can_be_shown(capsys):
+    assert run([*SMOKE, "--cfg", "job"]) == 0
+    assert "temperature: 1000.0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--help"], ["list"], ["--version"], ["lst"]])
+def test_light_commands_import_nothing_heavy(words, tmp_path):
+    code = (
+        "import sys; from mhrun.cli.main import run; run(sys.argv[1:]); "
+        "heavy = {'torch', 'numpy', 'hydra', 'matplotlib', 'xarray', 'numba', 'scipy', 'pandas'} & set(sys.modules); "
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_run_from_words_to_page_and_again(tmp_path, capsys):
+    words = [*SMOKE, *FEW]
+    assert run(words) == 0
+    captured = capsys.readouterr()
+    assert "report  outputs/gmm_tied_means/" in captured.out
+    assert "mint: done" in captured.err
+    page = tmp_path / captured.out.split("report  ")[1].strip()
+    assert "<h1>Mixture of Gaussians with tied means</h1>" in page.read_text()
+    assert run(words) == 0
+    assert "there already" in capsys.readouterr().err
+    assert run(["list"]) == 0
+    assert "smoke complete" in capsys.readouterr().out
+    assert run(["report"]) == 0
+    assert "index.html" in capsys.readouterr().out
+
+
+def test_a_broken_report_function_is_reported(capsys):
+    words = [*SMOKE, *FEW, "report.metrics=mint.figure1.metric"]
+    assert run(words) == 2
+    assert "there is no 'mint.figure1.metric'" in capsys.readouterr().err
+
+
+MODEL = """
+import torch
+
+class Location:
+    dim, names = 1, ("mu",)
+    def init(self, chains, draws):
+        return torch.zeros(chains, 1, dtype=torch.float64)
+    def log_prior(self, theta):
+        return -0.5 * theta[:, 0] ** 2 / 100
+    def log_lik(self, theta, rows):
+        return -torch.log1p((rows["x"] - theta) ** 2)
+"""
+
+
+def test_a_model_of_ones_own(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("MHRUN_TRUST", "")  # put back afterwards
+    for name, text in {
+        "cauchy.py": MODEL,
+        "model/cauchy.yaml": "_target_: cauchy.Location\n",
+        "experiment/mine.yaml": "# @package _global_\n"
+        "defaults: [/data: mixture, /model: cauchy, /method@methods.mint: mint]\n"
+        "temperature: 10.0\nm: 50\nchains: 2\nsteps: 60\nwarmup: 50\n"
+        "data: {n: 500, means: [0.0, 1.0], variance: 2.0}\n",
+    }.items():
+        (tmp_path / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "mine" / name).write_text(text)
+    words = ["--config-dir", "mine", "experiment=mine"]
+    assert run(words) == 2
+    assert (
+        "if you trust it, say so: --project DIR if it is in a project of yours, --trust PACKAGE else"
+        in capsys.readouterr().err
+    )
+    assert not (tmp_path / "outputs").exists()
+    assert run([*words, "--trust=cauchy"]) == 0
+    assert "outputs/mine/" in capsys.readouterr().out
+    assert run(["-m", *words, "m=20,50", "--trust", "cauchy"]) == 0
+    assert run(["list", "--config-dir", "mine", "mine"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("quick complete") == 2
+    assert "gmm_tied_means" not in out
+
+
+TABLE = """
+import pandas as pd
+
+def table(run):
+    '''A computation of ours.'''
+    return pd.DataFrame({"value": [run.config["seed"] + 0.25]}, index=["x"])
+"""
+
+
+def test_an_experiment_may_be_a_computation_without_methods(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("MHRUN_TRUST", "")  # put back afterwards
+    place = tmp_path / "mine" / "experiment"
+    place.mkdir(parents=True)
+    (tmp_path / "mine" / "computed.py").write_text(TABLE)
+    (place / "sums.yaml").write_text(
+        "# @package _global_\ntitle: Sums\nreport: {tables: {ours: computed.table}}\n"
+    )
+    (place / "bare.yaml").write_text(
+        "# @package _global_\ndefaults: [/data: gaussian, /model: gaussian_mean]\ndata: {n: 10}\n"
+    )
+    words = ["--config-dir", "mine", "--trust", "computed"]
+    assert run([*words, "experiment=sums", "seed=2"]) == 0
+    page = tmp_path / capsys.readouterr().out.split("report  ")[1].strip()
+    assert "A computation of ours" in page.read_text()
+    assert page.with_name("ours.csv").read_text().splitlines()[1] == "x,2.25"
+    assert '"status": "complete"' in (page.parents[1] / "summary.json").read_text()
+    assert run([*words, "experiment=sums", "seed=2"]) == 0
+    assert "there already" in capsys.readouterr().err
+    for name in ("bare", "sums"):
+        assert run([*words, f"experiment={name}", *["~report.tables"] * (name == "sums")]) == 2
+        captured = capsys.readouterr()
+        assert captured.err.count("\n") == 1
+        assert captured.out == ""
+        assert "there is no method to run" in captured.err or name == "sums"
+    assert len(list((tmp_path / "outputs").glob("*/*/summary.json"))) == 2  # and latest
+
+
+def test_a_folder_of_ones_own_configurations(tmp_path, capsys):
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    (tmp_path / "mine" / "experiment" / "own.yaml").write_text(
+        "# @package _global_\n"
+        "defaults: [/data: mixture, /model: tied_means, /method@methods.a: mcmc]\n"
+        "temperature: 1.0\nm: 10\nchains: 2\nsteps: 60\nwarmup: 50\n"
+        "data: {n: 500, means: [0.0, 1.0], variance: 2.0}\n"
+    )
+    assert run(["--config-dir", "mine", "experiment=own"]) == 0
+    assert "outputs/own/" in capsys.readouterr().out
+    assert run(["--config-dir", "mine", "experiment=onw"]) == 2
+    assert "Did you mean 'own'?" in capsys.readouterr().err

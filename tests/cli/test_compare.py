@@ -1,0 +1,242 @@
+"""Runs side by side: numbers of the traces, distances that are what they claim, words that are refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from types import SimpleNamespace
+
+import matplotlib.image
+import numpy as np
+import pandas as pd
+import pytest
+from arviz_stats.base.array import array_stats
+from kit import FEW, compute, contents
+from scipy.stats import norm
+
+from mhrun.cli.main import run
+from mhrun.diagnostics.distances import energy_distance, shifts
+from mhrun.report.compare import Row, run_names, unlike
+from mhrun.store.folder import RunFolder
+
+
+def autoregressive(rng, chains, steps, rho, dim=1):
+    """Draws of AR(1) chains with variance 1, begun in their law: (chains, steps, dim)."""
+    draws = rng.normal(size=(chains, steps, dim))
+    for t in range(1, steps):
+        draws[:, t] = rho * draws[:, t - 1] + np.sqrt(1 - rho**2) * draws[:, t]
+    return draws
+
+
+# --- Distances ----------------------------------------------------------------------------------------------
+
+
+def exact_energy(shift):
+    """The energy distance of N(0, 1) and N(shift, 1), from the mean of a folded normal variable."""
+    s = np.sqrt(2)
+    folded = s * np.sqrt(2 / np.pi) * np.exp(-(shift**2) / 4) + shift * (1 - 2 * norm.cdf(-shift / s))
+    return 2 * folded - 4 / np.sqrt(np.pi)
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.5])
+def test_the_energy_distance_has_no_bias_though_chains_are_correlated(rng, shift):
+    """Mean over 200 pairs of sets within four standard errors: false alarm once in 16,000."""
+    found = [
+        energy_distance(autoregressive(rng, 5, 60, 0.8) + shift, rng.normal(size=(6, 400, 1)) / 1.0)
+        for _ in range(200)
+    ]
+    values = np.array([f.value for f in found])
+    # The scale is that of the reference, which is itself estimated, to 2 % at most.
+    assert abs(values.mean() - exact_energy(shift)) < 4 * values.std() / np.sqrt(200) + 0.01 * exact_energy(
+        shift
+    )
+    errors = np.array([f.se for f in found])
+    assert 0.7 < np.sqrt(np.mean(errors**2)) / values.std() < 2.0
+
+
+def test_the_energy_distance_of_few_chains(rng):
+    draws = rng.normal(size=(3, 50, 2))
+    assert np.isnan(energy_distance(draws[:1], draws).value)
+    assert np.isnan(energy_distance(draws[:2], draws).se)
+    assert np.isfinite(energy_distance(draws[:2], draws).value)
+    assert np.isnan(energy_distance(draws, np.zeros((3, 50, 2))).value)
+    # The order of the chains, and the unit of a coordinate, are nothing to it.
+    one = energy_distance(draws, draws[:, ::-1] * 2)
+    two = energy_distance(draws[::-1] * [1, 1000], draws[:, ::-1] * [2, 2000])
+    assert one.value == pytest.approx(two.value)
+    assert one.se == pytest.approx(two.se)
+
+
+def test_shifts_are_within_their_errors(rng):
+    """Coordinates of variance 4 about 3 beside those of variance 1 about 0; 300 of them, each within its errors."""
+    draws = 3 + 2 * autoregressive(rng, 4, 400, 0.7, 150)
+    reference = autoregressive(rng, 4, 400, 0.3, 150)
+    found = shifts(draws, reference)
+    mean = (found.mean - 3) / found.mean_se
+    spread = (found.spread - 2) / found.spread_se
+    for z in (mean, spread):
+        assert 0.8 < np.sqrt(np.mean(z**2)) < 1.25
+    worst, wide = found.worst()
+    assert worst.value == pytest.approx(np.abs(found.mean).max())
+    assert wide.value == found.spread.max()
+    assert np.isnan(shifts(np.zeros((2, 9, 1)), np.zeros((2, 9, 1))).worst()[0].value)
+
+
+# --- The command --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """Two runs that differ in their seed, one of another target, one of another model."""
+    outputs = tmp_path_factory.mktemp("kept") / "outputs"
+    short = (*FEW, "steps=300", "warmup=100")
+    return outputs, [
+        compute(outputs, *short),
+        compute(outputs, *short, "seed=1", "thin=2"),
+        compute(outputs, *short, "lam=0.2"),
+    ]
+
+
+@pytest.fixture
+def there(kept, tmp_path, monkeypatch):
+    outputs, folders = kept
+    shutil.rmtree(outputs / "compare", ignore_errors=True)
+    monkeypatch.chdir(outputs.parent)
+    return folders
+
+
+def test_runs_are_compared_by_what_their_traces_say(there, capsys):
+    one, two, _ = there
+    assert run(["compare", str(one.path), two.digest[:6], "--json"]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    names = [f"gmm_tied_means/{folder.digest[:6]}: {m}" for folder in (one, two) for m in ("mint", "sghmc")]
+    assert list(found["methods"]) == names
+    theta = contents(one, "mint")["/posterior/theta"]
+    mint = found["methods"][names[0]]
+    sizes = [float(array_stats.ess(theta[..., d], method="bulk")) for d in range(2)]
+    assert mint["ess"] == pytest.approx(min(sizes))
+    assert mint["rhat"] == pytest.approx(max(float(array_stats.rhat(theta[..., d])) for d in range(2)))
+    assert mint["evaluations"] == 4 * 300 * 200  # after burn-in, two points on 100 data
+    assert mint["per_million"] == pytest.approx(min(sizes) / 0.24)
+    assert mint["per_second"] == pytest.approx(min(sizes) / mint["seconds"])
+    assert mint["acceptance"] == one.summary()["methods"]["mint"]["accept_rate"]
+    sghmc = found["methods"][names[1]]
+    assert sghmc["acceptance"] is None
+    assert sghmc["evaluations"] == 4 * 300 * 100  # gradients
+    assert found["methods"][names[2]]["draws"] == 150
+    assert found["runs"][names[2].split(":")[0]]["unlike the first"] == "thin = 2 (first: 1); seed = 1"
+    assert "mean" not in mint
+    assert "page    outputs/compare/" in captured.err
+
+
+def test_the_page_has_a_table_a_figure_and_what_to_know(there, capsys):
+    one, _, other = there
+    words = ["compare", *(f.digest for f in there), "--reference", f"{one.digest}:mint"]
+    assert run(words) == 0
+    captured = capsys.readouterr()
+    page = there[0].path.parents[1] / "compare"
+    (place,) = page.iterdir()
+    text = (place / "index.html").read_text()
+    assert text.count("<img") == 1
+    assert 'src="data:image/png;base64,' in text
+    assert "another temperature than" in text
+    assert matplotlib.image.imread(place / "compare.png").shape[0] > 200
+    table = pd.read_csv(place / "compare.csv", index_col=0)
+    assert len(table) == 6
+    assert np.isnan(table["energy distance"].iloc[0])
+    assert table["energy distance (se)"].iloc[1:].notna().all()
+    # Another seed has the same law: within five of its errors. Another temperature has not.
+    rows = table.loc[[i for i in table.index if i.endswith(": mint")]]
+    assert abs(rows["mean off by"].iloc[1]) < 5 * rows["mean off by (se)"].iloc[1]
+    assert f"gmm_tied_means/{other.digest[:6]}: mint: another temperature" in captured.err
+    assert "  mint" in captured.out
+    before = {p: p.stat().st_mtime_ns for p in place.iterdir()}
+    assert run([*words, "--csv"]) == 0
+    assert pd.read_csv(io.StringIO(capsys.readouterr().out), index_col=0).shape == table.shape
+    assert list(page.iterdir()) == [place]
+    assert before.keys() == dict.fromkeys(place.iterdir(), 0).keys()
+
+
+def test_a_run_may_be_named_by_its_experiment(there, capsys):
+    assert run(["compare", "gmm_tied_means:mint", "--json"]) == 0
+    (name,) = json.loads(capsys.readouterr().out)["methods"]
+    assert name == "gmm_tied_means: mint"
+    one, two, _ = there
+    assert run_names([one, one]) == {one.path: "gmm_tied_means"}
+    assert set(run_names([one, two]).values()) == {f"gmm_tied_means/{f.digest[:6]}" for f in (one, two)}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "compare needs runs"),
+        (["gmm_tied_mean"], "'gmm_tied_mean' is no run"),
+        (["gmm_tied_mean:mint"], "Did you mean 'gmm_tied_means'?"),
+        (["gmm_tied_means:mnt"], "has no method 'mnt'; it has mint, sghmc"),
+        (["gmm_tied_means", "--reference"], "--reference needs a run"),
+        (["gmm_tied_means", "--reference", "gmm_tied_means"], "has several methods; say which"),
+        (["gmm_tied_means", "--all"], "There is no option '--all'"),
+        (["gmm_tied_means", "seed=1"], "means nothing here"),
+    ],
+)
+def test_mistakes_get_one_line(there, capsys, words, message):
+    assert run(["compare", *words]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert not (there[0].path.parents[1] / "compare").exists()
+
+
+def test_what_cannot_be_compared_is_refused(there, tmp_path, capsys):
+    copy = tmp_path / "copy"
+    shutil.copytree(there[0].path, copy)
+    (copy / "summary.json").write_text("{}")
+    assert run(["compare", str(copy)]) == 2
+    assert "is not complete" in capsys.readouterr().err
+    other = compute(tmp_path / "outputs", *FEW, "model=gaussian_mean", "data=gaussian", "steps=60", "warmup=50",
+                    "~methods.sghmc")  # fmt: skip
+    assert run(["compare", str(there[0].path), str(other.path)]) == 2
+    err = capsys.readouterr().err
+    assert "with other names; compare runs of one model" in err
+    assert err.count("\n") == 1
+
+
+def test_methods_without_draws_are_reported_by_what_they_cost(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    bare = compute(tmp_path / "outputs", *FEW, "steps=60", "warmup=50", "thin=null")
+    assert run(["compare", bare.digest, "--json"]) == 0
+    captured = capsys.readouterr()
+    mint = json.loads(captured.out)["methods"]["gmm_tied_means: mint"]
+    assert mint["ess"] is None
+    assert mint["evaluations"] == 4 * 60 * 200
+    assert "gmm_tied_means: mint: it kept no draws" in captured.err
+    assert run(["compare", bare.digest, "--reference", "gmm_tied_means:mint"]) == 2
+    assert "is no reference: it kept no draws" in capsys.readouterr().err
+    assert RunFolder(bare.path).is_complete()
+
+
+@pytest.mark.parametrize(
+    ("schedules", "rungs", "same"),
+    [
+        ({"step_size": {"start": 0.1}}, 1, True),  # no temperature is a temperature of 1
+        ({"temperature": {"temperature": 1}}, 1, True),
+        ({"temperature": {"temperature": [1.0, 1.0, 1.0, 1.0]}}, 1, True),
+        (
+            {"temperature": {"temperature": [1.0, 2.0, 1.0, 2.0]}},
+            2,
+            True,
+        ),  # the draws are of the coldest rung
+        ({"temperature": {"temperature": [1.0, 2.0, 1.0, 2.0]}}, 1, False),
+        ({"temperature": {"temperature": 2.0}}, 1, False),
+        ({"temperature": {"at": [10], "temperature": [2.0, 1.0]}}, 2, False),
+    ],
+)
+def test_the_temperature_of_draws_is_distinguished_only_where_it_differs(schedules, rungs, same):
+    methods = {"one": {"schedules": {"temperature": {"temperature": 1.0}}}, "other": {"schedules": schedules}}
+    config = {"model": {}, "data": {}, "target": {}, "methods": methods}
+    run = SimpleNamespace(config=config, rungs=lambda name: rungs if name == "other" else 1)
+    one, other = (Row(run, name, name) for name in methods)
+    assert unlike(one, other) == ([] if same else ["temperature"])

@@ -1,0 +1,301 @@
+"""Sweeps go on past a failing job, say so at once and at the end, and do only what is missing."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import matplotlib.image
+import pandas as pd
+import pytest
+from kit import FEW
+from matplotlib import pyplot as plt
+
+from mhrun.cli.compose import sweep_jobs
+from mhrun.cli.main import run
+from mhrun.errors import UserError
+from mhrun.report.sweep import sweep_figure
+from mhrun.store.folder import runs
+
+WORDS = ["-m", "experiment=gmm_tied_means", "scale=smoke", "runtime.threads=1", "~methods.sghmc", *FEW]
+
+QUICK = ("steps=60", "warmup=50", "~report.figures")  # figures of the runs, which take most of the time
+BARE = (*QUICK, "runtime.report=false")  # a page of the sweep, none of its runs
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_sweep_with_a_job_that_fails(tmp_path, capsys):
+    words = [*WORDS, *BARE, "lam=0.2,0.9,0.3", "tau=0.5"]
+    assert run(words) == 1
+    err = capsys.readouterr().err
+    at = err.index("job 1 failed: lam = 0.9 must be below tau")
+    assert at < err.index("[2] lam=0.3")  # told at once, before the next job
+    assert "1 of 3 jobs failed" in err
+    sweep = next((tmp_path / "outputs/gmm_tied_means/sweeps").iterdir())
+    assert "mhrun.errors.Refusal" in (sweep / "jobs" / "0001.log").read_text()
+    jobs = [json.loads(path.read_text()) for path in sorted((sweep / "jobs").glob("*.json"))]
+    assert [job["status"] for job in jobs] == ["done", "failed", "done"]
+    table = pd.read_csv(sweep / "sweep.csv")
+    assert sorted(set(table["lam"])) == [0.2, 0.3]
+    assert table["accept_rate"].between(0, 1).all()
+    for name in ("sweep.png", "sweep.pdf", "sweep.md", "sweep.tex", "index.html"):
+        assert (sweep / name).stat().st_size > 100
+    assert "must be below tau" in (sweep / "index.html").read_text()
+
+    # Again: nothing is computed twice; what failed fails again.
+    stamps = {
+        p: p.stat().st_mtime_ns
+        for p in tmp_path.glob("outputs/*/*/methods/*/trace.nc")
+        if "latest" not in p.parts
+    }
+    assert len(stamps) == 2
+    assert run(words) == 1
+    assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
+    # A larger sweep does what is missing.
+    assert run([*WORDS, *BARE, "lam=0.2,0.1", "tau=0.5"]) == 0
+    assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
+    assert capsys.readouterr().err.count("there already") == 3
+
+
+def test_a_sweep_that_cannot_be_put_together(capsys, tmp_path):
+    assert run([*WORDS, "lam=0.2,0.3", "lamm=1"]) == 2
+    assert "There is no setting 'lamm'" in capsys.readouterr().err
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_a_key_that_is_swept_twice_is_a_mistake():
+    with pytest.raises(UserError, match="seed is given several values twice"):
+        sweep_jobs(["experiment=gmm_tied_means", "seed=1,2", "seed=3,4"])
+
+
+@pytest.mark.parametrize("first", [[50, "null", 20], ["b", "a", "b"], [3, 1, 2]])
+def test_the_figure_of_a_sweep_over_words_and_numbers(first):
+    frame = pd.DataFrame({"m": first, "method": "MINT", "accept_rate": [0.1, 0.2, 0.3], "run": "x"})
+    figure = sweep_figure(frame, ["m"])
+    line = figure.axes[0].lines[0]
+    assert list(line.get_ydata()) == ([0.2, 0.3, 0.1] if first == [3, 1, 2] else [0.1, 0.2, 0.3])
+    plt.close(figure)
+
+
+def the_sweep(tmp_path):
+    return next((tmp_path / "outputs/gmm_tied_means/sweeps").iterdir())
+
+
+def test_a_sweep_whose_jobs_all_failed_has_a_page_of_failures(tmp_path, capsys, monkeypatch):
+    def failing(config, watching):
+        raise ValueError("nothing works")
+
+    monkeypatch.setattr("mhrun.cli.sweep.compute", failing)
+    assert run([*WORDS, "lam=0.2,0.3"]) == 1
+    assert not (the_sweep(tmp_path) / "index.html").exists()
+    assert run(["report"]) == 0
+    assert "sweep   outputs" in capsys.readouterr().out
+    page = (the_sweep(tmp_path) / "index.html").read_text()
+    assert page.count("ValueError: nothing works") == 2
+    assert "<img" not in page
+    assert page.count("There is no number to show") == 1
+
+
+def test_a_sweep_with_a_run_that_was_deleted(tmp_path, capsys):
+    assert run([*WORDS, *BARE, "lam=0.3,0.2"]) == 0
+    folders = runs(tmp_path / "outputs")
+    gone = next(folder for folder in folders if folder.config()["lam"] == 0.3)
+    shutil.rmtree(gone.path)
+    assert run(["report"]) == 0
+    sweep = the_sweep(tmp_path)
+    page = (sweep / "index.html").read_text()
+    assert f'{gone.digest}: <span class="bad">its run is missing' in page
+    links = re.findall(r'href="([^"#:]+)"', page)
+    assert links  # a run without a page is led to by what it has
+    assert all((sweep / link).exists() for link in links)
+    assert list(pd.read_csv(sweep / "sweep.csv")["lam"]) == [0.2]
+    for folder in folders:
+        shutil.rmtree(folder.path, ignore_errors=True)
+    assert run(["report"]) == 0
+    assert (sweep / "index.html").read_text().count("its run is missing") == 2
+    assert not (sweep / "sweep.csv").exists()
+
+
+def test_the_table_of_a_sweep(tmp_path):
+    """Methods with one label are told apart, no test means no acceptance, and errors are beside estimates."""
+    words = [word for word in WORDS if word != "~methods.sgld"]
+    words += ["+method@methods.barker=mint", "rule@methods.barker.kernel.rule=barker"]
+    words += [*QUICK, "report.sweep=[accept_rate,tv,chi2]"]
+    assert run([*words, "lam=0.3,0.1"]) == 0
+    sweep = the_sweep(tmp_path)
+    table = pd.read_csv(sweep / "sweep.csv").set_index("method")
+    assert set(table.index) == {"MINT (mint)", "MINT (barker)", "SGLD"}
+    assert table.loc["SGLD", "accept_rate"].isna().all()
+    assert table.loc["MINT (barker)", "accept_rate"].between(0, 1).all()
+    assert table.loc["MINT (mint)", "chi2 (se)"].notna().all()
+    lines = (sweep / "sweep.md").read_text().splitlines()
+    assert lines[0].split("|")[1].strip() == "lam"
+    assert [line for line in lines if "MINT (mint)" in line and " ± " in line]
+    assert all(line.split("|")[3].strip() == "–" for line in lines if "SGLD" in line)
+    assert matplotlib.image.imread(sweep / "sweep.png").shape[0] > 200
+
+
+def test_a_job_whose_report_has_a_part_that_fails_is_reported(tmp_path, capsys, monkeypatch):
+    def broken(run):
+        raise ZeroDivisionError("no such luck")
+
+    monkeypatch.setattr("mhrun.report.build.methods_table", broken)
+    assert run([*WORDS, *QUICK, "lam=0.2,0.3"]) == 1
+    err = capsys.readouterr().err
+    assert "2 of 2 jobs failed" in err
+    assert "a part of its report could not be made" in err
+    sweep = next((tmp_path / "outputs/gmm_tied_means/sweeps").iterdir())
+    assert (sweep / "sweep.csv").exists()  # what was computed is shown
+
+
+# --- What an experiment says of a sweep ---------------------------------------------------------------------
+
+OURS = """
+import numpy as np
+from matplotlib import pyplot as plt
+import pandas as pd
+
+
+def metrics(runs):
+    return {"rates": float(sum(run.methods["mint"]["accept_rate"] > 0 for run in runs)), "none": float("nan")}
+
+
+def rates(runs):
+    \"\"\"Acceptance of each.
+
+    All of them.
+    \"\"\"
+    figure, axis = plt.subplots()
+    axis.plot([run.config["lam"] for run in runs], [run.methods["mint"]["accept_rate"] for run in runs])
+    return figure
+
+
+def table(runs):
+    \"\"\"Settings of each.\"\"\"
+    return pd.DataFrame({"lam": [run.config["lam"] for run in runs]})
+
+
+def notes(runs):
+    return [f"{len(runs)} runs & no more"]
+
+
+def broken(runs):
+    raise ZeroDivisionError("no such luck")
+"""
+
+CLAIM = {
+    "id": "all",
+    "artefact": "text",
+    "quantity": "all move",
+    "paper": 2,
+    "metric": "rates",
+    "rule": {"equals": 2},
+}
+
+
+@pytest.fixture
+def of_its_own(tmp_path, monkeypatch):
+    """Report functions of a sweep in a package of the user's, and a claim on it."""
+    (tmp_path / "sweepreport.py").write_text(OURS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("MHRUN_TRUST", "sweepreport")
+    book = {"paper": {}, "experiments": {}, "sweeps": {}}
+    book["sweeps"]["gmm_tied_means"] = {"over": {"lam": [0.3, 0.2]}, "claims": [CLAIM]}
+    monkeypatch.setattr("mhrun.report.claims._book", lambda config: book)
+    return book
+
+
+NAMED = {"metrics": "metrics", "notes": "notes"}
+GROUPS = {"figures": "{rates: sweepreport.rates}", "tables": "{table: sweepreport.table}"}
+OWN = (
+    *(f"+report.sweep_{key}=sweepreport.{name}" for key, name in NAMED.items()),
+    *(f"+report.sweep_{key}={names}" for key, names in GROUPS.items()),
+)
+
+
+def judged(place):
+    return json.loads((place / "summary.json").read_text())["claims"]
+
+
+def test_a_sweep_has_what_its_experiment_declares(tmp_path, of_its_own):
+    assert run([*WORDS, *QUICK, *OWN, "lam=0.3,0.2"]) == 0
+    place = the_sweep(tmp_path)
+    page = (place / "index.html").read_text()
+    assert page.count("<img") == 2
+    for message in ("Acceptance of each.", "All of them.", "Settings of each.", "2 runs &amp; no more"):
+        assert message in page
+    assert matplotlib.image.imread(place / "report" / "rates.png").shape[0] > 200
+    assert list(pd.read_csv(place / "report" / "table.csv")["lam"]) == [0.3, 0.2]
+    summary = json.loads((place / "summary.json").read_text())
+    assert summary["metrics"] == {"rates": 2.0, "none": None}
+    (claim,) = summary["claims"]
+    assert claim["holds"]
+    assert claim["why"] == "other settings than the paper's"
+    assert "0 of 1 reproduced" in page
+    # Made again from the runs, and the same.
+    shutil.rmtree(place / "report")
+    (place / "summary.json").unlink()
+    assert run(["report"]) == 0
+    assert (place / "report" / "rates.pdf").exists()
+    assert json.loads((place / "summary.json").read_text()) == summary
+    assert (place / "index.html").read_text() == page
+
+
+def test_a_verdict_on_a_sweep_wants_the_papers_values_and_settings(tmp_path, of_its_own, monkeypatch):
+    # As if the run of one of the jobs had the paper's settings.
+    monkeypatch.setattr("mhrun.cli.sweep.compared", with_departures)
+    assert run([*WORDS, *BARE, *OWN, "lam=0.3,0.2"]) == 0
+    place = the_sweep(tmp_path)
+    assert [claim["verdict"] for claim in judged(place)] == ["reproduced"]
+    assert "1 of 1 reproduced" in (place / "index.html").read_text()
+    of_its_own["sweeps"]["gmm_tied_means"]["claims"] = [CLAIM | {"rule": {"equals": 3}}]
+    assert run(["report"]) == 0
+    assert [claim["verdict"] for claim in judged(place)] == ["not reproduced"]
+    # A run that is gone makes it another sweep.
+    shutil.rmtree(next(f for f in runs(tmp_path / "outputs") if f.config()["lam"] == 0.2).path)
+    assert run(["report"]) == 0
+    (claim,) = judged(place)
+    assert claim["verdict"] == "not run at paper scale"
+    assert claim["why"] == "another sweep than the paper's, lam = 0.2,0.3"
+
+
+def with_departures(config, reference):
+    lines = [] if config["lam"] == 0.3 else ["lam = 0.2 (paper: 0.3)"]
+    return config | {"runtime": config["runtime"] | {"departures": lines}}
+
+
+def test_a_part_of_a_sweeps_report_that_fails_leaves_a_line(tmp_path, capsys, of_its_own):
+    words = [*WORDS, *BARE, "lam=0.3,0.2", *OWN[:1]]
+    assert run([*words, "+report.sweep_figures={rates: sweepreport.broken, more: sweepreport.rates}"]) == 1
+    err = capsys.readouterr().err
+    assert "rates: This figure could not be drawn: ZeroDivisionError: no such luck" in err
+    place = the_sweep(tmp_path)
+    page = (place / "index.html").read_text()
+    assert "This figure could not be drawn: ZeroDivisionError" in page
+    assert page.count("<img") == 2
+    assert (place / "report" / "more.png").exists()
+    assert not (place / "report" / "rates.png").exists()
+    assert run(["report"]) == 1
+
+
+def test_metrics_of_a_sweep_that_fail_are_reported_in_their_place(tmp_path, capsys, of_its_own):
+    words = [*WORDS, *BARE, "lam=0.3,0.2", "+report.sweep_metrics=sweepreport.broken"]
+    assert run(words) == 1
+    assert "The metrics of the sweep could not be computed" in capsys.readouterr().err
+    page = (the_sweep(tmp_path) / "index.html").read_text()
+    assert "The metrics of the sweep could not be computed: ZeroDivisionError" in page
+    assert judged(the_sweep(tmp_path)) == []
+
+
+def test_a_sweep_whose_report_names_nothing_there_is_reported(tmp_path, capsys):
+    words = [*WORDS, *BARE, "lam=0.3,0.2", "+report.sweep_metrics=mint.figure1.nothing"]
+    assert run(words) == 1
+    err = capsys.readouterr().err
+    assert "The sweep has no report of its own: UserError: report: there is no 'mint.figure1.nothing'" in err
+    page = (the_sweep(tmp_path) / "index.html").read_text()
+    assert page.count("<img") == 1  # the table and the figure of every sweep are there

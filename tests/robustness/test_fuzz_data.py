@@ -1,0 +1,917 @@
+"""Data that do not fit, are hostile or too large, and damaged run folders: one line, no traceback, no wrong number.
+
+The scheme is that of `test_fuzz_command_line`, for files. The fast tests have fixed cases and a few drawn ones; the
+slow tests draw thousands.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import io
+import json
+import os
+import random
+import shutil
+import struct
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pairs
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from kit import FEW, assert_same_bits, config, contents, fast, many
+
+import mhrun
+from mhrun.cli.comparing import compare_runs
+from mhrun.cli.listing import show_list
+from mhrun.cli.main import run
+from mhrun.cli.reporting import make_reports
+from mhrun.cli.running import compute
+from mhrun.data import memory
+from mhrun.data.arrays import Memmap, Npz
+from mhrun.data.dataset import Dataset
+from mhrun.data.gaussian import GaussianSample
+from mhrun.data.images import Images
+from mhrun.data.mixture import MixtureSample
+from mhrun.data.table import Table
+from mhrun.engine.chains import Silent
+from mhrun.engine.experiment import run_experiment
+from mhrun.errors import Interrupted, Refusal, UserError
+from mhrun.models.function import FunctionModel
+from mhrun.models.gaussian_location import GaussianLocation
+from mhrun.models.logistic import Logistic
+from mhrun.models.perceptron import Perceptron
+from mhrun.models.user_function import UserFunction
+from mhrun.paths import located
+from mhrun.report.build import Built, build_report
+from mhrun.report.run import Run
+from mhrun.store.blocks import TraceWriter, done
+from mhrun.store.checksums import file_digest, sealed
+from mhrun.store.folder import RunFolder
+from mhrun.target import Target
+from mhrun.target.fields import unfit
+
+
+def one_line(call, *args, **how):
+    """Call, and return the one line of a refusal, or None."""
+    try:
+        call(*args, **how)
+    except UserError as error:
+        message = str(error)
+        assert message.strip(), "an empty line"
+        assert "\n" not in message, message
+        assert len(message) < 2000, message[:300]
+        return message
+    return None
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.setenv("MHRUN_FOLDERS", str(tmp_path))
+    monkeypatch.setenv("MHRUN_TRUST", "own,alone")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# --- Every model on every data set -----------------------------------------------------------------------------
+
+FITS = {  # all others are refused
+    "five_gaussians": {"no_data"},
+    "gaussian_location": {"memmap", "npz", "table"},
+    "gaussian_mean": {"fifty_means", "gaussian", "mixture", "tied_mixture"},
+    "gaussian_mixture": {"no_data"},
+    "logistic": {"mnist_1v7", "mnist_1v7_deformed"},
+    "mixture_means": {"fifty_means", "gaussian", "mixture", "tied_mixture"},
+    "perceptron": {"mnist", "notmnist"},
+    "tied_means": {"fifty_means", "gaussian", "mixture", "tied_mixture"},
+    "user_function": {"fifty_means", "gaussian", "mixture", "tied_mixture"},
+}
+
+
+def test_every_pair_of_a_model_and_data_runs_or_is_refused_in_a_line(here, monkeypatch):
+    """What does not fit is refused before anything is computed or written."""
+    data = pairs.write(here, monkeypatch)
+    base = pairs.paired(here / "outputs", {}, {})
+    for name, model in pairs.models().items():
+        for source, node in data.items():
+            whole = base | {"model": model, "data": node, "experiment": f"{name}_{source}"}
+            message = one_line(run_experiment, whole, Silent())
+            assert (message is None) == (source in FITS.get(name, ())), (name, source, message)
+            assert (here / "outputs" / f"{name}_{source}").exists() == (message is None)
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "message"),
+    [
+        (Logistic(2), {"x": torch.ones(3, 2)}, "Logistic needs the fields x and y; the data have x"),
+        (
+            Logistic(2),
+            {"x": torch.ones(3), "y": torch.ones(3)},
+            "rows of shape (2,); the data have one number",
+        ),
+        (
+            Logistic(2),
+            {"x": torch.ones(3, 2), "y": torch.tensor([1, -1, 0])},
+            "labels +1 and -1; the data have 0",
+        ),
+        (Logistic(2), {"x": torch.ones(3, 2, dtype=torch.cfloat), "y": torch.ones(3)}, "real numbers"),
+        (
+            Perceptron([2, 3]),
+            {"x": torch.ones(3, 2), "y": torch.tensor([0, 3, 1])},
+            "from 0 to 2; the data have 3",
+        ),
+        (Perceptron([2, 3]), {"x": torch.ones(2, 2), "y": torch.tensor([0.5, 1])}, "the data have 0.5"),
+        (Perceptron([2, 3]), {"x": torch.ones(3, 2), "y": torch.tensor([0, 2, 1])}, None),
+        (GaussianLocation(2), {"x": torch.ones(3, 1)}, "set model.dim"),
+    ],
+)
+def test_what_a_model_needs_of_the_data(model, fields, message):
+    found = unfit(model, Dataset.of(fields))
+    assert found is None if message is None else message in found
+
+
+def test_a_subclass_that_reads_other_fields_declares_none():
+    class Other(Logistic):
+        def log_lik(self, theta, rows):
+            return -((rows["z"] - theta[:, :1]) ** 2)
+
+    assert unfit(Other(1), Dataset.of({"z": torch.ones(3)})) is None
+
+
+def test_whole_numbers_are_not_what_theta_is_rounded_to():
+    """theta once took the type of x."""
+    x, theta = torch.tensor([[1, 2], [3, 4]]), torch.tensor([[0.5, 0.25]], dtype=torch.float64)
+    model = GaussianLocation(2)
+    for of in (model.log_lik, lambda *a: model.log_lik_and_grad(*a)[1]):
+        assert torch.equal(of(theta, {"x": x[None]}), of(theta, {"x": x[None].double()}))
+
+
+# --- What a log-likelihood of the user's returns and does ------------------------------------------------------
+
+
+def changes(theta, rows):
+    rows["y"].mul_(2)
+    return -((rows["x"] - theta[0]) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("log_lik", "message"),
+    [
+        (lambda theta, rows: (rows["x"],), "returned a tuple"),
+        (lambda theta, rows: rows["x"] > theta[0], "returned torch.bool"),
+        (lambda theta, rows: (rows["x"] - theta[0]).long(), "returned torch.int64"),
+        (lambda theta, rows: rows["x"] * 1j, "returned torch.complex128"),
+        (lambda theta, rows: rows["x"].sum(), "one value per datum"),
+        (changes, "changes the field y of the data in place"),
+    ],
+)
+@pytest.mark.parametrize("kernel", ["mcmc", "sgld"])
+def test_a_log_likelihood_that_is_none_is_refused(log_lik, message, kernel):
+    chosen = {
+        "mcmc": mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()),
+        "sgld": mhrun.Unadjusted(mhrun.SGLD(), m=5),
+    }[kernel]
+    data = {"x": np.linspace(0, 1, 20), "y": np.ones(20)}
+    with pytest.raises(UserError, match=message):
+        mhrun.sample(log_lik, data, chosen, start=[0.0], step_size=0.1, steps=5, warmup=1)
+
+
+def test_a_log_likelihood_without_a_gradient_is_refused_where_one_is_needed():
+    def detached(theta, x):
+        return -((x - theta.detach()[0]) ** 2)
+
+    with pytest.raises(UserError, match="no gradient with respect to theta"):
+        mhrun.sample(detached, np.ones(9), mhrun.Unadjusted(mhrun.SGLD(), m=5), start=[0.0], step_size=0.1)
+
+
+def test_an_error_that_cannot_be_written_is_reported(here):
+    (here / "alone.py").write_text("def log_lik(theta, rows):\n    raise ValueError('\\udc80 alone')\n")
+    with pytest.raises(UserError, match=r"udc80 alone") as found:
+        UserFunction("alone.log_lik", dim=1).log_lik(torch.zeros(1, 1), {"x": torch.ones(1, 3)})
+    str(found.value).encode()
+
+
+# --- Hostile and huge files ------------------------------------------------------------------------------------
+
+
+def header(text: str, version: int = 1) -> bytes:
+    raw = text.encode().ljust(117) + b"\n"
+    return b"\x93NUMPY" + bytes([version, 0]) + struct.pack("<H" if version == 1 else "<I", len(raw)) + raw
+
+
+def npy(shape: str, descr: str = "<f8", order: str = "False") -> bytes:
+    return header(f"{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}")
+
+
+def zipped(path, **members):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+
+
+HUGE = npy("(1000000000000,)")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (npy("(3,)") + bytes(24), "is one array, no .npz; choose data=memmap"),
+        ({"x": npy("(-3,)") + bytes(24)}, "no array has"),
+        ({"x": HUGE + bytes(80)}, "is cut short"),
+        ({"x": npy("(3,)")}, "is cut short"),
+        ({"x": npy("()") + bytes(8)}, "one number or more per row"),
+        ({"x": npy("(3,)", "|O") + bytes(24)}, "Python objects"),
+        ({"x": npy("('a',)") + bytes(24)}, "is no array as np.save writes it"),
+        ({"x": header("__import__('os').getpid()")}, "is no array as np.save writes it"),
+        ({"x": header("(" * 110)}, "is no array as np.save writes it"),
+        ({"x": b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + bytes(99)}, "is no array as np.save writes it"),
+        ({"x": b"plain text"}, "is no array as np.save writes it"),
+        ({"x": npy("(3,)") + bytes(24), "y": npy("(4,)") + bytes(32)}, "must have one length"),
+        (b"", "cannot be read"),
+        (b"PK\x03\x04", "cannot be read"),
+    ],
+)
+def test_archives_that_are_none(here, content, message):
+    if isinstance(content, dict):
+        zipped("d.npz", **content)
+    else:
+        Path("d.npz").write_bytes(content)
+    assert message in one_line(Npz("d.npz").load)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (npy("(-3,)") + bytes(24), "no array has"),
+        (HUGE + bytes(80), "is cut short"),
+        (npy("(3,)", "|S0"), "one number or more per row"),
+        (npy("(3, 2)", order="True") + bytes(48), "stored column by column"),
+        (b"\x93NUMPY", "is no array"),
+        (b"text", "cannot be mapped"),
+        (b"", "cannot be mapped"),
+    ],
+)
+def test_maps_that_are_none(here, content, message):
+    Path("x.npy").write_bytes(content)
+    assert message in one_line(Memmap("x.npy").load)
+
+
+@pytest.fixture
+def _little(monkeypatch):
+    """A megabyte of memory, as far as data know."""
+    monkeypatch.setattr(memory, "_free", lambda: iter([1e6]))
+
+
+@pytest.mark.usefixtures("_little")
+def test_what_memory_does_not_hold_is_refused_before_it_is_read(here):
+    """Nothing here takes a second: what would inflate is not inflated beyond what there is."""
+    began = time.monotonic()
+    with zipfile.ZipFile("d.npz", "w", zipfile.ZIP_DEFLATED) as archive, archive.open("x.npy", "w") as file:
+        file.write(npy(f"({1 << 24},)"))
+        for _ in range(128):
+            file.write(bytes(1 << 20))
+    with gzip.open("t.csv.gz", "wb", compresslevel=1) as file:
+        file.write(b"a,y\n")
+        for _ in range(64):
+            file.write(b"1,2\n" * (1 << 18))
+    Path("plain.csv").write_text("a,y\n" + "1,2\n" * 100_000)
+    Path("wide.csv").write_text("a\n" + "\n".join(f"v{i}" for i in range(2000)) + "\n")
+    for source, message in (
+        (Npz("d.npz"), "would take 134 MB of memory, and 1 MB are free; .* data=memmap"),
+        (
+            Table("t.csv.gz", target="y"),
+            "holds more than 40 kB of text.* say its separator, or .* data=memmap",
+        ),
+        (Table("t.csv.gz", target="y", separator=","), "holds more than 100 kB of text"),
+        (Table("plain.csv", target="y"), "holds more than 40 kB of text"),
+        (Table("wide.csv", features=[], categorical=["a"]), "1,999 columns of x"),
+        (GaussianSample(100_000, 5), "choose fewer"),
+        (MixtureSample(1_000_000, [0.0]), "data.storage=file"),
+    ):
+        with pytest.raises(UserError, match=message):
+            source.load()
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.usefixtures("_little")
+def test_a_parquet_file_says_how_large_it_is(here):
+    pytest.importorskip("pyarrow")
+    pd.DataFrame({"a": np.zeros(100_000), "y": np.zeros(100_000)}).to_parquet("t.parquet")
+    with pytest.raises(UserError, match=r"100,000 rows, would take 4\.8 MB"):
+        Table("t.parquet", target="y").load()
+
+
+def test_free_memory_is_a_number():
+    assert 1e6 < memory.available() < 1e15
+    assert [memory.in_bytes(n) for n in (0, 999, 1000, 3.4e9)] == ["0 bytes", "999 bytes", "1 kB", "3.4 GB"]
+
+
+def test_no_memory_for_data_is_said_of_data():
+    class Source:
+        n = 5
+
+        def load(self):
+            raise MemoryError
+
+    with pytest.raises(UserError, match="not enough memory for the n = 5 data; choose fewer"):
+        Target(FunctionModel(lambda t, x: x, [0.0]), Source()).data  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("t.csv", "y,q,y\n1,2,3\n4,5,6\n", "several columns named 'y'"),
+        ("t.csv", "a;a\n1;2\n3;4\n", "several columns named 'a'"),
+        ("t.csv.tar", "a,y\n1,2\n", "cannot be read as a table"),
+        ("t.csv.gz", "a,y\n1,2\n", "cannot be read as a table"),
+        ("t.csv.zip", "a,y\n1,2\n", "cannot be read as a table"),
+        ("t.csv.xz", "a,y\n1,2\n", "cannot be read as a table"),
+        ("t.csv", "", "cannot be read as a table"),
+        ("t.csv", "\n\n\n", "cannot be read as a table"),
+        ("t.csv", "\0" * 50, "t.csv"),
+        ("t.parquet", "PAR1....PAR1", "cannot be read as a table"),
+        ("t.xlsx", "", "is no table that is read here"),
+    ],
+)
+def test_tables_that_are_none(here, name, text, message):
+    Path(name).write_text(text)
+    assert message in one_line(Table(name, target="y").load)
+
+
+def test_names_and_seeds_that_are_none(here):
+    for make in (
+        lambda: Table("t.csv", seed=-1),
+        lambda: GaussianSample(5, 2, seed=-1),
+        lambda: MixtureSample(5, [0.0], seed=-1),
+        lambda: Images(shuffle=-1),
+    ):
+        with pytest.raises(Refusal, match="negative"):
+            make()
+    for name in ("x" * 5000, "a/" * 3000, "a\0b", "~nosuchuser/x.csv", "", ".", "/", "\udc80"):
+        assert "There is no data file" in one_line(located, name)
+
+
+# What is written into files: pieces of good ones, and of what is none.
+PIECES = st.one_of(
+    st.sampled_from(
+        [
+            b",",
+            b"\n",
+            b";",
+            b'"',
+            b"a",
+            b"y",
+            b"1",
+            b"-1e400",
+            b"nan",
+            b"\r",
+            b"\0",
+            b"\xff",
+            b"\t",
+            b" ",
+            b"|",
+            b"''",
+        ]
+    ),
+    st.binary(max_size=4),
+)
+TEXTS = st.lists(PIECES, max_size=30).map(b"".join)
+NAMES = st.sampled_from(
+    ["t.csv", "t.tsv", "t.csv.gz", "t.csv.zip", "t.csv.tar", "t.csv.bz2", "t.csv.xz", "t.parquet"]
+)
+SETTINGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "target": st.sampled_from(["y", "a", "", "1"]),
+        "features": st.lists(st.sampled_from(["a", "y", "b", ""]), max_size=2),
+        "categorical": st.lists(st.sampled_from(["a", "y"]), max_size=1),
+        "outcome": st.sampled_from(["number", "sign", "class"]),
+        "missing": st.sampled_from(["refuse", "drop"]),
+        "test_share": st.sampled_from([0.0, 0.5]),
+        "separator": st.sampled_from([",", ";", " ", "", "\0", "ab", "["]),
+        "intercept": st.booleans(),
+    },
+)
+
+
+def packed(name, text):
+    if name.endswith(".gz"):
+        return gzip.compress(text)
+    if name.endswith(".zip"):
+        with io.BytesIO() as kept:
+            with zipfile.ZipFile(kept, "w") as archive:
+                archive.writestr("t.csv", text)
+            return kept.getvalue()
+    return text
+
+
+def try_table(folder, name, text, good, settings):
+    path = folder / name
+    path.write_bytes(packed(name, (b"a,b,y\n1,2,3\n4,5,6\n" if good else b"") + text))
+    one_line(lambda: Table(str(path), **settings).load())
+
+
+@fast(40)
+@given(NAMES, TEXTS, st.booleans(), SETTINGS)
+def test_no_table_brings_a_traceback(tmp_path, name, text, good, settings):
+    try_table(tmp_path, name, text, good, settings)
+
+
+@pytest.mark.slow
+@many(1500)
+@given(NAMES, TEXTS, st.booleans(), SETTINGS)
+def test_a_thousand_tables_bring_no_traceback(tmp_path, name, text, good, settings):
+    try_table(tmp_path, name, text, good, settings)
+
+
+def good_file(kind: str) -> bytes:
+    with io.BytesIO() as kept:
+        x = np.arange(12.0).reshape(6, 2)
+        {"npz": lambda: np.savez(kept, x=x, y=np.arange(6)), "npy": lambda: np.save(kept, x)}[kind]()
+        return kept.getvalue()
+
+
+EDITS = st.lists(
+    st.tuples(st.floats(0, 1), st.integers(0, 255), st.sampled_from(["set", "cut", "put"])), max_size=4
+)
+FIELDS = st.sampled_from([None, {"x": "x"}, {"a": "y", "b": "x"}, {"x": "z"}, {"x": ""}])
+
+
+def try_array(folder, kind, edits, fields):
+    raw = bytearray(good_file(kind))
+    for share, value, what in edits:
+        at = int(share * (len(raw) - 1)) if raw else 0
+        if what == "cut":
+            del raw[at:]
+        elif what == "put":
+            raw[at:at] = bytes([value]) * 3
+        elif raw:
+            raw[at] = value
+    path = folder / f"d.{kind}"
+    path.write_bytes(raw)
+    for source in (Npz(str(path), fields), Memmap(str(path))):
+        one_line(source.load)
+
+
+@fast(60)
+@given(st.sampled_from(["npz", "npy"]), EDITS, FIELDS)
+def test_no_array_brings_a_traceback(tmp_path, kind, edits, fields):
+    try_array(tmp_path, kind, edits, fields)
+
+
+@pytest.mark.slow
+@many(3000)
+@given(st.sampled_from(["npz", "npy"]), EDITS, FIELDS)
+def test_thousands_of_arrays_bring_no_traceback(tmp_path, kind, edits, fields):
+    try_array(tmp_path, kind, edits, fields)
+
+
+# --- Results that are no longer what was written ---------------------------------------------------------------
+
+SMALL = (*FEW, "~methods.sghmc", "warmup=50", "steps=60", "data.n=500", "m=20", "temperature=5", "report={}")
+
+
+def settings_of(outputs):
+    return config(outputs, *SMALL, "runtime.block_seconds=0")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A complete run with its report, and one that was stopped before its trace was put together."""
+    place = tmp_path_factory.mktemp("kept")
+    whole = run_experiment(settings_of(place / "whole"), Silent())
+    build_report(whole)
+    stopped = settings_of(place / "stopped")
+    with pytest.MonkeyPatch.context() as patch:
+
+        def finish(*_):
+            raise Interrupted
+
+        patch.setattr(TraceWriter, "finish", finish)
+        with pytest.raises(Interrupted):
+            run_experiment(stopped, Silent())
+    return whole, RunFolder.of(stopped)
+
+
+def copied(kept: RunFolder, outputs: Path) -> RunFolder:
+    """Return a copy of a run folder in other outputs."""
+    place = outputs / kept.experiment / kept.digest
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(kept.path, place)
+    return RunFolder(place)
+
+
+def flip(path, at):
+    raw = bytearray(path.read_bytes())
+    raw[int(at * (len(raw) - 1))] ^= 0x10
+    path.write_bytes(raw)
+
+
+def gone(path):
+    path.unlink()
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def a_folder(path):
+    path.unlink()
+    path.mkdir()
+    (path / "inside").write_text("x")
+
+
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [
+        ("trace.nc", gone),
+        ("trace.nc", cut),
+        ("trace.nc", a_folder),
+        ("trace.nc", lambda path: flip(path, 0.7)),
+        ("done.json", a_folder),
+        ("done.json", lambda path: path.write_text(path.read_text().replace("1", "2", 1))),
+    ],
+)
+def test_results_that_changed_are_computed_again_and_never_reported(finished, outputs, file, damage, capsys):
+    folder = copied(finished[0], outputs)
+    before = contents(folder, "mint")
+    damage(folder.method("mint") / file)
+    words = [f"runtime.outputs={outputs}"]
+    for make in (lambda: build_report(folder), lambda: compare_runs([str(folder.path), *words])):
+        assert one_line(make) is not None
+    assert make_reports(words) == 1
+    capsys.readouterr()
+    message = []
+    watcher = Silent()
+    watcher.note = message.append
+    if (
+        folder.method("mint") / file
+    ).is_dir() and file == "done.json":  # what is no file is left for its owner
+        assert "done.json" in one_line(run_experiment, settings_of(outputs), watcher)
+        return
+    again = run_experiment(settings_of(outputs), watcher)
+    assert any("it is computed again" in line for line in message)
+    assert again.path == folder.path
+    assert_same_bits(before, contents(folder, "mint"))
+
+
+def test_a_run_that_is_whole_is_not_computed_again(finished, outputs, capsys):
+    folder = copied(finished[0], outputs)
+    state = (folder.method("mint") / "trace.nc").stat().st_mtime_ns
+    compute(settings_of(outputs))
+    assert "This run is there already" in capsys.readouterr().err
+    assert (folder.method("mint") / "trace.nc").stat().st_mtime_ns == state
+    note = done(folder.method("mint"))
+    assert note["files"] == {"trace.nc": file_digest(folder.method("mint") / "trace.nc")}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("threads", 0), ("block_seconds", float("nan")), ("block_seconds", [1])]
+)
+def test_settings_are_checked_where_the_run_is_there_too(finished, outputs, key, value):
+    copied(finished[0], outputs)
+    settings = settings_of(outputs)
+    message = one_line(run_experiment, settings | {"runtime": settings["runtime"] | {key: value}}, Silent())
+    assert f"runtime.{key} = " in message
+
+
+def test_a_digest_is_that_of_the_file_as_it_is_now(tmp_path):
+    path = tmp_path / "f"
+    path.write_bytes(b"one")
+    first = file_digest(path)
+    path.write_bytes(b"two!")
+    assert file_digest(path) != first
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_a_place_that_cannot_be_written(finished, outputs, monkeypatch, number, capsys):
+    """Of a complete run nothing is written; all else is refused in a line."""
+    folder = copied(finished[0], outputs)
+    settings = settings_of(outputs)
+    run_experiment(settings, Silent())  # config.yaml says these outputs
+
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    make = Path.mkdir
+
+    def mkdir(place, *args, **how):
+        make(place, *args, **how) if place.exists() else refuse()
+
+    for place, name in (
+        (Path, "unlink"),
+        (Path, "symlink_to"),
+        (shutil, "rmtree"),
+        (os, "replace"),
+    ):
+        monkeypatch.setattr(place, name, refuse)
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    monkeypatch.setattr("mhrun.store.files._alone", refuse)
+    assert one_line(run_experiment, settings, Silent()) is None
+    forced = settings | {"runtime": settings["runtime"] | {"force": True}}
+    for change in (forced, settings | {"seed": 5}, settings | {"title": "another"}):
+        assert "cannot be written; choose another folder" in one_line(run_experiment, change, Silent())
+    assert "cannot be written" in one_line(build_report, folder)
+    words = ["-m", "experiment=gmm_tied_means", "scale=smoke", "seed=1,2", f"runtime.outputs={outputs}"]
+    capsys.readouterr()
+    assert run(words) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+# --- Damaged folders -------------------------------------------------------------------------------------------
+
+NOTES = [
+    "[]", "{}", "null", "[" * 100_000, "9" * 5000, '{"a": NaN}', '{"methods": 3}', '{"claims": 3}',
+    '{"status": "complete", "format": 2}', '{"status": "complete", "format": 2, "methods": {"mint": 5}}',
+    '{"status": "complete", "format": 2, "methods": {"mint": {}}}', '{"totals": {}}', '{"totals": {"n_lik": "a"}}',
+    '{"executor": 5}', '{"executor": "compiled"}', '{"product": [1]}', '{"claims": [{"verdict": 3}]}',
+    "a: [", "- 1\n- 2\n", "x: 1\n", "methods: {}\n", "!!python/object:os.system x\n", "{" * 3000, "a: &a [*a]\n",
+    "\t\n", "methods: 3\nruntime: {}\n",
+]  # fmt: skip
+
+
+def remove(path):
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+
+
+def harm(path: Path, how: str, rng: random.Random) -> None:
+    """Damage a file or folder of a run."""
+    if how in ("cut", "flip"):
+        if path.is_file() and (raw := bytearray(path.read_bytes())):
+            at = rng.randrange(len(raw))
+            raw[at] ^= 1 << rng.randrange(8)
+            path.write_bytes(raw[:at] if how == "cut" else raw)
+        return
+    remove(path)
+    if how in ("folder", "full"):
+        path.mkdir()
+        if how == "full":
+            (path / "inside").write_text("x")
+    elif how == "link":
+        path.symlink_to("/nonexistent/place")
+    elif how == "loop":
+        path.symlink_to(path)
+    elif how != "gone":
+        text = {"empty": b"", "bytes": rng.randbytes(200), "note": rng.choice(NOTES).encode()}[how]
+        path.write_bytes(text)
+
+
+def all_reports(outputs):
+    """Make all reports; a bug in one is no mistake of the user's."""
+    assert make_reports([f"runtime.outputs={outputs}"]) in (0, 1)
+
+
+HARMS = ("cut", "flip", "folder", "full", "link", "loop", "gone", "empty", "bytes", "note")
+ACTS = {
+    "again": lambda folder, outputs: compute(settings_of(outputs) | {"experiment": folder.experiment}),
+    "report": lambda folder, outputs: all_reports(outputs),
+    "list": lambda folder, outputs: show_list([f"runtime.outputs={outputs}"], []),
+    "compare": lambda folder, outputs: compare_runs([str(folder.path), f"runtime.outputs={outputs}"]),
+}
+
+
+def damaged(finished, outputs, rng: random.Random, kept: int, name: str, how: str, act: str) -> str | None:
+    """Damage one thing in a copy of a run folder, do something with it, and return what is told."""
+    folder = copied(finished[kept], outputs)
+    if not os.path.lexists((folder.path / name).parent):
+        return None
+    harm(folder.path / name, how, rng)
+    return one_line(ACTS[act], folder, outputs)
+
+
+def everything(folder: RunFolder) -> list[str]:
+    there = [str(path.relative_to(folder.path)) for path in folder.path.rglob("*")]
+    return sorted({*there, "report", "log.txt", ".owner", ".report.partial", "methods/mint/blocks/x.npz"})
+
+
+@pytest.mark.parametrize(
+    ("kept", "name", "how", "act"),
+    [
+        (1, "BLOCK", "folder", "again"),
+        (1, "BLOCK", "full", "again"),
+        (1, "methods/mint/blocks/x.npz", "bytes", "again"),
+        (1, "methods/mint/blocks", "bytes", "again"),
+        (0, "config.yaml", "folder", "again"),
+        (0, "config.yaml", "folder", "report"),
+        (1, "config.yaml", "bytes", "again"),
+        (0, "config.yaml", "note", "compare"),
+        (1, "log.txt", "folder", "again"),
+        (1, "methods/mint/executor.json", "folder", "again"),
+        (0, "summary.json", "folder", "list"),
+        (0, "summary.json", "note", "list"),
+        (0, "report", "bytes", "again"),
+        (0, ".report.partial", "bytes", "again"),
+        (0, "methods/mint", "bytes", "again"),
+        (0, "methods/mint/done.json", "full", "again"),
+    ],
+)
+def test_damaged_folders(finished, outputs, kept, name, how, act):
+    block = next((finished[1].method("mint") / "blocks").iterdir())
+    name = name if name != "BLOCK" else str(block.relative_to(finished[1].path))
+    for seed in range(3 if how in ("note", "bytes") else 1):
+        damaged(finished, outputs, random.Random(seed), kept, name, how, act)
+
+
+@pytest.mark.slow
+def test_no_damage_to_a_folder_brings_a_traceback(finished, tmp_path):
+    rng = random.Random(7)
+    cases = [
+        (kept, name, how, act)
+        for kept, folder in enumerate(finished)
+        for name in everything(folder)
+        for how in HARMS
+        for act in ACTS
+    ]
+    for at, case in enumerate(rng.sample(cases, min(len(cases), 600))):
+        damaged(finished, tmp_path / str(at), rng, *case)
+        shutil.rmtree(tmp_path / str(at))
+
+
+def test_bytes_are_said_in_their_own_units(outputs, monkeypatch):
+    """0.0 GB is not less than 0.0 GB."""
+    from collections import namedtuple
+
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 1000))
+    with pytest.raises(UserError, match=r"The traces can take [\d.]+ kB and .* has 1 kB free"):
+        run_experiment(settings_of(outputs), Silent())
+
+
+def of_note(folder: RunFolder, change) -> Path:
+    """Change the note of a method."""
+    path = folder.method("mint") / "done.json"
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    return path
+
+
+def less(note, *names):
+    return {key: value for key, value in note.items() if key not in names}
+
+
+@pytest.mark.parametrize("lacking", [("checksum",), ("files", "checksum"), ("files",)])
+def test_a_note_without_checksums_is_none(finished, outputs, lacking):
+    folder = copied(finished[0], outputs)
+    of_note(folder, lambda note: less(note, *lacking))
+    assert "done.json is gone or damaged" in folder.damage()["mint"]
+    with pytest.raises(UserError, match="computed anew"):
+        Run(folder).draws("mint")
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc/hostname", "..", ".", "a/b", "a\\b", "", "a\0b", "x" * 5000, ".hidden"]
+)
+def test_a_note_names_files_beside_it_alone(finished, outputs, name):
+    folder = copied(finished[0], outputs)
+    of_note(folder, lambda note: sealed(less(note, "files", "checksum"), {name: "0" * 64}))
+    assert "names a file elsewhere" in folder.damage()["mint"]
+
+
+@pytest.mark.parametrize("files", [{}, [], None, 3])
+def test_a_note_names_a_file(finished, outputs, files):
+    folder = copied(finished[0], outputs)
+    of_note(folder, lambda note: sealed({**less(note, "checksum"), "files": files}))
+    assert folder.damage() == {"mint": "its note names no file"}
+
+
+def test_a_summary_that_changed_is_no_result(finished, outputs, capsys):
+    """Any flipped bit and any cut: the summary is as it was written, or there is none."""
+    folder = copied(finished[0], outputs)
+    path, before = folder.path / "summary.json", folder.summary()
+    raw, rng = path.read_bytes(), random.Random(3)
+    for _ in range(400):
+        harmed, at = bytearray(raw), rng.randrange(len(raw) - 2)
+        harmed[at] ^= 1 << rng.randrange(8)
+        path.write_bytes(harmed if rng.random() < 0.8 else raw[:at])
+        found = folder.summary()
+        assert found is None or less(found, *(set(found) - set(before))) == before
+    path.write_bytes(raw.replace(b'"accept_rate": 0', b'"accept_rate": 1', 1))
+    assert not folder.is_complete()
+    words = [f"runtime.outputs={outputs}"]
+    assert make_reports(words) == 1
+    assert "summary.json is damaged" in capsys.readouterr().err
+    assert show_list(words, []) == 0
+    assert "damaged" in capsys.readouterr().out
+    state = (folder.method("mint") / "trace.nc").stat().st_mtime_ns
+    run_experiment(settings_of(outputs), Silent())
+    assert (folder.method("mint") / "trace.nc").stat().st_mtime_ns == state  # no draw is computed again
+    assert folder.summary()["methods"] == before["methods"]
+
+
+def test_a_summary_that_was_written_without_a_checksum_is_read(finished, outputs):
+    folder = copied(finished[0], outputs)
+    before = folder.summary()
+    (folder.path / "summary.json").write_text(json.dumps(before))
+    assert folder.summary() == before
+    assert folder.is_complete()
+
+
+def test_one_report_that_fails_stops_no_other(finished, outputs, monkeypatch, capsys):
+    """A bug, the user's mistake, user's code that exits: each is a line, and the last one is made."""
+    errors = {"a": KeyError, "b": UserError("no such thing"), "c": SystemExit(0), "d": None}
+    for name in errors:
+        shutil.copytree(finished[0].path, outputs / name / finished[0].digest)
+
+    def build(folder, *_, **__):
+        error = errors[folder.experiment]
+        if error is KeyError:
+            RunFolder.of({})  # a KeyError in mhrun's own code
+        elif error is not None:
+            raise error
+        return Built(folder.report / "index.html", [])
+
+    monkeypatch.setattr("mhrun.report.build.build_report", build)
+    monkeypatch.setenv("MHRUN_CACHE_DIR", str(outputs / "cache"))
+    assert run(["report", f"runtime.outputs={outputs}"]) == 70
+    captured = capsys.readouterr()
+    assert [line[:7] for line in captured.err.splitlines()] == 3 * ["mhrun: "]
+    assert "Traceback" not in captured.err
+    assert "this is a bug in mhrun: KeyError: 'experiment'" in captured.err
+    assert len(list((outputs / "cache" / "mhrun" / "crashes").iterdir())) == 2
+    assert captured.out == f"report  {outputs / 'd' / finished[0].digest / 'report' / 'index.html'}\n"
+    errors["a"] = None
+    errors["c"] = None
+    assert run(["report", f"runtime.outputs={outputs}"]) == 1
+
+
+def test_a_link_in_the_place_of_a_file_is_not_written_through(finished, outputs, tmp_path):
+    """Of the stopped run the trace is put together, the log goes on, and the report is made."""
+    folder, mine = copied(finished[1], outputs), tmp_path / "mine"
+    mine.write_text("mine")
+    for name in ("log.txt", ".lock", "report", "summary.json.partial", "methods/mint/trace.nc.partial"):
+        remove(folder.path / name)
+        (folder.path / name).symlink_to(mine)
+    compute(settings_of(outputs) | {"runtime": settings_of(outputs)["runtime"] | {"report": True}})
+    assert folder.is_complete()
+    assert mine.read_text() == "mine"
+    assert not (folder.path / "log.txt").is_symlink()
+    assert "mint: done" in folder.log.read_text()
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_run_folder_that_is_a_link_is_refused(finished, outputs, tmp_path, force):
+    folder = copied(finished[0], outputs)
+    (folder.path / "summary.json").unlink()
+    folder.path.rename(tmp_path / "elsewhere")
+    folder.path.symlink_to(tmp_path / "elsewhere")
+    settings = settings_of(outputs)
+    runtime = settings["runtime"] | {"force": force}
+    assert "leads elsewhere" in one_line(run_experiment, settings | {"runtime": runtime}, Silent())
+    assert (tmp_path / "elsewhere" / "methods" / "mint" / "trace.nc").exists()
+
+
+def test_links_are_refused_where_the_configuration_is_gone(finished, outputs, tmp_path):
+    folder, own = copied(finished[1], outputs), tmp_path / "own"
+    blocks = folder.method("mint") / "blocks"
+    blocks.rename(own)
+    blocks.symlink_to(own)
+    (folder.path / "config.yaml").unlink()
+    kept = sorted(own.iterdir())
+    assert "leads elsewhere" in one_line(run_experiment, settings_of(outputs), Silent())
+    assert sorted(own.iterdir()) == kept
+
+
+def test_a_file_named_latest_is_kept(finished, outputs):
+    copied(finished[0], outputs)
+    latest = outputs / finished[0].experiment / "latest"
+    latest.write_text("of the user")
+    run_experiment(settings_of(outputs), Silent())
+    assert latest.read_text() == "of the user"
+
+
+def test_files_of_a_run_have_a_largest_size(finished, outputs, monkeypatch):
+    folder = copied(finished[0], outputs)
+    monkeypatch.setattr("mhrun.store.folder._MOST_BYTES", 100)
+    assert "too much" in one_line(folder.config)
+    monkeypatch.setattr("mhrun.store.files._MOST_JSON", 100)
+    assert "more than a run writes" in one_line(folder.summary)
+
+
+@pytest.mark.parametrize(
+    ("name", "act"),
+    [("config.yaml", "again"), ("summary.json", "list"), ("methods/mint/done.json", "report")],
+)
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(finished, outputs, name, act):
+    folder = copied(finished[0], outputs)
+    (folder.path / name).unlink()
+    os.mkfifo(folder.path / name)
+    one_line(ACTS[act], folder, outputs)
+
+
+def test_a_folder_is_checked_when_it_is_held(finished, outputs, monkeypatch):
+    """What another process does while this one waits is seen."""
+    folder = copied(finished[1], outputs)
+    held = RunFolder.held
+
+    def late(self, waiting):
+        (self.path / "config.yaml").write_text("seed: 3\n")
+        return held(self, waiting)
+
+    monkeypatch.setattr(RunFolder, "held", late)
+    assert "holds a run of other settings" in one_line(run_experiment, settings_of(outputs), Silent())
+    assert (folder.path / "config.yaml").read_text() == "seed: 3\n"

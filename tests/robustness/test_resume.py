@@ -1,0 +1,344 @@
+"""A run that is stopped, killed or doubled ends with the bits of one that was not."""
+
+from __future__ import annotations
+
+import builtins
+import multiprocessing
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from kit import FEW, StopAfter, assert_same_bits, compute, config, contents
+
+from mhrun.data import Dataset
+from mhrun.engine.chains import Settings, Silent, run_method
+from mhrun.engine.estimate import Pace, in_words
+from mhrun.engine.experiment import run_experiment
+from mhrun.engine.method import Method
+from mhrun.errors import Interrupted
+from mhrun.kernels import MetropolisHastings
+from mhrun.models.perceptron import Perceptron
+from mhrun.monitors.predictive import Predictive
+from mhrun.pairing.moving import Moving
+from mhrun.pairing.shared import Shared
+from mhrun.proposals.langevin import LangevinProposal
+from mhrun.report.run import Run
+from mhrun.rules.metropolis import Metropolis
+from mhrun.schedules import Plan
+from mhrun.schedules.fixed import Fixed
+from mhrun.store.netcdf import Shape, open_trace
+from mhrun.target import Target
+
+WORDS = {
+    "plain": (*FEW, "executor=torch"),
+    "compiled": (*FEW, "executor=compiled"),
+}
+METHODS = ("mint", "sghmc")
+FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture(scope="module", params=WORDS)
+def whole(request, tmp_path_factory):
+    """An uninterrupted run of each driver, and the words for it."""
+    folder = compute(tmp_path_factory.mktemp("whole"), *WORDS[request.param])
+    return WORDS[request.param], {name: contents(folder, name) for name in METHODS}
+
+
+@pytest.mark.parametrize("chunks", [1, 3, 9])
+def test_control_c_leaves_a_run_that_goes_on(whole, outputs, chunks):
+    words, expected = whole
+    stopped, requested = 0, config(outputs, *words)
+    for _ in range(200):
+        try:
+            folder = run_experiment(requested, StopAfter(chunks))
+            break
+        except Interrupted as stop:
+            stopped += 1
+            message = str(stop)
+            summary = next(outputs.glob("*/*/summary.json")).read_text()
+    assert stopped >= 1
+    assert "stopped after step" in message
+    assert '"status": "stopped"' in summary
+    for name in METHODS:
+        assert_same_bits(contents(folder, name), expected[name])
+
+
+def test_a_thinned_run_that_is_stopped_has_the_draws_and_all_statistics_of_the_whole_one(whole, outputs):
+    """Every 7th draw, counted from the first step of a burn-in of 200; each step's statistics."""
+    words, expected = whole
+    words = (*words, "thin=7", "thin_stats=1", "runtime.block_seconds=0")
+    with pytest.raises(Interrupted):
+        run_experiment(config(outputs, *words), StopAfter(5))
+    assert len(list(outputs.rglob("blocks/*.npz"))) == 5
+    folder = compute(outputs, *words)
+    steps = Run(folder).draw_steps("mint")
+    assert steps.tolist() == list(range(3, 401, 7))
+    for name in METHODS:
+        draws = Run(folder).draws(name)
+        assert np.array_equal(draws, expected[name]["/posterior/theta"][:, steps - 1])
+        found = contents(folder, name)
+        assert np.array_equal(
+            found["/warmup_posterior/theta"], expected[name]["/warmup_posterior/theta"][:, 6::7]
+        )
+        statistics = [key for key in expected[name] if "sample_stats" in key]
+        assert_same_bits({k: found[k] for k in statistics}, {k: expected[name][k] for k in statistics})
+
+
+def _killed_at(call: int, outputs: Path, words: tuple[str, ...]) -> None:
+    """Run in a child that kills itself at its `call`-th dealing with the disk."""
+    count = 0
+
+    def counted(function):
+        def wrapper(*args, **kwargs):
+            nonlocal count
+            count += 1
+            if count == call:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    for module, name in (
+        (os, "replace"),
+        (os, "fsync"),
+        (shutil, "rmtree"),
+        (Path, "unlink"),
+        (builtins, "open"),
+    ):
+        setattr(module, name, counted(getattr(module, name)))
+    run_experiment(config(outputs, *words, "runtime.block_seconds=0"), Silent())
+
+
+def test_a_kill_at_any_dealing_with_the_disk_loses_nothing(whole, outputs):
+    """Each child goes on from what the one before left, and is killed some calls later."""
+    words, expected = whole
+    kills = 0
+    for call in range(1, 2000, 7):
+        child = FORK.Process(target=_killed_at, args=(call, outputs, words))
+        child.start()
+        child.join(120)
+        assert child.exitcode in (0, -signal.SIGKILL)
+        if child.exitcode == 0:
+            break
+        kills += 1
+    assert child.exitcode == 0
+    assert kills >= 5
+    folder = compute(outputs, *words)
+    for name in METHODS:
+        assert_same_bits(contents(folder, name), expected[name])
+    assert not list(folder.path.rglob("*.partial"))
+
+
+@pytest.mark.slow
+def test_a_kill_at_every_dealing_with_the_disk_loses_nothing(whole, outputs):
+    words, expected = whole
+    for call in range(1, 2000):
+        fresh = outputs / str(call)
+        child = FORK.Process(target=_killed_at, args=(call, fresh, words))
+        child.start()
+        child.join(120)
+        if child.exitcode == 0:
+            break
+        folder = compute(fresh, *words)
+        for name in METHODS:
+            assert_same_bits(contents(folder, name), expected[name])
+        shutil.rmtree(fresh)
+    assert child.exitcode == 0
+    assert call > 50
+
+
+@pytest.mark.slow
+def test_a_soak_of_kills_at_random_moments(whole, outputs):
+    """Two hundred SIGKILLs from outside, at random times, over runs with small blocks."""
+    import random
+
+    words, expected = whole
+    rng = random.Random(0)
+    kills = 0
+    while kills < 200:
+        child = FORK.Process(target=_killed_at, args=(10**9, outputs, words))
+        child.start()
+        child.join(rng.uniform(0.02, 0.5))
+        if child.is_alive():
+            os.kill(child.pid, signal.SIGKILL)
+            kills += 1
+        child.join()
+        if child.exitcode == 0:
+            folder = compute(outputs, *words)
+            for name in METHODS:
+                assert_same_bits(contents(folder, name), expected[name])
+            shutil.rmtree(outputs)
+    folder = compute(outputs, *words)
+    for name in METHODS:
+        assert_same_bits(contents(folder, name), expected[name])
+
+
+def _waits(outputs: Path, words: tuple[str, ...], queue) -> None:
+    class Told(Silent):
+        def note(self, message: str) -> None:
+            queue.put(message)
+
+    queue.put(str(run_experiment(config(outputs, *words), Told()).path))
+
+
+def test_two_runs_at_once_are_one(outputs):
+    """The second says that the first is running, waits, and finds the work done."""
+    words = (*FEW, "executor=torch", "steps=1500")
+    queue = FORK.Queue()
+
+    class Slow(Silent):
+        def begin(self, method: str, step: int, total: int, executor: str) -> None:
+            if method == "mint":
+                self.second = FORK.Process(target=_waits, args=(outputs, words, queue))
+                self.second.start()
+                self.message = queue.get(timeout=60)
+
+    watcher = Slow()
+    folder = run_experiment(config(outputs, *words), watcher)
+    assert "being computed already" in watcher.message
+    assert f"process {os.getpid()}" in watcher.message
+    assert queue.get(timeout=60) == str(folder.path)
+    watcher.second.join(60)
+    assert watcher.second.exitcode == 0
+
+
+def test_a_run_goes_on_in_the_driver_it_began_in(outputs, monkeypatch):
+    words = (*FEW, "executor=compiled")
+    with pytest.raises(Interrupted):
+        run_experiment(config(outputs, *words), StopAfter(1))
+    monkeypatch.setattr("mhrun.target.target.available", lambda: False)
+    from mhrun.errors import UserError
+
+    with pytest.raises(UserError, match="began in a compiled loop"):
+        compute(outputs, *words)
+
+
+def test_without_numba_the_plain_path_takes_over(outputs, monkeypatch):
+    monkeypatch.setattr("mhrun.target.target.available", lambda: False)
+    monkeypatch.setattr("mhrun.engine.method.available", lambda: False)
+    monkeypatch.setattr("mhrun.engine.method._COMPILING_PAYS", 0.0)
+    folder = compute(outputs, *FEW)
+    assert folder.summary()["methods"]["mint"]["executor"] == "hybrid"
+    from mhrun.errors import Refusal
+
+    with pytest.raises(Refusal, match="no compiled loop"):
+        compute(outputs, *FEW, "executor=compiled")
+
+
+def test_blocks_are_written_while_the_run_goes(outputs):
+    seen = []
+
+    class Looks(Silent):
+        def advance(self, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
+            seen.append(len(list(outputs.rglob("blocks/*.npz"))))
+
+    run_experiment(config(outputs, *FEW, "executor=torch", "runtime.block_seconds=0"), Looks())
+    assert max(seen) >= 3
+    assert not list(outputs.rglob("blocks/*.npz"))
+
+
+def test_the_clock_may_jump(outputs, monkeypatch):
+    """Wall times come from a clock that only goes forward; a jump of the calendar changes nothing."""
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() - 1e6)
+    folder = compute(outputs, *FEW)
+    assert folder.summary()["methods"]["mint"]["wall_s"] > 0
+
+
+def test_a_list_of_draws_survives_a_stop(whole, outputs):
+    words, expected = whole
+    kept = [1, 17, 199, 200, 201, 333, 600]
+    words = (*words, f"thin={kept}".replace(" ", ""), "runtime.block_seconds=0")
+    with pytest.raises(Interrupted):
+        run_experiment(config(outputs, *words), StopAfter(5))
+    folder = compute(outputs, *words)
+    for name in METHODS:
+        found, every = contents(folder, name), expected[name]
+        for group, steps in (("warmup_posterior", [0, 16, 198, 199]), ("posterior", [0, 132, 399])):
+            assert np.array_equal(found[f"/{group}/theta"], every[f"/{group}/theta"][:, steps])
+        statistics = [key for key in every if "sample_stats" in key]
+        assert_same_bits({k: found[k] for k in statistics}, {k: every[k] for k in statistics})
+
+
+class Noted(Silent):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def note(self, message: str) -> None:
+        if (
+            "minibatch noise" not in message
+        ):  # a warning after the run, which has nothing to do with its estimate
+            self.lines.append(message)
+
+
+def test_a_run_that_is_estimated_first_is_the_same(whole, outputs, monkeypatch):
+    """Steps that are done for the clock alone are forgotten: their draws, their counts, their files."""
+    words, expected = whole
+    watcher = Noted()
+    run_experiment(config(outputs / "short", *words), watcher)
+    assert watcher.lines == []
+    monkeypatch.setattr("mhrun.engine.estimate._WORTH", 0.0)
+    monkeypatch.setattr("mhrun.engine.estimate._TRIED", 0.02)
+    watcher = Noted()
+    folder = run_experiment(config(outputs, *words), watcher)
+    assert [line.split(":")[0] for line in watcher.lines[:-1]] == list(METHODS)
+    assert all("600 steps of 4 chains, about " in line for line in watcher.lines[:-1])
+    assert watcher.lines[-1].startswith("in all about ")
+    for name in METHODS:
+        assert_same_bits(contents(folder, name), expected[name])
+    watcher = Noted()
+    run_experiment(config(outputs, *words), watcher)  # nothing is left to do
+    assert watcher.lines == []
+
+
+def test_an_estimate_is_of_what_is_left(outputs, monkeypatch):
+    words = (*FEW, "executor=torch", "runtime.block_seconds=0")
+    with pytest.raises(Interrupted):
+        run_experiment(config(outputs, *words), StopAfter(2))
+    monkeypatch.setattr("mhrun.engine.estimate._WORTH", 0.0)
+    monkeypatch.setattr("mhrun.engine.estimate._pace", lambda *_: Pace(1.0, 1.0, 1.0, None))
+    watcher = Noted()
+    run_experiment(config(outputs, *words), watcher)
+    done = 600 - int(watcher.lines[0].removeprefix("mint: ").split(" ")[0])
+    assert 0 < done < 600
+    assert watcher.lines[1].startswith("sghmc: 600 steps of 4 chains, about 10 min")
+    assert watcher.lines[2] == f"in all about {in_words(1200 - done)}"
+
+
+def test_seconds_are_said_as_people_do():
+    for seconds, message in (
+        (0.2, "0 s"), (89, "89 s"), (90, "1.5 min"), (600, "10 min"), (5399, "90 min"), (5400, "1.5 h"),
+        (86400 * 1.4, "34 h"), (86400 * 1.5, "1.5 days"), (86400 * 123.4, "123 days"),
+    ):  # fmt: skip
+        assert in_words(seconds) == message
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("pairing", [Shared(20), Moving(20)])
+def test_a_network_on_a_gpu_that_is_stopped_is_the_whole_one(tmp_path, pairing):
+    rng = np.random.default_rng(0)
+    data = Dataset.of({"x": rng.normal(size=(200, 30)), "y": rng.integers(0, 4, 200)})
+    model = Perceptron([30, 200, 4])
+    plan = Plan({"s": Fixed(step_size=1e-5, temperature=5.0)}, 2, 0, 30)
+    kernel = MetropolisHastings(LangevinProposal(), pairing, Metropolis())
+    method = Method("gpu", kernel, Target(model, data, device="cuda"), plan, Shape(2, model.names, 0, 30, 1), 1,
+                    dtype=torch.float32, monitor=Predictive(data, 5, 1, 2))  # fmt: skip
+    found = []
+    for stop in (lambda: False, lambda: True):
+        folder = tmp_path / str(len(found))
+        while not (folder / "trace.nc").exists():
+            try:
+                run_method(method, folder, Settings(block_seconds=0.0), Silent(), stop, {})
+            except Interrupted:
+                continue
+        with open_trace(folder) as trace:
+            found.append({f"{g}/{n}": trace[g][n].to_numpy() for g in ("posterior", "monitor")
+                          for n in trace[g].data_vars if n != "wall_s"})  # fmt: skip
+    assert_same_bits(*found)

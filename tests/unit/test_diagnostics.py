@@ -1,0 +1,218 @@
+"""Diagnostics: numbers for arrays whose answers are known."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from significance import Z
+
+from mhrun.data import Dataset
+from mhrun.diagnostics.chains import ess, rhat
+from mhrun.diagnostics.grid import (
+    Grid,
+    chi_squared,
+    jackknife,
+    log_masses,
+    monte_carlo_distance,
+    total_variation,
+)
+from mhrun.diagnostics.modes import hits, nearest, ratio
+from mhrun.models.tied_means import TiedMeans
+from mhrun.paths import experiment_module
+from mhrun.target import Target
+
+
+def gaussian(theta):
+    return -0.5 * (theta**2).sum(axis=1)
+
+
+def test_quadrature_of_a_gaussian():
+    grid = Grid.of((-8.0, -8.0), (8.0, 8.0), 64)
+    assert np.logaddexp.reduce(log_masses(gaussian, grid, 4)) == pytest.approx(np.log(2 * np.pi), abs=1e-9)
+
+
+@pytest.mark.parametrize("sd", [0.5, 0.05, 0.003])
+def test_quadrature_of_a_gaussian_narrower_than_the_cells(sd):
+    """Off the middle of any cell, two of them far apart, in proportion 1 : 3."""
+
+    def log_density(theta):
+        one, two = (gaussian((theta - centre) / sd) for centre in ([0.61, -1.3], [-2.07, 2.9]))
+        return np.logaddexp(one, two + np.log(3)) - np.log(4 * 2 * np.pi * sd**2)
+
+    grid = Grid.of((-8.0, -8.0), (8.0, 8.0), 32)
+    masses = np.exp(log_masses(log_density, grid, 5, (sd, sd)))
+    finer = np.exp(log_masses(log_density, grid, 9, (sd, sd)))
+    assert masses.sum() == pytest.approx(1, abs=1e-8)
+    assert np.abs(masses - finer).sum() < 1e-8
+    assert masses.reshape(32, 32)[:, :18].sum() == pytest.approx(0.25, abs=1e-3)
+
+
+def test_shares_are_counts_and_know_what_is_outside():
+    grid = Grid.of((0.0, 0.0), (2.0, 3.0), 1)
+    draws = np.array([[[0.5, 0.5], [1.9, 2.9], [-0.1, 1.0], [1.0, 3.5]]])
+    assert grid.shares(draws).tolist() == [[0.5, 0.5]]
+    fine = Grid.of((0.0, 0.0), (2.0, 3.0), 2)
+    assert fine.shares(draws)[0].tolist() == [0.25, 0.0, 0.0, 0.25, 0.5]
+
+
+def test_shares_agree_with_a_library_histogram(rng):
+    grid = Grid.of((-2.0, -1.0), (2.0, 3.0), 7)
+    draws = rng.normal(0.5, 1.5, (3, 500, 2))
+    for c in range(3):
+        counts, _, _ = np.histogram2d(draws[c, :, 0], draws[c, :, 1], bins=(grid.x, grid.y))
+        assert np.allclose(grid.shares(draws)[c, :-1], counts.ravel() / 500)
+
+
+@pytest.fixture
+def known_shares(rng):
+    return rng.dirichlet(np.full(200, 0.7))
+
+
+def test_chi_squared_is_unbiased_where_a_plain_distance_is_not(rng, known_shares):
+    """With exact draws the estimate is about zero, the total variation is not; with a wrong law it is right."""
+    exact = rng.multinomial(400, known_shares, size=40) / 400
+    found = chi_squared(exact, known_shares)
+    assert abs(found.value) < Z * found.se
+    assert total_variation(exact, known_shares) > 0.02
+    wrong = 0.9 * known_shares + 0.1 * np.roll(known_shares, 1)
+    truth = ((wrong - known_shares) ** 2 / known_shares).sum()
+    found = chi_squared(rng.multinomial(4000, wrong, size=400) / 4000, known_shares)
+    assert abs(found.value - truth) < Z * found.se
+    assert found.value > 5 * found.se
+
+
+def test_the_distance_that_chance_brings(rng, known_shares):
+    exact = rng.multinomial(400, known_shares, size=40) / 400
+    assert monte_carlo_distance(exact) == pytest.approx(total_variation(exact, known_shares), rel=0.15)
+
+
+def test_the_jackknife_is_the_standard_error_of_a_mean(rng):
+    rows = rng.normal(size=(30, 1))
+    found = jackknife(lambda r: float(r.mean()), rows)
+    assert found.value == pytest.approx(rows.mean())
+    assert found.se == pytest.approx(rows.std(ddof=1) / np.sqrt(30))
+
+
+def test_ratios_of_sums(rng):
+    assert ratio(np.array([1, 3]), np.array([2, 2])).value == 1.0
+    assert np.isnan(ratio(np.array([1, 3]), np.array([0, 0])).value)
+    first, second = rng.poisson(30, (2, 400))
+    found = ratio(first, second)
+    assert abs(found.value - 1) < Z * found.se
+    assert found.se == pytest.approx(np.sqrt(2 / (30 * 400)), rel=0.3)
+
+
+def test_one_chain_and_two_have_what_they_can_have(rng, known_shares):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        shares = rng.multinomial(400, known_shares, size=2) / 400
+        assert np.isnan(chi_squared(shares[:1], known_shares)).all()
+        assert np.isnan(monte_carlo_distance(shares[:1]))
+        assert np.isfinite(total_variation(shares[:1], known_shares))
+        two = chi_squared(shares, known_shares)
+        assert np.isfinite(two.value)
+        assert np.isnan(two.se)
+        single = ratio(np.array([3]), np.array([2]))
+        assert single.value == 1.5
+        assert np.isnan(single.se)
+        assert np.isnan(rhat(rng.normal(size=(1, 100))))
+        assert np.isfinite(ess(rng.normal(size=(1, 100))))
+
+
+def test_modes():
+    modes = np.array([[0.0, 1.0], [1.0, -1.0]])
+    draws = np.array([[[0.0, 1.005], [0.9, -1.0], [5.0, 5.0]]])
+    assert nearest(draws, modes).tolist() == [[0, 1, 0]]
+    assert hits(draws, modes[0], 0.01).tolist() == [[True, False, False]]
+
+
+def test_chain_diagnostics_are_arvizs(rng):
+    draws = rng.normal(size=(4, 1000))
+    assert ess(draws) == pytest.approx(4000, rel=0.15)
+    assert rhat(draws) == pytest.approx(1, abs=0.01)
+    apart = draws + np.array([[0], [0], [3], [3]])
+    assert rhat(apart) > 1.5
+    walk = np.cumsum(rng.normal(size=(4, 20000)), axis=1)
+    assert ess(walk) < 60
+    assert rhat(walk) == pytest.approx(rhat(walk, most=20000), rel=0.05)
+    for nothing in (np.zeros((4, 100)), np.full((4, 100), np.nan), np.zeros((4, 2))):
+        assert np.isnan(ess(nothing))
+        assert np.isnan(rhat(nothing))
+
+
+# --- The exact laws of the mixture with tied means ---------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def truths(mixture):
+    exact = experiment_module("shared.exact")
+    return [exact.Truth(Target(TiedMeans(), mixture), order=order) for order in (exact.ORDER, 8)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "c", "m"),
+    [("tempered", c, 0) for c in (30, 300, 1000, 4000, 20000)]
+    + [("stored", 30, 1000), ("stored", 300, 1000), ("stored", 500, 1000), ("stored", 4000, 8000)],
+)
+def test_distribution_are_exact_at_every_temperature(truths, kind, c, m):
+    """Cells and total are integrated in different coordinates: that they agree is a test of both."""
+    density, finer = (truth.stationary(kind, truth.target.n / c, m) for truth in truths)
+    assert np.abs(density.probability - finer.probability).sum() < 1e-6
+    assert density.probability.sum() == pytest.approx(1, abs=1e-6)
+    if c >= 300 and len(density.grids) == 1:
+        assert density.probability[:-1].sum() == pytest.approx(1, abs=1e-6)
+    if len(density.grids) == 2:  # the windows leave out what is beyond six standard deviations
+        assert density.probability[-1] < 1e-4
+    common = truths[0].stationary(kind, truths[0].target.n / c, m, cells=40)
+    assert common.probability.sum() == pytest.approx(1, abs=1e-6)
+
+
+def trapezoids(log_density, x, y):
+    at = np.stack(np.meshgrid(x, y, indexing="ij"), axis=-1).reshape(-1, 2)
+    values = log_density(at)
+    return np.logaddexp.reduce(values) + np.log((x[1] - x[0]) * (y[1] - y[0]))
+
+
+@pytest.mark.parametrize("c", [10, 30])
+def test_the_total_against_a_plain_sum_over_the_plane(truths, c):
+    """Far out there are two ridges; at c = 10 they hold some hundredths of the mass."""
+    truth, temperature = truths[0], truths[0].target.n / c
+    log_density = truth.log_tempered(temperature)
+    middle = truth.modes[0] @ (1.0, 0.5)
+
+    def in_middle(at):
+        return log_density(np.stack([at[:, 0] - at[:, 1] / 2, at[:, 1]], axis=1))
+
+    def on_ridge(at, sign, first):
+        far = sign * at[:, 1]
+        return log_density(np.stack([at[:, 0] if first else at[:, 0] - far, far], axis=1))
+
+    across, along = np.arange(-12.0, 12.0, 0.25), np.arange(-20.0, 20.01, 0.4)
+    far = np.arange(21.2, 8 * np.sqrt(temperature), 2.0)
+    parts = [trapezoids(in_middle, middle + across, along)]
+    parts += [
+        trapezoids(lambda at, s=sign, f=first: on_ridge(at, s, f), middle + across[32:-32], far)
+        for sign in (1, -1)
+        for first in (True, False)
+    ]
+    density = truth.stationary("tempered", temperature)
+    cells = log_masses(log_density, density.grids[0], 6)
+    error = np.exp(cells - np.logaddexp.reduce(parts)) - density.probability[:-1]
+    assert np.abs(error).sum() < (2e-4 if c == 10 else 1e-6)
+    assert (density.probability[-1] > 0.03) == (c == 10)
+
+
+def test_a_distribution_that_does_not_end_is_none(truths):
+    assert truths[0].stationary("tempered", truths[0].target.n / 0.5) is None
+
+
+def test_modes_are_found_whatever_the_data():
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=4000) * 2**0.5)
+    x[::2] += 3
+    exact = experiment_module("shared.exact")
+    truth = exact.Truth(Target(TiedMeans(), Dataset.of(x.float())))
+    assert np.allclose(np.sort(truth.modes[:, 1]), [-3, 3], atol=0.3)
+    assert np.allclose(truth.modes[0] @ (1, 1), truth.modes[1][0], atol=0.05)

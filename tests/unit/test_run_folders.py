@@ -1,0 +1,400 @@
+"""Run folders: addressed by content, whole or not there, and opened by ArviZ as they are."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from pathlib import Path
+
+import arviz_base
+import filelock
+import numpy as np
+import pytest
+import xarray as xr
+from kit import FEW, assert_same_bits, compute, config, contents
+
+from mhrun.errors import UserError
+from mhrun.report.run import Run
+from mhrun.store.blocks import Checkpoint, TraceWriter, done, load_block
+from mhrun.store.files import explain, read_json, write_json, write_whole
+from mhrun.store.folder import RunFolder, runs
+from mhrun.store.identity import digest
+from mhrun.store.netcdf import TRACE, Shape, open_trace
+from mhrun.types import INFO_DTYPES
+
+
+def record(rng, chains, count):
+    draws = {name: rng.integers(0, 5, (chains, count)).astype(dtype) for name, dtype in INFO_DTYPES.items()}
+    return draws | {"theta": rng.normal(size=(chains, count, 2))}
+
+
+def written(folder: Path, shape: Shape, cuts, rng_seed=0, stop_at=None):
+    """Write a trace in pieces of given lengths; return all that went in."""
+    rng = np.random.default_rng(rng_seed)
+    whole = record(rng, shape.chains, shape.total)
+    writer = TraceWriter(folder, shape, INFO_DTYPES)
+    checkpoint = writer.resume(lambda message: None)
+    step = 0 if checkpoint is None else checkpoint.step
+    for cut in cuts:
+        end = min(cut, shape.total)
+        if end <= step:
+            continue
+        piece = {name: a[:, step:end] for name, a in whole.items()}
+        kept = shape.kept(step + 1, end - step)  # drivers leave the theta of kept steps alone
+        writer.append(step + 1, piece | {"theta": piece["theta"][:, kept]})
+        step = end
+        writer.commit(Checkpoint(step, {"evaluation/theta": whole["theta"][:, step - 1]}))
+        if stop_at is not None and step >= stop_at:
+            return whole
+    writer.finish({"method": "test"}, {})
+    return whole
+
+
+@pytest.mark.parametrize(("thin", "often"), [(1, None), (3, None), (3, 1), (1, 4), (5, 2)])
+@pytest.mark.parametrize("warmup", [0, 10, 12])
+def test_a_trace_holds_what_went_in(tmp_path, thin, often, warmup):
+    shape = Shape(2, ("a", "b"), warmup, 50, thin, often)
+    whole = written(tmp_path, shape, [7, 8, 31, 33, 62])
+    with open_trace(tmp_path) as trace:
+        for kind, every in (("posterior", thin), ("sample_stats", often or thin)):
+            kept = np.arange(every, shape.total + 1, every)
+            for prefix, steps in (("warmup_", kept[kept <= warmup]), ("", kept[kept > warmup])):
+                if not len(steps):
+                    assert f"{prefix}{kind}" not in trace.children
+                    continue
+                group = trace[f"{prefix}{kind}"]
+                assert group["draw"].values.tolist() == list(range(len(steps)))
+                if kind == "posterior":
+                    assert group["theta"].dims == ("chain", "draw", "parameter")
+                    assert group["parameter"].values.tolist() == ["a", "b"]
+                    assert np.array_equal(group["theta"], whole["theta"][:, steps - 1])
+                    continue
+                for name in INFO_DTYPES:
+                    expected = whole[name]
+                    if name in ("n_lik", "n_lik_overhead", "n_grad"):
+                        expected = np.cumsum(expected, axis=1)
+                    assert group[name].dtype == INFO_DTYPES[name]
+                    assert np.array_equal(group[name], expected[:, steps - 1])
+                assert (np.diff(group["wall_s"]) >= 0).all()
+    summary = done(tmp_path)
+    assert summary["totals"]["n_lik"] == whole["n_lik"].sum(1).tolist()
+    assert summary["totals"]["sum_accepted"] == pytest.approx(whole["accepted"][:, warmup:].sum(1))
+    assert not (tmp_path / "blocks").exists()
+
+
+def test_arviz_opens_it_as_it_is(tmp_path):
+    written(tmp_path, Shape(2, ("a", "b"), 5, 50, 1), [55])
+    tree = xr.open_datatree(tmp_path / TRACE)
+    assert arviz_base.extract(tree).sizes["sample"] == 100
+    assert tree.attrs["inference_library"] == "mhrun"
+    tree.close()
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "gone"])
+def test_damaged_blocks_are_noticed_and_done_again(tmp_path, damage):
+    shape = Shape(2, ("a", "b"), 4, 50, 1)
+    one, two = tmp_path / "whole", tmp_path / "damaged"
+    written(one, shape, [9, 20, 37, 54])
+    written(two, shape, [9, 20, 37, 54], stop_at=37)
+    second = sorted((two / "blocks").glob("*.npz"))[1]
+    raw = bytearray(second.read_bytes())
+    if damage == "flip":
+        raw[raw.index(b"\x93NUMPY") + 128] ^= 0x40  # of an array's numbers, whose header has 128 bytes
+        second.write_bytes(raw)
+    elif damage == "cut":
+        second.write_bytes(raw[: len(raw) // 2])
+    elif damage == "empty":
+        second.write_bytes(b"")
+    else:
+        second.unlink()
+    messages = []
+    checkpoint = TraceWriter(two, shape, INFO_DTYPES).resume(messages.append)
+    assert checkpoint.step == 9
+    assert "going on from step 9" in messages[0]
+    written(two, shape, [20, 37, 54])
+    assert np.array_equal(open_trace(one)["posterior"]["theta"], open_trace(two)["posterior"]["theta"])
+    assert done(one)["totals"] == done(two)["totals"]
+
+
+def test_totals_do_not_depend_on_how_steps_are_cut_into_blocks(tmp_path):
+    """Sums of float32, and of squares beyond 2^53, to the last bit."""
+    rng = np.random.default_rng(4)
+    chains, steps, warmup = 3, 2000, 40
+    record = {name: np.zeros((chains, steps), kind) for name, kind in INFO_DTYPES.items()}
+    record["log_ratio_var"] = rng.lognormal(0, 3, (chains, steps)).astype(np.float32)
+    record["log_ratio_var"][rng.random((chains, steps)) < 0.1] = np.nan
+    record["batch_size"] = rng.integers(1, 2**31 - 1, (chains, steps), dtype=np.int32)
+    record["theta"] = np.zeros((chains, steps, 1))
+    found = []
+    for cuts in ([steps], [3, 700, 701, steps], [*range(37, steps, 37), steps]):
+        shape = Shape(chains, ("a",), warmup, steps - warmup, 1)
+        writer = TraceWriter(tmp_path / str(len(cuts)), shape, INFO_DTYPES)
+        for start, stop in itertools.pairwise([0, *cuts]):
+            writer.append(start + 1, {name: value[:, start:stop] for name, value in record.items()})
+        found.append({name: value.tolist() for name, value in writer.totals.items()})
+    assert found[0] == found[1] == found[2]
+    var = record["log_ratio_var"][:, warmup:].astype(float)
+    assert found[0]["sum_log_ratio_var"] == pytest.approx(np.nansum(var, 1), rel=1e-12)
+
+
+def test_a_large_state_is_kept_in_the_last_two_blocks_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr("mhrun.store.blocks._LARGE", 8)
+    shape = Shape(2, ("a", "b"), 4, 50, 1)
+    one, two = tmp_path / "whole", tmp_path / "damaged"
+    written(one, shape, [9, 20, 37, 54])
+    written(two, shape, [9, 20, 37, 54], stop_at=37)
+    blocks = sorted((two / "blocks").glob("*.npz"))
+    assert ["evaluation/theta" in np.load(path).files for path in blocks] == [False, True, True]
+    blocks[2].write_bytes(b"")
+    assert TraceWriter(two, shape, INFO_DTYPES).resume(lambda message: None).step == 20
+    written(two, shape, [37, 54])
+    assert np.array_equal(open_trace(one)["posterior"]["theta"], open_trace(two)["posterior"]["theta"])
+    assert done(one)["totals"] == done(two)["totals"]
+
+
+def test_with_no_state_left_a_run_begins_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr("mhrun.store.blocks._LARGE", 8)
+    shape, messages = Shape(2, ("a", "b"), 4, 50, 1), []
+    written(tmp_path, shape, [9, 20, 37, 54], stop_at=37)
+    sorted((tmp_path / "blocks").glob("*.npz"))[1].write_bytes(b"")
+    assert TraceWriter(tmp_path, shape, INFO_DTYPES).resume(messages.append) is None
+    assert "beginning anew" in messages[-1]
+    assert list((tmp_path / "blocks").glob("*.npz")) == []
+
+
+def test_pickles_are_never_read(tmp_path):
+    path = tmp_path / "000000000001-000000000002.npz"
+    with open(path, "wb") as file:
+        np.savez(file, evil=np.array([{"a": 1}], dtype=object))
+    assert load_block(path) is None
+
+
+def test_a_file_is_whole_or_not_there(tmp_path):
+    target = tmp_path / "file"
+    write_json(target, {"a": 1})
+
+    def fails(file):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(UserError, match="full; free some space"):
+        write_whole(target, fails)
+    assert read_json(target) == {"a": 1}
+    assert os.listdir(tmp_path) == ["file"]
+    assert "cannot be written" in str(explain(PermissionError(13, "no"), target))
+
+
+def test_two_that_write_a_file_at_once_both_do(tmp_path):
+    """Two processes with the same settings write the same config.yaml."""
+    target, failed = tmp_path / "file", []
+
+    def second():
+        try:
+            write_json(target, {"by": 2})
+        except UserError as error:
+            failed.append(error)
+
+    other = threading.Thread(target=second)
+
+    def first(file):
+        other.start()
+        other.join(0.2)  # it waits for us
+        file.write(b'{"by": 1}')
+
+    (tmp_path / "file.partial").write_text("of one that was killed, and longer")
+    write_whole(target, first)
+    other.join()
+    assert not failed
+    assert read_json(target) == {"by": 2}
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_folder_of_somebody_elses_is_reported(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
+    with (
+        pytest.raises(UserError, match="cannot be written; choose another folder"),
+        RunFolder(tmp_path).held(print),
+    ):
+        pass
+
+
+def test_json_has_no_numbers_that_json_has_not(tmp_path):
+    write_json(tmp_path / "a", {"nan": float("nan"), "array": np.arange(2), "number": np.float32(0.5)})
+    assert read_json(tmp_path / "a") == {"nan": None, "array": [0, 1], "number": 0.5}
+    (tmp_path / "b").write_text("{half")
+    assert read_json(tmp_path / "b") is None
+    assert read_json(tmp_path / "c") is None
+
+
+def test_the_digest_is_of_what_decides_numbers(tmp_path):
+    base = config(tmp_path)
+    assert digest(base) == digest(config(tmp_path / "elsewhere", "runtime.block_seconds=3", "title=other"))
+    assert digest(base) == digest(config(tmp_path, "methods.mint.label=other"))
+    for word in (
+        "seed=1",
+        "lam=0.2",
+        "chains=5",
+        "data.seed=1",
+        "methods.mint.schedules.step_size.start=2.0",
+    ):
+        assert digest(base) != digest(config(tmp_path, word))
+
+
+def test_a_run_is_found_again_and_not_done_twice(outputs):
+    folder = compute(outputs, *FEW)
+    stamp = (folder.method("mint") / TRACE).stat().st_mtime_ns
+    again = compute(outputs, *FEW)
+    assert again.path == folder.path
+    assert (folder.method("mint") / TRACE).stat().st_mtime_ns == stamp
+    before = contents(folder, "mint")
+    forced = compute(outputs, *FEW, "runtime.force=true")
+    assert (forced.method("mint") / TRACE).stat().st_mtime_ns != stamp
+    assert_same_bits(before, contents(forced, "mint"))
+    assert (outputs / "gmm_tied_means" / "latest").resolve() == folder.path.resolve()
+    assert [r.path for r in runs(outputs)] == [folder.path]
+
+
+def test_what_changes_no_number_is_brought_up_to_date(outputs):
+    folder = compute(outputs)
+    again = compute(outputs, "title=Another", "~report.figures.density")
+    assert again.path == folder.path
+    assert folder.config()["title"] == "Another"
+    assert "density" not in folder.config()["report"]["figures"]
+
+
+def test_the_summary_says_what_was_promised(outputs):
+    summary = compute(outputs, *FEW).summary()
+    for key in (
+        "experiment",
+        "scale",
+        "seed",
+        "digest",
+        "status",
+        "versions",
+        "methods",
+        "metrics",
+        "claims",
+    ):
+        assert key in summary
+    mint = summary["methods"]["mint"]
+    assert mint["steps"] == 400
+    assert mint["chains"] == 4
+    assert mint["minibatch_size_mean"] == 100
+    assert mint["minibatch_size_sd"] == 0
+    assert mint["likelihood_evals"] == 600 * 4 * 200
+    assert 0.05 < mint["accept_rate"] < 0.7
+    assert mint["wall_s"] > 0
+    with open_trace(RunFolder(outputs / "gmm_tied_means" / summary["digest"]).method("mint")) as trace:
+        assert float(trace["sample_stats"]["accepted"].mean()) == pytest.approx(mint["accept_rate"])
+        assert int(trace["sample_stats"]["n_lik"][0, -1]) == 600 * 200
+
+
+def test_seeds_differ(outputs):
+    one = contents(compute(outputs, *FEW), "mint")
+    two = contents(compute(outputs, *FEW, "seed=1"), "mint")
+    assert not np.array_equal(one["/posterior/theta"], two["/posterior/theta"])
+
+
+def test_one_chain_more_changes_no_other(outputs):
+    four = contents(compute(outputs, *FEW), "mint")
+    five = contents(compute(outputs, *FEW, "chains=5"), "mint")
+    assert np.allclose(four["/posterior/theta"], five["/posterior/theta"][:4], rtol=1e-12)
+
+
+@pytest.mark.parametrize("warmup", [0, 10, 45])
+@pytest.mark.parametrize("thin", [(3, 11, 12, 30, 50), (10,), (1, 2, 3), (50,), None])
+@pytest.mark.parametrize("often", [None, 4])
+def test_a_trace_holds_the_steps_that_are_named(tmp_path, thin, often, warmup):
+    """A list of steps counted from the first of burn-in, or none at all; statistics are apart from them."""
+    shape = Shape(2, () if thin is None else ("a", "b"), warmup, 50 - warmup, thin, often)
+    whole = written(tmp_path, shape, [2, 7, 12, 31, 50])
+    named = np.array(thin or [], dtype=int)
+    with open_trace(tmp_path) as trace:
+        for prefix, steps in (("warmup_", named[named <= warmup]), ("", named[named > warmup])):
+            assert (f"{prefix}posterior" in trace.children) == bool(len(steps))
+            if len(steps):
+                theta = trace[f"{prefix}posterior"]["theta"]
+                assert np.array_equal(theta, whole["theta"][:, steps - 1])
+        every = np.arange(often or 1, 51, often or 1)
+        for prefix, steps in (("warmup_", every[every <= warmup]), ("", every[every > warmup])):
+            if len(steps):
+                found = trace[f"{prefix}sample_stats"]["log_ratio"]
+                assert np.array_equal(found, whole["log_ratio"][:, steps - 1])
+
+
+def test_what_is_reported_is_kept_in_order_through_blocks_and_damage(tmp_path):
+    """Three looks at a block's end, in its middle, and none in another; what a lost block told is told again."""
+    shape, rng = Shape(2, ("a",), 0, 40, None), np.random.default_rng(5)
+    whole = record(rng, 2, 40)
+    errors = rng.normal(size=(41, 2))
+    runs = {10: 10, 15: 20, 20: 20, 40: 40}  # step: the block's last step
+
+    def write(folder, stop_at=None):
+        writer, rows = TraceWriter(folder, shape, INFO_DTYPES), []
+        checkpoint = writer.resume(rows.append)
+        begun = 0 if checkpoint is None else checkpoint.step
+        assert checkpoint is None or set(checkpoint.arrays) == {"look/since"}
+        for stop in (5, 10, 15, 20, 25, 30, 40):
+            if stop <= begun:
+                continue
+            piece = {name: values[:, begun:stop] for name, values in whole.items()}
+            writer.append(begun + 1, piece | {"theta": piece["theta"][:, :0]})
+            begun = stop
+            if stop in runs:
+                writer.note(stop, {"error": errors[stop], "step_size": np.full(2, 0.5)})
+            if stop in (10, 20, 30, 40):
+                writer.commit(Checkpoint(stop, {"look/since": np.asarray(stop)}))
+            if stop == stop_at:
+                return
+        writer.finish({}, {})
+
+    write(tmp_path / "one")
+    write(tmp_path / "two", stop_at=30)
+    second = sorted((tmp_path / "two" / "blocks").glob("*.npz"))[1]
+    second.write_bytes(second.read_bytes()[:100])
+    write(tmp_path / "two")
+    for folder in ("one", "two"):
+        with open_trace(tmp_path / folder) as trace:
+            found = trace["monitor"]
+            assert found["step"].to_numpy().tolist() == [10, 15, 20, 40]
+            assert found["error"].dims == ("chain", "monitor_run")
+            assert np.array_equal(found["error"], errors[[10, 15, 20, 40]].T)
+            counts = np.cumsum(whole["n_grad"], 1)[:, [9, 14, 19, 39]]
+            assert np.array_equal(found["n_grad"], counts)
+            assert found["wall_s"].dims == ("monitor_run",)
+
+
+def test_settings_that_came_later_leave_older_runs_themselves(tmp_path):
+    """Without them, at their defaults, or empty: one digest. With them: another."""
+    now = config(tmp_path)
+    assert now["monitor"] == {}
+    assert now["target"]["common_batch"] is False
+    older = {key: value for key, value in now.items() if key != "monitor"}
+    older["target"] = {key: value for key, value in now["target"].items() if key != "common_batch"}
+    assert digest(now) == digest(older) == digest(older | {"monitor": None})
+    assert digest(now | {"monitor": {"every": 5}}) != digest(now)
+    assert digest(config(tmp_path, "target.common_batch=true")) != digest(now)
+    assert digest(config(tmp_path, "thin=null")) != digest(now) != digest(config(tmp_path, "thin=[3,5]"))
+
+
+def test_a_report_finds_the_draws_that_are_there(outputs):
+    """Steps are counted from the first after a burn-in of 200; a method may name draws of its own."""
+    every = contents(compute(outputs / "every", *FEW), "mint")["/posterior/theta"]
+    run = Run(compute(outputs, *FEW, "thin=[200,201,205,600]", "+methods.sghmc.thin=150"))
+    assert run.draw_steps("mint").tolist() == [1, 5, 400]
+    assert np.array_equal(run.draws("mint"), every[:, [0, 4, 399]])
+    assert run.draw_steps("sghmc").tolist() == [100, 250, 400]
+    assert run.draws("sghmc").shape[1] == 3
+    assert run.stat("mint", "accepted").shape == (4, 400)
+    assert np.array_equal(run.at_draws("mint", "n_lik"), run.stat("mint", "n_lik")[:, [0, 4, 399]])
+    assert run.methods["mint"]["thin"] == [200, 201, 205, 600]
+    assert list(run.monitor("mint").data_vars) == []
+    none = Run(compute(outputs, *FEW, "thin=null"))
+    assert none.draw_steps("mint").tolist() == []
+    with pytest.raises(UserError, match="mint: this report needs draws, and thin=null keeps none"):
+        none.draws("mint")
+    assert none.stat("mint", "accepted").shape == (4, 400)

@@ -1,0 +1,139 @@
+"""Any torch module as a model."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from nets import KEY, LAYERS, C, M, conv, drawn, sequential
+from scipy import stats
+from significance import ALPHA
+from torch import nn
+
+from mhrun.data import Dataset
+from mhrun.errors import Refusal, UserError
+from mhrun.models.module import ModuleModel
+from mhrun.models.perceptron import Perceptron
+from mhrun.monitors.predictive import Predictive
+from mhrun.random import Streams
+from mhrun.target import Target
+
+
+@pytest.fixture
+def problem(rng):
+    return drawn(rng)
+
+
+# ---------------------------------------------------------------- any torch module
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("bytes_", [False, True])
+def test_a_module_of_the_same_layers_is_the_perceptron(problem, rng, shared, bytes_):
+    theta, rows = problem
+    if bytes_:
+        pixels = rng.integers(0, 256, (C, M, LAYERS[0])).astype(np.uint8)
+        rows = rows | {"x": torch.from_numpy(pixels)}
+    rows = {name: field[:1] if shared else field for name, field in rows.items()}
+    ours, theirs = Perceptron(LAYERS, 0.5), ModuleModel(sequential(), prior_variance=0.5)
+    assert theirs.dim == ours.dim == len(theirs.names) == len(set(theirs.names))
+    assert [tuple(b)[1:] for b in theirs.blocks] == [tuple(b)[1:] for b in ours.blocks]
+    for name in ("log_lik", "predict"):
+        assert torch.allclose(getattr(ours, name)(theta, rows), getattr(theirs, name)(theta, rows))
+    for a, b in zip(ours.log_lik_and_grad(theta, rows), theirs.log_lik_and_grad(theta, rows), strict=True):
+        assert torch.allclose(a, b, atol=1e-12)
+    one = ({name: field[:1] for name, field in rows.items()}, theta[:1])  # a single chain
+    assert torch.allclose(ours.log_lik(*one[::-1]), theirs.log_lik(*one[::-1]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_convolution_is_torch_s_own_chain_by_chain(rng, dtype):
+    net = conv()
+    model = ModuleModel(net)
+    theta = torch.from_numpy(rng.normal(0, 0.5, (C, model.dim))).to(dtype)
+    rows = {
+        "x": torch.from_numpy(rng.normal(size=(C, M, 36))),
+        "y": torch.from_numpy(rng.integers(0, 3, (C, M))),
+    }
+    found, grad = model.log_lik_and_grad(theta, rows)
+    predicted = model.predict(theta, rows)
+    plain = copy.deepcopy(net).eval().to(dtype)
+    for c in range(C):
+        nn.utils.vector_to_parameters(theta[c], plain.parameters())
+        plain.zero_grad()
+        outputs = torch.log_softmax(plain(rows["x"][c].to(dtype)), -1)
+        own = -nn.functional.nll_loss(outputs, rows["y"][c], reduction="none")
+        own.mean().backward()
+        gradient = torch.cat([p.grad.flatten() for p in plain.parameters()])
+        assert torch.allclose(found[c], own, atol=1e-5)
+        assert torch.allclose(grad[c], gradient, atol=1e-5)
+        assert torch.allclose(predicted[c], outputs, atol=1e-5)
+    assert net.training  # the user's own module is left as it is
+    assert torch.equal(net[2].running_mean, torch.tensor([0.3, -0.2]))
+
+
+def test_a_module_begins_as_its_parts_do(rng):
+    net = conv()
+    model = ModuleModel(net)
+    state = torch.get_rng_state()
+    theta = model.init(3, Streams(KEY, 3).at(0))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(theta, model.init(3, Streams(KEY, 3).at(0)))
+    assert torch.equal(theta[:2], model.init(2, Streams(KEY, 2).at(0)))
+    assert not torch.equal(theta, model.init(3, Streams(KEY + 1, 3).at(0)))
+    place = {b.name: slice(b.start, b.stop) for b in model.blocks}
+    bound = 1 / math.sqrt(32)  # nn.Linear: uniform within 1 / sqrt(inputs)
+    weights = theta[:, place["6.weight"]]
+    assert float(weights.abs().max()) <= bound
+    assert stats.kstest(weights.numpy().ravel(), stats.uniform(-bound, 2 * bound).cdf).pvalue > ALPHA
+    assert torch.equal(theta[:, place["2.weight"]], torch.ones(3, 2))
+    assert not torch.equal(weights[0], weights[1])
+
+
+def test_a_likelihood_of_one_s_own(rng):
+    """A regression: normal errors of sd 0.5."""
+
+    def normal(outputs, rows):
+        return -2 * (rows["y"] - outputs[:, 0]) ** 2
+
+    model = ModuleModel(nn.Linear(5, 1), normal)
+    theta = torch.from_numpy(rng.normal(size=(C, 6)))
+    rows = {"x": torch.from_numpy(rng.normal(size=(C, M, 5))), "y": torch.from_numpy(rng.normal(size=(C, M)))}
+    found, grad = model.log_lik_and_grad(theta, rows)
+    for c in range(C):
+        gap = rows["y"][c] - rows["x"][c] @ theta[c, :5] - theta[c, 5]
+        assert torch.allclose(found[c], -2 * gap**2)
+        gradient = torch.cat([(4 * gap[:, None] * rows["x"][c]).mean(0), 4 * gap.mean()[None]])
+        assert torch.allclose(grad[c], gradient)
+    with pytest.raises(UserError, match="predicts no classes"):
+        model.predict(theta, rows)
+    test = Dataset({name: field[0] for name, field in rows.items()})
+    refused = Predictive(test, 5).refuses(Target(model, test))
+    assert "needs a model that predicts classes" in refused
+
+
+@pytest.mark.parametrize("reduce", [lambda v: v.sum(), lambda v: v[:, None], lambda v: v[:2]])
+def test_a_likelihood_that_is_not_of_each_datum_is_reported(rng, reduce):
+    """A sum would be taken for a mean: gradients m times too long."""
+    model = ModuleModel(nn.Linear(5, 3), lambda outputs, rows: reduce(torch.log_softmax(outputs, -1)[:, 0]))
+    theta = torch.from_numpy(rng.normal(size=(C, model.dim)))
+    rows = {"x": torch.from_numpy(rng.normal(size=(C, M, 5)))}
+    for function in (model.log_lik, model.log_lik_and_grad):
+        with pytest.raises(UserError, match="one value per datum"):
+            function(theta, rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((nn.ReLU(),), "no parameters"),
+        ((nn.Linear(2, 2), "categorial"), "give categorical or a function"),
+        ((nn.Linear(2, 2), "categorical", -1.0), "positive prior_variance"),
+    ],
+)
+def test_modules_that_are_no_models_are_refused(arguments, message):
+    with pytest.raises(Refusal, match=message):
+        ModuleModel(*arguments)
