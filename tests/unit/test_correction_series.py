@@ -209,6 +209,8 @@ class Normal:
 
     n = 100_000
 
+    replacement = False
+
     def __init__(self, chains, read, mean, sd):
         rng = np.random.default_rng(11)
         self.values = torch.from_numpy(rng.normal(mean, sd, (chains, read)))
