@@ -69,7 +69,7 @@ def test_a_kept_gradient_has_the_prior_of_its_new_rung_and_the_data_that_it_had(
     """The likelihood tempered alone: g = n mean l' + T log prior'; no exchange makes it one of other data."""
     x = rng.normal(0.4, 1, 100)
     target = Target(GaussianMean(3.0), Dataset.of(x), temper="likelihood")
-    proposal, temperatures = langevin.Langevin(), [1.0, 3.0]
+    proposal, temperatures = langevin.LangevinProposal(), [1.0, 3.0]
     kernel = ReplicaExchange(MetropolisHastings(proposal, pairing, Metropolis()), Full(), Barker(), 2)
     controls = controls_of(temperatures, 2, 1e-3)
     state, draws = begin(target, kernel, [[0.3], [0.4], [0.5], [0.6]])
