@@ -130,16 +130,12 @@ class Rule(ABC):
         """Return the probability to accept at log-ratios (C,), or None where they alone do not determine it."""
         return None
 
-    def native(self) -> Piece | None:
-        """Return the piece ``threshold(u)``: accept iff it is below the log-ratio. None if there is none."""
+    def native(self) -> Piece | NativeDecision | None:
+        """Return the piece ``threshold(u)``, accept iff it is below the log-ratio; or a deciding piece; or None."""
         return None
 
     def sequential(self, n: int) -> NativeTest | None:
         """Return the pieces of a test on a supply of n data, or None."""
-        return None
-
-    def decision(self) -> NativeDecision | None:
-        """Return the piece that decides on a log-ratio whose noise is known, or None."""
         return None
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from mhrun.compiled.loop import register
+from mhrun.compiled.loop_inputs import Stream
 from mhrun.kernels import EquiEnergy
 from mhrun.kernels.bank import ENERGY, SEEN, STAMP, THETA
-from mhrun.native import NativeModel, Piece, compiled, native_form, over_chains, piece, routine
+from mhrun.native import Draw, NativeModel, Piece, compiled, native_form, over_chains, piece, routine
 from mhrun.native.philox import (
     ACCEPT,
     EXCHANGE,
@@ -31,6 +32,56 @@ from mhrun.types import Controls, Evaluation, Record, State
 
 u64 = np.uint64
 _loops: dict[tuple[Piece, ...], Piece] = {}
+
+
+class Ladder(NamedTuple):
+    """The settings of a ladder; see `EquiEnergy`."""
+
+    n: Any  # uint64, all data
+    sizes: Any  # (R,) of the rungs' minibatches
+    jump: Any
+    spacing: Any
+    every: Any
+    stagger: Any
+    burn: Any
+    latest: Any
+
+
+class Anchor(NamedTuple):
+    """The point from which energies are measured."""
+
+    differences: Any  # whether they are
+    lowest: Any  # H_0
+    total: Any  # the log-likelihood of all data there
+    values: Any  # (nodes,) log-likelihoods there
+
+
+class Out(NamedTuple):
+    """What is recorded of each step, (C, K, ...)."""
+
+    theta: Any
+    accepted: Any
+    log_ratio: Any
+    log_ratio_var: Any
+    batch_size: Any
+    n_lik: Any
+    n_grad: Any
+    diverging: Any
+    exchange: Any
+    valid: Any
+
+
+class Block(NamedTuple):
+    """What the loop works on."""
+
+    stream: Stream
+    ladder: Ladder
+    anchor: Anchor
+    chains: tuple[Any, ...]  # theta (C, D), energy (C,), slope (C, D), stamp (C,); changed in place
+    banks: tuple[Any, ...]  # theta, energy, stamp and count of the entries; changed in place
+    schedule: tuple[Any, ...]  # step size, temperature, noise temperature, (K, C) each
+    args: tuple[Any, Any]  # of the model's pieces; the weights of all data
+    out: Out
 
 
 class EquiEnergyLoop:
@@ -71,38 +122,44 @@ class EquiEnergyLoop:
         theta = state.evaluation.theta.double().numpy().copy()
         for name in ("energy", "grad", "stamp"):
             aux[name] = aux[name].clone()
-        record: dict[str, npt.NDArray[Any]] = {
-            "theta": np.empty((chains, steps, theta.shape[1])),
-            "accepted": np.empty((chains, steps), np.bool_),
-            "log_ratio": np.empty((chains, steps), np.float32),
-            "log_ratio_var": np.empty((chains, steps), np.float32),
-            "batch_size": np.empty((chains, steps), np.int32),
-            "n_lik": np.empty((chains, steps), np.int64),
-            "n_grad": np.empty((chains, steps), np.int64),
-            "diverging": np.empty((chains, steps), np.bool_),
-            "exchange": np.empty((chains, steps), np.int8),
-            "valid": np.empty((chains, steps), np.bool_),
-        }
+        out = Out(
+            theta=np.empty((chains, steps, theta.shape[1])),
+            accepted=np.empty((chains, steps), np.bool_),
+            log_ratio=np.empty((chains, steps), np.float32),
+            log_ratio_var=np.empty((chains, steps), np.float32),
+            batch_size=np.empty((chains, steps), np.int32),
+            n_lik=np.empty((chains, steps), np.int64),
+            n_grad=np.empty((chains, steps), np.int64),
+            diverging=np.empty((chains, steps), np.bool_),
+            exchange=np.empty((chains, steps), np.int8),
+            valid=np.empty((chains, steps), np.bool_),
+        )
         point = kernel.energies.point(target).numpy().copy()
         values, grad = np.empty(self._sums.size), np.empty(len(point))
         _anchored(self._sums.score)(self._model.args, self._sums.whole, point, grad, values)
         lowest, total = kernel.energies.lowest(target)
-        n = target.n
-        over_chains(
-            self._loop,
-            chains // kernel.rungs,
-            self._threads,
-            *(u64(first_step), u64(n), split_key(self._key)),
-            np.asarray(kernel.sizes, np.int64),
-            *(kernel.jump, kernel.spacing, kernel.every, kernel.stagger, kernel.burn, kernel.latest),
-            *(kernel.energies.differences, lowest, total, values),
-            *(theta, aux["energy"].numpy(), aux["grad"].numpy(), aux["stamp"].numpy()),
-            *(aux[name].numpy() for name in (THETA, ENERGY, STAMP, SEEN)),
-            *(controls.step_size.numpy(), controls.temperature.numpy(), controls.noise_temperature.numpy()),
-            *(self._model.args, self._sums.whole),
-            *record.values(),
-            own=self._work,
+        schedule = (controls.step_size, controls.temperature, controls.noise_temperature)
+        block = Block(
+            stream=Stream(split_key(self._key), u64(first_step)),
+            ladder=Ladder(
+                n=u64(target.n),
+                sizes=np.asarray(kernel.sizes, np.int64),
+                jump=kernel.jump,
+                spacing=kernel.spacing,
+                every=kernel.every,
+                stagger=kernel.stagger,
+                burn=kernel.burn,
+                latest=kernel.latest,
+            ),
+            anchor=Anchor(kernel.energies.differences, lowest, total, values),
+            chains=(theta, *(aux[name].numpy() for name in ("energy", "grad", "stamp"))),
+            banks=tuple(aux[name].numpy() for name in (THETA, ENERGY, STAMP, SEEN)),
+            schedule=tuple(values.numpy() for values in schedule),
+            args=(self._model.args, self._sums.whole),
+            out=out,
         )
+        over_chains(self._loop, chains // kernel.rungs, self._threads, block, own=self._work)
+        record: dict[str, npt.NDArray[Any]] = out._asdict()
         record["n_lik_overhead"] = np.broadcast_to(np.int64(0), (chains, steps))
         moved = torch.from_numpy(theta)
         log_prior = target.model.log_prior(moved).double()
@@ -149,48 +206,18 @@ def _entry(energies: Any, filled: Any, low: Any, high: Any, u: Any) -> Any:
 
 
 def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score: Piece) -> Piece:
-    def loop(
-        first_ladder: Any,
-        last_ladder: Any,
-        work: Any,
-        first_step: Any,
-        n: Any,
-        key: Any,
-        sizes: Any,  # (R,)
-        jump: Any,
-        spacing: Any,
-        every: Any,
-        stagger: Any,
-        burn: Any,
-        latest: Any,
-        differences: Any,
-        lowest: Any,  # H_0
-        at_anchor: Any,  # the log-likelihood of all data there
-        anchored: Any,  # (nodes,) log-likelihoods there
-        theta: Any,  # (C, D), in and out, as the next seven
-        energy: Any,  # (C,)
-        grad: Any,  # (C, D)
-        stamp: Any,  # (C,)
-        bank_theta: Any,
-        bank_energy: Any,
-        bank_stamp: Any,
-        bank_seen: Any,
-        step_size: Any,  # (K, C)
-        heat: Any,  # (K, C)
-        noise: Any,  # (K, C)
-        model: Any,
-        whole: Any,
-        out_theta: Any,
-        out_accepted: Any,
-        out_log_ratio: Any,
-        out_var: Any,
-        out_size: Any,
-        out_lik: Any,
-        out_grad: Any,
-        out_diverging: Any,
-        out_exchange: Any,
-        out_valid: Any,
-    ) -> None:
+    def loop(first_ladder: Any, last_ladder: Any, work: Any, block: Any) -> None:
+        # Tuples are taken apart here, once: in the loops each array that is taken out counts a reference.
+        key, first_step = block.stream
+        n, sizes, jump, spacing, every, stagger, burn, latest = block.ladder
+        differences, lowest, at_anchor, anchored = block.anchor
+        theta, energy, grad, stamp = block.chains
+        bank_theta, bank_energy, bank_stamp, bank_seen = block.banks
+        step_size, heat, noise = block.schedule
+        model, whole = block.args
+        out = block.out
+        out_theta, out_accepted, out_log_ratio, out_var, out_size = out[:5]
+        out_lik, out_grad, out_diverging, out_exchange, out_valid = out[5:]
         steps, dim, rungs, nodes = step_size.shape[0], theta.shape[1], len(sizes), len(whole)
         capacity, data = bank_theta.shape[1], np.float64(n)
         largest = sizes[0]
@@ -208,18 +235,18 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                 # From cold to hot: a jump must not see what the hotter rung hands in at this step.
                 for r in range(rungs):
                     c, m = ladder * rungs + r, sizes[r]
-                    chain, full = u64(c), m == np.int64(n)
+                    draw, full = Draw(key, step, u64(c)), m == np.int64(n)
                     done = np.int64(step) - (rungs - 1 - r) * stagger
                     t, e, floor = heat[k, c], step_size[k, c], levels[r]
                     accept, log_ratio, var = False, np.nan, np.nan
                     n_lik, n_grad, exchange, bad = 0, 0, 0, False
                     place, row = -1, ladder * (rungs - 1) + r
-                    if done > 0 and r < rungs - 1 and uniform(EXCHANGE, step, chain, key) < jump:
+                    if done > 0 and r < rungs - 1 and uniform(EXCHANGE, draw) < jump:
                         ring = 0
                         for j in range(1, rungs):
                             ring += 1 if energy[c] >= levels[j] else 0
                         low = -np.inf if ring == 0 else levels[ring]
-                        u = uniform(EXCHANGE + USE, step, chain, key)
+                        u = uniform(EXCHANGE + USE, draw)
                         filled = min(bank_seen[row], capacity)
                         place = _entry(bank_energy[row], filled, low, levels[ring + 1], u)
                     jumping = place >= 0
@@ -230,7 +257,7 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                             known, mark = sizes[r + 1], bank_stamp[row, place]
                         if not full and known < m:
                             owner = u64(ladder * rungs + mark % rungs)
-                            fill(index, m, n, u64(mark // rungs), owner, key, MINIBATCH, 0, work)
+                            fill(index, m, n, Draw(key, u64(mark // rungs), owner), MINIBATCH, 0, work)
                             gather(model, index[known:], m - known, weights)
                         at = whole if full else weights
                         away, base = 0.0, 0.0  # of a minibatch at the anchor, and of all data there
@@ -251,7 +278,7 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                                 energy[c] = -total * (data / m) - base - log_prior(model, theta[c])
                                 for d in range(dim):
                                     pull[d] *= data / m
-                            fill_normals(z, PROPOSAL, step, chain, key)
+                            fill_normals(z, PROPOSAL, draw)
                             pulled = energy[c] >= floor
                             drift, spread = e if pulled else 0.0, math.sqrt(2 * e * noise[k, c])
                             for d in range(dim):
@@ -288,7 +315,7 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                             back = _gap(theta[c], to, far, e, there >= floor)
                             log_ratio = (max(energy[c], floor) - max(there, floor)) / t
                             log_ratio += (_gap(to, theta[c], pull, e, pulled) - back) / (4 * e * noise[k, c])
-                        accept = threshold(uniform(ACCEPT, step, chain, key)) < log_ratio
+                        accept = threshold(uniform(ACCEPT, draw)) < log_ratio
                         bad = log_ratio != log_ratio
                         if jumping:
                             n_lik, n_grad = m - known, m if accept and full else 0
@@ -309,9 +336,7 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                         bank_seen[row] = seen + 1
                         slot = seen % capacity if latest else seen
                         if slot >= capacity:
-                            slot = np.int64(
-                                uniform(EXCHANGE + u64(2) * USE, step, chain, key) * np.float64(seen + 1)
-                            )
+                            slot = np.int64(uniform(EXCHANGE + u64(2) * USE, draw) * np.float64(seen + 1))
                         if slot < capacity:
                             bank_energy[row, slot], bank_stamp[row, slot] = energy[c], stamp[c]
                             for d in range(dim):

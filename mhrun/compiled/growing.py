@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from mhrun.compiled.loop_inputs import Schedule, Stream
 from mhrun.kernels import MetropolisHastings
 from mhrun.native import (
     ACCEPT,
     GROWING,
     UNDECIDED,
+    Draw,
     NativeModel,
     NativeProposal,
     NativeTest,
     Piece,
+    Seen,
+    SequentialTest,
+    StepControls,
     compiled,
     native_form,
     over_chains,
@@ -31,10 +36,42 @@ _TILE = 1024  # terms held at once
 _loops: dict[tuple[Piece, ...], Piece] = {}
 
 
+class Stages(NamedTuple):
+    """The sizes of a sequential test."""
+
+    n: Any
+    sizes: Any  # (L,) data at each stage
+    pilot: Any  # data read before them
+    wants_full_pass_stats: Any  # whether the test sees all data first
+
+
+class Out(NamedTuple):
+    """What is recorded of each step, (C, K, ...)."""
+
+    theta: Any
+    accepted: Any
+    log_ratio: Any
+    log_ratio_var: Any
+    log_ratio_skew: Any
+    batch_size: Any
+    diverging: Any
+
+
+class Block(NamedTuple):
+    """What the loop works on."""
+
+    stream: Stream
+    stages: Stages
+    chains: tuple[Any, Any]  # theta (C, D) and its log prior (C,), changed in place
+    schedule: Schedule
+    args: tuple[Any, Any, Any]  # of the model's, the proposal's and the rule's pieces
+    out: Out
+
+
 class GrowingLoop:
     """See `MetropolisHastings`: the same step and the same random numbers, compiled.
 
-    One look after the other: nothing is read ahead of the decision.
+    One stage after the other: nothing is read ahead of the decision.
     """
 
     def __init__(
@@ -84,32 +121,28 @@ class GrowingLoop:
         n, wants_full_pass_stats = self._target.n, self._test.wants_full_pass_stats
         theta = state.evaluation.theta.double().numpy().copy()
         log_prior = state.evaluation.log_prior.double().numpy().copy()
-        record: dict[str, npt.NDArray[Any]] = {
-            "theta": np.empty((chains, steps, theta.shape[1])),
-            "accepted": np.empty((chains, steps), np.bool_),
-            "log_ratio": np.empty((chains, steps), np.float32),
-            "log_ratio_var": np.empty((chains, steps), np.float32),
-            "log_ratio_skew": np.empty((chains, steps), np.float32),
-            "batch_size": np.empty((chains, steps), np.int32),
-            "diverging": np.empty((chains, steps), np.bool_),
-        }
-        over_chains(
-            self._loop,
-            chains,
-            self._threads,
-            *(u64(first_step), n, split_key(self._key)),
-            *(theta, log_prior),
-            controls.step_size.numpy(),
-            (n / controls.temperature).numpy(),
-            self._target.prior_power(controls.temperature).numpy(),
-            *(np.asarray(self._test.sizes, np.int64), self._test.pilot, wants_full_pass_stats),
-            *(self._model.args, self._proposal.args, self._test.args),
-            *record.values(),
-            own=self._work,
+        out = Out(
+            theta=np.empty((chains, steps, theta.shape[1])),
+            accepted=np.empty((chains, steps), np.bool_),
+            log_ratio=np.empty((chains, steps), np.float32),
+            log_ratio_var=np.empty((chains, steps), np.float32),
+            log_ratio_skew=np.empty((chains, steps), np.float32),
+            batch_size=np.empty((chains, steps), np.int32),
+            diverging=np.empty((chains, steps), np.bool_),
         )
+        block = Block(
+            stream=Stream(split_key(self._key), u64(first_step)),
+            stages=Stages(n, np.asarray(self._test.sizes, np.int64), self._test.pilot, wants_full_pass_stats),
+            chains=(theta, log_prior),
+            schedule=Schedule.of(controls, self._target),
+            args=(self._model.args, self._proposal.args, self._test.args),
+            out=out,
+        )
+        over_chains(self._loop, chains, self._threads, block, own=self._work)
+        record: dict[str, npt.NDArray[Any]] = out._asdict()
         overhead = 2 * n if wants_full_pass_stats else 0
         record["n_lik_overhead"] = np.broadcast_to(np.int64(overhead), (chains, steps))
-        record["n_lik"] = 2 * record["batch_size"].astype(np.int64) + overhead
+        record["n_lik"] = 2 * out.batch_size.astype(np.int64) + overhead
         record["n_grad"] = np.broadcast_to(np.int64(0), (chains, steps))
         return State(Evaluation(torch.from_numpy(theta), torch.from_numpy(log_prior)), {}), record
 
@@ -124,32 +157,14 @@ def _loop(
     terms: Piece,
     full_pass_stats: Piece,
 ) -> Piece:
-    def loop(
-        first_chain: Any,
-        last_chain: Any,
-        work: Any,
-        first_step: Any,
-        n: Any,
-        key: Any,
-        theta: Any,  # (C, D), in and out
-        kept_prior: Any,  # (C,), in and out
-        step_size: Any,  # (K, C)
-        scale: Any,  # (K, C) n / T
-        prior_power: Any,  # (K, C)
-        sizes: Any,  # (L,) data at each look
-        pilot: Any,  # data read before them
-        wants_full_pass_stats: Any,
-        model: Any,
-        proposal: Any,
-        test: Any,
-        out_theta: Any,
-        out_accepted: Any,
-        out_log_ratio: Any,
-        out_var: Any,
-        out_skew: Any,
-        out_size: Any,
-        out_diverging: Any,
-    ) -> None:
+    def loop(first_chain: Any, last_chain: Any, work: Any, block: Any) -> None:
+        # Tuples are taken apart here, once: in the loops each array that is taken out counts a reference.
+        key, first_step = block.stream
+        n, sizes, pilot, wants_full_pass_stats = block.stages
+        theta, kept_prior = block.chains
+        step_size, noise_temperature, scale, prior_power = block.schedule
+        model, proposal, rule = block.args
+        out_theta, out_accepted, out_log_ratio, out_var, out_skew, out_size, out_diverging = block.out
         # Element by element: a slice assignment here keeps LLVM from vectorising the loops of the pieces.
         steps, dim = step_size.shape[0], theta.shape[1]
         index = np.empty(_TILE + 1, np.int64)
@@ -159,8 +174,9 @@ def _loop(
             current = theta[c]
             chain = u64(c)
             for k in range(steps):
-                step = first_step + u64(k)
-                propose(proposal, current, step_size[k, c], key, step, chain, candidate)
+                draw = Draw(key, first_step + u64(k), chain)
+                controls = StepControls(step_size[k, c], noise_temperature[k, c])
+                propose(proposal, current, controls, draw, candidate)
                 prior = log_prior(model, candidate)
                 offset = prior_power[k, c] * (prior - kept_prior[c])
                 offset += proposal_ratio(proposal, current, candidate)
@@ -169,8 +185,9 @@ def _loop(
                     one, two, largest = full_pass_stats(model, current, candidate)
                     mean = one / n
                     var = max(two / n - mean * mean, 0.0)
+                test = SequentialTest(n, scale[k, c], offset)
                 if pilot == 0:
-                    params = begin(test, n, scale[k, c], offset, mean, var, largest, key, step, chain)
+                    params = begin(rule, test, Seen(-1, n, mean, var, largest), draw)
                 # Moments about the first data's mean: sums of squares would lose the variance of terms far from 0.
                 shift, one, two, three, first_one, first_two, first_three = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
                 read, size, verdict, stage = 0, 0, UNDECIDED, -1 if pilot > 0 else params[3]
@@ -178,7 +195,7 @@ def _loop(
                     upto = pilot if stage < 0 else pilot + sizes[stage]
                     while read < upto:
                         count = min(_TILE, upto - read)
-                        fill(index, count, u64(n), step, chain, key, MINIBATCH, read, work)
+                        fill(index, count, u64(n), draw, MINIBATCH, read, work)
                         terms(model, index, count, current, candidate, values)
                         if read == 0:
                             for j in range(count):
@@ -193,7 +210,7 @@ def _loop(
                     if stage < 0:  # the pilot's
                         mean = shift + one / read
                         var = max(two - one * one / read, 0.0) / (read - 1)
-                        params = begin(test, n, scale[k, c], offset, mean, var, 0.0, key, step, chain)
+                        params = begin(rule, test, Seen(-1, read, mean, var, 0.0), draw)
                         first_one, first_two, first_three, one, two, three = one, two, three, 0.0, 0.0, 0.0
                         stage = params[3]
                         continue
@@ -206,7 +223,7 @@ def _loop(
                     centred = one / size
                     mean = shift + centred
                     var = max(two / size - centred * centred, 0.0)
-                    verdict = judge(test, params, stage, size, n, scale[k, c], offset, mean, var)
+                    verdict = judge(rule, params, test, Seen(stage, size, mean, var, 0.0))
                     stage += 1
                 accept = verdict == ACCEPT
                 if accept:

@@ -10,22 +10,61 @@ import numpy.typing as npt
 
 from mhrun.native import Piece, compiled, over_chains
 from mhrun.native.philox import Workspaces
-from mhrun.types import Record, State
+from mhrun.target import Target
+from mhrun.types import Controls, Record, State
 
 _alone: dict[Piece, Piece] = {}
 
 
+class Range(NamedTuple):
+    """Chains, or steps of a block: first, first + 1, ..., last - 1."""
+
+    first: Any
+    last: Any
+
+
+class Stream(NamedTuple):
+    """The random numbers of a block."""
+
+    key: Any  # two words, uint64
+    first_step: Any  # uint64
+
+
+class Chains(NamedTuple):
+    """Where the chains of a Metropolis-Hastings loop are, changed in place."""
+
+    theta: Any  # (C, D)
+    kept: Any  # (C, 3): log prior, and what the pairing keeps: mean and variance of the log-likelihood
+
+
+class Schedule(NamedTuple):
+    """The controls of a block, (K, C) each."""
+
+    step_size: Any
+    noise_temperature: Any
+    scale: Any  # n / T
+    prior_power: Any
+
+    @classmethod
+    def of(cls, controls: Controls, target: Target) -> Schedule:
+        """Return the arrays of `controls`."""
+        return cls(
+            controls.step_size.numpy(),
+            controls.noise_temperature.numpy(),
+            (target.n / controls.temperature).numpy(),
+            target.prior_power(controls.temperature).numpy(),
+        )
+
+
 class LoopInputs(NamedTuple):
-    """A block of K steps, laid out for ``body(first_chain, last_chain, first_step, last_step, work, *args)``.
+    """A block of K steps, laid out for ``body(chains: Range, steps: Range, work, block)``.
 
     `work` is a thread's `mhrun.native.philox.Workspace`.
     """
 
-    args: tuple[Any, ...]
+    block: Any  # a NamedTuple, the body's own
     steps: int  # K
-    points: tuple[
-        npt.NDArray[np.float64], ...
-    ]  # (C, ...) each: what belongs to where a chain is, and moves with it
+    points: tuple[npt.NDArray[np.float64], ...]  # (C, ...) each: what moves with a chain's theta, theta first
     stopped: npt.NDArray[np.bool_]  # (C,), chains that stay where they are
     theta: npt.NDArray[np.float64]  # (C, K, D), in which each step's theta is recorded
     finish: Callable[[], tuple[State, Record]]
@@ -34,12 +73,12 @@ class LoopInputs(NamedTuple):
         """Do all the steps, chains in parallel."""
         if body not in _alone:
             _alone[body] = compiled(_whole(body))
-        over_chains(_alone[body], len(self.stopped), threads, self.steps, self.args, own=work)
+        over_chains(_alone[body], len(self.stopped), threads, self.steps, self.block, own=work)
         return self.finish()
 
 
 def _whole(body: Piece) -> Piece:
-    def whole(first_chain: Any, last_chain: Any, work: Any, steps: Any, args: Any) -> None:
-        body(first_chain, last_chain, 0, steps, work, *args)
+    def whole(first_chain: Any, last_chain: Any, work: Any, steps: Any, block: Any) -> None:
+        body(Range(first_chain, last_chain), Range(0, steps), work, block)
 
     return whole

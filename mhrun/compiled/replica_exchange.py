@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from mhrun.compiled.deciding import decision_of
 from mhrun.compiled.loop import Loop, compile_loop, register
+from mhrun.compiled.loop_inputs import Range
 from mhrun.compiled.metropolis import MetropolisLoop
 from mhrun.compiled.unadjusted import UnadjustedLoop
 from mhrun.kernels import ReplicaExchange
 from mhrun.native import (
     FULL,
     SHARED,
+    Draw,
     NativeDecision,
     NativeModel,
     NativePairing,
@@ -21,16 +24,14 @@ from mhrun.native import (
     compiled,
     native_form,
     over_chains,
-    piece,
 )
-from mhrun.native.philox import ACCEPT, EXCHANGE, MINIBATCH, Workspaces, filler, normals, split_key, uniform
+from mhrun.native.philox import EXCHANGE, MINIBATCH, Workspaces, filler, normals, split_key, uniform
 from mhrun.random import Streams, derive_key
 from mhrun.target import Target
 from mhrun.types import MADE, REFUSED, Controls, Record, State
 
 u64 = np.uint64
 _loops: dict[tuple[Piece, ...], Piece] = {}
-_decisions: dict[Piece, Piece] = {}
 
 
 def exchange_loop(kernel: ReplicaExchange, target: Target, key: int, threads: int) -> Loop | None:
@@ -43,33 +44,53 @@ def exchange_loop(kernel: ReplicaExchange, target: Target, key: int, threads: in
         return None
     form = native_form(kernel.pairing, "native", "start", "current", "compare")
     scoring: NativePairing | None = form() if form is not None else None
-    decision = _decision(kernel)
+    decision = decision_of(kernel.rule)
     if isinstance(inner, MetropolisLoop | UnadjustedLoop) and scoring is not None and decision is not None:
         model = target.native(full=scoring.mode == FULL) if scoring.mode in (SHARED, FULL) else None
         if model is not None:
-            return ExchangeLoop(kernel, inner, model, scoring, decision, target, key, threads)
+            return ExchangeLoop(kernel, inner, model, scoring, decision, target, key)
     return StagedExchange(kernel, inner, target, key)
 
 
-def _decision(kernel: ReplicaExchange) -> NativeDecision | None:
-    """Return the rule's piece: its own on a noisy log-ratio, or a threshold on it."""
-    if (decision := native_form(kernel.rule, "decision", "decide")) is not None:
-        found: NativeDecision = decision()
-        return found
-    form = native_form(kernel.rule, "native", "decide")
-    threshold = form() if form is not None else None
-    if threshold is None:
-        return None
-    if threshold not in _decisions:
-        _decisions[threshold] = piece(_by(threshold))
-    return NativeDecision((), _decisions[threshold])
+class Ladder(NamedTuple):
+    """When and in which order neighbours exchange."""
+
+    rungs: Any
+    every: Any  # steps
+    alternate: Any  # even and odd pairs in turn, or by a coin
+    sign: Any  # of the log-ratio
+    keys: Any  # of the even pairs, of the odd ones, and of the coin
 
 
-def _by(threshold: Piece) -> Piece:
-    def decide(args: Any, log_ratio: Any, noise: Any, key: Any, step: Any, chain: Any) -> Any:
-        return threshold(uniform(ACCEPT, step, chain, key)) < log_ratio
+class Rungs(NamedTuple):
+    """A block of steps between which rungs exchange; see `Prepared`."""
 
-    return decide
+    first_step: Any
+    steps: Any  # K
+    points: Any
+    stopped: Any
+    theta: Any
+    block: Any
+
+
+class Batch(NamedTuple):
+    """The data that an exchange is decided on."""
+
+    full: Any  # whether it is all of them
+    kept: Any  # whether the rungs keep their sums over all data
+    m: Any
+    n: Any
+    error_share: Any  # of S^2 / m, in the variance of a minibatch's mean: 0 where it is all data
+    add_energy_noise: Any  # variance of the noise of a mean difference
+
+
+class Exchanges(NamedTuple):
+    """What exchanges are decided on, and what is recorded of them."""
+
+    batch: Batch
+    schedule: tuple[Any, Any]  # temperature and prior power, (K, C) each
+    args: tuple[Any, Any]  # of the model's and of the rule's pieces
+    exchange: Any  # (C, K)
 
 
 class ExchangeLoop:
@@ -84,14 +105,12 @@ class ExchangeLoop:
         decision: NativeDecision,
         target: Target,
         key: int,
-        threads: int,
     ) -> None:
         self._kernel = kernel
         self._inner = inner
         self._model = model
         self._decision = decision
         self._target = target
-        self._threads = threads
         self._m = target.n if scoring.m is None else scoring.m
         self._full = scoring.mode == FULL
         largest = max(0 if self._full else self._m, inner.largest)
@@ -118,18 +137,19 @@ class ExchangeLoop:
         prepared = self._inner.prepare(state, first_step, controls)
         exchange = np.zeros((chains, steps), np.int8)
         n = target.n
+        share = 0.0 if self._full else float(target.error_share(self._m))
         over_chains(
             self._loop,
             chains // kernel.rungs,
-            self._threads,
-            *(kernel.rungs, kernel.every, kernel.order == "alternate", float(kernel.sign), first_step, steps),
-            *(self._full, self._kept, self._m, n, self._keys),
-            *(prepared.args, prepared.points, prepared.stopped, prepared.theta),
-            controls.temperature.numpy(),
-            target.prior_power(controls.temperature).numpy(),
-            float(target.error_share(self._m)) if not self._full else 0.0,
-            2 * target.energy_noise / n**2,
-            *(self._model.args, self._decision.args, exchange),
+            self._inner.threads,
+            Ladder(kernel.rungs, kernel.every, kernel.order == "alternate", float(kernel.sign), self._keys),
+            Rungs(first_step, steps, prepared.points, prepared.stopped, prepared.theta, prepared.block),
+            Exchanges(
+                batch=Batch(self._full, self._kept, self._m, n, share, 2 * target.energy_noise / n**2),
+                schedule=(controls.temperature.numpy(), target.prior_power(controls.temperature).numpy()),
+                args=(self._model.args, self._decision.args),
+                exchange=exchange,
+            ),
             own=self._work,
         )
         state, record = prepared.finish()
@@ -141,53 +161,35 @@ class ExchangeLoop:
 def _loop(
     body: Piece, fill: Piece, decide: Piece, log_prior: Piece, difference: Piece, total: Piece
 ) -> Piece:
-    def loop(
-        first_ladder: Any,
-        last_ladder: Any,
-        work: Any,
-        rungs: Any,
-        every: Any,
-        in_turn: Any,
-        sign: Any,
-        first_step: Any,
-        steps: Any,
-        full: Any,
-        kept: Any,
-        m: Any,
-        n: Any,
-        keys: Any,  # of the even pairs, of the odd ones, and of which it is
-        args: Any,  # of the body
-        points: Any,
-        stopped: Any,  # (C,)
-        out_theta: Any,  # (C, K, D)
-        temperature: Any,  # (K, C)
-        prior_power: Any,  # (K, C)
-        error_share: Any,
-        energy_noise_sd: Any,  # variance of the noise of a mean difference
-        model: Any,
-        rule: Any,
-        out_exchange: Any,  # (C, K)
-    ) -> None:
+    def loop(first_ladder: Any, last_ladder: Any, work: Any, ladder: Any, block: Any, found: Any) -> None:
+        # Tuples are taken apart here, once: in the loops each array that is taken out counts a reference.
+        rungs, every, alternate, sign, keys = ladder
+        first_step, steps, points, stopped, out_theta, inner = block
+        full, kept, m, n, error_share, energy_noise_sd = found.batch
+        temperature, prior_power = found.schedule
+        model, rule = found.args
+        out_exchange = found.exchange
         index = np.empty(m + 1 if not full else 1, np.int64)
         theta = points[0]
         k = 0
         while k < steps:
             stop = min(steps, k + every - (first_step + k - 1) % every)
-            body(first_ladder * rungs, last_ladder * rungs, k, stop, work, *args)
+            body(Range(first_ladder * rungs, last_ladder * rungs), Range(k, stop), work, inner)
             k = stop
             if (first_step + stop - 1) % every != 0:
                 continue
             time = (first_step + stop - 1) // every
             odd = 0
             if rungs > 2:
-                odd = time % 2 if in_turn else int(uniform(EXCHANGE, u64(time), u64(0), keys[2]) < 0.5)
+                odd = (
+                    time % 2 if alternate else int(uniform(EXCHANGE, Draw(keys[2], u64(time), u64(0))) < 0.5)
+                )
             key = keys[1] if odd else keys[0]
             time_of = u64(time)
-            for ladder in range(first_ladder, last_ladder):
-                for rung in range(odd, rungs - 1, 2):
-                    low = ladder * rungs + rung
+            for start in range(first_ladder * rungs, last_ladder * rungs, rungs):
+                for low in range(start + odd, start + rungs - 1, 2):
                     high = low + 1
-                    chain = u64(low)
+                    draw = Draw(key, time_of, u64(low))
                     cold, hot = temperature[stop - 1, low], temperature[stop - 1, high]
                     var = 0.0
                     if kept:
@@ -195,20 +197,20 @@ def _loop(
                     elif full:
                         mean = (total(model, theta[high]) - total(model, theta[low])) / np.float64(n)
                     else:
-                        fill(index, m, u64(n), time_of, chain, key, MINIBATCH, 0, work)
+                        fill(index, m, u64(n), draw, MINIBATCH, 0, work)
                         one, two = difference(model, index, m, theta[low], theta[high])
                         mean = one / m
                         if error_share > 0:
                             var = max(two - one * mean, 0.0) / (m - 1) / m * error_share if m > 1 else np.nan
                     if energy_noise_sd > 0:
-                        mean += np.sqrt(energy_noise_sd) * normals(u64(0), EXCHANGE, time_of, chain, key)[0]
+                        mean += np.sqrt(energy_noise_sd) * normals(u64(0), EXCHANGE, draw)[0]
                         var += energy_noise_sd
                     power = sign * (prior_power[stop - 1, low] - prior_power[stop - 1, high])
                     offset = 0.0
                     if power != 0:
                         offset = power * (log_prior(model, theta[high]) - log_prior(model, theta[low]))
                     scale = sign * n * (1 / cold - 1 / hot)
-                    made = decide(rule, offset + scale * mean, scale * scale * var, key, time_of, chain)
+                    made = decide(rule, offset + scale * mean, scale * scale * var, draw)
                     if stopped[low] or stopped[high]:
                         made = False
                     out_exchange[low, stop - 1] = out_exchange[high, stop - 1] = MADE if made else REFUSED

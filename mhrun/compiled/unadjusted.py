@@ -2,22 +2,65 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from mhrun.compiled.loop import register
-from mhrun.compiled.loop_inputs import LoopInputs
+from mhrun.compiled.loop_inputs import LoopInputs, Range, Stream
 from mhrun.kernels import Unadjusted
-from mhrun.native import NativeDynamics, NativeModel, Piece, native_form, piece
+from mhrun.native import Draw, NativeDynamics, NativeModel, Piece, StepControls, native_form, piece
 from mhrun.native.philox import GRADIENT, MINIBATCH, Workspaces, fill_normals, filler, split_key
 from mhrun.target import Target
 from mhrun.types import Controls, Record, State
 
 u64 = np.uint64
 _bodies: dict[tuple[Piece, ...], Piece] = {}
+
+
+class Batch(NamedTuple):
+    """The data of a gradient."""
+
+    m: Any
+    n: Any  # uint64
+    gradient_sd: Any  # of the noise that the target adds
+
+
+class Chains(NamedTuple):
+    """Where the chains are, changed in place."""
+
+    theta: Any  # (C, D)
+    vectors: Any  # (C, A, D): what the dynamics keeps in `State.aux`
+    scalars: Any  # (C, S): its numbers there
+    stopped: Any  # (C,)
+
+
+class Schedule(NamedTuple):
+    """The controls of a block, (K, C) each."""
+
+    step_size: Any
+    noise_temperature: Any
+    prior_weight: Any
+
+
+class Out(NamedTuple):
+    """What is recorded of each step, (C, K, ...)."""
+
+    theta: Any
+    diverging: Any
+
+
+class Block(NamedTuple):
+    """What the loop works on."""
+
+    stream: Stream
+    batch: Batch
+    chains: Chains
+    schedule: Schedule
+    args: tuple[Any, Any]  # of the model's and of the dynamics' pieces
+    out: Out
 
 
 class UnadjustedLoop:
@@ -31,7 +74,7 @@ class UnadjustedLoop:
         self._m = m
         self._target = target
         self._key = key
-        self._threads = threads
+        self.threads = threads
         self.largest = m  # minibatch
         self._work = Workspaces(target.n, m, replacement=target.replacement)
         pieces = (
@@ -59,51 +102,41 @@ class UnadjustedLoop:
 
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
         """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
-        return self.prepare(state, first_step, controls).run(self.body, self._threads, self._work)
+        return self.prepare(state, first_step, controls).run(self.body, self.threads, self._work)
 
     def prepare(self, state: State, first_step: int, controls: Controls) -> LoopInputs:
         """Lay out what the loop works on in the K steps from `first_step` on."""
         steps, chains = controls.step_size.shape
         theta = state.evaluation.theta.double().numpy().copy()
-        names, scalars = self._dynamics.aux, self._dynamics.scalars
-        aux = np.zeros((chains, max(1, len(names)), theta.shape[1]))
-        own = np.zeros((chains, max(1, len(scalars))))
+        names, numbers = self._dynamics.vectors, self._dynamics.scalars
+        vectors = np.zeros((chains, max(1, len(names)), theta.shape[1]))
+        scalars = np.zeros((chains, max(1, len(numbers))))
         for a, name in enumerate(names):
-            aux[:, a] = state.aux[name].double().numpy()
-        for a, name in enumerate(scalars):
-            own[:, a] = state.aux[name].double().numpy()
-        stopped = state.aux["stopped"].numpy().copy()
-        n = self._target.n
-        record: dict[str, npt.NDArray[Any]] = {
-            "theta": np.empty((chains, steps, theta.shape[1])),
-            "diverging": np.empty((chains, steps), np.bool_),
-        }
+            vectors[:, a] = state.aux[name].double().numpy()
+        for a, name in enumerate(numbers):
+            scalars[:, a] = state.aux[name].double().numpy()
+        where = Chains(theta, vectors, scalars, state.aux["stopped"].numpy().copy())
+        out = Out(np.empty((chains, steps, theta.shape[1])), np.empty((chains, steps), np.bool_))
         prior_weight = self._target.prior_power(controls.temperature) * controls.temperature
-        args = (
-            *(u64(first_step), self._m, u64(n), split_key(self._key)),
-            *(theta, aux, own, stopped),
-            controls.step_size.numpy(),
-            controls.noise_temperature.numpy(),
-            prior_weight.numpy(),
-            self._target.gradient_noise**0.5,
-            *(self._model.args, self._dynamics.args),
-            *record.values(),
+        block = Block(
+            stream=Stream(split_key(self._key), u64(first_step)),
+            batch=Batch(self._m, u64(self._target.n), self._target.gradient_noise**0.5),
+            chains=where,
+            schedule=Schedule(
+                controls.step_size.numpy(), controls.noise_temperature.numpy(), prior_weight.numpy()
+            ),
+            args=(self._model.args, self._dynamics.args),
+            out=out,
         )
 
         def finish() -> tuple[State, Record]:
-            return self._finished(theta, aux, own, stopped, record)
+            return self._finished(where, out)
 
-        return LoopInputs(args, steps, (theta,), stopped, record["theta"], finish)
+        return LoopInputs(block, steps, (theta,), where.stopped, out.theta, finish)
 
-    def _finished(
-        self,
-        theta: npt.NDArray[np.float64],
-        aux: npt.NDArray[np.float64],
-        own: npt.NDArray[np.float64],
-        stopped: npt.NDArray[np.bool_],
-        record: dict[str, npt.NDArray[Any]],
-    ) -> tuple[State, Record]:
-        record["accepted"] = record["valid"] = np.logical_not(record["diverging"])
+    def _finished(self, where: Chains, out: Out) -> tuple[State, Record]:
+        record: dict[str, npt.NDArray[Any]] = out._asdict()
+        record["accepted"] = record["valid"] = np.logical_not(out.diverging)
         for name, value in (
             ("log_ratio", np.float32(np.nan)),
             ("log_ratio_var", np.float32(np.nan)),
@@ -112,69 +145,44 @@ class UnadjustedLoop:
             ("n_lik_overhead", np.int64(0)),
             ("n_grad", np.int64(self._m)),
         ):
-            record[name] = np.broadcast_to(value, record["diverging"].shape)
-        names, scalars = self._dynamics.aux, self._dynamics.scalars
-        updated = {name: torch.from_numpy(aux[:, a].copy()) for a, name in enumerate(names)}
-        updated |= {name: torch.from_numpy(own[:, a].copy()) for a, name in enumerate(scalars)}
-        evaluation = self._target.prior(torch.from_numpy(theta))
-        return State(evaluation, updated | {"stopped": torch.from_numpy(stopped)}), record
+            record[name] = np.broadcast_to(value, out.diverging.shape)
+        names, numbers = self._dynamics.vectors, self._dynamics.scalars
+        aux = {name: torch.from_numpy(where.vectors[:, a].copy()) for a, name in enumerate(names)}
+        aux |= {name: torch.from_numpy(where.scalars[:, a].copy()) for a, name in enumerate(numbers)}
+        evaluation = self._target.prior(torch.from_numpy(where.theta))
+        return State(evaluation, aux | {"stopped": torch.from_numpy(where.stopped)}), record
 
 
 def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> Piece:
-    def loop(
-        first_chain: Any,
-        last_chain: Any,
-        first: Any,  # of the K steps that this call does
-        last: Any,
-        work: Any,
-        first_step: Any,
-        m: Any,
-        n: Any,
-        key: Any,
-        theta: Any,  # (C, D), in and out
-        aux: Any,  # (C, A, D), in and out
-        own: Any,  # (C, S), in and out
-        stopped: Any,  # (C,), in and out
-        step_size: Any,  # (K, C)
-        noise_temperature: Any,  # (K, C)
-        prior_weight: Any,  # (K, C)
-        rough: Any,  # standard deviation of noise that the target adds
-        model: Any,
-        dynamics: Any,
-        out_theta: Any,
-        out_diverging: Any,
-    ) -> None:
+    def loop(chains: Range, steps: Range, work: Any, block: Any) -> None:
+        # Tuples are taken apart here, once: in the loops each array that is taken out counts a reference.
+        key, first_step = block.stream
+        m, n, gradient_sd = block.batch
+        theta, vectors, scalars, stopped = block.chains
+        step_size, noise_temperature, prior_weight = block.schedule
+        model, dynamics = block.args
+        out_theta, out_diverging = block.out
         dim = theta.shape[1]
         index = np.empty(m + 1, np.int64)
         grad, prior, before, noise = np.empty(dim), np.empty(dim), np.empty(dim), np.empty(dim)
-        for c in range(first_chain, last_chain):
+        for c in range(chains.first, chains.last):
             current = theta[c]
             chain = u64(c)
-            for k in range(first, last):
+            for k in range(steps.first, steps.last):
                 if not stopped[c]:
-                    step = first_step + u64(k)
-                    fill(index, m, n, step, chain, key, MINIBATCH, 0, work)
+                    draw = Draw(key, first_step + u64(k), chain)
+                    controls = StepControls(step_size[k, c], noise_temperature[k, c])
+                    fill(index, m, n, draw, MINIBATCH, 0, work)
                     gradient(model, index, m, current, grad)
                     prior_gradient(model, current, prior)
                     for d in range(dim):
                         grad[d] = grad[d] * (np.float64(n) / m) + prior_weight[k, c] * prior[d]
                         before[d] = current[d]
-                    if rough > 0:
-                        fill_normals(noise, GRADIENT, step, chain, key)
+                    if gradient_sd > 0:
+                        fill_normals(noise, GRADIENT, draw)
                         for d in range(dim):
-                            grad[d] += rough * noise[d]
-                    move(
-                        dynamics,
-                        current,
-                        grad,
-                        aux[c],
-                        own[c],
-                        step_size[k, c],
-                        noise_temperature[k, c],
-                        key,
-                        step,
-                        chain,
-                    )
+                            grad[d] += gradient_sd * noise[d]
+                    move(dynamics, current, grad, vectors[c], scalars[c], controls, draw)
                     for d in range(dim):
                         if not np.isfinite(current[d]):
                             stopped[c] = True

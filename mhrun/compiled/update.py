@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from copy import copy
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mhrun.kernels import ReplicaExchange, Unadjusted
-from mhrun.native import NativeDynamics, Piece, available, compiled, native_form
+from mhrun.native import (
+    Draw,
+    NativeDynamics,
+    Piece,
+    StepControls,
+    available,
+    compiled,
+    native_form,
+)
 from mhrun.native.philox import split_key
 from mhrun.parts import Kernel
 from mhrun.random import MANY, Draws
@@ -52,26 +60,30 @@ class WideUnadjusted(Unadjusted):
         return super().move(theta, grad, aux, controls, draws)
 
 
+class Update(NamedTuple):
+    """What one update works on; the first four are changed in place."""
+
+    theta: Any  # (C, D)
+    vectors: Any  # (C, A, D)
+    scalars: Any  # (C, S)
+    stopped: Any  # (C,)
+    before: Any  # (C, D)
+    grad: Any  # (C, D)
+    controls: StepControls  # (C,) each
+    key: Any
+    step: Any
+    numbers: Any  # (C,) of the chains
+
+
 @lru_cache(maxsize=8)
 def _loop(move: Piece) -> Piece:
-    def loop(
-        args: Any,
-        theta: Any,  # (C, D), in and out
-        grad: Any,
-        aux: Any,  # (C, A, D), in and out
-        own: Any,  # (C, S), in and out
-        stopped: Any,  # (C,), in and out
-        before: Any,  # (C, D)
-        step_size: Any,
-        temperature: Any,
-        key: Any,
-        step: Any,
-        chains: Any,
-    ) -> None:
+    def loop(args: Any, update: Any) -> None:
+        theta, vectors, scalars, stopped, before, grad, (size, temperature), key, step, numbers = update
         for c in range(theta.shape[0]):
             if not stopped[c]:
                 row = theta[c]
-                move(args, row, grad[c], aux[c], own[c], step_size[c], temperature[c], key, step, chains[c])
+                draw, controls = Draw(key, step, numbers[c]), StepControls(size[c], temperature[c])
+                move(args, row, grad[c], vectors[c], scalars[c], controls, draw)
                 zero = row.dtype.type(0)
                 check = zero
                 for d in range(len(row)):  # 0 times what is not finite is no number
@@ -98,30 +110,32 @@ def _moved(
     """
     to, ended = theta.clone(), stopped.clone()
     chains = len(theta)
-    rows = [aux[name] for name in native.aux]
+    rows = [aux[name] for name in native.vectors]
     if len(rows) == 1:
-        both = rows[0].clone()[:, None]
+        vectors = rows[0].clone()[:, None]
     else:
-        both = torch.stack(rows, 1) if rows else theta.new_zeros(chains, 1, 1)
-    own = np.zeros((chains, max(1, len(native.scalars))))
+        vectors = torch.stack(rows, 1) if rows else theta.new_zeros(chains, 1, 1)
+    scalars = np.zeros((chains, max(1, len(native.scalars))))
     for a, name in enumerate(native.scalars):
-        own[:, a] = aux[name].numpy()
-    _loop(native.move)(
-        native.args,
-        to.numpy(),
-        grad.contiguous().numpy(),
-        both.numpy(),
-        own,
-        ended.numpy(),
-        theta.numpy(),
-        controls.step_size.double().numpy(),
-        controls.noise_temperature.double().numpy(),
-        split_key(draws.streams.key),
-        u64(draws.step),
-        draws.streams.numbers.numpy().astype(u64),
+        scalars[:, a] = aux[name].numpy()
+    update = Update(
+        theta=to.numpy(),
+        vectors=vectors.numpy(),
+        scalars=scalars,
+        stopped=ended.numpy(),
+        before=theta.numpy(),
+        grad=grad.contiguous().numpy(),
+        controls=StepControls(
+            controls.step_size.double().numpy(), controls.noise_temperature.double().numpy()
+        ),
+        key=split_key(draws.streams.key),
+        step=u64(draws.step),
+        numbers=draws.streams.numbers.numpy().astype(u64),
     )
-    found = {name: both[:, a] for a, name in enumerate(native.aux)}
+    _loop(native.move)(native.args, update)
+    found = {name: vectors[:, a] for a, name in enumerate(native.vectors)}
     found |= {
-        name: torch.from_numpy(own[:, a].copy()).to(aux[name].dtype) for a, name in enumerate(native.scalars)
+        name: torch.from_numpy(scalars[:, a].copy()).to(aux[name].dtype)
+        for a, name in enumerate(native.scalars)
     }
     return to, aux | found, ended

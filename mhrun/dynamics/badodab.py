@@ -58,26 +58,16 @@ class Badodab(SGNHT):
 
 
 @piece
-def _move(
-    args: Any,
-    theta: Any,
-    grad: Any,
-    aux: Any,
-    own: Any,
-    step_size: Any,
-    temperature: Any,
-    key: Any,
-    step: Any,
-    chain: Any,
-) -> None:
+def _move(args: Any, theta: Any, grad: Any, vectors: Any, scalars: Any, controls: Any, draw: Any) -> None:
+    momentum, own, (step_size, temperature) = vectors[0], scalars, controls
     frictions, inertia, every, starts, keep = args
     heat = step_size * temperature
-    refresh(aux[0], math.sqrt(heat), every, step, chain, key)
-    fresh = every > 0 and (step - np.uint64(1)) % np.uint64(every) == 0
+    refresh(momentum, math.sqrt(heat), every, draw)
+    fresh = every > 0 and (draw.step - np.uint64(1)) % np.uint64(every) == 0
     if not keep and fresh:
-        own[0] = starts[int(chain) % len(starts)]
+        own[0] = starts[int(draw.chain) % len(starts)]
     number = theta.dtype.type
-    half, drift, momentum = number(0.5), number(step_size), aux[0]
+    half, drift = number(0.5), number(step_size)
     if fresh and heat > 0:  # the kick's first half went with the old momenta
         drift *= half
     square = 0.0
@@ -89,10 +79,10 @@ def _move(
         own[0] += (square / len(theta) - heat) / (2 * inertia)
     s = own[0]
     share = 2.0 if s == 0.0 else -math.expm1(-2 * s) / s
-    noise = number(math.sqrt(frictions[int(chain) % len(frictions)] * heat * share))
+    noise = number(math.sqrt(frictions[int(draw.chain) % len(frictions)] * heat * share))
     slower = number(math.exp(-s))
     z = np.empty_like(theta)
-    fill_normals(z, NOISE, step, chain, key)
+    fill_normals(z, NOISE, draw)
     square = 0.0
     for d in range(len(theta)):
         momentum[d] = slower * momentum[d] + noise * z[d]

@@ -42,10 +42,10 @@ def refreshed(momentum: Tensor, variance: Tensor, every: int, draws: Draws) -> T
 
 
 @piece
-def refresh(momentum: Any, sd: Any, every: Any, step: Any, chain: Any, key: Any) -> None:
+def refresh(momentum: Any, sd: Any, every: Any, draw: Any) -> None:
     """Draw momenta (D,) anew from N(0, sd^2), in place, at steps 1, 1 + every, ..."""
-    if every > 0 and sd > 0 and (step - np.uint64(1)) % np.uint64(every) == 0:
-        fill_normals(momentum, _FRESH, step, chain, key)
+    if every > 0 and sd > 0 and (draw.step - np.uint64(1)) % np.uint64(every) == 0:
+        fill_normals(momentum, _FRESH, draw)
         number = momentum.dtype.type(sd)
         for d in range(len(momentum)):
             momentum[d] *= number

@@ -70,25 +70,15 @@ class SGHMC(Dynamics):
 
 
 @piece
-def _move(
-    args: Any,
-    theta: Any,
-    grad: Any,
-    aux: Any,
-    own: Any,
-    step_size: Any,
-    temperature: Any,
-    key: Any,
-    step: Any,
-    chain: Any,
-) -> None:
+def _move(args: Any, theta: Any, grad: Any, vectors: Any, scalars: Any, controls: Any, draw: Any) -> None:
+    momentum, (step_size, temperature) = vectors[0], controls
     friction, estimate, every = args
-    refresh(aux[0], math.sqrt(step_size * temperature), every, step, chain, key)
+    refresh(momentum, math.sqrt(step_size * temperature), every, draw)
     number = theta.dtype.type
     noise = number(math.sqrt(2 * step_size * (friction - estimate) * temperature))
-    keep, drift, momentum = number(1 - friction), number(step_size), aux[0]
+    keep, drift = number(1 - friction), number(step_size)
     z = np.empty_like(theta)
-    fill_normals(z, NOISE, step, chain, key)
+    fill_normals(z, NOISE, draw)
     for d in range(len(theta)):
         momentum[d] = keep * momentum[d] + drift * grad[d] + noise * z[d]
         theta[d] += momentum[d]

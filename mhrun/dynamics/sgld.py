@@ -51,26 +51,16 @@ class SGLD(Dynamics):
 
     def native(self) -> NativeDynamics:
         """Return the piece of a fused loop."""
-        return NativeDynamics((self.known_noise,), _move, ())
+        return NativeDynamics((self.known_noise,), _move)
 
 
 @piece
-def _move(
-    args: Any,
-    theta: Any,
-    grad: Any,
-    aux: Any,
-    own: Any,
-    step_size: Any,
-    temperature: Any,
-    key: Any,
-    step: Any,
-    chain: Any,
-) -> None:
+def _move(args: Any, theta: Any, grad: Any, vectors: Any, scalars: Any, controls: Any, draw: Any) -> None:
+    step_size = controls.step_size
     number = theta.dtype.type
-    noise = number(math.sqrt(step_size * max(0.0, 2 * temperature - step_size * args[0])))
+    noise = number(math.sqrt(step_size * max(0.0, 2 * controls.noise_temperature - step_size * args[0])))
     drift = number(step_size)
     z = np.empty_like(theta)
-    fill_normals(z, NOISE, step, chain, key)
+    fill_normals(z, NOISE, draw)
     for d in range(len(theta)):
         theta[d] += drift * grad[d] + noise * z[d]

@@ -127,29 +127,19 @@ def each(values: npt.NDArray[np.float64], theta: Tensor) -> Tensor:
 
 
 @piece
-def _move(
-    args: Any,
-    theta: Any,
-    grad: Any,
-    aux: Any,
-    own: Any,
-    step_size: Any,
-    temperature: Any,
-    key: Any,
-    step: Any,
-    chain: Any,
-) -> None:
+def _move(args: Any, theta: Any, grad: Any, vectors: Any, scalars: Any, controls: Any, draw: Any) -> None:
+    momentum, own, (step_size, temperature) = vectors[0], scalars, controls
     frictions, inertia, every, starts, keep = args
     heat = step_size * temperature
-    refresh(aux[0], math.sqrt(heat), every, step, chain, key)
-    if not keep and (step - np.uint64(1)) % np.uint64(every) == 0:
-        own[0] = starts[int(chain) % len(starts)]
-    friction = frictions[int(chain) % len(frictions)]
+    refresh(momentum, math.sqrt(heat), every, draw)
+    if not keep and (draw.step - np.uint64(1)) % np.uint64(every) == 0:
+        own[0] = starts[int(draw.chain) % len(starts)]
+    friction = frictions[int(draw.chain) % len(frictions)]
     number = theta.dtype.type
     noise = number(math.sqrt(2 * friction * heat))
-    keep_momentum, drift, momentum = number(1 - own[0]), number(step_size), aux[0]
+    keep_momentum, drift = number(1 - own[0]), number(step_size)
     z = np.empty_like(theta)
-    fill_normals(z, NOISE, step, chain, key)
+    fill_normals(z, NOISE, draw)
     square = 0.0
     for d in range(len(theta)):
         momentum[d] = keep_momentum * momentum[d] + drift * grad[d] + noise * z[d]

@@ -118,8 +118,8 @@ class GaussianMixture:
             _total,
             _gradient,
             _prior_gradient,
-            _terms,
-            _full_pass_stats,
+            terms=_terms,
+            full_pass_stats=_full_pass_stats,
         )
 
 

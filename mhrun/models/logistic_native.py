@@ -26,7 +26,15 @@ def pieces(x: npt.NDArray[Any], y: npt.NDArray[Any], scale: float, precision: fl
     zero = np.zeros(1, x.dtype if x.dtype.kind == "f" else np.float32)
     args = (np.ascontiguousarray(x), y, zero, scale, precision)
     return NativeModel(
-        args, _log_prior, _difference, _moments, _total, _gradient, _prior_gradient, _terms, _full_pass_stats
+        args,
+        _log_prior,
+        _difference,
+        _moments,
+        _total,
+        _gradient,
+        _prior_gradient,
+        terms=_terms,
+        full_pass_stats=_full_pass_stats,
     )
 
 
@@ -80,12 +88,11 @@ def _product(weights: Any, row: Any, zero: Any) -> Any:
 
 
 @piece
-def _products(x: Any, index: Any, start: Any, m: Any, w: Any, zero: Any, out: Any) -> None:
-    """out[j] = w . x[index[start + j]] for j < m."""
+def _products(x: Any, index: Any, m: Any, w: Any, zero: Any, out: Any) -> None:
+    """out[j] = w . x[index[j]] for j < m."""
     fours = m // 4 * 4
     for j in range(0, fours, 4):
-        at = start + j
-        p, q, r, s = x[index[at]], x[index[at + 1]], x[index[at + 2]], x[index[at + 3]]
+        p, q, r, s = x[index[j]], x[index[j + 1]], x[index[j + 2]], x[index[j + 3]]
         a, b, c, d = zero[0], zero[0], zero[0], zero[0]
         for k in range(len(w)):
             a += w[k] * p[k]
@@ -94,7 +101,7 @@ def _products(x: Any, index: Any, start: Any, m: Any, w: Any, zero: Any, out: An
             d += w[k] * s[k]
         out[j], out[j + 1], out[j + 2], out[j + 3] = a, b, c, d
     for j in range(fours, m):
-        p = x[index[start + j]]
+        p = x[index[j]]
         a = zero[0]
         for k in range(len(w)):
             a += w[k] * p[k]
@@ -102,14 +109,11 @@ def _products(x: Any, index: Any, start: Any, m: Any, w: Any, zero: Any, out: An
 
 
 @piece
-def _product_pairs(
-    x: Any, index: Any, start: Any, m: Any, v: Any, w: Any, zero: Any, out: Any, other: Any
-) -> None:
-    """out[j] and other[j] = v . x and w . x of x[index[start + j]] for j < m."""
+def _product_pairs(x: Any, index: Any, m: Any, v: Any, w: Any, zero: Any, out: Any, other: Any) -> None:
+    """out[j] and other[j] = v . x and w . x of x[index[j]] for j < m."""
     fours = m // 4 * 4
     for j in range(0, fours, 4):
-        at = start + j
-        p, q, r, s = x[index[at]], x[index[at + 1]], x[index[at + 2]], x[index[at + 3]]
+        p, q, r, s = x[index[j]], x[index[j + 1]], x[index[j + 2]], x[index[j + 3]]
         a, b, c, d = zero[0], zero[0], zero[0], zero[0]
         e, f, g, h = zero[0], zero[0], zero[0], zero[0]
         for k in range(len(w)):
@@ -124,7 +128,7 @@ def _product_pairs(
         out[j], out[j + 1], out[j + 2], out[j + 3] = a, b, c, d
         other[j], other[j + 1], other[j + 2], other[j + 3] = e, f, g, h
     for j in range(fours, m):
-        p = x[index[start + j]]
+        p = x[index[j]]
         a, e = zero[0], zero[0]
         for k in range(len(w)):
             a += v[k] * p[k]
@@ -140,7 +144,7 @@ def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any)
     for start in range(0, m, _TILE):
         size = min(_TILE, m - start)
         part = out[start : start + size]
-        _product_pairs(x, index, start, size, here, there, zero, before, part)
+        _product_pairs(x, index[start:], size, here, there, zero, before, part)
         for j in range(size):
             sign = np.float64(y[index[start + j]])
             part[j] = _log_sigmoid(sign * part[j]) - _log_sigmoid(sign * before[j])
@@ -182,7 +186,7 @@ def _moments(args: Any, index: Any, m: Any, theta: Any) -> Any:
     total, square = 0.0, 0.0
     for start in range(0, m, _TILE):
         size = min(_TILE, m - start)
-        _products(x, index, start, size, weights, zero, values)
+        _products(x, index[start:], size, weights, zero, values)
         for j in range(size):
             value = _log_sigmoid(np.float64(y[index[start + j]]) * values[j])
             total += value

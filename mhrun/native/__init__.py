@@ -1,4 +1,4 @@
-"""Fused CPU loops: the same samplers as the plain torch path, compiled by numba.
+"""Compiled CPU loops: the same samplers as the plain torch path, compiled by numba.
 
 A *piece* is a plain Python function of scalars and NumPy arrays, marked with `@piece`: an index draw,
 a model's log-likelihood difference, a proposal, a rule. A kernel puts pieces together into a loop over
@@ -6,7 +6,8 @@ chains and steps, and `compiled` turns that into machine code. Pieces stay ordin
 can be called, read and tested without numba, and numba is imported only when a loop is compiled.
 """
 
-from mhrun.native.compiler import (
+from mhrun.native.compiler import Piece, available, compiled, over_chains, piece, routine
+from mhrun.native.forms import (
     ACCEPT,
     FULL,
     GROWING,
@@ -14,6 +15,7 @@ from mhrun.native.compiler import (
     SHARED,
     STORED,
     UNDECIDED,
+    Draw,
     NativeDecision,
     NativeDynamics,
     NativeModel,
@@ -21,13 +23,10 @@ from mhrun.native.compiler import (
     NativeProposal,
     NativeSums,
     NativeTest,
-    Piece,
-    available,
-    compiled,
+    Seen,
+    SequentialTest,
+    StepControls,
     native_form,
-    over_chains,
-    piece,
-    routine,
 )
 
 __all__ = [
@@ -38,6 +37,7 @@ __all__ = [
     "SHARED",
     "STORED",
     "UNDECIDED",
+    "Draw",
     "NativeDecision",
     "NativeDynamics",
     "NativeModel",
@@ -46,6 +46,9 @@ __all__ = [
     "NativeSums",
     "NativeTest",
     "Piece",
+    "Seen",
+    "SequentialTest",
+    "StepControls",
     "available",
     "compiled",
     "native_form",

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mhrun.native.compiler import Piece, compiled
+from mhrun.native.forms import Draw
 from mhrun.native.philox import MINIBATCH, Workspace, fill_normals, filler, independent, split_key, workspace
 
 u64 = np.uint64
@@ -24,7 +25,7 @@ def _independent_loop() -> Piece:
         index = np.empty(m + 1, np.int64)
         for k in range(out.shape[0]):
             for c in range(out.shape[1]):
-                independent(index, m, n, step + u64(k), chains[c], key, purpose, start, 0)
+                independent(index, m, n, Draw(key, step + u64(k), chains[c]), purpose, start, 0)
                 out[k, c, :] = index[:m]
 
     return compiled(loop)
@@ -59,7 +60,7 @@ def _permutation_loop(fill: Piece) -> Piece:
             drawn = 0
             while drawn < stop:
                 count = min(part, stop - drawn)
-                fill(index, count, n, steps[r], chains[r], key, purpose, drawn, work)
+                fill(index, count, n, Draw(key, steps[r], chains[r]), purpose, drawn, work)
                 for j in range(max(start - drawn, 0), count):
                     out[r, drawn + j - start] = index[j]
                 drawn += count
@@ -100,7 +101,7 @@ def _own(n: int, largest: int) -> Workspace:
 def _normal_loop() -> Piece:
     def loop(out: Any, purpose: Any, step: Any, chains: Any, key: Any) -> None:
         for c in range(out.shape[0]):
-            fill_normals(out[c], purpose, step, chains[c], key)
+            fill_normals(out[c], purpose, Draw(key, step, chains[c]))
 
     return compiled(loop)
 

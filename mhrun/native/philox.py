@@ -35,10 +35,11 @@ def split_key(key: int) -> tuple[np.uint64, np.uint64]:
 
 
 @piece
-def philox(block: Any, step: Any, purpose: Any, chain: Any, key: Any) -> Any:
+def philox(block: Any, purpose: Any, draw: Any) -> Any:
     """Philox4x32-10 of the counter (block, step, purpose, chain): four words."""
-    k0, k1 = key
-    c0, c1, c2, c3 = block, step & LOW, purpose | ((step >> S32) & u64(0xFFFFF)), chain
+    k0, k1 = draw.key
+    step = draw.step
+    c0, c1, c2, c3 = block, step & LOW, purpose | ((step >> S32) & u64(0xFFFFF)), draw.chain
     for _ in range(10):
         p0 = (c0 & LOW) * MUL_0
         p1 = (c2 & LOW) * MUL_1
@@ -50,16 +51,16 @@ def philox(block: Any, step: Any, purpose: Any, chain: Any, key: Any) -> Any:
 
 
 @piece
-def uniform(purpose: Any, step: Any, chain: Any, key: Any) -> Any:
+def uniform(purpose: Any, draw: Any) -> Any:
     """A uniform in (0, 1) with 53 random bits."""
-    a, b, _c, _d = philox(u64(0), step, purpose, chain, key)
+    a, b, _c, _d = philox(u64(0), purpose, draw)
     return (np.float64(((a >> u64(5)) << u64(26)) + (b >> u64(6))) + 0.5) * 2.0**-53
 
 
 @piece
-def normals(block: Any, purpose: Any, step: Any, chain: Any, key: Any) -> Any:
+def normals(block: Any, purpose: Any, draw: Any) -> Any:
     """Four standard normals by Box-Muller."""
-    a, b, c, d = philox(block, step, purpose, chain, key)
+    a, b, c, d = philox(block, purpose, draw)
     r = math.sqrt(-2.0 * log_64((np.float64(a) + 0.5) * 2.0**-32))
     s = math.sqrt(-2.0 * log_64((np.float64(c) + 0.5) * 2.0**-32))
     x, y = cos_sin_64((np.float64(b) + 0.5) * 2.0**-32)
@@ -68,17 +69,17 @@ def normals(block: Any, purpose: Any, step: Any, chain: Any, key: Any) -> Any:
 
 
 @piece
-def fill_normals(out: Any, purpose: Any, step: Any, chain: Any, key: Any) -> None:
+def fill_normals(out: Any, purpose: Any, draw: Any) -> None:
     """Fill out (D,) with standard normals."""
     whole = len(out) // 4
     for block in range(whole):  # without a branch, so that it runs in vector lanes
-        x, y, z, w = normals(u64(block), purpose, step, chain, key)
+        x, y, z, w = normals(u64(block), purpose, draw)
         out[4 * block] = x
         out[4 * block + 1] = y
         out[4 * block + 2] = z
         out[4 * block + 3] = w
     if 4 * whole < len(out):
-        rest = normals(u64(whole), purpose, step, chain, key)
+        rest = normals(u64(whole), purpose, draw)
         for d in range(4 * whole, len(out)):
             out[d] = rest[d - 4 * whole]
 
@@ -146,24 +147,20 @@ class Workspaces:
 
 
 @piece
-def independent(
-    index: Any, m: Any, n: Any, step: Any, chain: Any, key: Any, purpose: Any, start: Any, work: Any
-) -> None:
+def independent(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, work: Any) -> None:
     """Fill index[:m] with independent uniform indices below n; `index` has room for m + 1.
 
     `purpose` is `MINIBATCH` with its use; `start` is how many of the batch there are already.
     """
     half = (m + 1) // 2
     for j in range(half):
-        a, b, c, d = philox(u64(start + j), step, purpose, chain, key)
+        a, b, c, d = philox(u64(start + j), purpose, draw)
         index[j] = scaled(a, b, n)
         index[half + j] = scaled(c, d, n)  # one place beyond m when m is odd
 
 
 @piece
-def _candidates(
-    out: Any, into: Any, position: Any, stop: Any, n: Any, step: Any, chain: Any, key: Any, purpose: Any
-) -> None:
+def _candidates(out: Any, into: Any, position: Any, stop: Any, n: Any, draw: Any, purpose: Any) -> None:
     """Write elements position..stop of the stream of uniform indices to out[into:].
 
     Elements 2b and 2b + 1 are the halves of block b; whole blocks are written, from `into` less 1 on where `position`
@@ -172,14 +169,14 @@ def _candidates(
     first = position >> 1
     begin = into - (position & 1)
     for b in range(((stop + 1) >> 1) - first):
-        x, y, z, w = philox(u64(first + b), step, purpose, chain, key)
+        x, y, z, w = philox(u64(first + b), purpose, draw)
         # Unsigned: an index that may be negative keeps the loop from being vectorised.
         out[u64(begin + 2 * b)] = scaled(x, y, n)
         out[u64(begin + 2 * b + 1)] = scaled(z, w, n)
 
 
 @routine
-def _by_table(index: Any, m: Any, n: Any, step: Any, chain: Any, key: Any, purpose: Any, work: Any) -> None:
+def _by_table(index: Any, m: Any, n: Any, draw: Any, purpose: Any, work: Any) -> None:
     """Fill index[:m] with the first m distinct values of the stream; what was drawn is in a hash table with chains.
 
     Positions are numbered on from minibatch to minibatch, so that the table need not be cleared. Indices are their own
@@ -194,7 +191,7 @@ def _by_table(index: Any, m: Any, n: Any, step: Any, chain: Any, key: Any, purpo
     made, repeated = 0, 0
     while made - repeated < m:
         stop = m + repeated
-        _candidates(stream, made, made, stop, n, step, chain, key, purpose)
+        _candidates(stream, made, made, stop, n, draw, purpose)
         for j in range(u64(made), u64(stop)):
             value = stream[j]
             place = u64(value) & mask
@@ -241,14 +238,12 @@ def _list_rest(work: Any, n: Any) -> None:
 
 
 @piece
-def _shuffled(
-    index: Any, m: Any, known: Any, n: Any, step: Any, chain: Any, key: Any, purpose: Any, work: Any
-) -> None:
+def _shuffled(index: Any, m: Any, known: Any, n: Any, draw: Any, purpose: Any, work: Any) -> None:
     """Fill index[:m] with places known, known + 1, ... of a Fisher-Yates shuffle of the rest."""
     rest, size = work.rest, len(work.rest)
     for j in range(m):
         place = known + j
-        a, b, c, d = philox(SHUFFLE + u64(place >> 1), step, purpose, chain, key)
+        a, b, c, d = philox(SHUFFLE + u64(place >> 1), purpose, draw)
         left = u64(size - place)
         other = place + np.int64(scaled(c, d, left) if place & 1 else scaled(a, b, left))
         index[j] = rest[other]
@@ -257,9 +252,7 @@ def _shuffled(
 
 
 @routine
-def _by_bits(
-    index: Any, m: Any, n: Any, step: Any, chain: Any, key: Any, purpose: Any, start: Any, work: Any
-) -> None:
+def _by_bits(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, work: Any) -> None:
     """Fill index[:m] with the next m data of a permutation of all; what was drawn is in a bit for each datum."""
     if start == 0:
         _forget(work)
@@ -270,7 +263,7 @@ def _by_bits(
     most = min(np.int64(m), half - drawn)
     while got < most:
         count = min(most - got, TILE)
-        _candidates(candidates, 1, position, position + count, n, step, chain, key, purpose)
+        _candidates(candidates, 1, position, position + count, n, draw, purpose)
         position += count
         for j in range(count):
             value = u64(candidates[u64(j + 1)])
@@ -285,15 +278,13 @@ def _by_bits(
     if got < m:
         if drawn == half:
             _list_rest(work, np.int64(n))
-        _shuffled(index[got:], m - got, drawn - half, n, step, chain, key, purpose, work)
+        _shuffled(index[got:], m - got, drawn - half, n, draw, purpose, work)
         drawn += m - got
     work.at[0], work.at[1] = drawn, position
 
 
 @piece
-def distinct(
-    index: Any, m: Any, n: Any, step: Any, chain: Any, key: Any, purpose: Any, start: Any, work: Any
-) -> None:
+def distinct(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, work: Any) -> None:
     """Fill index[:m] with the next m data of a uniformly random permutation of all n.
 
     ``start = 0`` begins a permutation; otherwise `start` data of it are drawn, by the calls just before, and m more
@@ -303,15 +294,13 @@ def distinct(
     would take n log n words for the last ones.
     """
     if len(work.table) > 0:
-        _by_table(index, m, n, step, chain, key, purpose, work)
+        _by_table(index, m, n, draw, purpose, work)
     else:
-        _by_bits(index, m, n, step, chain, key, purpose, start, work)
+        _by_bits(index, m, n, draw, purpose, start, work)
 
 
 @piece
-def only(
-    index: Any, m: Any, n: Any, step: Any, chain: Any, key: Any, purpose: Any, start: Any, work: Any
-) -> None:
+def only(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, work: Any) -> None:
     """Fill index[:m] with 0: there is one datum."""
     index[:m] = 0
 

@@ -52,12 +52,12 @@ class CrankNicolson(Proposal):
 
 
 @piece
-def _propose(args: Any, theta: Any, step_size: Any, key: Any, step: Any, chain: Any, out: Any) -> None:
-    b = min(step_size, 1.0)
+def _propose(args: Any, origin: Any, controls: Any, draw: Any, out: Any) -> None:
+    b = min(controls.step_size, 1.0)
     keep, spread = math.sqrt(1 - b * b), b * args[0]
-    fill_normals(out, PROPOSAL, step, chain, key)
-    for d in range(len(theta)):
-        out[d] = keep * theta[d] + spread * out[d]
+    fill_normals(out, PROPOSAL, draw)
+    for d in range(len(origin)):
+        out[d] = keep * origin[d] + spread * out[d]
 
 
 @piece

@@ -34,7 +34,7 @@ class RandomWalk(Proposal):
 
 
 @piece
-def _propose(args: Any, theta: Any, step_size: Any, key: Any, step: Any, chain: Any, out: Any) -> None:
-    fill_normals(out, PROPOSAL, step, chain, key)
-    for d in range(len(theta)):
-        out[d] = theta[d] + step_size * out[d]
+def _propose(args: Any, origin: Any, controls: Any, draw: Any, out: Any) -> None:
+    fill_normals(out, PROPOSAL, draw)
+    for d in range(len(origin)):
+        out[d] = origin[d] + controls.step_size * out[d]

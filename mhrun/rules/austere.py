@@ -155,40 +155,18 @@ class Austere(Rule):
 
 
 @piece
-def _begin_fixed(
-    args: Any,
-    n: Any,
-    scale: Any,
-    offset: Any,
-    mean: Any,
-    var: Any,
-    largest: Any,
-    key: Any,
-    step: Any,
-    chain: Any,
-) -> Any:
-    log_u = math.log(uniform(ACCEPT_DRAW, step, chain, key))
-    return (log_u - offset) / scale, 0, args[1], 0
+def _begin_fixed(args: Any, test: Any, seen: Any, draw: Any) -> Any:
+    log_u = math.log(uniform(ACCEPT_DRAW, draw))
+    return (log_u - test.offset) / test.scale, 0, args[1], 0
 
 
 @piece
-def _begin_per_step(
-    args: Any,
-    n: Any,
-    scale: Any,
-    offset: Any,
-    mean: Any,
-    var: Any,
-    largest: Any,
-    key: Any,
-    step: Any,
-    chain: Any,
-) -> Any:
+def _begin_per_step(args: Any, test: Any, seen: Any, draw: Any) -> Any:
     error, usage, sizes, reach, bound = args[3], args[4], args[5], args[6], args[7]
-    log_u = math.log(uniform(ACCEPT_DRAW, step, chain, key))
-    threshold = (log_u - offset) / scale
-    aimed = threshold - log_u / scale * (1 - 1 / n) if args[2] else threshold
-    mu_std = abs(mean - aimed) * math.sqrt(n - 1) / math.sqrt(var)
+    log_u = math.log(uniform(ACCEPT_DRAW, draw))
+    threshold = (log_u - test.offset) / test.scale
+    aimed = threshold - log_u / test.scale * (1 - 1 / test.n) if args[2] else threshold
+    mu_std = abs(seen.mean - aimed) * math.sqrt(test.n - 1) / math.sqrt(seen.var)
     last = error.shape[1] - 1
     # What is not a number says nothing of the test: the worst case, 0.
     place = min(mu_std, reach) * (last / reach) if mu_std == mu_std else 0.0
@@ -208,14 +186,13 @@ def _begin_per_step(
 
 
 @piece
-def _judge(
-    args: Any, params: Any, stage: Any, size: Any, n: Any, scale: Any, offset: Any, mean: Any, var: Any
-) -> Any:
-    gap = mean - params[0]
+def _judge(args: Any, params: Any, test: Any, seen: Any) -> Any:
+    n, size = test.n, seen.size
+    gap = seen.mean - params[0]
     verdict = ACCEPT if gap > 0 else REJECT
     if size < n:
-        spread = var / max(size - 1, 1) * (1 - (size - 1) / max(n - 1, 1))
-        if size % params[2] != 0 or not abs(gap) > args[0][params[1], stage] * math.sqrt(spread):
+        spread = seen.var / max(size - 1, 1) * (1 - (size - 1) / max(n - 1, 1))
+        if size % params[2] != 0 or not abs(gap) > args[0][params[1], seen.stage] * math.sqrt(spread):
             verdict = UNDECIDED
     return verdict
 

@@ -59,16 +59,16 @@ class Compensated(Rule):
         accepted = (contest.log_ratio + top_up + corrected > 0) & (noise <= self.variance)
         return contest.to_verdict(torch.as_tensor(accepted))
 
-    def decision(self) -> NativeDecision:
-        """Return the piece of a fused loop that knows the noise of its log-ratios."""
+    def native(self) -> NativeDecision:
+        """Return the deciding piece, which sees the noise of the log-ratio."""
         table = (self._table.probabilities.numpy(), self._table.points.numpy())
         return NativeDecision((float(self.variance), *table), _decide)
 
 
 @piece
-def _decide(args: Any, log_ratio: Any, noise: Any, key: Any, step: Any, chain: Any) -> Any:
+def _decide(args: Any, log_ratio: Any, noise: Any, draw: Any) -> Any:
     variance, probabilities, points = args
-    normal = normals(u64(0), ACCEPT, step, chain, key)[0]
-    corrected = inverted(uniform(ACCEPT + USE, step, chain, key), probabilities, points)
+    normal = normals(u64(0), ACCEPT, draw)[0]
+    corrected = inverted(uniform(ACCEPT + USE, draw), probabilities, points)
     top_up = math.sqrt(max(variance - noise, 0.0)) * normal
     return log_ratio + top_up + corrected > 0 and noise <= variance

@@ -230,32 +230,20 @@ def own_share(share: Any) -> Any:
 
 
 @piece
-def _begin(
-    args: Any,
-    n: Any,
-    scale: Any,
-    offset: Any,
-    mean: Any,
-    var: Any,
-    largest: Any,
-    key: Any,
-    step: Any,
-    chain: Any,
-) -> Any:
+def _begin(args: Any, test: Any, seen: Any, draw: Any) -> Any:
     probabilities, points = args[4], args[5]
-    normal = normals(u64(0), ACCEPT_DRAW, step, chain, key)[0]
-    corrected = inverted(uniform(ACCEPT_DRAW + USE, step, chain, key), probabilities, points)
-    w = uniform(ACCEPT_DRAW + USE + USE, step, chain, key)
+    normal = normals(u64(0), ACCEPT_DRAW, draw)[0]
+    corrected = inverted(uniform(ACCEPT_DRAW + USE, draw), probabilities, points)
+    w = uniform(ACCEPT_DRAW + USE + USE, draw)
     return normal, corrected, math.log(w) - math.log1p(-w), 0
 
 
 @piece
-def _judge(
-    args: Any, params: Any, stage: Any, size: Any, n: Any, scale: Any, offset: Any, mean: Any, var: Any
-) -> Any:
+def _judge(args: Any, params: Any, test: Any, seen: Any) -> Any:
     v, five_sd, finite, barker = args[0], args[1], args[2], args[3]
-    d = scale * mean + (offset if args[6] else 0.0)
-    s2 = scale * scale * var / size
+    n, size, scale = test.n, seen.size, test.scale
+    d = scale * seen.mean + (test.offset if args[6] else 0.0)
+    s2 = scale * scale * seen.var / size
     if finite:
         s2 *= size / max(size - 1, 1) * (1.0 - size / n)
     verdict = UNDECIDED
@@ -271,38 +259,26 @@ def _judge(
 
 
 @piece
-def _begin_pilot(
-    args: Any,
-    n: Any,
-    scale: Any,
-    offset: Any,
-    mean: Any,
-    var: Any,
-    largest: Any,
-    key: Any,
-    step: Any,
-    chain: Any,
-) -> Any:
+def _begin_pilot(args: Any, test: Any, seen: Any, draw: Any) -> Any:
     sizes, planned = args[7], args[8]
-    normal = normals(u64(0), ACCEPT_DRAW, step, chain, key)[0]
-    corrected = inverted(uniform(ACCEPT_DRAW + USE, step, chain, key), args[4], args[5])
-    w = uniform(ACCEPT_DRAW + USE + USE, step, chain, key)
-    needed = 1.0 / (planned / (scale * scale * var) + (1.0 / n if args[2] else 0.0))
+    normal = normals(u64(0), ACCEPT_DRAW, draw)[0]
+    corrected = inverted(uniform(ACCEPT_DRAW + USE, draw), args[4], args[5])
+    w = uniform(ACCEPT_DRAW + USE + USE, draw)
+    needed = 1.0 / (planned / (test.scale * test.scale * seen.var) + (1.0 / test.n if args[2] else 0.0))
     last = len(sizes) - 1
     stage = last  # where more are needed than there are, or `needed` is no number
     if needed <= sizes[last]:
         stage = 0
         while sizes[stage] < needed:
             stage += 1
-    return normal, corrected, math.log(w) - math.log1p(-w), stage, var
+    return normal, corrected, math.log(w) - math.log1p(-w), stage, seen.var
 
 
 @piece
-def _judge_pilot(
-    args: Any, params: Any, stage: Any, size: Any, n: Any, scale: Any, offset: Any, mean: Any, var: Any
-) -> Any:
+def _judge_pilot(args: Any, params: Any, test: Any, seen: Any) -> Any:
     v, barker = args[0], args[3]
-    d = scale * mean + (offset if args[6] else 0.0)
+    n, size, scale, var = test.n, seen.size, test.scale, seen.var
+    d = scale * seen.mean + (test.offset if args[6] else 0.0)
     rest = size / n if args[2] else 0.0
     own = own_share(rest) if args[9] else 0.0
     s2 = (

@@ -119,39 +119,27 @@ class MHSubLhd(Rule):
 
 
 @piece
-def _begin(
-    args: Any,
-    n: Any,
-    scale: Any,
-    offset: Any,
-    mean: Any,
-    var: Any,
-    largest: Any,
-    key: Any,
-    step: Any,
-    chain: Any,
-) -> Any:
-    log_u = math.log(uniform(ACCEPT_DRAW, step, chain, key))
-    return (log_u - offset) / scale, largest, var, 0
+def _begin(args: Any, test: Any, seen: Any, draw: Any) -> Any:
+    log_u = math.log(uniform(ACCEPT_DRAW, draw))
+    return (log_u - test.offset) / test.scale, seen.largest, seen.var, 0
 
 
 @piece
-def _judge(
-    args: Any, params: Any, stage: Any, size: Any, n: Any, scale: Any, offset: Any, mean: Any, var: Any
-) -> Any:
+def _judge(args: Any, params: Any, test: Any, seen: Any) -> Any:
     shares, bound, released = args
-    spread = params[2] if released else var
+    n, size, share = test.n, seen.size, args[0][seen.stage]
+    spread = params[2] if released else seen.var
     if bound == 0:
-        log = math.log(3 / shares[stage])
+        log = math.log(3 / share)
         limit = math.sqrt(2 * spread * log / size) + 6 * params[1] * log / size
     elif bound == 1:
-        limit = params[1] * math.sqrt(2 * (1 - (size - 1) / n) * math.log(2 / shares[stage]) / size)
+        limit = params[1] * math.sqrt(2 * (1 - (size - 1) / n) * math.log(2 / share) / size)
     else:
-        log = math.log(5 / shares[stage])
+        log = math.log(5 / share)
         rest = 1 - (size - 1) / n if size <= n / 2 else (1 - size / n) * (1 + 1 / size)
         limit = math.sqrt(2 * spread * rest * log / size) + _KAPPA * 2 * params[1] * log / size
-    gap = mean - params[0]
+    gap = seen.mean - params[0]
     verdict = UNDECIDED
-    if abs(gap) >= limit or stage == len(shares) - 1:
+    if abs(gap) >= limit or seen.stage == len(shares) - 1:
         verdict = ACCEPT if gap > 0 else REJECT
     return verdict

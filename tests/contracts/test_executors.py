@@ -9,11 +9,14 @@ import torch
 import mhrun
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
+from mhrun.dynamics.badodab import Badodab
+from mhrun.dynamics.refresh import refresh
 from mhrun.engine.executors import choose
 from mhrun.engine.method import Method
 from mhrun.kernels import MetropolisHastings, ReplicaExchange
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.gaussian_mixture import GaussianMixture
+from mhrun.native import compiler, piece
 from mhrun.pairing.growing import Growing
 from mhrun.random import Streams
 from mhrun.rules.mh_minibatch import MHMinibatch
@@ -91,3 +94,20 @@ def test_growing_minibatches(n, m):
     )
     plain = assert_same(target, kernel)
     assert (plain["log_ratio_var"][plain["batch_size"] == n] == 0).all()
+
+
+@piece
+def _own_piece(x):
+    return x + 1
+
+
+@piece
+def _calls_it(x):
+    return _own_piece(x)
+
+
+def test_machine_code_is_kept_by_all_pieces_that_it_came_from():
+    """Also those that a piece calls by name, in other modules; code with a user's piece is not kept."""
+    assert refresh in compiler._parts(Badodab().native().move)
+    assert _own_piece in compiler._parts(_calls_it)
+    assert not compiler._is_ours(_calls_it)

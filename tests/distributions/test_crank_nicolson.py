@@ -16,6 +16,7 @@ from mhrun.data import Dataset
 from mhrun.errors import Refusal
 from mhrun.kernels import MetropolisHastings
 from mhrun.models.gaussian_mean import GaussianMean
+from mhrun.native import Draw, StepControls
 from mhrun.pairing.full import Full
 from mhrun.proposals.crank_nicolson import CrankNicolson
 from mhrun.random import Streams
@@ -75,7 +76,8 @@ def test_the_pieces_of_the_loop_are_the_plain_ones(rng, step):
     out = np.empty(6)
     for c in range(5):
         with np.errstate(over="ignore"):
-            form.propose(form.args, origin[c], step, key, np.uint64(9), np.uint64(c), out)
+            draw = Draw(key, np.uint64(9), np.uint64(c))
+            form.propose(form.args, origin[c], StepControls(step, step), draw, out)
         assert out == pytest.approx(to[c].numpy(), abs=1e-12)
         assert form.log_ratio(form.args, origin[c], out) == pytest.approx(float(expected[c]))
 

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shlex
+import sys
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
 
+from mhrun import Fixed
 from mhrun.cli.compose import compose_config, sweep_jobs
 from mhrun.cli.main import run, taken_apart
+from mhrun.compiled import loop_inputs
+from mhrun.data import Dataset
+from mhrun.engine.executors import choose
+from mhrun.engine.method import Method
+from mhrun.kernels import MetropolisHastings, Unadjusted
+from mhrun.models.gaussian_mean import GaussianMean
+from mhrun.pairing.shared import Shared
 from mhrun.paths import PACKAGE
+from mhrun.schedules import Plan
 from mhrun.store.identity import FORMAT, RESULTS_VERSION
+from mhrun.store.netcdf import Shape
+from mhrun.target import Target
 
 DOCS = PACKAGE.parent / "docs"
 BLOCK = re.compile(r'^```(\w+)(?: title="(.+?)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
@@ -90,6 +104,35 @@ def test_the_worked_example(tmp_path, monkeypatch, capsys):
     # Its draws are worth a hundred independent ones or more: five standard errors. Laws are tested elsewhere.
     for method in ("lazy_walk", "scaled_sgld"):
         assert abs(summary["metrics"][f"{method}.mean"] - posterior.mean()) < posterior.std() / 2
+
+
+def test_the_pieces_of_the_worked_example_do_what_its_steps_do(tmp_path, monkeypatch):
+    """Run without the compiler: the same records, to rounding."""
+    for title, text in blocks("extending.md", "python"):
+        if title:
+            (tmp_path / title).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / title).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path / "mine")
+    for name in [name for name in sys.modules if name.split(".")[0] == "ours"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(loop_inputs, "compiled", lambda function: function)
+    parts = {name: importlib.import_module(f"ours.{name}") for name in ("multiplicative", "lazy", "scaled")}
+    target = Target(GaussianMean(2.0, start=1.0), Dataset.of(np.random.default_rng(1).normal(1.0, 1.0, 30)))
+    for kernel in (
+        MetropolisHastings(parts["multiplicative"].Multiplicative(), Shared(10), parts["lazy"].Lazy(0.3)),
+        Unadjusted(parts["scaled"].Scaled(0.2), 10),
+    ):
+        plan = Plan({"all": Fixed(step_size=0.1, temperature=1.0)}, 3, 0, 20)
+        method = Method(
+            "one", kernel, target, plan, Shape(3, target.model.names, 0, 20, 1, 1), 3, torch.float64
+        )
+        controls = plan.controls(plan.start(), 1, 20)
+        with np.errstate(over="ignore"):
+            drivers = [choose(method, wish, None, 1) for wish in ("off", "on")]
+            records = [executor.advance(method.first_state(), 1, controls)[1] for executor in drivers]
+        assert 0.2 < records[0]["accepted"].mean() <= 1
+        for field, value in records[0].items():
+            assert np.allclose(value, records[1][field], rtol=1e-6, equal_nan=True), field
 
 
 def test_results_are_of_the_last_run_with_the_papers_settings(tmp_path, monkeypatch):

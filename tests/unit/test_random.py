@@ -14,6 +14,7 @@ from significance import ALPHA, Z, assert_counts
 from mhrun import random as generator
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
+from mhrun.native import Draw
 from mhrun.native import philox as pieces
 from mhrun.native.numbers import permutations
 from mhrun.random import LOW, MANY, Purpose, Streams, derive_key, enough, philox
@@ -45,14 +46,10 @@ def test_both_paths_make_the_same_numbers():
     step = pieces.u64(2**33 + 5)
     normal, uniform = draws.normal(Purpose.PROPOSAL, 6), draws.uniform(Purpose.ACCEPT)
     for row in range(7):
-        chain = pieces.u64(2 + row)
-        ours = [
-            z
-            for block in range(2)
-            for z in pieces.normals(pieces.u64(block), pieces.PROPOSAL, step, chain, split)
-        ]
+        at = Draw(split, step, pieces.u64(2 + row))
+        ours = [z for block in range(2) for z in pieces.normals(pieces.u64(block), pieces.PROPOSAL, at)]
         assert normal[row].numpy() == pytest.approx(ours[:6], rel=1e-12)
-        assert float(uniform[row]) == pieces.uniform(pieces.ACCEPT, step, chain, split)
+        assert float(uniform[row]) == pieces.uniform(pieces.ACCEPT, at)
 
 
 SIZES = [
@@ -110,7 +107,7 @@ def test_a_workspace_forgets_what_was_drawn_before(largest, grows):
     n, key = 3000, derive_key(2, "work")
     work = pieces.workspace(n, largest, grows=grows)
     assert (len(work.table) > 0) == (largest < 1000 and not grows)
-    place = (pieces.u64(1), pieces.split_key(key), pieces.MINIBATCH)
+    split = pieces.split_key(key)
     index = np.empty(n + 1, np.int64)
     whole = {
         step: permutations(key, np.array([step]), np.array([1]), n, 0, largest)[0] for step in range(1, 5)
@@ -121,7 +118,8 @@ def test_a_workspace_forgets_what_was_drawn_before(largest, grows):
         for m in (5, 40, 41, 150, 187, 187, 1499, 1500, 1501, 12, 1600, 1):
             for step, order in whole.items():
                 if m <= largest:
-                    pieces.distinct(index, m, pieces.u64(n), pieces.u64(step), *place, 0, work)
+                    draw = Draw(split, pieces.u64(step), pieces.u64(1))
+                    pieces.distinct(index, m, pieces.u64(n), draw, pieces.MINIBATCH, 0, work)
                     assert (index[:m] == order[:m]).all()
     if len(work.table):
         assert work.at[0] < 10_000  # it began anew

@@ -1,0 +1,199 @@
+"""The step in torch and its compiled loop agree in every field of records and states, for all of conf/method.
+
+To rounding, in float64. What a chain that has stopped keeps beside theta has no meaning, and is not compared.
+
+Loops run here without the compiler: pieces are ordinary functions, so that a few steps of every case cost milliseconds.
+`test_executors.py` and the tests of the kernels compare machine code.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+import mhrun
+from mhrun.build import build
+from mhrun.cli.compose import compose_config, composed
+from mhrun.compiled import compile_loop, equi_energy, growing, loop_inputs, replica_exchange
+from mhrun.data import Dataset
+from mhrun.data.no_data import NoData
+from mhrun.engine.executors import choose
+from mhrun.engine.method import Method
+from mhrun.errors import Refusal
+from mhrun.kernels import Unadjusted
+from mhrun.models.gaussian_mean import GaussianMean
+from mhrun.models.gaussian_mixture import GaussianMixture
+from mhrun.models.logistic import Logistic
+from mhrun.models.mixture_means import MixtureMeans
+from mhrun.paths import CONF
+from mhrun.schedules import Plan
+from mhrun.store.netcdf import Shape
+from mhrun.target import Target
+from mhrun.types import INFO_DTYPES, Controls
+
+N, M, STEPS = 24, 5, 8
+COUNTS = {"every": 5, "cycle": 10, "cycles": 4}  # settings of schedules that are whole numbers
+METHODS = sorted(path.stem for path in CONF.glob("method/*.yaml"))
+IN_TORCH = {  # methods whose parts have no compiled form
+    *(
+        "adagrad",
+        "adam",
+        "rmsprop",
+        "sgd",
+        "snapshot_sgd",
+        "sgd_momentum",
+        "snapshot_sgd_momentum",
+        "tact_hmc",
+        "planar_flow",
+    ),
+    *("cmint", "mint_langevin", "mhbt_langevin", "mhbt_rsgld", "rsgld", "parallel_tempering_langevin"),
+}
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    """Run loops as plain Python."""
+    for module, made in (
+        (loop_inputs, ["_alone"]),
+        (growing, ["_loops"]),
+        (replica_exchange, ["_loops"]),
+        (equi_energy, ["_loops", "_anchors"]),
+    ):
+        monkeypatch.setattr(module, "compiled", lambda function: function)
+        for name in made:
+            monkeypatch.setattr(module, name, {})
+
+
+@cache
+def nodes_of_kernels():
+    """Return the kernels of all methods, as the contract tests of conf/ compose them."""
+    words = ["experiment=gmm_tied_means", "scale=smoke", "m=777", "+step_size=1e-7", "+epoch=5"]
+    words += ["+rungs=2", "+ratio=2", "+every=3", "+c=0.1"]
+    words += [f"+method@methods.of_{name}={name}" for name in METHODS]
+    left = composed(words)["methods"]
+    for name in METHODS:
+        words.append(f"+methods.of_{name}.warmup=0")
+        for schedule, settings in left[f"of_{name}"]["schedules"].items():
+            missing = [key for key in settings if settings._get_node(key)._is_missing()]
+            for i, key in enumerate(missing, 5):
+                words.append(f"methods.of_{name}.schedules.{schedule}.{key}={COUNTS.get(key, 10.0**-i)}")
+    methods = compose_config(words, compare=False)["methods"]
+    return {name: methods[f"of_{name}"]["kernel"] for name in METHODS}
+
+
+def sized(value, n, m):
+    """Return settings with a minibatch size of m."""
+    if isinstance(value, dict):
+        small = {"m": m, "sizes": [n, m], "known": 0}
+        return {
+            key: small[key] if key in ("m", "sizes") and inner is not None else sized(inner, n, m)
+            for key, inner in value.items()
+        }
+    return value
+
+
+def mean(n=N, replacement=False, temper="posterior"):
+    x = np.random.default_rng(2).normal(0.4, 1.5, n)
+    return Target(GaussianMean(3.0), Dataset.of(x), replacement=replacement, temper=temper)
+
+
+def weights():
+    rng = np.random.default_rng(3)
+    fields = {
+        "x": torch.from_numpy(rng.normal(size=(N, 3))),
+        "y": torch.from_numpy(rng.choice([-1.0, 1.0], N)),
+    }
+    return Target(Logistic(3, 2.0), Dataset(fields))
+
+
+def nodes():
+    return Target(MixtureMeans(3), Dataset.of(np.random.default_rng(2).normal(0.4, 1.5, N)))
+
+
+def density():
+    return Target(GaussianMixture([[0.0, 0.0], [1.0, 1.0]], 0.5), NoData().load())
+
+
+CASES = {  # target, minibatch size, chains, temperatures, step size
+    "minibatch": (mean, M, 4, 1.0, 0.1),
+    "three weights": (weights, M, 4, 1.0, 0.1),
+    "of likelihood": (lambda: mean(temper="likelihood"), M, 4, 3.0, 0.1),
+    "one datum of many": (mean, 1, 4, 1.0, 0.1),
+    "two data of many": (mean, 2, 4, 1.0, 0.1),
+    "all data": (mean, N, 4, 1.0, 0.1),
+    "one datum": (lambda: mean(1), 1, 4, 1.0, 0.1),
+    "no data": (density, 1, 4, 1.0, 0.1),
+    "with replacement": (lambda: mean(replacement=True), M, 4, 1.0, 0.1),
+    "one datum with replacement": (lambda: mean(replacement=True), 1, 4, 1.0, 0.1),
+    "all data with replacement": (lambda: mean(replacement=True), N, 4, 1.0, 0.1),
+    "one chain or ladder": (mean, M, 1, 1.0, 0.1),
+    "cold": (mean, M, 4, 1e-8, 1e-4),
+    "hot": (mean, M, 4, 1e8, 0.1),
+    "sums over nodes": (nodes, M, 4, 1.0, 0.1),
+    "one datum over nodes": (nodes, 1, 4, 1.0, 0.1),
+    "all data over nodes": (nodes, N, 4, 1.0, 0.1),
+    "warm over nodes": (nodes, M, 4, 10.0, 0.1),
+    "no finite step": (mean, M, 4, 1.0, 1e200),
+}
+
+
+def ran(name, case, wish):
+    """Return the record and the last state of a few steps; None if the parts and the target do not go together."""
+    make, m, chains, heat, step_size = CASES[case]
+    target = make()
+    try:
+        kernel = build(sized(nodes_of_kernels()[name], target.n, m), "kernel")
+    except Refusal:
+        if m > 1:  # some methods need two data
+            raise
+        return None
+    step_size *= 0.1 if isinstance(kernel.of_a_chain, Unadjusted) else 1.0
+    rungs = kernel.rungs
+    chains = max(1, chains // rungs) * rungs
+    shape = Shape(chains, target.model.names, 0, STEPS, 1, 1)
+    temperature = torch.tensor([heat * 2.0 ** (c % rungs) for c in range(chains)], dtype=torch.float64)
+    plan = Plan({"all": mhrun.Fixed(step_size=step_size, temperature=temperature.tolist())}, chains, 0, STEPS)
+    method = Method("one", kernel, target, plan, shape, 3, torch.float64)
+    if kernel.refuses(target):
+        return None
+    if wish == "on" and compile_loop(kernel, target, method.key, 1) is None:
+        return None
+    whole = temperature.expand(STEPS, chains).contiguous()
+    controls = Controls(torch.full_like(whole, step_size), whole, whole)
+    state, record = method.first_state(), {}
+    executor = choose(method, wish, None, 1)
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        for first, last in ((0, 5), (5, STEPS)):  # a block may end anywhere
+            part = controls.each(lambda c, a=first, b=last: c[a:b].contiguous())
+            state, found = executor.advance(state, first + 1, part)
+            record |= {f"{field} after {first}": value for field, value in found.items()}
+    assert {key.split(" ")[0] for key in record} == set(INFO_DTYPES) | {"theta"}
+    kept = state.evaluation._asdict().items()
+    fields = {f"evaluation.{key}": value for key, value in kept if isinstance(value, torch.Tensor)}
+    going = ~state.aux["stopped"] if "stopped" in state.aux else slice(None)
+    fields |= {f"aux.{key}": value[going] for key, value in state.aux.items()}
+    return record | {key: value.numpy() for key, value in fields.items()}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_torch_and_compiled_agree_in_every_field(name, interpreted):
+    """To rounding; the scale of a log-ratio is that of its terms, n/T times 1."""
+    compared = 0
+    for case, (make, _, _, heat, _) in CASES.items():
+        fast = ran(name, case, "on")
+        if fast is None:
+            continue
+        compared += 1
+        plain = ran(name, case, "off")
+        assert set(plain) == set(fast), (case, set(plain) ^ set(fast))
+        rounding = 1e-9 + 1e-12 * make().n / heat
+        for field, value in plain.items():
+            assert value.dtype == fast[field].dtype, (case, field)
+            close = np.allclose(value, fast[field], rtol=2e-6, atol=rounding, equal_nan=True)
+            assert close, (case, field, value, fast[field])
+    assert (compared == 0) == (name in IN_TORCH), "a method has gained or lost its compiled form"
