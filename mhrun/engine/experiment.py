@@ -111,7 +111,7 @@ def _run(
             result = run_method(method, folder.method(method.name), settings, watcher, stop, attributes)
             summary["methods"][method.name] = _of_method(method, config["methods"][method.name], result)
             log.info("%s: done, %.1f s", method.name, result["wall_s"])
-            for warning in warnings_of(method, result):
+            for warning in summary["methods"][method.name]["warnings"]:
                 watcher.note(warning)
                 log.warning(warning)
             folder.write_summary(summary)
@@ -160,6 +160,7 @@ def _of_method(method: Method, node: Mapping[str, Any], summary: Mapping[str, An
         "thin_stats": shape.stats_thin,
         "wall_s": summary["wall_s"],
         "executor": summary["executor"],
+        "warnings": list(warnings_of(method, summary)),
     }
 
 

@@ -1,1 +1,23 @@
 """The report: it reads run folders, judges claims and draws. It never samples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mhrun.report.run import Run
+    from mhrun.report.summary import Summary
+    from mhrun.store.folder import RunFolder
+
+
+def summary_of(run: Run | RunFolder) -> Summary:
+    """Return what a complete run found: finding, status, warnings and a table of its methods.
+
+    The page of a run and the terminal show the same. See `mhrun.report.summary.Summary`.
+
+    Raises:
+        UserError: the run's results are damaged.
+    """
+    from mhrun.report.summary import summary_of as found
+
+    return found(run)

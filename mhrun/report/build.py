@@ -16,7 +16,8 @@ from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
 from mhrun.names import checked_name
 from mhrun.report.claims import Judged, judge_all, paper_of
-from mhrun.report.declared import experiment_function
+from mhrun.report.declared import experiment_function, finding_of
+from mhrun.report.efficiency import diagnosed
 from mhrun.report.fresh import page_digest
 from mhrun.report.guard import Guard
 from mhrun.report.metrics import MetricTable, long_table
@@ -97,8 +98,12 @@ def _build(folder: RunFolder) -> Built:
 
     found = guard("metrics", "The metrics could not be computed", lambda: _metrics(parts.metrics, run))
     metrics = {} if isinstance(found, str) else found
+    diagnostics = guard("diagnostics", "ESS and R-hat could not be computed", lambda: known_diagnostics(run))
+    about = {} if isinstance(diagnostics, str) else diagnostics
     claims = guard("claims", "The claims could not be judged", lambda: _judged(run.config, metrics))
     paper, judged = (None, []) if isinstance(claims, str) else claims
+    sentence = guard("finding", "The finding could not be written", lambda: _finding(run))
+    finding = "" if isinstance(sentence, str) else " ".join(sentence)
     if metrics:
         write_text(place / METRICS, long_table(metrics).to_csv(index=False))
     tables = {"methods": methods_table, "claims": lambda _: claims_table(judged)} | parts.tables
@@ -117,9 +122,27 @@ def _build(folder: RunFolder) -> Built:
     folder.write_summary(summary)
     remove(folder.report)
     place.rename(folder.report)
-    summary |= {"metrics": plain(metrics), "claims": [claim._asdict() for claim in judged]}
+    known = {"finished": run.summary.get("finished"), "methods": about, "finding": finding}
+    summary |= {"diagnostics": known, "metrics": plain(metrics), "claims": [claim._asdict() for claim in judged]}
     folder.write_summary(summary if guard.failures else summary | {"report": mark})
     return Built(folder.report / PAGE, guard.failures)
+
+
+def known_diagnostics(run: Run) -> dict[str, dict[str, Any]]:
+    """Return what the draws of each method are worth: from an earlier report of the same draws, or computed.
+
+    See `mhrun.report.efficiency.efficiency`.
+    """
+    kept = run.summary.get("diagnostics") or {}
+    if kept.get("finished") == run.summary.get("finished") and kept.get("methods"):
+        found: dict[str, dict[str, Any]] = kept["methods"]
+        return found
+    return diagnosed(run)
+
+
+def _finding(run: Run) -> list[str]:
+    template = finding_of(run.config)
+    return template(run) if template is not None else []
 
 
 def methods_table(run: Run) -> pd.DataFrame:

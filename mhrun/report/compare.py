@@ -10,19 +10,17 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from mhrun.diagnostics.chains import ess, rhat
 from mhrun.diagnostics.distances import energy_distance, shifts
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
+from mhrun.report.efficiency import COORDINATES, efficiency, valid_draws
 from mhrun.report.run import Run
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import departures
 
 T = TypeVar("T")
 
-_COORDINATES = 64  # of a wide model, evenly over it, that diagnostics are computed of
-_MILLION = 1e6
-MIXED = 1.1  # R-hat above which chains are not at one law, and an effective sample size says nothing
+MIXED = 1.1  # R-hat above which chains have not one distribution, and an effective sample size says nothing
 
 
 class Row(NamedTuple):
@@ -88,12 +86,12 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
     kept: dict[str, npt.NDArray[np.float64] | str] = {}
     for row in [*rows, *([reference] if reference else [])]:
         if row.name not in kept:
-            kept[row.name] = _whole(row, lambda row=row: _draws(row))  # type: ignore[misc]
+            kept[row.name] = _whole(row, lambda row=row: valid_draws(row.run, row.method))  # type: ignore[misc]
     found: dict[str, dict[str, Any]] = {}
     for row in rows:
         draws = kept[row.name]
         known_draws = draws if not isinstance(draws, str) else None
-        found[row.name] = _whole(row, lambda row=row, known_draws=known_draws: _numbers(row, known_draws))  # type: ignore[misc]
+        found[row.name] = _whole(row, lambda row=row, known_draws=known_draws: efficiency(row.run, row.method, known_draws))  # type: ignore[misc]
         if isinstance(draws, str):
             notes.append(f"{row.name}: {draws}")
     if reference is not None:
@@ -110,9 +108,9 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
             f"R-hat is above {MIXED}, so that an effective sample size says little: {', '.join(apart)}."
         )
     wide = max((run.target_of(method).dim for run, method, _ in rows), default=0)
-    if wide > _COORDINATES:
+    if wide > COORDINATES:
         notes.append(
-            f"Of {wide:,} coordinates, {_COORDINATES} evenly over them are compared; by chance alone the worst of so "
+            f"Of {wide:,} coordinates, {COORDINATES} evenly over them are compared; by chance alone the worst of so "
             "many is two to three standard errors off."
         )
     names = run_names([row.run.folder for row in rows])
@@ -185,76 +183,6 @@ def _heat(schedule: Mapping[str, Any], rungs: int) -> Any:
     ):  # by chain; a ladder's draws are of its coldest rung
         setting = setting[::rungs] if len(set(setting[::rungs])) > 1 else setting[0]
     return float(setting) if isinstance(setting, int | float) else setting
-
-
-def _draws(row: Row) -> npt.NDArray[np.float64] | str:
-    """Return the draws (C, S, D) of a row that are valid, or a line on why there are none."""
-    run, method, _ = row
-    if run.methods[method]["thin"] is None:
-        return "it kept no draws (thin=null)."
-    draws = run.draws(method, marked=True)
-    if run.methods[method].get("valid_share", 1.0) < 1.0:
-        draws = draws[:, run.valid(method).all(axis=0)]
-    if draws.shape[1] < 4:
-        return f"{draws.shape[1]} draws that all chains have are too few."
-    dim = draws.shape[-1]
-    if dim > _COORDINATES:
-        draws = draws[..., np.linspace(0, dim - 1, _COORDINATES).astype(int)]
-    if not np.isfinite(draws).all():
-        return "some draws are no finite numbers."
-    return draws
-
-
-def _numbers(row: Row, draws: npt.NDArray[np.float64] | None) -> dict[str, Any]:
-    run, method, _ = row
-    summary = run.methods[method]
-    took = _after_burn_in(run, method)
-    spent, seconds = max(took["n_lik"], took["n_grad"]), took["wall_s"]
-    found: dict[str, Any] = {
-        "chains": summary["chains"],
-        "draws": None,
-        "rhat": None,
-        "ess": None,
-        "ess_tail": None,
-        "per_million": None,
-        "per_second": None,
-        "acceptance": summary["accept_rate"] if summary["n_accept_tests"] else None,
-        "data": summary["minibatch_size_mean"],
-        "evaluations": spent,
-        "seconds": seconds,
-    }
-    if draws is not None:
-        columns = [draws[..., d] for d in range(draws.shape[-1])]
-        size = _least(ess(column) for column in columns)
-        found |= {
-            "draws": draws.shape[1],
-            "rhat": _most(rhat(column) for column in columns),
-            "ess": size,
-            "ess_tail": _least(ess(column, "tail") for column in columns),
-            "per_million": size / spent * _MILLION if spent else None,
-            "per_second": size / seconds if seconds else None,
-        }
-    return found
-
-
-def _least(values: Any) -> float:
-    """Return the least of some numbers; NaN if one of them is: a coordinate that never moved is the worst."""
-    return float(np.min(list(values)))
-
-
-def _most(values: Any) -> float:
-    return float(np.max(list(values)))
-
-
-def _after_burn_in(run: Run, method: str) -> dict[str, float]:
-    """Return the evaluations of all chains together, and the seconds, after burn-in."""
-    found = {}
-    with run.trace(method) as trace:  # opened once: that takes longer than reading the ends of it
-        for name in ("n_lik", "n_grad", "wall_s"):
-            found[name] = float(trace["sample_stats"][name].to_numpy()[..., -1].sum())
-            if "warmup_sample_stats" in trace.children:
-                found[name] -= float(trace["warmup_sample_stats"][name].to_numpy()[..., -1].sum())
-    return found
 
 
 def _distances(draws: npt.NDArray[np.float64], reference: npt.NDArray[np.float64]) -> dict[str, Any]:

@@ -1,8 +1,12 @@
-"""Tables, captions and notes that are declared in files beside an experiment's Python module.
+"""Tables, captions, notes and findings that are declared in files beside an experiment's Python module.
 
 ``<module>.yaml`` has a group ``tables`` and a group ``captions``, which go on where the docstrings of figures and of
 written tables end. ``<module>.<name>.md`` is a template of notes. A report names all of them as it names functions:
 ``mhbt.mixture.travel``.
+
+Of the module that computes the metrics, ``<module>.finding.md`` is the template of the one sentence that a report
+begins with, and the group ``measure`` of ``<module>.yaml`` names the metric that stands in the table of methods:
+``{metric: tv, floor: tv_noise, heading: distance, caption: ...}``. A report names another template as ``finding:``.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,6 +29,16 @@ from mhrun.report.run import Run
 
 _TABLE = {"caption", "of", "rows", "each", "method", "label", "first", "columns", "empty"}
 _CELL = {"metric", "printed", "by"}
+_MEASURE = {"metric", "floor", "heading", "caption"}
+
+
+class Measure(NamedTuple):
+    """The metric by which an experiment compares its methods, such as a distance from the target."""
+
+    metric: str  # ``<method>.<metric>`` is its address
+    floor: str  # the metric that says what Monte Carlo error alone makes of it; empty: none
+    heading: str
+    caption: str
 
 
 class Captioned:
@@ -175,6 +189,38 @@ def experiment_function(module: str, name: str) -> Callable[[Any], Any]:
     return Captioned(function, caption) if caption else function
 
 
+def measure_of(config: Mapping[str, Any]) -> Measure | None:
+    """Return the measure that is declared beside the metrics of a run's experiment, or None.
+
+    Raises:
+        UserError: the declaration cannot be read.
+    """
+    if not (module := _metrics_module(config)) or not (spec := _book(module).get("measure")):
+        return None
+    for key in spec:
+        if key not in _MEASURE:
+            raise UserError(f"the measure of {module}: there is no key '{key}'.{nearest(str(key), _MEASURE)}")
+    if missing := sorted({"metric", "heading", "caption"} - set(spec)):
+        raise UserError(f"the measure of {module}: '{missing[0]}' is missing.")
+    return Measure(*(str(spec.get(key, "")) for key in Measure._fields))
+
+
+def finding_of(config: Mapping[str, Any]) -> Notes | None:
+    """Return the template of the finding of a run's experiment, or None where it has none."""
+    named = str((config.get("report") or {}).get("finding") or "")
+    module, _, name = named.rpartition(".") if named else (_metrics_module(config), "", "finding")
+    if not module or not all(part.isidentifier() for part in [*module.split("."), name]):
+        return None
+    path = EXPERIMENTS.joinpath(*module.split(".")).with_suffix(f".{name}.md")
+    return Notes(module, path.relative_to(EXPERIMENTS).as_posix()) if path.is_file() else None
+
+
+def _metrics_module(config: Mapping[str, Any]) -> str:
+    """Return the module of experiments/ that computes the metrics of a run; empty where none does."""
+    module = str((config.get("report") or {}).get("metrics") or "").rpartition(".")[0]
+    return module if module and all(part.isidentifier() for part in module.split(".")) else ""
+
+
 @cache
 def _book(module: str) -> dict[str, Any]:
     path = EXPERIMENTS.joinpath(*module.split(".")).with_suffix(".yaml")
@@ -185,6 +231,8 @@ def _book(module: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         first = str(error).splitlines()[0]
         raise UserError(f"the tables of {module} cannot be read: {first}; mend {path}.") from error
-    if not isinstance(book, dict) or set(book) - {"tables", "captions"}:
-        raise UserError(f"the tables of {module} have the groups `tables` and `captions` alone; mend {path}.")
+    if not isinstance(book, dict) or set(book) - {"tables", "captions", "measure"}:
+        raise UserError(
+            f"the tables of {module} have the groups `tables`, `captions` and `measure` alone; mend {path}."
+        )
     return book

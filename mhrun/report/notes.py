@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from numbers import Integral
 from types import ModuleType
@@ -35,7 +35,9 @@ class Notes:
 
     A template sees ``run`` (or ``runs``), ``config``, ``found`` (the metrics) and the public functions and constants of
     the Python module beside it. ``has("a", "b")`` is true if the run has all of these methods, ``has_any`` if it has
-    one. Numbers are shown by the filter ``shown``, as in tables, or by ``fmt(",.2f")``, which takes an estimate too.
+    one. ``names(methods)`` lists their labels, and ``values_of("tv")`` leads from the methods that have a metric to its
+    value; ``least`` and ``most`` return the method where it is smallest or largest, ``above(values, x)`` and
+    ``below(values, x)`` the methods where it is more than x, or less. Numbers are shown by the filter ``shown``, as in tables, or by ``fmt(",.2f")``, which takes an estimate too.
     A name that is not there is an error. A line of tags alone leaves nothing behind.
 
     Templates are read from experiments/ alone and run in Jinja's sandbox.
@@ -57,13 +59,15 @@ class Notes:
             context["run"] = seen
             context["has"] = lambda *methods: there >= set(methods)
             context["has_any"] = lambda *methods: bool(there & set(methods))
+            context["names"] = lambda methods: listed(map(seen.label, methods))
             first = seen
         else:
             context |= {"runs": seen}
             first = seen[0]
         context |= {"config": first.config}
         metrics = metrics_of(self.module, first) if "run" in context else context["sweep_metrics"](seen)
-        context["found"] = MetricTable(metrics)
+        table = MetricTable(metrics)
+        context |= {"found": table, "values_of": lambda metric: _values_of(table, seen, metric)}
         text = _environment().get_template(self.path).render(context)
         return paragraphs(text)
 
@@ -83,6 +87,38 @@ def paragraphs(text: str) -> list[str]:
     """Return the paragraphs of a text, parted by empty lines, each on one line."""
     parts = (" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
     return [part for part in parts if part]
+
+
+def listed(words: Iterable[str]) -> str:
+    """Return words as a list in a sentence: "a, b and c"."""
+    found = list(words)
+    return " and ".join([", ".join(found[:-1]), found[-1]]) if len(found) > 1 else "".join(found)
+
+
+def _values_of(found: MetricTable, run: Any, metric: str) -> dict[str, float]:
+    """Return the finite values of a metric by method, in the order of the run."""
+    numbers = {method: found.number(f"{method}.{metric}") for method in getattr(run, "methods", ())}
+    return {method: number for method, number in numbers.items() if np.isfinite(number)}
+
+
+def least(values: Mapping[str, float]) -> str:
+    """Return the key of the smallest value."""
+    return min(values, key=lambda key: values[key])
+
+
+def most(values: Mapping[str, float]) -> str:
+    """Return the key of the largest value."""
+    return max(values, key=lambda key: values[key])
+
+
+def above(values: Mapping[str, float], limit: float) -> list[str]:
+    """Return the keys whose values are larger than `limit`."""
+    return [key for key, number in values.items() if number > limit]
+
+
+def below(values: Mapping[str, float], limit: float) -> list[str]:
+    """Return the keys whose values are smaller than `limit`."""
+    return [key for key, number in values.items() if number < limit]
 
 
 def fmt(number: Any, how: str) -> str:
@@ -139,6 +175,11 @@ def _environment() -> jinja2.Environment:
         sorted,
         any,
         all,
+        listed,
+        least,
+        most,
+        above,
+        below,
     )
     environment.globals |= {function.__name__: function for function in functions}
     environment.globals |= {"sqrt": np.sqrt, "log": np.log, "isfinite": np.isfinite, "enumerate": enumerate}

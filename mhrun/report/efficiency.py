@@ -1,0 +1,115 @@
+"""What the draws of a method are worth, and what they cost: effective sample size, R-hat, evaluations, seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mhrun.diagnostics.chains import ess, rhat
+from mhrun.report.run import Run
+
+Draws = npt.NDArray[np.float64]
+
+COORDINATES = 64
+"""Of a wide model, so many coordinates, evenly spaced, are diagnosed."""
+
+RHAT, ESS = 1.01, 400.0
+"""Above this R-hat, and below this effective sample size, a report warns (Vehtari et al. 2021)."""
+
+_ELEMENTS = 4e7  # numbers of one method that a report diagnoses at most, which takes some ten seconds
+_MILLION = 1e6
+
+
+def valid_draws(run: Run, method: str, most: float = np.inf) -> Draws | str:
+    """Return the valid draws (C, S, D) of a method, or a line on why there are none.
+
+    Args:
+        run: whose.
+        method: which.
+        most: numbers to be returned at most, as long as one coordinate is: fewer coordinates where draws are many.
+    """
+    if run.methods[method]["thin"] is None:
+        return "it kept no draws (thin=null)."
+    draws = run.draws(method, marked=True)
+    if run.methods[method].get("valid_share", 1.0) < 1.0:
+        draws = draws[:, run.valid(method).all(axis=0)]
+    if draws.shape[1] < 4:
+        return f"{draws.shape[1]} draws that all chains have are too few."
+    dim = draws.shape[-1]
+    wanted = int(min(COORDINATES, max(1.0, most // (draws.shape[0] * draws.shape[1]))))
+    if dim > wanted:
+        draws = draws[..., np.linspace(0, dim - 1, wanted).astype(int)]
+    if not np.isfinite(draws).all():
+        return "some draws are no finite numbers."
+    return draws
+
+
+def worth(draws: Draws) -> dict[str, float]:
+    """Return the least bulk and tail effective sample size and the largest R-hat over the coordinates of draws (C, S, D).
+
+    NaN if that of one coordinate is: a coordinate that never moved is the worst.
+    """
+    columns = [draws[..., d] for d in range(draws.shape[-1])]
+    return {
+        "rhat": float(np.max([rhat(column) for column in columns])),
+        "ess": _least(ess(column) for column in columns),
+        "ess_tail": _least(ess(column, "tail") for column in columns),
+    }
+
+
+def costs(run: Run, method: str) -> dict[str, float]:
+    """Return evaluations and seconds of all chains together after burn-in.
+
+    An evaluation is a log-likelihood of one datum at one point, or its gradient, or both from one pass.
+    """
+    found = {}
+    with run.trace(method) as trace:  # opened once: that takes longer than reading the ends of it
+        for name in ("n_lik", "n_grad", "wall_s"):
+            found[name] = float(trace["sample_stats"][name].to_numpy()[..., -1].sum())
+            if "warmup_sample_stats" in trace.children:
+                found[name] -= float(trace["warmup_sample_stats"][name].to_numpy()[..., -1].sum())
+    return {"evaluations": max(found["n_lik"], found["n_grad"]), "seconds": found["wall_s"]}
+
+
+def efficiency(run: Run, method: str, draws: Draws | None) -> dict[str, Any]:
+    """Return worth and cost of a method, None where it has no draws: see `worth` and `costs`."""
+    summary, cost = run.methods[method], costs(run, method)
+    found: dict[str, Any] = {
+        "chains": summary["chains"],
+        "draws": None,
+        "rhat": None,
+        "ess": None,
+        "ess_tail": None,
+        "per_million": None,
+        "per_second": None,
+        "acceptance": summary["accept_rate"] if summary["n_accept_tests"] else None,
+        "data": summary["minibatch_size_mean"],
+    } | cost
+    if draws is not None:
+        found |= {"draws": draws.shape[1]} | worth(draws)
+        found["per_million"] = _over(found["ess"] * _MILLION, cost["evaluations"])
+        found["per_second"] = _over(found["ess"], cost["seconds"])
+    return found
+
+
+def diagnosed(run: Run) -> dict[str, dict[str, Any]]:
+    """Return `efficiency` of each method of a run; ``why`` says why one has no effective sample size."""
+    found = {}
+    for method in run.methods:
+        draws = valid_draws(run, method, _ELEMENTS)
+        if isinstance(draws, str):
+            found[method] = efficiency(run, method, None) | {"why": draws}
+        else:
+            found[method] = efficiency(run, method, draws)
+    return found
+
+
+def _least(values: Iterable[float]) -> float:
+    return float(np.min(list(values)))
+
+
+def _over(value: float, by: float) -> float | None:
+    return value / by if by else None

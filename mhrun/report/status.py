@@ -1,0 +1,76 @@
+"""The line that says what a run is worth as evidence: a preview, or verdicts at the paper's settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from mhrun.paths import ROOT
+from mhrun.report.claims import COUNTED, NOT_REPRODUCED, Judged, count
+from mhrun.store.identity import RESULTS_VERSION
+
+RESULTS = ROOT / "docs" / "results"
+"""Where a checkout keeps the verdicts of runs at the papers' scale."""
+
+
+class Status(NamedTuple):
+    """What a run is worth as evidence."""
+
+    kind: str  # "verdict", "preview" (another scale), "changed" (other settings), or "" where nothing is claimed
+    text: str
+    recorded: str  # of a run that is none of the paper's: what one found, as the repository has it
+    command: str  # of a run that is none of the paper's: the one that gives verdicts
+    failed: list[str]  # what is not reproduced, a line each
+    departures: list[str]  # the settings that are not the paper's
+
+
+def status_of(config: Mapping[str, Any], judged: Sequence[Judged], kind: str = "experiments") -> Status:
+    """Return the status of a run, or of a sweep.
+
+    Args:
+        config: of the run, or of one of the sweep's.
+        judged: its claims.
+        kind: ``experiments`` or ``sweeps``: where its claims are in the book of its paper.
+    """
+    counted = [claim for claim in judged if claim.verdict in COUNTED]
+    departures = list((config.get("runtime") or {}).get("departures") or [])
+    known = (config.get("runtime") or {}).get("departures") is not None
+    experiment, scale = str(config["experiment"]), str(config["scale"])
+    command = f"mhrun experiment={experiment} scale=paper"
+    if not counted:
+        if scale == "paper" or "paper" not in (config.get("scales") or {}):
+            return Status("", "", "", "", [], departures)
+        return Status("preview", "Preview: too short for a result.", "", command, [], departures)
+    yes, all_of_them = count(claim.verdict for claim in counted)
+    failed = [f"{claim.quantity} ({claim.id})" for claim in counted if claim.verdict == NOT_REPRODUCED]
+    if yes or failed:
+        missing = all_of_them - yes - len(failed)
+        rest = f" {missing} have no number in this run." if missing else ""
+        return Status("verdict", f"{yes} of {all_of_them} claims reproduced.{rest}", "", "", failed, [])
+    seen = [claim for claim in counted if claim.holds is not None]
+    held = sum(bool(claim.holds) for claim in seen)
+    recorded = _recorded(str((config.get("report") or {}).get("paper")), experiment, kind)
+    if scale != "paper":
+        name, why = "preview", f"Preview: {held} of {len(seen)} checks hold; too short for a verdict."
+    else:
+        name = "changed"
+        why = f"{held} of {len(seen)} checks hold; no verdict, as settings are not the paper's."
+        if not known:
+            why = f"{held} of {len(seen)} checks hold; no verdict, as settings could not be compared."
+    if kind == "sweeps":
+        command = ""  # which values are swept is in the claims
+    return Status(name, why, recorded, command, [], departures)
+
+
+def _recorded(paper: str, experiment: str, kind: str) -> str:
+    """Return what a run at the paper's settings found, from the results that a checkout has; empty without any."""
+    try:
+        book = json.loads((RESULTS / f"{paper}.json").read_text())
+        entry = book[kind][experiment]
+        if entry["results_version"] != RESULTS_VERSION:
+            return ""
+        yes, total = count(claim["verdict"] for claim in entry["claims"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return f"At paper scale: {yes} of {total} reproduced." if total else ""

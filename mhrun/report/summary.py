@@ -1,0 +1,212 @@
+"""What a run found, for its page and for the terminal: one sentence, a status, warnings and a table of methods."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from mhrun.diagnostics.grid import Estimate
+from mhrun.report.claims import Judged
+from mhrun.report.declared import measure_of
+from mhrun.report.efficiency import ESS, RHAT, diagnosed
+from mhrun.report.run import Run
+from mhrun.report.status import Status, status_of
+from mhrun.report.tables import shown
+from mhrun.store.folder import RunFolder
+
+_NAMED = 4  # methods that a warning names before it counts the rest
+
+COLUMNS = {
+    "ess": (
+        "ESS",
+        "Bulk effective sample size after burn-in, all chains together, of the coordinate where it is least",
+    ),
+    "rhat": (
+        "R-hat",
+        "Rank-normalised split R-hat of the coordinate where it is largest; above 1.01 chains have not converged",
+    ),
+    "evaluations": (
+        "evaluations",
+        "Log-likelihoods (or gradients) of one datum at one point, all chains together, after burn-in",
+    ),
+    "per_million": ("ESS per 10^6", "Effective sample size for each million evaluations"),
+}
+FLOOR = ("noise floor", "What Monte Carlo error alone gives: a distance of this size cannot be told from none")
+
+
+class Summary(NamedTuple):
+    """What a run found."""
+
+    title: str
+    scale: str  # in one line: "smoke scale · 4 chains x 400 steps"
+    finding: str  # one sentence; empty where there is nothing to say
+    status: Status
+    warnings: list[str]
+    methods: pd.DataFrame  # a row for each method, under its label; empty columns are left out
+    explained: dict[str, str]  # heading of a column of `methods` -> what it is
+
+
+def summary_of(run: Run | RunFolder) -> Summary:
+    """Return what a complete run found.
+
+    It takes what the report has left in summary.json; of a run without a report it reads the draws, and there are no
+    distances.
+
+    Raises:
+        UserError: the run's results are damaged.
+    """
+    run = run if isinstance(run, Run) else Run(run)
+    found = run.summary.get("diagnostics") or {}
+    known = found.get("methods") if found.get("finished") == run.summary.get("finished") else None
+    judged = [Judged(**claim) for claim in run.summary.get("claims") or []]
+    metrics = {
+        name: Estimate(*(math.nan if x is None else x for x in (number["value"], number["se"])))
+        if isinstance(number, Mapping)
+        else math.nan
+        if number is None
+        else number
+        for name, number in (run.summary.get("metrics") or {}).items()
+    }
+    return summarised(
+        run, metrics, judged, diagnosed(run) if known is None else known, str(found.get("finding") or "")
+    )
+
+
+def summarised(
+    run: Run,
+    metrics: Mapping[str, Any],
+    judged: Sequence[Judged],
+    diagnostics: Mapping[str, Mapping[str, Any]],
+    finding: str = "",
+) -> Summary:
+    """Return the summary of a run from its parts.
+
+    Args:
+        run: whose.
+        metrics: of the report, by short address.
+        judged: its claims.
+        diagnostics: as `diagnosed` returns them.
+        finding: the experiment's own sentence; `default_finding` where it is empty.
+    """
+    frame, explained = methods_table(run, metrics, diagnostics)
+    return Summary(
+        title=str(run.config.get("title") or run.config["experiment"]),
+        scale=scale_of(run),
+        finding=finding or default_finding(run, diagnostics),
+        status=status_of(run.config, judged),
+        warnings=warnings_of(run, diagnostics),
+        methods=frame,
+        explained=explained,
+    )
+
+
+def scale_of(run: Run) -> str:
+    """Return the scale of a run, its chains and its steps in one line."""
+    parts = [f"{run.config['scale']} scale"]
+    counts = {(about["chains"], about["steps"]) for about in run.methods.values()}
+    chains, steps = ({count[i] for count in counts} for i in (0, 1))
+    if counts:
+        words = [_range(chains, "chain"), _range(steps, "step")]
+        parts.append(" × ".join(words))
+    if len(run.methods) > 1:
+        parts.append(f"{len(run.methods):,} methods")
+    return " · ".join(parts)
+
+
+def _range(numbers: set[int], of: str) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:,} {of}{'s' * (low != 1)}" if low == high else f"{low:,} to {high:,} {of}s"
+
+
+def methods_table(
+    run: Run, metrics: Mapping[str, Any], diagnostics: Mapping[str, Mapping[str, Any]]
+) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Return a row for each method: ESS, R-hat, evaluations, and the experiment's own measure where it declares one.
+
+    Also returns what each heading means.
+    """
+    explained = dict(COLUMNS.values())
+    measure = measure_of(run.config)
+    rows: dict[str, dict[str, Any]] = {}
+    for method in run.methods:
+        row = {heading: diagnostics.get(method, {}).get(key) for key, (heading, _) in COLUMNS.items()}
+        if measure is not None:
+            explained[measure.heading] = measure.caption
+            row[measure.heading] = metrics.get(f"{method}.{measure.metric}")
+            if measure.floor:
+                explained[FLOOR[0]] = FLOOR[1]
+                row[FLOOR[0]] = metrics.get(f"{method}.{measure.floor}")
+        rows[run.label(method)] = row
+    frame = pd.DataFrame.from_dict(rows, orient="index").astype(object)
+    kept = [name for name in frame.columns if any(_is_there(v) for v in frame[name])]
+    return frame[kept], {name: explained[name] for name in kept}
+
+
+def _is_there(value: Any) -> bool:
+    number = value.value if isinstance(value, Estimate) else value
+    return number is not None and not (isinstance(number, float) and math.isnan(number))
+
+
+def warnings_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return what makes the draws of a run doubtful, a line each: R-hat, ESS, divergences, and the engine's warnings."""
+    found = []
+    rhats = {m: about["rhat"] for m, about in diagnostics.items() if _above(about.get("rhat"), RHAT)}
+    if rhats:
+        worst = sorted(rhats, key=lambda m: -rhats[m])
+        found.append(f"R-hat above {RHAT:g}: {_named(run, worst, rhats)}. These chains have not converged.")
+    sizes = {m: about["ess"] for m, about in diagnostics.items() if _above(ESS, about.get("ess"))}
+    if sizes:
+        worst = sorted(sizes, key=lambda m: sizes[m])
+        found.append(f"ESS below {ESS:g}: {_named(run, worst, sizes)}. Means and quantiles are imprecise.")
+    stuck = [m for m, about in diagnostics.items() if _is_stuck(about)]
+    if stuck:
+        found.append(f"ESS and R-hat are undefined: {_named(run, stuck)}. A coordinate never moves.")
+    diverging = {m: about["diverging"] for m, about in run.methods.items() if about["diverging"]}
+    if diverging:
+        found.append(f"Divergent steps: {_named(run, list(diverging), diverging)}. Lower the step size.")
+    found += [str(line) for about in run.methods.values() for line in about.get("warnings") or []]
+    return found
+
+
+def _above(value: float | None, limit: float | None) -> bool:
+    return value is not None and limit is not None and value > limit
+
+
+def _is_stuck(about: Mapping[str, Any]) -> bool:
+    size = about.get("ess", 0.0)
+    return bool(about.get("draws")) and (size is None or math.isnan(size))
+
+
+def _named(run: Run, methods: Sequence[str], numbers: Mapping[str, float] | None = None) -> str:
+    words = [run.label(m) + (f" ({shown(numbers[m])})" if numbers else "") for m in methods[:_NAMED]]
+    rest = len(methods) - _NAMED
+    return ", ".join(words) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def default_finding(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return one sentence on any run: the most efficient method whose chains agree, or that none do."""
+    sizes = {m: about["ess"] for m, about in diagnostics.items() if _is_there(about.get("ess"))}
+    rhats = {m: diagnostics[m].get("rhat") for m in sizes}
+    if not sizes:
+        return ""
+    if len(sizes) == 1:
+        ((method, size),) = sizes.items()
+        rhat = f" and an R-hat of {shown(rhats[method])}" if _is_there(rhats[method]) else ""
+        return f"{run.label(method)} has {shown(size)} effective draws{rhat}."
+    agreeing = [m for m in sizes if _is_there(rhats[m]) and not _above(rhats[m], RHAT)]
+    known = {m: rhat for m, rhat in rhats.items() if rhat is not None and not math.isnan(rhat)}
+    rated = {m: diagnostics[m]["per_million"] for m in (agreeing or ([] if known else sizes))}
+    rated = {m: rate for m, rate in rated.items() if _is_there(rate)}
+    if rated:
+        best = max(rated, key=lambda m: rated[m])
+        among = f", most of the {len(rated)} methods{' that converged' * bool(agreeing)}" * (len(rated) > 1)
+        return f"{run.label(best)} has {shown(rated[best])} effective draws per million evaluations{among}."
+    if known and not agreeing:
+        low, high = min(known, key=lambda m: known[m]), max(known, key=lambda m: known[m])
+        span = f"from {shown(known[low])} ({run.label(low)}) to {shown(known[high])} ({run.label(high)})"
+        return f"No method has converged: R-hat is {span if low != high else shown(known[low])}."
+    best = max(sizes, key=lambda m: sizes[m])
+    return f"{run.label(best)} has the most effective draws: {shown(sizes[best])}."
