@@ -12,7 +12,7 @@ from matplotlib.ticker import NullFormatter
 from mhrun.diagnostics.chains import ess_of_chain
 from mhrun.report.metrics import Metrics, MetricTable, value
 from mhrun.report.plots import legend_right, panels, points
-from mhrun.report.vocabulary import COLOURS, Array, Estimate, Figure, Run, Style
+from mhrun.report.vocabulary import Array, Estimate, Figure, Run, Style, method_styles
 
 LEVELS = (0.1, 0.01)  # of the mean square error, in units of the posterior variance
 LOOKS = 14  # numbers of draws that errors are computed at
@@ -207,6 +207,5 @@ def efficiency_figure(run: Run, found: Metrics) -> Figure:
 
 def _style_of(run: Run, method: str) -> tuple[str, str, str]:
     """Return colour, marker and line of a method: one colour for each of eight tests, then other markers and lines."""
-    place = list(tests(run)).index(re.sub(r"_s\d+$", "", method))
-    line = "--" if place >= len(COLOURS) else "-"
-    return COLOURS[place % len(COLOURS)], _MARKERS[place % len(_MARKERS)], line
+    style = method_styles(tests(run))[re.sub(r"_s\d+$", "", method)]
+    return style["color"], style["marker"], style["linestyle"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import cycle
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ from scipy import stats
 
 from mhrun.report.metrics import Metrics, MetricTable, estimate, value
 from mhrun.report.plots import finished, levels, panels
-from mhrun.report.vocabulary import COLOURS, Array, Axes, Figure, Run
+from mhrun.report.vocabulary import Array, Axes, Figure, Run, method_styles
 
 BINS = {2: 10, 5: 4}  # a side, by dimension; 10 for any other
 HALF_WIDTH = 4.0  # of the histogram, in tempered standard deviations
@@ -191,11 +190,11 @@ def distance(run: Run) -> Figure:
 
 
 def _draw(axis: Axes, run: Run, shown: list[str]) -> None:
-    found = run.cached(metrics)
-    for method, colour, mark in zip(shown, cycle(COLOURS), cycle("os^dv"), strict=False):
+    found, looks = run.cached(metrics), method_styles(shown)
+    for method in shown:
         steps, distances = curve(run, method)
         label = run.label(method).split(", d =")[0]
-        axis.plot(steps, distances, mark + "-", color=colour, markersize=4, linewidth=1.2, label=label)
+        axis.plot(steps, distances, markersize=4, linewidth=1.2, label=label, **looks[method])
     if shown:
         floor, bias = (value(found[f"{shown[0]}.{part}"]) for part in ("tv_noise", "tv_bias"))
         levels(axis, floor)

@@ -6,7 +6,7 @@ import numpy as np
 
 from mhrun.report.metrics import Metrics, MetricTable, estimate
 from mhrun.report.plots import band, panels
-from mhrun.report.vocabulary import COLOURS, Array, Figure, Run, Style
+from mhrun.report.vocabulary import Array, Figure, Run, Style, method_styles
 
 from ..shared.classify import accuracy
 
@@ -48,9 +48,16 @@ def drop(run: Run) -> Figure:
     """Accuracy on the test images against steps (Figure 3, right)."""
     of_all: Style = {"xscale": "log", "xlabel": "step", "ylabel": "accuracy", "ylim": (0.6, 1.0)}
     figure, (axis,) = panels(1, size=(5.0, 3.4), **of_all)
-    for method, colour in zip(run.methods, COLOURS, strict=False):
+    for method, style in method_styles(run.methods).items():
         right = accuracy(run, run.draws(method))
-        band(axis, run.draw_steps(method), right, spread="sd", color=colour, label=run.label(method))
+        band(
+            axis,
+            run.draw_steps(method),
+            right,
+            spread="sd",
+            label=run.label(method),
+            **style | {"marker": None},
+        )
     axis.axvline(run.config["drop"], color="black", linestyle="--", linewidth=1)
     axis.legend(loc="lower right")
     return figure

@@ -11,7 +11,7 @@ from mhrun.diagnostics.chains import ess
 from mhrun.diagnostics.grid import Grid, log_masses
 from mhrun.report.metrics import Metrics, MetricTable, estimate
 from mhrun.report.plots import panels
-from mhrun.report.vocabulary import COLOURS, GREYS, Array, Figure, Run
+from mhrun.report.vocabulary import GREYS, Array, Figure, Run, method_styles
 
 from ..shared.exact import Truth
 from ..shared.measures import in_order, of_sizes, size_histograms
@@ -174,7 +174,8 @@ def scatter(run: Run) -> Figure:
     centres = [(edges[:-1] + edges[1:]) / 2 for edges in grid]
     levels = [0.02, 0.1, 0.25, 0.45, 0.7, 0.9, 1.01]
     shades = GREYS(np.linspace(0.12, 0.55, len(levels) - 1))
-    for axis, method, colour in zip(axes, shown, COLOURS, strict=False):
+    for axis, method in zip(axes, shown, strict=False):
+        colour = method_styles(run.methods)[method]["color"]
         axis.contourf(*centres, density.T, levels=levels, colors=shades)
         axis.plot(*run.draws(method)[0].T, ".", color=colour, markersize=2, alpha=0.3, markeredgewidth=0)
         axis.set_title(run.label(method))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import cycle
-
 import numpy as np
 import numpy.typing as npt
 
@@ -12,7 +10,7 @@ from mhrun.diagnostics.grid import chi_squared, monte_carlo_distance, total_vari
 from mhrun.diagnostics.modes import hits, nearest, ratio
 from mhrun.report.metrics import Metrics, MetricTable, estimate
 from mhrun.report.plots import few_ticks, finished, legend_right, levels, panels
-from mhrun.report.vocabulary import COLOURS, GREYS, Array, Axes, Figure, Run, Style
+from mhrun.report.vocabulary import COLOURS, GREYS, Array, Axes, Figure, Run, Style, method_styles
 
 from ..shared.exact import Stationary, Truth
 
@@ -127,8 +125,8 @@ def density(run: Run) -> Figure | str:
     if not shown:
         return _NO_TEMPERED
     figure, axes = panels(len(shown), size=(3.3, 3.3), share="", xlabel=r"$\theta_1$")
-    for axis, method, colour in zip(axes, shown, cycle(COLOURS), strict=False):
-        draws = run.draws(method)
+    for axis, method in zip(axes, shown, strict=True):
+        draws, colour = run.draws(method), method_styles(run.methods)[method]["color"]
         spikes = _density_over(axis, run, method, colour)
         some = draws.reshape(-1, 2)[:: max(1, draws.size // 2 // 2000)]
         axis.plot(*some.T, ".", color=colour, markersize=1.5, alpha=0.35, markeredgewidth=0)
@@ -174,7 +172,8 @@ def mode_ratio(run: Run) -> Figure | str:
     figure, axes = panels(
         len(shown), size=(3.3, 3.0), xscale="log", xlabel="iterations per chain", ylim=(0, 2.5)
     )
-    for axis, method, colour in zip(axes, shown, cycle(COLOURS), strict=False):
+    for axis, method in zip(axes, shown, strict=True):
+        colour = method_styles(run.methods)[method]["color"]
         draws, at = run.draws(method), run.draw_steps(method)
         count = draws.shape[1]
         first = min(max(100, count // 200), max(1, count // 4))  # a short run begins early
@@ -188,6 +187,10 @@ def mode_ratio(run: Run) -> Figure | str:
             axis.plot(at[ends - 1], value, label=f"radius {radius:g}", **style)
             if bold:
                 axis.errorbar(at[ends - 1], value, se, color=colour, linewidth=0, elinewidth=1, capsize=1.5)
+        if not axis.lines or not any(np.isfinite(line.get_ydata()).any() for line in axis.lines):
+            axis.text(
+                0.5, 0.5, "no draws near both modes yet", transform=axis.transAxes, ha="center", fontsize=8
+            )
         true = _posterior_ratio(run, temperature(run, method))
         levels(axis, true)
         axis.set_title(run.label(method))

@@ -7,7 +7,7 @@ import pandas as pd
 
 from mhrun.report.metrics import Metrics, MetricTable, estimate
 from mhrun.report.plots import finished, levels, panels
-from mhrun.report.vocabulary import COLOURS, Array, Figure, Run, Style, by_rows, plt
+from mhrun.report.vocabulary import Array, Figure, Run, Style, by_rows, method_styles, plt
 
 FIRST = "sgd"  # the method whose looks the claims speak of
 
@@ -60,7 +60,8 @@ def table(run: Run) -> pd.DataFrame:
 def figure(run: Run) -> Figure:
     """Share of coordinates that pass the test at 5 %, against the minibatch size, and along the training."""
     figure, (left, right) = panels(2, size=(4.2, 3.1))
-    for method, colour in zip(run.methods, COLOURS, strict=False):
+    for method, look in method_styles(run.methods).items():
+        colour = look["color"]
         for which, line in ((0, "--"), (-1, "-")):
             shares = [monitored(run, method, f"normal_{b}")[:, which].mean() for b in sizes(run)]
             style: Style = {"marker": "o", "markersize": 3, "label": run.label(method) if which else None}

@@ -10,7 +10,7 @@ from matplotlib.colors import LogNorm
 
 from mhrun.diagnostics.grid import Grid
 from mhrun.report.plots import finished, legend_below, panels
-from mhrun.report.vocabulary import COLOURS, Array, Axes, Figure, Run, Style
+from mhrun.report.vocabulary import Array, Axes, Figure, Run, Style, method_styles
 
 from ..shared.plane import density, mixture_density
 from .modes import centres, collected, metrics, nearest, travels, variance
@@ -59,7 +59,8 @@ def trajectories(run: Run) -> Figure:
     """The last 400 draws of each method's first chain, joined in their order (Figure 2, below)."""
     figure, axes = _panels(len(run.methods))
     around = np.linspace(0, 2 * np.pi, 60)
-    for axis, method, colour in zip(axes, run.methods, _colours(len(run.methods)), strict=True):
+    for (method, style), axis in zip(method_styles(run.methods).items(), axes, strict=True):
+        colour = style["color"]
         draws = collected(run, method)[0][-SHOWN:]
         for x, y in centres(run):
             spread = 2 * np.sqrt(variance(run))
@@ -71,10 +72,6 @@ def trajectories(run: Run) -> Figure:
     return figure
 
 
-def _colours(count: int) -> list[str]:
-    return [COLOURS[i % len(COLOURS)] for i in range(count)]
-
-
 def ladder(run: Run) -> Figure | str:
     """Swap rates of neighbours, and which replica is on the coldest rung of the first ladder in its last rounds."""
     found = run.cached(travels)
@@ -82,10 +79,11 @@ def ladder(run: Run) -> Figure | str:
         return "No method of this run has a ladder."
     shown = list(found)[:5]
     figure, (left, right) = panels(2, size=(4.6, 0.2 * len(found) + 2.6), share="")
-    for i, (method, colour) in enumerate(zip(found, _colours(len(found)), strict=True)):
-        rates, style = found[method].rates.mean(axis=0), "o-" if i < len(COLOURS) else "s--"
+    looks = method_styles(run.methods)
+    for method in found:
+        rates = found[method].rates.mean(axis=0)
         at = np.arange(len(rates)) + 0.5
-        left.plot(at, rates, style, color=colour, markersize=3, label=run.label(method))
+        left.plot(at, rates, markersize=3, label=run.label(method), **looks[method])
     top = max(float(np.nanmax(f.rates.mean(axis=0))) for f in found.values())
     left.set(xlabel="between rungs j and j + 1", ylabel="swap rate", ylim=(0, 1.25 * top))
     legend_below(left, 1, 0.25)

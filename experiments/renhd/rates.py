@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from mhrun.report.metrics import Metrics, MetricTable
 from mhrun.report.plots import finished, levels, panels
-from mhrun.report.vocabulary import COLOURS, Array, Estimate, Figure, Run, Style
+from mhrun.report.vocabulary import Array, Estimate, Figure, Run, Style, method_styles
 
 from .replicas import largest_dim, swap_rate
 
@@ -111,15 +111,9 @@ def _share(made: Array) -> Estimate:
 def figure(run: Run) -> Figure:
     """Share of the exchanges that are made, in tenths of the run, and by pairs of rungs in its last third."""
     figure, (left, right) = panels(2, size=(4.0, 2.9))
-    for method, colour, marker in zip(run.methods, COLOURS, "osD^v*P", strict=False):
+    for method, look in method_styles(run.methods).items():
         made = exchanges(run, method)
-        style: Style = {
-            "marker": marker,
-            "color": colour,
-            "markersize": 4,
-            "markerfacecolor": "none",
-            "linewidth": 1,
-        }
+        style: Style = look | {"markersize": 4, "markerfacecolor": "none", "linewidth": 1}
         parts = np.array_split(np.arange(made.shape[1]), min(10, made.shape[1]))
         along = [np.nanmean(made[:, part]) for part in parts]
         left.plot([part.mean() + 1 for part in parts], along, label=run.label(method), **style)
@@ -139,7 +133,8 @@ def thermostat_figure(run: Run) -> Figure:
     """Thermostats in the last third of the run over c / T, by rungs: means, and (c + b) / T as lines."""
     figure, (axis,) = panels(1, size=(5.6, 3.0), xlabel="rung", ylabel="thermostat over c / T")
     shown = [method for method in run.methods if "thermostat" in run.monitor(method)]
-    for i, (method, colour) in enumerate(zip(shown, COLOURS, strict=False)):
+    for i, method in enumerate(shown):
+        colour, marker = (method_styles(run.methods)[method][part] for part in ("color", "marker"))
         b, c = noise(run, method), run.config["c"]
         over, third = 1 + b / c, max(1, b.shape[1] // 3)
         expected, seen = over[:, -third:].mean(axis=1), (thermostats(run, method) * over)[:, -third:]
@@ -149,7 +144,7 @@ def thermostat_figure(run: Run) -> Figure:
         shift = np.sqrt(np.maximum(0.0, 1 - 2 * slow * expected))
         axis.plot(rungs, (1 - shift) / slow, "--", color=colour, linewidth=0.8)
         ends = [mean - seen.min(axis=1), seen.max(axis=1) - mean]
-        style: Style = {"fmt": "osD^"[i % 4], "markersize": 3.5, "linewidth": 0.8, "label": run.label(method)}
+        style: Style = {"fmt": marker, "markersize": 3.5, "linewidth": 0.8, "label": run.label(method)}
         axis.errorbar(rungs + 0.12 * (i - (len(shown) - 1) / 2), mean, ends, color=colour, **style)
     levels(axis, 1, line="-")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -9,7 +9,7 @@ import numpy as np
 
 from mhrun.report.metrics import Metrics, estimate, value
 from mhrun.report.plots import panels
-from mhrun.report.vocabulary import COLOURS, Figure, Run
+from mhrun.report.vocabulary import Figure, Run, method_styles
 
 
 def of_sizes(run: Run, method: str) -> Metrics:
@@ -47,10 +47,11 @@ def size_histograms(run: Run, methods: Sequence[str], lowest: float, cells: int)
     """Draw how many data a decision of the first trial reads; both axes logarithmic, dashed the mean."""
     shown = [method for method in methods if method in run.methods]
     figure, axes = panels(len(shown), xscale="log", yscale="log", xlabel="data read")
+    looks = method_styles(run.methods)
     edges = np.geomspace(lowest, run.target.n * 1.05, cells + 1)
-    for axis, method, colour in zip(axes, shown, COLOURS, strict=False):
+    for axis, method in zip(axes, shown, strict=False):
         size = run.stat(method, "batch_size")[0]
-        axis.hist(size, bins=list(edges), color=colour)
+        axis.hist(size, bins=list(edges), color=looks[method]["color"])
         axis.axvline(size.mean(), color="black", linestyle="--", linewidth=1)
         axis.set_title(f"{run.label(method)}: mean {size.mean():,.0f}", fontsize=9)
     axes[0].set_ylabel("decisions")

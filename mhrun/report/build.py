@@ -21,9 +21,11 @@ from mhrun.report.efficiency import diagnosed
 from mhrun.report.fresh import page_digest
 from mhrun.report.guard import Guard
 from mhrun.report.metrics import MetricTable, long_table
-from mhrun.report.page import FigureOnPage, TableOnPage, write_page
+from mhrun.report.page import RESULTS, FigureOnPage, TableOnPage, write_page
 from mhrun.report.run import Run
 from mhrun.report.style import style
+from mhrun.report.summary import Summary, summarised
+from mhrun.report.svg import inline_svg
 from mhrun.report.tables import rendered, write_table
 from mhrun.store.files import explain, remove, write_text, write_whole
 from mhrun.store.folder import RunFolder
@@ -106,15 +108,17 @@ def _build(folder: RunFolder) -> Built:
     finding = "" if isinstance(sentence, str) else " ".join(sentence)
     if metrics:
         write_text(place / METRICS, long_table(metrics).to_csv(index=False))
+    seen = summarised(run, metrics, judged, about, finding)
+    shown = [_results(seen, place)]
     tables = {"methods": methods_table, "claims": lambda _: claims_table(judged)} | parts.tables
-    shown = [_table(name, function, run, guard, place) for name, function in tables.items()]
+    shown += [_table(name, function, run, guard, place) for name, function in tables.items()]
     with style():
         figures = [_figure(name, function, run, guard, place) for name, function in parts.figures.items()]
     notes = guard(
         "notes", "The notes could not be made", lambda: list(parts.notes(run)) if parts.notes else []
     )
     lines = [line for line in (found, claims) if isinstance(line, str)]
-    write_page(place / PAGE, run, paper, judged, shown, figures, notes, lines)
+    write_page(place / PAGE, run, seen, paper, judged, shown, figures, notes, lines)
 
     # The old report goes when the new one is whole. Whenever a kill comes, either the mark stands beside
     # the page that it is of, or there is none and the page is made again.
@@ -123,7 +127,11 @@ def _build(folder: RunFolder) -> Built:
     remove(folder.report)
     place.rename(folder.report)
     known = {"finished": run.summary.get("finished"), "methods": about, "finding": finding}
-    summary |= {"diagnostics": known, "metrics": plain(metrics), "claims": [claim._asdict() for claim in judged]}
+    summary |= {
+        "diagnostics": known,
+        "metrics": plain(metrics),
+        "claims": [claim._asdict() for claim in judged],
+    }
     folder.write_summary(summary if guard.failures else summary | {"report": mark})
     return Built(folder.report / PAGE, guard.failures)
 
@@ -242,6 +250,14 @@ def caption_of(function: Callable[..., Any]) -> str:
     return inspect.cleandoc(function.__doc__ or "")
 
 
+def _results(seen: Summary, place: Path) -> TableOnPage:
+    """Return the table of methods that the page begins with."""
+    made = rendered(seen.methods)
+    if len(seen.methods):
+        write_table(made, place / RESULTS)
+    return TableOnPage(RESULTS, "Methods", made, seen.explained)
+
+
 def _table(
     name: str, function: Callable[[Run], pd.DataFrame], run: Run, guard: Guard, place: Path
 ) -> TableOnPage:
@@ -252,14 +268,17 @@ def _table(
 
 
 def _figure(name: str, function: Callable[[Run], Any], run: Run, guard: Guard, place: Path) -> FigureOnPage:
-    drawn = guard(name, "This figure could not be drawn", lambda: draw(lambda: function(run)))
+    drawn = guard(name, "This figure could not be drawn", lambda: draw(lambda: function(run), name))
     if not isinstance(drawn, str):
         write_drawn(drawn, place / name)
-    return FigureOnPage(name, caption_of(function) or name, drawn if isinstance(drawn, str) else drawn["png"])
+    return FigureOnPage(name, caption_of(function) or name, drawn)
 
 
-def draw(make: Callable[[], Any]) -> dict[str, bytes] | str:
-    """Return a figure in each format; or, where there is nothing to draw, the line that `make` gives instead."""
+def draw(make: Callable[[], Any], name: str) -> dict[str, bytes] | str:
+    """Return a figure in each format, and as SVG for a page where it is one of lines, points and bars.
+
+    Where there is nothing to draw, the line that `make` gives instead. `name` is unique on the page.
+    """
     from matplotlib import pyplot as plt
 
     before = set(plt.get_fignums())
@@ -272,6 +291,8 @@ def draw(make: Callable[[], Any]) -> dict[str, bytes] | str:
             buffer = io.BytesIO()
             figure.savefig(buffer, format=kind, metadata={"CreationDate": None} if kind == "pdf" else None)
             drawn[kind] = buffer.getvalue()
+        if (svg := inline_svg(figure, name)) is not None:
+            drawn["svg"] = svg.encode()
         return drawn
     finally:
         for number in set(plt.get_fignums()) - before:
@@ -280,7 +301,8 @@ def draw(make: Callable[[], Any]) -> dict[str, bytes] | str:
 
 def write_drawn(drawn: Mapping[str, bytes], path: Path) -> None:
     """Write a figure beside `path` in each format."""
-    for kind, content in drawn.items():
+    for kind in FORMATS:
+        content = drawn[kind]
         write_whole(path.with_name(f"{path.name}.{kind}"), lambda file, data=content: file.write(data))  # type: ignore[misc]
 
 

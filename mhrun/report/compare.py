@@ -91,7 +91,9 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
     for row in rows:
         draws = kept[row.name]
         known_draws = draws if not isinstance(draws, str) else None
-        found[row.name] = _whole(row, lambda row=row, known_draws=known_draws: efficiency(row.run, row.method, known_draws))  # type: ignore[misc]
+        found[row.name] = _whole(
+            row, lambda row=row, known_draws=known_draws: efficiency(row.run, row.method, known_draws)
+        )  # type: ignore[misc]
         if isinstance(draws, str):
             notes.append(f"{row.name}: {draws}")
     if reference is not None:

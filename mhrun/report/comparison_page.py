@@ -16,9 +16,10 @@ from matplotlib.figure import Figure
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.build import PAGE, draw, write_drawn
 from mhrun.report.compare import MIXED, Comparison, Row, compare, number_of
+from mhrun.report.efficiency import RHAT
 from mhrun.report.page import FigureOnPage, TableOnPage, template
 from mhrun.report.style import COLOURS, style
-from mhrun.report.tables import rendered, write_table
+from mhrun.report.tables import rendered, shown, write_table
 from mhrun.store.files import explain, write_json, write_text
 
 COLUMNS = {
@@ -34,7 +35,36 @@ COLUMNS = {
     "evaluations": "evaluations",
     "seconds": "seconds",
 }
+_WORTH = ("rhat", "ess", "ess_tail", "per_million", "per_second")
+_EXPLAINED = {
+    "chains": "Chains of the method",
+    "draws": "Valid draws of each chain after burn-in",
+    "rhat": "Rank-normalised split R-hat (Vehtari et al. 2021) of the coordinate where it is largest; – is undefined, "
+    "as of one chain, or of a coordinate that never moves",
+    "ess": "Bulk effective sample size, all chains together, of the coordinate where it is least",
+    "ess_tail": "Effective sample size for the 5 % and 95 % quantiles, of the coordinate where it is least",
+    "per_million": "Effective sample size for each million evaluations after burn-in",
+    "per_second": "Effective sample size for each second of all chains after burn-in",
+    "acceptance": "Share of the proposals that are accepted after burn-in",
+    "data": "Mean number of data that a step reads",
+    "evaluations": "Log-likelihoods of one datum at one point, or its gradient, or both from one pass; all chains "
+    "together, after burn-in",
+    "seconds": "Seconds of all chains after burn-in, on the machine of the run",
+    "mean": "Mean of the coordinate that is furthest off, in standard deviations of the reference",
+    "spread": "Standard deviation of the coordinate that is furthest off, over the reference's",
+    "energy": "Energy distance of all coordinates together: 0 where distributions agree, free of bias, and so below 0 "
+    "by chance",
+}
 DISTANCES = {"mean": "mean off by", "spread": "spread over the reference's", "energy": "energy distance"}
+
+
+_CAPTION = (
+    "Colours are runs. A bar is pale where R-hat is undefined or above 1.1: chains at different places have no "
+    "effective sample size. "
+)
+_OF_DISTANCES = (
+    "Distances have two standard errors. An open arrow is the upper end of a distance that cannot be told from zero. "
+)
 
 
 def table(found: Comparison) -> pd.DataFrame:
@@ -47,6 +77,39 @@ def table(found: Comparison) -> pd.DataFrame:
         dtype=object,
     )
     return frame.loc[:, [any(v is not None for v in frame[name]) for name in frame.columns]]
+
+
+def parts(frame: pd.DataFrame) -> list[TableOnPage]:
+    """Return the table in two that fit a page: what draws are worth and how far off they are, and what they cost."""
+    names = COLUMNS | DISTANCES
+    worth = [names[key] for key in (*_WORTH, *DISTANCES)]
+    found = []
+    for name, title, columns in (
+        ("worth", "What the draws are worth", [c for c in worth if c in frame.columns]),
+        ("cost", "What they cost", [c for c in frame.columns if c not in worth]),
+    ):
+        if columns:
+            explained = {names[key]: what for key, what in _EXPLAINED.items() if names[key] in columns}
+            found.append(TableOnPage(name, title, rendered(frame[columns]), explained))
+    return found
+
+
+def finding(found: Comparison) -> str:
+    """Return one sentence on a comparison: the most efficient of the methods that have converged."""
+    rated = {
+        name: number_of(row.get("per_million"))
+        for name, row in found.rows.items()
+        if number_of(row.get("rhat")) <= RHAT and _finite(row.get("per_million"))
+    }
+    if not rated:
+        rhats = [number_of(row.get("rhat")) for row in found.rows.values() if _finite(row.get("rhat"))]
+        return f"No method has converged: R-hat is {shown(min(rhats))} at least." if rhats else ""
+    best = max(rated, key=lambda name: rated[name])
+    start = f"{best} has {shown(rated[best])} effective draws per million evaluations"
+    others = sorted(rate for name, rate in rated.items() if name != best)
+    if not others:
+        return f"{start}{', and no other method has converged' * (len(found.rows) > 1)}."
+    return f"{start}, {shown(rated[best] / others[-1])} times as many as the next of {len(rated)} that have converged."
 
 
 def plain_rows(found: Comparison) -> dict[str, Any]:
@@ -132,21 +195,25 @@ def build_comparison(rows: Sequence[Row], reference: Row | None, outputs: Path) 
     digest = hashlib.sha256(json.dumps([rows_shown, reference is not None]).encode()).hexdigest()[:12]
     place = outputs / "compare" / digest
     make_folder(place)
-    shown = rendered(table(found))
-    write_table(shown, place / "compare")
+    frame = table(found)
+    shown_table = rendered(frame)
+    write_table(shown_table, place / "compare")
     write_json(place / "compare.json", plain_rows(found))
     with style():
-        drawn = draw(lambda: figure(found))
+        drawn = draw(lambda: figure(found), "compare")
     if not isinstance(drawn, str):
         write_drawn(drawn, place / "compare")
     runs = pd.DataFrame.from_dict(found.runs, orient="index")
+    whole = TableOnPage("compare", "", shown_table)
     page = template("compare.html.j2").render(
-        title=f"{' and '.join(found.runs)} side by side",
-        table=TableOnPage("compare", "", shown),
-        figure=FigureOnPage("compare", "", drawn if isinstance(drawn, str) else drawn["png"]),
+        title=f"{' and '.join(found.runs)}{f' against {found.reference}' if found.reference else ''}",
+        finding=finding(found),
+        tables=parts(frame),
+        files=whole.files,
+        figure=FigureOnPage("compare", "", drawn),
+        caption=_CAPTION + (_OF_DISTANCES if found.reference else ""),
         runs=rendered(runs)["html"],
         notes=found.notes,
-        reference=found.reference,
     )
     write_text(place / PAGE, page)
     return found, place / PAGE

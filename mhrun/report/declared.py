@@ -7,6 +7,7 @@ written tables end. ``<module>.<name>.md`` is a template of notes. A report name
 Of the module that computes the metrics, ``<module>.finding.md`` is the template of the one sentence that a report
 begins with, and the group ``measure`` of ``<module>.yaml`` names the metric that stands in the table of methods:
 ``{metric: tv, floor: tv_noise, heading: distance, caption: ...}``. A report names another template as ``finding:``.
+The group ``metrics`` leads from metrics to what they are, for the columns of sweeps.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from mhrun.report.run import Run
 
 _TABLE = {"caption", "of", "rows", "each", "method", "label", "first", "columns", "empty"}
 _CELL = {"metric", "printed", "by"}
+_GROUPS = {"tables", "captions", "measure", "metrics"}
 _MEASURE = {"metric", "floor", "heading", "caption"}
 
 
@@ -205,6 +207,41 @@ def measure_of(config: Mapping[str, Any]) -> Measure | None:
     return Measure(*(str(spec.get(key, "")) for key in Measure._fields))
 
 
+_OF_METHODS = {
+    "method": "The method, by its label",
+    "run": "The beginning of the digest that names the run",
+    "accept_rate": "Share of the proposals that are accepted after burn-in",
+    "log_ratio_noise_sd": "Standard deviation of the log-ratio from minibatch noise, root mean square over steps",
+    "minibatch_size_mean": "Mean number of data behind a decision",
+    "all_data_share": "Share of the decisions that read all data",
+    "ess": "Effective sample size of the coordinate where it is least",
+    "rhat": "R-hat of the coordinate where it is largest",
+}
+
+
+def column_meanings(config: Mapping[str, Any], columns: Sequence[str]) -> dict[str, str]:
+    """Return what each column of a sweep is: a metric as it is declared, or as a table of the experiment heads it."""
+    module = _metrics_module(config)
+    book = _book(module) if module else {}
+    known = dict(_OF_METHODS)
+    for table in (book.get("tables") or {}).values():
+        for heading, metric in (table.get("columns") or {}).items():
+            if isinstance(metric, str):
+                known.setdefault(metric, str(heading).capitalize())
+    if (measure := measure_of(config)) is not None:
+        known[measure.metric] = measure.caption
+        if measure.floor:
+            known[measure.floor] = f"What Monte Carlo error alone makes of {measure.metric}"
+    known |= book.get("metrics") or {}
+    found = {}
+    for name in columns:
+        method, dot, metric = str(name).rpartition(".")
+        if name in known or metric in known:
+            what = known.get(name, known.get(metric, ""))
+            found[str(name)] = f"{what}, of {method}" if dot and name not in known else what
+    return found
+
+
 def finding_of(config: Mapping[str, Any]) -> Notes | None:
     """Return the template of the finding of a run's experiment, or None where it has none."""
     named = str((config.get("report") or {}).get("finding") or "")
@@ -231,8 +268,8 @@ def _book(module: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         first = str(error).splitlines()[0]
         raise UserError(f"the tables of {module} cannot be read: {first}; mend {path}.") from error
-    if not isinstance(book, dict) or set(book) - {"tables", "captions", "measure"}:
+    if not isinstance(book, dict) or set(book) - _GROUPS:
         raise UserError(
-            f"the tables of {module} have the groups `tables`, `captions` and `measure` alone; mend {path}."
+            f"the tables of {module} have the groups {', '.join(sorted(_GROUPS))} alone; mend {path}."
         )
     return book

@@ -48,7 +48,7 @@ def valid_draws(run: Run, method: str, most: float = np.inf) -> Draws | str:
 
 
 def worth(draws: Draws) -> dict[str, float]:
-    """Return the least bulk and tail effective sample size and the largest R-hat over the coordinates of draws (C, S, D).
+    """Return the least bulk and tail effective sample size and the largest R-hat over coordinates, of draws (C, S, D).
 
     NaN if that of one coordinate is: a coordinate that never moved is the worst.
     """

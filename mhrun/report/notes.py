@@ -35,10 +35,11 @@ class Notes:
 
     A template sees ``run`` (or ``runs``), ``config``, ``found`` (the metrics) and the public functions and constants of
     the Python module beside it. ``has("a", "b")`` is true if the run has all of these methods, ``has_any`` if it has
-    one. ``names(methods)`` lists their labels, and ``values_of("tv")`` leads from the methods that have a metric to its
+    one; ``names(methods)`` lists their labels. ``values_of("tv")`` leads from the methods that have a metric to its
     value; ``least`` and ``most`` return the method where it is smallest or largest, ``above(values, x)`` and
-    ``below(values, x)`` the methods where it is more than x, or less. Numbers are shown by the filter ``shown``, as in tables, or by ``fmt(",.2f")``, which takes an estimate too.
-    A name that is not there is an error. A line of tags alone leaves nothing behind.
+    ``below(values, x)`` the methods where it is more than x, or less. Numbers are shown by the filter ``shown``, as in
+    tables, or by ``fmt(",.2f")``, which takes an estimate too. A name that is not there is an error. A line of tags
+    alone leaves nothing behind.
 
     Templates are read from experiments/ alone and run in Jinja's sandbox.
     """
@@ -59,7 +60,7 @@ class Notes:
             context["run"] = seen
             context["has"] = lambda *methods: there >= set(methods)
             context["has_any"] = lambda *methods: bool(there & set(methods))
-            context["names"] = lambda methods: listed(map(seen.label, methods))
+            context["names"] = lambda methods: listed(_quoted(seen.label(method)) for method in methods)
             first = seen
         else:
             context |= {"runs": seen}
@@ -93,6 +94,11 @@ def listed(words: Iterable[str]) -> str:
     """Return words as a list in a sentence: "a, b and c"."""
     found = list(words)
     return " and ".join([", ".join(found[:-1]), found[-1]]) if len(found) > 1 else "".join(found)
+
+
+def _quoted(label: str) -> str:
+    """Return a label as a list of several shows it: one that has a comma in quotation marks."""
+    return f"“{label}”" if "," in label else label
 
 
 def _values_of(found: MetricTable, run: Any, metric: str) -> dict[str, float]:

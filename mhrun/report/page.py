@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import html
 import re
 from collections.abc import Mapping
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,10 +16,16 @@ import jinja2
 import yaml
 
 from mhrun.report.claims import Judged, count
+from mhrun.report.picture import lighter
 from mhrun.report.run import Run
+from mhrun.report.status import Status
+from mhrun.report.summary import Summary
 from mhrun.report.tables import shown
 from mhrun.store.files import write_text
 from mhrun.store.identity import identity
+
+RESULTS = "results"
+"""The name of the table of methods that a report begins with."""
 
 
 class FileOnPage(NamedTuple):
@@ -27,6 +37,7 @@ class FileOnPage(NamedTuple):
 
 
 _SHORT = re.compile(r"<td>([^<]{1,20})</td>")
+_LONG = 14  # rows from which on a table scrolls in a window of its own
 _KINDS = {
     "csv": ("CSV", "text/csv"),
     "md": ("Markdown", "text/markdown"),
@@ -40,16 +51,24 @@ class TableOnPage(NamedTuple):
     name: str
     caption: str
     content: Mapping[str, str] | str  # what `rendered` returned, or a line in its place
+    explained: Mapping[str, str] = {}  # heading -> what its column is
 
     @property
     def html(self) -> str | None:
-        """The table as HTML; None where there is a line in its place."""
+        """The table as HTML, each heading with what its column is; None where there is a line in its place."""
+        if isinstance(self.content, str):
+            return None
         # A number is not to be parted at its sign or its exponent where lines are broken.
-        return (
-            None
-            if isinstance(self.content, str)
-            else _SHORT.sub(r'<td class="short">\1</td>', self.content["html"])
-        )
+        found = _SHORT.sub(r'<td class="short">\1</td>', self.content["html"])
+        for heading, what in self.explained.items():
+            name = html.escape(heading, quote=False)
+            found = found.replace(f"<th>{name}</th>", f'<th title="{html.escape(what)}">{name}</th>', 1)
+        return found
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the table has more rows than fit beside other things."""
+        return not isinstance(self.content, str) and self.content["html"].count("<tr") > _LONG
 
     @property
     def files(self) -> list[FileOnPage]:
@@ -67,14 +86,19 @@ class FigureOnPage(NamedTuple):
 
     name: str
     caption: str
-    content: bytes | str  # a PNG, or a line in its place
+    content: Mapping[str, bytes] | str  # what `draw` returned, or a line in its place
+
+    @property
+    def svg(self) -> str:
+        """The figure as an SVG element; empty where it is a picture, or there is a line in its place."""
+        return "" if isinstance(self.content, str) else self.content.get("svg", b"").decode()
 
     @property
     def source(self) -> str | None:
         """The picture as an address that needs no file; None where there is a line in its place."""
         if isinstance(self.content, str):
             return None
-        return _address("image/png", self.content)
+        return _address("image/png", lighter(self.content["png"]))
 
 
 def _address(media: str, content: bytes) -> str:
@@ -89,6 +113,7 @@ def whole(text: str) -> str:
 def write_page(
     path: Path,
     run: Run,
+    found: Summary,
     paper: dict[str, Any] | None,
     claims: list[Judged],
     tables: list[TableOnPage],
@@ -96,19 +121,22 @@ def write_page(
     notes: list[str] | str,
     lines: list[str],
 ) -> None:
-    """Write the page of one run; `lines` stand where the claims are."""
-    shown_tables = sorted(
-        (table for table in tables if table.name != "claims" and (table.name != "methods" or run.methods)),
-        key=lambda table: table.name != "methods",
-    )
+    """Write the page of one run; `lines` stand below what was found, in the place of what could not be made."""
+    shown_tables = [table for table in tables if table.name not in ("claims", RESULTS)]
+    shown_tables.sort(key=lambda table: table.name == "methods")  # what the methods cost, last
+    if not run.methods:
+        shown_tables = [table for table in shown_tables if table.name != "methods"]
+    results = next((table for table in tables if table.name == RESULTS and run.methods), None)
     page = template("run.html.j2").render(
-        title=run.config.get("title") or run.config["experiment"],
+        title=found.title,
+        found=found,
         config=run.config,
         summary=run.summary,
         paper=paper,
         claims=claims,
-        totals=count(claim.verdict for claim in claims),
+        **claims_words(found.status, claims),
         tables=shown_tables,
+        results=results,
         figures=figures,
         contents=_contents(claims, figures, shown_tables, bool(notes)),
         notes=[notes] if isinstance(notes, str) else notes,
@@ -116,6 +144,17 @@ def write_page(
         settings=yaml.safe_dump(identity(run.config), sort_keys=False, allow_unicode=True),
     )
     write_text(path, page)
+
+
+def claims_words(status: Status, claims: list[Judged]) -> dict[str, Any]:
+    """Return what the section of claims needs beside them: status, totals, and the reasons that many share."""
+    general = ("other settings", "another sweep", "settings could not")
+    reasons = dict.fromkeys(claim.why for claim in claims if claim.why.startswith(general))
+    return {
+        "status": status,
+        "totals": count(claim.verdict for claim in claims),
+        "common": list(reasons),
+    }
 
 
 def _contents(
@@ -138,4 +177,18 @@ def template(name: str) -> jinja2.Template:
     )
     environment.filters |= {"shown": shown, "whole": whole}
     environment.tests["missing"] = lambda value: value is None
+    environment.globals |= {"script": _script(), "script_hash": _digest_of_script()}
     return environment.get_template(name)
+
+
+@cache
+def _script() -> str:
+    """Return the script of all pages; it has no character that HTML would read otherwise."""
+    return resources.files("mhrun.report").joinpath("templates/page.js").read_text(encoding="utf-8")
+
+
+@cache
+def _digest_of_script() -> str:
+    """Return the hash by which a page's security policy lets this script run, and no other."""
+    digest = hashlib.sha256(_script().encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"

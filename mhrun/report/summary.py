@@ -34,7 +34,10 @@ COLUMNS = {
     ),
     "per_million": ("ESS per 10^6", "Effective sample size for each million evaluations"),
 }
-FLOOR = ("noise floor", "What Monte Carlo error alone gives: a distance of this size cannot be told from none")
+FLOOR = (
+    "noise floor",
+    "What Monte Carlo error alone gives: a distance of this size cannot be told from none",
+)
 
 
 class Summary(NamedTuple):
@@ -151,7 +154,7 @@ def _is_there(value: Any) -> bool:
 
 
 def warnings_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return what makes the draws of a run doubtful, a line each: R-hat, ESS, divergences, and the engine's warnings."""
+    """Return what makes the draws of a run doubtful, a line each: R-hat, ESS, divergences, engine warnings."""
     found = []
     rhats = {m: about["rhat"] for m, about in diagnostics.items() if _above(about.get("rhat"), RHAT)}
     if rhats:

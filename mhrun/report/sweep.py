@@ -15,11 +15,13 @@ from matplotlib.figure import Figure
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.build import PAGE, Parts, caption_of, draw, parts_of, plain, write_drawn
-from mhrun.report.claims import Judged, count, judge_sweep
+from mhrun.report.claims import Judged, judge_sweep
+from mhrun.report.declared import column_meanings
 from mhrun.report.guard import Guard
-from mhrun.report.page import FigureOnPage, TableOnPage, template
+from mhrun.report.page import FigureOnPage, TableOnPage, claims_words, template
 from mhrun.report.run import Run, labels
-from mhrun.report.style import COLOURS, style
+from mhrun.report.status import status_of
+from mhrun.report.style import method_styles, style
 from mhrun.report.tables import rendered, write_table
 from mhrun.store.checksums import write_sealed
 from mhrun.store.files import explain, read_json, remove, write_text
@@ -73,9 +75,12 @@ def _built(place: Path, tell: Callable[[str], None]) -> Path:
     if not frame.empty:
         keys = [str(c) for c in frame.columns[: list(frame.columns).index("method")]]
         table = guard("sweep", "This table could not be made", lambda: rendered(frame.set_index(keys[0])))
+        looks = _looks(place, jobs)
         with style():
             figure = guard(
-                "sweep", "This figure could not be drawn", lambda: draw(lambda: sweep_figure(frame, keys))
+                "sweep",
+                "This figure could not be drawn",
+                lambda: draw(lambda: sweep_figure(frame, keys, looks), "sweep"),
             )
     for old in place.glob("sweep.*"):
         if old.suffix != ".json":  # which is the sweep itself
@@ -86,12 +91,18 @@ def _built(place: Path, tell: Callable[[str], None]) -> Path:
         write_drawn(figure, place / "sweep")
     sweep = read_json(place / "sweep.json") or {}
     words = sweep.get("overrides")
+    config = _config(place, jobs)
+    explained = {} if frame.empty else column_meanings(config, list(frame.columns))
+    own = _own(place, jobs, guard)
     page = template("sweep.html.j2").render(
-        title=f"{sweep.get('experiment', '')}: {' '.join(map(str, words)) if isinstance(words, list) else ''}",
-        table=TableOnPage("sweep", "", table),
-        figure=FigureOnPage("sweep", "", figure if isinstance(figure, str) else figure["png"]),
+        title=config.get("title") or sweep.get("experiment", ""),
+        scale=_in_one_line(config, jobs, words if isinstance(words, list) else []),
+        table=TableOnPage("sweep", "", table, explained),
+        explained=explained,
+        figure=FigureOnPage("sweep", "", figure),
         jobs=[job | {"missing": _missing(place, job), "page": _page(place, job)} for job in jobs],
-        **_own(place, jobs, guard)._asdict(),
+        **claims_words(status_of(config, own.claims, "sweeps"), own.claims),
+        **own._asdict(),
     )
     write_text(place / "index.html", page)
     for line in guard.failures:
@@ -99,11 +110,42 @@ def _built(place: Path, tell: Callable[[str], None]) -> Path:
     return place / "index.html"
 
 
+def _config(place: Path, jobs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the configuration of the first job that is there; of none, what a page needs."""
+    for job in jobs:
+        if job["status"] == "done" and not _missing(place, job):
+            return _folder(place, job).config()
+    return {"experiment": place.parent.parent.name, "scale": ""}
+
+
+def _looks(place: Path, jobs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the style of each method by its label, that which it has in the reports of the runs."""
+    found: dict[str, dict[str, Any]] = {}
+    for job in jobs:
+        if job["status"] == "done" and not _missing(place, job):
+            folder = _folder(place, job)
+            names = labels(folder.config(), (folder.summary() or {})["methods"])
+            for name, look in method_styles(names).items():
+                found.setdefault(names[name], look)
+    return found
+
+
+def _in_one_line(config: Mapping[str, Any], jobs: list[dict[str, Any]], words: list[Any]) -> str:
+    """Return what was swept, at which scale, and how the jobs went."""
+    done = sum(job["status"] == "done" for job in jobs)
+    scale = f"{config['scale']} scale" if config["scale"] else ""
+    count = f"{done:,} of {len(jobs):,} jobs done" if done < len(jobs) else f"{len(jobs):,} jobs"
+    return " · ".join(
+        part
+        for part in (f"experiment {config['experiment']}", scale, " ".join(map(str, words)), count)
+        if part
+    )
+
+
 class Own(NamedTuple):
     """What the experiment of a sweep has on its page beside the table and the figure that every sweep has."""
 
     claims: list[Judged]
-    totals: tuple[int, int]  # how many claims are reproduced, of how many
     figures: list[FigureOnPage]
     tables: list[TableOnPage]
     notes: list[str]
@@ -123,9 +165,9 @@ def _own(place: Path, jobs: list[dict[str, Any]], guard: Guard) -> Own:
     runs = [Run(_folder(place, job)) for job in there]
     parts = guard("report", "The sweep has no report of its own", lambda: _parts(runs))
     if isinstance(parts, str):
-        return Own([], (0, 0), [], [], [], [parts])
+        return Own([], [], [], [], [parts])
     if parts == Parts(None, None, {}, {}):
-        return Own([], (0, 0), [], [], [], [])
+        return Own([], [], [], [], [])
     folder.mkdir(parents=True)
     metrics = guard(
         "metrics", "The metrics of the sweep could not be computed", lambda: _metrics(parts, runs)
@@ -144,11 +186,12 @@ def _own(place: Path, jobs: list[dict[str, Any]], guard: Guard) -> Own:
     figures = []
     with style():
         for name, function in parts.figures.items():
-            drawn = guard(name, "This figure could not be drawn", lambda f=function: draw(lambda: f(runs)))  # type: ignore[misc]
+            drawn = guard(
+                name, "This figure could not be drawn", lambda f=function, n=name: draw(lambda: f(runs), n)
+            )  # type: ignore[misc]
             if not isinstance(drawn, str):
                 write_drawn(drawn, folder / name)
-            shown = drawn if isinstance(drawn, str) else drawn["png"]
-            figures.append(FigureOnPage(name, caption_of(function) or name, shown))
+            figures.append(FigureOnPage(name, caption_of(function) or name, drawn))
     notes = guard(
         "notes", "The notes could not be made", lambda: list(parts.notes(runs)) if parts.notes else []
     )
@@ -158,7 +201,6 @@ def _own(place: Path, jobs: list[dict[str, Any]], guard: Guard) -> Own:
     )
     return Own(
         claims,
-        count(claim.verdict for claim in claims),
         figures,
         tables,
         [notes] if isinstance(notes, str) else notes,
@@ -200,8 +242,13 @@ def sweep_table(place: Path, jobs: list[dict[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def sweep_figure(frame: pd.DataFrame, keys: list[str]) -> Figure | str:
-    """Draw each metric against the first key swept; colours are methods, line styles the other keys."""
+def sweep_figure(
+    frame: pd.DataFrame, keys: list[str], looks: Mapping[str, Mapping[str, Any]] | None = None
+) -> Figure | str:
+    """Draw each metric against the first key swept; colours are methods, line styles the other keys.
+
+    `looks` are the styles of the methods by label, as `method_styles` returns them.
+    """
     metrics = [
         c for c in frame.columns if c not in (*keys, "method", "run") and frame[c].map(_number).notna().any()
     ]
@@ -219,9 +266,10 @@ def sweep_figure(frame: pd.DataFrame, keys: list[str]) -> Figure | str:
     others = pd.Series(lines, index=frame.index)
     legend: dict[str, Any] = {}
     methods = frame["method"].unique()
-    marks = [mark for mark in "osd^v" for _ in COLOURS]  # where there are more methods than colours
+    looks = {**method_styles(methods), **(looks or {})}
     for axis, metric in zip(axes.flat, metrics, strict=False):
-        for colour, mark, method in zip(cycle(COLOURS), cycle(marks), methods, strict=False):
+        for method in methods:
+            colour, mark = looks[method]["color"], looks[method]["marker"]
             for line, other in zip(cycle(_LINES), others.unique(), strict=False):
                 part = frame[(frame["method"] == method) & (others == other)]
                 value = part[metric].map(_number).to_numpy(dtype=float)

@@ -53,8 +53,16 @@ def rendered(frame: pd.DataFrame) -> dict[str, str]:
         "csv": _numbers(frame).to_csv(),
         "md": markdown(text),
         "tex": latex.replace("±", r"$\pm$").replace("–", "--"),
-        "html": str(text.to_html(border=0, classes="table", escape=True)),
+        "html": _html(text),
     }
+
+
+def _html(text: pd.DataFrame) -> str:
+    """Return a frame of strings as HTML, with one row of headings."""
+    named = all(name is not None for name in text.index.names)
+    if named:  # else the names of the index would be a row of their own
+        text = text.reset_index(allow_duplicates=True)
+    return str(text.to_html(border=0, classes="table", escape=True, index=not named))
 
 
 def write_table(table: Mapping[str, str], path: Path) -> None:

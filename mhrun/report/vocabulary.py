@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.run import Run
-from mhrun.report.style import COLOURS, GREYS
+from mhrun.report.style import COLOURS, GREYS, method_styles
 from mhrun.report.tables import by_rows, shown
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -28,6 +28,7 @@ __all__ = [
     "Run",
     "Style",
     "by_rows",
+    "method_styles",
     "plt",
     "shown",
 ]
