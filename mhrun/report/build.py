@@ -104,7 +104,11 @@ def _build(folder: RunFolder) -> Built:
     about = {} if isinstance(diagnostics, str) else diagnostics
     claims = guard("claims", "The claims could not be judged", lambda: _judged(run.config, metrics))
     paper, judged = (None, []) if isinstance(claims, str) else claims
-    sentence = guard("finding", "The finding could not be written", lambda: _finding(run))
+    sentence = (
+        []
+        if isinstance(found, str)
+        else guard("finding", "The finding could not be written", lambda: _finding(run))
+    )
     finding = "" if isinstance(sentence, str) else " ".join(sentence)
     if metrics:
         write_text(place / METRICS, long_table(metrics).to_csv(index=False))

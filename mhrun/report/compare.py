@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -86,14 +87,12 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
     kept: dict[str, npt.NDArray[np.float64] | str] = {}
     for row in [*rows, *([reference] if reference else [])]:
         if row.name not in kept:
-            kept[row.name] = _whole(row, lambda row=row: valid_draws(row.run, row.method))  # type: ignore[misc]
+            kept[row.name] = _whole(row, partial(valid_draws, row.run, row.method))
     found: dict[str, dict[str, Any]] = {}
     for row in rows:
         draws = kept[row.name]
-        known_draws = draws if not isinstance(draws, str) else None
-        found[row.name] = _whole(
-            row, lambda row=row, known_draws=known_draws: efficiency(row.run, row.method, known_draws)
-        )  # type: ignore[misc]
+        known = None if isinstance(draws, str) else draws
+        found[row.name] = _whole(row, partial(efficiency, row.run, row.method, known))
         if isinstance(draws, str):
             notes.append(f"{row.name}: {draws}")
     if reference is not None:

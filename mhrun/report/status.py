@@ -37,7 +37,8 @@ def status_of(config: Mapping[str, Any], judged: Sequence[Judged], kind: str = "
     departures = list((config.get("runtime") or {}).get("departures") or [])
     known = (config.get("runtime") or {}).get("departures") is not None
     experiment, scale = str(config["experiment"]), str(config["scale"])
-    command = f"mhrun experiment={experiment} scale=paper"
+    # Of a sweep, which values are the paper's is in its claims.
+    command = f"mhrun experiment={experiment} scale=paper" if kind == "experiments" else ""
     if not counted:
         if scale == "paper" or "paper" not in (config.get("scales") or {}):
             return Status("", "", "", "", [], departures)
@@ -58,8 +59,6 @@ def status_of(config: Mapping[str, Any], judged: Sequence[Judged], kind: str = "
         why = f"{held} of {len(seen)} checks hold; no verdict, as settings are not the paper's."
         if not known:
             why = f"{held} of {len(seen)} checks hold; no verdict, as settings could not be compared."
-    if kind == "sweeps":
-        command = ""  # which values are swept is in the claims
     return Status(name, why, recorded, command, [], departures)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import matplotlib as mpl
@@ -16,7 +16,6 @@ from matplotlib.collections import PathCollection, PolyCollection, QuadMesh
 from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.contour import ContourSet
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedFormatter, FuncFormatter
 
 from mhrun.report.tables import shown
@@ -56,7 +55,13 @@ def inline_svg(figure: Figure, name: str) -> str | None:
     bars = _mark_bars(figure)
     points = list(_points_of(figure))[: _POINTS // 10]
     for number, found in enumerate(points):
-        style = {"marker": "o", "markersize": 9, "linestyle": "none", "alpha": 0, "color": "black"}
+        style: dict[str, Any] = {
+            "marker": "o",
+            "markersize": 9,
+            "linestyle": "none",
+            "alpha": 0,
+            "color": "black",
+        }
         (added,) = found.axis.plot(
             found.x, found.y, scalex=False, scaley=False, label=f"_{_MARK}", gid=f"{_MARK}-{number}", **style
         )
@@ -125,7 +130,7 @@ def _errorbars(axis: Axes) -> tuple[dict[int, str], dict[int, list[float]], set[
             continue
         line, ends, bars = container.lines
         caps |= {id(end) for end in ends}
-        if not isinstance(line, Line2D):
+        if line is None:
             continue
         names[id(line)] = str(container.get_label())
         if container.has_yerr and not container.has_xerr and bars:
@@ -180,9 +185,8 @@ def _mark_bars(figure: Figure) -> dict[str, str]:
                 bar.set_gid(gid)
                 start = "" if label.startswith("_") else f"{label}: "
                 middle = bar.get_x() + bar.get_width() / 2
-                found[gid] = (
-                    start + shown(float(value)) + ("" if across else f" at {_tick(axis, float(middle))}")
-                )
+                place = f" ({_plain(axis.get_xlabel()) or 'x'} = {_tick(axis, float(middle))})"
+                found[gid] = start + shown(float(value)) + place * (not across)
     return found
 
 

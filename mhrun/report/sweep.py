@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -96,7 +97,8 @@ def _built(place: Path, tell: Callable[[str], None]) -> Path:
     own = _own(place, jobs, guard)
     page = template("sweep.html.j2").render(
         title=config.get("title") or sweep.get("experiment", ""),
-        scale=_in_one_line(config, jobs, words if isinstance(words, list) else []),
+        scale=_in_one_line(config, jobs),
+        command=" ".join(["mhrun -m", *map(str, words)]) if isinstance(words, list) else "",
         table=TableOnPage("sweep", "", table, explained),
         explained=explained,
         figure=FigureOnPage("sweep", "", figure),
@@ -130,15 +132,19 @@ def _looks(place: Path, jobs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]
     return found
 
 
-def _in_one_line(config: Mapping[str, Any], jobs: list[dict[str, Any]], words: list[Any]) -> str:
+def _in_one_line(config: Mapping[str, Any], jobs: list[dict[str, Any]]) -> str:
     """Return what was swept, at which scale, and how the jobs went."""
     done = sum(job["status"] == "done" for job in jobs)
+    swept: dict[str, dict[str, None]] = {}
+    for job in jobs:
+        for word in job["overrides"]:
+            key, _, text = word.partition("=")
+            swept.setdefault(key, {})[text] = None
+    several = [f"{key} = {', '.join(texts)}" for key, texts in swept.items() if len(texts) > 1]
     scale = f"{config['scale']} scale" if config["scale"] else ""
     count = f"{done:,} of {len(jobs):,} jobs done" if done < len(jobs) else f"{len(jobs):,} jobs"
     return " · ".join(
-        part
-        for part in (f"experiment {config['experiment']}", scale, " ".join(map(str, words)), count)
-        if part
+        part for part in (f"experiment {config['experiment']}", scale, "; ".join(several), count) if part
     )
 
 
@@ -187,8 +193,8 @@ def _own(place: Path, jobs: list[dict[str, Any]], guard: Guard) -> Own:
     with style():
         for name, function in parts.figures.items():
             drawn = guard(
-                name, "This figure could not be drawn", lambda f=function, n=name: draw(lambda: f(runs), n)
-            )  # type: ignore[misc]
+                name, "This figure could not be drawn", partial(draw, partial(function, runs), name)
+            )
             if not isinstance(drawn, str):
                 write_drawn(drawn, folder / name)
             figures.append(FigureOnPage(name, caption_of(function) or name, drawn))

@@ -97,7 +97,7 @@ def test_a_sweep_whose_jobs_all_failed_has_a_page_of_failures(tmp_path, capsys, 
     assert "sweep   outputs" in capsys.readouterr().out
     page = (the_sweep(tmp_path) / "index.html").read_text()
     assert page.count("ValueError: nothing works") == 2
-    assert "<img" not in page
+    assert "<figure>" not in page
     assert page.count("There is no number to show") == 1
 
 
@@ -226,7 +226,7 @@ def test_a_sweep_has_what_its_experiment_declares(tmp_path, of_its_own):
     assert run([*WORDS, *QUICK, *OWN, "lam=0.3,0.2"]) == 0
     place = the_sweep(tmp_path)
     page = (place / "index.html").read_text()
-    assert page.count("<img") == 2
+    assert page.count("<figure>") == 2
     for message in ("Acceptance of each.", "All of them.", "Settings of each.", "2 runs &amp; no more"):
         assert message in page
     assert matplotlib.image.imread(place / "report" / "rates.png").shape[0] > 200
@@ -236,7 +236,7 @@ def test_a_sweep_has_what_its_experiment_declares(tmp_path, of_its_own):
     (claim,) = summary["claims"]
     assert claim["holds"]
     assert claim["why"] == "other settings than the paper's"
-    assert "0 of 1 reproduced" in page
+    assert "Preview: 1 of 1 checks hold; too short for a verdict." in page
     # Made again from the runs, and the same.
     shutil.rmtree(place / "report")
     (place / "summary.json").unlink()
@@ -277,7 +277,7 @@ def test_a_part_of_a_sweeps_report_that_fails_leaves_a_line(tmp_path, capsys, of
     place = the_sweep(tmp_path)
     page = (place / "index.html").read_text()
     assert "This figure could not be drawn: ZeroDivisionError" in page
-    assert page.count("<img") == 2
+    assert page.count("<figure>") == 2
     assert (place / "report" / "more.png").exists()
     assert not (place / "report" / "rates.png").exists()
     assert run(["report"]) == 1
@@ -298,4 +298,4 @@ def test_a_sweep_whose_report_names_nothing_there_is_reported(tmp_path, capsys):
     err = capsys.readouterr().err
     assert "The sweep has no report of its own: UserError: report: there is no 'mint.figure1.nothing'" in err
     page = (the_sweep(tmp_path) / "index.html").read_text()
-    assert page.count("<img") == 1  # the table and the figure of every sweep are there
+    assert page.count("<figure>") == 1  # the table and the figure of every sweep are there

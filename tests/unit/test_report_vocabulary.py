@@ -330,6 +330,17 @@ def test_templates_of_the_experiments_name_what_their_modules_have(path):
     named = jinja2.meta.find_undeclared_variables(tree)
     named -= {name.name for name in tree.find_all(jinja2.nodes.Name) if name.ctx == "store"}
     module = paths.experiment_module(path.split(".")[0].replace("/", "."))
-    there = {"config", "found", "has", "has_any", "run", "runs", *notes._public(module), *environment.globals}
+    there = {
+        "config",
+        "found",
+        "has",
+        "has_any",
+        "names",
+        "values_of",
+        "run",
+        "runs",
+        *notes._public(module),
+        *environment.globals,
+    }
     assert named - there == set()
     environment.compile(source)  # filters and tests that there are none of are refused here

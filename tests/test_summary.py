@@ -1,0 +1,253 @@
+"""What a run found: one sentence, a status, warnings, a table of methods; the same on the page and on the terminal."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from runs import FEW, compute
+
+from mhrun.diagnostics.grid import Estimate
+from mhrun.errors import UserError
+from mhrun.paths import EXPERIMENTS, ROOT
+from mhrun.report import build, declared, status, summary, summary_of
+from mhrun.report.build import build_report
+from mhrun.report.claims import NOT_AT_SCALE, NOT_REPRODUCED, REPRODUCED, Judged
+from mhrun.report.efficiency import efficiency, valid_draws
+from mhrun.report.run import Run
+from mhrun.report.summary import default_finding, methods_table, warnings_of
+from mhrun.store.folder import RunFolder
+
+
+class FakeRun:
+    """A run of methods that are named, and of nothing else."""
+
+    def __init__(self, *names, config=None, **about):
+        self.methods = {name: {"diverging": 0, "label": name.upper()} | about.get(name, {}) for name in names}
+        self.config = {"experiment": "somewhere", "scale": "smoke"} | (config or {})
+
+    def label(self, name):
+        return str(self.methods[name]["label"])
+
+
+def about(ess, rhat=1.0, rate=1.0, draws=100):
+    return {"ess": ess, "rhat": rhat, "per_million": rate, "draws": draws, "evaluations": 1e6}
+
+
+# --- Parts ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("diagnostics", "sentence"),
+    [
+        ({}, ""),
+        ({"a": about(None, None, None, None)}, ""),
+        ({"a": about(123.4, 1.02)}, "A has 123 effective draws and an R-hat of 1.020."),
+        (
+            {"a": about(500.0, rate=3.0), "b": about(900.0, rate=2.0), "c": about(9e3, rhat=1.2, rate=9.0)},
+            "A has 3 effective draws per million evaluations, most of the 2 methods that converged.",
+        ),
+        (
+            {"a": about(9.0, 1.5), "b": about(7.0, 3.0)},
+            "No method has converged: R-hat is from 1.500 (A) to 3 (B).",
+        ),
+        (
+            {"a": about(9.0, math.nan), "b": about(8.0, math.nan, rate=None)},
+            "A has 1 effective draws per million evaluations.",
+        ),
+    ],
+)
+def test_the_sentence_of_an_experiment_that_has_none_of_its_own(diagnostics, sentence):
+    assert default_finding(FakeRun(*diagnostics), diagnostics) == sentence
+
+
+def test_warnings_name_the_worst_methods_first_and_count_the_rest():
+    diagnostics = {name: about(10.0 * (i + 1), 1.1 + i) for i, name in enumerate("abcdef")}
+    diagnostics |= {"g": about(math.nan, math.nan), "h": about(401.0, 1.009)}
+    run = FakeRun(*diagnostics, h={"diverging": 7, "warnings": ["h: 7 steps left the numbers."]})
+    lines = warnings_of(run, diagnostics)
+    assert lines[0].startswith("R-hat above 1.01: F (6.100), E (5.100), D (4.100), C (3.100) and 2 more.")
+    assert lines[1].startswith("ESS below 400: A (10), B (20), C (30), D (40) and 2 more.")
+    assert lines[2].startswith("ESS and R-hat are undefined: G.")
+    assert lines[3].startswith("Divergent steps: H (7).")
+    assert lines[4] == "h: 7 steps left the numbers."
+    assert warnings_of(FakeRun("a"), {"a": about(500.0)}) == []
+
+
+def test_the_table_has_the_measure_that_the_experiment_declares(tmp_path, monkeypatch):
+    monkeypatch.setattr(declared, "EXPERIMENTS", tmp_path)
+    declared._book.cache_clear()
+    (tmp_path / "there").mkdir()
+    spec = "measure: {metric: tv, floor: tv_noise, heading: distance, caption: From the target}"
+    (tmp_path / "there" / "a.yaml").write_text(spec)
+    run = FakeRun("a", "b", config={"report": {"metrics": "there.a.metrics"}})
+    frame, explained = methods_table(
+        run, {"a.tv": Estimate(0.1, 0.02), "a.tv_noise": 0.03}, {"a": about(5.0), "b": about(6.0)}
+    )
+    assert list(frame.columns) == ["ESS", "R-hat", "evaluations", "ESS per 10^6", "distance", "noise floor"]
+    assert list(frame.index) == ["A", "B"]
+    assert frame["distance"]["A"] == Estimate(0.1, 0.02)
+    assert explained["distance"] == "From the target"
+    (tmp_path / "there" / "a.yaml").write_text("measure: {metric: tv, floors: x}")
+    declared._book.cache_clear()
+    with pytest.raises(UserError, match=r"there is no key 'floors'. Did you mean 'floor'"):
+        declared.measure_of(run.config)
+    declared._book.cache_clear()
+
+
+def claim(verdict, holds, name="c"):
+    return Judged(name, "Figure 1", "a distance", 1.0, 1.0, None, "below 2", holds, verdict, "", "")
+
+
+def test_a_status_is_a_preview_a_verdict_or_neither(tmp_path, monkeypatch):
+    config = {"experiment": "e", "scale": "smoke", "report": {"paper": "p"}, "scales": {"paper": {}}}
+    some = [claim(NOT_AT_SCALE, True), claim(NOT_AT_SCALE, False), claim(NOT_AT_SCALE, None)]
+    monkeypatch.setattr(status, "RESULTS", tmp_path)
+    smoke = config | {"runtime": {"departures": ["scale = smoke", "n = 5 (paper: 50)"]}}
+    found = status.status_of(smoke, some)
+    assert (found.kind, found.recorded) == ("preview", "")
+    assert found.text == "Preview: 1 of 2 checks hold; too short for a verdict."
+    assert found.command == "mhrun experiment=e scale=paper"
+    assert found.departures == ["scale = smoke", "n = 5 (paper: 50)"]
+
+    record = {"results_version": 2, "claims": [{"verdict": REPRODUCED}, {"verdict": "not judged"}]}
+    (tmp_path / "p.json").write_text(json.dumps({"experiments": {"e": record}}))
+    assert status.status_of(smoke, some).recorded == "At paper scale: 1 of 1 reproduced."
+    record["results_version"] = 1
+    (tmp_path / "p.json").write_text(json.dumps({"experiments": {"e": record}}))
+    assert status.status_of(smoke, some).recorded == ""  # of other random numbers
+
+    other = config | {"scale": "paper", "runtime": {"departures": ["n = 5 (paper: 50)"]}}
+    assert status.status_of(other, some).kind == "changed"
+    judged = [claim(REPRODUCED, True), claim(NOT_REPRODUCED, False, "worse")]
+    found = status.status_of(config | {"scale": "paper", "runtime": {"departures": []}}, judged)
+    assert (found.kind, found.text, found.command) == ("verdict", "1 of 2 claims reproduced.", "")
+    assert found.failed == ["a distance (worse)"]
+    assert status.status_of(config | {"scale": "paper"}, []).text == ""
+
+
+# --- Findings -------------------------------------------------------------------------------------------------
+
+RESULTS = sorted((ROOT / "docs" / "results" / "metrics").glob("*.json"))
+
+
+class Measured(FakeRun):
+    """A run of which only the metrics are known."""
+
+    def __init__(self, config, methods, found):
+        super().__init__(*methods, **methods)
+        self.config, self.found = config, found
+        self.target = SimpleNamespace(dim=50)
+
+    def label(self, name):
+        return str(self.methods[name].get("label") or name)
+
+    def cached(self, function):
+        return self.found
+
+
+def metrics_of(experiment):
+    """Return the name of the function that computes the metrics of an experiment, or nothing."""
+    path = ROOT / "conf" / "experiment" / f"{experiment}.yaml"
+    if not path.exists():
+        return ""
+    config = yaml.safe_load(path.read_text())
+    if name := (config.get("report") or {}).get("metrics"):
+        return name
+    others = (entry for entry in config.get("defaults", []) if isinstance(entry, str) and entry != "_self_")
+    return next(filter(None, map(metrics_of, others)), "")
+
+
+@pytest.mark.parametrize("path", RESULTS, ids=[path.stem for path in RESULTS])
+def test_a_finding_is_one_sentence_with_the_numbers_of_the_paper_scale_run(path):
+    known = json.loads(path.read_text())
+    if not (name := metrics_of(path.stem)):
+        pytest.skip("results of an experiment that has another name now")
+    config = {"experiment": path.stem, "report": {"metrics": name}}
+    number = lambda x: math.nan if x is None else x  # noqa: E731
+    found = {
+        name: Estimate(*map(number, value)) if isinstance(value, list) else number(value)
+        for name, value in known["metrics"].items()
+    }
+    template = declared.finding_of(config)
+    assert template is not None
+    (sentence,) = template(Measured(config, known["methods"], found))
+    assert sentence.endswith(".")
+    assert "nan" not in sentence
+    assert len(sentence.split()) <= 50
+    assert "  " not in sentence
+
+
+OWN = sorted(EXPERIMENTS.rglob("*.finding.md"))
+
+
+@pytest.mark.parametrize("path", OWN, ids=["/".join(path.parts[-2:]) for path in OWN])
+def test_a_finding_is_left_out_where_its_numbers_are_missing(path, monkeypatch):
+    """A method may be left out, or a metric undefined: the default sentence takes the place of the experiment's."""
+    module = ".".join(path.relative_to(EXPERIMENTS).with_name(path.name.split(".")[0]).parts)
+    config = {"experiment": "e", "report": {"metrics": f"{module}.metrics"}, "monitor": {}}
+    run = Measured(config, {}, {})
+    template = declared.finding_of(config)
+    if "sizes(run)" in path.read_text():
+        monkeypatch.setattr(declared.experiment_module(module), "sizes", lambda run: [1])
+    assert template(run) == []
+
+
+def test_every_experiment_has_a_finding_of_its_own():
+    without = []
+    for path in sorted((ROOT / "conf" / "experiment").glob("*.yaml")):
+        config = {"report": {"metrics": metrics_of(path.stem)}}
+        if declared.finding_of(config) is None:
+            without.append(path.stem)
+    assert without == []
+
+
+# --- A whole run ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory):
+    folder = compute(tmp_path_factory.mktemp("found"), *FEW, "steps=300", "warmup=100")
+    build_report(folder)
+    return folder
+
+
+def test_the_page_and_the_summary_say_the_same(reported):
+    found, run = summary_of(reported), Run(reported)
+    page = (reported.report / "index.html").read_text()
+    assert found.title == "Mixture of Gaussians with tied means"
+    assert found.scale == "smoke scale · 4 chains × 300 steps · 2 methods"
+    for text in (found.finding, found.scale, found.status.text, found.status.command):
+        assert f">{text}" in page or text in page
+    assert all(line.partition(":")[0] in page for line in found.warnings)
+    draws = valid_draws(run, "mint")
+    exact = efficiency(run, "mint", draws)
+    assert found.methods["ESS"]["MINT"] == pytest.approx(exact["ess"])
+    metrics = json.loads((reported.path / "summary.json").read_text())["metrics"]
+    assert found.methods["distance"]["MINT"] == metrics["mint.tv"]
+    assert run.methods["mint"]["warnings"] is not None
+    order = [page.index(text) for text in ('class="finding"', 'class="status preview"', "figure-density",
+             "table-results", "figure-mode_ratio", '<details id="claims">', 'id="settings"')]  # fmt: skip
+    assert order == sorted(order)
+    assert page.count("scale = smoke") == 1  # departures are stated once
+
+
+def test_diagnostics_are_kept_with_the_run(reported, monkeypatch):
+    """Effective sample sizes of millions of draws take a while: another report of the same draws has them."""
+    monkeypatch.setattr(build, "diagnosed", lambda run: pytest.fail("computed again"))
+    monkeypatch.setattr(summary, "diagnosed", lambda run: pytest.fail("computed again"))
+    before = summary_of(reported)
+    assert build_report(RunFolder(reported.path)).failures == []
+    assert summary_of(RunFolder(reported.path)).methods.equals(before.methods)
+
+
+def test_a_run_without_a_report_has_a_summary(tmp_path):
+    folder = compute(tmp_path, *FEW, "steps=60", "warmup=50")
+    found = summary_of(folder)
+    assert list(found.methods.columns) == ["ESS", "R-hat", "evaluations", "ESS per 10^6"]
+    assert found.finding
+    assert Path(folder.report).exists() is False
