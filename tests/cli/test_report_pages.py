@@ -98,7 +98,7 @@ def test_the_page_is_whole_by_itself(reported):
     """It may be mailed: what it shows and what can be saved from it is in it, and it fits a phone."""
     page = (reported.report / "index.html").read_text()
     assert len(page) < 1e6
-    assert page.count("<script") == 1  # ours; see test_page.py
+    assert page.count("<script") == 1  # ours; see test_page_parts.py
     assert "<link" not in page
     assert "@import" not in page
     assert "url(" not in page.replace("url(#", "")

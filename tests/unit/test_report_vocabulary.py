@@ -219,7 +219,7 @@ def test_a_caption_goes_on_where_the_docstring_ends(beside):
         ("tables: {plain: {colums: {a: b}}}", r"table somewhere\.thing\.plain: there is no key 'colums'"),
         ("tables: {plain: {caption: c}}", "'columns' is missing"),
         ("tables: {plain: {columns: {a: {paper: 1}}}}", "there is no key 'paper'"),
-        ("figures: {}", "the groups `tables` and `captions` alone"),
+        ("figures: {}", "the groups captions, measure, metrics, tables alone"),
         ("tables: [", "cannot be read"),
     ],
 )

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from runs import FEW, compute
+from kit import FEW, compute
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
@@ -158,8 +158,9 @@ def metrics_of(experiment):
     config = yaml.safe_load(path.read_text())
     if name := (config.get("report") or {}).get("metrics"):
         return name
-    others = (entry for entry in config.get("defaults", []) if isinstance(entry, str) and entry != "_self_")
-    return next(filter(None, map(metrics_of, others)), "")
+    others = [entry for entry in config.get("defaults", []) if isinstance(entry, str) and entry != "_self_"]
+    beside = [(path.parent / other).relative_to(ROOT / "conf" / "experiment").as_posix() for other in others]
+    return next(filter(None, map(metrics_of, beside)), "")
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=[path.stem for path in RESULTS])
