@@ -128,13 +128,14 @@ def _errorbars(axis: Axes) -> tuple[dict[int, str], dict[int, list[float]], set[
     for container in axis.containers:
         if not isinstance(container, ErrorbarContainer):
             continue
-        line, ends, bars = container.lines
+        parts: Any = container.lines  # there is no line where the style of points is "none"
+        line, ends, bars = parts
         caps |= {id(end) for end in ends}
         if line is None:
             continue
         names[id(line)] = str(container.get_label())
         if container.has_yerr and not container.has_xerr and bars:
-            segments = [np.asarray(segment) for segment in bars[0].get_segments()]  # type: ignore[attr-defined]
+            segments = [np.asarray(segment) for segment in bars[0].get_segments()]
             errors[id(line)] = [float(np.ptp(s[:, 1])) / 2 if len(s) else float("nan") for s in segments]
     return names, errors, caps
 
@@ -215,9 +216,9 @@ def _for_page(content: bytes, name: str, titles: list[list[str]], bars: dict[str
             if key in ("style", "fill", "stroke"):
                 for colour, new in _COLOURS:
                     value = colour.sub(new, value)
-            if key == "style" and element.tag == "text" and "fill" not in value:
-                value += "; fill: currentColor"
             element.set(key.rpartition("}")[2], value)
+        if element.tag == "text" and "fill" not in element.get("style", ""):
+            element.set("style", f"{element.get('style', '')}; fill: currentColor".lstrip("; "))
     width = float(root.attrib.pop("width").removesuffix("pt")) * 96 / 72
     root.attrib.pop("height")
     root.attrib = {

@@ -58,6 +58,7 @@ def test_a_figure_stands_on_a_dark_page_beside_others():
     for name in ("one", "two"):
         figure, axis = plt.subplots()
         axis.plot([1, 2], [3, 4], "o-", markerfacecolor="white", color="black", label="a")
+        axis.set(xscale="log")  # whose ticks are mathematical text
         axis.legend()
         texts.append(inline_svg(figure, name))
     ids = [set(re.findall(r'id="([^"]*)"', text)) for text in texts]
@@ -70,7 +71,9 @@ def test_a_figure_stands_on_a_dark_page_beside_others():
         assert "var(--page)" in text
         assert "http" not in text
         assert "xmlns" not in text
-        assert re.search(r"<(text|tspan)", text)  # letters, not outlines: they can be found and are small
+        letters = re.findall(r"<text[^>]*>", text)  # not outlines: they can be found and are small
+        assert letters
+        assert all("fill: currentColor" in start for start in letters)
 
 
 @pytest.mark.parametrize("kind", ["image", "cloud", "contours", "large"])
