@@ -8,7 +8,7 @@ import pandas as pd
 from mhrun.errors import Refusal
 from mhrun.report.metrics import Metrics, MetricTable, estimate, value
 from mhrun.report.plots import band, legend_below, levels, panels
-from mhrun.report.vocabulary import COLOURS, Array, Figure, Run, Style, by_rows
+from mhrun.report.vocabulary import Array, Figure, Run, Style, by_rows, method_styles
 from mhrun.rules.austere_design import Design, conservative, profile
 
 from ..shared.classify import accuracy
@@ -109,7 +109,8 @@ def accuracy_figure(run: Run) -> Figure:
         "ylim": (0.5, 1.0),
     }
     figure, axes = panels(2, size=(4.8, 3.4), **of_all)
-    shades = dict(zip((*TESTS, "barker", "metropolis"), COLOURS, strict=False))
+    looks = method_styles((*TESTS, "barker", "metropolis"))
+    shades = {test: look["color"] for test, look in looks.items()}
     shades["austere_nc"] = shades["austere_nc_released"]
     same = (f"{test}_same" for test in ("austere_nc", "austere_c", "mhsublhd"))
     shown = {"the authors' starts": TESTS, "one start": (TESTS[0], *same, "barker", "metropolis")}

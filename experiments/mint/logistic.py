@@ -12,7 +12,7 @@ import mhrun
 from mhrun.build import build
 from mhrun.report.metrics import Metrics, MetricTable, estimate
 from mhrun.report.plots import band, legend_right, levels, panels
-from mhrun.report.vocabulary import COLOURS, Array, Figure, Run, Style
+from mhrun.report.vocabulary import COLOURS, Array, Figure, Run, Style, method_styles
 
 from ..shared.classify import accuracy, running_mean
 from ..shared.measures import in_order, of_sizes
@@ -145,8 +145,9 @@ def accuracy_figure(run: Run) -> Figure:
     """Accuracy on the test images against passes through the data (Figure 2, right)."""
     labels: Style = {"xlabel": "passes through the data", "ylabel": "accuracy"}
     figure, axes = panels(2, size=(4.7, 3.4), xscale="log", ylim=(0.5, 1.0), **labels)
-    lines = {method: (colour, "-") for method, colour in zip(CURVES, COLOURS, strict=False)}
-    lines |= {"mint_hot": (COLOURS[0], "--"), "tempered_hot": (COLOURS[1], "--")}
+    colours = {method: look["color"] for method, look in method_styles(CURVES).items()}
+    lines = {method: (colour, "-") for method, colour in colours.items()}
+    lines |= {"mint_hot": (colours["mint"], "--"), "tempered_hot": (colours["tempered_mcmc"], "--")}
     for method, (colour, line) in lines.items():
         if method not in run.methods:
             continue
@@ -165,7 +166,8 @@ def seconds(run: Run) -> Figure:
     """Accuracy on the test images against seconds (Figure 5)."""
     labels: Style = {"xlabel": "seconds", "ylabel": "accuracy"}
     figure, (axis,) = panels(1, size=(4.8, 3.4), xscale="log", ylim=(0.5, 1.0), **labels)
-    for method, colour in zip(CURVES, COLOURS, strict=False):
+    for method, look in method_styles(CURVES).items():
+        colour = look["color"]
         if method in run.methods:
             right = accuracy(run, run.draws(method)).mean(axis=0)
             axis.plot(_seconds(run, method), right, color=colour, linewidth=1.2, label=run.label(method))
