@@ -16,7 +16,6 @@ from mhrun.report.vocabulary import Array, Estimate, Figure, Run, Style, method_
 
 LEVELS = (0.1, 0.01)  # of the mean square error, in units of the posterior variance
 LOOKS = 14  # numbers of draws that errors are computed at
-_MARKERS = "osD^v<>PX*hd"
 
 
 class Course(NamedTuple):

@@ -15,7 +15,7 @@ from matplotlib import pyplot as plt
 from mhrun.cli.compose import sweep_jobs
 from mhrun.cli.main import run
 from mhrun.errors import UserError
-from mhrun.report.sweep import sweep_figure
+from mhrun.report.sweep_figure import sweep_figure
 from mhrun.store.folder import runs
 
 WORDS = ["-m", "experiment=gmm_tied_means", "scale=smoke", "runtime.threads=1", "~methods.sghmc", *FEW]
