@@ -33,6 +33,13 @@ test: $(READY)  ## Lint, check types and layers, build the documentation, and ru
 	$(MKDOCS) build --strict
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
+quick: $(READY)  ## Lint, check types and layers, and run the unit and contract tests, for while you work
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow and not long' tests/unit tests/contracts
+
 test-slow: $(READY)  ## Run the tests that take minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt 'ray>=2.40'
 	$(BIN)/python -m pytest -m slow
@@ -65,4 +72,4 @@ bench: $(READY)  ## Measure speed against JAX (in an environment of its own, .ve
 clean:  ## Remove the environments; runs stay
 	rm -rf $(VENV) .venv-peers site .mypy_cache .ruff_cache .pytest_cache
 
-.PHONY: help setup run test test-slow lint docs docs-serve docs-results docs-refresh hooks figures bench clean
+.PHONY: help setup run quick test test-slow lint docs docs-serve docs-results docs-refresh hooks figures bench clean

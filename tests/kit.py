@@ -13,8 +13,10 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from mhrun.cli.compose import compose_config
+from mhrun.compiled import compile_loop
 from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import run_experiment
+from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.random import Streams, derive_key
 from mhrun.store.folder import RunFolder
 from mhrun.store.netcdf import open_trace
@@ -77,23 +79,69 @@ C, STEPS = 4, 40
 KEY = derive_key(11, "algebra")
 
 
-def controls(step_size=0.8, temperature=3.0, chains=C, steps=None):
-    shape = (chains,) if steps is None else (steps, chains)
-    full = torch.full(shape, 1.0, dtype=torch.float64)
-    return Controls(step_size * full, temperature * full, temperature * full)
+def controls(step_size=0.8, temperature=3.0, noise=None, chains=C, steps=None) -> Controls:
+    """Return controls (C,), or (K, C) for K steps of a compiled loop; each is a number, or one for each chain.
+
+    The temperature of the noise is that of the target, where no other is given.
+    """
+
+    def values(given):
+        shape = (chains,) if steps is None else (steps, chains)
+        return torch.as_tensor(given, dtype=torch.float64).expand(shape).contiguous()
+
+    noise = temperature if noise is None else noise
+    return Controls(values(step_size), values(temperature), values(noise))
 
 
-def follow(kernel, target, control, steps=STEPS, chains=C, first_chain=0):
-    """Return theta (steps, C, D) and the infos of a run in plain torch."""
-    draws = Streams(KEY, chains, first_chain=first_chain).at(0)
-    state = kernel.start(target, target.model.init(chains, draws), draws)
+def ladder_controls(temperatures, ladders, step_size) -> Controls:
+    """Return controls of equal ladders side by side; the step size is a number, or one for each rung."""
+    t = torch.tensor(temperatures, dtype=torch.float64).repeat(ladders)
+    e = torch.as_tensor(step_size, dtype=torch.float64).expand(len(temperatures)).repeat(ladders)
+    return Controls(e, t, t)
+
+
+def begin(kernel, target, chains, key=KEY, first_chain=0):
+    """Return the first state of chains, a number of them or where they begin (C, D), and their random numbers."""
+    draws = Streams(key, chains if isinstance(chains, int) else len(chains), first_chain=first_chain).at(0)
+    if isinstance(chains, int):
+        theta = target.model.init(chains, draws)
+    else:
+        theta = chains if isinstance(chains, torch.Tensor) else torch.tensor(chains, dtype=torch.float64)
+    return kernel.start(target, theta, draws), draws
+
+
+@torch.no_grad()
+def advance(kernel, target, state, control, draws, steps, first=1):
+    """Return the state after some steps in plain torch, theta (C, K, D) in NumPy and the info of each step."""
     thetas, infos = [], []
-    for k in range(steps):
-        draws.step = k + 1
+    for k in range(first, first + steps):
+        draws.step = k
         state, info = kernel.step(target, state, control, draws)
         thetas.append(state.evaluation.theta)
         infos.append(info)
-    return torch.stack(thetas), infos
+    return state, torch.stack(thetas, 1).numpy(), infos
+
+
+def advance_compiled(kernel, target, state, control, steps, key=KEY):
+    """Return the state after some steps of the compiled loop, theta (C, K, D) and the record."""
+    every = control.each(lambda c: c.expand(steps, len(c)).contiguous())
+    state, record = compile_loop(kernel, target, key, 1).advance(state, 1, every)
+    return state, record["theta"], record
+
+
+def follow(kernel, target, control, steps=STEPS, chains=C, first_chain=0):
+    """Return theta (K, C, D) and the infos of a run from the model's own start, in plain torch."""
+    state, draws = begin(kernel, target, chains, first_chain=first_chain)
+    _, thetas, infos = advance(kernel, target, state, control, draws, steps)
+    return torch.from_numpy(thetas).transpose(0, 1), infos
+
+
+CURVATURE = 4.0
+
+
+def gaussian(dim=1) -> GaussianMixture:
+    """N(0, 1/CURVATURE) in every direction."""
+    return GaussianMixture([[0.0] * dim], 1 / CURVATURE)
 
 
 QUIET = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large)

@@ -11,7 +11,10 @@ import pytest
 from mhrun.paths import PACKAGE
 
 FOLDER = PACKAGE.parent / "benchmarks"
-pytestmark = pytest.mark.skipif(not FOLDER.exists(), reason="the benchmarks are in the repository only")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not FOLDER.exists(), reason="the benchmarks are in the repository only"),
+]
 
 
 def answer(

@@ -16,6 +16,8 @@ from mhrun.random import MANY, Streams
 from mhrun.target import Target
 from mhrun.types import Controls
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def target():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from functools import cache
+
 import pytest
 import torch
 import yaml
@@ -38,8 +41,9 @@ def filled(path, node, first):
     return [f"{path}.{key}={STEPS.get(key, 10.0**-i)}" for i, key in enumerate(missing, first)]
 
 
-def part(group, name):
-    """Build a part as an experiment would."""
+@cache
+def composed_part(group, name):
+    """Return the settings of a part as an experiment would compose them."""
     given = filled("probe", yaml.safe_load((CONF / group / f"{name}.yaml").read_text()), 2)
     words = [
         "experiment=gmm_tied_means",
@@ -49,7 +53,12 @@ def part(group, name):
         "+step_size=0.01",
         f"+{group}@probe={name}",
     ]
-    return build(compose_config([*words, *given], compare=False)["probe"])
+    return compose_config([*words, *given], compare=False)["probe"]
+
+
+def part(group, name):
+    """Build a part of its own for each test."""
+    return build(deepcopy(composed_part(group, name)))
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +151,9 @@ def test_methods_can_be_added_to_an_experiment(name):
 
 
 @pytest.mark.parametrize("name", experiments())
-@pytest.mark.parametrize("scale", ["smoke", "quick", "paper"])
+@pytest.mark.parametrize(
+    "scale", ["smoke", *(pytest.param(s, marks=pytest.mark.long) for s in ("quick", "paper"))]
+)
 def test_experiments_compose_build_and_have_their_report(name, scale):
     config = compose_config([f"experiment={name}", f"scale={scale}"], compare=False)
     assert config["experiment"] == name

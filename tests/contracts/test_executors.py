@@ -25,6 +25,8 @@ from mhrun.store.netcdf import Shape
 from mhrun.target import Target
 from mhrun.types import INFO_DTYPES, Controls
 
+pytestmark = pytest.mark.long
+
 CHAINS, STEPS, N = 4, 12, 6
 METROPOLIS = mhrun.Metropolis()
 

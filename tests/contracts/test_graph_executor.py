@@ -24,6 +24,8 @@ from mhrun.schedules import Plan
 from mhrun.store.netcdf import Shape
 from mhrun.target import Target
 
+pytestmark = pytest.mark.long
+
 CHAINS, STEPS, N, M = 4, 13, 40, 5
 WALK = MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(M), mhrun.Metropolis())
 SGLD = Unadjusted(mhrun.SGLD(), M)

@@ -35,6 +35,8 @@ from mhrun.store.netcdf import Shape
 from mhrun.target import Target
 from mhrun.types import INFO_DTYPES, Controls
 
+pytestmark = pytest.mark.long
+
 N, M, STEPS = 24, 5, 8
 COUNTS = {"every": 5, "cycle": 10, "cycles": 4}  # settings of schedules that are whole numbers
 METHODS = sorted(path.stem for path in CONF.glob("method/*.yaml"))

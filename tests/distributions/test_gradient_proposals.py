@@ -8,6 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
+from kit import controls
 from scipy import special, stats
 from significance import ALPHA, assert_mean
 
@@ -26,7 +27,7 @@ from mhrun.random import Streams, derive_key
 from mhrun.rules.metropolis import Metropolis
 from mhrun.rules.mh_minibatch import MHMinibatch
 from mhrun.target import Target
-from mhrun.types import Controls, Evaluation
+from mhrun.types import Evaluation
 
 KEY = derive_key(3, "gradients")
 N, M, DIM = 6, 2, 3
@@ -36,11 +37,6 @@ N, M, DIM = 6, 2, 3
 def target(rng):
     x = torch.from_numpy(rng.normal(0.4, 1.0, (N, DIM)))
     return Target(GaussianLocation(DIM, 2.0), Dataset({"x": x}))
-
-
-def controls(chains, step=0.05, temperature=2.0, noise=1.5):
-    full = torch.ones(chains, dtype=torch.float64)
-    return Controls(step * full, temperature * full, noise * full)
 
 
 def log_normal(x, mean, sd):
@@ -55,7 +51,7 @@ def log_normal(x, mean, sd):
 def test_rsgld_is_equation_7(rng, beta, density):
     here, there, grad = (torch.from_numpy(rng.normal(size=(5, DIM))) for _ in range(3))
     found = ReversibleLangevinProposal(beta, density).log_density(
-        Evaluation(here, None, grad=grad), there, controls(5)
+        Evaluation(here, None, grad=grad), there, controls(0.05, 2.0, 1.5, 5)
     )
     step, noise = 0.05, 1.5
     sd = math.sqrt(2 * step * noise)
@@ -74,7 +70,9 @@ def test_rsgld_draws_from_its_density():
     chains = 20_000
     origin = Evaluation(torch.zeros(chains, 1).double(), None, grad=torch.full((chains, 1), 30.0).double())
     proposal = ReversibleLangevinProposal(2.0)
-    drawn = proposal.sample(origin, controls(chains), Streams(KEY, chains).at(1))[:, 0].numpy()
+    drawn = proposal.sample(origin, controls(0.05, 2.0, 1.5, chains), Streams(KEY, chains).at(1))[
+        :, 0
+    ].numpy()
     sd = math.sqrt(2 * 0.05 * 1.5)
 
     def cdf(x):
@@ -106,7 +104,9 @@ def test_mhbt_is_reversible_on_points_and_minibatches(target, rng, proposal):
                     return candidate, target.gap(origin, candidate, M)
 
             kernel.pairing = Given(M)
-            forward = kernel.contest(target, point(a, one), torch.from_numpy(b)[None], controls(1), None)[1]
+            forward = kernel.contest(
+                target, point(a, one), torch.from_numpy(b)[None], controls(0.05, 2.0, 1.5, 1), None
+            )[1]
 
             def log_joint(theta, batch):
                 lik = np.mean([-0.5 * ((x[i] - theta) ** 2).sum() for i in batch])
@@ -137,7 +137,7 @@ def test_mhbt_has_the_distribution_that_enumeration_gives(proposal):
     kept = []
     for k in range(steps):
         draws.step = k + 1
-        state, _ = kernel.step(target, state, controls(chains, 0.05, temperature, 4.0), draws)
+        state, _ = kernel.step(target, state, controls(0.05, temperature, 4.0, chains), draws)
         if k >= 100:
             kept.append(state.evaluation.theta[:, 0])
     theta = torch.stack(kept, 1).numpy()
@@ -162,7 +162,7 @@ def test_mala_is_exact(rng):
     kept, accepted = [], []
     for k in range(200):
         draws.step = k + 1
-        state, info = kernel.step(target, state, controls(chains, 0.02, 1.0, 1.0), draws)
+        state, info = kernel.step(target, state, controls(0.02, 1.0, 1.0, chains), draws)
         accepted.append(info.accepted)
         if k >= 50:
             kept.append(state.evaluation.theta[:, 0])
@@ -183,13 +183,13 @@ def test_a_gradient_is_that_of_the_points_own_minibatch(target):
             draws.step = k
             fresh = Streams(KEY, chains).at(k).index(N, M, replacement=False)
             before = Streams(KEY, chains).at(k - 1).index(N, M, replacement=False)
-            theta, warm = state.evaluation.theta, controls(chains).temperature
+            theta, warm = state.evaluation.theta, controls(0.05, 2.0, 1.5, chains).temperature
             origin = pairing.current(target, state.evaluation, Streams(KEY, chains).at(k), warm)
             used = {Shared: fresh, Moving: before, Stored: index, Full: None}[type(pairing)]
             if used is not None and not isinstance(pairing, Stored):
                 assert torch.equal(origin.batch, used)
                 assert torch.allclose(origin.grad, target.gradient(theta, used, warm))
-            state, info = kernel.step(target, state, controls(chains), draws)
+            state, info = kernel.step(target, state, controls(0.05, 2.0, 1.5, chains), draws)
             grad, theta = state.evaluation.grad, state.evaluation.theta
             assert (grad is None) == pairing.rescores
             index = torch.where(info.accepted[:, None], fresh, index)

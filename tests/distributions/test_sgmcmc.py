@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from kit import CURVATURE, advance, advance_compiled, begin, controls, gaussian
 from scipy.linalg import solve_discrete_lyapunov
 from scipy.special import ndtr
 from significance import Z, assert_cells, assert_mean
@@ -32,33 +33,18 @@ from mhrun.types import Controls
 
 KEY = derive_key(9, "sgmcmc")
 NOTHING = NoData().load()
-CURVED = 4.0  # k: the Gaussian is N(0, 1/k) in every direction
 ROUGH = 30.0  # V
-
-
-def gaussian(dim=1):
-    return GaussianMixture([[0.0] * dim], 1 / CURVED)
 
 
 def run(dynamics, target, step_size, steps, chains=1, burn=0, temperature=1.0, compiled=True):
     """Return theta (C, steps, D) after some burn-in, and the last state."""
-    kernel = Unadjusted(dynamics, 1)
-    draws = Streams(KEY, chains).at(0)
-    theta = target.model.init(chains, draws)
-    with torch.no_grad():
-        state = kernel.start(target, theta, draws)
-    one = torch.ones(burn + steps, chains, dtype=torch.float64)
-    controls = Controls(step_size * one, one, temperature * one)
+    kernel, control = Unadjusted(dynamics, 1), controls(step_size, 1.0, temperature, chains)
+    state, draws = begin(kernel, target, chains, KEY)
     if compiled:
-        state, record = compile_loop(kernel, target, KEY, 1).advance(state, 1, controls)
-        return record["theta"][:, burn:], state
-    kept = []
-    with torch.no_grad():
-        for k in range(burn + steps):
-            draws.step = k + 1
-            state, _ = kernel.step(target, state, controls.each(lambda c, k=k: c[k]), draws)
-            kept.append(state.evaluation.theta)
-    return torch.stack(kept, 1).numpy()[:, burn:], state
+        state, theta, _ = advance_compiled(kernel, target, state, control, burn + steps, KEY)
+    else:
+        state, theta, _ = advance(kernel, target, state, control, draws, burn + steps)
+    return theta[:, burn:], state
 
 
 # ---------------------------------------------------------------- the law on a Gaussian, in closed form
@@ -67,12 +53,12 @@ def run(dynamics, target, step_size, steps, chains=1, burn=0, temperature=1.0, c
 def langevin_variance(e, temperature, injected_for=0.0, rough=0.0):
     """Of theta' = (1 - e k) theta + noise of variance 2 e T - e^2 b + e^2 V."""
     noise = 2 * e * temperature + e**2 * (rough - injected_for)
-    return noise / (1 - (1 - e * CURVED) ** 2)
+    return noise / (1 - (1 - e * CURVATURE) ** 2)
 
 
 def hamiltonian_covariance(e, a, temperature, b=0.0, rough=0.0):
     """Of (theta, v): v' = (1 - a) v - e k theta + noise, theta' = theta + v'."""
-    move = np.array([[1 - e * CURVED, 1 - a], [-e * CURVED, 1 - a]])
+    move = np.array([[1 - e * CURVATURE, 1 - a], [-e * CURVATURE, 1 - a]])
     noise = 2 * e * (a - b) * temperature + e**2 * rough
     return solve_discrete_lyapunov(move, noise * np.ones((2, 2)))
 
@@ -82,7 +68,7 @@ def thermostat_root(e, a, temperature, rough):
 
     From E v'^2 = e T and the stationarity of theta^2 and theta v; var theta is then T / k (1 - s / 2).
     """
-    half = 1 - e * CURVED / 4
+    half = 1 - e * CURVATURE / 4
     return half - math.sqrt(half**2 - 2 * a - e * rough / temperature)
 
 
@@ -119,9 +105,9 @@ def test_the_variance_on_a_gaussian_is_that_of_the_recursion(name, temperature):
 
 def test_the_bias_falls_with_the_step():
     """What the recursions above promise: relative errors of about e k / 2, and none without a step."""
-    wrong = [langevin_variance(e, 1.0) * CURVED - 1 for e in (0.1, 0.01, 0.001)]
+    wrong = [langevin_variance(e, 1.0) * CURVATURE - 1 for e in (0.1, 0.01, 0.001)]
     assert wrong == pytest.approx([0.25, 0.0204, 0.002], rel=0.02)
-    wrong = [hamiltonian_covariance(e, 0.1, 1.0)[0, 0] * CURVED - 1 for e in (0.1, 0.01, 0.001)]
+    wrong = [hamiltonian_covariance(e, 0.1, 1.0)[0, 0] * CURVATURE - 1 for e in (0.1, 0.01, 0.001)]
     assert wrong == pytest.approx([0.1176, 0.0106, 0.00105], rel=0.02)
 
 
@@ -133,14 +119,14 @@ def test_a_thermostat_pays_for_noise_that_it_is_not_given(e, a, rough):
     target = Target(gaussian(100), NOTHING, gradient_noise=rough)
     theta, state = run(SGNHT(a), target, e, 3000, chains=30, burn=1500)
     root = thermostat_root(e, a, 1.0, rough)
-    assert_mean((theta**2).mean((1, 2)), (1 - root / 2) / CURVED, "theta")
+    assert_mean((theta**2).mean((1, 2)), (1 - root / 2) / CURVATURE, "theta")
     # The thermostat itself fluctuates by sqrt(e / D) about its root, and its square shifts the mean a little.
     found = state.aux["thermostat"].numpy()
     assert abs(found.mean() - root) < Z * math.sqrt(e / 100 / 30) + 2 * e / 100
     blind, _ = run(SGHMC(a), target, e, 3000, chains=30, burn=1500)
     inflated = hamiltonian_covariance(e, a, 1.0, rough=rough)[0, 0]
     assert (blind**2).mean() == pytest.approx(inflated, rel=0.05)
-    assert not rough or inflated * CURVED > 2  # which is far from the target
+    assert not rough or inflated * CURVATURE > 2  # which is far from the target
 
 
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
@@ -359,10 +345,10 @@ def test_tact_hmc_draws_at_the_temperature_itself():
     theta = trace["posterior"]["theta"].to_numpy()
     valid = trace["sample_stats"]["valid"].to_numpy()
     assert 0.04 < valid.mean() < 0.2  # 0.085 if x were even
-    by_chain = np.array([(row[kept] ** 2).mean() for row, kept in zip(theta, valid, strict=True)]) * CURVED
+    by_chain = np.array([(row[kept] ** 2).mean() for row, kept in zip(theta, valid, strict=True)]) * CURVATURE
     error = by_chain.std(ddof=1) / math.sqrt(len(by_chain))
     assert abs(by_chain.mean() - (1 - a / 2)) < 0.05 + Z * error
-    assert (theta**2).mean() * CURVED > 1.5  # elsewhere it is hotter
+    assert (theta**2).mean() * CURVATURE > 1.5  # elsewhere it is hotter
 
 
 # ---------------------------------------------------------------- compiled and plain, noise, energies

@@ -8,10 +8,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from kit import advance, advance_compiled, begin, controls
 from scipy import linalg, stats
 from significance import ALPHA, assert_cells, assert_mean, differs_in_mean
 
-from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.diagnostics.grid import Grid, chi_squared, log_masses
 from mhrun.dynamics.sghmc import SGHMC
@@ -27,39 +27,21 @@ from mhrun.random import Streams, derive_key
 from mhrun.rules.barker import Barker
 from mhrun.rules.metropolis import Metropolis
 from mhrun.target import Target
-from mhrun.types import Controls, Evaluation, State
-
-
-def constant(value, chains, steps=None):
-    shape = (chains,) if steps is None else (steps, chains)
-    return torch.full(shape, value, dtype=torch.float64)
+from mhrun.types import Evaluation, State
 
 
 def run(kernel, target, theta, steps, step_size, temperature, seed, noise=None, state=None):
     """Return the draws (C, steps, D) of chains that begin at theta (C, D), in plain torch."""
-    chains = len(theta)
-    draws = Streams(derive_key(seed, "laws"), chains).at(0)
-    state = state or kernel.start(target, theta, draws)
-    t = constant(temperature, chains)
-    control = Controls(constant(step_size, chains), t, t if noise is None else constant(noise, chains))
-    out = []
-    with torch.no_grad():
-        for k in range(steps):
-            draws.step = k + 1
-            state, _ = kernel.step(target, state, control, draws)
-            out.append(state.evaluation.theta)
-    return torch.stack(out, dim=1).numpy()
+    start, draws = begin(kernel, target, theta, derive_key(seed, "laws"))
+    control = controls(step_size, temperature, noise, len(theta))
+    return advance(kernel, target, state or start, control, draws, steps)[1]
 
 
-def fused(kernel, target, theta, steps, step_size, temperature, seed):
+def compiled(kernel, target, theta, steps, step_size, temperature, seed):
     """The same in the compiled loop."""
-    chains = len(theta)
-    key = derive_key(seed, "laws")
-    start = kernel.start(target, theta, Streams(key, chains).at(0))
-    t = constant(temperature, chains, steps)
-    loop = compile_loop(kernel, target, key, 1)
-    _, record = loop.advance(start, 1, Controls(constant(step_size, chains, steps), t, t))
-    return record["theta"]
+    key, control = derive_key(seed, "laws"), controls(step_size, temperature, chains=len(theta))
+    state, _ = begin(kernel, target, theta, key)
+    return advance_compiled(kernel, target, state, control, steps, key)[1]
 
 
 # --- Full-batch Metropolis and Barker against quadrature --------------------------------------------------
@@ -90,7 +72,7 @@ def small():
 def test_full_batch_chains_have_the_target(small, rule, seed, temperature):
     theta = small.model.init(300, Streams(0, 300).at(0))
     kernel = MetropolisHastings(RandomWalk(), Full(), rule)
-    shares = GRID.shares(fused(kernel, small, theta, 2500, 1.3, temperature, seed)[:, 500:])
+    shares = GRID.shares(compiled(kernel, small, theta, 2500, 1.3, temperature, seed)[:, 500:])
     assert_cells(shares, exact_cells(small, temperature), "target")
 
 
@@ -98,13 +80,13 @@ def test_the_comparison_can_fail(small):
     """Negative controls: the wrong temperature, and the wrong power of the prior, are seen."""
     theta = small.model.init(300, Streams(0, 300).at(0))
     kernel = MetropolisHastings(RandomWalk(), Full(), Metropolis())
-    warm = GRID.shares(fused(kernel, small, theta, 2500, 1.3, 2.5, 101)[:, 500:])
+    warm = GRID.shares(compiled(kernel, small, theta, 2500, 1.3, 2.5, 101)[:, 500:])
     with pytest.raises(AssertionError):
         assert_cells(warm, exact_cells(small, 2.2))
     likelihood = Target(small.model, small.data, temper="likelihood")
     with pytest.raises(AssertionError):
         assert_cells(warm, exact_cells(likelihood, 2.5))
-    right = GRID.shares(fused(kernel, likelihood, theta, 2500, 1.3, 2.5, 101)[:, 500:])
+    right = GRID.shares(compiled(kernel, likelihood, theta, 2500, 1.3, 2.5, 101)[:, 500:])
     assert_cells(right, exact_cells(likelihood, 2.5), "likelihood tempered")
 
 
@@ -232,10 +214,10 @@ def test_the_shared_chain_nears_the_target_as_m_grows(mixture):
     for m in (25, 100, 400):
         kernel = MetropolisHastings(RandomWalk(), Shared(m), Metropolis())
         found[m] = chi_squared(
-            GRID.shares(fused(kernel, target, theta, 3000, 1.3, temperature, m)[:, 500:]), cells
+            GRID.shares(compiled(kernel, target, theta, 3000, 1.3, temperature, m)[:, 500:]), cells
         )
     exact = MetropolisHastings(RandomWalk(), Full(), Metropolis())
-    full = chi_squared(GRID.shares(fused(exact, target, theta, 3000, 1.3, temperature, 1)[:, 500:]), cells)
+    full = chi_squared(GRID.shares(compiled(exact, target, theta, 3000, 1.3, temperature, 1)[:, 500:]), cells)
     assert found[25].value > 6 * found[25].se
     assert found[25].value > 5 * found[100].value
     assert found[100].value > 3 * max(found[400].value, 0)
@@ -262,7 +244,7 @@ def test_the_stored_chain_has_its_cumulant_distribution(mixture):
     p = np.exp(log_masses(log_density, GRID, 4) - total)
     theta = target.model.init(400, Streams(0, 400).at(0))
     kernel = MetropolisHastings(RandomWalk(), Stored(m), Metropolis())
-    shares = GRID.shares(fused(kernel, target, theta, 4000, 1.3, temperature, 5)[:, 500:])
+    shares = GRID.shares(compiled(kernel, target, theta, 4000, 1.3, temperature, 5)[:, 500:])
     own = chi_squared(shares, np.append(p, 1 - p.sum()))
     tempered = chi_squared(shares, exact_cells(target, temperature))
     assert abs(own.value) < 6 * own.se + 2e-4  # the third cumulant is left out of the law
@@ -377,7 +359,6 @@ def test_states_hold_what_the_next_step_needs(small):
     state = kernel.start(small, theta, Streams(0, 3).at(0))
     assert isinstance(state.evaluation, Evaluation)
     assert state.evaluation.log_lik_mean is not None
-    one = constant(1.0, 3, 4)
-    after, _ = compile_loop(kernel, small, 1, 1).advance(state, 1, Controls(one, one, one))
+    after, _, _ = advance_compiled(kernel, small, state, controls(1.0, 1.0, chains=3), 4, key=1)
     assert after.evaluation.log_lik_mean.shape == (3,)
     assert torch.allclose(after.evaluation.log_prior, small.model.log_prior(after.evaluation.theta))

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from kit import controls
 from scipy import stats
 from significance import assert_mean, differs_in_mean
 
@@ -35,11 +36,6 @@ acceptance, backward, gaussian, mixture, optima = (
 KEY = derive_key(11, "mhbt")
 
 
-def controls(chains, steps, step_size, temperature):
-    full = torch.ones(steps, chains, dtype=torch.float64)
-    return Controls(step_size * full, temperature * full, full)
-
-
 # --- The model ----------------------------------------------------------------------------------------------
 
 
@@ -49,7 +45,7 @@ def test_the_compiled_gaussian_gives_the_same(dim, pairing):
     """The same random numbers and the same decisions as the plain loop, whose likelihoods are of float32 data."""
     target = Target(GaussianLocation(dim, 1.0, start=2.2), GaussianSample(3000, dim, 2.0, seed=4))
     kernel, chains, steps = MetropolisHastings(RandomWalk(), pairing, Metropolis()), 6, 80
-    control = controls(chains, steps, 0.4 / math.sqrt(dim), 3000 / 20)
+    control = controls(0.4 / math.sqrt(dim), 3000 / 20, 1.0, chains, steps)
     draws = Streams(KEY, chains).at(0)
     state = start = kernel.start(target, target.model.init(chains, draws), draws)
     plain, accepted, ratios = [], [], []
@@ -79,7 +75,7 @@ def test_the_distribution_of_figure_2a():
     kernel = MetropolisHastings(RandomWalk(), Stored(m), Metropolis())
     draws = Streams(KEY, chains).at(0)
     start = kernel.start(target, target.model.init(chains, draws), draws)
-    state, _ = compile_loop(kernel, target, KEY, 2).advance(start, 1, controls(chains, 120, 0.15, n / c))
+    state, _ = compile_loop(kernel, target, KEY, 2).advance(start, 1, controls(0.15, n / c, 1.0, chains, 120))
     x = target.data.fields["x"].double().numpy()
     centre = n * x.mean(axis=0) / (n + 1)
     theta = state.evaluation.theta.numpy()

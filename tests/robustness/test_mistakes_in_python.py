@@ -16,7 +16,7 @@ def log_density(theta):
     return -0.5 * ((theta - 1) ** 2).sum() / 0.25
 
 
-def run(model=log_density, data=None, dynamics=None, **how):
+def sampled(model=log_density, data=None, dynamics=None, **how):
     kernel = mhrun.Unadjusted(dynamics or mhrun.SGLD(), m=1)
     settings = {"start": [0.0, 0.0], "step_size": 0.02, "steps": 300, "warmup": 100} | how
     return mhrun.sample(
@@ -27,7 +27,7 @@ def run(model=log_density, data=None, dynamics=None, **how):
 def test_a_density_needs_no_data():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        theta = run(steps=3000)["posterior"]["theta"].to_numpy()
+        theta = sampled(steps=3000)["posterior"]["theta"].to_numpy()
     assert theta.shape == (4, 3000, 2)
     assert abs(theta.mean() - 1) < 0.2
     assert abs(theta.var() - 0.25) < 0.1
@@ -35,9 +35,9 @@ def test_a_density_needs_no_data():
 
 def test_what_came_out_is_reported():
     with pytest.warns(UserWarning, match="4 of 4 chains left the finite numbers"):
-        run(step_size=1e3, steps=2000)
+        sampled(step_size=1e3, steps=2000)
     with pytest.warns(UserWarning, match="of its draws follow the target"):
-        run(dynamics=mhrun.TACTHMC())
+        sampled(dynamics=mhrun.TACTHMC())
     with pytest.warns(UserWarning, match="no chain ever moved"):
         mhrun.sample(
             lambda theta, x: torch.where(theta[0] == 0, 0.0, torch.nan) * x,
@@ -75,7 +75,7 @@ def test_chains_that_begin_at_no_density_are_refused(value):
 )
 def test_ordinary_mistakes_are_reported_in_a_line(how, message):
     with pytest.raises(UserError, match=message):
-        run(**how)
+        sampled(**how)
 
 
 def test_a_dynamics_that_returns_another_shape_is_reported():
@@ -84,4 +84,4 @@ def test_a_dynamics_that_returns_another_shape_is_reported():
             return theta[0], aux
 
     with pytest.raises(UserError, match=r"Odd.move returned a theta of shape \(2,\), not \(C, D\)"):
-        run(dynamics=Odd())
+        sampled(dynamics=Odd())

@@ -81,6 +81,7 @@ def test_costs_are_counted(data):
     assert [int(i.n_grad[0]) for i in infos] == [9] * 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pairing", [Shared(N), Stored(N)], ids=["shared", "stored"])
 def test_a_minibatch_of_all_data_is_metropolis(data, pairing):
     """With m = n and no replacement, on the same random numbers, MINT is Metropolis's own algorithm."""
@@ -129,6 +130,7 @@ def test_a_chain_moves_without_its_neighbours(data, name):
     assert torch.allclose(together[:, 3], alone[:, 0], rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("replacement", [False, True])
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_compiled_loop_gives_the_same(mixture, name, replacement):
@@ -182,6 +184,7 @@ def test_a_ratio_that_is_no_number_is_a_counted_rejection(rng):
     assert not (refused & torch.stack([i.accepted for i in infos])).any()
 
 
+@pytest.mark.long
 def test_a_dynamics_that_leaves_the_numbers_stops_alone(rng):
     target = Target(TiedMeans(), Dataset.of(rng.normal(size=50)))
     hot = controls(0.01, 1.0)

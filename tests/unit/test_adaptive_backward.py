@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from kit import controls
 
 from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
@@ -29,7 +30,6 @@ from mhrun.schedules import Plan
 from mhrun.schedules.fixed import Fixed
 from mhrun.store.netcdf import Shape, open_trace
 from mhrun.target import Target
-from mhrun.types import Controls
 
 KEY = derive_key(9, "backward")
 N, DIM, M = 40, 2, 6
@@ -42,9 +42,8 @@ def target(rng):
     return Target(Logistic(DIM, prior_variance=0.8), Dataset.of(fields))
 
 
-def controls(chains, step=0.02, noise=0.5):
-    one = torch.ones(chains, dtype=torch.float64)
-    return Controls(step * one, 2.0 * one, noise * one)
+def control_of(chains, step=0.02, noise=0.5):
+    return controls(step, 2.0, noise, chains)
 
 
 def kernel(pairing=None, **settings):
@@ -58,7 +57,7 @@ def follow(kernel, target, theta, steps, first_chain=0, step=0.02):
     state, states, infos = kernel.start(target, theta, draws), [], []
     for k in range(1, steps + 1):
         draws.step = k
-        state, info = kernel.step(target, state, controls(chains, step), draws)
+        state, info = kernel.step(target, state, control_of(chains, step), draws)
         states.append(state)
         infos.append(info)
     return states, infos
@@ -109,7 +108,7 @@ def test_beta_is_lowered_as_the_rule_says(target, monkeypatch, change, most):
     parts = kernel(change=change, most=most)
     for begin in (everyone, torch.arange(len(names)) % 2 == 0):
         requested.clear()
-        beta, spent = parts._adjusted(target, start, controls(len(names)), draws, begun, begin)
+        beta, spent = parts._adjusted(target, start, control_of(len(names)), draws, begun, begin)
         for i, name in enumerate(names):
             wanted, tests = adjusted(*CASES[name], change=change, most=most) if begin[i] else (begun[i], 0)
             assert float(beta[i]) == pytest.approx(float(wanted)), name
@@ -200,7 +199,7 @@ def test_a_trial_is_a_forward_move_on_fresh_minibatches(target, monkeypatch, pai
     state = parts.start(target, theta, draws)
     draws.step, trying = 1, True
     beta, spent = parts._adjusted(
-        target, theta, controls(2), draws, state.aux["backward"], torch.ones(2, dtype=torch.bool)
+        target, theta, control_of(2), draws, state.aux["backward"], torch.ones(2, dtype=torch.bool)
     )
     trying = False
     tests, trials = 2, 3
@@ -238,7 +237,7 @@ def test_a_test_s_rate_is_the_mean_of_min_1_r(target):
     draws = Streams(KEY, 2).at(11)
     rows = torch.tensor([1, 0])
     betas = torch.full((2,), beta, dtype=torch.float64)
-    found, _ = parts._tried(target, theta[rows], controls(2), draws, betas, rows, 2)
+    found, _ = parts._tried(target, theta[rows], control_of(2), draws, betas, rows, 2)
     x, y = (target.data.fields[name].numpy() for name in "xy")
     s = math.sqrt(2 * step * noise)
 
@@ -284,7 +283,7 @@ def test_no_two_tests_have_the_same_numbers(target, monkeypatch):
         for step in (1, 2, 3):
             draws = whole(Streams(KEY, 1), step)
             for test in range(1, int(most / change + 1e-9) + 1):
-                parts._tried(target, theta, controls(1), draws, betas, torch.tensor([0]), test)
+                parts._tried(target, theta, control_of(1), draws, betas, torch.tensor([0]), test)
         monkeypatch.undo()
         now = [step for step in used if step % 2]  # each trial's own step, which draws noise
         assert len(set(now)) == len(now)
@@ -325,7 +324,7 @@ def test_a_step_is_that_of_the_proposal_with_its_beta(target):
         if (k - 1) % 3 == 0:
             chance, ahead, of_forward = (torch.zeros_like(chance) for _ in range(3))
         aux = states[k - 1].aux
-        state, info = plain.step(target, state, controls(2)._replace(backward=aux["backward"]), draws)
+        state, info = plain.step(target, state, control_of(2)._replace(backward=aux["backward"]), draws)
         assert torch.equal(state.evaluation.theta, states[k - 1].evaluation.theta)
         assert torch.equal(info.log_ratio, infos[k - 1].log_ratio)
         chance = chance + info.log_ratio.exp().clamp_max(1)
@@ -403,6 +402,7 @@ def test_a_kernel_asks_its_pairing(target):
 # ---------------------------------------------------------------- a run
 
 
+@pytest.mark.long
 def test_an_adapting_run_that_is_stopped_is_the_whole_one(rng, tmp_path):
     """Stopped after every chunk, in the middle of epochs; beta and acceptances are told at each look."""
     fields = {"x": rng.normal(size=(N, 4)), "y": rng.integers(0, 3, N)}

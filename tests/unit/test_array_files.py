@@ -160,6 +160,7 @@ def test_a_pass_through_a_map_is_read_ahead_and_the_same(rng, monkeypatch):
     assert len(mapping._MAPS) == before
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_map_may_be_larger_than_memory():
     """A file with a hole for most of its rows: twice the memory of this machine, no room on its disk."""
@@ -251,6 +252,7 @@ def test_generated_numbers_are_whole(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("*.partial"))
 
 
+@pytest.mark.long
 def test_more_data_than_float32_can_count(tmp_path):
     """Rows that are tried before a run are found by whole numbers: in float32 the last would be one beyond the end."""
     kernel = MetropolisHastings(RandomWalk(), Shared(m=10), Metropolis())

@@ -95,6 +95,7 @@ print(printed)
 """
 
 
+@pytest.mark.long
 def test_another_process_says_the_same():
     there = {}
     exec(PROGRAM, there)
@@ -121,6 +122,7 @@ def test_parts_without_an_end_are_reported_in_a_line():
         fingerprint(endless)
 
 
+@pytest.mark.long
 def test_a_folder_is_of_one_likelihood(tmp_path):
     kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(5), mhrun.Metropolis())
     call = {"start": [0.0], "step_size": 0.3, "steps": 5, "warmup": 0, "chains": 1, "folder": tmp_path}

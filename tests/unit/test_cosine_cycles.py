@@ -113,6 +113,7 @@ WORDS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("executor", ["compiled", "torch"])
 def test_a_trace_holds_what_is_collected_through_a_stop(tmp_path, executor):
     base = compose_config([*WORDS, f"executor={executor}", "thin=2"])
@@ -140,6 +141,7 @@ def test_steps_and_cycles_cannot_both_say_what_is_kept(tmp_path):
         run_experiment(compose_config([*WORDS, "thin=[1,10]", f"runtime.outputs={tmp_path}"]), Silent())
 
 
+@pytest.mark.long
 def test_the_step_of_a_draw_is_a_coordinate(tmp_path):
     """ArviZ takes whatever else is in the group for a quantity, with chains and draws."""
     folder = run_experiment(compose_config([*WORDS, f"runtime.outputs={tmp_path}"], compare=False), Silent())
@@ -176,6 +178,7 @@ class Noting(Silent):
         self.notes.append(message)
 
 
+@pytest.mark.long
 def test_chains_that_stop_are_reported_and_are_no_draws(tmp_path):
     base = [word for word in WORDS if "csghmc" not in word] + [f"runtime.outputs={tmp_path}", "thin=5"]
     watcher = Noting()
@@ -190,6 +193,7 @@ def test_chains_that_stop_are_reported_and_are_no_draws(tmp_path):
     assert run.draws("x").shape[0] == 4
 
 
+@pytest.mark.long
 def test_draws_that_are_none_are_marked_in_the_trace(tmp_path):
     words = [word for word in WORDS if "csghmc" not in word]
     words += ["+method@methods.tact=tact_hmc", f"runtime.outputs={tmp_path}", "thin=3", "thin_stats=1"]

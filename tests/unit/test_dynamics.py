@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from kit import controls
 from scipy import stats
 from significance import ALPHA, assert_counts
 
@@ -40,12 +41,6 @@ OPTIMISERS = {
 }
 
 
-def controls(rates=RATES, noise=0.0):
-    rate = torch.as_tensor(rates, dtype=torch.float64)
-    one = torch.ones_like(rate)
-    return Controls(rate / N, one, noise * one)
-
-
 @pytest.mark.parametrize("name", OPTIMISERS)
 def test_optimisers_are_torch_s(rng, name):
     """At one rate for each chain, on the same gradients of a mean log-likelihood, which is to rise."""
@@ -59,7 +54,8 @@ def test_optimisers_are_torch_s(rng, name):
         grads = torch.from_numpy(rng.normal(size=(C, D)) * 10.0 ** rng.uniform(-3, 1, (C, 1)))
         draws.step = k
         # The noise temperature is 5, and plays no part.
-        theta, aux = dynamics.move(theta, N * grads, aux, controls(noise=5.0), draws)
+        size = torch.tensor(RATES, dtype=torch.float64) / N
+        theta, aux = dynamics.move(theta, N * grads, aux, controls(size, 1.0, 5.0, C), draws)
         for p, optimiser, grad in zip(parameters, theirs, grads, strict=True):
             p.grad = -grad
             optimiser.step()
@@ -190,6 +186,7 @@ def test_what_is_left_over_in_a_pass_is_any_datum():
     assert_counts(pairs, np.full(n * n, 1 / n**2), "two passes are independent")
 
 
+@pytest.mark.long
 def test_the_kernel_takes_its_gradients_on_the_pieces(rng):
     """Six steps of SGD over two passes, in a NumPy loop."""
     n, m = 10, 3

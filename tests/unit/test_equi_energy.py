@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from kit import assert_same_bits
+from kit import advance, assert_same_bits, begin, ladder_controls
 from significance import assert_cells, assert_mean, differs_in_mean
 
 from mhrun.compiled import compile_loop
@@ -26,7 +26,7 @@ from mhrun.rules.barker import Barker
 from mhrun.rules.metropolis import Metropolis
 from mhrun.rules.mh_minibatch import MHMinibatch
 from mhrun.target import Target
-from mhrun.types import MADE, NEVER, REFUSED, Controls, State
+from mhrun.types import MADE, NEVER, REFUSED, State
 
 KEY = derive_key(5, "equi energy")
 
@@ -49,33 +49,16 @@ def kernel(sizes, anchor=(2.0, 0, 0, 0, 0), proposal=None, rule=None, **settings
     )
 
 
-def controls_of(temperatures, ladders, step_size):
-    t = torch.tensor(temperatures, dtype=torch.float64).repeat(ladders)
-    e = torch.as_tensor(step_size, dtype=torch.float64).expand(len(temperatures)).repeat(ladders)
-    return Controls(e, t, t)
-
-
 def copied(state):
     return State(state.evaluation, {name: value.clone() for name, value in state.aux.items()})
 
 
-def begin(target, made, chains, key=KEY):
-    draws = Streams(key, chains).at(0)
-    return made.start(target, target.model.init(chains, draws), draws), draws
-
-
 def stepped(target, made, state, controls, draws, steps, first=1):
     """Return the state after some steps, theta (C, K, D) and the fields of the info (C, K)."""
-    thetas, infos = [], []
-    with torch.no_grad():
-        for k in range(first, first + steps):
-            draws.step = k
-            state, info = made.step(target, state, controls, draws)
-            thetas.append(state.evaluation.theta)
-            infos.append(info)
+    state, theta, infos = advance(made, target, state, controls, draws, steps, first)
     given = [name for name, value in zip(infos[0]._fields, infos[0], strict=True) if value is not None]
     record = {name: torch.stack([getattr(i, name) for i in infos], 1).numpy() for name in given}
-    return state, torch.stack(thetas, 1).numpy(), record
+    return state, theta, record
 
 
 # --- Levels, rings, banks ------------------------------------------------------------------------------------
@@ -151,8 +134,8 @@ def test_a_jump_by_the_paper_s_formula(differences, sizes):
     made = kernel(sizes, (2.0, 0, 0), spacing=4.0, jump=0.999, differences=differences, capacity=8)
     temperatures, n = [2.0, 5.0, 11.0], 1200
     x = target.data.fields["x"].double().numpy()
-    state, draws = begin(target, made, 6)
-    controls = controls_of(temperatures, 2, 2e-4)
+    state, draws = begin(made, target, 6, KEY)
+    controls = ladder_controls(temperatures, 2, 2e-4)
     state, _, _ = stepped(target, made, state, controls, draws, 30)
     anchor = log_lik(x, (2.0, 0, 0))
     lowest = -anchor.sum()
@@ -219,7 +202,7 @@ def test_a_local_move_has_a_floor_in_density_and_gradient():
         draws.step = step
         before = state
         with torch.no_grad():
-            state, info = made.step(target, state, controls_of(temperatures, 1, e), draws)
+            state, info = made.step(target, state, ladder_controls(temperatures, 1, e), draws)
         numbers = Streams(KEY, 2).at(step)
         z = numbers.normal(Purpose.PROPOSAL, 3)
         index = numbers.index(n, m, replacement=False)
@@ -256,8 +239,8 @@ def test_a_local_move_has_a_floor_in_density_and_gradient():
 def test_rungs_begin_one_after_the_other_and_wait_at_no_cost():
     target = means(600, 3)
     made = kernel([600, 300, 200], (2.0, 0, 0), stagger=20, burn=5, every=3, jump=0.3, spacing=2.0)
-    state, draws = begin(target, made, 3)
-    controls = controls_of([1.0, 2.0, 4.0], 1, 1e-3)
+    state, draws = begin(made, target, 3, KEY)
+    controls = ladder_controls([1.0, 2.0, 4.0], 1, 1e-3)
     first = state.evaluation.theta.clone()
     state, theta, record = stepped(target, made, state, controls, draws, 60)
     for rung, start in ((0, 40), (1, 20), (2, 0)):
@@ -296,14 +279,17 @@ def exact(spacing, heats=HEATS):
     return x, h, densities, free
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("keep", ["sample", "latest"])
 def test_each_rung_has_its_distribution(keep):
     """Two modes that no local move joins at T = 1: weights and squares of every rung, from quadrature."""
     target, ladders, spacing, start = Target(MODES, NoData().load()), 60, 2.0, 900
     settings = {"spacing": spacing, "jump": 0.3, "capacity": 300, "stagger": 300, "burn": 100, "keep": keep}
     made = kernel([1] * 3, (3.0,), RandomWalk(), **settings)
-    state, draws = begin(target, made, 3 * ladders)
-    _, theta, record = stepped(target, made, state, controls_of(HEATS, ladders, SIZES), draws, start + 900)
+    state, draws = begin(made, target, 3 * ladders, KEY)
+    _, theta, record = stepped(
+        target, made, state, ladder_controls(HEATS, ladders, SIZES), draws, start + 900
+    )
     kept = theta.reshape(ladders, 3, -1)[:, :, start:]
     x, _, densities, free = exact(spacing)
     for rung, p in enumerate(densities):
@@ -315,6 +301,7 @@ def test_each_rung_has_its_distribution(keep):
     assert 0.3 < (offered[offered > 0] == MADE).mean() < 0.95
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", [Metropolis(), Barker()])
 def test_jumps_keep_the_distribution_with_a_bank_of_exact_draws(rule):
     """From the cold rung's own law, with exact draws of the hot rung in the bank, three jumps leave it as it is."""
@@ -328,7 +315,7 @@ def test_jumps_keep_the_distribution_with_a_bank_of_exact_draws(rule):
     entries = rng.choice(len(x), (pairs, 64), p=densities[1])
     state.aux[THETA][..., 0] = torch.from_numpy(x[entries])
     state.aux[ENERGY][:] = torch.from_numpy(h[entries])
-    _, after, record = stepped(target, made, state, controls_of([1.0, 3.0], pairs, 1e-6), draws, 3)
+    _, after, record = stepped(target, made, state, ladder_controls([1.0, 3.0], pairs, 1e-6), draws, 3)
     cold = after[0::2, -1, 0].reshape(ladders, each)
     edges = np.array([-100, -3.5, -3, -2.5, 0, 2.5, 3, 3.5, 100])
     shares = np.stack([np.histogram(row, edges)[0] / each for row in cold])
@@ -340,6 +327,7 @@ def test_jumps_keep_the_distribution_with_a_bank_of_exact_draws(rule):
 # --- Compiled and plain, resume ------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("sizes", "differences"),
     [((3000, 1500, 800), False), ((2000, 1500, 1500), True), ((3000, 3000, 1500), True)],
@@ -347,8 +335,8 @@ def test_jumps_keep_the_distribution_with_a_bank_of_exact_draws(rule):
 def test_compiled_ladders_are_the_plain_ones(sizes, differences):
     target = means()
     made = kernel(sizes, spacing=3.0, capacity=15, every=2, stagger=15, burn=4, differences=differences)
-    state, draws = begin(target, made, 6)
-    controls = controls_of([1.0, 2.0, 4.0], 2, 1e-3)
+    state, draws = begin(made, target, 6, KEY)
+    controls = ladder_controls([1.0, 2.0, 4.0], 2, 1e-3)
     slow, theta, infos = stepped(target, made, copied(state), controls, draws, 90)
     loop = compile_loop(made, target, KEY, 1)
     fast, parts = copied(state), []
@@ -381,8 +369,8 @@ def test_a_ladder_goes_on_to_the_bit(outputs):
     """Two halves with a state that went through its arrays, as a checkpoint does, are the whole."""
     target = means(1500, 4)
     made = kernel([1500, 600, 300], (2.0, 0, 0, 0), spacing=3.0, capacity=10)
-    state, draws = begin(target, made, 3)
-    controls = controls_of([1.0, 2.0, 4.0], 1, 1e-3)
+    state, draws = begin(made, target, 3, KEY)
+    controls = ladder_controls([1.0, 2.0, 4.0], 1, 1e-3)
     whole, theta, _ = stepped(target, made, copied(state), controls, draws, 80)
     half, first, _ = stepped(target, made, copied(state), controls, Streams(KEY, 3).at(0), 40)
     np.savez(outputs.with_suffix(".npz"), **{name: value.numpy() for name, value in half.aux.items()})
@@ -403,7 +391,7 @@ def test_chains_may_be_float32():
     target = means(600, 3)
     made = kernel([600, 300], (2.0, 0, 0), spacing=3.0, capacity=10)
     theta, draws = torch.zeros(2, 3, dtype=torch.float32), Streams(KEY, 2).at(0)
-    controls = controls_of([1.0, 3.0], 1, 1e-3).each(lambda c: c.float())
+    controls = ladder_controls([1.0, 3.0], 1, 1e-3).each(lambda c: c.float())
     state, path, record = stepped(target, made, made.start(target, theta, draws), controls, draws, 60)
     assert path.dtype == np.float32
     assert state.aux["energy"].dtype == torch.float64

@@ -113,6 +113,7 @@ KERNELS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("temper", ["posterior", "likelihood"])
 @pytest.mark.parametrize("pairing", [Full(), Shared(30), Shared(200)])

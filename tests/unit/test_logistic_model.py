@@ -162,6 +162,7 @@ def test_meaningless_settings_are_refused():
         GaussianMean(prior_variance=-1.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["decides", "follows"])
 def test_the_compiled_loop_does_the_same_on_bytes(problem, kind):
     model, data, _, _ = problem

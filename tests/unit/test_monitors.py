@@ -89,6 +89,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("every", "average", "collect", "after"), SETTINGS)
 @pytest.mark.parametrize("block_seconds", [0.0, 100.0])
 def test_every_metric_is_that_of_the_draws(data, tmp_path, every, average, collect, after, block_seconds):
@@ -117,6 +118,7 @@ def test_every_metric_is_that_of_the_draws(data, tmp_path, every, average, colle
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_monitoring_changes_no_draw(data, tmp_path):
     train, test = data
     for executor in ("torch", "auto"):
@@ -289,6 +291,7 @@ DROPPED = tuple(
 )
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("few_images")
 def test_a_network_that_is_stopped_tells_the_same(tmp_path):
     """Every few chunks, a Ctrl-C: each number that was told has the bits of a run that was not stopped."""

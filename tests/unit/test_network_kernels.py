@@ -249,6 +249,7 @@ def test_no_chain_goes_where_there_are_no_numbers(rng, proposal, pairing, what, 
         assert counted > 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", [Austere(m=10, epsilon=0.05), MHMinibatch(10), MHSubLhd(20)])
 def test_a_rare_infinite_likelihood_is_no_reason_to_accept(rng, rule):
     """Even where a growing minibatch meets it late."""

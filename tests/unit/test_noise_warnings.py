@@ -18,6 +18,8 @@ from mhrun.store.blocks import SKEW_EDGES, TraceWriter
 from mhrun.store.netcdf import Shape
 from mhrun.types import INFO_DEFAULTS, INFO_DTYPES
 
+pytestmark = pytest.mark.long
+
 N = 2_000
 NORMAL = np.random.default_rng(0).normal(0.5, 1.0, N)
 SKEWED = np.random.default_rng(0).exponential(1.0, N)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from kit import advance, begin, controls
 from scipy import stats
 from significance import assert_mean
 
@@ -19,23 +20,16 @@ from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.random import Purpose, Streams, derive_key
 from mhrun.target import Target
-from mhrun.types import Controls
 
 KEY = derive_key(31, "flow")
 NOTHING = NoData().load()
 
 
 def run(kernel, target, chains, steps, rate=0.01, state=None, first=1, temperature=1.0):
-    draws = Streams(KEY, chains).at(0)
-    state = kernel.start(target, target.model.init(chains, draws), draws) if state is None else state
-    one, kept, infos = torch.ones(chains, dtype=torch.float64), [], []
-    with torch.no_grad():
-        for k in range(first, first + steps):
-            draws.step = k
-            state, info = kernel.step(target, state, Controls(rate * one, temperature * one, one), draws)
-            kept.append(state.evaluation.theta)
-            infos.append(info)
-    return torch.stack(kept, 1).numpy(), state, infos
+    start, draws = begin(kernel, target, chains, KEY)
+    control = controls(rate, temperature, 1.0, chains)
+    state, theta, infos = advance(kernel, target, state or start, control, draws, steps, first)
+    return theta, state, infos
 
 
 def test_the_volume_is_that_of_the_jacobian(rng):
@@ -87,6 +81,7 @@ def test_a_step_is_adam_s_down_the_divergence(rng):
         assert moved == pytest.approx(-0.01 * np.sign(grad.numpy()), rel=1e-3)
 
 
+@pytest.mark.long
 def test_it_fits_what_it_can_fit_and_its_draws_are_the_flow_s():
     """A wide Gaussian away from the origin, from noisy gradients: mean and variance of draws are near its own."""
     target = Target(GaussianMixture([[1.0]], 4.0), NOTHING, gradient_noise=0.25)
@@ -117,6 +112,7 @@ def test_it_goes_on_where_it_stopped_and_counts_what_it_reads(rng):
             PlanarFlow(**wrong)
 
 
+@pytest.mark.long
 def test_from_python():
     trace = mhrun.sample(
         lambda theta: -0.5 * (theta**2).sum(),

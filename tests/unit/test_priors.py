@@ -128,6 +128,7 @@ def test_gibbs_draws_have_their_gamma_distribution(rng, shape, rate):
     assert np.abs(r).max() < 5.5 / np.sqrt(chains)
 
 
+@pytest.mark.long
 def test_precisions_are_drawn_after_every_so_many_steps(target):
     kernel = Unadjusted(Momentum(), 5, prior=GammaPrecision(every=4))
     draws, one = Streams(KEY, C).at(0), torch.ones(C, dtype=torch.float64)
@@ -158,6 +159,7 @@ def test_a_precision_is_drawn_given_where_the_step_went(rng):
     assert torch.equal(state.aux["gamma"], wanted["gamma"])
 
 
+@pytest.mark.long
 def test_chains_that_begin_in_the_joint_distribution_stay_in_it():
     """Geweke's test: gamma ~ Gamma(2, 1), theta | gamma ~ N(0, 1 / (2 gamma)), Langevin in small steps and Gibbs.
 

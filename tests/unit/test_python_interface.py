@@ -29,6 +29,7 @@ def metropolis(pairing):
     return mhrun.MetropolisHastings(mhrun.RandomWalk(), pairing, mhrun.Metropolis())
 
 
+@pytest.mark.long
 def test_a_function_is_enough(rng):
     x = rng.normal(2.0, 1.0, 50)
     trace = mhrun.sample(
@@ -50,6 +51,7 @@ def test_a_function_is_enough(rng):
     assert arviz_base.extract(trace).sizes["sample"] == 60_000
 
 
+@pytest.mark.long
 def test_a_mapping_of_fields_a_prior_and_a_dynamics(rng):
     x, y = rng.normal(size=(2, 80))
 
@@ -71,6 +73,7 @@ def test_a_mapping_of_fields_a_prior_and_a_dynamics(rng):
     assert mean == pytest.approx((x @ y) / (x @ x + 1), abs=0.1)
 
 
+@pytest.mark.long
 def test_a_folder_keeps_the_trace_and_is_found_again(tmp_path, rng):
     settings = {"start": [0.0], "step_size": 0.3, "steps": 50, "warmup": 0, "folder": tmp_path / "kept"}
     x = rng.normal(size=20)
@@ -110,6 +113,7 @@ def test_a_trace_of_another_origin_is_not_taken_for_a_calls_own(tmp_path, rng):
         mhrun.sample(gaussian, x, metropolis(mhrun.Shared(5)), steps=30, **call)
 
 
+@pytest.mark.long
 def test_a_module_is_the_same_in_another_process(tmp_path, rng):
     """A script makes its network with other numbers each time; each chain draws its own."""
     data = {"x": torch.from_numpy(rng.normal(size=(20, 2))), "y": torch.arange(20) % 2}
@@ -143,6 +147,7 @@ def test_tuning_needs_an_acceptance_test_and_a_burn_in(rng):
         )
 
 
+@pytest.mark.long
 def test_a_likelihood_of_zero_is_a_rejection_and_hides_nothing(rng, tmp_path):
     x = rng.uniform(-1, 1, 200)
 
@@ -169,6 +174,7 @@ def test_a_start_outside_the_prior_is_refused(rng):
                      log_prior=lambda theta: torch.where(theta[0] < 1, 0.0, -torch.inf))  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_model_object_and_the_compiled_loop(mixture):
     settings = {"step_size": 1.0, "temperature": 500.0, "steps": 60, "warmup": 10, "chains": 3}
     kernel = metropolis(mhrun.Stored(100))
@@ -213,6 +219,7 @@ def test_mistakes_in_python_are_reported_in_one_line(rng, change, message):
         mhrun.sample(model, rng.normal(size=20), kernel, **settings)
 
 
+@pytest.mark.long
 def test_importing_the_package_is_light():
     code = "import sys, mhrun; mhrun.__version__; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

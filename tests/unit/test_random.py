@@ -59,6 +59,7 @@ SIZES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("n", "m"), SIZES)
 def test_both_paths_draw_the_same_minibatches(n, m):
     key = derive_key(1, "batches")

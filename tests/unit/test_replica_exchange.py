@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from kit import advance, advance_compiled, begin, ladder_controls
 from scipy import stats
 from significance import Z, assert_counts, assert_mean
 
-from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
 from mhrun.dynamics.sghmc import SGHMC
@@ -31,7 +31,7 @@ from mhrun.rules.compensated import Compensated
 from mhrun.rules.metropolis import Metropolis
 from mhrun.rules.mh_minibatch import MHMinibatch
 from mhrun.target import Target
-from mhrun.types import Contest, Controls, Difference
+from mhrun.types import Contest, Difference
 
 KEY = derive_key(12, "exchange")
 NOTHING = NoData().load()
@@ -41,29 +41,19 @@ def ladder(target, kernel, temperatures, ladders, steps, step_size, compiled_loo
     """Return theta (ladders, rungs, steps, D) and the record of a run from the model's own start."""
     rungs = len(temperatures)
     chains = rungs * ladders
-    draws = Streams(key, chains).at(0)
-    state = kernel.start(target, target.model.init(chains, draws), draws)
-    t = torch.tensor(temperatures, dtype=torch.float64).repeat(ladders)
-    e = torch.as_tensor(step_size, dtype=torch.float64).expand(rungs).repeat(ladders)
-    controls = Controls(e, t, t)
+    state, draws = begin(kernel, target, chains, key)
+    controls = ladder_controls(temperatures, ladders, step_size)
     if compiled_loop:
-        loop = compile_loop(kernel, target, key, 1)
-        state, record = loop.advance(state, 1, controls.each(lambda c: c.expand(steps, chains).contiguous()))
-        return record["theta"].reshape(ladders, rungs, steps, -1), record
-    thetas, infos = [], []
-    with torch.no_grad():
-        for k in range(1, steps + 1):
-            draws.step = k
-            state, info = kernel.step(target, state, controls, draws)
-            thetas.append(state.evaluation.theta)
-            infos.append(info)
+        _, theta, record = advance_compiled(kernel, target, state, controls, steps, key)
+        return theta.reshape(ladders, rungs, steps, -1), record
+    _, theta, infos = advance(kernel, target, state, controls, draws, steps)
     record = {
         name: torch.stack([getattr(i, name) for i in infos], 1).numpy()
         for name in ("n_lik", "accepted", "batch_size")
     }
     none = torch.zeros(chains, dtype=torch.int8)
     record["exchange"] = torch.stack([none if i.exchange is None else i.exchange for i in infos], 1).numpy()
-    return torch.stack(thetas, 1).reshape(ladders, rungs, steps, -1).numpy(), record
+    return theta.reshape(ladders, rungs, steps, -1), record
 
 
 class Seen(Metropolis):
@@ -138,6 +128,7 @@ def test_pairs_are_even_or_odd_with_equal_chances():
 MODES = GaussianMixture([[-3.0], [3.0]], 0.25, [0.3, 0.7], start=[-3.0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", [Metropolis(), Barker()])
 @pytest.mark.parametrize("compiled_loop", [False, True])
 def test_a_ladder_s_product_distribution_is_kept(rule, compiled_loop):
@@ -165,6 +156,7 @@ def test_a_ladder_s_product_distribution_is_kept(rule, compiled_loop):
     assert (alone < 0).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dynamics", [SGHMC(0.2, refresh=10), SGNHT(0.1, refresh=10), SGLD()])
 def test_compiled_ladders_are_the_plain_ones(dynamics):
     target = Target(MODES, NOTHING, gradient_noise=0.25, energy_noise=0.25)
@@ -209,6 +201,7 @@ def test_the_compensated_rule_has_barker_s_probability(rng):
     assert not rule.decide(Contest(loud, one, one), Streams(KEY, count).at(1)).accepted.any()
 
 
+@pytest.mark.long
 def test_noisy_energies_keep_the_distribution_where_the_rule_corrects_for_them():
     """Barker's rule, blind to the noise, makes the cold rung too wide; the compensated one does not."""
     target = Target(GaussianMixture([[0.0]], 1.0), NOTHING, energy_noise=4.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from kit import begin, ladder_controls
 from significance import assert_mean
 
 from mhrun.compiled.replica_exchange import StagedExchange
@@ -34,22 +35,11 @@ from mhrun.rules.subsampling import MHSubLhd
 from mhrun.schedules import Plan
 from mhrun.schedules.banded import Banded
 from mhrun.target import Target
-from mhrun.types import MADE, REFUSED, Controls
+from mhrun.types import MADE, REFUSED
 
 KEY = derive_key(31, "edges")
 WALK = MetropolisHastings(RandomWalk(), Full(), Metropolis())
 NOTHING = NoData().load()
-
-
-def controls_of(temperatures, ladders, step_size):
-    t = torch.tensor(temperatures, dtype=torch.float64).repeat(ladders)
-    return Controls(torch.full_like(t, step_size), t, t)
-
-
-def begin(target, kernel, theta):
-    draws = Streams(KEY, len(theta)).at(0)
-    state = kernel.start(target, torch.as_tensor(theta, dtype=torch.float64), draws)
-    return state, draws
 
 
 @torch.no_grad()
@@ -71,8 +61,8 @@ def test_a_kept_gradient_has_the_prior_of_its_new_rung_and_the_data_that_it_had(
     target = Target(GaussianMean(3.0), Dataset.of(x), temper="likelihood")
     proposal, temperatures = langevin.LangevinProposal(), [1.0, 3.0]
     kernel = ReplicaExchange(MetropolisHastings(proposal, pairing, Metropolis()), Full(), Barker(), 2)
-    controls = controls_of(temperatures, 2, 1e-3)
-    state, draws = begin(target, kernel, [[0.3], [0.4], [0.5], [0.6]])
+    controls = ladder_controls(temperatures, 2, 1e-3)
+    state, draws = begin(kernel, target, [[0.3], [0.4], [0.5], [0.6]], KEY)
     state, _ = next(stepped(target, kernel.kernel, state, controls, draws, 1))
     made = set()
     for step in range(2, 12):
@@ -97,8 +87,8 @@ def test_a_prior_that_is_not_tempered_cancels_where_it_is_0(rng):
         MixtureMeans(2, half=1.0), Dataset.of(rng.normal(size=200).astype(np.float32)), temper="likelihood"
     )
     kernel = ReplicaExchange(Unadjusted(SGLD(), 20), Full(), Metropolis(), 2)
-    state, draws = begin(target, kernel, [[0.9, 0.9], [1.1, 0.0]] * 20)
-    _, info = next(stepped(target, kernel, state, controls_of([1.0, 1.001], 20, 1e-9), draws, 1))
+    state, draws = begin(kernel, target, [[0.9, 0.9], [1.1, 0.0]] * 20, KEY)
+    _, info = next(stepped(target, kernel, state, ladder_controls([1.0, 1.001], 20, 1e-9), draws, 1))
     assert (info.exchange == MADE).all()
 
 
@@ -108,9 +98,9 @@ def test_a_rung_that_tempers_itself_is_exchanged_where_it_has_the_rung_s_tempera
     kernel = ReplicaExchange(
         Unadjusted(TACTHMC(step_of_x=0.1, flat=0.3, refresh=10), 1), Shared(1), Barker(), 2
     )
-    state, draws = begin(target, kernel, [[0.5], [-0.5]] * 30)
+    state, draws = begin(kernel, target, [[0.5], [-0.5]] * 30, KEY)
     came, valid = [], []
-    for _, info in stepped(target, kernel, state, controls_of([1.0, 2.0], 30, 0.02), draws, 60):
+    for _, info in stepped(target, kernel, state, ladder_controls([1.0, 2.0], 30, 0.02), draws, 60):
         came.append(info.exchange.reshape(30, 2))
         valid.append(info.valid.reshape(30, 2).all(1, keepdim=True).expand(-1, 2))
     came, valid = torch.cat(came), torch.cat(valid)
@@ -144,8 +134,8 @@ def test_a_rule_that_grows_is_right_whatever_the_sign_of_the_ladder(rng, rule, s
     target, ladders = Target(GaussianMean(3.0), Dataset.of(x)), 40
     kernel = ReplicaExchange(WALK, Growing(), rule, 2, sign=sign)
     theta = torch.from_numpy(rng.normal(0.4, 0.5, (2 * ladders, 1)))
-    state, draws = begin(target, kernel, theta)
-    controls = controls_of(temperatures, ladders, 0.1)
+    state, draws = begin(kernel, target, theta, KEY)
+    controls = ladder_controls(temperatures, ladders, 0.1)
     _, came, n_lik, n_lik_overhead = kernel.exchange(target, state, controls.temperature, draws.streams.at(2))
     log_p = target.log_density(theta).reshape(ladders, 2)
     ratio = (1 / temperatures[0] - 1 / temperatures[1]) * (log_p[:, 1] - log_p[:, 0])
@@ -178,7 +168,7 @@ def test_rungs_of_one_temperature_always_change_places(rng, rule, sign):
     target = Target(GaussianMean(3.0), Dataset.of(rng.normal(0.4, 1, 60)))
     kernel = ReplicaExchange(WALK, Growing(), rule, 2, sign=sign)
     theta = torch.from_numpy(rng.normal(0.4, 0.5, (800, 1)))
-    state, draws = begin(target, kernel, theta)
+    state, draws = begin(kernel, target, theta, KEY)
     _, came, _, _ = kernel.exchange(target, state, torch.ones(800).double(), draws.streams.at(1))
     made = (came[::2] == MADE).double().numpy()
     if isinstance(rule, MHMinibatch):

@@ -244,6 +244,7 @@ def test_the_digest_is_of_what_decides_numbers(tmp_path):
         assert digest(base) != digest(config(tmp_path, word))
 
 
+@pytest.mark.long
 def test_a_run_is_found_again_and_not_done_twice(outputs):
     folder = compute(outputs, *FEW)
     stamp = (folder.method("mint") / TRACE).stat().st_mtime_ns
@@ -258,6 +259,7 @@ def test_a_run_is_found_again_and_not_done_twice(outputs):
     assert [r.path for r in runs(outputs)] == [folder.path]
 
 
+@pytest.mark.long
 def test_what_changes_no_number_is_brought_up_to_date(outputs):
     folder = compute(outputs)
     again = compute(outputs, "title=Another", "~report.figures.density")
@@ -266,6 +268,7 @@ def test_what_changes_no_number_is_brought_up_to_date(outputs):
     assert "density" not in folder.config()["report"]["figures"]
 
 
+@pytest.mark.long
 def test_the_summary_says_what_was_promised(outputs):
     summary = compute(outputs, *FEW).summary()
     for key in (
@@ -293,12 +296,14 @@ def test_the_summary_says_what_was_promised(outputs):
         assert int(trace["sample_stats"]["n_lik"][0, -1]) == 600 * 200
 
 
+@pytest.mark.long
 def test_seeds_differ(outputs):
     one = contents(compute(outputs, *FEW), "mint")
     two = contents(compute(outputs, *FEW, "seed=1"), "mint")
     assert not np.array_equal(one["/posterior/theta"], two["/posterior/theta"])
 
 
+@pytest.mark.long
 def test_one_chain_more_changes_no_other(outputs):
     four = contents(compute(outputs, *FEW), "mint")
     five = contents(compute(outputs, *FEW, "chains=5"), "mint")
@@ -381,6 +386,7 @@ def test_settings_that_came_later_leave_older_runs_themselves(tmp_path):
     assert digest(config(tmp_path, "thin=null")) != digest(now) != digest(config(tmp_path, "thin=[3,5]"))
 
 
+@pytest.mark.long
 def test_a_report_finds_the_draws_that_are_there(outputs):
     """Steps are counted from the first after a burn-in of 200; a method may name draws of its own."""
     every = contents(compute(outputs / "every", *FEW), "mint")["/posterior/theta"]

@@ -356,6 +356,7 @@ def logistic_data(n):
     return Dataset({"x": torch.from_numpy(x), "y": torch.from_numpy(y)})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize("name", RULES)
 def test_the_compiled_loop_reads_and_decides_the_same(name, problem):

@@ -35,6 +35,7 @@ def test_methods_share_the_targets_that_are_equal(outputs):
     assert len({id(method.target) for method in plain}) == 1
 
 
+@pytest.mark.long
 def test_a_method_with_data_of_its_own_runs_as_an_experiment_with_those_data(outputs):
     alone = ("~methods.tempered_mcmc", "~methods.mint_stored", "m=50", "lam=0.2", "temperature=5")
     one = run_experiment(config(outputs, *FEW, *OWN, *alone), Silent())
@@ -46,6 +47,7 @@ def test_a_method_with_data_of_its_own_runs_as_an_experiment_with_those_data(out
     assert Run(one).target_of("mint") is not Run(one).target
 
 
+@pytest.mark.long
 def test_a_report_finds_the_target_of_each_method(outputs):
     folder = run_experiment(config(outputs, *FEW, *OWN, *EQUAL), Silent())
     found = Run(folder)

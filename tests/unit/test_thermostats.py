@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from kit import CURVATURE, advance, advance_compiled, begin, gaussian, ladder_controls
 from scipy.linalg import solve_discrete_lyapunov
 from scipy.optimize import brentq
 from significance import assert_mean
 
 import mhrun.random
-from mhrun.compiled import compile_loop
 from mhrun.data.no_data import NoData
 from mhrun.dynamics.badodab import Badodab
 from mhrun.dynamics.sgnht import SGNHT
@@ -25,41 +25,20 @@ from mhrun.types import Controls
 
 KEY = derive_key(21, "thermostats")
 NOTHING = NoData().load()
-CURVED = 4.0
-
-
-def gaussian(dim=1):
-    return GaussianMixture([[0.0] * dim], 1 / CURVED)
 
 
 def run(dynamics, target, step_size, steps, temperatures, ladders=1, burn=0, compiled=True):
     """Return theta (ladders, rungs, steps, D) and the last state."""
-    rungs = len(temperatures)
-    chains = ladders * rungs
-    kernel = Unadjusted(dynamics, 1)
-    draws = Streams(KEY, chains).at(0)
-    state = kernel.start(target, target.model.init(chains, draws), draws)
-    t = (
-        torch.tensor(temperatures, dtype=torch.float64)
-        .repeat(ladders)
-        .expand(burn + steps, chains)
-        .contiguous()
-    )
-    controls = Controls(torch.full_like(t, step_size), t, t)
+    kernel, control = Unadjusted(dynamics, 1), ladder_controls(temperatures, ladders, step_size)
+    state, draws = begin(kernel, target, ladders * len(temperatures), KEY)
     if compiled:
-        state, record = compile_loop(kernel, target, KEY, 1).advance(state, 1, controls)
-        theta = record["theta"]
+        state, theta, _ = advance_compiled(kernel, target, state, control, burn + steps, KEY)
     else:
-        kept = []
-        with torch.no_grad():
-            for k in range(burn + steps):
-                draws.step = k + 1
-                state, _ = kernel.step(target, state, controls.each(lambda c, k=k: c[k]), draws)
-                kept.append(state.evaluation.theta)
-        theta = torch.stack(kept, 1).numpy()
-    return theta[:, burn:].reshape(ladders, rungs, steps, -1), state
+        state, theta, _ = advance(kernel, target, state, control, draws, burn + steps)
+    return theta[:, burn:].reshape(ladders, len(temperatures), steps, -1), state
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_ladder_s_thermostats_are_algorithm_2(rng, keep):
     """Luo et al. 2020, Algorithm 2: noise 2 c e on every rung, s back to c / T at each call, or kept; plain loops."""
@@ -90,6 +69,7 @@ def test_a_ladder_s_thermostats_are_algorithm_2(rng, keep):
             assert float(aux_now["thermostat"][j]) == pytest.approx(s)
 
 
+@pytest.mark.long
 def test_a_frozen_thermostat_near_1_is_sgld_at_temperature_c_on_every_rung():
     """RELD as printed: s = 0.999 + c / T and noise 2 c e, whatever T; from the linear recursion's own covariance."""
     c, e, temperatures = 0.1, 0.02, [1.0, 2.0, 8.0]
@@ -98,9 +78,9 @@ def test_a_frozen_thermostat_near_1_is_sgld_at_temperature_c_on_every_rung():
     theta, state = run(dynamics, Target(gaussian(2), NOTHING), e, 4000, temperatures, ladders=40, burn=200)
     assert state.aux["thermostat"].tolist() == starts * 40
     for j, s in enumerate(starts):
-        move = np.array([[1 - e * CURVED, 1 - s], [-e * CURVED, 1 - s]])
+        move = np.array([[1 - e * CURVATURE, 1 - s], [-e * CURVATURE, 1 - s]])
         expected = solve_discrete_lyapunov(move, 2 * c * e * np.ones((2, 2)))[0, 0]
-        assert expected == pytest.approx(c / CURVED, rel=0.15)  # temperature c
+        assert expected == pytest.approx(c / CURVATURE, rel=0.15)  # temperature c
         drawn = (theta[:, j, 5:] ** 2).mean((1, 2))
         # A refreshment at temperature T is forgotten within a step; it adds a fiftieth of its square.
         assert_mean(drawn, expected + _refreshed(e, s, temperatures[j], 50, expected))
@@ -108,7 +88,7 @@ def test_a_frozen_thermostat_near_1_is_sgld_at_temperature_c_on_every_rung():
 
 def _refreshed(e, s, t, every, expected):
     """Excess of E theta^2, averaged over the steps, from momenta drawn anew from N(0, e T) every so many steps."""
-    move = np.array([[1 - e * CURVED, 1 - s], [-e * CURVED, 1 - s]])
+    move = np.array([[1 - e * CURVATURE, 1 - s], [-e * CURVATURE, 1 - s]])
     noise = solve_noise(move, expected, e, s, t)
     cov = np.zeros((2, 2))
     total = 0.0
@@ -129,7 +109,7 @@ def solve_noise(move, expected, e, s, t):
 
 def badodab_moments(e, a, s, temperature, rough):
     """Return the stationary E theta^2 and the mean of |v|^2 where the thermostat looks, at a frozen s."""
-    k, out = CURVED, math.exp(-s)
+    k, out = CURVATURE, math.exp(-s)
     kick = np.array([[1.0, 0.0], [-e * k, 1.0]])
     drift = np.array([[1.0, 0.5], [0.0, 1.0]])
     slow = np.diag([1.0, out])
@@ -143,6 +123,7 @@ def badodab_moments(e, a, s, temperature, rough):
     return cov[0, 0], (before[1, 1] + after[1, 1]) / 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rough", [0.0, 30.0])
 @pytest.mark.parametrize("temperature", [1.0, 4.0])
 def test_the_splitting_has_its_distribution_and_no_bias_of_half_the_friction(rough, temperature):
@@ -151,12 +132,12 @@ def test_the_splitting_has_its_distribution_and_no_bias_of_half_the_friction(rou
     target = Target(gaussian(100), NOTHING, gradient_noise=rough)
     root = brentq(lambda s: badodab_moments(e, a, s, temperature, rough)[1] - e * temperature, 1e-3, 3.0)
     expected = badodab_moments(e, a, root, temperature, rough)[0]
-    assert expected == pytest.approx(temperature / CURVED, rel=0.02 if rough else 1e-9)
+    assert expected == pytest.approx(temperature / CURVATURE, rel=0.02 if rough else 1e-9)
     theta, state = run(Badodab(a), target, e, 3000, [temperature] * 30, burn=1000)
     assert_mean((theta[0] ** 2).mean((1, 2)), expected, "theta")
     assert state.aux["thermostat"].mean().item() == pytest.approx(root, rel=0.05)
     explicit, _ = run(SGNHT(a), target, e, 3000, [temperature] * 30, burn=1000)
-    assert (explicit**2).mean() < 0.95 * temperature / CURVED
+    assert (explicit**2).mean() < 0.95 * temperature / CURVATURE
 
 
 def splitting_theta_variance(e, a, temperature, every):
@@ -165,11 +146,11 @@ def splitting_theta_variance(e, a, temperature, every):
     An exact recursion of the covariance of (theta, v) at a thermostat frozen at s = a, where the noise makes the
     friction's part exact at temperature T. Between two steps, every so many of them, v is drawn anew from N(0, e T).
     """
-    half_kick = np.array([[1.0, 0.0], [-e * CURVED / 2, 1.0]])
+    half_kick = np.array([[1.0, 0.0], [-e * CURVATURE / 2, 1.0]])
     drift = np.array([[1.0, 0.5], [0.0, 1.0]])
     slow = np.diag([1.0, math.exp(-a)])
     fresh = np.diag([0.0, e * temperature * -math.expm1(-2 * a)])
-    cov, period = np.diag([temperature / CURVED, e * temperature]), every or 1
+    cov, period = np.diag([temperature / CURVATURE, e * temperature]), every or 1
     total = 0.0
     for k in range(40_000):
         if every and k % every == 0:
@@ -182,17 +163,19 @@ def splitting_theta_variance(e, a, temperature, every):
     return total / period
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [None, 5, 1])
 def test_refreshed_momenta_of_the_splitting_get_half_a_kick(every):
     """A whole kick leaves the variance a tenth too small at refresh 5, and halves it at refresh 1."""
     e, a, temperature = 0.02, 0.2, 1.5
     expected = splitting_theta_variance(e, a, temperature, every)
-    assert expected == pytest.approx(temperature / CURVED, rel=0.03)
+    assert expected == pytest.approx(temperature / CURVATURE, rel=0.03)
     frozen = Badodab(a, math.inf, refresh=every)
     theta, _ = run(frozen, Target(gaussian(50), NOTHING), e, 4000, [temperature] * 30, burn=1000)
     assert_mean((theta[0] ** 2).mean((1, 2)), expected)
 
 
+@pytest.mark.long
 def test_the_hottest_rung_of_five_modes_is_too_wide_as_algorithm_2_makes_it():
     """In two dimensions at T = 1.5^6 its thermostat is often negative: variance 1.09 of the exact, in NumPy too.
 
@@ -206,7 +189,7 @@ def test_the_hottest_rung_of_five_modes_is_too_wide_as_algorithm_2_makes_it():
     for k in range(burn + steps):
         if k % every == 0:
             v = math.sqrt(e * temperature) * rng.standard_normal(v.shape)
-        grad = math.sqrt(rough) * rng.standard_normal(v.shape) - CURVED * theta
+        grad = math.sqrt(rough) * rng.standard_normal(v.shape) - CURVATURE * theta
         v = v + e * grad - s[:, None] * v + math.sqrt(2 * c * e) * rng.standard_normal(v.shape)
         theta = theta + v
         s = s + (np.square(v).mean(1) - e * temperature)
@@ -216,11 +199,12 @@ def test_the_hottest_rung_of_five_modes_is_too_wide_as_algorithm_2_makes_it():
     dynamics = SGNHT(c / temperature, refresh=every)
     found, _ = run(dynamics, target, e, steps, [temperature] * chains, burn=burn)
     ours = np.square(found[0, :, every - 1 :: every]).mean((1, 2))
-    exact = temperature / CURVED
+    exact = temperature / CURVATURE
     assert 1.06 < ours.mean() / exact < 1.12
     assert_mean(ours - plain, 0.0, "against NumPy")
 
 
+@pytest.mark.long
 def test_the_splitting_survives_a_thermostat_that_is_negative():
     """Where the explicit scheme multiplies momenta by 1 - s > 1."""
     theta, _ = run(
@@ -240,6 +224,7 @@ MANY = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dynamics", MANY)
 def test_compiled_steps_are_the_plain_ones(dynamics):
     target = Target(GaussianMixture([[0.0, 1.0], [1.0, 0.5]], 0.5), NOTHING, gradient_noise=2.0)
@@ -249,6 +234,7 @@ def test_compiled_steps_are_the_plain_ones(dynamics):
     assert torch.allclose(ended.aux["thermostat"], end.aux["thermostat"], rtol=1e-8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dynamics", MANY)
 def test_fused_updates_are_the_torch_ones(dynamics):
     target, controls = Target(gaussian(5000), NOTHING), None
