@@ -106,7 +106,7 @@ def _costs(config: Mapping[str, Any], folder: RunFolder, tried: float | None) ->
     from mhrun.engine.assemble import check_data, check_space, methods_of, trace_bytes
     from mhrun.engine.chains import Settings
     from mhrun.engine.estimate import costs
-    from mhrun.engine.executors import usable_cores
+    from mhrun.engine.executors import check_executor, usable_cores
 
     runtime = config["runtime"]
     settings = Settings(config["executor"], runtime["threads"], runtime["block_seconds"])
@@ -114,6 +114,7 @@ def _costs(config: Mapping[str, Any], folder: RunFolder, tried: float | None) ->
     methods = methods_of(config)
     check_space(methods, folder.path)
     check_data(methods)
+    check_executor(methods, settings.executor, settings.threads)
     # What is forced begins anew: it has no folder to go on from.
     begun = folder.path / "methods" if not runtime["force"] else folder.path / "none"
     found = costs([(method, begun / method.name) for method in methods], settings, tried)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -65,9 +65,7 @@ def choose(
         return TorchExecutor(method)
     if begun_with is None and choice == "auto" and not method.compiling_pays():
         return TorchExecutor(method)
-    loop = None
-    if method.dtype == torch.float64:
-        loop = compile_loop(method.kernel, method.target, method.key, threads or usable_cores())
+    loop = _compiled_loop(method, threads)
     if loop is not None:
         return CompiledExecutor(loop, method)
     if begun_with == COMPILED:
@@ -76,11 +74,35 @@ def choose(
             "dependencies to go on with it, or begin anew with runtime.force=true."
         )
     if choice == "compiled":
-        raise Refusal(
-            f"{method.name} has no compiled loop here (it needs numba, a CPU, float64, and a native form of "
-            "model, proposal, pairing and rule); use executor=auto."
-        )
+        raise _no_loop([method.name])
     return TorchExecutor(method)
+
+
+def check_executor(methods: Sequence[Method], choice: str, threads: int | None) -> None:
+    """Make sure that every method has the executor that was chosen, before the first of them runs.
+
+    Nothing is compiled here.
+
+    Raises:
+        Refusal: executor=compiled, and some methods have no compiled loop; it names all of them.
+    """
+    if choice == COMPILED and (
+        without := [method.name for method in methods if _compiled_loop(method, threads) is None]
+    ):
+        raise _no_loop(without)
+
+
+def _compiled_loop(method: Method, threads: int | None) -> Loop | None:
+    if method.dtype != torch.float64:
+        return None
+    return compile_loop(method.kernel, method.target, method.key, threads or usable_cores())
+
+
+def _no_loop(names: Sequence[str]) -> Refusal:
+    return Refusal(
+        f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} no compiled loop here (it needs numba, a CPU, "
+        "float64, and a native form of model, proposal, pairing and rule); use executor=auto."
+    )
 
 
 class CompiledExecutor:

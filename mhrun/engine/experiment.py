@@ -17,7 +17,7 @@ import torch
 from mhrun.engine.assemble import check_data, check_space, methods_of
 from mhrun.engine.chains import Settings, Watcher, run_method
 from mhrun.engine.estimate import estimate
-from mhrun.engine.executors import usable_cores
+from mhrun.engine.executors import check_executor, usable_cores
 from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method
 from mhrun.engine.warnings import log_ratio_noise, log_ratio_skew, valid_share, warnings_of
@@ -53,6 +53,7 @@ def run_experiment(config: Mapping[str, Any], watcher: Watcher) -> RunFolder:
     if not runtime["force"]:
         folder.check()
     check_data(methods)
+    check_executor(methods, settings.executor, settings.threads)
     folder.make()
     with folder.held(watcher.note):
         if runtime["force"]:
