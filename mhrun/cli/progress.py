@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import IO, Any
+from typing import IO
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.table import Column
+from rich.text import Text
 
 _EVERY = 5.0  # seconds between plain lines
+_NAME, _BAR, _SHARE, _CLOCK = 20, 16, 5, 13  # characters of the columns of a bar
+_FACTS = 12  # characters below which there is no room for acceptance and evaluations
+_WIDE = 120  # columns of a terminal that has room for steps and executor
+_SHORT = ("acc.", "lik", "grad")
 
 
 def watcher(stream: IO[str] | None = None) -> Bars | Lines:
@@ -22,44 +28,82 @@ def watcher(stream: IO[str] | None = None) -> Bars | Lines:
 
 
 class Bars:
-    """A bar per method: steps, acceptance, data touched, time left."""
+    """A bar per method: steps, acceptance, evaluations, and one clock.
 
-    def __init__(self, stream: IO[str]) -> None:
+    The clock shows the time left, and the time taken once the method is done. A terminal of 80 columns has a bar of
+    `_BAR` characters with the share done; from `_WIDE` columns on there are the steps and the executor too.
+    """
+
+    def __init__(self, stream: IO[str], width: int | None = None) -> None:
+        console = Console(file=stream, width=width)
+        self._wide = console.width >= _WIDE
+        room = console.width - _NAME - _BAR - _SHARE - _CLOCK - 4  # 4: a space between two columns
+
+        def limited(most: int) -> Column:
+            return Column(max_width=most, no_wrap=True, overflow="ellipsis")
+
+        steps = [TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps")] if self._wide else []
+        column = Column(no_wrap=True) if self._wide else limited(room)
+        facts = [TextColumn("{task.fields[facts]}", style="dim", table_column=column)]
         self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"),
-            TextColumn("{task.fields[facts]}", style="dim"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=Console(file=stream),
+            TextColumn("{task.description}", table_column=limited(2 * _NAME if self._wide else _NAME)),
+            BarColumn(bar_width=_BAR),
+            TextColumn("{task.percentage:3.0f} %", table_column=Column(width=_SHARE, no_wrap=True)),
+            *steps,
+            *(facts if room >= _FACTS else []),
+            _Clock(table_column=Column(justify="right", no_wrap=True)),
+            console=console,
             refresh_per_second=5,
         )
         self._task: TaskID | None = None
 
     def begin(self, method: str, step: int, total: int, executor: str) -> None:
-        """Start a bar."""
+        """Start a bar, and say from where a method goes on."""
         self._progress.start()
-        self._task = self._progress.add_task(
-            f"{method} [dim]{executor}[/dim]", total=total, completed=step, facts=""
-        )
+        if step:
+            self.note(_resumed(method, step, total), style="cyan")
+        name = f"{method} [dim]({executor})[/dim]" if self._wide else method
+        self._task = self._progress.add_task(name, total=total, completed=step, facts="")
 
     def advance(self, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
         """Move the bar."""
         assert self._task is not None
-        self._progress.update(self._task, completed=step, facts=_facts(accept_rate, n_lik, n_grad))
+        facts = _facts(accept_rate, n_lik, n_grad, short=not self._wide)
+        self._progress.update(self._task, completed=step, facts=facts)
 
     def end(self, method: str) -> None:
         """Leave the bar as it is; the next one comes below it."""
         self._progress.refresh()
 
-    def note(self, message: str) -> None:
+    def note(self, message: str, style: str = "yellow") -> None:
         """Write a line above the bars."""
-        self._progress.console.print(message, style="yellow", markup=False)
+        self._progress.console.print(message, style=style, markup=False)
 
     def close(self) -> None:
         """Leave the terminal as it was: a bar that still moves has its cursor hidden."""
         self._progress.stop()
+
+
+class _Clock(ProgressColumn):
+    """The time left, or the time taken."""
+
+    def render(self, task: Task) -> Text:
+        if task.finished:
+            return Text(f"took {_clock(task.finished_time)}", style="green")
+        return Text(f"{_clock(task.time_remaining)} left", style="cyan")
+
+
+def _clock(seconds: float | None) -> str:
+    """Return seconds as ``m:ss`` or ``h:mm:ss``; None as ``-:--``."""
+    if seconds is None:
+        return "-:--"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _resumed(method: str, step: int, total: int) -> str:
+    return f"{method}: resumed at step {step:,} of {total:,}"
 
 
 class Lines:
@@ -75,8 +119,8 @@ class Lines:
         """Say that a method begins, or from where it goes on."""
         self._method, self._total, self._first = method, total, step
         self._began = self._last = time.monotonic()
-        where = f", going on from step {step:,}" if step else ""
-        self._write(f"{method}: {total:,} steps ({executor}){where}")
+        begun = _resumed(method, step, total) if step else f"{method}: {total:,} steps"
+        self._write(f"{begun} ({executor})")
 
     def advance(self, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
         """Write a line now and then."""
@@ -118,7 +162,7 @@ class Notes:
     def begin(self, method: str, step: int, total: int, executor: str) -> None:
         """Say from where a method goes on."""
         if step:
-            self.note(f"{method} goes on from step {step:,} of {total:,}")
+            self.note(_resumed(method, step, total))
 
     def advance(self, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
         """Ignore it."""
@@ -134,10 +178,11 @@ class Notes:
         """Nothing is left open."""
 
 
-def _facts(accept_rate: float, n_lik: int, n_grad: int) -> str:
-    parts: list[Any] = []
+def _facts(accept_rate: float, n_lik: int, n_grad: int, *, short: bool = False) -> str:
+    acceptance, likelihoods, gradients = _SHORT if short else ("acceptance", "likelihoods", "gradients")
+    parts = []
     if n_lik:
-        parts += [f"acceptance {accept_rate:.2f}", f"{n_lik:.2g} likelihoods"]
+        parts += [f"{acceptance} {accept_rate:.2f}", f"{n_lik:.2g} {likelihoods}"]
     if n_grad:
-        parts.append(f"{n_grad:.2g} gradients")
+        parts.append(f"{n_grad:.2g} {gradients}")
     return ", ".join(parts)

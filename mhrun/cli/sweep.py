@@ -92,7 +92,7 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
     if failed:
         print(f"\n{len(failed)} of {len(jobs)} jobs failed:", file=sys.stderr)
         for job in failed:
-            print(f"  {job['number']:3}  {' '.join(job['overrides'])}", file=sys.stderr)
+            print(f"  {job['number'] + 1:3}  {' '.join(job['overrides'])}", file=sys.stderr)
             print(f"       {job['error']}  (log: {job['log']})", file=sys.stderr)
     if any(job.get("bug") for job in failed):
         return BUG
@@ -229,7 +229,8 @@ def _job(config: DictConfig) -> dict[str, Any] | None:
     overrides = _swept_only(own.overrides.task, sweep["swept"])
     log = place / f"{number:04d}.log"
     result: dict[str, Any] = {"number": number, "overrides": overrides, "status": FAILED, "log": str(log)}
-    print(f"[{number}] {' '.join(overrides)}", file=sys.stderr, flush=True)
+    title = f"job {number + 1} of {sweep['jobs']}"
+    print(f"{title}: {' '.join(overrides)}", file=sys.stderr, flush=True)
     write_text(begun, f"{os.getpid()}\n")
     register_resolvers()
     from mhrun.cli.progress import Notes
@@ -242,7 +243,7 @@ def _job(config: DictConfig) -> dict[str, Any] | None:
         if not alone and plain["runtime"]["threads"] is None:
             plain["runtime"]["threads"] = _share(own.launcher)
         result["folder"] = str(RunFolder.of(plain).path)
-        folder = compute(plain, None if alone else Notes(f"[{number}]"))
+        folder = compute(plain, None if alone else Notes(f"{title}:"))
         result |= {"status": DONE, "digest": folder.digest}
         if plain["runtime"]["report"] and not reported(folder):
             result |= {"error": "a part of its report could not be made", "log": str(folder.log)}
@@ -253,13 +254,13 @@ def _job(config: DictConfig) -> dict[str, Any] | None:
         show_traceback(error)
         write_text(log, traceback.format_exc())
         result["error"] = _writable(str(error)).splitlines()[0] if str(error) else type(error).__name__
-        print(f"mhrun: job {number} failed: {result['error']} (log: {log})", file=sys.stderr, flush=True)
+        print(f"mhrun: {title} failed: {result['error']} (log: {log})", file=sys.stderr, flush=True)
     except (Exception, SystemExit) as error:  # SystemExit: of the user's code, which is to end no other job
         show_traceback(error)
         crash = crash_of(error)
         write_text(log, traceback.format_exc())
         result |= {"error": _writable(crash.line), "bug": not crash.of_user}
-        print(f"mhrun: job {number} failed: {result['error']} (log: {log})", file=sys.stderr, flush=True)
+        print(f"mhrun: {title} failed: {result['error']} (log: {log})", file=sys.stderr, flush=True)
     write_json(done, result)
     with suppress(OSError):
         begun.unlink()

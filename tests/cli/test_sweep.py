@@ -33,8 +33,8 @@ def test_a_sweep_with_a_job_that_fails(tmp_path, capsys):
     words = [*WORDS, *BARE, "lam=0.2,0.9,0.3", "tau=0.5"]
     assert run(words) == 1
     err = capsys.readouterr().err
-    at = err.index("job 1 failed: lam = 0.9 must be below tau")
-    assert at < err.index("[2] lam=0.3")  # told at once, before the next job
+    at = err.index("job 2 of 3 failed: lam = 0.9 must be below tau")
+    assert at < err.index("job 3 of 3: lam=0.3")  # told at once, before the next job
     assert "1 of 3 jobs failed" in err
     sweep = next((tmp_path / "outputs/gmm_tied_means/sweeps").iterdir())
     assert "mhrun.errors.Refusal" in (sweep / "jobs" / "0001.log").read_text()
