@@ -35,12 +35,20 @@ def load(path: Path, most_bytes: int = MOST_BYTES, most_values: int = MOST_VALUE
     Raises:
         UserError: it cannot be read, or `check` refuses it; in one line with the line's number.
     """
-    text = read(path, most_bytes)
-    check(text, str(path), most_values)
+    return loads(read(path, most_bytes), str(path), most_values)
+
+
+def loads(text: str, name: str, most_values: int = MOST_VALUES) -> Any:
+    """Return the content of a YAML text as plain objects; messages call it `name`.
+
+    Raises:
+        UserError: `check` refuses it; in one line with the line's number.
+    """
+    check(text, name, most_values)
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, TypeError, OverflowError) as error:
-        raise UserError(f"'{path}' cannot be read: {' '.join(str(error).split())}.") from error
+        raise UserError(f"'{name}' cannot be read: {' '.join(str(error).split())}.") from error
 
 
 def read(path: Path, most_bytes: int = MOST_BYTES) -> str:

@@ -41,6 +41,9 @@ _COUNTS = (
     "log_ratio_noise_sd",
     *("likelihood_evals", "overhead_evals", "gradient_evals", "wall_s"),
 )
+_DURATIONS = """\
+# Seconds that the methods of an experiment took at scale=paper, on two cores of an AMD EPYC, the report not counted.
+# `make docs-results` writes this file; `mhrun list` shows it."""
 _JUDGED = (REPRODUCED, NOT_REPRODUCED, PASSED, FAILED)
 
 
@@ -73,7 +76,21 @@ def main(outputs: Path) -> None:
     for path in sorted((RESULTS / "metrics").glob("*.json")):
         if json.loads(path.read_text()).get("results_version") != RESULTS_VERSION:
             path.unlink()
+    write_durations()
     gallery.take({experiment: folder.path / "report" for experiment, folder in last.items()})
+
+
+def write_durations() -> None:
+    """Write conf/durations.yaml, which `mhrun list` shows: the seconds that methods took, from docs/results/metrics."""
+    found = {
+        path.stem: sum(
+            method.get("wall_s") or 0.0 for method in json.loads(path.read_text())["methods"].values()
+        )
+        for path in sorted((RESULTS / "metrics").glob("*.json"))
+        if (ROOT / "conf" / "experiment" / path.name).with_suffix(".yaml").exists()
+    }
+    lines = [f"{name}: {seconds:.3g}" for name, seconds in found.items() if seconds]  # not of a report alone
+    (ROOT / "conf" / "durations.yaml").write_text("\n".join([_DURATIONS, *lines]) + "\n")
 
 
 def _of_runs(outputs: Path) -> dict[tuple[str, str], dict[str, Any]]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from mhrun.durations import in_words
 from mhrun.engine.assemble import trace_bytes
 from mhrun.engine.chains import Settings
 from mhrun.engine.executors import choose
@@ -191,13 +192,3 @@ def about(seconds: tuple[float, float]) -> str:
     """Return seconds between two bounds as a person would say them."""
     least, most = map(in_words, seconds)
     return f"about {least}" if least == most else f"between {least} and {most}"
-
-
-def in_words(seconds: float) -> str:
-    """Return seconds as a person would say them."""
-    for unit, size in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 1.5 * size:
-            return (
-                f"{seconds / size:.2g} {unit}" if seconds < 99.5 * size else f"{seconds / size:,.0f} {unit}"
-            )
-    return f"{seconds:.0f} s"

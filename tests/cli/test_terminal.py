@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,8 +13,11 @@ import time
 import pytest
 
 from mhrun.cli.main import run
-from mhrun.cli.progress import Bars
+from mhrun.cli.outline import seconds_at_paper_scale
+from mhrun.cli.places import experiments
+from mhrun.cli.progress import Bars, Lines, Notes
 from mhrun.cli.running import compute
+from mhrun.durations import in_words
 from mhrun.store.folder import RunFolder
 
 
@@ -69,6 +73,65 @@ def test_an_experiment_file_that_is_broken_is_reported_in_a_line(tmp_path, capsy
     assert err.count("\n") == 1
 
 
+def test_experiments_are_listed_by_paper_in_a_line_each(capsys, tmp_path):
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    (tmp_path / "mine" / "experiment" / "own.yaml").write_text("title: Of mine\n")
+    assert run(["list", "--config-dir", "mine"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["Your own", f"  {'own':25} {'':7}  not run         Of mine"]
+    paper = lines.index("Li & Wong 2017: Mini-batch Tempered MCMC")
+    # mint_logistic_flat names no paper: mint_logistic, which it builds on, does.
+    group = lines[paper + 1 : lines.index("", paper)]
+    assert {"gmm_tied_means", "mint_logistic_flat"} <= {line.split()[0] for line in group}
+    assert lines.index("Beyond the papers") > paper
+    (row,) = (line for line in group if line.split()[0] == "gmm_tied_means")
+    assert row.endswith(
+        "not run         Mixture of Gaussians with tied means [Li & Wong 2017, section 4.1, Figure 1]"
+    )
+    assert f"{in_words(seconds_at_paper_scale()['gmm_tied_means'])}  not run" in row
+    names = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert sorted(names) == sorted([*experiments(), "own"])
+
+
+def test_the_list_fits_a_terminal_of_80_columns(capsys, monkeypatch):
+    monkeypatch.setattr("mhrun.cli.listing.columns", lambda: 80)
+    assert run(["list"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
+    assert len(rows) == len(experiments())
+    assert all(len(row) <= 80 for row in rows)
+
+
+def test_an_experiment_is_shown_with_methods_settings_claims_and_runs(capsys, tmp_path):
+    folder = RunFolder(tmp_path / "outputs" / "gmm_tied_means" / "0123456789ab")
+    folder.create({"experiment": "gmm_tied_means"})
+    judged = {"id": "f1l-close", "verdict": "reproduced", "ours": 0.0123}
+    times = {"started": "2026-01-02T10:00:00+0000", "finished": "2026-01-02T10:05:00+0000"}
+    folder.write_summary({"status": "complete", "scale": "paper", "claims": [judged], **times})
+    assert run(["list", "gmm_tied_means"]) == 0
+    out = capsys.readouterr().out
+    for line in (
+        "  run it: mhrun gmm_tied_means [scale=smoke|quick|paper]",
+        "    mint           MetropolisHastings, RandomWalk, Shared, Metropolis",
+        "    tau=0.5  # minibatch size m = n^tau",
+        "    m=1000",
+        "    0123456789ab  paper complete    2026-01-02 10:05, 5 min, 1 of 1 claims reproduced  ",
+    ):
+        assert f"\n{line}" in out
+    assert "reproduced: Figure 1, left: total variation distance" in out
+    assert "not run at paper scale: Figure 1, left: the same for the chain" in out
+    assert run(["list", "mnist_tests"]) == 0
+    assert "not run yet: mhrun mnist_tests" in capsys.readouterr().out
+
+
+def test_an_experiment_with_a_setting_to_be_given_is_shown_all_the_same(capsys, tmp_path):
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    (tmp_path / "mine" / "experiment" / "own.yaml").write_text(
+        "# @package _global_\ndefaults: [/data: gaussian, /model: gaussian_mean]\nmine: ???\n"
+    )
+    assert run(["list", "--config-dir", "mine", "own"]) == 0
+    assert "data.n, mine must be given; add data.n=VALUE." in capsys.readouterr().out
+
+
 # --- The terminal -------------------------------------------------------------------------------------------
 
 
@@ -109,3 +172,44 @@ def test_each_method_has_one_bar(monkeypatch):
     bars.close()
     # Shown once and left once: a display that is begun anew would draw the bars before it again.
     assert terminal.getvalue().count("\x1b[?25l") == terminal.getvalue().count("\x1b[?25h") == 1
+
+
+def shown(width, *advances, first=0):
+    """Return the lines of a bar on a terminal of some columns, without control sequences."""
+    terminal = Terminal()
+    bars = Bars(terminal, width)
+    bars.begin("mhminibatch_printed", first, 4000, "compiled")
+    for step in advances:
+        bars.advance(step, 0.31, 480_000, 1200)
+    bars.close()
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue()).replace("\r", "\n").splitlines()
+
+
+@pytest.mark.parametrize(
+    ("width", "facts"), [(64, ""), (80, "acc. 0.31"), (140, "acceptance 0.31, 4.8e+05 likelihoods")]
+)
+def test_a_bar_has_one_clock_and_fits_the_terminal(monkeypatch, width, facts):
+    monkeypatch.setenv("TERM", "xterm")
+    moving, done = shown(width, 2000)[-1], shown(width, 4000)[-1]
+    for line in (moving, done):
+        assert len(line.rstrip()) <= width
+        assert line.startswith("mhminibatch_printed ")
+        assert facts in line
+        assert sum(line.count(character) for character in "━╸╺") >= 14
+    assert " 50 % " in moving
+    assert len(re.findall(r"\d:\d\d|-:--", moving)) == 1
+    assert moving.rstrip().endswith("left")
+    assert re.search(r"100 % .*took 0:00$", done.rstrip())
+    assert ("2,000/4,000 steps" in moving) == (width == 140)
+    assert ("(compiled)" in moving) == (width == 140)
+
+
+def test_what_was_interrupted_says_where_it_resumed(monkeypatch, capsys):
+    monkeypatch.setenv("TERM", "xterm")
+    line = "mint: resumed at step 2,398 of 4,000"
+    assert line in "\n".join(shown(80, 3000, first=2398)).replace("mhminibatch_printed", "mint")
+    stream = io.StringIO()
+    Lines(stream).begin("mint", 2398, 4000, "compiled")
+    assert stream.getvalue() == f"{line} (compiled)\n"
+    Notes("job 2 of 4:").begin("mint", 2398, 4000, "compiled")
+    assert capsys.readouterr().err == f"job 2 of 4: {line}\n"

@@ -16,8 +16,9 @@ import torch
 from kit import FEW, StopAfter, assert_same_bits, compute, config, contents
 
 from mhrun.data import Dataset
+from mhrun.durations import in_words
 from mhrun.engine.chains import Settings, Silent, run_method
-from mhrun.engine.estimate import Pace, in_words
+from mhrun.engine.estimate import Pace
 from mhrun.engine.experiment import run_experiment
 from mhrun.engine.method import Method
 from mhrun.errors import Interrupted

@@ -1,0 +1,157 @@
+"""``mhrun list NAME``: one experiment with its methods, settings, claims and runs."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mhrun.cli.listing import columns, cut, status_of
+from mhrun.cli.outline import outline, paper, seconds_at_paper_scale
+from mhrun.durations import in_words
+from mhrun.errors import UserError
+from mhrun.store.folder import RunFolder
+
+_LINE = 110  # characters of a line, where no terminal has fewer
+_COUNTS = ("chains", "warmup", "steps", "thin", "thin_stats")
+
+
+def show_experiment(
+    name: str, path: Path | None, found: Sequence[RunFolder], folders: Sequence[Path]
+) -> None:
+    """Print an experiment; `path` is None where only its runs are there.
+
+    Raises:
+        UserError: its file cannot be read.
+    """
+    width = min(columns(), _LINE)
+    print(name)
+    if path is not None:
+        head = outline(path)
+        about = paper(head.paper)
+        for line in (
+            head.title,
+            head.reproduces and f"reproduces {head.reproduces}",
+            about and f"paper: {about.title}",
+        ):
+            if line:
+                print(textwrap.fill(line, width, initial_indent="  ", subsequent_indent="    "))
+        print(
+            f"\n  run it: mhrun {name} [scale={'|'.join(head.scales)}]"
+            if head.scales
+            else f"\n  run it: mhrun {name}"
+        )
+        if (seconds := seconds_at_paper_scale().get(name)) is not None:
+            print(f"  at scale=paper its methods take about {in_words(seconds)} on two cores of an AMD EPYC")
+        config = _composed(name, folders)
+        if isinstance(config, str):
+            print(f"  {config}")
+        else:
+            _section("methods", _methods(config), width)
+            _section(f"settings (at scale={config['scale']})", _settings(config, head.settings), width)
+        _section("claims", _claims(name, head.paper, found), width)
+    lines = [_run(folder) for folder in found]
+    _section("runs", lines or [f"not run yet: mhrun {name}"], 0)
+    print()
+
+
+def _section(title: str, lines: Sequence[str], width: int) -> None:
+    """Print lines below a title, cut to `width` where it is not 0."""
+    if lines:
+        print(f"\n  {title}")
+        for line in lines:
+            print(f"    {cut(line, width - 4) if width else line}")
+
+
+def _composed(name: str, folders: Sequence[Path]) -> dict[str, Any] | str:
+    """Return the resolved configuration, or why there is none."""
+    from mhrun.cli.compose import compose_config
+
+    try:
+        return compose_config([f"experiment={name}"], folders, compare=False)
+    except UserError as error:  # such as a setting that must be given
+        return str(error)
+
+
+def _methods(config: Mapping[str, Any]) -> list[str]:
+    names = [str(name) for name in config["methods"]]
+    wide = max(map(len, names), default=0)
+    lines = []
+    for name in names:
+        node = config["methods"][name]
+        own = [f"{key}={_plain(node[key])}" for key in _COUNTS if node.get(key) is not None]
+        lines.append(f"{name:{wide}}  {', '.join([*_parts(node['kernel']), *own])}")
+    return lines
+
+
+def _parts(node: Any) -> Iterator[str]:
+    """Yield the classes that a kernel is made of, itself first."""
+    if isinstance(node, Mapping):
+        if "_target_" in node:
+            yield str(node["_target_"]).rpartition(".")[2]
+        for value in node.values():
+            yield from _parts(value)
+
+
+def _settings(config: Mapping[str, Any], comments: Mapping[str, str]) -> list[str]:
+    lines = []
+    for key, comment in comments.items():
+        value = config.get(key)
+        if isinstance(value, Mapping):
+            continue
+        shown = cut(_plain(value), 40)
+        lines.append(f"{key}={shown}" + (f"  # {comment}" if comment else ""))
+    return lines
+
+
+def _plain(value: Any) -> str:
+    """Return a value as it is written on the command line."""
+    if isinstance(value, list):
+        return f"[{','.join(map(_plain, value))}]"
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _claims(name: str, key: str, found: Sequence[RunFolder]) -> list[str]:
+    """Return a line for each claim, with the verdict of the newest run that gave one."""
+    from mhrun.paths import EXPERIMENTS
+
+    path = EXPERIMENTS / key / "claims.yaml"
+    if not key or not path.is_file():
+        return []
+    from mhrun import yaml_file
+    from mhrun.report.claims import claims_of, without_run
+
+    book = yaml_file.load(path)
+    judged: dict[str, tuple[str, Any]] = {}
+    for folder in found:
+        for claim in (folder.summary() or {}).get("claims", []):
+            if claim.get("verdict") in ("reproduced", "not reproduced"):
+                judged[str(claim.get("id"))] = claim["verdict"], claim.get("ours")
+    lines = []
+    for kind, what in (("experiments", ""), ("sweeps", " (sweep)")):
+        for claim in claims_of((book.get(kind) or {}).get(name) or {}):
+            verdict, ours = judged.get(str(claim["id"]), (without_run(claim), None))
+            numbers = f"paper {claim['paper']}" + (
+                f", ours {ours:.4g}" if isinstance(ours, int | float) else ""
+            )
+            lines.append(f"{verdict}: {claim['artefact']}{what}: {claim['quantity']} ({numbers})")
+    return lines
+
+
+def _run(folder: RunFolder) -> str:
+    run = status_of(folder)
+    took = f", {in_words(run.seconds)}" if run.seconds is not None else ""
+    verdicts = f", {run.verdicts}" if run.verdicts else ""
+    page = folder.report / "index.html"
+    where = _short(page if page.exists() else folder.path)
+    return f"{folder.digest}  {run.scale:6}{run.status:12}{run.when}{took}{verdicts}  {where}"
+
+
+def _short(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

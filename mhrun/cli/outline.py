@@ -1,0 +1,166 @@
+"""What an experiment's file says with the files that it builds on, read without Hydra: for lists and completion."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from mhrun import yaml_file
+from mhrun.errors import UserError
+from mhrun.paths import CONF, EXPERIMENTS
+
+_COMMENT = re.compile(r"^(\w+):(?:[ \t][^#\n]*)?[ \t]#[ \t]*(.+)$", re.MULTILINE)
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_OWN_KEYS = (
+    "defaults",
+    "title",
+    "reproduces",
+    "data",
+    "model",
+    "methods",
+    "report",
+    "scales",
+    "hydra",
+    "runtime",
+)
+
+
+class Outline(NamedTuple):
+    """An experiment in outline. Values are as the files have them, ``${...}`` and all."""
+
+    title: str
+    reproduces: str
+    paper: str  # key of the paper: a folder in experiments/; empty for none
+    scales: list[str]
+    settings: dict[str, str]  # settings at the top level that the files set -> the comment beside it
+    methods: dict[str, str]  # name -> the method's file in conf/method, without .yaml
+
+
+class Paper(NamedTuple):
+    """A paper as lists cite it."""
+
+    cited: str  # Li & Wong 2017
+    title: str
+
+
+def outline(path: Path) -> Outline:
+    """Return the outline of an experiment's file.
+
+    Raises:
+        UserError: the file, or one that it builds on, cannot be read.
+    """
+    return _outline(path, ())
+
+
+def _file(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the settings of a file, and key -> the comment beside it."""
+    if path.is_relative_to(CONF):  # ours need no checks, which take longer than the rest
+        return _our_file(path)
+    written = yaml_file.read(path)
+    text = yaml_file.loads(written, str(path)) or {}
+    if not isinstance(text, dict):
+        raise UserError(f"'{path}' holds no settings (KEY: VALUE); mend it.")
+    return text, dict(_COMMENT.findall(written))
+
+
+@cache
+def _our_file(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    written = yaml_file.read(path)
+    return yaml.load(written, Loader=_LOADER) or {}, dict(_COMMENT.findall(written))
+
+
+def _outline(path: Path, above: tuple[Path, ...]) -> Outline:
+    text, comments = _file(path)
+    found = Outline("", "", "", [], {}, {})
+    for key, value in defaults(text):
+        if not key:
+            parent = path.parent / f"{value}.yaml"
+            if parent.is_file() and parent not in (*above, path):
+                found = _over(found, _outline(parent, (*above, path)))
+        elif key.rpartition("/")[2].startswith("method@methods."):
+            found.methods[key.rpartition("methods.")[2]] = value.rpartition("/")[2]
+    report, scales, methods = (_group(text.get(key)) for key in ("report", "scales", "methods"))
+    own = Outline(
+        str(text.get("title") or ""),
+        str(text.get("reproduces") or ""),
+        str(report.get("paper") or ""),
+        [str(name) for name in scales],
+        {str(key): comments.get(str(key), "") for key in text if key not in _OWN_KEYS},
+        {str(name): "" for name in methods if str(name) not in found.methods},
+    )
+    return _over(found, own)
+
+
+def _over(base: Outline, top: Outline) -> Outline:
+    """Return an outline with what another sets on top."""
+    kept = {key: top.settings.get(key) or base.settings.get(key, "") for key in base.settings | top.settings}
+    return Outline(
+        top.title or base.title,
+        top.reproduces or base.reproduces,
+        top.paper or base.paper,
+        list(dict.fromkeys(base.scales + top.scales)),
+        kept,
+        base.methods | {name: file for name, file in top.methods.items() if file or name not in base.methods},
+    )
+
+
+def defaults(text: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield group with package (``/method@methods.mint``; empty for a file of the same folder) and choice."""
+    found = text.get("defaults")
+    for item in found if isinstance(found, list) else ():
+        if isinstance(item, str) and item != "_self_":
+            yield "", item
+        elif isinstance(item, dict):
+            for key, value in item.items():
+                if isinstance(value, str):
+                    yield str(key).removeprefix("override ").removeprefix("optional "), value
+
+
+def _group(node: Any) -> Mapping[str, Any]:
+    return node if isinstance(node, Mapping) else {}
+
+
+def method_parts(file: str) -> list[tuple[str, str]]:
+    """Return group and place of each part that a method of conf/method chooses: ``("rule", "kernel.rule")``."""
+    path = CONF / "method" / f"{file}.yaml"
+    if not file or not path.is_file():
+        return []
+    found: dict[str, str] = {}
+    for key, value in defaults(_file(path)[0]):
+        if key:
+            group, _, place = key.lstrip("/").partition("@")
+            if place:
+                found[place] = group
+        elif value != file:
+            found |= {place: group for group, place in method_parts(value)}
+    return [(group, place) for place, group in found.items()]
+
+
+@cache
+def paper(key: str) -> Paper | None:
+    """Return the paper of a folder in experiments/; None if there is none."""
+    path = EXPERIMENTS / key / "claims.yaml"
+    if not key or not path.is_file():
+        return None
+    head = re.split(
+        r"^(?:experiments|sweeps):", path.read_text(encoding="utf-8"), maxsplit=1, flags=re.MULTILINE
+    )[0]
+    about = _group(_group(yaml_file.loads(head, str(path))).get("paper"))
+    names = [name.split()[-1] for name in str(about.get("authors", "")).split(", ") if name]
+    cited = " & ".join(names) if len(names) < 3 else f"{names[0]} et al."
+    return Paper(f"{cited} {about.get('year', '')}".strip(), str(about.get("title", "")))
+
+
+@cache
+def seconds_at_paper_scale() -> dict[str, float]:
+    """Return experiment -> seconds that its methods took at scale=paper, on two cores of an AMD EPYC.
+
+    `make docs-results` writes them down; experiments without such a run are left out.
+    """
+    found = _group(yaml_file.load(CONF / "durations.yaml"))
+    return {str(name): float(value) for name, value in found.items()}
