@@ -154,6 +154,7 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
         if found := re.search(r"Interpolation key 'scales\.([^'.]+)", str(error)):
             raise UserError(
                 f"There is no scale '{found[1]}'; choose {', '.join(plain.scales) or 'none'}."
+                f"{nearest(found[1], map(str, plain.scales))}"
             ) from error
         if found := re.search(r"Interpolation key '([\w.]+)' not found", str(error)):
             raise UserError(f"'{found[1]}' is referred to and not there; add +{found[1]}=VALUE.") from error

@@ -14,7 +14,14 @@ from mhrun.cli.crash import BUG, crash_of, out_of_memory, printable, show_traceb
 from mhrun.errors import Interrupted, UserError, nearest
 from mhrun.paths import FOLDERS
 
-COMMANDS = ("list", "report", "compare", "fetch", "init", "check", "help")
+COMMANDS = ("list", "report", "compare", "fetch", "init", "check", "completion", "help")
+_HELP = ("-h", "--help")
+COMMON = ("--project", "--config-dir", "-cd", "--trust", "--help", "-h")
+OPTIONS = {  # of each command; run is a command line that names none
+    "run": (*COMMON, "--multirun", "-m", "--dry-run", "--cfg", "-c", "--version", "-V"),
+    "compare": (*COMMON, "--reference", "--json", "--csv"),
+    "check": (*COMMON, "--json"),
+}
 OK, FAILED, MISTAKE, STOPPED = 0, 1, 2, 130
 
 
@@ -88,16 +95,22 @@ def _crashed(error: BaseException) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        from mhrun.cli.help import HELP
+    asked = [word for word in arguments if word not in _HELP]
+    if not asked or asked[0] == "help" or len(asked) < len(arguments):
+        from mhrun.cli.help import page
 
-        print(HELP, end="")
+        topic = asked[1:2] if asked[:1] == ["help"] else [word for word in asked if word in COMMANDS][:1]
+        print(page("".join(topic)), end="")
         return OK
     if arguments[0] in ("--version", "-V"):
         from mhrun import __version__
 
         print(f"mhrun {__version__}")
         return OK
+    if arguments[0] == "completion":
+        from mhrun.cli.completion import completion
+
+        return completion(arguments[1:])
     words = taken_apart(arguments)
     if words.command == "list":
         from mhrun.cli.listing import show_list
@@ -153,7 +166,7 @@ def taken_apart(arguments: Sequence[str]) -> Words:
     """Return a command line taken apart, after doing what --project, --config-dir and --trust ask of this process.
 
     Raises:
-        UserError: an option or a command that does not exist.
+        UserError: an option, a command or an experiment that does not exist.
     """
     waiting = list(arguments)
     command = waiting.pop(0) if waiting[0] in COMMANDS else "run"
@@ -161,6 +174,7 @@ def taken_apart(arguments: Sequence[str]) -> Words:
     folders: list[Path] = []
     named: list[Path] = []  # where Python files and data files are
     trust: list[str] = []
+    bare: list[int] = []  # where `rest` has words that should be names of experiments
     multirun = show = dry = as_json = False
     while waiting:
         word, _, value = (
@@ -197,22 +211,53 @@ def taken_apart(arguments: Sequence[str]) -> Words:
         elif word == "--json" and command == "check":
             as_json = True
         elif word.startswith("-"):
-            raise UserError(f"There is no option '{word}' (mhrun --help shows what there is).")
+            known = _nearest_option(word, command)
+            page = "mhrun --help" if command == "run" else f"mhrun {command} --help"
+            raise UserError(f"There is no option '{word}'.{known} {page} shows what there is.")
         elif word in COMMANDS and command == "run" and not rest:  # after options
             command = word
-        elif command == "run" and "=" not in word and not word.startswith("~"):
-            known = nearest(word, COMMANDS)
-            raise UserError(
-                f"'{word}' is no command and no KEY=VALUE.{known} mhrun --help shows what there is."
-            )
         else:
+            if command == "run" and "=" not in word and not word.startswith("~"):
+                bare.append(len(rest))
             rest.append(word)
+    for at in bare:  # now that all folders are known
+        rest[at] = _experiment(rest[at], folders)
+    named_twice = [word for word in rest if word.startswith("experiment=")] if bare else []
+    if len(named_twice) > 1:
+        raise UserError(f"{' and '.join(named_twice)} are two experiments; run them one by one.")
     # In the environment, so that the jobs of a sweep have it wherever they run.
     for variable, values, between in ((FOLDERS, map(str, named), os.pathsep), (TRUST, trust, ",")):
         there = list(filter(None, os.environ.get(variable, "").split(between)))
         if more := [value for value in values if value not in there]:
             os.environ[variable] = between.join([*there, *more])
     return Words(command, rest, folders, multirun, show, dry, as_json)
+
+
+def _nearest_option(word: str, command: str) -> str:
+    """Return the suggestion for a misspelt option of a command: its letters count, not its dashes."""
+    known = {option.lstrip("-"): option for option in OPTIONS.get(command, COMMON) if len(option) > 2}
+    hint = nearest(word.lstrip("-"), known)
+    return hint.replace("'", "'--", 1) if hint else ""
+
+
+def _experiment(word: str, folders: Sequence[Path]) -> str:
+    """Return ``experiment=NAME`` for the name of an experiment.
+
+    Raises:
+        UserError: it is none.
+    """
+    from mhrun.cli.places import experiments
+
+    there = experiments(folders)
+    if word in there:
+        return f"experiment={word}"
+    hint = nearest(word, [*COMMANDS, *there])
+    if word in ("smoke", "quick", "paper"):
+        hint = f" Did you mean 'scale={word}'?"
+    raise UserError(
+        f"'{word}' is no command, no experiment and no KEY=VALUE.{hint} mhrun list shows the experiments, "
+        "mhrun --help the commands."
+    )
 
 
 if __name__ == "__main__":

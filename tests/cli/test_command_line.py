@@ -13,7 +13,7 @@ from hydra.errors import HydraException
 from kit import FEW
 
 from mhrun.cli.compose import compose_config, explained
-from mhrun.cli.main import run
+from mhrun.cli.main import COMMANDS, run
 from mhrun.engine.assemble import methods_of
 from mhrun.store.identity import digest
 
@@ -36,7 +36,26 @@ def mistakes(outputs, *extra):
             ["experiment=gmm_tied_mean"],
             "There is no experiment 'gmm_tied_mean'. Did you mean 'gmm_tied_means'?",
         ),
-        (["lst"], "'lst' is no command and no KEY=VALUE. Did you mean 'list'?"),
+        (["lst"], "'lst' is no command, no experiment and no KEY=VALUE. Did you mean 'list'?"),
+        (
+            ["gmm_tied_mean"],
+            "'gmm_tied_mean' is no command, no experiment and no KEY=VALUE. Did you mean 'gmm_tied_means'?",
+        ),
+        (["gmm_tied_means", "smoke"], "Did you mean 'scale=smoke'?"),
+        (["gmm_tied_means", "lemmas"], "experiment=gmm_tied_means and experiment=lemmas are two experiments"),
+        (["gmm_tied_means", "scale=smke"], "choose smoke, quick, paper. Did you mean 'smoke'?"),
+        (
+            ["gmm_tied_means", "--dryrun"],
+            "There is no option '--dryrun'. Did you mean '--dry-run'? mhrun --help shows",
+        ),
+        (
+            ["compare", "--refrence", "x"],
+            "Did you mean '--reference'? mhrun compare --help shows what there is",
+        ),
+        (["check", "--jsn"], "Did you mean '--json'?"),
+        (["help", "lst"], "There is no command 'lst'. Did you mean 'list'?"),
+        (["completion"], "completion is for bash, zsh and fish"),
+        (["completion", "bsh"], "Did you mean 'bash'?"),
         (["--fast"], "There is no option '--fast'"),
         (["seed=1"], "No experiment is named"),
         (["--cfg", "everything", *SMOKE], "say --cfg job"),
@@ -96,6 +115,15 @@ def mistakes(outputs, *extra):
         ([*SMOKE, "device=tpu"], "device = 'tpu' is not here"),
         ([*SMOKE, "dtype=float8"], "dtype = 'float8' is unknown"),
         ([*SMOKE, "executor=maybe"], "executor = 'maybe' is unknown"),
+        # The fifth of six methods; the four before it have a compiled loop.
+        (
+            [*SMOKE, "executor=compiled", "dynamics@methods.sgld.kernel.dynamics=adam"],
+            "sgld has no compiled loop here",
+        ),
+        (
+            [*SMOKE, "executor=compiled", "dtype=float32"],
+            "mint, mint_stored, tempered_mcmc, mcmc, sgld, sghmc have no compiled loop here",
+        ),
         ([*SMOKE, "target.temper=prior"], "temper = 'prior' is unknown"),
         ([*SMOKE, "data.n=0"], "choose n >= 1"),
         ([*SMOKE, "model.variance=-1"], "positive variances"),
@@ -176,22 +204,47 @@ def test_a_disk_that_fills_up_while_running(tmp_path, capsys, monkeypatch):
     assert "is full; free some space and run the same command" in capsys.readouterr().err
     monkeypatch.setattr(os, "fsync", real)
     assert run(words) == 0
-    assert "going on from step" in capsys.readouterr().err
+    assert "resumed at step" in capsys.readouterr().err
 
 
-def test_help_version_and_list(capsys):
-    for words in ([], ["--help"], ["-h"], ["help"]):
+def test_help_version_and_fetch(capsys):
+    for words in ([], ["--help"], ["-h"], ["help"], ["gmm_tied_means", "--help"]):
         assert run(words) == 0
-        assert "mhrun experiment=NAME" in capsys.readouterr().out
+        assert "mhrun -m NAME KEY=A,B,C" in capsys.readouterr().out
     assert run(["--version"]) == 0
     assert capsys.readouterr().out.startswith("mhrun 0.")
-    assert run(["list"]) == 0
-    out = capsys.readouterr().out
-    assert "gmm_tied_means" in out
-    assert "Figure 1" in out
-    assert "not run yet" in out
     assert run(["fetch"]) == 0
     assert "mnist" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_a_page_of_its_own(command, capsys, tmp_path):
+    pages = set()
+    for words in (
+        [command, "--help"],
+        [command, "-h"],
+        ["help", command],
+        ["--project", "nowhere", command, "-h"],
+    ):
+        if words[0] != "help" or command != "help":
+            assert run(words) == 0
+            pages.add(capsys.readouterr().out)
+    assert len(pages) == (2 if command == "help" else 1)
+    assert all(f"mhrun {command}" in text for text in pages)
+    assert not list(tmp_path.iterdir())  # `init --help` makes no folder of that name
+
+
+def test_the_name_of_an_experiment_is_enough(capsys):
+    for words in (
+        ["gmm_tied_means", "lam=0.3"],
+        ["lam=0.3", "gmm_tied_means"],
+        ["experiment=gmm_tied_means", "lam=0.3"],
+    ):
+        assert run([*words, "--cfg", "job"]) == 0
+        shown = yaml.safe_load(capsys.readouterr().out)
+        assert (shown["experiment"], shown["lam"]) == ("gmm_tied_means", 0.3)
+    assert run(["-m", "gmm_tied_means", "seed=3,4", "--cfg", "job"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["seed"] == 3
 
 
 def test_a_launcher_that_is_not_installed_says_what_to_install():
@@ -214,7 +267,17 @@ def test_the_configuration_can_be_shown(capsys):
     assert "temperature: 1000.0" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["--help"], ["list"], ["--version"], ["lst"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["list"],
+        ["--version"],
+        ["lst"],
+        ["completion", "bash"],
+        ["completion", "--line", "mhrun gmm_tied_means rule@"],
+    ],
+)
 def test_light_commands_import_nothing_heavy(words, tmp_path):
     code = (
         "import sys; from mhrun.cli.main import run; run(sys.argv[1:]); "

@@ -1,0 +1,241 @@
+"""``mhrun completion``: scripts for shells, and the words that complete a command line. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from mhrun.cli.main import COMMANDS, COMMON, OPTIONS
+from mhrun.cli.outline import Outline, method_parts, outline
+from mhrun.cli.places import experiments, outputs_of, project
+from mhrun.errors import UserError, nearest
+from mhrun.paths import CONF
+from mhrun.store.folder import runs
+
+BASH = r"""# bash completion for mhrun:  source <(mhrun completion bash)
+_mhrun() {
+    local line="${COMP_LINE:0:COMP_POINT}" word tail found
+    word="${line##*[[:space:]]}"
+    tail="${word##*[$COMP_WORDBREAKS]}"    # bash replaces only what follows the last of these
+    COMPREPLY=()
+    while IFS= read -r found; do
+        COMPREPLY+=("${found#"${word%"$tail"}"}")
+    done < <("${COMP_WORDS[0]}" completion --line "$line" 2>/dev/null)
+}
+complete -o nospace -o default -F _mhrun mhrun
+"""
+
+ZSH = r"""#compdef mhrun
+# zsh completion for mhrun:  source <(mhrun completion zsh), after compinit
+_mhrun() {
+    local -a found open closed
+    found=(${(f)"$("${words[1]}" completion --line "${(j: :)words[1,CURRENT]}" 2>/dev/null)"})
+    open=(${(M)found:#*[=.]})
+    closed=(${${found:#*[=.]}% })
+    (( ${#found} )) || _files
+    (( ${#open} )) && compadd -Q -S '' -- $open
+    (( ${#closed} )) && compadd -Q -- $closed
+    return 0
+}
+compdef _mhrun mhrun
+"""
+
+FISH = r"""# fish completion for mhrun:  mhrun completion fish > ~/.config/fish/completions/mhrun.fish
+function __mhrun_words
+    set -l tokens (commandline -opc)
+    $tokens[1] completion --line (commandline -cp | string collect) 2>/dev/null | string trim --right
+end
+complete -c mhrun -f -a '(__mhrun_words)'
+complete -c mhrun -n 'string match -qr -- "^--(project|config-dir)\$" (commandline -opc)[-1]' -F
+complete -c mhrun -n 'string match -qr "^(init|compare)\$" -- (commandline -opc)' -F
+"""
+
+SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
+
+_SCALES = ("smoke", "quick", "paper")
+_VALUES: dict[str, tuple[str, ...]] = {
+    "device": ("cpu", "cuda"),
+    "dtype": ("float64", "float32"),
+    "executor": ("auto", "compiled", "torch", "graph"),
+    "hydra/launcher": ("basic", "joblib", "submitit_local", "submitit_slurm", "ray"),
+    "runtime.force": ("true", "false"),
+    "runtime.report": ("true", "false"),
+    "target.replacement": ("true", "false"),
+    "target.common_batch": ("true", "false"),
+    "target.temper": ("posterior", "likelihood"),
+}
+_KEYS = (
+    *("scale", "seed", "chains", "warmup", "steps", "thin", "thin_stats", "data", "model", "+monitor"),
+    *("runtime.outputs", "runtime.threads", "runtime.block_seconds", "runtime.data_dir", *_VALUES),
+)
+_CHECKED = ("rule", "proposal", "pairing", "dynamics", "method")
+_CHECK_KEYS = ("checks", "seed", "chains", "step_size", "n", "m", "effective")
+_TAKES_A_PATH = ("--project", "--config-dir", "-cd", "--trust")
+
+
+def completion(words: Sequence[str]) -> int:
+    """Print the script of a shell, or the completions of a line: a line each, with a space behind what is whole.
+
+    Raises:
+        UserError: there is no script for this shell.
+    """
+    if words[:1] == ["--line"] and len(words) == 2:
+        for candidate in candidates(words[1]):
+            print(candidate if candidate[-1] in "=." else f"{candidate} ")
+        return 0
+    if len(words) != 1 or words[0] not in SCRIPTS:
+        known = nearest(words[0], SCRIPTS) if len(words) == 1 else ""
+        raise UserError(f"completion is for bash, zsh and fish: say mhrun completion bash.{known}")
+    print(SCRIPTS[words[0]], end="")
+    return 0
+
+
+def candidates(line: str) -> list[str]:
+    """Return what the last word of a command line can become; the line ends where the cursor is.
+
+    A candidate that ends in ``=`` or ``.`` is open: more follows without a space.
+    """
+    words = line.split()[1:]
+    current = "" if not line or line[-1].isspace() else (words.pop() if words else "")
+    try:
+        return sorted({word for word in _all(words, current) if word.startswith(current)})
+    except (UserError, OSError):  # a file that cannot be read is reported by the command itself
+        return []
+
+
+class _Line(NamedTuple):
+    """A command line before its last word."""
+
+    command: str
+    words: list[str]  # without options
+    conf: list[Path]  # folders of the user's own configurations
+
+    def outline(self) -> Outline | None:
+        """The outline of the experiment that is named."""
+        there = experiments(self.conf)
+        for word in self.words:
+            name = word.removeprefix("experiment=")
+            if name in there:
+                return outline(there[name])
+        return None
+
+
+def _all(words: list[str], current: str) -> Iterator[str]:
+    last = words[-1] if words else ""
+    if last in _TAKES_A_PATH:
+        return
+    if last in ("--cfg", "-c"):
+        yield "job"
+        return
+    line = _line(words)
+    if current.startswith("-"):
+        yield from (option for option in OPTIONS.get(line.command, COMMON) if option.startswith("--"))
+    elif line.command == "run":
+        yield from _of_run(line, current)
+    else:
+        yield from _OF_COMMAND.get(line.command, lambda line, current: iter(()))(line, current)
+
+
+def _line(words: Sequence[str]) -> _Line:
+    command, rest, conf, waiting = "run", list[str](), list[Path](), list(words)
+    while waiting:
+        word = waiting.pop(0)
+        key, has_value, value = word.partition("=") if word.startswith("-") else (word, "", "")
+        if key in (*_TAKES_A_PATH, "--cfg", "-c"):
+            value = value if has_value else waiting.pop(0) if waiting else ""
+            if key == "--project":
+                conf.append(project(value).conf)
+            elif key in ("--config-dir", "-cd"):
+                conf.append(Path(value))
+        elif word in COMMANDS and command == "run" and not rest:
+            command = word
+        elif not word.startswith("-"):
+            rest.append(word)
+    return _Line(command, rest, conf)
+
+
+def _of_run(line: _Line, current: str) -> Iterator[str]:
+    """Yield settings with their values, once there is an ``=``; before, commands and experiments, or settings."""
+    key, has_value, value = current.partition("=")
+    head = line.outline()
+    if has_value:
+        before = value.rpartition(",")[0]  # of a sweep, several values
+        start = f"{key}={before}," if before else f"{key}="
+        yield from (
+            f"{start}{option}" for option in _values(line, head, key) if option not in before.split(",")
+        )
+        return
+    if head is None:
+        yield from experiments(line.conf)
+        yield "experiment="
+        if not line.words:
+            yield from COMMANDS
+        return
+    yield from (f"{key}=" for key in (*_KEYS, *head.settings))
+    if current.startswith("~"):
+        yield from (f"~methods.{name}" for name in head.methods)
+    if current.startswith("+"):
+        yield from (f"+method@methods.{name}={name}" for name in _files(line, "method"))
+    for name, file in head.methods.items():
+        yield f"methods.{name}."
+        yield from (f"{group}@methods.{name}.{place}=" for group, place in method_parts(file))
+
+
+def _values(line: _Line, head: Outline | None, key: str) -> Iterator[str]:
+    key = key.lstrip("+~")
+    group = key.partition("@")[0]
+    if key == "experiment":
+        yield from experiments(line.conf)
+    elif key == "scale":
+        yield from head.scales if head else _SCALES
+    elif key in _VALUES:
+        yield from _VALUES[key]
+    elif (CONF / group).is_dir():
+        yield from _files(line, group)
+
+
+def _files(line: _Line, group: str) -> list[str]:
+    return sorted({path.stem for place in (CONF, *line.conf) for path in (place / group).glob("*.yaml")})
+
+
+def _of_list(line: _Line, current: str) -> Iterator[str]:
+    yield from experiments(line.conf)
+    yield "runtime.outputs="
+
+
+def _of_runs(line: _Line, current: str) -> Iterator[str]:
+    """Yield the experiments that have run; behind a colon, the methods of one."""
+    outputs, _ = outputs_of([word for word in line.words if word.startswith("runtime.outputs=")])
+    name, colon, _ = current.partition(":")
+    found = runs(outputs, name if colon else None)
+    if colon and line.command == "compare":
+        yield from (
+            f"{name}:{method}" for folder in found for method in (folder.summary() or {}).get("methods", {})
+        )
+        return
+    yield from (folder.experiment for folder in found)
+    yield "runtime.outputs="
+
+
+def _of_check(line: _Line, current: str) -> Iterator[str]:
+    key, has_value, _ = current.partition("=")
+    if has_value:
+        yield from (f"{key}={name}" for name in (_files(line, key) if key in _CHECKED else ()))
+    else:
+        yield from (f"{key}=" for key in (*_CHECKED, *_CHECK_KEYS))
+
+
+def _fixed(found: Sequence[str], line: _Line, current: str) -> Iterator[str]:
+    yield from (() if line.words else found)
+
+
+_OF_COMMAND: dict[str, Callable[[_Line, str], Iterator[str]]] = {
+    "list": _of_list,
+    "report": _of_runs,
+    "compare": _of_runs,
+    "check": _of_check,
+    "completion": partial(_fixed, tuple(SCRIPTS)),
+    "help": partial(_fixed, COMMANDS),
+}
