@@ -205,9 +205,10 @@ def _exported(page: Any) -> str:
 
 
 def _help(page: Any) -> str:
-    from mhrun.cli.help import HELP
+    from mhrun.cli.help import COMMANDS, HELP
 
-    return f"```text\n{HELP}```"
+    pages = [f"## mhrun {name}\n\n```text\n{text.rstrip()}\n```" for name, text in COMMANDS.items()]
+    return "\n\n".join([f"```text\n{HELP}```", *pages])
 
 
 def _api(page: Any) -> str:

@@ -217,7 +217,7 @@ def test_help_version_and_fetch(capsys):
     assert "mnist" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command != "help"])
 def test_each_command_has_a_page_of_its_own(command, capsys, tmp_path):
     pages = set()
     for words in (
@@ -226,11 +226,10 @@ def test_each_command_has_a_page_of_its_own(command, capsys, tmp_path):
         ["help", command],
         ["--project", "nowhere", command, "-h"],
     ):
-        if words[0] != "help" or command != "help":
-            assert run(words) == 0
-            pages.add(capsys.readouterr().out)
-    assert len(pages) == (2 if command == "help" else 1)
-    assert all(f"mhrun {command}" in text for text in pages)
+        assert run(words) == 0
+        pages.add(capsys.readouterr().out)
+    assert len(pages) == 1
+    assert pages.pop().startswith(f"mhrun {command}")
     assert not list(tmp_path.iterdir())  # `init --help` makes no folder of that name
 
 
