@@ -16,9 +16,12 @@ help:  ## Show this
 
 $(READY): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "mhrun needs Python 3.11, 3.12 or 3.13; say PYTHON=/path/to/python."; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)  # another Python over one that is there would break it
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@echo "Installing mhrun and its dependencies into $(VENV): a minute, or a few where the network is slow."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)  # another Python over one that is there would break it
+	@set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' \
+		| { grep --line-buffered -E '^ *(Downloading|Using cached|Building|Installing|Successfully)' || true; }
 	@touch $@
+	@echo "Installed. mhrun is $(BIN)/mhrun; 'source $(BIN)/activate' puts it on the path."
 
 setup: $(READY)  ## Make the environment in .venv, with pinned versions
 

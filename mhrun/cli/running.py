@@ -15,20 +15,16 @@ if TYPE_CHECKING:
 
 
 def run_once(words: Sequence[str], folders: Sequence[Path]) -> int:
-    """Run what the words say, print what it found and where, and return 1 if a part of the report could not be made."""
+    """Run what the words say, print where the report is, and return 1 if a part of it could not be made."""
     config = compose_config(words, folders)
     folder = compute(config)
-    whole = True
-    if config["runtime"]["report"]:
-        from mhrun.cli.result import show_result
-        from mhrun.report.build import PAGE, reported
-
-        show_result(folder)
-        whole = reported(folder)
     print(f"run     {folder.path}")
-    if config["runtime"]["report"]:
-        print(f"report  {folder.report / PAGE}")
-    return 0 if whole else 1
+    if not config["runtime"]["report"]:
+        return 0
+    from mhrun.report.build import PAGE, reported
+
+    print(f"report  {folder.report / PAGE}")
+    return 0 if reported(folder) else 1
 
 
 def compute(config: Mapping[str, Any], watching: Bars | Lines | Notes | None = None) -> RunFolder:
