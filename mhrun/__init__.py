@@ -1,7 +1,7 @@
 """mhrun: Metropolis-Hastings with minibatches and stochastic-gradient MCMC.
 
-From Python, `sample` runs any kernel on any model; the names below are what kernels are made of. They
-are imported when they are first used, so that ``import mhrun`` is quick.
+From Python, `sample` runs any kernel on any model; the other names are the parts of kernels. They are
+imported on first use, so that ``import mhrun`` is quick.
 """
 
 from __future__ import annotations

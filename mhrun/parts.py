@@ -1,6 +1,6 @@
-"""What a kernel is put together from: base classes, and what each part declares of itself.
+"""Base classes of the parts of a kernel, and the attributes that each part declares.
 
-A part derives from its base class and inherits the defaults of what it does not declare. What goes with what is decided
+A part derives from its base class and inherits the defaults of undeclared attributes. Compatibility of parts is decided
 by these attributes alone, never by the name of a class.
 """
 
@@ -18,18 +18,18 @@ from mhrun.target import Target
 from mhrun.types import Contest, Controls, Difference, Evaluation, Info, State, Supply, Verdict
 
 DIFFERENCE, SUPPLY = "difference", "supply"
-"""What a pairing hands to a rule: a difference on a fixed batch, or a supply to draw data from."""
+"""What a pairing passes to a rule: a `Difference` on a fixed batch, or a `Supply` of terms to draw from."""
 
 
 class Proposal(ABC):
     """Draws a candidate from q(origin -> candidate) and returns its log-density."""
 
     gradients: bool = False  # whether it needs the gradient at both points
-    ratio: bool = True  # whether its densities, where they do not cancel, enter the acceptance ratio
+    ratio: bool = True  # whether its densities enter the acceptance ratio, unless they cancel
 
     @property
     def needs_noise(self) -> bool:
-        """Whether it has no meaning at a noise temperature of 0, which is the width of its density."""
+        """Whether its density degenerates at a noise temperature of 0."""
         return self.gradients and self.ratio
 
     @abstractmethod
@@ -38,7 +38,7 @@ class Proposal(ABC):
 
     @abstractmethod
     def log_density(self, origin: Evaluation, to: Tensor, controls: Controls) -> Tensor | None:
-        """Return log q(origin -> to) (C,), or None when it cancels because q is symmetric."""
+        """Return log q(origin -> to) (C,), or None for a symmetric q, whose densities cancel."""
 
     def native(self) -> NativeProposal | None:
         """Return the pieces of a compiled loop, or None."""
@@ -46,39 +46,39 @@ class Proposal(ABC):
 
 
 class Pairing(ABC):
-    """Chooses the data on which the two points of an acceptance test are scored."""
+    """Chooses the data on which the two points of an acceptance test are evaluated."""
 
-    offers: str = DIFFERENCE  # what it hands to the rule: DIFFERENCE or SUPPLY
-    m: int | None = None  # its minibatch size; None where it has no fixed one
+    offers: str = DIFFERENCE  # what it passes to the rule: DIFFERENCE or SUPPLY
+    m: int | None = None  # its minibatch size; None if it has no fixed one
     stationary: str | None = (
-        None  # what chains sample with a rule that `keeps_ratio`: "tempered" or "stored", if known
+        None  # stationary distribution with a rule that `keeps_ratio`: "tempered" or "stored"; None: unknown
     )
-    rescores: bool = False  # whether each step scores the current point anew
-    keeps_batch: bool = False  # whether a point keeps the minibatch that it was first scored on
+    rescores: bool = False  # whether each step evaluates the current point again
+    keeps_batch: bool = False  # whether a point keeps the minibatch of its first evaluation
     hands_batch_on: bool = (
-        False  # whether the next step scores the current point on this candidate's minibatch
+        False  # whether the next step evaluates the current point on this candidate's minibatch
     )
-    keeps_full_sums: bool = False  # whether the current point has its sum over all data
+    keeps_full_sums: bool = False  # whether the state stores the current point's full-data sum
 
     @abstractmethod
     def refuses(self, target: Target) -> str | None:
-        """Return why this pairing cannot work on the target, or None."""
+        """Return why this pairing cannot be used with the target, or None."""
 
     @abstractmethod
     def reads(self, target: Target) -> int:
-        """Return how many data a decision reads at first, for plans and estimates."""
+        """Return how many data a decision initially reads, for plans and cost estimates."""
 
     @abstractmethod
     def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
-        """Return the evaluation that the chains begin with."""
+        """Return the evaluation at the starting points `theta` (C, D)."""
 
     @abstractmethod
     def current(
         self, target: Target, kept: Evaluation, draws: Draws, grad_temperature: Tensor | None = None
     ) -> Evaluation:
-        """Return the origin of this step, on the data that this step scores it on.
+        """Return the evaluation of the current point on the data used in this step.
 
-        `grad_temperature`: the temperature (C,) for which the proposal wants gradients, or None if it wants none.
+        `grad_temperature`: the temperature (C,) of the gradient that the proposal needs; None if it needs none.
         """
 
     @abstractmethod
@@ -90,26 +90,26 @@ class Pairing(ABC):
         draws: Draws,
         grad_temperature: Tensor | None = None,
     ) -> tuple[Evaluation, Difference | Supply]:
-        """Evaluate the candidate `theta`, and the difference between it and the origin or a supply of it."""
+        """Return the evaluation of the candidate `theta` (C, D), and its difference from the origin or a supply."""
 
     def native(self) -> NativePairing | None:
-        """Return what a compiled loop does in this pairing's place, or None."""
+        """Return this pairing's form in a compiled loop, or None."""
         return None
 
 
 class Rule(ABC):
     """Accepts or rejects the candidate of a contest."""
 
-    wants: str = DIFFERENCE  # what it decides by: DIFFERENCE, or SUPPLY if it draws the data that it needs
-    keeps_ratio: bool = False  # whether it keeps detailed balance for the ratio that it is given
-    min_batch: int = 1  # data of a minibatch that it needs to know the noise of the log-ratio
+    wants: str = DIFFERENCE  # what it decides from: DIFFERENCE, or SUPPLY if it grows its minibatch
+    keeps_ratio: bool = False  # whether it satisfies detailed balance for the ratio it receives
+    min_batch: int = 1  # smallest minibatch from which it can estimate the noise of the log-ratio
     corrects_noise: bool = (
-        False  # whether it allows for minibatch noise; without it a run warns where that dominates
+        False  # whether it corrects for minibatch noise; otherwise a run warns if that noise dominates
     )
 
     @property
     def wants_terms(self) -> bool:
-        """Whether it draws the data that it needs from the contest's supply."""
+        """Whether it draws terms from the contest's supply."""
         return self.wants == SUPPLY
 
     @property
@@ -119,15 +119,15 @@ class Rule(ABC):
 
     @property
     def skew_remedy(self) -> str:
-        """What that warning recommends."""
+        """The advice given in that warning."""
         return ""
 
     @abstractmethod
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
-        """Decide every row."""
+        """Accept or reject the candidate of every chain."""
 
     def probability(self, log_ratio: Tensor) -> Tensor | None:
-        """Return the probability to accept at log-ratios (C,), or None where they alone do not determine it."""
+        """Return the acceptance probability (C,) at log-ratios (C,), or None if it depends on more than those."""
         return None
 
     def native(self) -> Piece | NativeDecision | None:
@@ -140,22 +140,22 @@ class Rule(ABC):
 
 
 class Dynamics(ABC):
-    """Moves theta with no tractable density; may use `aux`."""
+    """A transition of theta without a tractable density; auxiliary variables are in `aux`."""
 
     energies: bool = (
-        False  # whether it wants `aux["log_density"]` (C,), of the full-data posterior, estimated
+        False  # whether it needs `aux["log_density"]` (C,), the estimated full-data log posterior
     )
-    marks_valid: bool = False  # whether `aux["valid"]` (C,) says at which steps theta is a draw
+    marks_valid: bool = False  # whether `aux["valid"]` (C,) marks the steps at which theta is a draw
 
     @abstractmethod
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
-        """Return the first `aux`."""
+        """Return the initial `aux`."""
 
     @abstractmethod
     def move(
         self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the next theta (C, D) and aux; `grad` is that of the full-data log posterior, estimated."""
+        """Return the next theta (C, D) and aux; `grad` (C, D) estimates the full-data log-posterior gradient."""
 
     def native(self) -> NativeDynamics | None:
         """Return the piece of a compiled loop, or None."""
@@ -163,12 +163,12 @@ class Dynamics(ABC):
 
 
 class Kernel(ABC):
-    """Moves all chains one step."""
+    """Moves all chains by one step."""
 
-    reversible: bool = False  # whether its stationary distribution is kept by detailed balance
-    fitted: bool = False  # whether its draws are of something fitted to the target, however far from it
-    adapts: bool = False  # whether it adapts without end, so that no stationary distribution is known
-    rungs: int = 1  # of a ladder
+    reversible: bool = False  # whether it satisfies detailed balance with its stationary distribution
+    fitted: bool = False  # whether it draws from an approximation fitted to the target
+    adapts: bool = False  # whether adaptation never ends, so that the stationary distribution is unknown
+    rungs: int = 1  # number of rungs of a ladder
     rule: Rule | None = None  # of its acceptance test
     pairing: Pairing | None = None  # of its acceptance test
 
@@ -179,53 +179,53 @@ class Kernel(ABC):
 
     @property
     def needs_noise(self) -> bool:
-        """Whether it has no meaning at a noise temperature of 0."""
+        """Whether it is undefined at a noise temperature of 0."""
         return False
 
     @property
     def is_sequential(self) -> bool:
-        """Whether the data it reads in a step depend on how the test goes."""
+        """Whether the number of data read in a step depends on the outcome of a sequential test."""
         return False
 
     @property
     def stationary(self) -> dict[str, Any] | None:
-        """The stationary distribution where its parts know one: ``distribution`` and ``m`` (None: all data)."""
+        """The stationary distribution as ``distribution`` and ``m`` (None: all data), or None if unknown."""
         return None
 
     @property
     def of_a_chain(self) -> Kernel:
-        """The kernel that moves one chain: itself, or that of a rung."""
+        """The kernel that moves one chain: itself, or the kernel of a rung."""
         return self
 
     def extra(self, steps: int) -> tuple[int, int]:
-        """Return how many steps' work comes with so many steps beside their own, at least and at most."""
+        """Return the least and the most extra work in `steps` steps, in units of one step."""
         return 0, 0
 
     def stages(self) -> list[int]:
-        """Return the steps from which on a step costs more, the first being 1."""
+        """Return the step numbers (from 1) at which the cost of a step increases."""
         return [1]
 
     def refuses_ladder(self) -> str | None:
-        """Return why it cannot move the rungs of a ladder, whose exchanges know theta and the target alone, or None."""
+        """Return why it cannot move the rungs of a ladder, or None. Exchanges use theta and the target only."""
         name = type(self).__name__
         if self.rungs > 1:
             return f"{name} is a ladder itself; choose a kernel that moves one chain for its rungs."
         if self.fitted:
-            return f"{name} draws from what it fits, wherever the chains are; choose another kernel."
+            return f"{name} draws from a fitted approximation and ignores exchanges; choose another kernel."
         return None
 
     @abstractmethod
     def reads(self, target: Target) -> int:
-        """Return how many data a step of one chain reads, for plans and estimates."""
+        """Return how many data a step of one chain reads, for plans and cost estimates."""
 
     @abstractmethod
     def refuses(self, target: Target) -> str | None:
-        """Return why these parts and this target do not go together, or None."""
+        """Return why these parts and this target are incompatible, or None."""
 
     @abstractmethod
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
-        """Return the first state."""
+        """Return the initial state at theta (C, D)."""
 
     @abstractmethod
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
-        """Return the next state and what happened."""
+        """Return the next state and the step's `Info`."""

@@ -3,20 +3,20 @@
 Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") is a block cipher on
 a counter. Here the counter is (block, step, purpose, chain) and the key is the run's seed, so
 
-- a chain's numbers depend neither on how many other chains there are, nor on the threads, nor on
-  where a run was interrupted: resuming needs no generator state, only the step;
-- adding a draw for one purpose shifts no other;
-- the plain torch path and the fused native loop (`mhrun.native.philox`) draw the same words.
+- a chain's numbers do not depend on the number of other chains, on the threads, or on interruptions: resuming
+  a run needs the step number and no generator state;
+- an additional draw for one purpose does not shift the draws of any other;
+- the torch path and the compiled loop (`mhrun.native.philox`) draw the same words.
 
-A minibatch without replacement is the beginning of a random permutation of the n data:
+A minibatch without replacement is a prefix of a random permutation of the n data:
 
 - its first n // 2 elements are the distinct values of a stream of independent uniform indices, in order of first
   occurrence;
-- the others are what is left, in ascending order, after a Fisher-Yates shuffle with words of its own. The stream
-  would take n log n words for them.
+- its other elements are the remaining indices in ascending order, shuffled by Fisher-Yates with a separate stream.
+  Continuing the first stream would take n log n words.
 
-So each element is uniform over the data that are left, whatever n is (up to the 2^-64 of a scaled 64-bit word); a
-batch costs O(m) and grows by going on; and it is a permutation at m = n.
+Each element is therefore uniform over the remaining data for every n (up to the 2^-64 of a scaled 64-bit word).
+A batch costs O(m), can be extended, and is a permutation at m = n.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from torch import Tensor
 MUL_0, MUL_1 = 0xD2511F53, 0xCD9E8D57
 WEYL_0, WEYL_1 = 0x9E3779B9, 0xBB67AE85
 LOW = 0xFFFFFFFF
-MANY = 4096  # normals of a chain and a step from which on they are made one step at a time
-_PREFETCH = 1 << 17  # numbers made at once: fewer, larger calls
-_HELD = 1 << 27  # indices kept of permutations
-_SORTED = 1 << 22  # indices drawn at once in torch, which takes some 150 bytes for each
+MANY = 4096  # normals per chain and step above which steps are not prefetched
+_PREFETCH = 1 << 17  # numbers generated per call when steps are prefetched
+_HELD = 1 << 27  # most permutation indices kept in memory
+_SORTED = 1 << 22  # most indices drawn at once in torch, at about 150 bytes each
 
 
 USES = 16
 
 
 class Purpose(IntEnum):
-    """What a random number is for; each has streams of its own, one for each `use` below `USES`."""
+    """The purpose of a random number. Each purpose has a separate stream for each `use` below `USES`."""
 
     INIT = 0
     PROPOSAL = 1
@@ -53,7 +53,7 @@ class Purpose(IntEnum):
     ACCEPT = 3
     EXCHANGE = 4
     NOISE = 5
-    GRADIENT = 6  # of noise that a target adds to gradients
+    GRADIENT = 6  # noise that a target adds to gradients
 
 
 def derive_key(seed: int, name: str) -> int:
@@ -62,16 +62,16 @@ def derive_key(seed: int, name: str) -> int:
 
 
 class Streams:
-    """All random words of `chains` chains.
+    """The random words of `chains` chains.
 
     Args:
         key: 64-bit key, from `derive_key`.
-        chains: how many chains C.
-        device: where the numbers are made.
-        first_chain: the number of the first chain, when these are a part of a larger set.
-        compiled: whether minibatch indices, and normals where there are many, come from the compiled
-            generator: the same numbers (normals to rounding), ten times sooner, after a second or two of compiling.
-            Needs a CPU and numba.
+        chains: number of chains C.
+        device: device on which the numbers are generated.
+        first_chain: number of the first chain, if these are part of a larger set.
+        compiled: use the compiled generator for minibatch indices and for large sets of normals. It gives the same
+            numbers (normals up to rounding) ten times faster, after one or two seconds of compilation. Needs a CPU
+            and numba.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Streams:
         return self._numbers
 
     def of(self, name: str, rows: Tensor) -> Streams:
-        """Return other streams, by `name`, of some of the chains (R,); a chain's do not depend on the others."""
+        """Return the streams called `name` of chains `rows` (R,); a chain's numbers do not depend on the others."""
         found = Streams(derive_key(self.key, name), len(rows), self.device, compiled=self.compiled)
         found._numbers = self._numbers[rows]
         return found
@@ -110,7 +110,7 @@ class Streams:
         first_block: int = 0,
         rows: Tensor | None = None,
     ) -> Tensor:
-        """Return 32-bit words held in int64, (steps, C, blocks, 4), or those of some of the chains."""
+        """Return 32-bit words stored as int64, (steps, C, blocks, 4); with `rows`, of those chains only."""
         step = torch.arange(first_step, first_step + steps, device=self.device)[:, None, None]
         chain = (self._numbers if rows is None else self._numbers[rows])[:, None]
         block = torch.arange(first_block, first_block + blocks, device=self.device)
@@ -127,7 +127,7 @@ class Streams:
         start: int = 0,
         rows: Tensor | None = None,
     ) -> Tensor:
-        """Return minibatches with replacement, (steps, C, m), or those of some of the chains."""
+        """Return minibatches with replacement, (steps, C, m); with `rows`, of those chains only."""
         chains = self._numbers if rows is None else self._numbers[rows]
         if self.compiled:
             from mhrun.native.numbers import independent_indices
@@ -148,10 +148,10 @@ class Streams:
         use: int = 0,
         dtype: torch.dtype = torch.int64,
     ) -> Tensor:
-        """Return elements start..stop of minibatches without replacement, each of a chain and a step.
+        """Return elements start..stop of minibatches without replacement: indices (R, stop - start).
 
-        steps and chains (R,), the latter by number; returns indices (R, stop - start): where a minibatch of `start`
-        data ended, they go on. Takes time for all of the first `stop`.
+        Row r belongs to step ``steps[r]`` and to the chain with number ``chains[r]``. The indices extend a minibatch
+        of `start` data to one of `stop`. The cost is that of all first `stop` elements.
         """
         if n == 1:
             return torch.zeros(len(steps), stop - start, dtype=dtype, device=self.device)
@@ -178,7 +178,7 @@ class Streams:
             counters = (blocks, (steps & LOW)[:, None], high[:, None], chains[:, None])
             words = torch.stack(torch.broadcast_tensors(*philox(*counters, self.key)), -1)
             found, short = _distinct(_stream(words, n), m)
-            if self.device.type == "cuda":  # asked on the device, which the host does not wait for
+            if self.device.type == "cuda":  # checked on the device, without synchronisation
                 torch._assert_async(~short)
                 return found
             if not short:
@@ -188,10 +188,10 @@ class Streams:
     def many_normals(
         self, purpose: Purpose, step: int, count: int, dtype: torch.dtype, use: int = 0
     ) -> Tensor | None:
-        """Return normals (C, count) of one step from a generator that is made for many, or None if there is none.
+        """Return normals (C, count) of one step from a generator for large counts, or None if there is none.
 
-        On a GPU it is the device's own: a function of key, purpose and step as all are, but a chain's numbers then
-        depend on how many chains there are.
+        On a GPU this is the device's generator, seeded from key, purpose, use and step. A chain's numbers then also
+        depend on the number of chains.
         """
         if self.device.type == "cuda":
             seed = derive_key(self.key, f"{int(purpose)}/{use}/{step}") >> 1
@@ -206,18 +206,18 @@ class Streams:
         return torch.from_numpy(out)
 
     def at(self, step: int, ahead: int = 64) -> Draws:
-        """Return the numbers of one step; consecutive steps are prefetched, so many at once."""
+        """Return the numbers of one step; up to `ahead` consecutive steps are prefetched together."""
         return Draws(self, step, ahead)
 
 
 class Draws:
-    """The random numbers of one step, for all chains; set `step` to move on.
+    """The random numbers of one step, for all chains. Set `step` to advance.
 
-    A number is drawn once: what a step draws for one purpose more than once needs another `use` each
-    time, and drawing the same numbers again is an error, as they would not be independent.
+    Each number can be drawn once per step: drawing it again raises RuntimeError, because repeated numbers are not
+    independent. Repeated draws for one purpose need different values of `use`.
 
-    Those of several steps are made at once and kept. As they are functions of the step, this changes
-    nothing but the speed.
+    Numbers of several steps are generated together and cached. Since they are functions of the step, only speed is
+    affected.
     """
 
     def __init__(self, streams: Streams, step: int, ahead: int = 64) -> None:
@@ -241,11 +241,11 @@ class Draws:
         self._step = step
         self._drawn.clear()
 
-    # What a step may ask for that is no random number. A step has no other way to know which step it is: an answer
-    # that is a bool selects one of a few kinds of step, and one that is a tensor enters the arithmetic.
+    # Functions of the step number. A kernel has no other access to it: a bool selects one of a few kinds of step, and
+    # a tensor enters the arithmetic.
 
     def due(self, every: int, last: bool = False) -> bool:
-        """Return whether this is one of the steps 1, 1 + every, ...; with `last`, of every, 2 every, ...; 0: never."""
+        """Return whether this is one of the steps 1, 1 + every, ...; with `last`, every, 2 every, ...; 0: never."""
         return bool(every) and (self.step if last else self.step - 1) % every == 0
 
     def before(self, step: int) -> bool:
@@ -253,21 +253,21 @@ class Draws:
         return self.step <= step
 
     def coin(self, name: str, every: int) -> bool:
-        """Return the coin of all chains together for the `every` steps that end with this one."""
-        if name not in self._children:  # on the host: no step waits for it
+        """Return one fair coin toss common to all chains, for the `every` steps that end with this one."""
+        if name not in self._children:  # generated on the host, without device synchronisation
             self._children[name] = Streams(derive_key(self.streams.key, name), 1).at(0, self._ahead)
         child = self._children[name]
         child.step = self.step // every
         return bool(child.uniform(Purpose.EXCHANGE)[0] < 0.5)
 
     def parity(self, every: int) -> int:
-        """Return 0 and 1 in turn, for each `every` steps."""
+        """Return 0 and 1 alternately, changing after each `every` steps."""
         return self.step // every % 2
 
     def number(
         self, name: str, function: Callable[[int], float], dtype: torch.dtype = torch.float64
     ) -> Tensor:
-        """Return a number () that is a function of the step, as a tensor on the device; `name` tells it from others."""
+        """Return ``function(step)`` as a tensor () on the device; `name` identifies it in the cache."""
 
         def make(first: int, steps: int) -> Tensor:
             values = [function(step) for step in range(first, first + steps)]
@@ -277,11 +277,11 @@ class Draws:
 
     @property
     def time(self) -> Tensor:
-        """The number of this step as a tensor (), int64: the first is 1."""
+        """The number of this step, from 1, as a tensor () of int64."""
         return self.number("step", lambda step: step, torch.int64)
 
     def part(self, name: str, rows: Tensor, every: int = 1) -> Draws:
-        """Return the numbers, under another name, of some chains (R,) for the `every` steps that end with this one."""
+        """Return the numbers of stream `name` for chains `rows` (R,) and the `every` steps that end with this one."""
         if name not in self._children:
             self._children[name] = self.streams.of(name, rows).at(0, self._ahead)
         child = self._children[name]
@@ -289,36 +289,36 @@ class Draws:
         return child
 
     def trial(self, name: str, rows: Tensor, number: int, trials: int) -> Draws:
-        """Return the numbers, under another name, of some chains (R,) for one of so many trials within this step."""
+        """Return the numbers of stream `name` for chains `rows` (R,) and trial `number` of `trials` in this step."""
         return self.streams.of(name, rows).at(self.step * trials + number, ahead=1)
 
     def again(self) -> Draws:
-        """Return the numbers of this step once more: for what must know what another part has drawn."""
+        """Return the numbers of this step again, for reproducing what another part has drawn."""
         return self.streams.at(self.step, ahead=1)
 
     def of_steps(self, steps: Tensor, rows: Tensor, n: int, start: int, stop: int) -> Tensor:
-        """Return elements start..stop (R, stop - start) of the minibatches of some chains at other steps, each (R,)."""
+        """Return elements start..stop of the minibatches of chains `rows` (R,) at `steps` (R,): (R, stop - start)."""
         return self.streams.permuted(steps, self.streams.numbers[rows], n, start, stop)
 
     @property
     def chains(self) -> int:
-        """How many chains C."""
+        """The number of chains C."""
         return self.streams.chains
 
     @property
     def device(self) -> torch.device:
-        """Where the numbers are."""
+        """The device of the numbers."""
         return self.streams.device
 
     @property
     def on_host(self) -> bool:
-        """Whether a step may look at its tensors at no cost: on a CPU, and not within a captured step."""
+        """Whether tensor values can be read without device synchronisation: on a CPU, outside a captured step."""
         return self.device.type == "cpu"
 
     def normal(
         self, purpose: Purpose, count: int, use: int = 0, dtype: torch.dtype = torch.float64
     ) -> Tensor:
-        """Return standard normals (C, count): Box-Muller on 32-bit words, cut at 6.66 sigma."""
+        """Return standard normals (C, count): Box-Muller on 32-bit words, at most 6.66 in absolute value."""
         blocks = -(-count // 4)
         if count >= MANY:
             self._check_unused((purpose, use))
@@ -354,10 +354,15 @@ class Draws:
     ) -> Tensor:
         """Return the indices of a minibatch (C, m), int64, uniform over the n data and fresh in each step.
 
-        With replacement they are independent, from 64-bit words (bias below n / 2^64). Without, they are elements
-        start, start + 1, ... of a random permutation of the n data. A batch that grows goes on with `start` at its
-        size, and with `rows` for the chains that still want data. With `common` there is one for all chains, that of
-        the first: (1, m).
+        Args:
+            n: number of data.
+            m: number of indices.
+            replacement: draw independent indices, from 64-bit words (bias below n / 2^64). Otherwise the indices are
+                elements start, start + 1, ... of a random permutation of the n data.
+            use: number of the draw in this step.
+            start: current size of a batch that is extended.
+            rows: the chains whose batch is extended (R,); None for all.
+            common: one minibatch for all chains, that of the first: (1, m).
         """
         self._check_unused((Purpose.MINIBATCH, use, start))
         if start and not replacement:
@@ -380,9 +385,9 @@ class Draws:
         return self._take((n, m, replacement, use, start, common), size, make, len(chains))
 
     def _more(self, n: int, start: int, stop: int, use: int, rows: Tensor | None) -> Tensor:
-        """Return elements start..stop of this step's permutation of the data of some chains (R, stop - start).
+        """Return elements start..stop of this step's permutation for chains `rows` (R,): (R, stop - start).
 
-        A permutation is made from its beginning. Where it grows by small parts, more is made than is wanted now.
+        A permutation is generated from its beginning. If it grows in small increments, extra elements are generated.
         """
         if rows is None:
             rows = torch.arange(self.chains, device=self.device)
@@ -406,8 +411,8 @@ class Draws:
     def piece(self, n: int, m: int) -> Tensor:
         """Return this step's piece (C, m) of a pass over all data: consecutive pieces of a random permutation.
 
-        A pass has n // m pieces; it has the number, from 1 on, that its permutation has as a step, under use 1. The
-        permutations of a pass are kept, 4 bytes an index, or as much of them as fits.
+        A pass has n // m pieces. The permutation of pass k = 1, 2, ... is drawn as that of step k with use = 1. It is
+        cached at 4 bytes an index, as far as memory allows.
         """
         number, piece = divmod(self.step - 1, n // m)
         start = piece * m
@@ -423,15 +428,15 @@ class Draws:
 
     def _check_unused(self, what: Hashable) -> None:
         if isinstance(what, tuple) and isinstance(what[1], int) and not 0 <= what[1] < USES:
-            raise RuntimeError(f"use = {what[1]} is none: there are {USES} for each purpose.")
+            raise RuntimeError(f"use = {what[1]} is out of range: it must be at least 0 and below {USES}.")
         if what in self._drawn:
-            raise RuntimeError(f"{what} is drawn twice in one step: give each draw a `use` of its own.")
+            raise RuntimeError(f"{what} is drawn twice in one step: give each draw a different `use`.")
         self._drawn.add(what)
 
     def _take(
         self, what: Hashable, size: int, make: Callable[[int, int], Tensor], chains: int | None = None
     ) -> Tensor:
-        """Return this step's part of ``make(first step, K) -> (K, C, ...)``, of `size` numbers a chain."""
+        """Return this step's slice of the cached ``make(first step, K) -> (K, C, ...)`` with `size` numbers a chain."""
         first, kept = self._kept.get(what, (0, None))
         if kept is None or not first <= self.step < first + kept.shape[0]:
             steps = max(1, min(self._ahead, _PREFETCH // ((chains or self.chains) * size)))
@@ -441,7 +446,7 @@ class Draws:
 
 
 def philox(c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, key: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Philox4x32-10 of counters held in int64 tensors (broadcast together), each below 2^32."""
+    """Return Philox4x32-10 of counters, given as broadcastable int64 tensors with values below 2^32."""
     k0, k1 = key & LOW, key >> 32
     for _ in range(10):
         # The products need 64 bits; int64 wraps, which leaves the bits right once the sign is masked off.
@@ -486,24 +491,25 @@ def _stream(words: Tensor, n: int) -> Tensor:
 def _distinct(candidates: Tensor, m: int) -> tuple[Tensor, Tensor]:
     """Return the first m distinct values of each stream (R, K), in order of first occurrence, (R, m).
 
-    And whether a stream has fewer of them (); then the values are none.
+    The second result () is True if a stream has fewer than m; the values are then invalid.
     """
     ascending, order = candidates.sort(dim=-1, stable=True)  # equal values stay in order
     repeats = torch.zeros_like(candidates, dtype=torch.bool)
     repeats.scatter_(-1, order[:, 1:], ascending[:, 1:] == ascending[:, :-1])
     place = (~repeats).cumsum(-1) - 1
     short = (place[:, -1] < m - 1).any()
-    place.masked_fill_(repeats, m).clamp_max_(m)  # what is not wanted goes to a place beyond the end
+    place.masked_fill_(repeats, m).clamp_max_(m)  # surplus values go to column m, which is dropped
     found = candidates.new_zeros(len(candidates), m + 1).scatter_(-1, place, candidates)
     return found[:, :m], short
 
 
 @lru_cache(maxsize=64)
 def enough(n: int, m: int) -> int:
-    """Return how many independent uniform indices below n hold m <= n // 2 distinct ones but for a chance below 1e-18.
+    """Return a number of uniform indices below n of which m <= n // 2 are distinct, except with probability 1e-18.
 
-    The number of draws until there are m is a sum of geometric numbers, bounded by Chernoff's inequality: beyond
-    m + e - 1 with probability at most z^-e prod_i (1 - i/n) / (1 - z i/n), i = 1..m-1, for every z in (1, n / (m - 1)).
+    The number of draws until m values are distinct is a sum of geometric variables. By Chernoff's inequality it
+    exceeds m + e - 1 with probability at most z^-e prod_i (1 - i/n) / (1 - z i/n), i = 1..m-1, for every z in
+    (1, n / (m - 1)).
     """
     if m == 1:
         return 1
@@ -511,7 +517,7 @@ def enough(n: int, m: int) -> int:
     if m <= 4096:
         q = np.arange(1, m)[:, None] / n
         cumulant = (np.log1p(-q) - np.log1p(-q * z)).sum(0)
-    else:  # each term is below its integral over one i more
+    else:  # each term is bounded by its integral from i to i + 1
 
         def integral(x: Any) -> Any:  # of log(1 - t) from 0 to x
             return -(1 - x) * np.log1p(-x) - x

@@ -43,7 +43,7 @@ class Npz:
         fields: what the model calls each array: field name -> array's name; None takes all arrays by their own names.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     def __init__(self, file: str, fields: Mapping[str, str] | None = None) -> None:

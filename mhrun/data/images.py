@@ -26,7 +26,7 @@ class Images:
             `skip` and `n` cut disjoint parts at random. None leaves the order of the file.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ class MixtureSample:
             not be held in memory. Both hold the same numbers.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     def __init__(

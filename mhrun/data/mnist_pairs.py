@@ -40,7 +40,7 @@ class MnistPair:
         components: principal components in place of pixels; None for the pixels.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     def __init__(

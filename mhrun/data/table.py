@@ -59,7 +59,7 @@ class Table:
         separator: of a text file; None to find it out.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     def __init__(

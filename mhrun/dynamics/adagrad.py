@@ -22,7 +22,7 @@ class Adagrad(Dynamics):
         epsilon: keeps from dividing by zero.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     def __init__(self, n: int, epsilon: float = 1e-10) -> None:

@@ -25,7 +25,7 @@ class Adam(Dynamics):
         epsilon: e.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     def __init__(self, n: int, first: float = 0.9, second: float = 0.999, epsilon: float = 1e-8) -> None:

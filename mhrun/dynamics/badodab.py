@@ -53,7 +53,7 @@ class Badodab(SGNHT):
         return theta + momentum / 2, {"momentum": momentum, "thermostat": s}
 
     def native(self) -> NativeDynamics:
-        """Return the piece of a fused loop."""
+        """Return the pieces of a compiled loop."""
         return super().native()._replace(move=_move)
 
 

@@ -23,7 +23,7 @@ class Momentum(Dynamics):
             the moves whatever they are (for comparison with RSGLD; Wu, Wang & Wong 2020).
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     def __init__(self, momentum: float = 0.0, skip: float = 0.0) -> None:

@@ -23,7 +23,7 @@ class RMSprop(Dynamics):
         epsilon: keeps from dividing by zero.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     def __init__(self, n: int, smoothing: float = 0.9, epsilon: float = 1e-8) -> None:

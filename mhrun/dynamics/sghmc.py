@@ -31,7 +31,7 @@ class SGHMC(Dynamics):
         refresh: momenta are drawn anew from N(0, e T) at steps 1, 1 + refresh, ...; None for never, from 0 on.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class SGHMC(Dynamics):
         return theta + momentum, {"momentum": momentum}
 
     def native(self) -> NativeDynamics:
-        """Return the piece of a fused loop."""
+        """Return the pieces of a compiled loop."""
         return NativeDynamics((self.friction, self.noise_estimate, self.refresh), _move, ("momentum",))
 
 

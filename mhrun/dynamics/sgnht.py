@@ -40,7 +40,7 @@ class SGNHT(Dynamics):
         keep: whether the thermostat stays as it is when momenta are drawn anew, or begins again at its start.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class SGNHT(Dynamics):
         """Return momenta of zero (C, D) and thermostats at their start (C,).
 
         Raises:
-            Refusal: the chains are no whole number of ladders.
+            Refusal: the number of chains is not a multiple of the number of rungs.
         """
         each(self.friction, theta)
         return {"momentum": torch.zeros_like(theta), "thermostat": each(self.thermostat, theta)}
@@ -94,7 +94,7 @@ class SGNHT(Dynamics):
         return theta + momentum, {"momentum": momentum, "thermostat": thermostat}
 
     def native(self) -> NativeDynamics:
-        """Return the piece of a fused loop."""
+        """Return the pieces of a compiled loop."""
         args = (self.friction, float(self.inertia), self.refresh, self.thermostat, self.keep)
         return NativeDynamics(args, _move, ("momentum",), ("thermostat",))
 

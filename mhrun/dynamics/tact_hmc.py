@@ -38,7 +38,7 @@ class TACTHMC(Dynamics):
         refresh: steps after which momenta are drawn anew; None for never.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     energies = True

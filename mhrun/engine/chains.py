@@ -74,7 +74,7 @@ class Settings:
         block_seconds: how often what was computed is written down.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     executor: str = "auto"

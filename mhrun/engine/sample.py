@@ -104,7 +104,7 @@ def sample(
     """
     if str(device).split(":")[0] not in ("cpu", *["cuda"] * torch.cuda.is_available()):
         raise UserError(
-            f"device = '{device}' is not here; choose cpu{' or cuda' * torch.cuda.is_available()}."
+            f"device = '{device}' is not available; choose cpu{' or cuda' * torch.cuda.is_available()}."
         )
     if isinstance(dtype, str) or dtype not in (torch.float64, torch.float32):
         raise UserError(f"dtype = {dtype!r} must be torch.float64 or torch.float32.")

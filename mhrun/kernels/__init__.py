@@ -1,4 +1,4 @@
-"""Kernels: the order in which the parts act. They move all chains one step."""
+"""Kernels: they combine the parts and move all chains by one step."""
 
 from mhrun.kernels.adaptive_backward import AdaptiveBackward
 from mhrun.kernels.equi_energy import EquiEnergy

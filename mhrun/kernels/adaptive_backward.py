@@ -1,4 +1,4 @@
-"""Metropolis-Hastings with the reversible Langevin proposal, whose backward moves adapt."""
+"""Metropolis-Hastings with the reversible Langevin proposal and adaptive backward moves."""
 
 from __future__ import annotations
 
@@ -13,37 +13,41 @@ from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Controls, Info, State
 
-_MARGIN = 1.0  # backward moves are never narrower than forward ones
+_MARGIN = 1.0  # lower limit of beta: backward moves are at least as wide as forward moves
 
 
 class AdaptiveBackward(MetropolisHastings):
-    """RSGLD as Wu, Wang & Wong (2020, section 3.2) train networks: beta follows the acceptance rate, per chain.
+    """RSGLD with beta adapted to the acceptance rate of each chain (Wu, Wang & Wong 2020, section 3.2).
 
-    After each epoch whose mean acceptance probability is above `upper` there is an adjustment: `trials` forward moves
-    are tried from where the chain is, and none is made; while more than `forward` of them would be accepted, beta is
-    lowered by `change` of its value at the beginning of the adjustment, in all by no more than `most` of it and not
-    to 1. If the mean acceptance is below `lower`, beta is raised by `change`. There is an adjustment before the first
-    epoch too. Each trial has a fresh pair of minibatches. What the paper leaves open is as in the RSGLD code.
+    After each epoch, and before the first:
 
-    The adaptation does not end, so the chain has no stationary distribution by construction. Of the epoch so far the
-    state keeps the sums of the acceptance probabilities, of all moves and of forward ones, and how many of these there
-    were.
+    - If the mean acceptance probability is above `upper`, beta is adjusted. `trials` forward moves are scored from the
+      current point without being made. While more than the share `forward` of them would be accepted, beta is lowered
+      by `change` times its value at the beginning of the adjustment. It stays above 1, and the total decrease is at
+      most the share `most`.
+    - If the mean acceptance probability is below `lower`, beta is raised by the share `change`.
+
+    Each trial uses a fresh pair of minibatches. Details that the paper leaves open follow the RSGLD code.
+
+    The adaptation never ends, so the chain has no stationary distribution by construction. The state contains, for the
+    current epoch, the sum of the acceptance probabilities of all moves, that of the forward moves, and the number of
+    forward moves.
 
     Args:
-        proposal: a `ReversibleLangevin`; its beta is not used.
+        proposal: a `ReversibleLangevinProposal`; its beta is ignored.
         pairing: see `MetropolisHastings`.
-        rule: see `MetropolisHastings`.
+        rule: see `MetropolisHastings`; its acceptance probability must be a function of the log-ratio.
         epoch: steps of an epoch.
-        start: beta at the beginning.
-        upper: see above.
-        lower: see above.
-        forward: see above.
-        trials: see above.
-        change: see above.
-        most: see above.
+        start: initial beta.
+        upper: mean acceptance probability above which beta is adjusted.
+        lower: mean acceptance probability below which beta is raised.
+        forward: share of accepted trials above which beta is lowered.
+        trials: trial moves of one test.
+        change: relative change of beta.
+        most: largest relative decrease of beta in one adjustment.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting or part.
     """
 
     adapts = True
@@ -74,8 +78,8 @@ class AdaptiveBackward(MetropolisHastings):
             )
         if rule.probability(torch.zeros(1)) is None:
             raise Refusal(
-                f"AdaptiveBackward follows the acceptance probability, and {type(rule).__name__} has none that the "
-                "log-ratio determines; choose rule metropolis."
+                f"AdaptiveBackward needs an acceptance probability that the log-ratio determines, and "
+                f"{type(rule).__name__} has none; choose rule metropolis."
             )
         self.forward_moves = proposal
         self.epoch = epoch
@@ -88,12 +92,12 @@ class AdaptiveBackward(MetropolisHastings):
         self.most = most
 
     def extra(self, steps: int) -> tuple[int, int]:
-        """Return how many trials so many steps bring with them, at least and at most; each is about a step's work."""
+        """Return the least and the most trials in `steps` steps; a trial costs about as much as a step."""
         tests = int(self.most / self.change + 1e-9)
         return self.trials, -(-steps // self.epoch) * tests * self.trials
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
-        """Score the starting points (C, D)."""
+        """Return the initial state at theta (C, D)."""
         begun = super().start(target, theta, draws)
         zero = torch.zeros(len(theta), dtype=torch.float64, device=theta.device)
         counts = {name: zero.clone() for name in ("accepted_forward", "forward")}
@@ -101,7 +105,7 @@ class AdaptiveBackward(MetropolisHastings):
         return State(begun.evaluation, {"backward": torch.full_like(zero, self.first), **counts})
 
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
-        """Move every chain one step; before the first of an epoch, adapt."""
+        """Move every chain by one step; adapt beta before the first step of an epoch."""
         beta, accepted = state.aux["backward"], state.aux["accepted"]
         of_forward, forward = state.aux["accepted_forward"], state.aux["forward"]
         trials = torch.zeros_like(accepted, dtype=torch.int64)
@@ -128,11 +132,11 @@ class AdaptiveBackward(MetropolisHastings):
     def _adjusted(
         self, target: Target, theta: Tensor, controls: Controls, draws: Draws, beta: Tensor, begin: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return beta (C,) after an adjustment of the chains in `begin` (C,), and the evaluations it took (C,)."""
+        """Return beta (C,) after adjusting the chains in `begin` (C,), and the evaluations spent (C,)."""
         beta, spent = beta.clone(), torch.zeros_like(begin, dtype=torch.int64)
         rows, first = begin.nonzero()[:, 0], beta.clone()
         for lowered in range(1, int(self.most / self.change + 1e-9) + 1):
-            # A test takes as long as half an epoch or so, so that asking the device which chains are left is nothing.
+            # One test costs about half an epoch, so the synchronisation with the device is negligible.
             rows = rows[beta[rows] - self.change * first[rows] > _MARGIN]
             if len(rows) == 0:
                 break
@@ -152,10 +156,10 @@ class AdaptiveBackward(MetropolisHastings):
         rows: Tensor,
         test: int,
     ) -> tuple[Tensor, int]:
-        """Return the mean acceptance of `trials` forward moves of some chains (R,), and what each chain spent."""
+        """Return the mean acceptance probability of `trials` forward moves (R,), and the evaluations per chain."""
         here = controls._replace(backward=beta.to(controls.step_size.dtype)).each(lambda c: c[rows])
-        # Each test has numbers of its own, two sets for a trial: one minibatch for where the chain is, one for where it
-        # goes.
+        # Each trial of each test uses two separate sets of numbers: one minibatch for the current point, one for the
+        # candidate.
         number, of = test * 2 * self.trials, round(self.most / self.change + 1) * 2 * self.trials
         always = torch.ones(len(rows), dtype=torch.bool, device=theta.device)
         total = torch.zeros(len(rows), dtype=torch.float64, device=theta.device)
@@ -171,7 +175,7 @@ class AdaptiveBackward(MetropolisHastings):
         return total / self.trials, cost
 
     def _chance(self, log_ratio: Tensor) -> Tensor:
-        """Return the probability to accept at log-ratios (C,)."""
+        """Return the acceptance probability (C,) at log-ratios (C,)."""
         found = self.rule.probability(log_ratio)
         assert found is not None
         return found

@@ -1,4 +1,4 @@
-"""Banks of equi-energy samplers: what the hotter rungs have seen, by energy."""
+"""Banks of equi-energy samplers: stored points of the hotter rungs with their energies."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ THETA, ENERGY, STAMP, SEEN = "bank_theta", "bank_energy", "bank_stamp", "bank_se
 
 
 class Bank:
-    """A bounded memory of points and their energies for each of some rungs, R rows of `capacity` entries.
+    """A bounded store of points and their energies: R rows (one per rung) of `capacity` entries.
 
-    Each row is a uniform sample of all that the rung has handed in (Vitter 1985, algorithm R), so that a ring of it is
-    what the ring of the whole history is, thinned; or the latest that it has handed in. It takes
-    ``rows * capacity * (8 dim + 16)`` bytes, and lives in `State.aux`: it is saved with the state, and a run that goes
-    on from there has it to the bit. It is written to in place, as a copy at each step would cost more than the step.
+    A row holds a uniform sample of all points that its rung has added (Vitter 1985, algorithm R), so that each energy
+    ring is a thinned version of the ring of the whole history. With `latest` it holds the most recent points instead.
+
+    A bank takes ``rows * capacity * (8 dim + 16)`` bytes. It is part of `State.aux`, so it is saved with the state and
+    restored bit by bit. It is updated in place, because copying it would cost more than a step.
 
     Args:
-        rows: rungs that hand in, R.
-        capacity: entries of each.
+        rows: number of rungs that add points, R.
+        capacity: entries per row.
         dim: D.
-        latest: keep the latest, not a sample of all.
+        latest: keep the most recent points instead of a uniform sample.
     """
 
     def __init__(self, rows: int, capacity: int, dim: int, latest: bool = False) -> None:
@@ -30,11 +31,11 @@ class Bank:
         self.latest = latest
 
     def bytes(self) -> int:
-        """Return the memory that it takes."""
+        """Return the memory of the bank in bytes."""
         return self.rows * self.capacity * (8 * self.dim + 16)
 
     def empty(self, device: torch.device) -> dict[str, Tensor]:
-        """Return the bank with nothing in it: an entry without energy is none."""
+        """Return an empty bank; unused entries have the energy NaN."""
         shape = (self.rows, self.capacity)
         return {
             THETA: torch.zeros(*shape, self.dim, dtype=torch.float64, device=device),
@@ -46,13 +47,13 @@ class Bank:
     def drawn(
         self, aux: dict[str, Tensor], rows: Tensor, low: Tensor, high: Tensor, u: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return a uniform entry of a ring of each of some rows (P,): whether there is one, and its place.
+        """Draw uniformly from the ring [low, high) of each row; return whether it has entries, and the index drawn.
 
         Args:
             aux: the bank.
-            rows: which, (P,).
-            low: energies from which on an entry is in the ring (P,).
-            high: energies from which on it no longer is (P,).
+            rows: the rows, (P,).
+            low: lower energy of the ring, inclusive (P,).
+            high: upper energy of the ring, exclusive (P,).
             u: uniforms (P,).
         """
         energy = aux[ENERGY][rows]
@@ -65,7 +66,7 @@ class Bank:
     def add(
         self, aux: dict[str, Tensor], rows: Tensor, theta: Tensor, energy: Tensor, stamp: Tensor, u: Tensor
     ) -> None:
-        """Hand in a point of each of some rows (P,), in place; u (P,) uniforms."""
+        """Add a point to each of the rows (P,), in place; u (P,) are uniforms."""
         seen = aux[SEEN][rows]
         again = seen % self.capacity if self.latest else (u * (seen + 1)).long()
         place = torch.where(seen < self.capacity, seen, again)

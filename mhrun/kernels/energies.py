@@ -15,13 +15,14 @@ from mhrun.target.gradients import likelihoods
 
 
 class Energies:
-    """Estimates of h = -log posterior, each chain's from a minibatch of its rung's size; of all data where that is n.
+    """Estimates of h = -log posterior, from a minibatch of the size of the chain's rung (exact where that is n).
 
     Args:
-        sizes: of minibatches, one for each rung.
-        anchor: the point (D,) that differences are to; None for where the model has chains begin.
-        differences: estimate h(anchor) - (n/m) sum_i (l_i(theta) - l_i(anchor)), not -(n/m) sum_i l_i(theta).
-        gradients: whether gradients are wanted too.
+        sizes: minibatch sizes, one per rung.
+        anchor: reference point (D,) of the differences; None for the model's initial point.
+        differences: estimate h by h(anchor) - (n/m) sum_i (l_i(theta) - l_i(anchor)) instead of
+            -(n/m) sum_i l_i(theta).
+        gradients: whether gradients are needed as well.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class Energies:
         """Return the anchor (D,), H_0 and the log-likelihood of all data there.
 
         Raises:
-            Refusal: H_0 is no finite number.
+            Refusal: H_0 is not finite.
         """
         if self._memo is None or self._memo[0] is not target:
             point = self.anchor
@@ -48,7 +49,7 @@ class Energies:
             lowest = -total - float(target.model.log_prior(point[None]))
             if not math.isfinite(lowest):
                 raise Refusal(
-                    f"the anchor has an energy of {lowest:g}, and all levels begin there; give another anchor."
+                    f"the anchor has an energy of {lowest:g}, which must be finite; give another anchor."
                 )
             self._memo = target, point, lowest, total
         return self._memo[1:]
@@ -66,7 +67,7 @@ class Energies:
         return torch.tensor(self.sizes, device=device).repeat(chains // len(self.sizes))
 
     def batch(self, target: Target, draws: Draws) -> Tensor | None:
-        """Return the indices of this step's largest minibatch of each chain; a smaller one begins like it."""
+        """Return the indices of this step's largest minibatch of each chain; smaller ones are its prefixes."""
         m = max((m for m in self.sizes if m < target.n), default=0)
         return target.batch(draws, m) if m else None
 
@@ -75,7 +76,8 @@ class Energies:
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return energy (R,), the gradient of -h (R, D) and log-likelihoods (R, m).
 
-        `grad_temperature` (R,) if the gradient is wanted; index None: all data, and no single log-likelihoods.
+        `grad_temperature` (R,) is given if the gradient is needed. With index None all data are used, and per-datum
+        log-likelihoods are not returned.
         """
         if index is None:
             found = target.evaluate_full(theta, grad_temperature)
@@ -86,7 +88,7 @@ class Energies:
         return self._scaled(target, total, index, found.log_prior, index.shape[1]), found.grad, found.log_lik
 
     def _at_anchor(self, target: Target, index: Tensor) -> Tensor:
-        """Return the sum over minibatches (R, m) of the log-likelihoods at the anchor, (R,)."""
+        """Return the sums (R,) of the log-likelihoods at the anchor over minibatches (R, m)."""
         point = self.point(target).expand(len(index), -1)
         return target.model.log_lik(point, target.data.rows(index)).double().sum(1)
 
@@ -100,9 +102,9 @@ class Energies:
     def by_size(
         self, target: Target, theta: Tensor, batch: Tensor | None, grad_temperature: Tensor, rows: Tensor
     ) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
-        """Return energies (C,), gradients of -h (C, D) and each size's log-likelihoods, of the chosen chains.
+        """Return energies (C,), gradients of -h (C, D) and log-likelihoods by minibatch size, for the chosen chains.
 
-        `batch` (C, m) or None; `grad_temperature` (C,) the temperatures; `rows` (C,) which.
+        `batch` is (C, m) or None, `grad_temperature` (C,) the temperatures, and `rows` (C,) selects the chains.
         """
         energy = torch.full((len(theta),), torch.nan, dtype=torch.float64, device=theta.device)
         grad, kept = torch.zeros_like(theta), {}
@@ -122,7 +124,7 @@ class Energies:
         return energy, grad, kept
 
     def topped(self, target: Target, theta: Tensor, energy: Tensor, index: Tensor, known: int) -> Tensor:
-        """Return energies (P,) from the first `known` data of minibatches, which `energy` is of, and further (P, m)."""
+        """Return energies (P,): `energy`, estimated from the first `known` data, then extended by `index` (P, m)."""
         log_prior = target.model.log_prior(theta).double()
         total = likelihoods(target.model.log_lik(theta, target.data.rows(index))).double().sum(1)
         base = 0.0
@@ -134,7 +136,7 @@ class Energies:
     def noise(
         self, target: Target, one: dict[int, Tensor], two: dict[int, Tensor], local: Tensor, heat: Tensor
     ) -> Tensor:
-        """Return the variance of the log-ratio over minibatches (C,), estimated; 0 of all data, NaN of no move."""
+        """Return the estimated variance of the log-ratio over minibatches (C,): 0 for all data, NaN without a move."""
         var = torch.where(local, 0.0, torch.nan).double()
         for m, first in one.items():
             at = (local & (self.each(len(local), local.device) == m)).nonzero()[:, 0]

@@ -1,4 +1,4 @@
-"""Ladders of chains that jump to what hotter rungs have seen at their own energy."""
+"""The equi-energy sampler: ladders of chains that jump to stored points of similar energy."""
 
 from __future__ import annotations
 
@@ -31,43 +31,45 @@ from mhrun.types import (
 class EquiEnergy(Kernel):
     """MINTEE (Li & Wong 2017, Appendix D): the equi-energy sampler of Kou, Zhou & Wong (2006) with minibatches.
 
-    Chain c is rung c mod rungs of ladder c // rungs; ladders share nothing. With h = -log posterior, rung k of
-    temperature T_k is after
+    Chain c is rung c mod rungs of ladder c // rungs; ladders are independent. With h = -log posterior, rung k has the
+    temperature T_k and the target
 
         pi_k(theta) ~ exp(-max(h(theta), H_k) / T_k),    H_0 = h(anchor),  H_{k+1} = H_k + spacing T_k,
 
-    on minibatches of ``sizes[k]`` data, all of them where that is n. Each step is, with probability `jump`, an
-    equi-energy jump: a uniform entry theta' of the ring [H_j, H_{j+1}) of the bank of rung k+1, where the chain's own
-    energy is in that ring, and accepted by pi_k(theta') pi_{k+1}(theta) / (pi_k(theta) pi_{k+1}(theta')); the entry's
-    energy is known from ``sizes[k+1]`` data and is topped up with the next ``sizes[k] - sizes[k+1]`` of the same
-    random order of the data. Otherwise, and where the ring is empty, it is a local move: both points are scored, with
-    their gradients, on one fresh minibatch (MINT); a gradient is 0 where the energy is below the floor H_k. Where a
-    rung reads all data, its energy and gradient are kept. The energy of a chain is that of its last minibatch.
+    estimated on minibatches of ``sizes[k]`` data (exact where that is n). A step is one of two moves:
 
-    Rung k begins when rung k+1 has done `stagger` steps; until then it costs nothing and its theta is no draw
-    (``valid``). It hands every `every`-th point after its first `burn` steps to its bank, from which nothing is jumped
-    to in the same step. A bank takes ``capacity (8 dim + 16)`` bytes for each rung but the coldest; see `Bank`.
+    - With probability `jump`, an equi-energy jump. The candidate theta' is drawn uniformly from the entries of the bank
+      of rung k+1 in the chain's own energy ring [H_j, H_{j+1}), and accepted by the ratio
+      pi_k(theta') pi_{k+1}(theta) / (pi_k(theta) pi_{k+1}(theta')). The entry's energy was estimated on ``sizes[k+1]``
+      data and is extended by the next ``sizes[k] - sizes[k+1]`` of the same random order of the data.
+    - Otherwise, and if the ring is empty, a local move. Both points are evaluated, with gradients, on one fresh
+      minibatch (MINT). The gradient is 0 where the energy is below the truncation level H_k.
+
+    A rung that reads all data caches its energy and gradient. The energy of a chain is that of its last minibatch.
+
+    Rung k starts when rung k+1 has made `stagger` steps. Before that it costs nothing and its theta is not a valid draw
+    (``valid``). After its first `burn` steps it adds every `every`-th point to its bank, where it becomes available
+    from the next step. A bank takes ``capacity (8 dim + 16)`` bytes for each rung except the coldest; see `Bank`.
 
     Args:
-        proposal: of local moves.
-        rule: yes or no?
-        rungs: of a ladder; the chains are as many ladders as fit.
-        sizes: of minibatches, one for each rung, from the coldest to the hottest.
-        anchor: the point (D,) that H_0 is the energy of; None for where the model has chains begin.
+        proposal: the proposal of local moves.
+        rule: the rule that accepts or rejects.
+        rungs: rungs of a ladder; the number of chains must be a multiple.
+        sizes: minibatch sizes, one per rung, from the coldest to the hottest.
+        anchor: the point (D,) whose energy is H_0; None for the model's initial point.
         spacing: c, (H_{k+1} - H_k) / T_k.
-        jump: p_ee.
+        jump: p_ee, the probability of a jump.
         capacity: entries of a bank.
         every: steps between two entries.
-        stagger: steps between the starts of neighbours; 0 starts all at once.
+        stagger: steps between the starts of neighbouring rungs; 0 starts all at once.
         burn: steps of a rung before its bank is filled.
-        differences: estimate h from differences to the anchor on the minibatch: h(anchor) - (n/m) sum_i (l_i(theta) -
+        differences: estimate h from differences to the anchor on the minibatch, h(anchor) - (n/m) sum_i (l_i(theta) -
             l_i(anchor)), whose noise is that of the difference; False (as printed): -(n/m) sum_i l_i(theta).
-
-        keep: what a full bank has: ``sample``, a uniform sample of the rung's history, or ``latest``, its last entries,
-            which forget how the hotter rung began.
+        keep: contents of a full bank: ``sample``, a uniform sample of the rung's history, or ``latest``, its last
+            entries, without the beginning of the hotter rung.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     decides = True
@@ -94,7 +96,7 @@ class EquiEnergy(Kernel):
                 f"EquiEnergy needs at least 2 rungs and a size for each, not {len(sizes)} for {rungs}."
             )
         if min(sizes) < 1 or any(a < b for a, b in pairwise(sizes)):
-            raise Refusal(f"sizes = {list(sizes)} must be minibatch sizes that do not grow from cold to hot.")
+            raise Refusal(f"sizes = {list(sizes)} must be minibatch sizes that do not increase from cold to hot.")
         if not 0 <= jump < 1 or not spacing > 0:
             raise Refusal("EquiEnergy needs a positive spacing and 0 <= jump < 1.")
         if min(capacity, every) < 1 or min(stagger, burn) < 0:
@@ -105,7 +107,7 @@ class EquiEnergy(Kernel):
             raise Refusal(f"keep = '{keep}' is unknown; choose sample or latest.")
         if rule.wants_terms:
             raise Refusal(
-                f"{type(rule).__name__} grows its minibatch, and a floor of the energy is no sum over data; "
+                f"{type(rule).__name__} grows its minibatch, and a truncated energy is not a sum over data; "
                 "choose another rule."
             )
         self.proposal = proposal
@@ -123,23 +125,23 @@ class EquiEnergy(Kernel):
 
     @property
     def needs_noise(self) -> bool:
-        """Whether it has no meaning at a noise temperature of 0, which is the width of the moves' densities."""
+        """Whether the proposal's density degenerates at a noise temperature of 0."""
         return self.proposal.needs_noise
 
     def stages(self) -> list[int]:
-        """Return the steps from which on a step costs more, as another rung begins."""
+        """Return the step numbers at which another rung starts and the cost of a step increases."""
         return [1 + k * self.stagger for k in range(self.rungs)] if self.stagger else [1]
 
     def refuses(self, target: Target) -> str | None:
-        """Ask the target for what energies and top-ups need."""
+        """Return why the target cannot provide what energies and their extensions need, or None."""
         if target.temper != "posterior":
             return (
-                "EquiEnergy tempers the energy whole, prior and likelihood; choose target.temper=posterior."
+                "EquiEnergy tempers the whole energy, prior and likelihood; choose target.temper=posterior."
             )
         if target.replacement or target.common_batch:
-            return "EquiEnergy goes on with earlier minibatches; choose replacement=false and common_batch=false."
+            return "EquiEnergy extends earlier minibatches; choose replacement=false and common_batch=false."
         if target.gradient_noise or target.energy_noise:
-            return "EquiEnergy knows no noise but that of minibatches; leave out gradient_noise and energy_noise."
+            return "EquiEnergy allows for minibatch noise only; leave out gradient_noise and energy_noise."
         if self.energies.anchor is None:
             return target.refuses_batch(self.sizes[0])
         if len(self.energies.anchor) != target.dim:
@@ -151,7 +153,7 @@ class EquiEnergy(Kernel):
         return target.refuses_batch(self.sizes[0])
 
     def reads(self, target: Target) -> int:
-        """Return the data of a local move, the mean over the rungs."""
+        """Return the data read in a local move, averaged over the rungs."""
         return sum(m if m == target.n else 2 * m for m in self.sizes) // self.rungs
 
     def levels(self, target: Target, temperature: Tensor) -> Tensor:
@@ -163,18 +165,18 @@ class EquiEnergy(Kernel):
         return rows.repeat_interleave(self.rungs, 0)
 
     def ring(self, levels: Tensor, energy: Tensor) -> Tensor:
-        """Return which ring each energy (C,) is in, (C,): 0 below H_1."""
+        """Return the ring index (C,) of each energy (C,): 0 below H_1."""
         return (energy[:, None] >= levels[:, 1:-1]).sum(1)
 
     def bank(self, chains: int, dim: int) -> Bank:
-        """Return the bank of so many chains: a row for each rung but the coldest of each ladder."""
+        """Return the bank of `chains` chains: one row for each rung except the coldest of each ladder."""
         return Bank(chains // self.rungs * (self.rungs - 1), self.capacity, dim, self.latest)
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
-        """Begin at theta (C, D), with empty banks.
+        """Return the initial state at theta (C, D), with empty banks.
 
         Raises:
-            Refusal: the chains are no whole number of ladders.
+            Refusal: the number of chains is not a multiple of `rungs`.
         """
         chains = len(theta)
         if chains % self.rungs:
@@ -195,7 +197,7 @@ class EquiEnergy(Kernel):
         return torch.arange(chains, device=device) % self.rungs
 
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
-        """Move every chain that has begun one step, by a jump or locally."""
+        """Move every chain that has started by one step, a jump or a local move."""
         theta, aux = state.evaluation.theta, dict(state.aux)
         chains, n, device = len(theta), target.n, theta.device
         rung, size = self._rung(chains, device), self.energies.each(chains, device)
@@ -245,7 +247,7 @@ class EquiEnergy(Kernel):
     def _local(
         self, target: Target, state: State, floor: Tensor, local: Tensor, controls: Controls, draws: Draws
     ) -> _Move:
-        """Return a move of the proposal from every chain; the energies of those that make one (C,) are had."""
+        """Return a local move of every chain; energies are computed only for the chains (C,) that make it."""
         theta, temperature = state.evaluation.theta, controls.temperature
         full = self.energies.each(len(theta), theta.device) == target.n
         batch = self.energies.batch(target, draws)
@@ -265,14 +267,14 @@ class EquiEnergy(Kernel):
         return _Move(before, to, after, far, log_ratio, noise)
 
     def _rise(self, here: Tensor, there: Tensor, levels: Tensor, temperature: Tensor) -> Tensor:
-        """Return the log-ratio of a jump to an energy (C,): of this rung's density over that of the next hotter."""
+        """Return the log-ratio of a jump (C,): the change of log pi_k - log pi_{k+1} from one energy to the other."""
         rung = self._rung(len(here), here.device)[:, None]
         floor, over = levels.gather(1, rung)[:, 0], levels.gather(1, rung + 1)[:, 0]
         cold = (here.maximum(floor) - there.maximum(floor)) / temperature
         return cold - (here.maximum(over) - there.maximum(over)) / temperature.roll(-1)
 
     def _chosen(self, state: State, levels: Tensor, began: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-        """Return which chains jump, and to which place in the bank of the next hotter rung; (C,) each."""
+        """Return which chains jump, and to which index in the bank of the next hotter rung; (C,) each."""
         energy, chains = state.aux["energy"], len(began)
         rung = self._rung(chains, began.device)
         jumping = began & (rung < self.rungs - 1) & (draws.uniform(Purpose.EXCHANGE) < self.jump)
@@ -288,11 +290,11 @@ class EquiEnergy(Kernel):
         return jumping, place
 
     def _row(self, chain: Tensor) -> Tensor:
-        """Return the row of the bank that some chains (P,) draw from."""
+        """Return the bank row (P,) from which the chains (P,) draw."""
         return chain // self.rungs * (self.rungs - 1) + chain % self.rungs
 
     def _jumped(self, target: Target, state: State, jump: Tensor, place: Tensor, draws: Draws) -> _Entry:
-        """Return the entries that chains jump to, with their energies on as many data as those of the chain."""
+        """Return the entries to which chains jump, with energies from as many data as the chain's own."""
         theta, aux = state.evaluation.theta, state.aux
         found = _Entry(theta.clone(), aux["energy"].clone(), aux["stamp"].clone())
         for k in range(self.rungs - 1):
@@ -314,7 +316,7 @@ class EquiEnergy(Kernel):
         return found
 
     def _hand_in(self, aux: dict[str, Tensor], theta: Tensor, done: Tensor, draws: Draws) -> None:
-        """Let the hotter rungs hand in where they are, after this step."""
+        """Add the points of the hotter rungs to their banks after this step."""
         rung, after = self._rung(len(theta), theta.device), done - self.burn
         u = draws.uniform(Purpose.EXCHANGE, use=2)
         at = ((rung > 0) & (after > 0) & (after % self.every == 0)).nonzero()[:, 0]
@@ -324,25 +326,25 @@ class EquiEnergy(Kernel):
 
 
 class _Move(NamedTuple):
-    """A local move: where chains are and where they would go, on the minibatch of this step."""
+    """A local move: the current point and the candidate, evaluated on the minibatch of this step."""
 
-    before: Tensor  # (C,) energy where they are
-    to: Tensor  # (C, D)
-    after: Tensor  # (C,) energy there
-    far: Tensor  # (C, D) gradient there
+    before: Tensor  # (C,) energy of the current point
+    to: Tensor  # (C, D) candidate
+    after: Tensor  # (C,) energy of the candidate
+    far: Tensor  # (C, D) gradient at the candidate
     log_ratio: Tensor  # (C,)
-    noise: Tensor  # (C,) variance of it
+    noise: Tensor  # (C,) variance of the log-ratio
 
 
 class _Entry(NamedTuple):
-    """What chains may jump to."""
+    """Bank entries to which chains jump."""
 
     theta: Tensor  # (C, D)
     energy: Tensor  # (C,)
-    stamp: Tensor  # (C,) step and rung of the minibatch that the energy is of
+    stamp: Tensor  # (C,) step and rung of the minibatch used for the energy
 
 
 def _known_contest(log_ratio: Tensor, size: Tensor) -> Contest:
-    """Return a contest of this log-ratio (C,), which is no sum over data: a floor is in it."""
+    """Return a contest with a given log-ratio (C,), which is not a sum over data because energies are truncated."""
     zero = torch.zeros_like(log_ratio)
     return Contest(Difference(zero, zero, size, zero), zero, log_ratio)

@@ -25,34 +25,34 @@ _ROOMS = {"proposal": "proposals", "pairing": "pairing", "rule": "rules"}
 
 
 def disagree(rule: Rule, pairing: Pairing, target: Target) -> str | None:
-    """Return why this rule cannot decide on what this pairing hands over, or None."""
+    """Return why this rule cannot be used with this pairing, or None."""
     judge, scorer = type(rule).__name__, type(pairing).__name__
     if rule.wants != pairing.offers:
         if rule.wants == SUPPLY:
-            return f"{judge} grows its minibatch, which {scorer} does not let it; choose pairing growing."
-        return f"{scorer} leaves the minibatch to the rule, but {judge} wants one; choose another pairing."
+            return f"{judge} grows its minibatch, which {scorer} does not allow; choose pairing growing."
+        return f"{scorer} leaves the minibatch to the rule, but {judge} needs a fixed one; choose another pairing."
     m = pairing.m
     if m is not None and 1 <= m < rule.min_batch and target.error_share(m) > 0:
         return (
-            f"{judge} must know the noise of a minibatch, which m = {m} cannot tell; "
+            f"{judge} must estimate the noise of a minibatch, which m = {m} does not allow; "
             f"choose m >= {rule.min_batch}."
         )
     return None
 
 
 class MetropolisHastings(Kernel):
-    """One Metropolis-Hastings step of any proposal, pairing and rule.
+    """One Metropolis-Hastings step with any proposal, pairing and rule.
 
-    The pairing and the rule together are the acceptance test: random_walk + full + metropolis is
-    Metropolis's own algorithm, random_walk + shared + metropolis is MINT.
+    The pairing and the rule together define the acceptance test: random_walk + full + metropolis is the
+    original Metropolis algorithm, random_walk + shared + metropolis is MINT.
 
     Args:
-        proposal: where to, and how likely was that?
-        pairing: on which data are the two points scored?
-        rule: yes or no?
+        proposal: draws a candidate and returns its log-density.
+        pairing: chooses the data on which the two points are evaluated.
+        rule: accepts or rejects the candidate.
 
     Raises:
-        Refusal: a part that is none of its kind.
+        Refusal: an object that does not derive from the base class of the part.
     """
 
     decides = True
@@ -62,12 +62,12 @@ class MetropolisHastings(Kernel):
 
     @property
     def needs_noise(self) -> bool:
-        """Whether it degenerates at a noise temperature of 0, which is the width of the moves' densities."""
+        """Whether the proposal's density degenerates at a noise temperature of 0."""
         return self.proposal.needs_noise
 
     @property
     def stationary(self) -> dict[str, Any] | None:
-        """The stationary distribution where its parts know one: ``distribution`` and ``m`` (None: all data)."""
+        """The stationary distribution as ``distribution`` and ``m`` (None: all data), or None if unknown."""
         distribution = self.pairing.stationary
         if distribution is None or not self.rule.keeps_ratio:
             return None
@@ -75,7 +75,7 @@ class MetropolisHastings(Kernel):
 
     @property
     def is_sequential(self) -> bool:
-        """Whether the rule decides how many data are read."""
+        """Whether the rule chooses the number of data read."""
         return self.rule.wants_terms
 
     def __init__(self, proposal: Proposal, pairing: Pairing, rule: Rule) -> None:
@@ -84,21 +84,21 @@ class MetropolisHastings(Kernel):
             if not isinstance(part, base):
                 raise Refusal(
                     f"{type(part).__name__} of {type(part).__module__} is no {what}; those are in "
-                    f"mhrun.{_ROOMS[what]}, and one of your own derives from mhrun.parts.{base.__name__}."
+                    f"mhrun.{_ROOMS[what]}, and a new one derives from mhrun.parts.{base.__name__}."
                 )
         self.proposal = proposal
         self.pairing = pairing
         self.rule = rule
 
     def refuses(self, target: Target) -> str | None:
-        """Ask the parts, and whether rule and pairing go together."""
+        """Return why the parts and the target are incompatible, or None."""
         if reason := disagree(self.rule, self.pairing, target):
             return reason
         pairing = type(self.pairing).__name__
         if self.pairing.offers == SUPPLY and self.proposal.gradients:
             # A test that corrects for minibatch noise cannot have the minibatch that drove the proposal.
             return (
-                f"{type(self.proposal).__name__} follows a minibatch's gradient, and {pairing} has no minibatch yet; "
+                f"{type(self.proposal).__name__} needs a minibatch gradient, and {pairing} draws its minibatch later; "
                 "choose a proposal without gradients."
             )
         if self.proposal.gradients and target.gradient_noise:
@@ -107,7 +107,7 @@ class MetropolisHastings(Kernel):
                 "without it, or its densities are not those of its moves."
             )
         if self.pairing.offers == SUPPLY and target.common_batch:
-            return "a growing minibatch is each chain's own: common_batch=false."
+            return "a growing minibatch cannot be common to all chains: common_batch=false."
         return self.pairing.refuses(target)
 
     def reads(self, target: Target) -> int:
@@ -115,9 +115,9 @@ class MetropolisHastings(Kernel):
         return self.pairing.reads(target)
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
-        """Score the starting points (C, D)."""
+        """Return the initial state at theta (C, D)."""
         evaluation = self.pairing.start(target, theta, draws)
-        if not (self.proposal.gradients or self.pairing.hands_batch_on):  # else the first step wants it
+        if not (self.proposal.gradients or self.pairing.hands_batch_on):  # else the first step needs it
             evaluation = evaluation._replace(batch=None)
         return State(evaluation._replace(log_lik=None, rows=None, n_lik=0, n_grad=0), {})
 
@@ -134,10 +134,10 @@ class MetropolisHastings(Kernel):
         n_grad = origin.n_grad + candidate.n_grad
         evaluated = torch.full_like(verdict.batch_size, n_lik)
         n_lik_overhead = torch.zeros_like(evaluated)
-        if contest.supply is not None:  # at both points; what was read ahead of the decision is left out
+        if contest.supply is not None:  # at both points; data read beyond the decision are not counted
             n_lik_overhead = contest.supply.n_lik_overhead
             evaluated = 2 * verdict.batch_size + n_lik_overhead
-        # A rejection for want of a number: an infinite ratio against the candidate is an honest one.
+        # Diverging if a NaN caused the rejection; a log-ratio of -infinity is a valid rejection.
         diverging = verdict.log_ratio.isnan()
         info = Info(
             accepted=verdict.accepted,
@@ -156,7 +156,7 @@ class MetropolisHastings(Kernel):
         return State(chosen, state.aux), info
 
     def _kept(self, point: Evaluation) -> Evaluation:
-        """Return what the next step wants of a point."""
+        """Return the fields of an evaluation that the next step needs."""
         if self.pairing.rescores:
             return Evaluation(point.theta, point.log_prior)
         return point._replace(batch=None, log_lik=None, rows=None, n_lik=0, n_grad=0)
@@ -164,7 +164,7 @@ class MetropolisHastings(Kernel):
     def contest(
         self, target: Target, origin: Evaluation, theta: Tensor, controls: Controls, draws: Draws
     ) -> tuple[Evaluation, Contest]:
-        """Score the points theta (C, D) against the origin: what the rule decides on."""
+        """Return the evaluation of the candidates theta (C, D), and the contest with the origin."""
         grad_temperature = controls.temperature if self.proposal.gradients else None
         candidate, found = self.pairing.compare(target, origin, theta, draws, grad_temperature)
 
@@ -174,7 +174,7 @@ class MetropolisHastings(Kernel):
             backward = self.proposal.log_density(candidate, origin.theta, controls)
             assert backward is not None
             offset = offset + backward - forward
-        elif self.proposal.gradients:  # a point without a gradient could not be left again
+        elif self.proposal.gradients:  # without a finite gradient the chain could not leave the candidate
             assert candidate.grad is not None
             offset = offset.masked_fill(~candidate.grad.isfinite().all(-1), torch.nan)
         scale = (target.n / controls.temperature).double()

@@ -1,4 +1,4 @@
-"""A planar normalizing flow: variational inference among the samplers."""
+"""A planar normalizing flow: variational inference, for comparison with the samplers."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _B1, _B2, _SMALL = 0.9, 0.999, 1e-8  # of Adam
 
 
 class PlanarFlow(Kernel):
-    """A flow is fitted to the target at each of the first steps; each step ends in one draw of it.
+    """z_k = z_{k-1} + u_k tanh(w_k' z_{k-1} + b_k), z_0 ~ N(0, I): a flow fitted to the target, one draw per step.
 
-    z_k = z_{k-1} + u_k tanh(w_k' z_{k-1} + b_k), from z_0 ~ N(0, I), with u_k made such that the layer is invertible
-    (Rezende & Mohamed 2015, eq. 10 and appendix A.1). A training step is one of Adam, with the step size as its
-    learning rate, down the gradient of E[log q(z_K) - log p(z_K) / T] by draws of the flow and by gradients of the
-    target there, from one minibatch, with whatever noise the target adds to them. A chain is a training of its own;
-    once it is trained its draws are independent. What they follow is the flow, however far that is from the target.
+    u_k is constrained so that the layer is invertible (Rezende & Mohamed 2015, eq. 10 and appendix A.1). The first
+    `trains` steps each train the flow before they draw. A training step is one Adam step with the step size as learning
+    rate. It minimises E[log q(z_K) - log p(z_K) / T], estimated from draws of the flow and gradients of the target at
+    them, from one minibatch and with the target's gradient noise. Each chain trains a separate flow. After training
+    its draws are independent. They follow the fitted flow, however far that is from the target.
 
     Args:
-        trains: steps that train; all later ones only draw.
+        trains: number of training steps; later steps only draw.
         layers: K.
-        size: draws of the flow for each training step.
+        size: draws of the flow per training step.
         m: minibatch size of a training step; None for all data.
-        spread: standard deviation of the parameters at the start.
+        spread: standard deviation of the initial parameters.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     fitted = True
@@ -51,7 +51,7 @@ class PlanarFlow(Kernel):
         self.spread = spread
 
     def refuses(self, target: Target) -> str | None:
-        """Refuse a minibatch that the data cannot give."""
+        """Return why a minibatch of m cannot be drawn, or None."""
         return target.refuses_batch(self.m) if self.m is not None else None
 
     def reads(self, target: Target) -> int:

@@ -1,4 +1,4 @@
-"""Ladders of chains that exchange where they are."""
+"""Replica exchange: ladders of chains at different temperatures that exchange their points."""
 
 from __future__ import annotations
 
@@ -24,32 +24,33 @@ from mhrun.types import (
 
 
 class ReplicaExchange(Kernel):
-    """Any kernel on a ladder of temperatures; neighbours are offered an exchange of theta every so many steps.
+    """Any kernel on a ladder of temperatures; every `every` steps neighbouring rungs propose to exchange theta.
 
-    Chain c is rung c mod rungs of ladder c // rungs; each has the temperature, and whatever else, that the schedules
-    say. Rungs a and b of temperatures T_a and T_b exchange theta_a and theta_b as a contest says whose log-ratio is
+    Chain c is rung c mod rungs of ladder c // rungs. The schedules give each chain its temperature and other controls.
+    Rungs a and b at temperatures T_a and T_b exchange theta_a and theta_b by a contest with the log-ratio
 
         (1/T_a - 1/T_b) (log p(data | theta_b) - log p(data | theta_a)),
 
-    and likewise of the prior where it is tempered too: with the rule of Metropolis or Barker on all data the product of
-    the rungs' densities is invariant (parallel tempering), and so it is with a rule that corrects for the noise of a
-    minibatch (Luo et al. 2020, Algorithm 1, with the sign of its eq. 7 repaired). What moves a rung is the kernel's
-    matter; its momenta and thermostats stay with the rung. One that has stopped, or whose theta is no draw at that step
-    (``valid``, see `Dynamics`), keeps its place.
+    plus the same term of the log-prior if the prior is tempered too. With the Metropolis or Barker rule on all data the
+    product of the rungs' densities is invariant (parallel tempering). It is also invariant with a rule that corrects
+    for minibatch noise (Luo et al. 2020, Algorithm 1, with the sign of its eq. 7 corrected).
+
+    The kernel moves each rung; momenta and thermostats stay with the rung. A rung does not exchange if it has stopped,
+    or if its theta is not a valid draw at that step (``valid``, see `Dynamics`).
 
     Args:
-        kernel: how a rung moves.
-        pairing: on which data the two points of an exchange are scored.
-        rule: yes or no?
-        rungs: of a ladder; the chains are as many ladders as fit.
+        kernel: the kernel that moves a rung.
+        pairing: chooses the data on which the two points of an exchange are evaluated.
+        rule: accepts or rejects the exchange.
+        rungs: rungs of a ladder; the number of chains must be a multiple.
         every: steps between two exchanges.
-        order: which neighbours are offered one: ``random``, the even or the odd pairs with equal chances (Luo et al.
-            2020), or ``alternate``, the even and the odd pairs in turn (Syed et al. 2022).
-        sign: ``right``, or ``printed``: the log-ratio with the sign of Luo et al.'s eq. 7 as it is printed, which keeps
-            no known distribution.
+        order: which neighbours propose an exchange: ``random``, the even or the odd pairs with probability 1/2 each
+            (Luo et al. 2020), or ``alternate``, the even and the odd pairs alternately (Syed et al. 2022).
+        sign: ``right``; or ``printed``, the log-ratio with the sign of Luo et al.'s eq. 7 as printed, which has no
+            known stationary distribution.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     pairing: Pairing
@@ -81,7 +82,7 @@ class ReplicaExchange(Kernel):
 
     @property
     def decides(self) -> bool:
-        """Whether a rung's own step ends in an acceptance test."""
+        """Whether the step of a rung ends in an acceptance test."""
         return self.kernel.decides
 
     @property
@@ -91,39 +92,39 @@ class ReplicaExchange(Kernel):
 
     @property
     def needs_noise(self) -> bool:
-        """Whether a rung's own step has no meaning at a noise temperature of 0."""
+        """Whether the step of a rung is undefined at a noise temperature of 0."""
         return self.kernel.needs_noise
 
     @property
     def is_sequential(self) -> bool:
-        """Whether the data of a step depend on how a test goes."""
+        """Whether the number of data read in a step depends on the outcome of a sequential test."""
         return self.kernel.is_sequential or self.rule.wants_terms
 
     def refuses(self, target: Target) -> str | None:
-        """Ask the kernel, the pairing, and whether rule and pairing go together."""
+        """Return why the kernel, the parts and the target are incompatible, or None."""
         if reason := self.kernel.refuses_ladder() or self.kernel.refuses(target):
             return reason
         if self.pairing.keeps_batch or self.pairing.hands_batch_on:
             return (
-                f"{type(self.pairing).__name__} keeps a minibatch from step to step, and an exchange scores both "
+                f"{type(self.pairing).__name__} keeps a minibatch from step to step, but an exchange evaluates both "
                 "points anew; choose another pairing."
             )
         if target.energy_noise and self.rule.wants_terms:
             return (
-                f"{type(self.rule).__name__} grows its minibatch and knows no noise but that of minibatches; leave out "
+                f"{type(self.rule).__name__} grows its minibatch and allows for minibatch noise only; leave out "
                 "energy_noise, or choose another rule."
             )
         return disagree(self.rule, self.pairing, target) or self.pairing.refuses(target)
 
     def reads(self, target: Target) -> int:
-        """Ask the kernel, and the pairing for its share."""
+        """Return the data of the kernel's step plus those of the exchange, averaged over steps."""
         return self.kernel.reads(target) + self.pairing.reads(target) // self.every
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
-        """Begin at theta (C, D).
+        """Return the initial state at theta (C, D).
 
         Raises:
-            Refusal: the chains are no whole number of ladders.
+            Refusal: the number of chains is not a multiple of the number of rungs.
         """
         if len(theta) % self.rungs:
             raise Refusal(
@@ -133,7 +134,7 @@ class ReplicaExchange(Kernel):
         return self.kernel.start(target, theta, draws)
 
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
-        """Move every chain one step, and exchange if it is time."""
+        """Move every chain by one step, then exchange if one is due."""
         state, info = self.kernel.step(target, state, controls, draws)
         if not draws.due(self.every, last=True):
             return state, info
@@ -144,11 +145,11 @@ class ReplicaExchange(Kernel):
     def exchange(
         self, target: Target, state: State, temperature: Tensor, draws: Draws
     ) -> tuple[State, Tensor, Tensor, Tensor]:
-        """Offer neighbours an exchange after a step, whose numbers are `draws`.
+        """Propose exchanges between neighbours after a step, with the random numbers `draws`.
 
         Returns:
-            the state after it, what came of it for each chain (C,) int8, the log-likelihoods of single data that each
-            chain evaluated for it (C,), and how many of them served a statistic of all data (C,).
+            the state after the exchange; its outcome per chain (C,) int8; the per-datum log-likelihoods evaluated for
+            it per chain (C,); and how many of them served a full-data statistic (C,).
         """
         low, draws = self._pairs(draws)
         high, kept = low + 1, state.evaluation
@@ -161,7 +162,7 @@ class ReplicaExchange(Kernel):
         if target.energy_noise and isinstance(found, Difference):
             found = target.add_energy_noise(found, draws)
         power = self.sign * (target.prior_power(cold) - target.prior_power(hot))
-        # Where the prior is not tempered it cancels, were it 0 at a point.
+        # An untempered prior cancels, even if its density is 0 at a point.
         offset = torch.where(power == 0, 0.0, power * (candidate.log_prior - origin.log_prior))
         scale = self.sign * target.n * (1 / cold - 1 / hot) + 0.0  # no -0
         contest = (
@@ -173,7 +174,7 @@ class ReplicaExchange(Kernel):
         made = verdict.accepted
         if "stopped" in state.aux:  # a chain that has stopped keeps its place
             made = made & ~state.aux["stopped"][low] & ~state.aux["stopped"][high]
-        if "valid" in state.aux:  # and so does one whose temperature is another at this step
+        if "valid" in state.aux:  # and so does one that is at another temperature in this step
             made = made & state.aux["valid"][low] & state.aux["valid"][high]
 
         n_lik = origin.n_lik + candidate.n_lik + (found.n_lik if isinstance(found, Difference) else 0)
@@ -201,10 +202,10 @@ class ReplicaExchange(Kernel):
     def _scored(
         self, target: Target, kept: Evaluation, low: Tensor, high: Tensor, draws: Draws
     ) -> tuple[Evaluation, Evaluation, Difference | Supply]:
-        """Return what is known of both points of each pair (P,), and of their difference."""
+        """Return the evaluations of both points of each pair (P,), and their difference or a supply of its terms."""
         own = self.kernel.pairing
         if self.pairing.keeps_full_sums and own is not None and own.keeps_full_sums:
-            # The sums over all data that the kernel keeps: no evaluation at all.
+            # The kernel stores both full-data sums, so nothing is evaluated.
             origin, candidate = (
                 Evaluation(kept.theta[at], kept.log_prior[at], kept.log_lik_mean[at], kept.log_lik_var[at])  # type: ignore[index]
                 for at in (low, high)

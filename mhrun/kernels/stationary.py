@@ -1,4 +1,4 @@
-"""What a method samples, as far as its parts know."""
+"""The stationary distribution of a method, if its parts determine it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from mhrun.schedules.plan import Plan
 
 
 class Samples(NamedTuple):
-    """What a method samples; summaries of runs have it as a mapping."""
+    """The stationary distribution of a method; run summaries contain it as a mapping."""
 
     distribution: (
         str | None
-    )  # "tempered" (the target at its temperature), "stored" (`mhrun.pairing.stored`) or unknown
-    m: int | None  # the minibatch size that the distribution depends on; None: all data
-    temperature: float  # at the last step; of a ladder that of its coldest rung
-    tempered: bool  # whether it is above 1
+    )  # "tempered" (the target at its temperature), "stored" (`mhrun.pairing.stored`) or None: unknown
+    m: int | None  # the minibatch size on which the distribution depends; None: all data
+    temperature: float  # at the last step; for a ladder, that of the coldest rung
+    tempered: bool  # whether the temperature is above 1
 
 
 def samples(kernel: Kernel, plan: Plan) -> Samples:
-    """Return what a kernel under these schedules samples."""
+    """Return the stationary distribution of a kernel under these schedules."""
     last = plan.controls(plan.start(), plan.total, 1).temperature
     temperature = float(last.min())
     known: dict[str, Any] = kernel.stationary or {"distribution": None, "m": None}

@@ -1,4 +1,4 @@
-"""Follow a dynamics, with no acceptance test."""
+"""A dynamics without an acceptance test."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from mhrun.types import Controls, Info, State
 
 
 class Unadjusted(Kernel):
-    """Each step: a fresh minibatch of `m`, its gradient, a move of the dynamics.
+    """Each step draws a minibatch of `m`, computes its gradient and moves by the dynamics.
 
-    A chain that leaves the finite numbers stops where it last was, and every later step of it is
-    marked as diverging; the others go on.
+    A chain with a non-finite value stops at its last finite point, and all its later steps are marked as diverging. The
+    other chains continue.
 
     Args:
-        dynamics: where to.
+        dynamics: the transition of theta.
         m: minibatch size; None for all data.
-        passes: take minibatches as consecutive pieces of all data in a random order, anew for each pass, as
-            optimisers do; what is left over at the end of a pass is left out.
-        prior: a prior of this method's own, beside the model's.
+        passes: take minibatches as consecutive pieces of all data in a random order, drawn anew for each pass, as
+            optimisers do; the remaining n mod m data of a pass are skipped.
+        prior: an additional prior of this method; the model's prior applies too.
 
     Raises:
-        Refusal: a dynamics that is none.
+        Refusal: an object that does not derive from `mhrun.parts.Dynamics`.
     """
 
     @property
     def needs_noise(self) -> bool:
-        """Whether it has no meaning at a noise temperature of 0."""
+        """Whether the dynamics is undefined at a noise temperature of 0."""
         return self.dynamics.energies
 
     def __init__(
@@ -41,7 +41,7 @@ class Unadjusted(Kernel):
         if not isinstance(dynamics, Dynamics):
             raise Refusal(
                 f"{type(dynamics).__name__} of {type(dynamics).__module__} is no dynamics; those are in "
-                "mhrun.dynamics, and one of your own derives from mhrun.parts.Dynamics."
+                "mhrun.dynamics, and a new one derives from mhrun.parts.Dynamics."
             )
         self.dynamics = dynamics
         self.m = m
@@ -49,9 +49,9 @@ class Unadjusted(Kernel):
         self.prior = prior
 
     def refuses(self, target: Target) -> str | None:
-        """Refuse a minibatch that the data cannot give."""
+        """Return why a minibatch of m cannot be drawn, or None."""
         if self.passes and (self.m is None or self.m > target.n or target.replacement or target.common_batch):
-            return "passes=true needs m <= n, and minibatches of each chain's own, without replacement."
+            return "passes=true needs m <= n, replacement=false and common_batch=false."
         if self.prior is not None and self.dynamics.energies:
             return f"{type(self.dynamics).__name__} needs energies, which the method's own prior does not provide."
         if self.prior is not None and (reason := self.prior.refuses(target)):
@@ -59,7 +59,7 @@ class Unadjusted(Kernel):
         return target.refuses_batch(self.m) if self.m is not None else None
 
     def refuses_ladder(self) -> str | None:
-        """Refuse a prior of its own: the ratio of an exchange has the model's alone."""
+        """Return why it cannot move the rungs of a ladder: exchanges use the model's prior only."""
         if self.prior is not None:
             return (
                 f"{type(self).__name__} has a prior of its own, which the ratio of an exchange would leave out; "
@@ -72,13 +72,13 @@ class Unadjusted(Kernel):
         return self.m if self.m is not None else target.n
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
-        """Begin at theta (C, D)."""
+        """Return the initial state at theta (C, D)."""
         stopped = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
         aux = self.dynamics.start(theta, draws) | {"stopped": stopped}
         return State(target.prior(theta), aux | (self.prior.start(target, theta) if self.prior else {}))
 
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
-        """Move every chain one step."""
+        """Move every chain by one step."""
         aux = dict(state.aux)
         stopped = aux.pop("stopped")
         theta = state.evaluation.theta
@@ -137,7 +137,7 @@ class Unadjusted(Kernel):
     def _with_energy(
         target: Target, theta: Tensor, index: Tensor | None, temperature: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the gradient (C, D) of the log posterior and its value (C,), from one minibatch or all data."""
+        """Return the gradient (C, D) and the value (C,) of the log posterior, from one minibatch or all data."""
         point = (
             target.evaluate_full(theta, temperature)
             if index is None

@@ -29,7 +29,7 @@ class GaussianLocation:
         start: where each coordinate begins.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     def __init__(self, dim: int, prior_variance: float | None = None, start: float = 0.0) -> None:

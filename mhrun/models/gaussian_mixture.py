@@ -27,7 +27,7 @@ class GaussianMixture:
         start: where chains begin unless a method says otherwise; the origin by default.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ class Logistic:
         start_sd: of the normal start.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ class MixtureMeans:
         start: where each coordinate begins, one number or D.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     def __init__(

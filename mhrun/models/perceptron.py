@@ -39,7 +39,7 @@ class Perceptron:
         bias_sd: of the first biases.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ class GradientNoise(Predictive):
         seed: of the coordinates and of the minibatches.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     def __init__(

@@ -50,5 +50,5 @@ class Full(Pairing):
         return candidate, exact._replace(error=torch.zeros_like(exact.mean))
 
     def native(self) -> NativePairing:
-        """Return the loop's own way of doing it."""
+        """Return the form of this pairing in a compiled loop."""
         return NativePairing(FULL, None)

@@ -55,7 +55,7 @@ class Growing(Pairing):
         return target.prior(theta), Terms(target, origin.theta, theta, draws)
 
     def native(self) -> NativePairing:
-        """Return the loop's own way of doing it."""
+        """Return the form of this pairing in a compiled loop."""
         return NativePairing(GROWING, None)
 
 

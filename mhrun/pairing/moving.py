@@ -29,7 +29,7 @@ class Moving(Pairing):
         self.m = m
 
     def refuses(self, target: Target) -> str | None:
-        """Refuse a minibatch that the data cannot give."""
+        """Return why a minibatch of m cannot be drawn, or None."""
         return target.refuses_batch(self.m)
 
     def reads(self, target: Target) -> int:

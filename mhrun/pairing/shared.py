@@ -27,7 +27,7 @@ class Shared(Pairing):
         self.m = m
 
     def refuses(self, target: Target) -> str | None:
-        """Refuse a minibatch that the data cannot give."""
+        """Return why a minibatch of m cannot be drawn, or None."""
         return target.refuses_batch(self.m)
 
     def reads(self, target: Target) -> int:
@@ -63,5 +63,5 @@ class Shared(Pairing):
         return candidate, target.paired(origin, candidate)
 
     def native(self) -> NativePairing:
-        """Return the loop's own way of doing it."""
+        """Return the form of this pairing in a compiled loop."""
         return NativePairing(SHARED, self.m)

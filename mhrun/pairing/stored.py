@@ -30,7 +30,7 @@ class Stored(Pairing):
         self.m = m
 
     def refuses(self, target: Target) -> str | None:
-        """Refuse a minibatch that the data cannot give."""
+        """Return why a minibatch of m cannot be drawn, or None."""
         return target.refuses_batch(self.m)
 
     def reads(self, target: Target) -> int:
@@ -60,5 +60,5 @@ class Stored(Pairing):
         return candidate, target.gap(origin, candidate, self.m)
 
     def native(self) -> NativePairing:
-        """Return the loop's own way of doing it."""
+        """Return the form of this pairing in a compiled loop."""
         return NativePairing(STORED, self.m)

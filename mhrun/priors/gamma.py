@@ -26,7 +26,7 @@ class GammaPrecision:
         every: steps between two Gibbs steps.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     def __init__(self, shape: float = 2.0, rate: float = 1.0, every: int = 300) -> None:

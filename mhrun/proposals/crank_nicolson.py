@@ -47,7 +47,7 @@ class CrankNicolson(Proposal):
         return -0.5 * gap.double().square().sum(-1)
 
     def native(self) -> NativeProposal:
-        """Return the pieces of a fused loop."""
+        """Return the pieces of a compiled loop."""
         return NativeProposal((self.prior_sd,), _propose, _log_ratio)
 
 

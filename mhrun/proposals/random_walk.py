@@ -29,7 +29,7 @@ class RandomWalk(Proposal):
         return
 
     def native(self) -> NativeProposal:
-        """Return the piece of a fused loop."""
+        """Return the pieces of a compiled loop."""
         return NativeProposal((), _propose)
 
 

@@ -29,7 +29,7 @@ class ReversibleLangevinProposal(Proposal):
             backward part, as Proposition 1 and the RSGLD code have it; the chain's distribution is then unknown.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     gradients = True

@@ -1,1 +1,1 @@
-"""Rules: given a contest, does the candidate replace the origin? One per file."""
+"""Rules: accept or reject the candidate of a contest. One per file."""

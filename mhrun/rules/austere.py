@@ -26,29 +26,30 @@ from mhrun.types import Contest, Supply, Verdict
 class Austere(Rule):
     """Accept iff the mean term is above mu0 = (log u - offset) / scale, by t-tests (Korattikara et al. 2014).
 
-    m more data are read until the one-sided p-value of the mean against mu0 is below epsilon, or all n are
-    read, where the decision is the exact one. The design (m, epsilon) is given, or chosen:
+    Each stage reads m more data and computes the one-sided p-value of the mean against mu0. The test stops when the
+    p-value is below epsilon, or when all n data are read, where the decision is exact. The design (m, epsilon) is given
+    or chosen:
 
-    - ``conservative``: once, for the least data expected of a test whose mean is at mu0, with an error of the
-      decision below `bound` (their equation 8; AustereMH(C) of Seita et al. 2017);
-    - ``average``: once, for the least data and an error of the probability to accept below `bound` on average over the
-      moves of a trial run (their equation 7);
-    - ``per_step``: for each test by itself from the mean and the variance of all terms, which costs a pass over
-      all data that the papers leave out of their counts (AustereMH(NC)).
+    - ``conservative``: chosen once, with the least expected number of data for a mean at mu0 among the designs whose
+      decision error is below `bound` (their equation 8; AustereMH(C) of Seita et al. 2017);
+    - ``average``: chosen once, with the least number of data among the designs whose error of the acceptance
+      probability is below `bound` on average over the moves of a trial run (their equation 7);
+    - ``per_step``: chosen for each test from the mean and the variance of all terms. This costs a pass over all data,
+      which the papers do not count (AustereMH(NC)).
 
     Args:
-        m: how much a minibatch grows by; with design ``given``.
-        epsilon: the p-value to reach; with design ``given``.
+        m: increment of the minibatch; with design ``given``.
+        epsilon: p-value below which the test stops; with design ``given``.
         design: given, conservative, average or per_step.
-        bound: of the error of a decision, for a design that is chosen.
-        reach: the largest |mean - mu0|, in standard errors of a single look at all data, that a per-step
-            design distinguishes.
-        trials: with design ``average``, for each move of a trial run its log-ratio from all data and
-            (n/T) sd / sqrt(n - 1), (P, 2); see `mhrun.rules.austere_design.average`.
-        ignores_u: leave log u out of mu0 when choosing a per-step design, all but (the authors' code).
+        bound: bound on the decision error, for a chosen design.
+        reach: the largest |mean - mu0| that a per-step design distinguishes, in standard errors of the mean of all
+            data.
+        trials: with design ``average``, the log-ratio from all data and (n/T) sd / sqrt(n - 1) of each move of a trial
+            run, (P, 2); see `mhrun.rules.austere_design.average`.
+        ignores_u: drop log u (all but 1/n of it) from mu0 when choosing a per-step design, as in the authors' code.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     wants = SUPPLY
@@ -138,7 +139,7 @@ class Austere(Rule):
         return _designs(n, self.reach).choose(mu_std, self.bound)
 
     def sequential(self, n: int) -> NativeTest:
-        """Return the pieces of the fused loop."""
+        """Return the pieces of the compiled loop."""
         if self.design != "per_step":
             fixed = self._given or self._fixed(n)
             sizes = steps_of(n, min(fixed.m, n))
@@ -168,7 +169,7 @@ def _begin_per_step(args: Any, test: Any, seen: Any, draw: Any) -> Any:
     aimed = threshold - log_u / test.scale * (1 - 1 / test.n) if args[2] else threshold
     mu_std = abs(seen.mean - aimed) * math.sqrt(test.n - 1) / math.sqrt(seen.var)
     last = error.shape[1] - 1
-    # What is not a number says nothing of the test: the worst case, 0.
+    # NaN gives no information about the test: assume the worst case, 0.
     place = min(mu_std, reach) * (last / reach) if mu_std == mu_std else 0.0
     low = min(np.int64(place), last - 1)
     share = place - low
@@ -214,6 +215,6 @@ def _designs(n: int, reach: float) -> Designs:
 
 @lru_cache(maxsize=32)
 def _limits(epsilon: float, n: int, m: int, device: torch.device) -> Tensor:
-    """Return the |t| whose one-sided p-value is epsilon, at each look (L,)."""
+    """Return the |t| with the one-sided p-value epsilon, at each stage (L,)."""
     freedom = np.maximum(np.asarray(steps_of(n, m), dtype=float) - 1, 1)
     return torch.from_numpy(-special.stdtrit(freedom, epsilon)).to(device)

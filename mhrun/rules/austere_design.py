@@ -1,16 +1,16 @@
-"""The design of AustereMH's sequential test: its minibatch and its threshold from a bound on its error.
+"""The design of AustereMH's sequential test: minibatch size and threshold for a bound on the error.
 
-The test adds m data at a time, without replacement, and stops when the standardised distance z of the
-mean from the threshold leaves [-G, G], G the upper epsilon point of the normal law. Taking the means as
+The test adds m data at a time, without replacement. It stops when the standardised distance z of the mean from the
+threshold leaves [-G, G], where G is the upper epsilon quantile of the standard normal distribution. If the means are
 jointly normal, z is a Markov chain that depends on the data only through
 
     mu_std = (mu - mu0) sqrt(N - 1) / sigma,
 
-with mu and sigma the mean and the standard deviation (divisor N) of the difference of log-likelihoods
-over all N data, and mu0 what mu has to exceed. The error is the probability of stopping on the wrong side.
+where mu and sigma are the mean and the standard deviation (divisor N) of the difference of log-likelihoods over all N
+data, and mu0 is the threshold for mu. The error is the probability of stopping on the wrong side.
 
-Source: Korattikara, Chen & Welling 2014, section 5.2 and supplements A and D; the grid of designs and the
-choice before every test are those of Seita et al. 2017, section 6.2 and supplement B.2.1.
+Source: Korattikara, Chen & Welling 2014, section 5.2 and supplements A and D. The grid of designs and the choice before
+every test follow Seita et al. 2017, section 6.2 and supplement B.2.1.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Array = npt.NDArray[np.float64]
 
 
 class Design(NamedTuple):
-    """How the sequential test is run: `m` data more per look, until one tail is below `epsilon`."""
+    """A sequential test that reads `m` more data per stage until one tail probability is below `epsilon`."""
 
     m: int
     epsilon: float
@@ -45,36 +45,36 @@ SIZES = (50, 100, 150, 200, 250, 300, 350, 400, 450, 500)
 DESIGNS = tuple(Design(m, epsilon) for m in SIZES for epsilon in EPSILONS)
 
 _CELLS = 100
-_GONE = 1e-14  # a walk with less mass than this left is over
-_FEW = 25  # values of mu_std at a time: BLAS would cut larger products over threads, at a loss
+_GONE = 1e-14  # remaining mass below which a walk has ended
+_FEW = 25  # values of mu_std at a time; larger products would be split over BLAS threads and run slower
 
 
 class Profile(NamedTuple):
-    """What one design does with N data, as functions of |mu_std|, each (K,)."""
+    """Error and cost of one design with N data, as functions of |mu_std|, each (K,)."""
 
     mu_std: Array
-    error: Array  # probability that the decision is not the one of all data
+    error: Array  # probability that the decision differs from that of all data
     usage: Array  # expected number of data: m times the stages, so the last stage counts as a whole one
     stages: Array  # expected number of stages
 
 
 def profile(n_data: int, m: int, epsilon: float, mu_std: npt.ArrayLike, cells: int = _CELLS) -> Profile:
-    """Return error and usage of one design, by dynamic programming over the looks.
+    """Return error and usage of one design, by dynamic programming over the stages.
 
     Args:
         n_data: the number of data N.
-        m: data added per look.
-        epsilon: the tail below which the test stops, in (0, 0.5).
-        mu_std: values (K,), whose signs do not matter.
-        cells: parts that [-G, G] is cut into; 100 give the released tables of Seita et al. Where a step of
-            z, about 2 sqrt(m/N), is smaller than a cell they are too few: for N = 1e6, m = 50 and epsilon
-            0.005 the error at 0 is 0.199 with 100, 0.215 with 400 and 0.214 with 800.
+        m: data added per stage.
+        epsilon: tail probability below which the test stops, in (0, 0.5).
+        mu_std: values (K,); their signs are ignored.
+        cells: number of cells of [-G, G]; 100 give the released tables of Seita et al. These are too few where a step
+            of z, about 2 sqrt(m/N), is smaller than a cell: for N = 1e6, m = 50 and epsilon 0.005 the error at 0 is
+            0.199 with 100, 0.215 with 400 and 0.214 with 800.
 
     Raises:
-        Refusal: `m` is not positive or `epsilon` out of range.
+        Refusal: `m` is not positive or `epsilon` is out of range.
     """
     if m < 1 or not 0 < epsilon < 0.5:
-        raise Refusal(f"The design m = {m}, epsilon = {epsilon:g} is none: m >= 1 and 0 < epsilon < 0.5.")
+        raise Refusal(f"The design m = {m}, epsilon = {epsilon:g} is invalid: m >= 1 and 0 < epsilon < 0.5.")
     mu = np.abs(np.atleast_1d(np.asarray(mu_std, np.float64)))
     error, stages = np.zeros_like(mu), np.ones_like(mu)
     for start in range(0, len(mu), _FEW):
@@ -86,23 +86,23 @@ def profile(n_data: int, m: int, epsilon: float, mu_std: npt.ArrayLike, cells: i
 
 
 def _walk(n_data: int, m: int, epsilon: float, mu: Array, cells: int) -> Iterator[tuple[Array, Array]]:
-    """Yield, for each look but the one at all data, the mass (K,) that stops wrongly and that goes on.
+    """Yield, for each stage except the last, the mass (K,) that stops on the wrong side and the mass that continues.
 
-    Given the z before, z is normal with mean shrink z + pull var and variance `var` (Korattikara et al.,
+    Given the previous z, the next is normal with mean shrink z + pull var and variance `var` (Korattikara et al.,
     supplement A). Up to a constant its density at c is
 
         exp(-shrink (c - z)^2 / (2 var))
         exp(shrink ((1 - shrink) z^2 / (2 var) - pull z)) exp(pull c - (1 - shrink) c^2 / (2 var)),
 
-    so that one matrix, which depends on distances alone, serves all values of mu_std. What goes on is
-    laid on the cells in proportion to that density, and its sum is what has not stopped.
+    so that one matrix, which depends on distances only, serves all values of mu_std. The continuing mass is distributed
+    over the cells in proportion to that density, and sums to the probability of not stopping.
     """
     bound = -ndtri(epsilon)
     width = 2 * bound / cells
     centres = width * (np.arange(cells) + 0.5) - bound
     distance = np.abs(np.subtract.outer(np.arange(cells), np.arange(cells)))
     alive = np.arange(len(mu))
-    # All walks start at z = 0; the first stage does not depend on it, as its `shrink` is 0.
+    # All walks start at z = 0; the first stage has shrink = 0 and does not depend on it.
     mass = np.full((len(mu), cells), 1 / cells)
     for stage in range(1, -(-n_data // m)):
         before, now = (stage - 1) * m / n_data, stage * m / n_data
@@ -133,12 +133,12 @@ def conservative(n_data: int, bound: float, cells: int = _CELLS) -> Design:
     The error is largest at 0, so the bound holds for every test (Korattikara et al. 2014, eq. 8).
 
     Raises:
-        Refusal: no design of the grid has so small an error.
+        Refusal: no design of the grid has an error below `bound`.
     """
     best, least = None, math.inf
     for design in DESIGNS:
         error, stages = 0.0, 1.0
-        # Both only grow: a design is given up at the look where it has lost.
+        # Error and usage only increase: a design is dropped at the stage where it exceeds the best.
         for wrong, undecided in _walk(n_data, *design, np.zeros(1), cells):
             error, stages = error + float(wrong[0]), stages + float(undecided[0])
             if error >= bound or design.m * stages >= least:
@@ -155,24 +155,24 @@ def conservative(n_data: int, bound: float, cells: int = _CELLS) -> Design:
 
 
 def average(n_data: int, bound: float, trials: npt.ArrayLike, points: int = 200) -> Design:
-    """Return the design with the least mean usage among those whose mean error over some moves is below `bound`.
+    """Return the design with the least mean usage among those with a mean error below `bound` over the given moves.
 
     Korattikara et al. 2014, eq. 7:
 
         argmin E[E_u usage(mu_std)]  subject to  E|E_u +-error(mu_std)| <= bound,  mu_std = (L - log u) / s,
 
-    with means over moves theta -> theta' of a trial run and over u. The error of the probability to accept is signed,
-    as a wrong decision is a rejection where mu_std > 0 and an acceptance below.
+    with means over moves theta -> theta' of a trial run and over u. The error of the acceptance probability is signed,
+    because a wrong decision is a rejection where mu_std > 0 and an acceptance where mu_std < 0.
 
     Args:
         n_data: the number of data N.
-        bound: of the mean absolute error of the probability to accept.
+        bound: bound on the mean absolute error of the acceptance probability.
         trials: (P, 2), for each move the log-ratio L from all data, prior and proposal included, and
             s = (N/T) sd / sqrt(N - 1), sd the standard deviation (divisor N) of the differences of log-likelihoods.
-        points: values of u.
+        points: number of values of u.
 
     Raises:
-        Refusal: trials of another shape, or no design of the grid has so small an error on them.
+        Refusal: trials of another shape, or no design of the grid has an error below `bound` on them.
     """
     moves = np.asarray(trials, np.float64)
     if moves.ndim != 2 or moves.shape[1] != 2 or not len(moves) or not (moves[:, 1] > 0).all():
@@ -193,9 +193,9 @@ def average(n_data: int, bound: float, trials: npt.ArrayLike, points: int = 200)
 
 
 class Designs:
-    """Error and usage of all `DESIGNS` for N data, on a grid of |mu_std|, and the choice among them.
+    """Error and usage of all `DESIGNS` for N data, on a grid of |mu_std|, and the choice of a design.
 
-    Between the values of the grid both are interpolated; beyond `reach` they are those at `reach`.
+    Both are interpolated between grid values and constant beyond `reach`.
     """
 
     def __init__(self, error: Array, usage: Array, reach: float) -> None:
@@ -207,19 +207,19 @@ class Designs:
 
     @classmethod
     def of(cls, n_data: int, reach: float = 10.0, count: int = 101) -> Designs:
-        """Return the tables for N data, from the cache folder if they have been made before.
+        """Return the tables for N data, from the cache folder if they exist there.
 
         Args:
             n_data: the number of data N.
-            reach: the largest |mu_std| of the grid; 10 is that of Seita et al.
-            count: values of the grid.
+            reach: the largest |mu_std| of the grid; Seita et al. use 10.
+            count: number of grid values.
 
         Raises:
-            Refusal: a grid of less than two values.
+            Refusal: a grid of fewer than two values.
         """
         if count < 2 or not 0 < reach < math.inf:
-            raise Refusal(f"A grid of {count} values up to {reach:g} is none; AustereMH uses 101 up to 10.")
-        # Tables of another state of this file are never read.
+            raise Refusal(f"A grid of {count} values up to {reach:g} is invalid; AustereMH uses 101 up to 10.")
+        # The cache key contains a hash of this file, so that tables of another version are never read.
         state = hashlib.blake2b(Path(__file__).read_bytes(), digest_size=8).hexdigest()
         grid = np.linspace(0, reach, count)
 
@@ -232,11 +232,11 @@ class Designs:
 
     def at(self, mu_std: Tensor) -> tuple[Tensor, Tensor]:
         """Return error and usage of every design, each (designs, ...), at mu_std (...)."""
-        # They stay where they were used last.
+        # The tables stay on the device of their last use.
         moved = (table.to(mu_std.device) for table in (self.tables, self.sizes, self.epsilons))
         self.tables, self.sizes, self.epsilons = moved
         last = self.tables.shape[-1] - 1
-        # What is not a number says nothing of the test: the worst case, 0.
+        # NaN gives no information about the test: assume the worst case, 0.
         place = mu_std.double().abs().nan_to_num(0.0, math.inf).clamp(max=self.reach) * (last / self.reach)
         low = place.long().clamp(max=last - 1)
         error, usage = torch.lerp(self.tables[..., low], self.tables[..., low + 1], place - low)
@@ -245,8 +245,8 @@ class Designs:
     def choose(self, mu_std: Tensor, bound: float) -> tuple[Tensor, Tensor]:
         """Return m (C,) int64 and epsilon (C,) float64 for the mu_std (C,) of each chain's test.
 
-        The least usage with an error below `bound` (Seita et al. 2017, AustereMH(NC)); where no design has
-        that, the least error.
+        The design has the least usage among those with an error below `bound` (Seita et al. 2017, AustereMH(NC)), or
+        the least error if there is none.
         """
         best = _best(*self.at(mu_std), bound)
         return self.sizes[best], self.epsilons[best]
@@ -256,5 +256,5 @@ def _best(error: Tensor, usage: Tensor, bound: float) -> Tensor:
     """Return the index (C,) of the design to use, from error and usage (designs, C)."""
     good = error < bound
     loss = torch.where(good.any(0), usage.masked_fill(~good, math.inf), error)
-    # Designs may tie, say when one look is always enough: the first, on every device.
+    # Designs may tie, for example when one stage always suffices: take the first, on every device.
     return (loss == loss.amin(0)).cumsum(0).eq(0).sum(0)

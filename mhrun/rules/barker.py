@@ -16,19 +16,19 @@ from mhrun.types import Contest, Verdict
 class Barker(Rule):
     """Accept with probability r / (1 + r) (Barker 1965).
 
-    Exact like Metropolis, with at least half its acceptance; smooth in log r, which is what the tests
-    that correct for minibatch noise build on.
+    Exact like Metropolis, with at least half its acceptance probability. It is smooth in log r; tests that correct for
+    minibatch noise rely on this.
     """
 
     keeps_ratio = True
 
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
-        """Accept iff a logistic variable is below log r; a ratio that is not a number is a rejection."""
+        """Accept iff a logistic variable is below log r; NaN is rejected."""
         accepted = draws.uniform(Purpose.ACCEPT).logit() < contest.log_ratio
         return contest.to_verdict(accepted)
 
     def probability(self, log_ratio: Tensor) -> Tensor:
-        """Return r / (1 + r) (C,); 0 where the ratio is not a number."""
+        """Return r / (1 + r) (C,); 0 where r is NaN."""
         return log_ratio.sigmoid().nan_to_num(0.0)
 
     def native(self) -> Piece:

@@ -1,4 +1,4 @@
-"""Barker's rule on a difference whose noise is known, with that noise made part of the decision."""
+"""Barker's rule on a difference with known noise, which becomes part of the decision's randomness."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ u64 = np.uint64
 class Compensated(Rule):
     """Accept iff D + z_N + z_C > 0 (Luo et al. 2020, Algorithm 1, lines 10 to 14; Seita et al. 2017, Algorithm 1).
 
-    D is the log-ratio, with normal noise of the variance s^2 that the contest says; z_N ~ N(0, v - s^2) tops that up
-    to the variance v, and z_C makes of it a logistic variable (`mhrun.rules.correction`), so that the decision has
-    Barker's probability. Where s^2 is v or more there is no such z_N, and it is a rejection: the distribution is kept
-    where s^2 is the same both ways. `MHMinibatch` is the rule that reads more data instead.
+    D is the log-ratio; its normal noise has the variance s^2 given by the contest. z_N ~ N(0, v - s^2) raises the
+    variance of the noise to v, and adding z_C makes it logistic (`mhrun.rules.correction`). The decision then has
+    Barker's acceptance probability. If s^2 >= v, z_N does not exist and the candidate is rejected. The stationary
+    distribution is preserved if s^2 is the same for the move and its reverse. `MHMinibatch` reads more data instead.
 
     Args:
-        variance: v, which the noise is topped up to, below pi^2 / 3; Luo et al. have 0.2.
-        density: of z_C: ``nnls``, ``paper`` or ``series``, see `MHMinibatch`.
+        variance: v, the total variance of the noise, below pi^2 / 3; Luo et al. use 0.2.
+        density: density of z_C: ``nnls``, ``paper`` or ``series``, see `MHMinibatch`.
         lam: see `MHMinibatch`.
-        terms: of the series.
+        terms: number of terms of the series.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     corrects_noise = True

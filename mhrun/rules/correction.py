@@ -1,6 +1,6 @@
-"""Draws of the correction distribution, from tables that are made once.
+"""Draws from the correction distribution, by tables that are computed once.
 
-`mhrun.rules.deconvolution` says what the correction is and solves for it; `mhrun.rules.series` has it as a sum.
+`mhrun.rules.deconvolution` defines the correction and solves for it; `mhrun.rules.series` gives it as a series.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ __all__ = [
     "table",
 ]
 
-# What is solved when nothing else is asked for: lambda and the half width of the grid in steps.
+# Default lambda and half width of the grid in steps.
 _DEFAULTS = {"paper": (10.0, 4000), "nnls": (1e-6, 160)}
-_WIDEST = 10**6  # steps of half a grid
-_VERSION = 1  # of what is solved; with another number every old file is computed again
+_WIDEST = 10**6  # largest half width of a grid in steps
+_VERSION = 1  # version of the solver; cached files of another version are computed again
 
 
 @lru_cache(maxsize=64)
@@ -56,18 +56,18 @@ def correction(
 ) -> Correction:
     """Return a correction, computed once and then read from the cache folder.
 
-    The tables that the authors released are those of kind ``paper`` with (sigma, lambda, G) =
-    (1, 10, 4000), (0.9, 1, 4000) and (0.9, 0.03, 2000), to ten digits after the point.
+    Kind ``paper`` with (sigma, lambda, G) = (1, 10, 4000), (0.9, 1, 4000) and (0.9, 0.03, 2000) gives the tables that
+    the authors released, to ten decimal places.
 
     Args:
-        kind: ``paper`` (`ridges`; lambda 10 and G = 4000 are the paper's choice) or ``nnls``
-            (`nonnegative`; lambda 1e-6 and G = 160).
+        kind: ``paper`` (`ridges`; the paper uses lambda = 10 and G = 4000) or ``nnls`` (`nonnegative`; lambda = 1e-6
+            and G = 160).
         sigma: standard deviation of the normal variable, between 0 and pi / sqrt(3).
-        lam: another lambda.
-        half_width_steps: another G: half the width of the grid in steps.
+        lam: lambda, if not the default.
+        half_width_steps: G, half the width of the grid in steps, if not the default.
 
     Raises:
-        Refusal: an unknown kind, or a setting that has no meaning.
+        Refusal: an unknown kind, or an invalid setting.
     """
     if kind not in _DEFAULTS:
         raise Refusal(f"correction = '{kind}' is unknown; choose paper or nnls.{nearest(kind, _DEFAULTS)}")
@@ -85,40 +85,39 @@ def correction(
     arrays = kept("correction", f"{kind}-{sigma!r}-{lam!r}-{half}", str(_VERSION), solve)
     found = Correction(arrays["points"], arrays["masses"], sigma, float(arrays["spread"]))
     for array in (found.points, found.masses):
-        array.setflags(write=False)  # every caller has the same one
+        array.setflags(write=False)  # all callers share this array
     return found
 
 
 class Quantiles(NamedTuple):
-    """The cumulated distribution, to be inverted: linear between its corners."""
+    """A piecewise linear distribution function, for sampling by inversion."""
 
-    probabilities: Tensor  # (K,) float64, not falling; from 0
+    probabilities: Tensor  # (K,) float64, non-decreasing; from 0
     points: Tensor  # (K,) float64, increasing
 
     def to(self, device: torch.device | str) -> Quantiles:
-        """Return it on a device."""
+        """Return the table on a device."""
         return Quantiles(self.probabilities.to(device), self.points.to(device))
 
 
 def quantiles(correction: Correction, normalise: bool = True) -> Quantiles:
-    """Return the table that `inverse` draws from.
+    """Return the table from which `inverse` draws.
 
-    Each mass is spread evenly over the cell of one step about its point, so the corners are midway
-    between the points and the mean stays 0. This adds step^2 / 12 to the variance of masses that were
-    solved for as points (the paper's: 2e-6 at G = 4000); in those of `nonnegative` it is part of the
-    problem solved. The released code has its corners at the points, with the mass of a point below it:
-    its draws are half a step too low.
+    Each mass is spread uniformly over a cell of one step around its point. The corners of the distribution function are
+    therefore midway between the points, and the mean stays 0. This adds step^2 / 12 to the variance of masses that were
+    solved for as points (the paper's: 2e-6 at G = 4000); `nonnegative` accounts for it. The released code has the
+    corners at the points, with each point's mass below it, so that its draws are half a step too low.
 
     Args:
-        correction: what is drawn.
-        normalise: whether the masses are made to sum to 1. The released code does not, so that with
-            a mass above 1 the right end is never drawn.
+        correction: the distribution to draw from.
+        normalise: scale the masses to sum to 1. The released code does not, so that with a mass above 1 it never draws
+            from the right end.
     """
     corners = np.append(correction.points, correction.points[-1] + correction.step) - correction.step / 2
     cumulated = np.concatenate(([0.0], np.cumsum(correction.masses)))
     if normalise:
         cumulated /= cumulated[-1]
-    # Cells without mass at the ends are left out: a number beyond the last corner would be divided by zero.
+    # Empty cells at the ends are dropped: a number beyond the last corner would be divided by zero.
     first = int(np.searchsorted(cumulated, 0.0, "right")) - 1
     last = int(np.searchsorted(cumulated, cumulated[-1]))
     kept = slice(first, last + 1)
@@ -127,12 +126,12 @@ def quantiles(correction: Correction, normalise: bool = True) -> Quantiles:
 
 @lru_cache(maxsize=64)
 def series_quantiles(variance: float, lam: float | None = None, terms: int | None = None) -> Quantiles:
-    """Return the table of a series (`mhrun.rules.series`), right to 1e-7 in distribution.
+    """Return the table of a series (`mhrun.rules.series`), with an error of at most 1e-7 in its cdf.
 
     Args:
         variance: sigma^2 of the normal variable.
         lam: lambda; None for infinity.
-        terms: how many; None for 3.
+        terms: number of terms; None for 3.
 
     Raises:
         Refusal: see `series`.
@@ -149,21 +148,21 @@ def table(
     half_width_steps: int | None = None,
     terms: int | None = None,
 ) -> Quantiles:
-    """Return the table of a density of X_corr by its name: ``nnls``, ``paper`` or ``series``.
+    """Return the table of the density of X_corr with a given name: ``nnls``, ``paper`` or ``series``.
 
     Args:
-        density: its name.
+        density: the name.
         variance: sigma^2 of the normal variable.
-        lam: of `correction` or of `series_quantiles`.
-        half_width_steps: of `correction`.
-        terms: of `series_quantiles`.
+        lam: lambda of `correction` or `series_quantiles`.
+        half_width_steps: setting of `correction`.
+        terms: setting of `series_quantiles`.
 
     Raises:
-        Refusal: an unknown name, or a setting that has no meaning or is of another density.
+        Refusal: an unknown name, an invalid setting, or a setting of another density.
     """
     if density == "series":
         if half_width_steps is not None:
-            raise Refusal("half_width_steps is of a grid, and density = 'series' has none; leave it out.")
+            raise Refusal("half_width_steps applies to a grid, and density = 'series' has none; leave it out.")
         return series_quantiles(variance, lam, terms)
     if density not in _DEFAULTS:
         known = (*_DEFAULTS, "series")
@@ -171,7 +170,7 @@ def table(
             f"density = '{density}' is unknown; choose {', '.join(known)}.{nearest(density, known)}"
         )
     if terms is not None:
-        raise Refusal(f"terms = {terms} is of density = 'series'; choose that one, or leave terms out.")
+        raise Refusal(f"terms = {terms} needs density = 'series'; choose that one, or leave terms out.")
     return quantiles(correction(density, root(variance), lam, half_width_steps))
 
 
@@ -189,7 +188,7 @@ def inverse(u: Tensor, table: Quantiles) -> Tensor:
 def inverted(u: Any, probabilities: Any, points: Any) -> Any:
     """Return the draw of one uniform u; see `inverse`."""
     low, high = 0, len(probabilities) - 1
-    while high - low > 1:  # probabilities[low] <= u < probabilities[high], but at the ends
+    while high - low > 1:  # probabilities[low] <= u < probabilities[high], except at the ends
         middle = (low + high) // 2
         if probabilities[middle] <= u:
             low = middle
@@ -200,11 +199,11 @@ def inverted(u: Any, probabilities: Any, points: Any) -> Any:
 
 
 def kolmogorov(normal: Tensor, u: Tensor, sigma: float) -> Tensor:
-    """Return draws (C,) of X = sqrt(max(4 K^2 - sigma^2, 0)) Z, a correction that needs no table.
+    """Return draws (C,) of X = sqrt(max(4 K^2 - sigma^2, 0)) Z, a correction without a table.
 
-    A logistic variable is 2 K Z with K Kolmogorov-distributed and Z normal (Andrews & Mallows 1974,
-    "Scale mixtures of normal distributions"), so N(0, sigma^2) + X is logistic but for 2 K < sigma.
-    The distance of cdfs is 4.2e-5, 2.3e-4, 8.1e-4 and 2.1e-3 at sigma 0.8, 0.9, 1.0 and 1.1.
+    2 K Z is logistic if K has the Kolmogorov distribution and Z is normal (Andrews & Mallows 1974, "Scale mixtures of
+    normal distributions"). N(0, sigma^2) + X is therefore logistic except where 2 K < sigma.
+    The distance between the cdfs is 4.2e-5, 2.3e-4, 8.1e-4 and 2.1e-3 at sigma 0.8, 0.9, 1.0 and 1.1.
 
     Args:
         normal: Z (C,).
@@ -212,7 +211,7 @@ def kolmogorov(normal: Tensor, u: Tensor, sigma: float) -> Tensor:
         sigma: standard deviation of the normal variable.
 
     Raises:
-        Refusal: there is no correction for this sigma.
+        Refusal: no correction exists for this sigma.
     """
     check_sigma(sigma)
     k = torch.from_numpy(special.kolmogi(u.double().cpu().numpy())).to(u.device)

@@ -1,9 +1,8 @@
-"""Solving for the correction distribution: what a normal variable lacks to be logistic.
+"""Numerical solution for the correction distribution X_corr: N(0, sigma^2) + X_corr is standard logistic.
 
-Barker's rule accepts iff log r plus a standard logistic variable is positive. A minibatch brings normal
-noise of its own, so that only the rest of the logistic variable is to be drawn: X_corr with
-N(0, sigma^2) + X_corr logistic (Seita, Pan, Chen & Canny 2017, Section 4). No distribution does this
-exactly for any sigma > 0; those found here come near, by a distance of cdfs that `error` tells.
+Barker's rule accepts iff log r plus a standard logistic variable is positive. The noise of a minibatch estimate of
+log r provides the normal part of that variable; X_corr is the rest (Seita, Pan, Chen & Canny 2017, Section 4). For no
+sigma > 0 is there an exact solution. `Correction.error` is the remaining distance between the cdfs.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ LARGEST_SIGMA = math.pi / math.sqrt(3)  # the standard deviation of the logistic
 
 
 class Correction(NamedTuple):
-    """A distribution of X_corr: masses on a grid that is symmetric about 0.
+    """A distribution of X_corr: masses on a grid symmetric about 0.
 
-    They are kept as solved, so that their sum is near 1 and not 1. Mean, variance and everything drawn
-    are those of the normalised masses; `error` is that of the masses as they are.
+    The masses are stored as solved, so that their sum is close to 1 but not equal. Mean, variance and draws are those
+    of the normalised masses; `error` is that of the masses as stored.
     """
 
     points: Array  # (P,) increasing, evenly spaced
-    masses: Array  # (P,) not negative
-    sigma: float  # standard deviation of the normal variable that it corrects
-    spread: float = 0.0  # width over which each mass was taken to be spread when it was solved for
+    masses: Array  # (P,) non-negative
+    sigma: float  # standard deviation of the normal variable
+    spread: float = 0.0  # width over which each mass is spread in the problem solved
 
     @property
     def step(self) -> float:
-        """The distance of neighbouring points."""
+        """The distance between neighbouring points."""
         return float(self.points[-1] - self.points[0]) / (len(self.points) - 1)
 
     @property
@@ -53,20 +52,20 @@ class Correction(NamedTuple):
 
     @property
     def variance(self) -> float:
-        """The variance; pi^2/3 - sigma^2 would be right."""
+        """The variance; exact would be pi^2/3 - sigma^2."""
         about = self.points - self.mean
         return float(self.masses @ (about * about)) / self.mass + self.spread**2 / 12
 
     @property
     def error(self) -> float:
-        """The largest |cdf - logistic| over the grid X of twice the range (eq. 14), not normalised."""
+        """The largest |cdf - logistic cdf| on the grid X of twice the range (eq. 14), for the masses as stored."""
         half = len(self.points) // 2
         logistic = special.expit(_grid(self.step, 2 * half))
         cdf = _convolve(self.masses[:, None], self.step, self.sigma, self.spread)[:, 0]
         return float(np.abs(cdf - logistic).max())
 
     def normalised(self) -> Correction:
-        """Return it with masses that sum to 1."""
+        """Return the correction with masses that sum to 1."""
         return self._replace(masses=self.masses / self.mass)
 
 
@@ -82,20 +81,20 @@ def ridges(
 
     The masses u at Y_j = j V / G, |j| <= G, minimise |M u - v|^2 + lambda |u|^2, with
     M_ij = Phi((X_i - Y_j) / sigma) and v_i the logistic cdf at X_i = i V / G, |i| <= 2 G
-    (Seita et al. 2017, eq. 15 and B.1); then those below zero are set to zero.
+    (Seita et al. 2017, eq. 15 and B.1). Negative masses are then set to zero.
 
-    As u = M'(v - M u) / lambda, it is a combination of the rows of M. Rows that are sigma/3 apart span
-    the others to rounding, as their spectrum falls like exp(-sigma^2 t^2 / 2), so the problem is solved
-    in the some 170 dimensions of these, and products with M are convolutions.
+    Since u = M'(v - M u) / lambda, u is a combination of the rows of M. Rows sigma/3 apart span the others up to
+    rounding, because their spectrum decays like exp(-sigma^2 t^2 / 2). The problem is therefore solved in about 170
+    dimensions, and products with M are convolutions.
 
     Args:
         sigma: standard deviation of the normal variable.
-        lams: the values of lambda; all but the first are nearly free.
+        lams: the values of lambda; all but the first cost little.
         half_width_steps: G (the paper's N).
         reach: V.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
     _check(sigma, min(lams), half_width_steps, reach)
     step = reach / half_width_steps
@@ -118,11 +117,11 @@ def ridges(
 def nonnegative(
     sigma: float, lam: float = 1e-6, steps_per_unit: float = 8, reach: float = REACH
 ) -> Correction:
-    """Return the correction that solves the paper's problem with u >= 0 in it, not imposed afterwards.
+    """Return the solution of the paper's problem under the constraint u >= 0, instead of clipping afterwards.
 
-    Clipping is what limits the paper's masses; without it lambda can be small and the grid coarse. The
-    masses are taken to be spread evenly over their cells, as `quantiles` draws them: at step 1/8 points
-    would be drawn with a variance that is 0.0013 too large.
+    Clipping limits the accuracy of the paper's masses; without it lambda can be small and the grid coarse. The problem
+    takes each mass as spread uniformly over its cell, as `quantiles` draws it. With point masses at step 1/8, the
+    draws' variance would be 0.0013 too large.
 
     Args:
         sigma: standard deviation of the normal variable.
@@ -131,7 +130,7 @@ def nonnegative(
         reach: V.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
     half = round(steps_per_unit * reach)
     _check(sigma, lam, half, reach)
@@ -142,12 +141,12 @@ def nonnegative(
     solved = optimize.lsq_linear(
         triangle, share, (0.0, np.inf), method="bvls", tol=1e-14, max_iter=20 * len(y)
     )
-    masses = np.maximum(_symmetric(solved.x), 0.0)  # a bound is kept but for rounding
+    masses = np.maximum(_symmetric(solved.x), 0.0)  # the solver keeps the bound up to rounding
     return Correction(y, masses, sigma, step)
 
 
 def convolved_cdf(correction: Correction, x: npt.ArrayLike, sigma: float) -> Array:
-    """Return the cdf of N(0, sigma^2) + X_corr at x (n,), of the masses as they are."""
+    """Return the cdf of N(0, sigma^2) + X_corr at x (n,), for the masses as stored."""
     at = np.atleast_1d(np.asarray(x, np.float64))
     parts = np.array_split(at, max(1, at.size * len(correction.points) >> 22))  # 32 MB at once
     cdfs = [_cell_cdf(part[:, None] - correction.points, sigma, correction.spread) for part in parts]
@@ -155,7 +154,7 @@ def convolved_cdf(correction: Correction, x: npt.ArrayLike, sigma: float) -> Arr
 
 
 def check_sigma(sigma: float) -> None:
-    """Refuse a standard deviation that leaves nothing to be corrected.
+    """Check that a correction exists for a standard deviation.
 
     Raises:
         Refusal: sigma is not between 0 and pi / sqrt(3).
@@ -182,8 +181,8 @@ def _grid(step: float, half: int) -> Array:
 
 
 def _reduced(system: Array, right: Array) -> tuple[Array, Array]:
-    """Return R and Q'right with Q R = system: the same least squares in no more rows than columns."""
-    # With one more column, the triangle's last column is Q'right, and Q itself is never made.
+    """Return R and Q'right with Q R = system: an equivalent least-squares problem with fewer rows."""
+    # With `right` as an extra column, the last column of the triangle is Q'right, and Q is not computed.
     triangle = linalg.qr(np.column_stack((system, right)), mode="r", overwrite_a=True)[0][
         : system.shape[1] + 1
     ]
@@ -195,7 +194,7 @@ def _cell_cdf(z: Array, sigma: float, spread: float) -> Array:
     if spread == 0.0:
         return special.ndtr(z / sigma)
 
-    def area(t: Array) -> Array:  # under the normal cdf, up to t
+    def area(t: Array) -> Array:  # integral of the normal cdf up to t
         return t * special.ndtr(t) + np.exp(-0.5 * t * t) / math.sqrt(2 * math.pi)
 
     return (sigma / spread) * (area((z + spread / 2) / sigma) - area((z - spread / 2) / sigma))
@@ -205,7 +204,7 @@ def _convolve(columns: Array, step: float, sigma: float, spread: float) -> Array
     """Return M times columns (2 G + 1, k), (4 G + 1, k)."""
     half = len(columns) // 2
     kernel = _cell_cdf(_grid(step, 3 * half), sigma, spread)[:, None]
-    # The sums that wrap round end up in the first 2 G rows, which are no part of the product.
+    # Sums that wrap around fall in the first 2 G rows, which are not part of the product.
     size = fft.next_fast_len(len(kernel), real=True)
     transform = fft.rfft(kernel, size, axis=0)
     products = []
@@ -216,5 +215,5 @@ def _convolve(columns: Array, step: float, sigma: float, spread: float) -> Array
 
 
 def _symmetric(masses: Array) -> Array:
-    """Return the even part; the odd part is rounding, or of the order of mass - 1 where masses fit badly."""
+    """Return the even part. The odd part is rounding error, or of order mass - 1 if the masses fit badly."""
     return 0.5 * (masses + masses[::-1])

@@ -16,18 +16,18 @@ from mhrun.types import Contest, Verdict
 class Metropolis(Rule):
     """Accept with probability min(1, r) (Metropolis et al. 1953; Hastings 1970).
 
-    With the exact ratio it leaves the target invariant; with an estimated one it is what MINT and MHBT use.
+    With the exact ratio it leaves the target invariant. MINT and MHBT use it with an estimated ratio.
     """
 
     keeps_ratio = True
 
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
-        """Accept iff log u < log r; a ratio that is not a number is a rejection."""
+        """Accept iff log u < log r; NaN is rejected."""
         accepted = draws.uniform(Purpose.ACCEPT).log() < contest.log_ratio
         return contest.to_verdict(accepted)
 
     def probability(self, log_ratio: Tensor) -> Tensor:
-        """Return min(1, r) (C,); 0 where the ratio is not a number."""
+        """Return min(1, r) (C,); 0 where r is NaN."""
         return log_ratio.exp().clamp_max(1.0).nan_to_num(0.0)
 
     def native(self) -> Piece:

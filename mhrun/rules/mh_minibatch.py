@@ -76,7 +76,7 @@ class MHMinibatch(Rule):
         skew_corrected: False for w = 0; with a pilot.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     wants = SUPPLY
@@ -202,7 +202,7 @@ class MHMinibatch(Rule):
         return grow(supply, sizes, judge, chains, device, first).verdict(contest, n, replacement)
 
     def sequential(self, n: int) -> NativeTest:
-        """Return the pieces of the fused loop."""
+        """Return the pieces of the compiled loop."""
         sizes, overhead = self.sizes(n)
         pieces = (self._table.probabilities.numpy(), self._table.points.numpy())
         five_sd = ("off", "undecided", "always").index(self.five_sd)

@@ -40,7 +40,7 @@ class MHSubLhd(Rule):
             minibatch's, stages counted from 2, and a decision forced at the last size below n.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     wants = SUPPLY
@@ -111,7 +111,7 @@ class MHSubLhd(Rule):
         return (2 * var * rest * log / t).sqrt() + _KAPPA * 2 * largest * log / t
 
     def sequential(self, n: int) -> NativeTest:
-        """Return the pieces of the fused loop."""
+        """Return the pieces of the compiled loop."""
         sizes = self.sizes(n)
         shares = [(self.p - 1) / self.p * (i + 1 + self.released) ** -self.p for i in range(len(sizes))]
         args = (np.asarray(shares) * self.delta, _BOUNDS.index(self.bound), self.released)

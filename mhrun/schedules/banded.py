@@ -29,7 +29,7 @@ class Banded(Schedule):
         stagger: steps between the starts of neighbouring rungs.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     quantities: tuple[str, ...] = ("step_size",)
@@ -78,7 +78,7 @@ class Banded(Schedule):
         """Return the first step sizes, and no acceptances so far.
 
         Raises:
-            Refusal: the chains are no whole number of ladders.
+            Refusal: the number of chains is not a multiple of the number of rungs.
         """
         if chains % self.rungs:
             raise Refusal(

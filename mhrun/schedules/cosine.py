@@ -32,7 +32,7 @@ class Cosine(Stateless):
         apart: steps between two of them.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     quantities: tuple[str, ...] = ("step_size", "noise_temperature")

@@ -22,7 +22,7 @@ class Stairs(Stateless):
         rise: at least 1.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     quantities: tuple[str, ...] = ("step_size",)

@@ -25,7 +25,7 @@ class Tuned(Schedule):
         gain: of the first change. The best gain is one over the slope of acceptance against log step.
 
     Raises:
-        Refusal: a setting that has no meaning.
+        Refusal: an invalid setting.
     """
 
     quantities: tuple[str, ...] = ("step_size",)

@@ -1,7 +1,7 @@
-"""The one door to the data: a model on data at a temperature.
+"""Targets: a model on data at a temperature. All access of kernels to the data is through a target.
 
-`Target` draws minibatches and evaluates; `Slopes` has the gradients of its model, `AllData` the sums over all
-data; `target_of` makes one of a configuration.
+`Target` draws minibatches and evaluates the model. `Gradients` computes the model's gradients, `AllData` its sums over
+all data. `target_of` builds a target from a configuration.
 """
 
 from mhrun.target.configured import target_of

@@ -1,4 +1,4 @@
-"""Sums over all data: in parts, or by the short cuts that a model offers."""
+"""Sums over all data: in parts, or by the model's own faster forms."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from mhrun.native import native_form
 from mhrun.target.gradients import Gradients, likelihoods
 from mhrun.types import Model, Rows
 
-_FULL_PASS = 1 << 22  # log-likelihoods held at once in a pass over all data
-_VALUES = 1 << 27  # values of rows held at once in it, where rows are wide
+_FULL_PASS = 1 << 22  # most log-likelihoods in memory during a pass over all data
+_VALUES = 1 << 27  # most data values in memory during a pass
 
 
 class AllData:
-    """Passes over all data for many parameters theta (C, D) at once.
+    """Full-data sums at many parameter vectors theta (C, D) at once.
 
     Args:
-        model: its log-likelihood, and the short cuts it may offer for a data set: ``full_log_lik``,
-            ``full_value_and_grad``, ``nodes`` (a few rows with weights that stand for all) and ``bound`` (of the
+        model: provides the log-likelihood and, optionally, faster forms for a data set: ``full_log_lik``,
+            ``full_value_and_grad``, ``nodes`` (a few weighted rows that represent all data) and ``bound`` (on the
             largest term).
-        read: gives the data; asked when they are first needed, as they may be large.
-        gradients: gradients of the log-likelihood of a part.
+        read: returns the data; called on first use, because they may be large.
+        gradients: gradients of the log-likelihood of a part of the data.
     """
 
     def __init__(self, model: Model, read: Callable[[], Dataset], gradients: Gradients) -> None:
@@ -63,7 +63,7 @@ class AllData:
         return mean, (two / n - mean.square()).clamp_min(0.0)
 
     def largest(self, origin: Tensor, candidate: Tensor) -> Tensor:
-        """Return the largest absolute such term (C,), float64; exact or the model's own bound."""
+        """Return the largest |log p(x | candidate) - log p(x | origin)| (C,), float64: exact, or the model's bound."""
         if self._largest is None:
             offered = native_form(self._model, "bound", "log_lik")
             self._largest = offered(self._read().fields) if offered else self._largest_pass
@@ -94,14 +94,14 @@ class AllData:
         return there - self._model.log_lik(origin, rows)
 
     def _weighted(self, theta: Tensor) -> Iterable[tuple[Rows, Tensor | float]]:
-        """Return all data in parts with weights, or the few weighted nodes that a model offers for them."""
+        """Return all data in parts with weight 1, or the model's few weighted nodes."""
         if self._nodes is None:
             offered = native_form(self._model, "nodes", "log_lik")
             self._nodes = [offered(self._read().fields)] if offered else []
         return self._nodes or ((rows, 1.0) for rows in self._parts(theta))
 
     def _parts(self, theta: Tensor) -> Iterator[Rows]:
-        """Yield all data in parts that leave room for the log-likelihoods of every chain."""
+        """Yield all data in parts small enough for the log-likelihoods of every chain to fit in memory."""
         data = self._read()
         width = max(value[0].numel() for value in data.fields.values())
         part = max(1, min(_FULL_PASS // len(theta), _VALUES // max(1, width)))

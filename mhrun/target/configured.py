@@ -14,21 +14,21 @@ from mhrun.target.target import Target
 
 
 def target_of(config: Mapping[str, Any]) -> Target:
-    """Return the target of a resolved configuration; its data are loaded when they are asked for.
+    """Return the target of a resolved configuration. Its data are loaded on first use.
 
     Raises:
-        UserError: parts that are unknown or settings that have no meaning.
+        UserError: an unknown part or an invalid setting.
     """
     device = str(config["device"])
     if device != "cpu" and not (device.split(":")[0] == "cuda" and torch.cuda.is_available()):
         raise UserError(
-            f"device = '{device}' is not here; choose cpu{' or cuda' * torch.cuda.is_available()}."
+            f"device = '{device}' is not available; choose cpu{' or cuda' * torch.cuda.is_available()}."
         )
     look_in((config.get("runtime") or {}).get("data_dir"))
     model = build(config["model"], "model")
     source = build(config["data"], "data")
     for name, part, has in (("model", model, "log_prior"), ("data", source, "n")):
         if not hasattr(part, has):
-            raise UserError(f"{name}: {type(part).__name__} is no {name}; choose one of conf/{name}.")
+            raise UserError(f"{name}: {type(part).__name__} is not a {name} part; choose one of conf/{name}.")
     settings = {"model": model, "data": source, "device": device} | dict(config["target"])
     return call(Target, settings, "the target", "target")

@@ -1,4 +1,4 @@
-"""Do the data have the fields that a model reads?"""
+"""Checks that the data have the fields that a model reads."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from mhrun.data import Dataset
 from mhrun.native import native_form
 from mhrun.types import Field, Model
 
-_BLOCK = 1 << 22  # values of a field that are checked at once: it may be a map larger than memory
+_BLOCK = 1 << 22  # values checked at once: a memory-mapped field may be larger than memory
 
 
 def unfit(model: Model, data: Dataset) -> str | None:
-    """Return in one line why a model cannot be used with these data, or None.
+    """Return why a model cannot be used with these data, in one line, or None.
 
-    Checked is what the model declares (``fields``, see `mhrun.types.Model`): the names of the fields, the shape of a
-    row, real numbers, and the values of labels. A model that declares nothing fits all data.
+    Checks the model's declared ``fields`` (see `mhrun.types.Model`): their names, row shapes, real numbers, and the
+    values of labels. A model without ``fields`` accepts any data.
     """
     if native_form(model, "fields", "log_lik") is None:  # log_lik of a subclass may read other fields
         return None
@@ -46,12 +46,12 @@ def _values(need: Field) -> str:
     return {
         "signs": "to be labels +1 and -1",
         "classes": f"to be classes, whole numbers from 0 to {need.classes - 1}",
-        "zeros": "to say nothing, as it is a density of its own: choose data=no_data",
+        "zeros": "to be zeros, as it is a density without data: choose data=no_data",
     }[need.values]
 
 
 def _wrong(need: Field, values: Tensor) -> float | None:
-    """Return a value that is not as it should be, or None."""
+    """Return the first value that violates the requirement, or None."""
     rows = max(1, _BLOCK // max(1, values[:1].numel()))
     for start in range(0, len(values), rows):
         part = values[start : start + rows]

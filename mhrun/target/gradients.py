@@ -1,4 +1,4 @@
-"""Gradients of a model: its own where it offers them, else by automatic differentiation."""
+"""Gradients of a model: analytic if the model provides them, otherwise by automatic differentiation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mhrun.types import Model, Rows
 
 
 class Gradients:
-    """Gradients of log-likelihood and log-prior at many parameters theta (C, D) at once."""
+    """Gradients of the log-likelihood and the log-prior at many parameter vectors theta (C, D) at once."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -31,8 +31,8 @@ class Gradients:
             log_lik = self._model.log_lik(point, rows)
             if not log_lik.requires_grad:
                 raise UserError(
-                    "log_lik has no gradient with respect to theta: use torch operations all through, without detach, "
-                    "item, NumPy or conversion to whole numbers."
+                    "log_lik has no gradient with respect to theta: use torch operations throughout, without detach, "
+                    "item, NumPy or conversion to integers."
                 )
             (grad,) = torch.autograd.grad(log_lik.mean(-1).sum(), point)
         return log_lik.detach(), grad.contiguous()  # autograd may return one number for many parameters
@@ -54,5 +54,5 @@ class Gradients:
 
 
 def likelihoods(values: Tensor) -> Tensor:
-    """Return values with NaN for +infinity, which is no likelihood: every rule rejects NaN, and it is counted."""
+    """Return values with +infinity, an invalid log-likelihood, replaced by NaN, which every rule rejects and counts."""
     return values.masked_fill(values == torch.inf, torch.nan)

@@ -19,7 +19,7 @@ from mhrun.types import Difference, Evaluation, Model, Rows
 
 
 class Source(Protocol):
-    """Data that can say how many they are before they are loaded."""
+    """Data whose number is known before they are loaded."""
 
     n: int
 
@@ -34,25 +34,24 @@ class Target:
     - ``temper="posterior"``: (prior(theta) prod_i p(x_i | theta))^(1/T),
     - ``temper="likelihood"``: prior(theta) (prod_i p(x_i | theta))^(1/T).
 
-    It draws minibatches and evaluates; what an evaluation takes is counted in its result (`Evaluation.n_lik`). The
-    temperature itself is no part of it: it comes with the controls of each step, one per chain.
+    A target draws minibatches and evaluates the model. Each result contains its cost (`Evaluation.n_lik`). The
+    temperature T is not stored here: it is one of the controls of each step, one value per chain.
 
     Args:
-        model: prior and log-likelihood.
-        data: what the model is on; a source is loaded when its data are first asked for.
+        model: log-prior and log-likelihood.
+        data: the data; a source is loaded on first use.
         temper: which of the two densities above.
-        replacement: whether a minibatch is drawn with replacement (independent indices).
-        common_batch: whether all chains of a step read one minibatch: wide rows are gathered once, and many
-            chains cost little more than one. Each chain has the distribution that it has alone, but they are not
-            independent of each other.
-        gradient_noise: variance of normal noise that is added to each coordinate of the gradients of a dynamics, to
-            try on a density what minibatches do on data (Zhang et al. 2020, section 5.1).
-        energy_noise: variance of normal noise that is added to the energy at each of the two points of an exchange of
-            replicas (Luo et al. 2020, section 4.1).
-        device: where the work is done.
+        replacement: draw minibatches with replacement (independent indices).
+        common_batch: use one minibatch for all chains of a step. Wide rows are then gathered once, and many chains
+            cost little more than one. The distribution of each chain is unchanged, but the chains are not independent.
+        gradient_noise: variance of normal noise added to each coordinate of the gradients of a dynamics, which imitates
+            minibatch noise on a density without data (Zhang et al. 2020, section 5.1).
+        energy_noise: variance of normal noise added to the energy at each of the two points of a replica exchange
+            (Luo et al. 2020, section 4.1).
+        device: device of the computation.
 
     Raises:
-        Refusal: an unknown word for `temper`, or a negative variance.
+        Refusal: an unknown value of `temper`, or a negative variance.
     """  # noqa: D415
 
     def __init__(
@@ -73,8 +72,8 @@ class Target:
             if not noise >= 0:
                 raise Refusal(f"{name} = {noise:g} is a variance; it must be at least 0.")
         self.model = model
-        self.n = data.n  # how many data there are
-        if self.n >= 2**31:  # what the arithmetic of the index draws holds
+        self.n = data.n  # number of data
+        if self.n >= 2**31:  # the integer arithmetic of the index draws overflows
             raise Refusal(f"n = {self.n:,} data are too many; minibatches can be drawn from fewer than 2^31.")
         self._source = data
         self.temper = temper
@@ -91,8 +90,8 @@ class Target:
         """The data, on the device.
 
         Raises:
-            Refusal: they are not what the model needs.
-            UserError: they cannot be loaded, or memory does not hold them.
+            Refusal: they lack what the model needs.
+            UserError: they cannot be loaded, or do not fit in memory.
         """
         try:
             loaded = self._source if isinstance(self._source, Dataset) else self._source.load()
@@ -103,26 +102,26 @@ class Target:
             if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):
                 raise
             raise UserError(
-                f"There is not enough memory for the n = {self.n:,} data; choose fewer, or keep them on the disk "
-                "(data=memmap, or data.storage=file where a data set has it)."
+                f"There is not enough memory for the n = {self.n:,} data; choose fewer, or keep them on disk "
+                "(data=memmap, or data.storage=file if the data set has it)."
             ) from error
 
     @property
     def dim(self) -> int:
-        """How many parameters D."""
+        """The number of parameters D."""
         return self.model.dim
 
     def prior_power(self, temperature: Tensor) -> Tensor:
-        """Return the power that the prior is raised to at these temperatures (C,)."""
+        """Return the exponent of the prior at these temperatures (C,): 1/T if it is tempered, else 1."""
         return 1.0 / temperature if self.temper == "posterior" else torch.ones_like(temperature)
 
     def refuses_batch(self, m: int) -> str | None:
-        """Return why there can be no minibatch of m, or None."""
+        """Return why a minibatch of m cannot be drawn, or None."""
         if m < 1:
-            return f"m = {m} is no minibatch size; choose 1 <= m <= n = {self.n}."
+            return f"m = {m} is not a valid minibatch size; choose 1 <= m <= n = {self.n}."
         if m > self.n and not self.replacement:
             return (
-                f"m = {m} is more than the n = {self.n} data there are; choose m <= n, or replacement=true."
+                f"m = {m} is more than the n = {self.n} data; choose m <= n, or replacement=true."
             )
         return None
 
@@ -133,30 +132,30 @@ class Target:
     def pass_batch(self, draws: Draws, m: int) -> Tensor:
         """Return the indices of this step's piece (C, m) of a pass over all data in random order.
 
-        A pass has n // m pieces, and leaves out what is left over.
+        A pass has n // m pieces and skips the remaining n mod m data.
         """
         return draws.piece(self.n, m)
 
     def more(self, draws: Draws, start: int, stop: int, rows: Tensor) -> Tensor:
-        """Return the data start..stop of a growing minibatch of some chains (R,): indices (R, stop - start)."""
+        """Return elements start..stop of a growing minibatch of chains `rows` (R,): indices (R, stop - start)."""
         return draws.index(self.n, stop - start, replacement=False, start=start, rows=rows)
 
     def prior(self, theta: Tensor) -> Evaluation:
-        """Return the evaluation at theta (C, D) that needs no data."""
+        """Return the evaluation at theta (C, D) with the log-prior only; reads no data."""
         return Evaluation(theta, self.model.log_prior(theta).double())
 
     def _error(self, var: Tensor, m: int) -> Tensor:
-        """Return the variance of a mean over minibatches of m; 0 of all data, whatever one datum's variance is."""
+        """Return the variance of a minibatch mean, var / m * error_share(m); 0 for all data, even if `var` is NaN."""
         share = self.error_share(m)
         return torch.zeros_like(var) if share == 0 else var / m * share
 
     def error_share(self, size: Tensor | int) -> Tensor | float:
-        """Return what is left of the variance of a minibatch's mean, var / size, at this size.
+        """Return the finite-population factor of a minibatch mean's variance: 1 - size/n without replacement, else 1.
 
-        Without replacement it falls to 0 as the minibatch becomes all data. At 0 the error is 0; above it, that of
-        a minibatch of one datum is NaN, which has no sample variance.
+        The variance of the mean is var / size times this factor. A factor of 0 makes the error 0. With a positive
+        factor the error of a minibatch of one datum is NaN, because its sample variance is undefined.
         """
-        if self.n == 1:  # all data, however they are drawn
+        if self.n == 1:  # all data, with or without replacement
             return 0.0
         return 1.0 if self.replacement else 1.0 - size / self.n
 
@@ -167,9 +166,9 @@ class Target:
 
         Args:
             theta: the points.
-            index: of the minibatch.
-            grad_temperature: the temperature (C,) for a gradient from the same pass, see `gradient`; None for none.
-            rows: the data at `index`, if they have been gathered already.
+            index: indices of the minibatch.
+            grad_temperature: the temperature (C,) of a gradient from the same pass, see `gradient`; None for none.
+            rows: the data at `index`, if already gathered.
         """
         m, grad = index.shape[-1], None
         rows = self.data.rows(index) if rows is None else rows
@@ -192,7 +191,7 @@ class Target:
         )
 
     def with_gradient(self, point: Evaluation, grad_temperature: Tensor | None) -> Evaluation:
-        """Return the point with its gradient on the data that it was scored on, if one is wanted and not there."""
+        """Return the point with a gradient on the data of its evaluation, unless it has one or none is needed."""
         if grad_temperature is None or point.grad is not None:
             return point
         if point.batch is None:
@@ -202,7 +201,7 @@ class Target:
         return point._replace(grad=grad, n_grad=point.n_grad + size)
 
     def paired(self, origin: Evaluation, candidate: Evaluation) -> Difference:
-        """Return the difference of two evaluations on one minibatch, datum by datum."""
+        """Return the difference of two evaluations on one minibatch, from its per-datum terms."""
         assert origin.log_lik is not None
         assert candidate.log_lik is not None
         mean, var = _moments(candidate.log_lik.double() - origin.log_lik)
@@ -210,7 +209,7 @@ class Target:
         return Difference(mean, var, _sizes(m, mean), self._error(var, m))
 
     def difference(self, origin: Tensor, candidate: Tensor, index: Tensor) -> Difference:
-        """Return log p(x | candidate) - log p(x | origin) over the same minibatch `index` (C, m)."""
+        """Return the difference log p(x | candidate) - log p(x | origin) on the minibatch `index` (C, m)."""
         rows = self.data.rows(index)
         found = likelihoods(self.model.log_lik(candidate, rows))
         mean, var = _moments(found - self.model.log_lik(origin, rows))
@@ -218,20 +217,20 @@ class Target:
         return Difference(mean, var, _sizes(m, mean), self._error(var, m), n_lik=2 * m)
 
     def terms(self, origin: Tensor, candidate: Tensor, index: Tensor) -> Tensor:
-        """Return log p(x | candidate) - log p(x | origin) of each datum of `index` (R, k)."""
+        """Return log p(x | candidate) - log p(x | origin) for each datum of `index` (R, k)."""
         rows = self.data.rows(index)
         return likelihoods(self.model.log_lik(candidate, rows)).double() - self.model.log_lik(origin, rows)
 
     def full_moments(self, origin: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean and variance (divisor n) over all data of the terms, each (C,)."""
+        """Return mean and variance (divisor n) of the terms over all data, each (C,)."""
         return self._all.moments(origin, candidate)
 
     def full_largest(self, origin: Tensor, candidate: Tensor) -> Tensor:
-        """Return the largest absolute term over all data (C,); exact or the model's own bound."""
+        """Return the largest absolute term over all data (C,): exact, or the model's bound."""
         return self._all.largest(origin, candidate)
 
     def gap(self, origin: Evaluation, candidate: Evaluation, m: int) -> Difference:
-        """Return the difference of two evaluations, each on a minibatch of m, or on all data at m = n."""
+        """Return the difference of two evaluations on independent minibatches of m, or on all data if m = n."""
         assert origin.log_lik_mean is not None
         assert origin.log_lik_var is not None
         assert candidate.log_lik_mean is not None
@@ -268,16 +267,16 @@ class Target:
         return self.full_log_lik(theta) / t + self.prior_power(t) * self.model.log_prior(theta)
 
     def gradient(self, theta: Tensor, index: Tensor, temperature: Tensor) -> Tensor:
-        """Return the estimated gradient (C, D) of the full-data log posterior from m data each, (C or 1, m).
+        """Return the full-data log-posterior gradient (C, D), estimated on the minibatch `index` (C or 1, m).
 
-        With a likelihood tempered alone, the prior's part is multiplied by T, so that a dynamics that
-        injects noise at temperature T has the target as its limit.
+        If only the likelihood is tempered, the prior's gradient is multiplied by T. A dynamics with noise at
+        temperature T then has the target as its small-step limit.
         """
         _, grad = self._gradients.log_lik_and_grad(theta, self.data.rows(index))
         return self._add_prior(grad.mul_(self.n), theta, temperature)
 
     def gradient_full(self, theta: Tensor, temperature: Tensor) -> Tensor:
-        """Return the gradient (C, D) of the log posterior on all data, n gradients each; see `gradient`."""
+        """Return the gradient (C, D) of the log posterior from all data, at n gradients a chain; see `gradient`."""
         _, grad = self._both(theta)
         return self._add_prior(grad, theta, temperature)
 
@@ -286,19 +285,19 @@ class Target:
         return self._all.value_and_grad(theta)
 
     def _add_prior(self, grad: Tensor, theta: Tensor, temperature: Tensor) -> Tensor:
-        """Return grad + T power grad log prior, the power being that of `prior_power`."""
+        """Return grad + T * prior_power(T) * (gradient of the log-prior), (C, D)."""
         return self._gradients.add_prior(grad, theta, self.prior_power(temperature) * temperature)
 
     def retempered(self, grad: Tensor, theta: Tensor, before: Tensor, after: Tensor) -> Tensor:
-        """Return a gradient (C, D) for temperatures `before` (C,) as `gradient` has it for others; may be in place."""
+        """Return a gradient (C, D) computed for temperatures `before` (C,) as one for `after` (C,); may be in place."""
         if self.temper == "posterior":
             return grad
         return self._gradients.add_prior(grad, theta, after - before)
 
     def native(self, *, full: bool) -> NativeModel | None:
-        """Return the model's pieces for a fused loop on this machine's CPU, or None.
+        """Return the model's pieces for a compiled CPU loop, or None.
 
-        `full`: whether sums over all data will be asked for.
+        `full`: whether the loop needs sums over all data.
         """
         offered = native_form(self.model, "native", "log_prior", "log_lik")
         if offered is None or self.common_batch or self.device.type != "cpu" or not available():
@@ -307,21 +306,21 @@ class Target:
         return pieces
 
     def add_gradient_noise(self, grad: Tensor, draws: Draws) -> Tensor:
-        """Return a gradient (C, D) with the noise that this target adds to it, in place."""
+        """Return the gradient (C, D) plus N(0, gradient_noise) noise in each coordinate; in place."""
         if not self.gradient_noise:
             return grad
         z = draws.normal(Purpose.GRADIENT, grad.shape[1], dtype=grad.dtype)
         return grad.add_(z, alpha=self.gradient_noise**0.5)
 
     def add_energy_noise(self, found: Difference, draws: Draws) -> Difference:
-        """Return a difference of two energies, in units of one datum, with the noise that this target adds to each."""
+        """Return a difference of two energies, divided by n, plus N(0, energy_noise) noise on each energy."""
         variance = 2 * self.energy_noise / self.n**2
         z = draws.normal(Purpose.EXCHANGE, 1)[:, 0]
         return found._replace(mean=found.mean + variance**0.5 * z, error=found.error + variance)
 
 
 def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and sample variance along the last axis, float64; one value has no variance: NaN."""
+    """Return mean and sample variance along the last axis, float64; the variance of a single value is NaN."""
     values = values.double()
     return values.mean(-1), values.var(-1) if values.shape[-1] > 1 else torch.full_like(
         values[..., 0], torch.nan

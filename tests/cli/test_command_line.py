@@ -79,7 +79,7 @@ def mistakes(outputs, *extra):
         ([*SMOKE, "tau=1.5"], "tau = 1.5 must lie in (0, 1]"),
         ([*SMOKE, "m=10001"], "m = 10001 is more than the n = 10000 data"),
         ([*SMOKE, "methods.mint.kernel.pairing.m=20000"], "m = 20000 is more than the n = 10000 data"),
-        ([*SMOKE, "methods.mint.kernel.pairing.m=0"], "m = 0 is no minibatch size"),
+        ([*SMOKE, "methods.mint.kernel.pairing.m=0"], "m = 0 is not a valid minibatch size"),
         ([*SMOKE, "methods.mint.schedules.step_size.start=-1"], "step size -1 must be positive"),
         ([*SMOKE, "methods.sgld.schedules.step_size.end=1"], "a polynomial decay goes down"),
         ([*SMOKE, "methods.sghmc.kernel.dynamics.friction=2"], "friction = 2 must lie in (0, 1]"),
@@ -112,7 +112,7 @@ def mistakes(outputs, *extra):
             "methods.mint.kernel: rule names no part; give it a _target_, or choose one of conf/",
         ),
         ([*SMOKE, "+methods.mint.kernel.rule.sigma=1"], "takes no 'sigma'"),
-        ([*SMOKE, "device=tpu"], "device = 'tpu' is not here"),
+        ([*SMOKE, "device=tpu"], "device = 'tpu' is not available"),
         ([*SMOKE, "dtype=float8"], "dtype = 'float8' is unknown"),
         ([*SMOKE, "executor=maybe"], "executor = 'maybe' is unknown"),
         # The fifth of six methods; the four before it have a compiled loop.

@@ -210,7 +210,7 @@ def test_minibatches_that_cannot_be_drawn_are_refused(data):
     ):
         assert "more than the n = 60" in kernel.refuses(target)
         assert kernel.refuses(Target(TiedMeans(), data, replacement=True)) is None
-    assert "no minibatch" in MetropolisHastings(RandomWalk(), Stored(0), Metropolis()).refuses(target)
+    assert "valid minibatch size" in MetropolisHastings(RandomWalk(), Stored(0), Metropolis()).refuses(target)
 
 
 def test_all_data_have_no_error(data):

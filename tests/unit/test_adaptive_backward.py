@@ -395,7 +395,7 @@ def test_meaningless_settings_are_refused(make, message):
 
 
 def test_a_kernel_asks_its_pairing(target):
-    assert "no minibatch" in kernel(Moving(0)).refuses(target)
+    assert "valid minibatch size" in kernel(Moving(0)).refuses(target)
     assert compile_loop(kernel(), target, KEY, 1) is None
 
 

@@ -215,7 +215,7 @@ def test_passes_that_cannot_be_are_refused():
         refused = Unadjusted(Momentum(), m, passes=True).refuses(Target(Perceptron([2, 2]), data, **settings))
         assert "passes=true needs m <= n" in refused
     assert Unadjusted(Momentum(), 5, passes=True).refuses(Target(Perceptron([2, 2]), data)) is None
-    assert "no minibatch" in Unadjusted(Momentum(), 0).refuses(Target(Perceptron([2, 2]), data))
+    assert "valid minibatch size" in Unadjusted(Momentum(), 0).refuses(Target(Perceptron([2, 2]), data))
 
 
 # ---------------------------------------------------------------- leaving the numbers

@@ -406,12 +406,12 @@ def test_chains_may_be_float32():
     ("settings", "message"),
     [
         ({"sizes": [5]}, "at least 2 rungs"),
-        ({"sizes": [5, 10]}, "do not grow from cold to hot"),
+        ({"sizes": [5, 10]}, "do not increase from cold to hot"),
         ({"jump": 1.0}, "jump < 1"),
         ({"spacing": 0.0}, "positive spacing"),
         ({"capacity": 0}, "at least 1"),
         ({"stagger": -1}, "no negative"),
-        ({"rule": MHMinibatch(5)}, "a floor of the energy is no sum"),
+        ({"rule": MHMinibatch(5)}, "a truncated energy is not a sum"),
     ],
 )
 def test_settings_without_meaning_are_refused(settings, message):

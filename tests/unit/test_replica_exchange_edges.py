@@ -194,15 +194,15 @@ def test_rungs_of_one_temperature_always_change_places(rng, rule, sign):
             lambda: ReplicaExchange(ReplicaExchange(WALK, Full(), Metropolis(), 2), Full(), Metropolis(), 2),
             "ReplicaExchange is a ladder itself",
         ),
-        (lambda: ReplicaExchange(PlanarFlow(5), Full(), Metropolis(), 2), "PlanarFlow draws from what it"),
+        (lambda: ReplicaExchange(PlanarFlow(5), Full(), Metropolis(), 2), "PlanarFlow draws from a fitted"),
         (
             lambda: ReplicaExchange(Unadjusted(SGLD(), 5, prior=GammaPrecision()), Full(), Barker(), 2),
             "a prior of its own",
         ),
-        (lambda: ReplicaExchange(WALK, Shared(1), Compensated(), 2), "m = 1 cannot tell; choose m >= 2"),
+        (lambda: ReplicaExchange(WALK, Shared(1), Compensated(), 2), "m = 1 does not allow; choose m >= 2"),
         (
             lambda: MetropolisHastings(RandomWalk(), Shared(1), Compensated()),
-            "m = 1 cannot tell; choose m >= 2",
+            "m = 1 does not allow; choose m >= 2",
         ),
     ],
 )

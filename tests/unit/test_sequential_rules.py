@@ -306,7 +306,7 @@ def test_rules_and_pairings_that_do_not_go_together_say_so(mixture):
     model = FunctionModel(lambda theta, x: -0.5 * (x - theta[0]) ** 2, [0.0], single=True)
     target = Target(model, mixture)
     grown = MetropolisHastings(RandomWalk(), Growing(), Metropolis())
-    assert "Metropolis wants one" in grown.refuses(target)
+    assert "Metropolis needs a fixed one" in grown.refuses(target)
     fixed = MetropolisHastings(RandomWalk(), Shared(10), MHMinibatch(50))
     assert "choose pairing growing" in fixed.refuses(target)
     right = MetropolisHastings(RandomWalk(), Growing(), MHMinibatch(50))

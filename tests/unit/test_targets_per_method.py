@@ -76,7 +76,7 @@ def test_an_experiment_whose_methods_all_have_data_needs_none(outputs):
         ),
         (("+data@methods.mint.data=mixture",), "methods.mint.data.n must be given"),
         ((*OWN, "+methods.mint.target.temper=neither"), "mint: temper = 'neither' is unknown"),
-        (OWN, "mint: m = 1000 is more than the n = 500 data there are"),
+        (OWN, "mint: m = 1000 is more than the n = 500 data"),
     ],
 )
 def test_what_is_wrong_with_a_part_of_its_own_is_reported_in_a_line(outputs, capsys, words, message):
