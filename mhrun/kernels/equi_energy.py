@@ -96,7 +96,9 @@ class EquiEnergy(Kernel):
                 f"EquiEnergy needs at least 2 rungs and a size for each, not {len(sizes)} for {rungs}."
             )
         if min(sizes) < 1 or any(a < b for a, b in pairwise(sizes)):
-            raise Refusal(f"sizes = {list(sizes)} must be minibatch sizes that do not increase from cold to hot.")
+            raise Refusal(
+                f"sizes = {list(sizes)} must be minibatch sizes that do not increase from cold to hot."
+            )
         if not 0 <= jump < 1 or not spacing > 0:
             raise Refusal("EquiEnergy needs a positive spacing and 0 <= jump < 1.")
         if min(capacity, every) < 1 or min(stagger, burn) < 0:

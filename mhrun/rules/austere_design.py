@@ -218,7 +218,9 @@ class Designs:
             Refusal: a grid of fewer than two values.
         """
         if count < 2 or not 0 < reach < math.inf:
-            raise Refusal(f"A grid of {count} values up to {reach:g} is invalid; AustereMH uses 101 up to 10.")
+            raise Refusal(
+                f"A grid of {count} values up to {reach:g} is invalid; AustereMH uses 101 up to 10."
+            )
         # The cache key contains a hash of this file, so that tables of another version are never read.
         state = hashlib.blake2b(Path(__file__).read_bytes(), digest_size=8).hexdigest()
         grid = np.linspace(0, reach, count)

@@ -162,7 +162,9 @@ def table(
     """
     if density == "series":
         if half_width_steps is not None:
-            raise Refusal("half_width_steps applies to a grid, and density = 'series' has none; leave it out.")
+            raise Refusal(
+                "half_width_steps applies to a grid, and density = 'series' has none; leave it out."
+            )
         return series_quantiles(variance, lam, terms)
     if density not in _DEFAULTS:
         known = (*_DEFAULTS, "series")

@@ -120,9 +120,7 @@ class Target:
         if m < 1:
             return f"m = {m} is not a valid minibatch size; choose 1 <= m <= n = {self.n}."
         if m > self.n and not self.replacement:
-            return (
-                f"m = {m} is more than the n = {self.n} data; choose m <= n, or replacement=true."
-            )
+            return f"m = {m} is more than the n = {self.n} data; choose m <= n, or replacement=true."
         return None
 
     def batch(self, draws: Draws, m: int) -> Tensor:

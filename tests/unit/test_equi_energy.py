@@ -424,7 +424,7 @@ def test_targets_that_do_not_go_with_it_are_refused(rng):
     for words, message in (
         ({"temper": "likelihood"}, "temper=posterior"),
         ({"replacement": True}, "replacement=false"),
-        ({"energy_noise": 1.0}, "knows no noise"),
+        ({"energy_noise": 1.0}, "minibatch noise only"),
     ):
         assert message in kernel([20, 5], (0.0,)).refuses(Target(GaussianMean(), data, **words))
     assert "anchor has 1 numbers" in kernel([20, 5], (0.0,)).refuses(means())

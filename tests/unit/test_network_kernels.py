@@ -136,7 +136,7 @@ def test_what_cannot_have_a_common_minibatch_is_refused(rng):
     assert MetropolisHastings(RandomWalk(), Shared(2), Metropolis()).refuses(target) is None
     assert compile_loop(MetropolisHastings(RandomWalk(), Shared(2), Metropolis()), target, KEY, 1) is None
     assert Unadjusted(LangevinDynamics(), 2).refuses(target) is None
-    assert "chain's own" in Unadjusted(LangevinDynamics(), 2, passes=True).refuses(target)
+    assert "common_batch=false" in Unadjusted(LangevinDynamics(), 2, passes=True).refuses(target)
 
 
 # ---------------------------------------------------------------- long vectors
