@@ -1,1 +1,1 @@
-"""Dynamics: where to, with no density behind it. One per file."""
+"""Dynamics: transitions without a tractable density. One per file."""

@@ -14,12 +14,12 @@ from mhrun.types import Controls
 class Adagrad(Dynamics):
     """v' = v + g^2,  theta' = theta + rate g / (sqrt(v') + epsilon)  (Duchi, Hazan & Singer 2011, diagonal).
 
-    g is the gradient of the mean log-likelihood and the step size is rate / n, so that a rate is what other
-    libraries call it. An optimiser: the noise temperature plays no part.
+    g is the gradient of the mean log-likelihood and the step size is rate / n, so that `rate` has the usual meaning. An
+    optimiser: the noise temperature is ignored.
 
     Args:
-        n: how many data there are.
-        epsilon: keeps from dividing by zero.
+        n: number of data.
+        epsilon: prevents division by zero.
 
     Raises:
         Refusal: an invalid setting.
@@ -32,7 +32,7 @@ class Adagrad(Dynamics):
         self.epsilon = epsilon
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
-        """Return sums of squares of zero (C, D)."""
+        """Return zero sums of squares (C, D)."""
         return {"square": torch.zeros_like(theta)}
 
     def move(

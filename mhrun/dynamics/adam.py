@@ -15,11 +15,11 @@ class Adam(Dynamics):
     """m' = a m + (1 - a) g, v' = b v + (1 - b) g^2, theta' = theta + rate M / (sqrt(V) + e).
 
     M = m' / (1 - a^t) and V = v' / (1 - b^t) at step t; Kingma & Ba (2015), Algorithm 1.
-    g is the gradient of the mean log-likelihood and the step size is rate / n, so
-    that a rate is what other libraries call it. An optimiser: the noise temperature plays no part.
+    g is the gradient of the mean log-likelihood and the step size is rate / n, so that `rate` has the usual meaning. An
+    optimiser: the noise temperature is ignored.
 
     Args:
-        n: how many data there are.
+        n: number of data.
         first: a.
         second: b.
         epsilon: e.
@@ -37,7 +37,7 @@ class Adam(Dynamics):
         self.epsilon = epsilon
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
-        """Return moments of zero (C, D)."""
+        """Return zero moments (C, D)."""
         return {"momentum": torch.zeros_like(theta), "square": torch.zeros_like(theta)}
 
     def move(

@@ -18,15 +18,15 @@ from mhrun.types import Controls
 
 
 class Badodab(SGNHT):
-    """The continuous dynamics of `NoseHoover`, split as in Leimkuhler & Shang (2016), one gradient for each step.
+    """The continuous dynamics of `SGNHT`, split as in Leimkuhler & Shang (2016), with one gradient per step:
 
         v += e g;  theta += v/2;  s += (|v|^2/D - e T) / 2q;
         v = exp(-s) v + sqrt(a e T (1 - exp(-2 s)) / s) z;
         s += (|v|^2/D - e T) / 2q;  theta += v/2.
 
-    The half kick that ends a step and the half kick that begins the next one are at the same theta, and done as one.
-    Momenta that are drawn anew lie between the two: they get the second half only, v += e g / 2. theta does not have
-    the bias of s / 2 of the explicit scheme, and a negative s does it no harm. Arguments are those of `NoseHoover`.
+    The half kick at the end of a step and the one at the beginning of the next are at the same theta and are combined.
+    Refreshed momenta receive the second half only, v += e g / 2. theta does not have the bias s / 2 of the explicit
+    scheme, and a negative s is harmless. The arguments are those of `SGNHT`.
     """
 
     def move(

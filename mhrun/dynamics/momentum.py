@@ -14,13 +14,13 @@ from mhrun.types import Controls
 class Momentum(Dynamics):
     """v' = a v + e g,  theta' = theta + v'  (Polyak 1964); SGD at a = 0.
 
-    An optimiser: the noise temperature plays no part. e is the step size and g the estimated gradient of the full-data
-    log posterior.
+    e is the step size and g the estimated gradient of the full-data log posterior. An optimiser: the noise temperature
+    is ignored.
 
     Args:
         momentum: a.
-        skip: the share of steps that a chain sits out, at random: what an acceptance test does that accepts half of
-            the moves whatever they are (for comparison with RSGLD; Wu, Wang & Wong 2020).
+        skip: probability that a chain skips a step. 0.5 imitates an acceptance test that accepts half of the moves
+            regardless of their ratio (for comparison with RSGLD; Wu, Wang & Wong 2020).
 
     Raises:
         Refusal: an invalid setting.
@@ -33,7 +33,7 @@ class Momentum(Dynamics):
         self.skip = skip
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
-        """Return momenta of zero (C, D), if there are any."""
+        """Return zero momenta (C, D), or nothing without momentum."""
         return {"momentum": torch.zeros_like(theta)} if self.momentum else {}
 
     def move(

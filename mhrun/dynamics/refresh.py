@@ -13,7 +13,7 @@ from mhrun.native import piece
 from mhrun.native.philox import NOISE, USE, fill_normals
 from mhrun.random import Draws, Purpose
 
-_USE = 3  # of the noise's purpose: a prior may draw with others in the same step
+_USE = 3  # the `use` of Purpose.NOISE; a prior may draw with other uses in the same step
 _FRESH = NOISE + np.uint64(_USE) * USE
 
 
@@ -21,7 +21,7 @@ def checked(every: int | None) -> int:
     """Return the steps between two refreshments, 0 for none.
 
     Raises:
-        Refusal: a number that has no meaning.
+        Refusal: a number below 1.
     """
     if every is not None and (every < 1 or every != int(every)):
         raise Refusal(f"refresh = {every} must be a number of steps, at least 1, or null.")
@@ -29,12 +29,12 @@ def checked(every: int | None) -> int:
 
 
 def due(every: int, draws: Draws) -> bool:
-    """Return whether momenta are drawn anew at this step."""
+    """Return whether momenta are refreshed at this step."""
     return draws.due(every)
 
 
 def refreshed(momentum: Tensor, variance: Tensor, every: int, draws: Draws) -> Tensor:
-    """Return momenta (C, D), drawn anew from N(0, variance (C,)) at steps 1, 1 + every, ...; not where it is 0."""
+    """Return momenta (C, D), redrawn from N(0, variance (C,)) at steps 1, 1 + every, ... where the variance is > 0."""
     if not due(every, draws):
         return momentum
     z = draws.normal(Purpose.NOISE, momentum.shape[1], use=_USE, dtype=momentum.dtype)

@@ -14,13 +14,13 @@ from mhrun.types import Controls
 class RMSprop(Dynamics):
     """v' = a v + (1 - a) g^2,  theta' = theta + rate g / (sqrt(v') + epsilon)  (Tieleman & Hinton 2012).
 
-    g is the gradient of the mean log-likelihood and the step size is rate / n, so that a rate is what other
-    libraries call it. An optimiser: the noise temperature plays no part.
+    g is the gradient of the mean log-likelihood and the step size is rate / n, so that `rate` has the usual meaning. An
+    optimiser: the noise temperature is ignored.
 
     Args:
-        n: how many data there are.
+        n: number of data.
         smoothing: a.
-        epsilon: keeps from dividing by zero.
+        epsilon: prevents division by zero.
 
     Raises:
         Refusal: an invalid setting.
@@ -34,7 +34,7 @@ class RMSprop(Dynamics):
         self.epsilon = epsilon
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
-        """Return mean squares of zero (C, D)."""
+        """Return zero mean squares (C, D)."""
         return {"square": torch.zeros_like(theta)}
 
     def move(

@@ -21,14 +21,14 @@ from mhrun.types import Controls
 class SGHMC(Dynamics):
     """v' = (1 - a) v + e g + sqrt(2 e (a - b) T) z,  theta' = theta + v'  (Chen, Fox & Guestrin 2014, eq. 15).
 
-    e is the step size (their eta), g the estimated gradient of the full-data log posterior, T the noise
-    temperature. Momenta begin at zero. In the limit of small e and a, and of e V / a where V is the variance
-    of the gradient's own noise, they have variance e T; that noise adds e V / 2 a to T unless b pays for it.
+    e is the step size (their eta), g the estimated gradient of the full-data log posterior, T the noise temperature.
+    Momenta start at zero. Let V be the variance of the gradient noise. In the limit of small e, a and e V / a the
+    momenta have the variance e T. Gradient noise adds e V / 2 a to T, unless b compensates for it.
 
     Args:
         friction: a, in (0, 1].
-        noise_estimate: b, the part of the friction that the gradient's own noise is taken to pay for.
-        refresh: momenta are drawn anew from N(0, e T) at steps 1, 1 + refresh, ...; None for never, from 0 on.
+        noise_estimate: b, the part of the friction that compensates for gradient noise.
+        refresh: momenta are redrawn from N(0, e T) at steps 1, 1 + refresh, ...; None: never, momenta start at 0.
 
     Raises:
         Refusal: an invalid setting.
@@ -48,7 +48,7 @@ class SGHMC(Dynamics):
         self.refresh = checked(refresh)
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
-        """Return momenta of zero (C, D)."""
+        """Return zero momenta (C, D)."""
         return {"momentum": torch.zeros_like(theta)}
 
     def move(

@@ -19,13 +19,13 @@ from mhrun.types import Controls
 class SGLD(Dynamics):
     """theta' = theta + e g + sqrt(2 e T) z  (Welling & Teh 2011, with e = their epsilon / 2).
 
-    e is the step size, g the estimated gradient of the full-data log posterior, T the noise
-    temperature. As e goes to zero it samples the posterior to the power 1/T; at a fixed e the gradient's
-    own noise, of covariance V, adds e V / 2 to T. T = 0 is stochastic gradient ascent.
+    e is the step size, g the estimated gradient of the full-data log posterior, T the noise temperature. As e -> 0 it
+    samples the posterior to the power 1/T. At a fixed e, gradient noise of covariance V adds e V / 2 to T. T = 0 is
+    stochastic gradient ascent.
 
     Args:
-        known_noise: the variance V of the gradient's own noise, where it is known and the same in every direction: so
-            much less is injected, 2 e T - e^2 V in all (the code of Zhang et al. 2020), and none where that is below 0.
+        known_noise: the variance V of the gradient noise, if it is known and isotropic. The injected noise then has the
+            variance 2 e T - e^2 V (the code of Zhang et al. 2020), or 0 if that is negative.
 
     Raises:
         Refusal: a negative variance.
@@ -37,7 +37,7 @@ class SGLD(Dynamics):
         self.known_noise = known_noise
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
-        """Return nothing: the state is theta."""
+        """Return an empty dictionary: there are no auxiliary variables."""
         return {}
 
     def move(

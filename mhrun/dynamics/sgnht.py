@@ -23,21 +23,22 @@ from mhrun.types import Controls
 class SGNHT(Dynamics):
     """v' = (1 - s) v + e g + sqrt(2 a e T) z,  theta' = theta + v',  s' = s + (|v'|^2 / D - e T) / q.
 
-    SGNHT (Ding et al. 2014, Algorithm 2), in step-scaled variables: v = p h, s = xi h, h^2 = e the step size;
-    their A is a / h. The thermostat s, one number of a chain, rises when momenta are too hot: noise of variance V in
-    the gradient is paid for without being known, with s about a + e V / 2 T. Momenta begin at 0, the thermostat at a.
-    At T = 0 the thermostat stands still, and what is left is ascent with momentum. At a fixed friction s the variance
-    of theta is s / 2 too small, relatively, however small the step: momenta have variance e T, and theta moves by them.
+    SGNHT (Ding et al. 2014, Algorithm 2), in step-scaled variables: v = p h, s = xi h, h^2 = e the step size; their A
+    is a / h. The thermostat s, one number per chain, rises when the momenta are too hot. It thereby compensates for
+    gradient noise of unknown variance V, with s about a + e V / 2 T. Momenta start at 0, the thermostat at a. At T = 0
+    the thermostat is constant, and the dynamics is gradient ascent with momentum. At a fixed friction s the variance of
+    theta is too small by the relative amount s / 2, for any step size: momenta have variance e T, and theta moves by
+    them.
 
-    On a ladder with a friction a = c / T for each rung the noise is 2 c e on every rung: Algorithm 2 of Luo et al.
-    (2020), which also sets the thermostat back whenever momenta are drawn anew (`keep` = false).
+    On a ladder with a friction a = c / T for each rung the noise is 2 c e on every rung. This is Algorithm 2 of Luo et
+    al. (2020), which also resets the thermostat whenever momenta are redrawn (`keep` = false).
 
     Args:
         friction: a, in (0, 1]; one for all chains, or one for each rung of a ladder (chain c is rung c mod rungs).
-        inertia: q; the thermostat's variance is e T / (D q) in the limit of small steps. Infinite: it stands still.
-        refresh: momenta are drawn anew from N(0, e T) at steps 1, 1 + refresh, ...; None for never, from 0 on.
-        thermostat: s at the start, one for all chains or one for each rung; None for the friction.
-        keep: whether the thermostat stays as it is when momenta are drawn anew, or begins again at its start.
+        inertia: q; the thermostat's variance is e T / (D q) in the limit of small steps. Infinite: s is constant.
+        refresh: momenta are redrawn from N(0, e T) at steps 1, 1 + refresh, ...; None: never, momenta start at 0.
+        thermostat: initial s, one for all chains or one for each rung; None for the friction.
+        keep: whether the thermostat keeps its value when momenta are redrawn; False resets it to its initial value.
 
     Raises:
         Refusal: an invalid setting.
@@ -62,11 +63,11 @@ class SGNHT(Dynamics):
         self.keep = keep
         if not keep and not self.refresh:
             raise Refusal(
-                "keep = false sets the thermostat back at each refreshment; say refresh = a number of steps."
+                "keep = false resets the thermostat at each refreshment; set refresh to a number of steps."
             )
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
-        """Return momenta of zero (C, D) and thermostats at their start (C,).
+        """Return zero momenta (C, D) and the initial thermostats (C,).
 
         Raises:
             Refusal: the number of chains is not a multiple of the number of rungs.
@@ -100,10 +101,10 @@ class SGNHT(Dynamics):
 
 
 def frictions(given: float | Sequence[float]) -> npt.NDArray[np.float64]:
-    """Return one friction, or one for each rung.
+    """Return one friction, or one for each rung, as an array.
 
     Raises:
-        Refusal: one of them has no meaning.
+        Refusal: a friction outside (0, 1].
     """
     found = np.atleast_1d(np.array(given, float))
     for a in found:
@@ -113,15 +114,15 @@ def frictions(given: float | Sequence[float]) -> npt.NDArray[np.float64]:
 
 
 def each(values: npt.NDArray[np.float64], theta: Tensor) -> Tensor:
-    """Return a value for each chain of theta (C, D): chain c has that of number c mod how many there are.
+    """Return a value for each chain of theta (C, D): chain c has ``values[c mod len(values)]``.
 
     Raises:
-        Refusal: the chains cannot be shared out among the values.
+        Refusal: the number of chains is not a multiple of the number of values.
     """
     times, left = divmod(len(theta), len(values))
     if left:
         raise Refusal(
-            f"{len(values)} frictions or thermostats for {len(theta)} chains; say one, or one for each rung."
+            f"{len(values)} frictions or thermostats for {len(theta)} chains; give one, or one for each rung."
         )
     return torch.as_tensor(values, dtype=theta.dtype, device=theta.device).repeat(times)
 

@@ -13,29 +13,29 @@ from mhrun.types import Controls
 
 
 class TACTHMC(Dynamics):
-    """Momenta and thermostats of theta and of a tempering variable x in (-1, 1) that is a coordinate like the others.
+    """The energy lambda(x) U(theta) / T + W(x) with a tempering variable x in (-1, 1), an additional coordinate.
 
-    The extended energy is lambda(x) U(theta) / T + W(x), so that theta has temperature T / lambda(x): T itself for
-    |x| <= d, up to `hottest` T at |x| = 1. W turns x back at the ends, and a bias that is learnt (the running mean of U
-    by |x|) makes all x equally likely. theta is a draw of the target at the steps where |x| is `margin` of d or
-    less; the trace marks them as `valid`. In step-scaled variables, with l = lambda(x) and l' its slope:
+    Given x, theta has the temperature T / lambda(x): T for |x| <= d, up to `hottest` T at |x| = 1. W reflects x at the
+    ends. A learnt bias (the running mean of U by |x|) makes all x equally likely. theta is a draw from the target at
+    the steps with |x| <= `margin` d; the trace marks them as `valid`. In step-scaled variables, with l = lambda(x) and
+    l' its derivative:
 
         y += l'^2 (w^2 - h);  s += l^2 (|v|^2 / D - e T)
         w += h l' (mean U - U) / T + l' sqrt(2 b h) z - l'^2 y w;  v = (1 - l^2 s) v + e l g + l sqrt(2 a e T) z
         x += w, turned back at the ends;  theta += v
 
-    with e the step size, and mean U that of the steps so far with as large an |x|. After the authors' public code, but
-    with ends that turn w back, which the code forgets.
+    with e the step size, and mean U the mean over the previous steps with |x| in the same bin. This follows the
+    authors' public code, except that w is reflected at the ends, which the code omits.
 
     Args:
-        friction: a, where s begins.
-        friction_of_x: b, where y begins.
+        friction: a, the initial s.
+        friction_of_x: b, the initial y.
         step_of_x: h.
         hottest: the highest temperature of theta in units of T.
-        flat: d, the part of x where the temperature is T.
+        flat: d, the largest |x| with temperature T.
         margin: share of d within which theta is a draw.
-        bins: of |x|, for the running means.
-        refresh: steps after which momenta are drawn anew; None for never.
+        bins: number of bins of |x| for the running means.
+        refresh: steps after which momenta are redrawn; None for never.
 
     Raises:
         Refusal: an invalid setting.
@@ -56,9 +56,9 @@ class TACTHMC(Dynamics):
         refresh: int | None = 50,
     ) -> None:
         if not (0 < friction <= 1 and 0 < friction_of_x <= 1 and step_of_x > 0):
-            raise Refusal("Tact needs frictions in (0, 1] and a positive step_of_x.")
+            raise Refusal("TACTHMC needs frictions in (0, 1] and a positive step_of_x.")
         if not (hottest > 1 and 0 < flat < 1 and 0 < margin <= 1 and bins >= 1):
-            raise Refusal("Tact needs hottest > 1, 0 < flat < 1, 0 < margin <= 1 and bins >= 1.")
+            raise Refusal("TACTHMC needs hottest > 1, 0 < flat < 1, 0 < margin <= 1 and bins >= 1.")
         self.friction, self.friction_of_x = friction, friction_of_x
         self.step_of_x = step_of_x
         self.hottest = hottest
@@ -68,8 +68,8 @@ class TACTHMC(Dynamics):
         self.refresh = checked(refresh)
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
-        """Return momenta of zero, thermostats at their frictions, x = 0 with a momentum, and empty means."""
-        # Energies are sums over all data: what meets them is float64, whatever theta is.
+        """Return zero momenta, thermostats at their frictions, x = 0 with a momentum, and empty means."""
+        # Energies are full-data sums: quantities combined with them are float64, whatever the dtype of theta.
         one = torch.ones_like(theta[:, 0], dtype=torch.float64)
         table = one.new_zeros(len(theta), self.bins)
         z = draws.normal(Purpose.NOISE, 1, use=2)[:, 0]
@@ -85,7 +85,7 @@ class TACTHMC(Dynamics):
         }
 
     def coupling(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return lambda(x) and its slope, each like x."""
+        """Return lambda(x) and its derivative, each like x."""
         rise = ((x.abs() - self.flat) / (1 - self.flat)).clamp_min(0.0)
         heat = 1 + (self.hottest - 1) * rise**3
         derivative = 3 * (self.hottest - 1) * rise.square() / (1 - self.flat) * x.sign()
@@ -94,7 +94,7 @@ class TACTHMC(Dynamics):
     def move(
         self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the next theta and all else; `aux` has the log density at theta."""
+        """Return the next theta and aux; the given `aux` includes the log density at theta."""
         step, temperature, h = (
             controls.step_size.double(),
             controls.noise_temperature.double(),

@@ -1,1 +1,1 @@
-"""Pairings: on which data are the two points of an acceptance test scored? One per file."""
+"""Pairings: the choice of data on which the two points of an acceptance test are evaluated. One per file."""

@@ -13,7 +13,7 @@ from mhrun.types import Difference, Evaluation
 
 
 class Full(Pairing):
-    """All n data, with the current point's sum kept: n evaluations a step. Exact for the tempered target."""
+    """All n data; the current point's sum is cached, so a step needs n evaluations. Exact for the tempered target."""
 
     keeps_full_sums = True
     stationary = "tempered"
@@ -23,17 +23,17 @@ class Full(Pairing):
         return None
 
     def reads(self, target: Target) -> int:
-        """Return all data: the current point has its sum."""
+        """Return n: the candidate is evaluated, the current point is cached."""
         return target.n
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
-        """Score the first points."""
+        """Return the evaluation at the starting points."""
         return target.evaluate_full(theta)
 
     def current(
         self, target: Target, kept: Evaluation, draws: Draws, grad_temperature: Tensor | None = None
     ) -> Evaluation:
-        """Return the origin with the sum, and the gradient, that it has."""
+        """Return the cached evaluation."""
         return target.with_gradient(kept, grad_temperature)
 
     def compare(
@@ -44,7 +44,7 @@ class Full(Pairing):
         draws: Draws,
         grad_temperature: Tensor | None = None,
     ) -> tuple[Evaluation, Difference]:
-        """Score the candidate on all data."""
+        """Evaluate the candidate on all data."""
         candidate = target.evaluate_full(theta, grad_temperature)
         exact = target.gap(origin, candidate, target.n)
         return candidate, exact._replace(error=torch.zeros_like(exact.mean))

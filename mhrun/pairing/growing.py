@@ -1,4 +1,4 @@
-"""Both points on one fresh minibatch, as large as the rule wants it."""
+"""Both points on one fresh minibatch, grown as the rule requires."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from mhrun.types import Evaluation
 
 
 class Growing(Pairing):
-    """A fresh minibatch at each step, shared by both points, that the rule draws from until it can decide.
+    """A fresh minibatch at each step, shared by both points, which the rule extends until it can decide.
 
-    What the adaptive tests build on (Korattikara et al. 2014, Bardenet et al. 2014, Seita et al. 2017). Two
-    evaluations per datum.
+    Used by the adaptive tests (Korattikara et al. 2014, Bardenet et al. 2014, Seita et al. 2017). Two evaluations per
+    datum.
     """
 
     offers = SUPPLY
     rescores = True
 
     def refuses(self, target: Target) -> str | None:
-        """Refuse minibatches with replacement: the tests end when all data are read."""
+        """Return why the target is incompatible: with replacement, a test could never have read all data."""
         return (
             "a growing minibatch is drawn without replacement: replacement=false." * target.replacement
             or None
         )
 
     def reads(self, target: Target) -> int:
-        """Return a guess, between the hundreds and the tens of thousands that the tests read."""
+        """Return a guess; the tests read between hundreds and tens of thousands of data."""
         return min(target.n, 10_000)
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
-        """Return the point alone: its score on old data is never used."""
+        """Return the evaluation with the log-prior only: earlier log-likelihoods are never used."""
         return target.prior(theta)
 
     def current(
         self, target: Target, kept: Evaluation, draws: Draws, grad_temperature: Tensor | None = None
     ) -> Evaluation:
-        """Return the origin as it is."""
+        """Return the stored evaluation."""
         return kept
 
     def compare(
@@ -72,17 +72,17 @@ class Terms:
         self._draws = draws
 
     def terms(self, rows: Tensor, start: int, stop: int) -> Tensor:
-        """Return the terms of the data start..stop of the minibatches of some chains (R,): (R, stop - start)."""
+        """Return terms start..stop of the minibatches of chains `rows` (R,): (R, stop - start)."""
         index = self._target.more(self._draws, start, stop, rows)
         return self._target.terms(self._origin[rows], self._candidate[rows], index)
 
     def moments(self) -> tuple[Tensor, Tensor]:
-        """Return mean and variance of the terms of all data, each (C,)."""
+        """Return mean and variance of the terms over all data, each (C,)."""
         self._count_overhead()
         return self._target.full_moments(self._origin, self._candidate)
 
     def largest(self) -> Tensor:
-        """Return the largest absolute term of all data (C,)."""
+        """Return the largest absolute term over all data (C,)."""
         self._count_overhead()
         return self._target.full_largest(self._origin, self._candidate)
 

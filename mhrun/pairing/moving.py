@@ -1,4 +1,4 @@
-"""Each point on a fresh minibatch, where the last candidate's moves on to the current point."""
+"""Each point on a separate minibatch; the last candidate's minibatch passes to the current point."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from mhrun.types import Difference, Evaluation
 
 
 class Moving(Pairing):
-    """The proposed point gets a fresh minibatch of `m`; the current one that of the last proposal, accepted or not.
+    """The candidate gets a fresh minibatch of `m`; the current point gets that of the last candidate, accepted or not.
 
-    As the code of github.com/TYCODE-STANFORD/RSGLD has it (the "RSGLD code": Wu, Wang & Wong (2020) do not name it, but
-    its account and its constants fit the paper), where Algorithm 1 of the paper keeps the minibatch of a point that
-    stays (`mhrun.pairing.stored.Stored`). Two evaluations per datum. The noise of a lucky minibatch cannot
-    freeze the chain; but it is no Metropolis-Hastings chain on points and minibatches, and no distribution is known
-    that it has.
+    This follows the code of github.com/TYCODE-STANFORD/RSGLD (the "RSGLD code": Wu, Wang & Wong (2020) do not name it,
+    but its account and its constants fit the paper). Algorithm 1 of the paper instead keeps the minibatch of a rejected
+    move's origin (`mhrun.pairing.stored.Stored`). Two evaluations per datum. A favourable minibatch cannot freeze the
+    chain. However, this is not a Metropolis-Hastings chain on points and minibatches, and its stationary distribution
+    is unknown.
     """
 
     rescores = True
@@ -33,17 +33,17 @@ class Moving(Pairing):
         return target.refuses_batch(self.m)
 
     def reads(self, target: Target) -> int:
-        """Return the minibatch, twice."""
+        """Return 2 m."""
         return 2 * self.m
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
-        """Return the points with a first minibatch, that of a proposal before the first."""
+        """Return the starting points with a first minibatch, drawn as that of a previous candidate."""
         return target.prior(theta)._replace(batch=target.batch(draws, self.m))
 
     def current(
         self, target: Target, kept: Evaluation, draws: Draws, grad_temperature: Tensor | None = None
     ) -> Evaluation:
-        """Score the origin on the minibatch of the step before."""
+        """Evaluate the origin on the candidate's minibatch of the previous step."""
         assert kept.batch is not None
         return target.evaluate(kept.theta, kept.batch, grad_temperature)
 
@@ -55,6 +55,6 @@ class Moving(Pairing):
         draws: Draws,
         grad_temperature: Tensor | None = None,
     ) -> tuple[Evaluation, Difference]:
-        """Score the candidate on a fresh minibatch, independent of the origin's."""
+        """Evaluate the candidate on a fresh minibatch, independent of the origin's."""
         candidate = target.evaluate(theta, target.batch(draws, self.m), grad_temperature)
         return candidate, target.gap(origin, candidate, self.m)

@@ -12,11 +12,11 @@ from mhrun.types import Difference, Evaluation
 
 
 class Shared(Pairing):
-    """A fresh minibatch of `m` at each step, shared by the current and the proposed point.
+    """A fresh minibatch of `m` at each step, shared by the current point and the candidate.
 
-    MINT as printed (Li & Wong 2017, Algorithm 1). Two evaluations per datum. With a Metropolis rule
-    the stationary distribution has no closed form: minibatch noise of the log-ratio makes it a little flatter
-    than the tempered target.
+    MINT as printed (Li & Wong 2017, Algorithm 1). Two evaluations per datum. With a Metropolis rule the stationary
+    distribution has no closed form; the minibatch noise of the log-ratio makes it slightly flatter than the tempered
+    target.
     """
 
     rescores = True
@@ -31,17 +31,17 @@ class Shared(Pairing):
         return target.refuses_batch(self.m)
 
     def reads(self, target: Target) -> int:
-        """Return the minibatch, twice."""
+        """Return 2 m."""
         return 2 * self.m
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
-        """Return the point alone: its score on old data is never used."""
+        """Return the evaluation with the log-prior only: earlier log-likelihoods are never used."""
         return target.prior(theta)
 
     def current(
         self, target: Target, kept: Evaluation, draws: Draws, grad_temperature: Tensor | None = None
     ) -> Evaluation:
-        """Return the origin with this step's minibatch, and scored on it if its gradient is wanted."""
+        """Return the origin with this step's minibatch, evaluated on it if a gradient is needed."""
         index = target.batch(draws, self.m)
         if grad_temperature is None:
             return kept._replace(batch=index)
@@ -55,7 +55,7 @@ class Shared(Pairing):
         draws: Draws,
         grad_temperature: Tensor | None = None,
     ) -> tuple[Evaluation, Difference]:
-        """Score both points on the origin's minibatch."""
+        """Evaluate both points on the origin's minibatch."""
         assert origin.batch is not None
         if grad_temperature is None:
             return target.prior(theta), target.difference(origin.theta, theta, origin.batch)

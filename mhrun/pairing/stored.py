@@ -1,4 +1,4 @@
-"""Each point on a minibatch of its own, which it keeps."""
+"""Each point on a separate minibatch, which is stored with the point."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from mhrun.types import Difference, Evaluation
 
 
 class Stored(Pairing):
-    """The proposed point gets a fresh minibatch of `m`; the current one keeps the one it came with.
+    """The candidate gets a fresh minibatch of `m`; the current point keeps the minibatch of its proposal.
 
-    MINT's augmented chain (Li & Wong 2017, section 3.2) and MHBT (Wu, Wang & Wong 2020, Algorithm 1).
-    One evaluation per datum. The chain on (theta, minibatch I) is exact for a density proportional to
-    exp(c mean_I log p(x | theta)), c = n/T, so that theta follows its average over I,
-    about exp(c mu + (c sigma)^2 (1 - (m-1)/(n-1)) / 2m) with mu and sigma^2 the mean and the variance
-    over the data of log p(x | theta).
+    MINT's augmented chain (Li & Wong 2017, section 3.2) and MHBT (Wu, Wang & Wong 2020, Algorithm 1). One evaluation
+    per datum. The stationary density of the chain on (theta, minibatch I) is proportional to
+    exp(c mean_I log p(x | theta)), c = n/T. The marginal of theta is the average over I, approximately
+    exp(c mu + (c sigma)^2 (1 - (m-1)/(n-1)) / 2m), where mu and sigma^2 are the mean and the variance of log p(x |
+    theta) over the data.
     """
 
     keeps_batch = True
@@ -34,17 +34,17 @@ class Stored(Pairing):
         return target.refuses_batch(self.m)
 
     def reads(self, target: Target) -> int:
-        """Return the minibatch, once."""
+        """Return m."""
         return self.m
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
-        """Score the first points on their first minibatches."""
+        """Return the evaluation at the starting points, each on a first minibatch."""
         return target.evaluate(theta, target.batch(draws, self.m))
 
     def current(
         self, target: Target, kept: Evaluation, draws: Draws, grad_temperature: Tensor | None = None
     ) -> Evaluation:
-        """Return the origin as it was scored when it was proposed."""
+        """Return the evaluation from when the point was proposed."""
         return target.with_gradient(kept, grad_temperature)
 
     def compare(
@@ -55,7 +55,7 @@ class Stored(Pairing):
         draws: Draws,
         grad_temperature: Tensor | None = None,
     ) -> tuple[Evaluation, Difference]:
-        """Score the candidate on a fresh minibatch, independent of the origin's."""
+        """Evaluate the candidate on a fresh minibatch, independent of the origin's."""
         candidate = target.evaluate(theta, target.batch(draws, self.m), grad_temperature)
         return candidate, target.gap(origin, candidate, self.m)
 

@@ -1,1 +1,1 @@
-"""Proposals: where to, and how likely was that? One per file."""
+"""Proposals: they draw a candidate and return its log-density. One per file."""

@@ -18,15 +18,15 @@ from mhrun.types import Controls, Evaluation
 class CrankNicolson(Proposal):
     """theta' = sqrt(1 - b^2) theta + b s z, z ~ N(0, I): `step_size` is b, at most 1.
 
-    Reversible for N(0, s^2 I), so that with this prior, untempered, its densities cancel against the prior and the
-    likelihood alone decides: the best step does not shrink as parameters are added (Neal 1999; Cotter et
-    al. 2013, "MCMC methods for functions", section 4).
+    The proposal is reversible for N(0, s^2 I). With this prior, untempered, its densities cancel against the prior's,
+    and the acceptance ratio is that of the likelihood. The optimal step therefore does not decrease with the dimension
+    (Neal 1999; Cotter et al. 2013, "MCMC methods for functions", section 4).
 
     Args:
         prior_sd: s.
 
     Raises:
-        Refusal: it is not positive.
+        Refusal: `prior_sd` is not positive.
     """
 
     def __init__(self, prior_sd: float = 1.0) -> None:
@@ -41,7 +41,7 @@ class CrankNicolson(Proposal):
         return (1 - b * b).sqrt() * origin.theta + b * self.prior_sd * z
 
     def log_density(self, origin: Evaluation, to: Tensor, controls: Controls) -> Tensor:
-        """Return log q(origin -> to) (C,), without the constant that both directions share."""
+        """Return log q(origin -> to) (C,), up to a constant common to both directions."""
         b = controls.step_size.clamp_max(1.0)[:, None]
         gap = (to - (1 - b * b).sqrt() * origin.theta) / (b * self.prior_sd)
         return -0.5 * gap.double().square().sum(-1)

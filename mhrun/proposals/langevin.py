@@ -1,4 +1,4 @@
-"""A Langevin move as a proposal."""
+"""The Langevin proposal."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from mhrun.types import Controls, Evaluation
 
 
 class LangevinProposal(Proposal):
-    """theta' = theta + e g + sqrt(2 e tau) z: a step of SGLD, to be accepted or not.
+    """theta' = theta + e g + sqrt(2 e tau) z: an SGLD step used as a proposal.
 
-    g is the gradient of the log posterior of all data (at temperature 1), estimated on the minibatch that the point is
-    scored on; where the likelihood alone is tempered, the prior's part is multiplied by T (`mhrun.Target.gradient`).
-    e is the step size and tau the noise temperature of the controls. Forward and reverse density each have
-    the gradient of their own point on its own minibatch (Wu, Wang & Wong 2020, Algorithm 1 with eq. 5; Li & Wong
-    2017, section 4.3). A paper's learning rate on the mean log-likelihood is e = rate / n, and its noise of variance
-    2 rate / n^2 has tau = 1 / n (`mhrun.units`); tau = T makes moves that a small step all but always accepts.
+    e is the step size and tau the noise temperature of the controls. g is the gradient of the full-data log posterior
+    at temperature 1, estimated on the minibatch of the point. If only the likelihood is tempered, the prior's part is
+    multiplied by T (`mhrun.Target.gradient`). The forward and the reverse density each use the gradient at their own
+    point on that point's minibatch (Wu, Wang & Wong 2020, Algorithm 1 with eq. 5; Li & Wong 2017, section 4.3).
+
+    Units: a learning rate on the mean log-likelihood corresponds to e = rate / n, and noise of variance 2 rate / n^2 to
+    tau = 1 / n (`mhrun.units`). With tau = T, small steps are almost always accepted.
 
     Args:
-        ratio: whether the densities enter the acceptance; without them the test is none of Metropolis-Hastings, and
-            small noise makes it stochastic gradient ascent.
+        ratio: whether the densities enter the acceptance ratio. Without them the test is not Metropolis-Hastings, and
+            with small noise it performs stochastic gradient ascent.
     """
 
     gradients = True
@@ -38,7 +39,7 @@ class LangevinProposal(Proposal):
         return moved(origin.theta, origin.grad, z, controls.step_size, spread)
 
     def log_density(self, origin: Evaluation, to: Tensor, controls: Controls) -> Tensor | None:
-        """Return log q(origin -> to) (C,), without the constant that both directions share; None if left out."""
+        """Return log q(origin -> to) (C,), up to a constant common to both directions; None if `ratio` is False."""
         if not self.ratio:
             return None
         assert origin.grad is not None

@@ -16,7 +16,7 @@ from mhrun.types import Controls, Evaluation
 class RandomWalk(Proposal):
     """theta' = theta + step_size * z, z ~ N(0, I): `step_size` is the standard deviation per coordinate.
 
-    Symmetric, so that its densities cancel.
+    It is symmetric: its densities cancel in the acceptance ratio.
     """
 
     def sample(self, origin: Evaluation, controls: Controls, draws: Draws) -> Tensor:

@@ -20,13 +20,13 @@ class ReversibleLangevinProposal(Proposal):
     """Forward and backward Langevin moves, each with probability 1/2 (Wu, Wang & Wong 2020, eq. 6 and 7).
 
     Forward: theta + e g + s z; backward: theta - e g + beta s z, with s = sqrt(2 e tau); g, e and tau as in
-    `mhrun.proposals.langevin.LangevinProposal`. The density is that of the mixture, so that a forward move can be
-    undone by a backward one.
+    `mhrun.proposals.langevin.LangevinProposal`. The proposal density is that of the mixture, so that a backward move
+    can reverse a forward one.
 
     Args:
-        beta: how much wider the backward moves are, at least 1; a kernel may adapt it (`controls.backward`).
-        density: ``normalised``, as equation 7 has it; or ``unnormalised``, without the factor beta^-D of the
-            backward part, as Proposition 1 and the RSGLD code have it; the chain's distribution is then unknown.
+        beta: relative width of backward moves, at least 1; a kernel may adapt it (`controls.backward`).
+        density: ``normalised``, as in equation 7; or ``unnormalised``, without the factor beta^-D of the backward part,
+            as in Proposition 1 and the RSGLD code. The stationary distribution is then unknown.
 
     Raises:
         Refusal: an invalid setting.
@@ -47,11 +47,11 @@ class ReversibleLangevinProposal(Proposal):
         return self.moved(origin, self.forward(draws), controls, draws)
 
     def forward(self, draws: Draws) -> Tensor:
-        """Say which chains (C,) move forward at this step."""
+        """Return which chains move forward at this step, (C,) bool."""
         return draws.uniform(Purpose.PROPOSAL, use=1) < 0.5
 
     def moved(self, origin: Evaluation, forward: Tensor, controls: Controls, draws: Draws) -> Tensor:
-        """Return the points (C, D) that moves come to, forward (C,) or backward."""
+        """Return the points (C, D) after a forward move where `forward` (C,) is True, else a backward move."""
         assert origin.grad is not None
         z = draws.normal(Purpose.PROPOSAL, origin.theta.shape[1], dtype=origin.theta.dtype)
         spread = (2 * controls.step_size * controls.noise_temperature).sqrt()
@@ -60,7 +60,7 @@ class ReversibleLangevinProposal(Proposal):
         return moved(origin.theta, origin.grad, z, drift, spread)
 
     def log_density(self, origin: Evaluation, to: Tensor, controls: Controls) -> Tensor:
-        """Return log q(origin -> to) (C,), without the constant that both directions share."""
+        """Return log q(origin -> to) (C,), up to a constant common to both directions."""
         assert origin.grad is not None
         scale = (4 * controls.step_size * controls.noise_temperature).double()
         beta = self._beta(controls).double()
@@ -71,7 +71,7 @@ class ReversibleLangevinProposal(Proposal):
         return torch.logaddexp(forward, backward) - math.log(2)
 
     def _beta(self, controls: Controls) -> Tensor:
-        """Return how much wider backward moves are (C,): as a kernel has adapted it, or `beta`."""
+        """Return the relative width of backward moves (C,): the adapted value if a kernel adapts it, else `beta`."""
         return (
             torch.full_like(controls.step_size, self.beta) if controls.backward is None else controls.backward
         )

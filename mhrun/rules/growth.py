@@ -1,4 +1,4 @@
-"""Growing a minibatch until a test can decide."""
+"""Sequential tests: a minibatch grows in stages until the test decides."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
     "steps_of",
 ]
 
-_HELD = 1 << 22  # terms held at once
+_HELD = 1 << 22  # most terms in memory
 
 
 class Stages(NamedTuple):
@@ -38,7 +38,7 @@ class Stages(NamedTuple):
 
     rows: Tensor  # (R,) the chains
     first: int  # the number of the first of these stages; a test's first stage is 1
-    size: Tensor  # (L,) data read at each stage, int64, without the pilot's unless all n are read
+    size: Tensor  # (L,) data read up to each stage, int64, excluding the pilot's unless all n are read
     mean: Tensor  # (R, L) of the terms so far
     var: Tensor  # (R, L) of the terms so far, divisor size
 
@@ -48,9 +48,9 @@ class Moments(NamedTuple):
 
     size: int
     shift: Tensor
-    one: Tensor  # of (term - shift)
-    two: Tensor  # of its square
-    three: Tensor  # of its cube
+    one: Tensor  # sum of (term - shift)
+    two: Tensor  # sum of (term - shift)^2
+    three: Tensor  # sum of (term - shift)^3
 
     @property
     def variance(self) -> Tensor:
@@ -60,20 +60,20 @@ class Moments(NamedTuple):
 
 
 class Grown(NamedTuple):
-    """How a sequential test ended, each (C,)."""
+    """The outcome of a sequential test, each (C,)."""
 
     accepted: Tensor
-    size: Tensor  # data read, the pilot's among them
-    used: Tensor  # those whose mean the decision was made on
-    mean: Tensor  # of their terms
-    var: Tensor  # divisor used
-    third: Tensor  # third central moment, divisor used
+    size: Tensor  # data read, including the pilot's
+    used: Tensor  # number of data whose mean was used for the decision
+    mean: Tensor  # mean of their terms
+    var: Tensor  # variance of their terms, divisor `used`
+    third: Tensor  # third central moment of their terms, divisor `used`
 
     def verdict(self, contest: Contest, n: int, replacement: bool = False) -> Verdict:
-        """Return it as a rule's verdict on the contest that it was about.
+        """Return the outcome as a rule's verdict on the contest.
 
-        The variance of the log-ratio is scale^2 S^2 / b (1 - b/n) with S^2 the sample variance (divisor b - 1) of
-        the b terms, without the last factor where data are drawn with replacement.
+        The variance of the log-ratio is scale^2 S^2 / b (1 - b/n), with S^2 the sample variance (divisor b - 1) of the
+        b terms. The factor 1 - b/n is left out if data are drawn with replacement.
         """
         log_ratio = contest.offset + contest.scale * self.mean
         share = mean_variance(self.var, self.used, n, replacement)
@@ -82,15 +82,15 @@ class Grown(NamedTuple):
 
 
 def mean_variance(var: Tensor, size: Tensor, n: int, replacement: bool = False) -> Tensor:
-    """Return the variance of a minibatch's mean over minibatches, estimated without bias; 0 of all data.
+    """Return an unbiased estimate of the variance of a minibatch mean over minibatches; 0 for all data.
 
     S^2 / b (1 - b/n) with S^2 = b/(b - 1) `var` (Cochran 1977, Sampling Techniques, theorem 2.4).
 
     Args:
-        var: of the terms, divisor `size`.
+        var: variance of the terms, divisor `size`.
         size: b.
-        n: how many data there are.
-        replacement: whether they were drawn with replacement: no factor 1 - b/n then.
+        n: number of data.
+        replacement: whether data were drawn with replacement; the factor 1 - b/n is then left out.
     """
     if replacement:
         return var / (size - 1)
@@ -98,13 +98,13 @@ def mean_variance(var: Tensor, size: Tensor, n: int, replacement: bool = False) 
 
 
 def skew_of_mean(var: Tensor, third: Tensor, size: Tensor, n: int) -> Tensor:
-    """Return the skewness of the terms divided by sqrt(size), the skewness of their mean; 0 of all n data."""
+    """Return the skewness of the mean, (skewness of the terms) / sqrt(size); 0 for all n data."""
     skew = third / (var**1.5 * size.double().sqrt())
     return torch.where((size == n) | (var <= 0), 0.0, skew)
 
 
 Judge = Callable[[Stages], Tensor]
-"""Stages -> (R, L): ACCEPT, REJECT or UNDECIDED at each stage; at the last it must decide."""
+"""Maps stages to (R, L): ACCEPT, REJECT or UNDECIDED at each stage; the last stage must decide."""
 
 
 def read_pilot(supply: Supply, size: int, chains: int, device: torch.device) -> Moments:
@@ -123,19 +123,19 @@ def grow(
     device: torch.device,
     first: Moments | None = None,
 ) -> Grown:
-    """Read data until every chain is decided, and return how.
+    """Read data until every chain has decided, and return the outcome.
 
-    Chains go in step: the data of several stages are drawn at once, twice as many data in each round, and
-    each chain ends at the first stage that decides. So the decisions are those of one stage after the other,
-    with only a few waits for the device. What is read beyond a decision changes no count.
+    All chains advance together. Each round draws the data of several stages, about twice as many as the round before,
+    and each chain ends at its first deciding stage. The decisions are those of a test stage by stage, with few device
+    synchronisations. Data read beyond a decision are not counted.
 
     Args:
-        supply: where the terms come from.
-        sizes: how many data each stage has, increasing; the last is n, or n less the pilot's.
+        supply: source of the terms.
+        sizes: number of data at each stage, increasing; the last is n, or n minus the pilot's.
         judge: the test.
         chains: C.
-        device: of the chains.
-        first: of a pilot, whose data come before those of the stages and join them when all n are read.
+        device: device of the chains.
+        first: moments of a pilot, whose data precede those of the stages and join them when all n are read.
     """
     overhead = 0 if first is None else first.size
     accepted = torch.zeros(chains, dtype=torch.bool, device=device)
@@ -148,7 +148,7 @@ def grow(
     one, two, three = zero, zero, zero
     stage, read = 0, 0
     while len(rows):
-        # As many stages as at most double what the next one reads, and fit.
+        # As many stages as fit in memory and read at most twice the data of the next stage.
         limit = min(2 * sizes[stage], read + _HELD // len(rows))
         stop = max(stage + 1, bisect_left(sizes, limit))
         terms = supply.terms(rows, overhead + read, overhead + sizes[stop - 1])

@@ -1,4 +1,4 @@
-"""MHminibatch: Barker's rule from a minibatch, with its noise made part of the decision."""
+"""MHminibatch: Barker's rule from a minibatch, whose noise becomes part of the decision's randomness."""
 
 from __future__ import annotations
 
@@ -32,47 +32,47 @@ u64 = np.uint64
 
 
 class MHMinibatch(Rule):
-    """Accept iff D + X_nc + X_corr > 0, as soon as D is known well enough (Seita et al. 2017, Algorithm 1).
+    """Accept iff D + X_nc + X_corr > 0, with D estimated to sufficient accuracy (Seita et al. 2017, Algorithm 1).
 
-    D is the log-ratio estimated from b data, with variance s^2. Once s^2 < v, X_nc ~ N(0, v - s^2) tops its
-    noise up to variance v = sigma^2, and X_corr makes of it a logistic variable (`mhrun.rules.correction`): if D
-    is normal, the step accepts with Barker's probability 1 / (1 + exp(-log r)). When all n data are read, the exact
-    Barker test decides. How many data are read, and where s^2 comes from, is the design:
+    D is the log-ratio estimated from b data, with variance s^2. Once s^2 < v, adding X_nc ~ N(0, v - s^2) raises the
+    variance of the noise to v = sigma^2, and adding X_corr makes it logistic (`mhrun.rules.correction`). If D is
+    normal, the step accepts with Barker's probability 1 / (1 + exp(-log r)). If all n data are read, the exact Barker
+    test decides. The design `stop` determines b and s^2:
 
-    - ``pilot``: b is fixed by the variance of a pilot minibatch, so that `noise_share` v is expected of s^2. D is the
-      mean of b fresh data; s^2 takes a share w of their own variance and 1 - w of the pilot's. b does not depend on
-      the noise of D, so that D has no bias. The third cumulant of D + X_nc is that of D less 3 cov(D, s^2), and
-      w = (1 + b/n) / 3 makes it 0 (`skew_corrected`), which leaves errors of order 1 / b, and of order
-      (2 + excess kurtosis of the terms) / `pilot`, as b is planned by an estimate: a pilot of 10 data with heavy tails
-      is too small. With w = 0 the skewness of D remains.
+    - ``pilot``: the variance of a pilot minibatch fixes b, so that the expected s^2 is `noise_share` v. D is the mean
+      of b fresh data; s^2 combines their variance with weight w and the pilot's with weight 1 - w. b does not depend on
+      the noise of D, so that D is unbiased. The third cumulant of D + X_nc is that of D minus 3 cov(D, s^2), and
+      w = (1 + b/n) / 3 makes it 0 (`skew_corrected`). The remaining errors are of order 1 / b, and of order
+      (2 + excess kurtosis of the terms) / `pilot` because b is planned from an estimate: a pilot of 10 data with heavy
+      tails is too small. With w = 0 the skewness of D remains.
     - ``sequential``: m more data are read until s^2 < v, the paper's Algorithm 1. It stops where s^2 happens to be
-      small, and s^2 and D are correlated if the terms are skewed: with g the skewness of the terms / sqrt(b), D has
-      the bias -g s^3 / v, and the probability to accept is off by up to 0.21 |g|, or 0.04 at a skewness of 1.5 and
-      b = 72.
+      small, and s^2 and D are correlated if the terms are skewed. With g the skewness of the terms / sqrt(b), D has
+      the bias -g s^3 / v, and the error of the acceptance probability is up to 0.21 |g|, or 0.04 at a skewness of 1.5
+      and b = 72.
 
-    With `finite` the variance of a mean is S^2 / b (1 - b/n), S^2 with the divisor b - 1: that of data drawn without
-    replacement. The last factor is left out where a supply draws with replacement.
+    With `finite` the variance of a mean is S^2 / b (1 - b/n), S^2 with divisor b - 1, as for data drawn without
+    replacement. The factor 1 - b/n is left out if the supply draws with replacement.
 
     Args:
-        m: first minibatch size, and how much it grows by; with a pilot the least b.
-        sigma: the standard deviation that D's noise is topped up to, below pi / sqrt(3).
-        density: of X_corr: ``nnls`` (right to 4e-6 in distribution), ``paper`` (to 9e-4) or ``series`` (Luo et al.
-            2020, equation 9; `mhrun.rules.series` tells its errors).
-        lam: of the paper's regularised least squares, None for its 10; of the series its bandwidth, None for infinity.
-        half_width_steps: of the paper's grid; None for its 4000.
-        five_sd: decide by the sign of D when |D| > 5 s: ``off`` (the paper's text), ``undecided`` (only while
-            s^2 >= v, where it spares data) or ``always`` (the authors' code). Either leaves out the randomness of
-            Barker's rule, which decides against the sign of the log-ratio with probability 1 / (1 + exp(|log r|)):
-            up to 0.7 % at v = 1, where ``undecided`` needs |D| > 5; ``always`` meets smaller |D|, and errs more.
-        finite: the variance of data drawn without replacement; False, as the paper has it: S^2 / b with divisor b.
-        at_end: when all data are read: ``barker`` (exact) or ``sign`` (of D: the authors' code).
-        prior: False leaves the contest's offset out of D, prior and proposal densities, so that the stationary
-            distribution has a flat prior: the authors' code, which has a symmetric proposal.
-        terms: of the series; None for 3.
-        variance: sigma^2, for who knows that one; sigma is not read then.
+        m: first minibatch size and increment; with a pilot, the smallest b.
+        sigma: total standard deviation of the noise of D + X_nc, below pi / sqrt(3).
+        density: density of X_corr: ``nnls`` (cdf error 4e-6), ``paper`` (9e-4) or ``series`` (Luo et al. 2020,
+            equation 9; see `mhrun.rules.series` for its errors).
+        lam: lambda of the paper's regularised least squares (None: 10), or bandwidth of the series (None: infinity).
+        half_width_steps: half width of the paper's grid in steps; None for 4000.
+        five_sd: decide by the sign of D when |D| > 5 s: ``off`` (the paper's text), ``undecided`` (only while s^2 >= v,
+            where it saves data) or ``always`` (the authors' code). The last two remove randomness of Barker's rule,
+            which decides against the sign of the log-ratio with probability 1 / (1 + exp(|log r|)): up to 0.7 % at v =
+            1, where ``undecided`` needs |D| > 5. ``always`` applies at smaller |D| and has larger errors.
+        finite: use the variance of data drawn without replacement; False, as in the paper: S^2 / b with divisor b.
+        at_end: decision when all data are read: ``barker`` (exact) or ``sign`` (the sign of D; the authors' code).
+        prior: False drops the contest's offset (prior and proposal densities) from D, so that the stationary
+            distribution has a flat prior, as in the authors' code, whose proposal is symmetric.
+        terms: number of terms of the series; None for 3.
+        variance: sigma^2, as an alternative to sigma, which is then ignored.
         stop: the design, ``pilot`` or ``sequential``.
         pilot: size of the pilot minibatch; None for m.
-        noise_share: share of v that s^2 is planned to take, in (0, 1); with a pilot.
+        noise_share: expected s^2 as a share of v, in (0, 1); with a pilot.
         skew_corrected: False for w = 0; with a pilot.
 
     Raises:
@@ -133,24 +133,24 @@ class MHMinibatch(Rule):
 
     @property
     def skew_limit(self) -> float:
-        """The skewness of terms / sqrt(b) above which the probability to accept may be off by 0.01.
+        """The (skewness of the terms) / sqrt(b) above which the error of the acceptance probability may exceed 0.01.
 
-        The sum D + X_nc + X_corr has a logistic distribution F but for a bias of D and a third cumulant. If the design
-        is sequential these are -g and -2g at s^2 = v = 1 and skewness g. At log r = 0, where both count most, they
-        shift the probability by F'(0) g = g / 4 and by 2g / 48. With a pilot they vanish to first order; that limit was
-        measured on gamma terms, where the error is 0.003 at g = 0.2, 0.008 at 0.37 and 0.014 at 0.5.
+        D + X_nc + X_corr has a logistic distribution F apart from a bias of D and a third cumulant. With the sequential
+        design these are -g and -2g at s^2 = v = 1 and skewness g. At log r = 0, where both have the largest effect,
+        they shift the probability by F'(0) g = g / 4 and by 2g / 48. With a pilot they vanish to first order; that
+        limit was measured on gamma terms, where the error is 0.003 at g = 0.2, 0.008 at 0.37 and 0.014 at 0.5.
         """
         return 0.01 / (1 / 4 - 2 / 48) if self.stop == "sequential" else 0.4
 
     @property
     def skew_remedy(self) -> str:
-        """What to do where the skewness is above `skew_limit`."""
+        """The advice for a skewness above `skew_limit`."""
         if self.stop == "sequential":
             return "Choose stop=pilot, or a larger m."
         return "Choose a smaller noise_share or sigma, or a larger m and pilot."
 
     def sizes(self, n: int) -> tuple[tuple[int, ...], int]:
-        """Return the sizes of the stages, and that of the pilot; all data at once where both would not fit."""
+        """Return the sizes of the stages and of the pilot; a single stage of all data if n is too small for both."""
         if self.stop == "sequential":
             return steps_of(n, min(self.m, n)), 0
         if self.pilot + self.m >= n:
@@ -173,7 +173,7 @@ class MHMinibatch(Rule):
         sizes, overhead = self.sizes(n)
         first = read_pilot(supply, overhead, chains, device) if overhead else None
         least = torch.zeros_like(scale)
-        if first is not None:  # whoever needs more than there are, or has no number, waits for the last look
+        if first is not None:  # chains that need more than n data, or have NaN, decide at the last stage
             needed = 1 / (self.noise_share * v / (scale**2 * first.variance) + inverse_n)
             least = torch.where(needed <= sizes[-1], needed, sizes[-1])
 
@@ -219,12 +219,12 @@ class MHMinibatch(Rule):
 
 @piece
 def own_share(share: Any) -> Any:
-    """Return the share of s^2 that comes from D's own data, for a minibatch that is this share b/n of all data.
+    """Return w = (1 + b/n) / 3, the weight in s^2 of the variance of D's data; `share` is b/n.
 
-    With K the third cumulant of the terms (k-statistics of all n; Fisher 1929) and data drawn without replacement, the
-    third cumulant of D is scale^3 K (1/b - 1/n) (1/b - 2/n), and the covariances of D with the own and the pilot's
-    estimate of s^2 are scale^3 K (1/b - 1/n) times (1/b - 1/n) and -1/n. Three times the mixed covariance is the third
-    cumulant if the own share is (1 + b/n) / 3.
+    Let K be the third cumulant of the terms (k-statistics of all n; Fisher 1929). For data drawn without replacement,
+    the third cumulant of D is scale^3 K (1/b - 1/n) (1/b - 2/n). The covariances of D with its own and with the pilot's
+    estimate of s^2 are scale^3 K (1/b - 1/n) times (1/b - 1/n) and -1/n. With this w, three times the covariance of D
+    and s^2 equals the third cumulant.
     """
     return (1.0 + share) / 3.0
 
@@ -266,7 +266,7 @@ def _begin_pilot(args: Any, test: Any, seen: Any, draw: Any) -> Any:
     w = uniform(ACCEPT_DRAW + USE + USE, draw)
     needed = 1.0 / (planned / (test.scale * test.scale * seen.var) + (1.0 / test.n if args[2] else 0.0))
     last = len(sizes) - 1
-    stage = last  # where more are needed than there are, or `needed` is no number
+    stage = last  # if more than n data are needed, or `needed` is NaN
     if needed <= sizes[last]:
         stage = 0
         while sizes[stage] < needed:

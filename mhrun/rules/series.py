@@ -1,9 +1,11 @@
-"""The correction distribution as a series: derivatives of the logistic density with coefficients that are known.
+"""The correction density as a series of derivatives of the logistic density: q = sum_n c_n g^(2n+1).
 
-In frequencies, what a normal variable lacks to be logistic is pi w / sinh(pi w) exp(sigma^2 w^2 / 2). Luo, Zhang, Yang
-& Wang (2020) multiply by exp(-w^4 / lambda^2), so that it does not grow, and expand the two exponentials in w^2; each
-power is two derivatives of the density: q = sum_n c_n g^(2n+1), g the logistic function, c_n = (-1)^n
-H_n(lambda sigma^2 / 4) / (lambda^n n!) with Hermite's polynomials H_n (their equation 9).
+g is the logistic function and c_n = (-1)^n H_n(lambda sigma^2 / 4) / (lambda^n n!) with the Hermite polynomials H_n
+(Luo, Zhang, Yang & Wang 2020, equation 9).
+
+Derivation: the correction has the characteristic function pi w / sinh(pi w) exp(sigma^2 w^2 / 2). Luo et al. multiply
+it by exp(-w^4 / lambda^2), so that it stays bounded, and expand the two exponentials in powers of w^2. Each power of
+w^2 corresponds to two derivatives of the density.
 """
 
 from __future__ import annotations
@@ -24,20 +26,20 @@ from mhrun.rules.deconvolution import check_sigma
 Array = npt.NDArray[np.float64]
 Polynomial = tuple[Fraction, ...]  # coefficients, the constant first
 
-REACH = 40.0  # beyond it is a mass of 1e-17
+REACH = 40.0  # the mass beyond is 1e-17
 CORNERS = 8193
 TERMS = 3
 
 
 class Series(NamedTuple):
-    """A density of X_corr, even, of mass 1 and of variance pi^2/3 - sigma^2 (from two terms on).
+    """An even density of X_corr with mass 1 and variance pi^2/3 - sigma^2 (the variance from two terms on).
 
     With g the logistic function and s = g (1 - g) its derivative, density = s ratio(s) and cdf = g + (1 - 2 g) rest(s).
-    In s they are as accurate in the tails as at 0; in powers of g they are not.
+    Polynomials in s are as accurate in the tails as at 0; polynomials in g are not.
     """
 
     coefficients: Polynomial  # c_n
-    ratio: Polynomial  # in s: the density over the logistic one
+    ratio: Polynomial  # in s: the density divided by the logistic density
     rest: Polynomial  # in s
 
     def density(self, z: npt.ArrayLike) -> Array:
@@ -54,11 +56,11 @@ class Series(NamedTuple):
         return found
 
     def positive(self) -> bool:
-        """Say whether the density is above 0 everywhere; exact, by Sturm's theorem on s in [0, 1/4]."""
+        """Return whether the density is positive everywhere; exact, by Sturm's theorem on s in [0, 1/4]."""
         return self.ratio[0] > 0 and _roots(self.ratio, Fraction(0), Fraction(1, 4)) == 0
 
     def range(self) -> tuple[float, float]:
-        """Return the smallest and the largest quotient of the density and the logistic one."""
+        """Return the smallest and the largest ratio of the density to the logistic density."""
         ratio = np.array([float(c) for c in self.ratio])
         turns = np.polynomial.polynomial.polyroots(np.polynomial.polynomial.polyder(ratio))
         inside = [float(t.real) for t in turns if abs(t.imag) < 1e-9 and 0 < t.real < 0.25]
@@ -67,14 +69,14 @@ class Series(NamedTuple):
         return min(values), max(values)
 
     def in_g(self) -> Polynomial:
-        """Return the density as a polynomial in g, as equation 18 has it; exact."""
+        """Return the density as a polynomial in g (equation 18); exact."""
         terms = [[c * k for k in derivative(2 * n + 1)] for n, c in enumerate(self.coefficients)]
         return tuple(sum((t[k] for t in terms if k < len(t)), Fraction(0)) for k in range(len(terms[-1])))
 
     def convolved_cdf(self, x: npt.ArrayLike, variance: float) -> Array:
-        """Return the cdf of N(0, variance) + X_corr at x (n,), by the trapezium rule: to 1e-14.
+        """Return the cdf of N(0, variance) + X_corr at x (n,), by the trapezoidal rule, to 1e-14.
 
-        The integrand has no pole within pi of the real line, so that the rule's error falls like exp(-2 pi^2 / step).
+        The integrand has no pole within pi of the real line, so the error decays like exp(-2 pi^2 / step).
         """
         sd = math.sqrt(variance)
         steps = np.linspace(-9, 9, max(361, 2 * math.ceil(72 * sd) + 1))
@@ -83,35 +85,38 @@ class Series(NamedTuple):
         return self.cdf(at[:, None] - sd * steps) @ (share / share.sum())
 
     def corners(self) -> tuple[Array, Array]:
-        """Return the cdf (K,) and where it has these values (K,), increasing, to be read linearly between: to 1e-7.
+        """Return values of the cdf (K,) and their points (K,), increasing; linear interpolation is accurate to 1e-7.
 
-        They are close where the density is steep: of a step h between two the error is h^2 |q'| / 8.
+        Points are denser where the density is steep: a step h causes the error h^2 |q'| / 8.
         """
         z = np.linspace(-REACH, REACH, 80_001)
         weight = np.sqrt(np.abs(np.gradient(self.density(z), z))) + 0.01
         count = np.concatenate(([0.0], np.cumsum((weight[1:] + weight[:-1]) / 2)))
         points = np.interp(np.linspace(0, count[-1], CORNERS), count, z)
-        points = (points - points[::-1]) / 2  # the draws' mean is 0
+        points = (points - points[::-1]) / 2  # so that the mean of the draws is 0
         probabilities = np.maximum.accumulate(self.cdf(points))
         probabilities[[0, -1]] = 0.0, 1.0
         return probabilities, points
 
 
 def series(variance: float, lam: float = math.inf, terms: int = TERMS) -> Series:
-    """Return the correction of so many terms.
+    """Return the correction with a given number of terms.
 
-    The largest distance of cdfs of N(0, sigma^2) + X_corr and a logistic variable, at sigma^2 = 0.2: with 3 terms
-    1.0e-3 at the paper's lambda = 10, and 4.7e-5 at infinity, where 2, 4 and 6 terms have 5.4e-4, 5.4e-6 and 1.2e-7.
-    At lambda = 10 it tends to 1.2e-3 for any sigma, which is the kernel's doing. At sigma^2 = 1 and lambda infinite:
-    2.2e-3 with 3, 1.1e-4 with 6.
+    Largest distance between the cdfs of N(0, sigma^2) + X_corr and the logistic distribution:
+
+    - sigma^2 = 0.2, the paper's lambda = 10: 1.0e-3 with 3 terms;
+    - sigma^2 = 0.2, lambda infinite: 5.4e-4, 4.7e-5, 5.4e-6 and 1.2e-7 with 2, 3, 4 and 6 terms;
+    - sigma^2 = 1, lambda infinite: 2.2e-3 with 3 terms, 1.1e-4 with 6.
+
+    At lambda = 10 it tends to 1.2e-3 for any sigma, because of the kernel exp(-w^4 / lambda^2).
 
     Args:
-        variance: sigma^2 of the normal variable; read as its decimal digits say, 0.2 as 1/5.
+        variance: sigma^2 of the normal variable; converted by its decimal digits, 0.2 as 1/5.
         lam: lambda, the bandwidth; infinity for no kernel.
-        terms: how many; at most `most_terms`.
+        terms: number of terms; at most `most_terms`.
 
     Raises:
-        Refusal: a setting that has no meaning, a density that is negative somewhere, or more terms than it bears.
+        Refusal: an invalid setting, a density that is negative somewhere, or more terms than `most_terms`.
     """
     check_sigma(root(variance))
     if not lam > 0.0:
@@ -119,8 +124,8 @@ def series(variance: float, lam: float = math.inf, terms: int = TERMS) -> Series
     most = most_terms(variance, lam)
     if not 1 <= terms <= most:
         raise Refusal(
-            f"terms = {terms}: at sigma^2 = {variance:g}, lam = {lam:g} the series bears 1 to {most}, "
-            f"then its terms grow; choose terms <= {most}."
+            f"terms = {terms}: at sigma^2 = {variance:g}, lam = {lam:g} the terms of the series grow after {most}; "
+            f"choose terms <= {most}."
         )
     found = truncated(variance, lam, terms)
     if not found.positive():
@@ -132,14 +137,14 @@ def series(variance: float, lam: float = math.inf, terms: int = TERMS) -> Series
 
 
 def root(variance: float) -> float:
-    """Return sigma; of a variance below 0 a sigma below 0, for `check_sigma` to refuse."""
+    """Return sigma; negative for a negative variance, so that `check_sigma` rejects it."""
     return math.copysign(math.sqrt(abs(variance)), variance)
 
 
 def truncated(variance: float, lam: float, terms: int) -> Series:
-    """Return the sum of so many terms, whether it is a density or not."""
+    """Return the sum of the first `terms` terms, which may not be a density."""
     half, decay = _fraction(variance) / 2, Fraction(0) if math.isinf(lam) else 1 / _fraction(lam) ** 2
-    h = [Fraction(1), half]  # H_n / lambda^n, by Hermite's recursion
+    h = [Fraction(1), half]  # H_n / lambda^n, by the recursion of the Hermite polynomials
     for n in range(1, terms):
         h.append(half * h[n] - 2 * n * decay * h[n - 1])
     coefficients = tuple((-1) ** n * h[n] / math.factorial(n) for n in range(terms))
@@ -159,10 +164,10 @@ def truncated(variance: float, lam: float, terms: int) -> Series:
 
 
 def most_terms(variance: float, lam: float) -> int:
-    """Return how many terms the series bears: it is asymptotic, and converges nowhere.
+    """Return the number of terms before the terms grow: the series is asymptotic and nowhere convergent.
 
-    Derivatives grow like (2n+1)! / pi^(2n), so that at lambda = infinity terms grow from n = pi^2 / (2 sigma^2) on, and
-    those of the kernel alone from n = (pi^4 lambda^2 / 32)^(1/3) on: 8 terms at lambda = 10.
+    Derivatives grow like (2n+1)! / pi^(2n). At lambda = infinity the terms therefore grow from n = pi^2 / (2 sigma^2)
+    on. Those of the kernel alone grow from n = (pi^4 lambda^2 / 32)^(1/3) on: 8 terms at lambda = 10.
     """
     n = math.pi**2 / (2 * variance)
     if math.isfinite(lam):
@@ -200,7 +205,7 @@ def _exact(polynomial: Sequence[Fraction], x: Fraction) -> Fraction:
 
 
 def _roots(polynomial: Sequence[Fraction], low: Fraction, high: Fraction) -> int:
-    """Return how many different roots are in (low, high]: Sturm's theorem."""
+    """Return the number of distinct roots in (low, high], by Sturm's theorem."""
     chain = [_trimmed(polynomial), _trimmed([k * c for k, c in enumerate(polynomial)][1:])]
     while chain[-1]:
         chain.append([-c for c in _remainder(chain[-2], chain[-1])])

@@ -23,21 +23,21 @@ _BOUNDS = ("empirical_bernstein", "hoeffding_serfling", "bernstein_serfling")
 
 
 class MHSubLhd(Rule):
-    """Accept iff the mean term is above (log u - offset) / scale, once a bound is sure of it.
+    """Accept iff the mean term is above (log u - offset) / scale, decided by a concentration bound.
 
-    Adaptive subsampling (Bardenet, Doucet & Holmes 2014): the minibatch grows by the factor gamma until the
-    mean is further from the threshold than a bound that holds with probability 1 - delta over all stages, or
-    all n data are read. The bound needs the range of the terms, [-C, C]; C is the largest absolute term, for
-    which all data are read (counted aside; papers leave it out).
+    Adaptive subsampling (Bardenet, Doucet & Holmes 2014): the minibatch grows by the factor gamma until the distance of
+    the mean from the threshold exceeds a bound that holds with probability 1 - delta over all stages, or until all n
+    data are read. The bound needs the range of the terms, [-C, C]. C is the largest absolute term, for which all data
+    are read (counted separately as overhead; papers do not count it).
 
     Args:
         m: first minibatch size.
-        gamma: what it grows by, above 1.
-        delta: the probability of a wrong decision.
-        p: how delta is shared among stages: (p - 1) / p stage^-p, p > 1.
+        gamma: growth factor of the minibatch, above 1.
+        delta: bound on the probability of a wrong decision.
+        p: stage k gets the share (p - 1) / p k^-p of delta, p > 1.
         bound: empirical_bernstein, hoeffding_serfling or bernstein_serfling.
-        released: as the code of Seita et al. (2017) has it: the spread of all terms in the bound's place of the
-            minibatch's, stages counted from 2, and a decision forced at the last size below n.
+        released: follow the code of Seita et al. (2017): the bound uses the standard deviation of all terms instead of
+            the minibatch's, stages are counted from 2, and a decision is forced at the last size below n.
 
     Raises:
         Refusal: an invalid setting.
@@ -99,7 +99,7 @@ class MHSubLhd(Rule):
         return found.verdict(contest, n)
 
     def _limit(self, size: Tensor, var: Tensor, largest: Tensor, delta: Tensor, n: int) -> Tensor:
-        """Return how far the mean of `size` terms can be from that of all, but with probability delta."""
+        """Return the distance of the mean of `size` terms from that of all, exceeded with probability <= delta."""
         t = size.double()
         if self.bound == "empirical_bernstein":
             log = torch.log(3 / delta)

@@ -258,7 +258,7 @@ def test_fused_updates_are_the_torch_ones(dynamics):
     ("make", "message"),
     [
         (lambda: SGNHT([0.1, 0.0]), "friction = 0 must lie"),
-        (lambda: SGNHT(keep=False), "say refresh"),
+        (lambda: SGNHT(keep=False), "set refresh"),
         (lambda: SGNHT(thermostat=math.nan), "thermostat must be a number"),
         (
             lambda: SGNHT([0.1, 0.2]).start(torch.zeros(3, 1), Streams(KEY, 3).at(0)),
