@@ -18,7 +18,7 @@ from mhrun.types import Controls
 
 
 class Badodab(SGNHT):
-    """The continuous dynamics of `SGNHT`, split as in Leimkuhler & Shang (2016), with one gradient per step:
+    """The continuous dynamics of `SGNHT`, split as in Leimkuhler & Shang (2016), with one gradient per step.
 
         v += e g;  theta += v/2;  s += (|v|^2/D - e T) / 2q;
         v = exp(-s) v + sqrt(a e T (1 - exp(-2 s)) / s) z;
