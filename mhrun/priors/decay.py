@@ -11,7 +11,7 @@ from mhrun.types import blocks_of
 
 
 class Decay:
-    """log p(theta) = -(n decay / 2) |weights|^2: L2 regularisation of the mean loss with `decay`; biases have none.
+    """log p(theta) = -(n decay / 2) |weights|^2: L2 regularisation of the mean loss by `decay`, for weights only.
 
     Raises:
         Refusal: a negative decay.
@@ -23,11 +23,11 @@ class Decay:
         self.decay = decay
 
     def refuses(self, target: Target) -> str | None:
-        """Refuse a model that does not say what its weights are."""
+        """Return why the target is incompatible: the model must declare its blocks of weights."""
         return None if blocks_of(target.model) else "weight decay needs a model with blocks of weights."
 
     def start(self, target: Target, theta: Tensor) -> dict[str, Tensor]:
-        """Return nothing: it has no parameters."""
+        """Return an empty dictionary: there are no hyperparameters."""
         return {}
 
     def resample(

@@ -17,12 +17,12 @@ class GammaPrecision:
     """p(theta_b) = N(0, I / (2 gamma_b)) for each block b of theta, gamma_b ~ Gamma(shape, rate), resampled by Gibbs.
 
     Li & Wong (2017), appendix C, after Chen, Fox & Guestrin (2014): log p = -gamma_b |theta_b|^2 and
-    gamma_b | theta ~ Gamma(shape + d_b / 2, rate + |theta_b|^2), with d_b the size of the block. (The paper's text has
-    the shape stay as it is, which is the conditional only without the normaliser gamma^(d/2) of the Gaussian.)
+    gamma_b | theta ~ Gamma(shape + d_b / 2, rate + |theta_b|^2), with d_b the size of the block. (In the paper's text
+    the shape is unchanged, which is the conditional only without the Gaussian's normalising constant gamma^(d/2).)
 
     Args:
-        shape: of the gamma prior; twice it must be a whole number.
-        rate: one over the scale of the gamma prior.
+        shape: shape of the gamma prior; 2 shape must be an integer.
+        rate: rate of the gamma prior, 1 / scale.
         every: steps between two Gibbs steps.
 
     Raises:
@@ -37,7 +37,7 @@ class GammaPrecision:
         self.every = every
 
     def refuses(self, target: Target) -> str | None:
-        """Refuse a model that does not say what its blocks are."""
+        """Return why the target is incompatible: the model must declare its blocks."""
         return None if blocks_of(target.model) else "gamma priors need a model with blocks of parameters."
 
     def start(self, target: Target, theta: Tensor) -> dict[str, Tensor]:
@@ -48,11 +48,11 @@ class GammaPrecision:
     def resample(
         self, target: Target, theta: Tensor, aux: dict[str, Tensor], draws: Draws
     ) -> dict[str, Tensor]:
-        """Draw the precisions anew after every `every` steps."""
+        """Redraw the precisions every `every` steps."""
         if not draws.due(self.every, last=True):
             return aux
         blocks = blocks_of(target.model)
-        # Gamma(k / 2) is half of a chi-squared with k degrees of freedom: that many squares of normals.
+        # Gamma(k / 2) is half of a chi-squared variable with k degrees of freedom: a sum of k squared normals.
         sizes = [int(2 * self.shape) + block.stop - block.start for block in blocks]
         parts = draws.normal(Purpose.NOISE, sum(sizes), use=1).split(sizes, dim=1)
         found = []

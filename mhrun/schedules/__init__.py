@@ -1,4 +1,4 @@
-"""Schedules: what the controls are at each step. One per file; several together make a `Plan`."""
+"""Schedules: the values of the controls at each step. One per file; a `Plan` combines several."""
 
 from mhrun.schedules.plan import Plan, Schedule
 

@@ -1,4 +1,4 @@
-"""A step size that is kept within a band of acceptance in burn-in, and frozen after it."""
+"""A step size adapted in burn-in to keep the acceptance rate within a band, then frozen."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from mhrun.schedules.plan import Memory, Schedule
 
 
 class Banded(Schedule):
-    """The step size of each chain grows by `factor` where it accepts too much of a window, and falls where too little.
+    """After each window a chain multiplies its step size by `factor` above `high` acceptance, divides it below `low`.
 
-    Rungs of a ladder may begin one after the other (`EquiEnergy`): chain c is rung c mod rungs, rung k begins `stagger`
-    steps after rung k+1, and each adapts in the first `length` steps of its own. Constant after that. What is accepted
-    are steps of any kind, jumps too.
+    Rungs of a ladder may start one after the other (`EquiEnergy`): chain c is rung c mod rungs, rung k starts `stagger`
+    steps after rung k+1. Each rung adapts in its first `length` steps; after that its step size is constant. The
+    acceptance rate counts steps of any kind, including jumps.
 
     Args:
-        start: the first step size.
-        low: acceptance below which it falls; 0.2 in Li & Wong (2017), Appendix D.
-        high: acceptance above which it grows; 0.5 there.
+        start: initial step size.
+        low: acceptance rate below which it decreases; 0.2 in Li & Wong (2017), Appendix D.
+        high: acceptance rate above which it increases; 0.5 there.
         window: steps between two changes.
-        factor: of a change.
-        length: steps of a chain's own burn-in; None for all of the method's.
-        rungs: of a ladder.
+        factor: factor of a change.
+        length: steps of a rung's burn-in; None for the whole burn-in of the method.
+        rungs: rungs of a ladder.
         stagger: steps between the starts of neighbouring rungs.
 
     Raises:
@@ -49,7 +49,7 @@ class Banded(Schedule):
             raise Refusal(f"step size {start:g} must be positive.")
         if not (0 <= low < high <= 1 and factor > 1):
             raise Refusal(
-                f"a band from {low:g} to {high:g} with a factor of {factor:g} is none; say low < high."
+                f"a band from {low:g} to {high:g} with a factor of {factor:g} is invalid; choose low < high."
             )
         if window < 1 or rungs < 1 or stagger < 0:
             raise Refusal("Banded needs window >= 1, rungs >= 1 and stagger >= 0.")
@@ -62,7 +62,7 @@ class Banded(Schedule):
         self.rungs, self.stagger = rungs, stagger
 
     def bind(self, warmup: int, steps: int) -> Banded:
-        """Return the schedule that has the burn-in to adapt in."""
+        """Return the schedule with its burn-in set to that of the method."""
         placed = copy.copy(self)
         last = (self.rungs - 1) * self.stagger
         length = warmup - last if self.length is None else self.length
@@ -75,7 +75,7 @@ class Banded(Schedule):
         return placed
 
     def start(self, chains: int) -> Memory:
-        """Return the first step sizes, and no acceptances so far.
+        """Return the initial step sizes and zero acceptance counts.
 
         Raises:
             Refusal: the number of chains is not a multiple of the number of rungs.
@@ -92,13 +92,13 @@ class Banded(Schedule):
         return {"step_size": memory["step"][None]}
 
     def _adapts(self, done: int) -> Tensor:
-        """Return which rungs adapt in the step after `done` steps, (rungs,)."""
+        """Return which rungs adapt in the step after `done` steps, (rungs,) bool."""
         assert self.length is not None
         own = done - torch.arange(self.rungs - 1, -1, -1) * self.stagger
         return (own >= 0) & (own < self.length)
 
     def steps_until_update(self, step: int) -> int | None:
-        """Return the steps that are left of the window, or of the time in which no rung adapts."""
+        """Return the steps until the end of the window, or until a rung adapts again."""
         done = step - 1
         if self._adapts(done).any():
             return self.window - done % self.window
@@ -106,7 +106,7 @@ class Banded(Schedule):
         return min((left for left in begins if left > 0), default=None)
 
     def learn(self, memory: Memory, first_step: int, accepted: Tensor) -> Memory:
-        """Count acceptances, and change the step sizes when a window is full."""
+        """Count acceptances, and change the step sizes at the end of a window."""
         if not (adapts := self._adapts(first_step - 1)).any():
             return memory
         count = memory["accepted"] + accepted.sum(0, dtype=torch.float64)

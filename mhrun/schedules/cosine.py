@@ -1,4 +1,4 @@
-"""Cycles of a step size that falls as a cosine does."""
+"""The cyclical cosine step-size schedule."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ from mhrun.schedules.plan import OF_TARGET, Memory, Stateless, numbers, on_grid
 class Cosine(Stateless):
     """step_size(k) = start/2 (cos(pi r) + 1) with r = mod(k - 1, L)/L, in cycles of L = ceil(K/cycles) of all K steps.
 
-    The cyclical schedule of Zhang et al. (2020), eq. 2. While r < `explore` a cycle looks for a mode, with noise at
-    temperature `exploring`, and nothing is collected; after that it samples, with noise at temperature `sampling`, and
-    its draws are collected: they alone are kept in the trace, and make the ensembles (their Algorithm 1). Snapshot
-    ensembles (Huang et al. 2017) are the last draw of each cycle of an optimiser: ``samples=1``.
+    The cyclical schedule of Zhang et al. (2020), eq. 2. Each cycle has two stages (their Algorithm 1):
+
+    - exploration, r < `explore`: noise at temperature `exploring`, no draws are collected;
+    - sampling: noise at temperature `sampling`, draws are collected. Only these are kept in the trace and used for
+      ensembles.
+
+    Snapshot ensembles (Huang et al. 2017) collect the last draw of each cycle of an optimiser: ``samples=1``.
 
     Args:
-        start: the step size at the beginning of a cycle; a list: one for each chain.
-        cycles: how many; the last is shorter if the steps cannot be shared out.
-        explore: share of a cycle.
-        exploring: temperature of the noise while exploring.
-        sampling: temperature of the noise while sampling; None for that of the target.
-        samples: how many draws are collected at the end of each cycle; None: all while it samples.
-        apart: steps between two of them.
+        start: step size at the beginning of a cycle; a list: one for each chain.
+        cycles: number of cycles; the last is shorter if the steps do not divide evenly.
+        explore: share of a cycle spent in exploration.
+        exploring: noise temperature in the exploration stage.
+        sampling: noise temperature in the sampling stage; None for that of the target.
+        samples: number of draws collected at the end of each cycle; None: all of the sampling stage.
+        apart: steps between two collected draws.
 
     Raises:
         Refusal: an invalid setting.
@@ -67,7 +70,7 @@ class Cosine(Stateless):
         """Return the cycles of all steps.
 
         Raises:
-            Refusal: a cycle has no room for its stages and samples.
+            Refusal: a cycle is too short for its stages and samples.
         """
         placed = copy.copy(self)
         placed.total = warmup + steps
@@ -81,17 +84,17 @@ class Cosine(Stateless):
         ):
             raise Refusal(
                 f"{self.cycles} cycles of {placed.total} steps: a cycle has {placed.length} steps, of which "
-                f"{placed.length - placed._exploring_steps()} sample, which is no room for what is to be collected. "
+                f"{placed.length - placed._exploring_steps()} sample, which is too few for the draws to be collected. "
                 "Choose fewer cycles, a lower explore, or fewer samples."
             )
         return placed
 
     def _exploring_steps(self) -> int:
-        """Return how many steps of a cycle have r < explore."""
+        """Return the number of steps of a cycle with r < explore."""
         return math.ceil(self.explore * self.length - 1e-9)
 
     def values(self, memory: Memory, first_step: int, steps: int) -> dict[str, Tensor]:
-        """Return step sizes (K, 1 or C) and temperatures of the noise (K, 1)."""
+        """Return step sizes (K, 1 or C) and noise temperatures (K, 1)."""
         length, explores = self.length, self._exploring_steps()
         factors = on_grid(lambda t: 0.5 * (torch.cos(math.pi * (t % length) / length) + 1), first_step, steps)
         place = torch.arange(first_step - 1, first_step - 1 + steps) % length
@@ -100,7 +103,7 @@ class Cosine(Stateless):
         return {"step_size": factors[:, None] * self.first, "noise_temperature": noise[:, None]}
 
     def collected(self) -> npt.NDArray[np.int64]:
-        """Return the steps, 1 being the first, whose draws are collected."""
+        """Return the step numbers (from 1) whose draws are collected."""
         found = []
         for begin in range(0, self.total, self.length):
             end = min(begin + self.length, self.total)
@@ -111,5 +114,5 @@ class Cosine(Stateless):
         return np.concatenate(found).astype(np.int64)
 
     def cycle_of(self, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the number of the cycle, from 0 on, that each step is in."""
+        """Return the index (from 0) of the cycle of each step."""
         return (steps - 1) // self.length

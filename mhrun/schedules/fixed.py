@@ -9,7 +9,7 @@ from mhrun.schedules.plan import Memory, Stateless, numbers
 
 
 class Fixed(Stateless):
-    """Each named quantity at one value throughout, the same for all chains or one per chain.
+    """Each given quantity is constant: one value for all chains, or one per chain.
 
     Raises:
         Refusal: a step size that is not positive, or a negative temperature.

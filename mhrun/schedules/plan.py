@@ -1,4 +1,4 @@
-"""Schedules side by side, each for its own quantities."""
+"""Schedules, and their combination into a plan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from mhrun.errors import Refusal
 from mhrun.types import Controls
 
-OF_TARGET = math.nan  # a noise temperature that is the target's
+OF_TARGET = math.nan  # stands for a noise temperature equal to the target's
 
 Memory = dict[str, Tensor]
 """The state of a schedule, name -> (C, ...); saved in checkpoints."""
@@ -30,52 +30,52 @@ class Schedule(ABC):
     quantities: tuple[str, ...]
 
     def collected(self) -> npt.NDArray[np.int64] | None:
-        """Return the steps whose draws are collected, increasing, 1 being the first; None: of all."""
+        """Return the step numbers (from 1, increasing) whose draws are collected; None: all."""
         return None
 
     def cycle_of(self, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the number of the cycle that each step is in; one cycle for all where there are none."""
+        """Return the index of the cycle of each step; 0 for a schedule without cycles."""
         return np.zeros_like(steps)
 
     @abstractmethod
     def bind(self, warmup: int, steps: int) -> Schedule:
-        """Return this schedule for a method with so many steps of burn-in and so many after it.
+        """Return this schedule for a method with `warmup` steps of burn-in and `steps` steps after it.
 
         Raises:
-            Refusal: it has no meaning there.
+            Refusal: the schedule does not fit these numbers of steps.
         """
 
     @abstractmethod
     def start(self, chains: int) -> Memory:
-        """Return the first memory."""
+        """Return the initial memory."""
 
     @abstractmethod
     def values(self, memory: Memory, first_step: int, steps: int) -> dict[str, Tensor]:
-        """Return each quantity at some steps, (K or 1, C or 1)."""
+        """Return each quantity at the `steps` steps from `first_step` on, (K or 1, C or 1)."""
 
     @abstractmethod
     def steps_until_update(self, step: int) -> int | None:
-        """Return how many steps from `step` on are known before `learn` must be called; None: all."""
+        """Return the number of steps from `step` on with known values, before `learn` must be called; None: all."""
 
     @abstractmethod
     def learn(self, memory: Memory, first_step: int, accepted: Tensor) -> Memory:
-        """Learn from acceptances (K, C) and return the new memory."""
+        """Return the memory updated with acceptances (K, C)."""
 
 
 class Plan:
     """All schedules of a method.
 
-    Where nothing else is said the temperature is 1, and noise has the temperature of the target.
+    By default the temperature is 1 and the noise temperature is that of the target.
 
     Args:
-        schedules: name -> schedule; the names are for people.
+        schedules: name -> schedule; names appear in messages only.
         chains: C.
         warmup: steps of burn-in, in which a schedule may adapt.
-        steps: steps after it.
+        steps: steps after burn-in.
 
     Raises:
-        Refusal: a schedule that sets nothing, two for one quantity, none for the step size, two that say what is
-            collected, or one that adapts after burn-in.
+        Refusal: a schedule that sets nothing, two for one quantity, none for the step size, two that choose the
+            collected draws, or one that adapts after burn-in.
     """
 
     def __init__(self, schedules: Mapping[str, Schedule], chains: int, warmup: int, steps: int) -> None:
@@ -95,12 +95,12 @@ class Plan:
         if "step_size" not in owner:
             raise Refusal("no schedule sets step_size; add one that does.")
         if self.steps_until_update(warmup + 1) is not None:
-            raise Refusal("a schedule that adapts must be done with it at the end of burn-in.")
+            raise Refusal("a schedule must end its adaptation with burn-in.")
         offered = [(s, s.collected()) for s in self.schedules.values()]
         collecting = [(schedule, steps_of) for schedule, steps_of in offered if steps_of is not None]
         if len(collecting) > 1:
-            raise Refusal("two schedules say which draws are collected; keep one.")
-        self.collected: npt.NDArray[np.int64] | None = None  # steps whose draws are collected; None: of all
+            raise Refusal("two schedules choose which draws are collected; keep one.")
+        self.collected: npt.NDArray[np.int64] | None = None  # steps whose draws are collected; None: all
         if collecting:
             schedule, steps_of = collecting[0]
             self.collected = steps_of[steps_of > warmup]
@@ -108,7 +108,7 @@ class Plan:
             if left < cycles and cycles > 1:
                 raise Refusal(
                     f"{cycles - left} of {cycles} cycles lie in the {warmup} steps of burn-in, whose draws do not "
-                    "count; say warmup=0."
+                    "count; choose warmup=0."
                 )
             if not len(self.collected):
                 raise Refusal("no draw after burn-in is collected; lower warmup.")
@@ -116,14 +116,14 @@ class Plan:
 
     @property
     def adapts(self) -> bool:
-        """Whether a schedule learns from acceptances."""
+        """Whether a schedule adapts to acceptances."""
         return self.steps_until_update(1) is not None
 
     def kept(self, thin: int | tuple[int, ...] | None) -> int | tuple[int, ...] | None:
-        """Return which steps leave their theta: as `thin` says, of those that a schedule collects if one does.
+        """Return the steps whose theta is stored: every `thin`-th, of the collected ones if a schedule chooses them.
 
         Raises:
-            Refusal: the two do not go together.
+            Refusal: `thin` and the schedule are incompatible.
         """
         if self.collected is None or thin is None:
             return thin
@@ -143,14 +143,14 @@ class Plan:
                     )
 
     def cools(self) -> bool:
-        """Say whether the noise is at temperature 0 at the first or the last step, where those that cool it do."""
+        """Return whether the noise temperature is 0 at the first or the last step."""
         memory = self.start()
         return any(
             bool((self.controls(memory, step, 1).noise_temperature == 0).any()) for step in (1, self.total)
         )
 
     def start(self) -> Memory:
-        """Return the first memory of all schedules."""
+        """Return the initial memory of all schedules."""
         return {
             f"{name}.{key}": value
             for name, schedule in self.schedules.items()
@@ -158,7 +158,7 @@ class Plan:
         }
 
     def controls(self, memory: Memory, first_step: int, steps: int) -> Controls:
-        """Return the controls of some steps, each (K, C), float64."""
+        """Return the controls at the `steps` steps from `first_step` on, each (K, C), float64."""
         quantities: dict[str, Tensor] = {}
         for name, schedule in self.schedules.items():
             quantities |= schedule.values(_own(memory, name), first_step, steps)
@@ -169,12 +169,12 @@ class Plan:
         return Controls(*(v.expand(steps, self.chains).contiguous() for v in values))
 
     def steps_until_update(self, step: int) -> int | None:
-        """Return how many steps from `step` on the controls are known; None: all."""
+        """Return the number of steps from `step` on with known controls; None: all."""
         waits = [h for s in self.schedules.values() if (h := s.steps_until_update(step)) is not None]
         return min(waits, default=None)
 
     def learn(self, memory: Memory, first_step: int, accepted: Tensor) -> Memory:
-        """Let every schedule take in what happened, accepted (K, C)."""
+        """Return the memory of all schedules updated with acceptances (K, C)."""
         new: Memory = {}
         for name, schedule in self.schedules.items():
             for key, value in schedule.learn(_own(memory, name), first_step, accepted).items():
@@ -186,7 +186,7 @@ def numbers(name: str, value: float | list[float]) -> Tensor:
     """Return one number, or one for each chain, as (1 or C,) float64.
 
     Raises:
-        Refusal: there is none.
+        Refusal: an empty list.
     """
     found = torch.atleast_1d(torch.as_tensor(value, dtype=torch.float64))
     if found.numel() == 0:
@@ -200,7 +200,7 @@ def _own(memory: Memory, name: str) -> Memory:
 
 
 class Stateless(Schedule):
-    """A schedule that depends on the step alone: it has no state and learns nothing."""
+    """A schedule that is a function of the step, without state or adaptation."""
 
     quantities: tuple[str, ...]
 
@@ -213,7 +213,7 @@ class Stateless(Schedule):
         return {}
 
     def steps_until_update(self, step: int) -> int | None:
-        """Know every step beforehand."""
+        """Return None: all values are known in advance."""
         return None
 
     def learn(self, memory: Memory, first_step: int, accepted: Tensor) -> Memory:
@@ -225,9 +225,9 @@ _GRID = 1024
 
 
 def on_grid(values: Callable[[Tensor], Tensor], first_step: int, steps: int) -> Tensor:
-    """Return ``values(t)`` (K,) for t = first_step - 1, ..., the same to the bit however steps are cut.
+    """Return ``values(t)`` (K,) for t = first_step - 1, ..., bit-identical for any division into blocks of steps.
 
-    Vectorised functions round by where a number stands in an array; so they are evaluated on a fixed grid.
+    The rounding of vectorised functions depends on the position in the array, so they are evaluated on a fixed grid.
     """
     start = (first_step - 1) // _GRID * _GRID
     stop = -(-(first_step - 1 + steps) // _GRID) * _GRID

@@ -1,4 +1,4 @@
-"""The polynomial decay of stochastic approximation."""
+"""The polynomial step-size decay of stochastic approximation."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from mhrun.schedules.plan import Memory, Stateless, numbers, on_grid
 class Polynomial(Stateless):
     """step_size(t) = a (b + t)^-exponent, from `start` at the first step to `end` at the last.
 
-    The schedule of Welling & Teh (2011), with a and b solved from the two ends. Without an `end` b is given, and a
-    is (b + 1)^exponent start; with b = 0 the decay is start t^-exponent.
+    The schedule of Welling & Teh (2011), with a and b computed from the two ends. Without `end`, b is given and
+    a = (b + 1)^exponent start; with b = 0 the decay is start t^-exponent.
 
     Args:
-        start: the first step size; a list: one for each chain, where there is no `end`.
-        end: the last, or None.
-        exponent: how fast it falls.
+        start: the first step size; a list: one for each chain, only without `end`.
+        end: the last step size, or None.
+        exponent: exponent of the decay.
         hold: steps at `start` before the decay begins.
-        b: steps over which the decay is slow, where there is no `end`.
+        b: steps over which the decay is slow, only without `end`.
 
     Raises:
-        Refusal: ends that do not decay, or a setting that has no meaning.
+        Refusal: start <= end, or an invalid setting.
     """
 
     quantities: tuple[str, ...] = ("step_size",)
@@ -60,7 +60,7 @@ class Polynomial(Stateless):
         """Return the decay over all steps.
 
         Raises:
-            Refusal: it would not begin.
+            Refusal: `hold` leaves no step for the decay.
         """
         falling = warmup + steps - self.hold
         if falling < 1:

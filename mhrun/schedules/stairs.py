@@ -1,4 +1,4 @@
-"""Step sizes that fall in stairs and rise again."""
+"""Stepwise decay of the step size with periodic restarts."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from mhrun.schedules.plan import Memory, Stateless, numbers, on_grid
 
 
 class Stairs(Stateless):
-    """The step size falls to `decay` of itself every `every` steps, and rises `rise`-fold every `cycle` steps.
+    """The step size is multiplied by `decay` every `every` steps, and by `rise` every `cycle` steps.
 
-    CMINT's rounds (Li & Wong 2017, section 4.3). The fall that is due at the end of a round comes too, so that a
-    round begins with rise * decay^(cycle / every) of the step size that the one before began with.
+    This is the schedule of CMINT (Li & Wong 2017, section 4.3). Both factors apply at the end of a cycle, so each cycle
+    starts at rise * decay^(cycle / every) times the initial step size of the previous cycle.
 
     Args:
-        start: the first step size; a list: one for each chain.
-        every: steps between two falls.
-        cycle: steps of a round, a multiple of `every`.
-        decay: within (0, 1].
-        rise: at least 1.
+        start: initial step size; a list: one for each chain.
+        every: steps between two decays.
+        cycle: steps of a cycle, a multiple of `every`.
+        decay: factor in (0, 1].
+        rise: factor of at least 1.
 
     Raises:
         Refusal: an invalid setting.

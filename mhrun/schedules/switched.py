@@ -14,22 +14,22 @@ from mhrun.schedules.plan import Memory, Stateless
 
 
 class Switched(Stateless):
-    """Each named quantity at one value after the other; the next begins after step ``at[i]``.
+    """Piecewise constant quantities: value i + 1 applies after step ``at[i]``.
 
-    A temperature that drops once a mode is found (Seita et al. 2017, Figure 3); noise that sets in late, after which
-    the draws are collected (Zhang et al. 2020, section 5.3: their traditional SG-MCMC).
+    Uses: a temperature that drops once a mode is found (Seita et al. 2017, Figure 3); noise that starts late, after
+    which draws are collected (Zhang et al. 2020, section 5.3: their traditional SG-MCMC).
 
     Args:
         at: steps after which the quantities change, increasing; burn-in counts.
-        step_size: a value for each stretch, one more than there are changes.
+        step_size: a value for each interval, one more than there are changes.
         temperature: likewise.
         noise_temperature: likewise.
-        samples: how many draws of the last stretch are collected, evenly, its last draw being one; None: this schedule
-            does not say what is collected.
+        samples: number of draws collected in the last interval, evenly spaced and including the last draw; None: this
+            schedule does not choose the collected draws.
 
     Raises:
-        Refusal: changes that do not increase, a number of values that does not fit, a step size or a
-            temperature that is not positive, or no samples.
+        Refusal: changes that do not increase, a wrong number of values, a step size or a temperature that is not
+            positive, or no samples.
     """
 
     def __init__(
@@ -67,10 +67,10 @@ class Switched(Stateless):
                 )
 
     def bind(self, warmup: int, steps: int) -> Self:
-        """Return this schedule of so many steps, if all its changes come.
+        """Return this schedule for the given numbers of steps.
 
         Raises:
-            Refusal: one would come after the last step, or the last stretch is shorter than what is to be collected.
+            Refusal: a change after the last step, or a last interval with fewer steps than `samples`.
         """
         total, last = warmup + steps, int(self._at[-1])
         if last >= total:
@@ -84,12 +84,12 @@ class Switched(Stateless):
         return placed
 
     def values(self, memory: Memory, first_step: int, steps: int) -> dict[str, torch.Tensor]:
-        """Return each quantity at some steps, (K, 1)."""
+        """Return each quantity at the `steps` steps from `first_step` on, (K, 1)."""
         stretch = torch.searchsorted(self._at, torch.arange(first_step, first_step + steps))
         return {name: values[stretch][:, None] for name, values in self._values.items()}
 
     def collected(self) -> npt.NDArray[np.int64] | None:
-        """Return the steps, 1 being the first, whose draws are collected; None: this schedule does not say."""
+        """Return the step numbers (from 1) whose draws are collected; None: this schedule does not choose them."""
         if self._samples is None:
             return None
         last = int(self._at[-1])

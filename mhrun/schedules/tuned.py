@@ -1,4 +1,4 @@
-"""A step size that is tuned to an acceptance rate in burn-in, and frozen after it."""
+"""A step size tuned to an acceptance rate in burn-in, then frozen."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from mhrun.schedules.plan import Memory, Schedule
 
 
 class Tuned(Schedule):
-    """Robbins-Monro on the logarithm of the step size, each chain for itself.
+    """log step += gain k^-0.6 (acceptance - target) after the k-th window: Robbins-Monro, for each chain separately.
 
-    After the k-th window of `window` steps, log step += gain k^-0.6 (acceptance in the window - target),
-    to the end of burn-in; then the step size is the average over the second half of the windows.
-    Constant after that, as the papers use it.
+    The acceptance rate is that of the window of `window` steps. At the end of burn-in the logarithm of the step size is
+    set to its average over the second half of the windows, and is constant after that, as in the papers.
 
     Args:
-        start: the first step size.
-        acceptance: the rate to reach; 0.30 in Li & Wong (2017).
+        start: initial step size.
+        acceptance: the target acceptance rate; 0.30 in Li & Wong (2017).
         window: steps between two changes.
-        gain: of the first change. The best gain is one over the slope of acceptance against log step.
+        gain: gain of the first change. The optimal gain is 1 / (derivative of the acceptance rate by log step).
 
     Raises:
         Refusal: an invalid setting.
@@ -44,7 +43,7 @@ class Tuned(Schedule):
         self.gain = gain
 
     def bind(self, warmup: int, steps: int) -> Tuned:
-        """Return the schedule that has the burn-in to tune in."""
+        """Return the schedule with its burn-in set to that of the method."""
         if warmup < self.window:
             raise Refusal(
                 f"warmup = {warmup} is too short to tune a step size in; make it {20 * self.window} or more."
@@ -54,7 +53,7 @@ class Tuned(Schedule):
         return placed
 
     def start(self, chains: int) -> Memory:
-        """Return the first log step sizes, and room for their average and the acceptances so far."""
+        """Return the initial log step sizes, a zero sum for their average, and zero acceptance counts."""
         log_step = torch.full((chains,), self.first, dtype=torch.float64).log()
         zero = torch.zeros(chains, dtype=torch.float64)
         return {"log_step": log_step, "sum": zero, "accepted": zero.clone()}
@@ -64,12 +63,12 @@ class Tuned(Schedule):
         return {"step_size": memory["log_step"].exp()[None]}
 
     def steps_until_update(self, step: int) -> int | None:
-        """Return the steps that are left of the window."""
+        """Return the steps until the end of the window."""
         done = step - 1
         return None if done >= self.windows * self.window else self.window - done % self.window
 
     def learn(self, memory: Memory, first_step: int, accepted: Tensor) -> Memory:
-        """Count acceptances, and change the step sizes when a window is full."""
+        """Count acceptances, and change the step sizes at the end of a window."""
         done = first_step - 1 + len(accepted)
         if done > self.windows * self.window:
             return memory

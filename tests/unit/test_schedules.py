@@ -94,7 +94,7 @@ def test_a_last_stretch_is_collected_evenly():
         schedule.bind(0, 10)
     with pytest.raises(Refusal, match="at least 1"):
         Switched([7], noise_temperature=[0.0, 1.0], samples=0)
-    with pytest.raises(Refusal, match="two schedules say"):
+    with pytest.raises(Refusal, match="two schedules choose"):
         Plan({"a": Switched([3], step_size=[1.0, 0.2], samples=2), "b": schedule}, 2, 0, 27)
 
 
