@@ -1,1 +1,1 @@
-"""Models: a prior and the log-likelihood of single data. One model per file."""
+"""Models: a log-prior and a per-datum log-likelihood. One model per file."""

@@ -1,6 +1,6 @@
-"""Likelihoods of a class given the outputs of a network, with their slopes.
+"""Likelihoods of a class given the outputs of a network, with their gradients.
 
-Each is a function ``(logits (C, m, K), y (C or 1, m)) -> (log-likelihood (C, m), its slope in the logits (C, m, K))``.
+Each is a function ``(logits (C, m, K), y (C or 1, m)) -> (log-likelihood (C, m), gradient by the logits (C, m, K))``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def categorical(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def clipped_binary(logits: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return log p_y + sum over the other classes of log(1 - p), probabilities clipped to [1e-10, 0.9999999].
 
-    No likelihood of the class, but the loss of the RSGLD code. Near p = 1 the slope of
-    log(1 - p) is beyond what float32 resolves, which is how their large learning rates come to fail.
+    This is the loss of the RSGLD code and not a likelihood of the class. Near p = 1 the derivative of log(1 - p)
+    exceeds the resolution of float32, which explains why their large learning rates fail.
     """
     p = torch.softmax(logits, -1)
     inside = (p >= _LOWEST) & (p <= _HIGHEST)

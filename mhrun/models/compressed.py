@@ -1,7 +1,7 @@
 """Sums of an analytic function over scalar data, from a few hundred weighted nodes.
 
-The data are cut into bins; in each bin the function is replaced by its interpolant at `order`
-Chebyshev nodes, and the sum over the data of that interpolant is a weighted sum over the nodes. For a
+The data are divided into bins. In each bin the function is replaced by its interpolant at `order`
+Chebyshev nodes, and the sum of that interpolant over the data is a weighted sum over the nodes. For a
 function that is analytic within distance R of the real line, one datum's error falls like rho^-order
 with rho = R/h + sqrt((R/h)^2 + 1) and h the half width of a bin: at R = 2h, twenty nodes leave 3e-13.
 """
@@ -32,7 +32,7 @@ def compress(
         x: the data (n,); read in pieces, so it may be memory-mapped.
         half_width: half the width of a bin.
         order: nodes per bin.
-        every_bin: those of bins without data too, whose weights are 0.
+        every_bin: include bins without data, whose weights are 0.
     """
     low = float(x.min())
     centres, offsets = bins_of(x, half_width, order)

@@ -1,4 +1,4 @@
-"""A model from a function."""
+"""A model from Python functions."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class FunctionModel:
     Args:
         log_lik: ``(theta (D,), batch) -> (m,)``, the log-likelihood of each datum. `batch` holds the rows
             of the minibatch: a mapping of fields (m, ...), or one tensor if `single`.
-        start: where chains begin, (D,) or one row per chain (C, D).
+        start: starting point, (D,) or one row per chain (C, D).
         log_prior: ``theta (D,) -> ()``; flat if None.
-        names: of the parameters.
-        single: hand over the field ``x`` alone, as a tensor.
+        names: names of the parameters.
+        single: pass only the field ``x``, as a tensor.
         batched: the functions take all chains at once, theta (C, D) and rows (C or 1, m, ...), and
-            return (C, m) and (C,). Otherwise `torch.func.vmap` does that.
+            return (C, m) and (C,). Otherwise they are vectorised by `torch.func.vmap`.
 
     Raises:
-        UserError: a function returns something of another shape.
+        UserError: a function returns a wrong shape.
     """
 
     def __init__(

@@ -15,18 +15,18 @@ from mhrun.native import NativeModel, piece
 from mhrun.random import Draws
 from mhrun.types import Field, Rows
 
-_TILE = 256  # data at once: their rows fit into the fastest cache
+_TILE = 256  # rows processed at once, so that they fit in the L1 cache
 
 
 class GaussianLocation:
     """x ~ N(theta, I_D); theta ~ N(0, prior_variance I), or flat (Wu, Wang & Wong 2020, sections 2.3 and 3.1).
 
-    Field: ``x`` (n, D). A log-likelihood is that of one row, without its constant.
+    Field: ``x`` (n, D). The log-likelihood of a row omits the normalising constant.
 
     Args:
         dim: D.
-        prior_variance: of each mean; flat if None.
-        start: where each coordinate begins.
+        prior_variance: prior variance of each mean; flat if None.
+        start: starting value of each coordinate.
 
     Raises:
         Refusal: an invalid setting.
@@ -54,10 +54,10 @@ class GaussianLocation:
         return -0.5 * self.precision * theta.square().sum(-1)
 
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
-        """(C, D) and x (C or 1, m, D) -> (C, m), in the precision of x, float64 for whole numbers.
+        """(C, D) and x (C or 1, m, D) -> (C, m), in the precision of x, float64 for integers.
 
         Raises:
-            UserError: rows of another width.
+            UserError: rows of a width other than D.
         """
         x = rows["x"] if rows["x"].is_floating_point() else rows["x"].double()
         if x.dim() != 3 or x.shape[-1] != self.dim:
@@ -65,7 +65,7 @@ class GaussianLocation:
                 f"GaussianLocation has dim = {self.dim} and a row of x the shape {tuple(x.shape[2:])}."
             )
         here = theta.to(x.dtype)
-        # |x - theta|^2 by its parts: the differences themselves would be a tensor of all rows for every chain.
+        # |x - theta|^2 is expanded: the differences would be a tensor of all rows for every chain.
         product = (
             torch.einsum("...md,cd->cm", x[0], here)
             if len(x) == 1
@@ -74,12 +74,12 @@ class GaussianLocation:
         return product - 0.5 * x.square().sum(-1) - 0.5 * here.square().sum(-1, keepdim=True)
 
     def log_lik_and_grad(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Return `log_lik` and the gradient of its mean over the rows, (C, D): their mean less theta."""
+        """Return `log_lik` and the gradient of its mean over the rows, mean(x) - theta (C, D)."""
         mean = rows["x"].mean(-2, dtype=None if rows["x"].is_floating_point() else torch.float64)
         return self.log_lik(theta, rows), mean.to(theta.dtype) - theta
 
     def full_log_lik(self, data: Rows) -> Callable[[Tensor], Tensor]:
-        """Return the exact sum over all data, from their number, mean and squares."""
+        """Return theta (C, D) -> the exact sum over all data (C,), from sufficient statistics."""
         n, mean, square = _statistics(data)
         centre = torch.from_numpy(mean).to(data["x"].device)
         return lambda theta: n * (theta @ centre - 0.5 * theta.square().sum(-1)) - 0.5 * square
@@ -133,7 +133,7 @@ def _moments(args: Any, index: Any, m: Any, theta: Any) -> Any:
         for j in range(size):
             place[j] = index[start + j] * dim
             value[j] = 0.0
-        for d in range(dim):  # a coordinate of many data at once, which runs in vector lanes
+        for d in range(dim):  # one coordinate of many data at once, so that the loop vectorises
             for j in range(size):
                 gap = x[place[j] + d] - theta[d]
                 value[j] -= 0.5 * gap * gap

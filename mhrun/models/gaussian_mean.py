@@ -21,12 +21,12 @@ HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 class GaussianMean:
     """x_i ~ N(theta, 1); theta ~ N(0, prior_variance), or flat. D = 1.
 
-    With the flat prior the posterior is N(mean of the data, 1/n). It is the worst case of the tests that stop
-    when they are sure: with a positive probability, whatever n is, they need all data.
+    With the flat prior the posterior is N(mean of the data, 1/n). This is the worst case of sequential tests: with a
+    probability that is positive for every n, they need all data.
 
     Args:
-        prior_variance: flat if None.
-        start: where chains begin unless a method says otherwise.
+        prior_variance: prior variance of theta; flat if None.
+        start: default starting value of the chains.
 
     Raises:
         Refusal: a prior variance that is not positive.
@@ -59,12 +59,12 @@ class GaussianMean:
         return -0.5 * (rows["x"] - theta) ** 2 - HALF_LOG_2PI
 
     def full_log_lik(self, data: Rows) -> Callable[[Tensor], Tensor]:
-        """Return the exact sum over all data, from their number, mean and squared deviations."""
+        """Return theta (C, 1) -> the exact sum over all data (C,), from sufficient statistics."""
         n, mean, square = _statistics(data)
         return lambda theta: -0.5 * (square + n * (mean - theta[:, 0]) ** 2) - n * HALF_LOG_2PI
 
     def bound(self, data: Rows) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return ``(theta, to) -> max_i |log p(x_i | to) - log p(x_i | theta)|``, (C,): it is at one of two data."""
+        """Return ``(theta, to) -> max_i |log p(x_i | to) - log p(x_i | theta)|``, (C,), from the extreme data."""
         low, high = (float(value) for value in torch.aminmax(data["x"]))
 
         def largest(theta: Tensor, to: Tensor) -> Tensor:

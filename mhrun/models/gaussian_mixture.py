@@ -1,4 +1,4 @@
-"""A mixture of Gaussians as a density of its own (Zhang et al. 2020, section 5.1; Luo et al. 2020, section 4.1)."""
+"""A mixture of Gaussians as the target density (Zhang et al. 2020, section 5.1; Luo et al. 2020, section 4.1)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from mhrun.types import Field, Rows
 
 
 class GaussianMixture:
-    """theta ~ sum_k weights[k] N(centres[k], variances[k] I), with the datum that says nothing (`NoData`).
+    """theta ~ sum_k weights[k] N(centres[k], variances[k] I), a density without data; used with `NoData`.
 
     Args:
         centres: K points of D numbers.
-        variances: of each component, or one of all, the same in every direction.
-        weights: of the components; equal by default.
-        start: where chains begin unless a method says otherwise; the origin by default.
+        variances: variance of each (isotropic) component, or one for all.
+        weights: weights of the components; equal by default.
+        start: default starting point of the chains; the origin if None.
 
     Raises:
         Refusal: an invalid setting.
@@ -68,7 +68,7 @@ class GaussianMixture:
         return torch.from_numpy(self.start).to(draws.device).repeat(chains, 1)
 
     def log_prior(self, theta: Tensor) -> Tensor:
-        """Return 0 (C,): the density is all in the likelihood."""
+        """Return 0 (C,): the density is entirely in the likelihood."""
         return theta.new_zeros(len(theta))
 
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
@@ -80,18 +80,18 @@ class GaussianMixture:
         """Return the log density (C, m) and its gradient (C, D)."""
         parts, gaps = self._parts(theta)
         value = parts.logsumexp(-1)
-        share = (parts - value[:, None]).exp()  # of each component in the density at theta
+        share = (parts - value[:, None]).exp()  # posterior probability of each component at theta
         pull = gaps / self._constants(theta)[1][:, None]
         return value[:, None].expand(-1, rows["x"].shape[1]), (share[..., None] * pull).sum(1)
 
     def _parts(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log of each component's part (C, K), and the way to its centre (C, K, D)."""
+        """Return the log-density of each weighted component (C, K), and centre - theta (C, K, D)."""
         centres, variances, heights = self._constants(theta)
         gaps = centres - theta[:, None]
         return heights - gaps.square().sum(-1) / (2 * variances), gaps
 
     def _constants(self, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return centres (K, D), variances (K,) and heights (K,) where theta is; they are moved there once."""
+        """Return centres (K, D), variances (K,) and log heights (K,) on the device of theta; they are moved once."""
         key = like.dtype, like.device
         if key not in self._memo:
             parts = (self.centres, self.variances, self._heights)
@@ -102,7 +102,7 @@ class GaussianMixture:
         return self._memo[key]
 
     def full_log_lik(self, data: Rows) -> Callable[[Tensor], Tensor]:
-        """Return the sum over all data of the log density."""
+        """Return theta (C, D) -> the log-density times the number of data (C,)."""
         n = len(data["x"])
         return lambda theta: n * self._parts(theta)[0].logsumexp(-1)
 
@@ -125,7 +125,7 @@ class GaussianMixture:
 
 @piece
 def _components(args: Any, theta: Any) -> Any:
-    """Return the log of each component's part of the density at theta (K,), and the largest."""
+    """Return the log-density of each weighted component at theta (K,), and the largest."""
     centres, rates, heights, _n = args
     parts = heights.copy()
     for d in range(len(theta)):

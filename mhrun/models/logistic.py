@@ -16,27 +16,27 @@ from mhrun.random import Draws, Purpose
 from mhrun.types import Field, Rows
 
 _STARTS = ("normal", "uniform", "zeros")
-# Rows converted at once: the converted ones stay in the processor's cache, which halves the time of a pass.
+# Rows converted at once: converted rows stay in the processor's cache, which halves the time of a pass.
 _TILE = 256
-_PART = 8192  # rows whose log-likelihoods a sum over all data holds at once
+_PART = 8192  # rows of one part of a full-data sum
 
 
 class Logistic:
     """P(y | x) = 1 / (1 + exp(-y theta.x)) with y = +1 or -1; theta ~ N(0, prior_variance I), or flat.
 
-    Fields: ``x`` (n, D) and ``y`` (n,). Products theta.x have the precision of x, float32 for whole numbers:
-    the weights are rounded to it, and a log-likelihood is that of the rounded weights. Bytes (uint8)
-    are pixels: k stands for k/255.
+    Fields: ``x`` (n, D) and ``y`` (n,). Products theta.x have the precision of x, float32 for integers: the weights are
+    rounded to it, and the log-likelihood is evaluated at the rounded weights. Bytes (uint8) are pixels: k stands for
+    k/255.
 
-    With a flat prior and classes that a plane separates, as the 1s and 7s of MNIST are, the posterior at a
-    fixed temperature does not exist: chains drift outwards for ever. It is what both papers print.
+    With a flat prior and linearly separable classes, such as the 1s and 7s of MNIST, the posterior at a fixed
+    temperature is improper and chains drift to infinity. Both papers print the flat prior.
 
     Args:
-        dim: D, how many weights.
-        prior_variance: of each weight; flat if None.
-        start: where chains begin: ``normal``, N(0, start_sd^2), as the released code for MHMiniBatch has it;
-            ``uniform``, on (0, 1), as the released code for the other tests has it; or ``zeros``.
-        start_sd: of the normal start.
+        dim: D, the number of weights.
+        prior_variance: prior variance of each weight; flat if None.
+        start: starting points: ``normal``, N(0, start_sd^2), as in the released code for MHMiniBatch; ``uniform``, on
+            (0, 1), as in the released code for the other tests; or ``zeros``.
+        start_sd: standard deviation of the normal start.
 
     Raises:
         Refusal: an invalid setting.
@@ -50,7 +50,7 @@ class Logistic:
         start_sd: float = 0.03,
     ) -> None:
         if dim < 1:
-            raise Refusal(f"dim = {dim} is no number of weights; choose dim >= 1.")
+            raise Refusal(f"dim = {dim} is not a valid number of weights; choose dim >= 1.")
         if start not in _STARTS:
             raise Refusal(f"start = '{start}' is unknown; choose {', '.join(_STARTS)}.")
         if (prior_variance is not None and prior_variance <= 0) or start_sd <= 0:
@@ -73,7 +73,7 @@ class Logistic:
         if self.start == "zeros":
             return torch.zeros(chains, self.dim, dtype=torch.float64, device=draws.device)
         normal = draws.normal(Purpose.INIT, self.dim)
-        # The normal distribution function makes uniforms of normals.
+        # The normal cdf maps normals to uniforms.
         return self.start_sd * normal if self.start == "normal" else torch.special.ndtr(normal)
 
     def log_prior(self, theta: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ class Logistic:
         """(C, D), x (C or 1, m, D) and y (C or 1, m) -> (C, m), in the precision of the products.
 
         Raises:
-            UserError: fields or labels that are not those of this model.
+            UserError: fields or labels that do not fit this model.
         """
         x, y = self._fields(rows)
         kind = _precision(x)
@@ -94,12 +94,12 @@ class Logistic:
             products = torch.cat([weights @ tile.to(kind).T for tile in tiles], dim=1)
         elif x.is_cuda:
             products = torch.bmm(x.to(kind), weights[:, :, None])[..., 0]
-        else:  # one by one, as bmm with a single column is four times slower here
+        else:  # chain by chain: bmm with a single column is four times slower
             products = torch.stack([tile.to(kind).mv(w) for tile, w in zip(x, weights, strict=True)])
         return logsigmoid(y * products)
 
     def full_log_lik(self, data: Rows) -> Callable[[Tensor], Tensor]:
-        """Return the sum over all data, float64: with float32 products, to about 1e-7 of it."""
+        """Return theta (C, D) -> the sum over all data (C,), float64; with float32 products, to a relative 1e-7."""
 
         def total(theta: Tensor) -> Tensor:
             parts = [self.log_lik(theta, part).sum(-1, dtype=torch.float64) for part in _parts(data)]

@@ -1,4 +1,4 @@
-"""The pieces of logistic regression for fused loops."""
+"""The pieces of logistic regression for compiled loops."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from mhrun.native import NativeModel, piece
 from mhrun.native.maths import exp_negative_64, log1p_unit_64
 
 _TILE = 256  # rows at a time
-_FLUSH = 256  # gradients summed in the precision of the data before the float64 sum takes over
+_FLUSH = 256  # gradients summed in the precision of the data before being added to the float64 sum
 
 
 def pieces(x: npt.NDArray[Any], y: npt.NDArray[Any], scale: float, precision: float) -> NativeModel:
     """Return the pieces for x (n, D) and y (n,), +1 or -1.
 
     Args:
-        x: the rows; products with them have their precision, float32 for whole numbers.
+        x: the rows; products with them have their precision, float32 for integers.
         y: the labels.
-        scale: what a number of x is multiplied by.
-        precision: of the prior of each weight; 0 for a flat one.
+        scale: factor applied to x.
+        precision: prior precision of each weight; 0 for a flat prior.
     """
     zero = np.zeros(1, x.dtype if x.dtype.kind == "f" else np.float32)
     args = (np.ascontiguousarray(x), y, zero, scale, precision)
@@ -57,8 +57,8 @@ def _prior_gradient(args: Any, theta: Any, out: Any) -> None:
         out[d] = -args[4] * theta[d]
 
 
-# A product begins with zero[0] and its operands are arrays of that type, so that it has the precision of the
-# data in machine code and in plain Python alike.
+# A product is accumulated from zero[0] with operands of its type, so that it has the precision of the data both
+# compiled and in plain Python.
 
 
 @piece
@@ -83,8 +83,8 @@ def _product(weights: Any, row: Any, zero: Any) -> Any:
     return np.float64(total)
 
 
-# Four rows at a time, as each weight is then loaded once for all of them. A loop of its own for one point and
-# for two: what is written out is what the compiler keeps in registers.
+# Four rows at a time, so that each weight is loaded once for four rows. There are separate loops for one point and for
+# two, written out so that the compiler keeps the sums in registers.
 
 
 @piece

@@ -1,8 +1,8 @@
-"""Matrix products of many chains, each with weights of its own.
+"""Matrix products of many chains with different weights.
 
-On a CPU a product is done chain by chain: it is large enough to keep the processor busy, and single products are
-faster there than batched ones. On AMD processors oneDNN's float32 product is twice as fast as MKL's, which torch
-takes by itself; it is reached by a private function of torch, so whether it is there and right is tried out first.
+On a CPU the products are computed chain by chain, which is faster than a batched product at these sizes. On AMD
+processors oneDNN's float32 product is twice as fast as MKL's, torch's default. It is available through a private
+function of torch only, so its presence and correctness are tested before use.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ _selected: str | None = None
 
 
 def select_product(name: str | None) -> str:
-    """Settle which product is used from now on, by name, and return its name; None: the one for this processor.
+    """Select the product by name for all later calls, and return its name; None selects the one for this processor.
 
-    The two round differently: a run goes on with the one that it began with.
+    The two products round differently, so a resumed run uses the one with which it started.
 
     Raises:
-        UserError: the one that is named is not here.
+        UserError: the named product is not available.
     """
     global _selected
     if name == "onednn" and not _agrees():
         raise UserError(
-            "This run began with a matrix product that torch does not have here; go on where it began, or begin "
-            "anew with runtime.force=true."
+            "This run started with a matrix product that torch does not provide here; resume it on the machine where it "
+            "started, or restart it with runtime.force=true."
         )
     _selected = name
     _product.cache_clear()
@@ -67,13 +67,13 @@ def select_product(name: str | None) -> str:
 
 @lru_cache(maxsize=1)
 def _product() -> Product:
-    """Return the way to x weight^T + bias, (m, k), (h, k) and (h,) -> (m, h): the settled one, or the one for here."""
+    """Return the function x weight^T + bias, (m, k), (h, k) and (h,) -> (m, h): the selected one, or the default."""
     onednn = _selected == "onednn" or (_selected is None and _amd() and _agrees())
     return _onednn if onednn else torch.nn.functional.linear
 
 
 def _amd() -> bool:
-    """Say whether this is an AMD processor: by what it is and no stopwatch, so that runs are the same to the bit."""
+    """Return whether this is an AMD processor; not decided by timing, so that runs are bit-identical."""
     try:
         return "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -81,11 +81,11 @@ def _amd() -> bool:
 
 
 def _agrees() -> bool:
-    """Say whether torch has oneDNN's product and it gives what it should."""
+    """Return whether torch provides oneDNN's product and its result is correct."""
     x, weight = (torch.linspace(-1, 1, rows * 512).reshape(rows, 512) for rows in (128, 256))
     try:
         return torch.allclose(_onednn(x, weight, None), x @ weight.t(), rtol=1e-4, atol=1e-3)
-    except Exception:  # private: it may be gone, or be another
+    except Exception:  # a private function: it may be missing or have another signature
         return False
 
 

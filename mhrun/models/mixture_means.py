@@ -22,25 +22,25 @@ from mhrun.types import Field, Rows
 # Half the width of a bin in standard deviations of a component, and nodes per bin. Exact to about 1e-11 a datum as
 # long as the means are within five standard deviations of each other; see `compress`.
 _HALF_WIDTH, _NODES = 0.25, 16
-_WIDE = 16  # means from which on a compiled pass over the nodes is worth a compiler
+_WIDE = 16  # number of means from which a compiled pass over the nodes pays
 
 
 class MixtureMeans:
     """x_i ~ (1/D) sum_j N(theta_j, v), theta uniform on [-half, half]^D.
 
-    The likelihood does not change when the means are exchanged. Data of theta* = (2, 0, ..., 0) give a posterior with
-    D modes, at 2 e_j. D is the number of components. Field: ``x`` (n,).
+    The likelihood is invariant under permutations of the means. Data generated with theta* = (2, 0, ..., 0) give a
+    posterior with D modes, at 2 e_j. D is the number of components. Field: ``x`` (n,).
 
-    log p(x | theta) is a smooth function of the one number x, so that sums of it over many data need it at a few
-    hundred nodes alone (`mhrun.models.compressed`), and there the exponentials are products of those of the bins'
-    centres and of the offsets within a bin. That is the same sum to rounding, of all data or of a minibatch, and it is
-    counted as what it is: one log-likelihood for each datum.
+    log p(x | theta) is a smooth function of the scalar x, so its sums over many data are computed from its values at a
+    few hundred nodes (`mhrun.models.compressed`). The exponentials at the nodes factor into those of the bin centres
+    and of the offsets within a bin. The sum over all data or a minibatch is equal up to rounding. It is counted as one
+    log-likelihood per datum.
 
     Args:
         components: D.
-        variance: v, of a component.
-        half: half a side of the prior's cube; without it the posterior is improper.
-        start: where each coordinate begins, one number or D.
+        variance: v, the variance of a component.
+        half: half the side of the prior's cube; the posterior would be improper without the cube.
+        start: starting value of each coordinate, one number or D.
 
     Raises:
         Refusal: an invalid setting.
@@ -65,7 +65,7 @@ class MixtureMeans:
                 f"start has {len(self.start)} numbers for {components} means; give one, or one each."
             )
         if (abs(self.start) > half).any():
-            raise Refusal(f"start lies outside of the prior's cube, [-{half:g}, {half:g}]^{components}.")
+            raise Refusal(f"start lies outside the prior's cube, [-{half:g}, {half:g}]^{components}.")
 
     @property
     def _constant(self) -> float:
@@ -251,14 +251,14 @@ def _gather(args: Any, index: Any, m: Any, out: Any) -> None:
 
 @piece
 def _power(y: Any) -> Any:
-    """exp(y) of either sign."""
+    """Return exp(y), for y of either sign."""
     e = exp_negative_64(-abs(y))
     return e if y <= 0.0 else 1.0 / e
 
 
 @routine
 def _score(args: Any, weights: Any, theta: Any, grad: Any, values: Any) -> Any:
-    """Sum of weights times l at the nodes; grad (D,) its gradient, values (nodes,) l at each."""
+    """Return sum_j weights_j l(node_j); fill grad (D,) with its gradient and values (nodes,) with l(node_j)."""
     v, half_width, centres, offsets, base = args[1], args[5], args[6], args[7], args[9]
     dim, bins, order = len(theta), len(centres), len(offsets)
     coarse, fine = np.empty((bins, dim)), np.empty((order, dim))
@@ -298,7 +298,7 @@ def _score(args: Any, weights: Any, theta: Any, grad: Any, values: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def _each() -> Piece:
-    """Return the pass over all data for each of some points (C, D), compiled."""
+    """Return the compiled pass over all data at several points (C, D)."""
 
     def loop(args: Any, whole: Any, theta: Any, total: Any, grad: Any) -> None:
         values = np.empty(len(whole))

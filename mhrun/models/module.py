@@ -25,19 +25,19 @@ def categorical(outputs: Tensor, rows: Rows) -> Tensor:
 
 
 class ModuleModel:
-    """A `torch.nn.Module` as a model over a flat theta: its parameters one after the other, as it names them.
+    """A `torch.nn.Module` as a model; theta concatenates its parameters in the order of `named_parameters`.
 
-    All chains go through it together by `torch.func.vmap`; log-likelihood and gradient come from one pass. Buffers keep
-    the values that they have, and the module is in its evaluation mode: dropout is off.
+    All chains are evaluated together by `torch.func.vmap`; one pass gives log-likelihood and gradient. Buffers are
+    constant, and the module is in evaluation mode: dropout is off.
 
     Args:
         module: takes ``x`` of a minibatch (m, ...) and returns outputs (m, ...).
         likelihood: ``categorical``, of the class ``y`` given outputs (m, K); or a function ``(outputs, rows) -> (m,)``
-            of the log-likelihood of each datum, rows being the fields of the minibatch (m, ...).
-        prior_variance: of every parameter, N(0, variance); flat if None.
+            of the log-likelihood of each datum, where `rows` are the fields of the minibatch (m, ...).
+        prior_variance: prior variance of every parameter, N(0, variance); flat if None.
 
     Raises:
-        Refusal: a module without parameters, or a setting that has no meaning.
+        Refusal: a module without parameters, or an invalid setting.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class ModuleModel:
         if prior_variance is not None and prior_variance <= 0:
             raise Refusal("ModuleModel needs a positive prior_variance, or null.")
         self._module = copy.deepcopy(module).eval()
-        # What its parts draw anew for each chain is none of this model's, and two that differ in it alone are one.
+        # Initial parameters are redrawn for each chain, so two modules that differ only in them are the same model.
         for part in self._module.modules():
             if callable(getattr(part, "reset_parameters", None)):
                 for parameter in part.parameters(recurse=False):
@@ -75,7 +75,7 @@ class ModuleModel:
         return tuple(f"{b.name}[{i}]" for b in self.blocks for i in range(b.stop - b.start))
 
     def init(self, chains: int, draws: Draws) -> Tensor:
-        """Return first parameters (C, D): for each chain as the module's parts begin (`reset_parameters`)."""
+        """Return initial parameters (C, D), drawn for each chain by the module's `reset_parameters`."""
         rows = []
         with torch.random.fork_rng():
             for chain in range(chains):
@@ -116,10 +116,10 @@ class ModuleModel:
         """Return the log-probability of each class, (C, m, K).
 
         Raises:
-            UserError: the model is not one of classes.
+            UserError: the likelihood is not categorical.
         """
         if not self.tells_classes:
-            raise UserError("this model has a likelihood of its own and predicts no classes.")
+            raise UserError("this model has a custom likelihood and predicts no classes.")
         fields, over = _per_chain(rows, len(theta))
         with _explained(rows):
             outputs = vmap(lambda one, fields: self._outputs(one, fields), in_dims=(0, over))(theta, fields)
@@ -141,11 +141,11 @@ class ModuleModel:
 
 @contextmanager
 def _explained(rows: Rows) -> Iterator[None]:
-    """Say in one line that data do not go through the module or its likelihood, and what their shapes are."""
+    """Convert an error of the module or its likelihood into one line with the shapes of the data."""
     try:
         yield
     except (RuntimeError, KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        if "alloc" in str(error) and "memory" in str(error):  # of which the command says more
+        if "alloc" in str(error) and "memory" in str(error):  # the command line reports this in detail
             raise
         shapes = ", ".join(f"{name} {tuple(field.shape[2:])}" for name, field in rows.items())
         raise UserError(
@@ -159,7 +159,7 @@ def _of_each(found: Tensor, theta: Tensor, rows: Rows) -> Tensor:
 
 
 def _per_chain(rows: Rows, chains: int) -> tuple[Rows, int | None]:
-    """Return the rows as vmap wants them, and along which dimension it goes through them."""
+    """Return the rows in the form that vmap needs, and the dimension over which it maps."""
     if len(next(iter(rows.values()))) == 1 and chains > 1:
         return {name: field[0] for name, field in rows.items()}, None
     return dict(rows), 0

@@ -1,4 +1,4 @@
-"""Names of parameters that have none of their own."""
+"""Default names of parameters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _MOST = 10**7  # their names alone take more than half a gigabyte
 
 
 def numbered(dim: int) -> tuple[str, ...]:
-    """Return theta[0], theta[1], ..., so many.
+    """Return the names theta[0], ..., theta[dim - 1].
 
     Raises:
         Refusal: more than 10^7.

@@ -18,25 +18,25 @@ from mhrun.types import Block, Field, Rows
 
 
 class Layer(NamedTuple):
-    """Where a layer is in theta."""
+    """The position of a layer in theta."""
 
-    weight: slice  # of the flat (outputs, inputs)
+    weight: slice  # the flattened weights (outputs, inputs)
     bias: slice
     shape: tuple[int, int]  # outputs, inputs
 
 
 class Perceptron:
-    """A fully connected network for classification; theta holds W1, b1, W2, b2, ... one after the other.
+    """A fully connected network for classification; theta concatenates W1, b1, W2, b2, ...
 
-    Fields: ``x`` (n, inputs), bytes being pixels k/255, and ``y`` (n,) the class. All chains go through the layers
-    together; log-likelihood and gradient come from one pass forward and one back.
+    Fields: ``x`` (n, inputs), where bytes are pixels k/255, and ``y`` (n,), the class. All chains are evaluated
+    together; one forward and one backward pass give log-likelihood and gradient.
 
     Args:
         layers: units of each layer, such as [784, 200, 10].
-        prior_variance: of every weight and bias, N(0, variance); flat if None.
+        prior_variance: prior variance of every weight and bias, N(0, variance); flat if None.
         likelihood: ``categorical``: log-softmax of the class; ``clipped_binary``: see `mhrun.models.classes`.
-        weight_sd: of the weights that chains begin with; None: sqrt(2 / inputs) (He et al. 2015).
-        bias_sd: of the first biases.
+        weight_sd: standard deviation of the initial weights; None: sqrt(2 / inputs) (He et al. 2015).
+        bias_sd: standard deviation of the initial biases.
 
     Raises:
         Refusal: an invalid setting.
@@ -84,11 +84,11 @@ class Perceptron:
 
     @property
     def names(self) -> Sequence[str]:
-        """A name for each parameter: its block and its place there."""
+        """The name of each parameter: its block and its index there."""
         return tuple(f"{b.name}[{i}]" for b in self.blocks for i in range(b.stop - b.start))
 
     def init(self, chains: int, draws: Draws) -> Tensor:
-        """Return first parameters (C, D), float32."""
+        """Return initial parameters (C, D), float32."""
         theta = draws.normal(Purpose.INIT, self.dim, dtype=torch.float32).clone()
         for layer in self.layers:
             theta[:, layer.weight] *= (
@@ -141,7 +141,7 @@ class Perceptron:
         return x.to(theta.dtype).mul_(1 / 255) if x.dtype == torch.uint8 else x.to(theta.dtype)
 
     def _forward(self, theta: Tensor, x: Tensor) -> list[Tensor]:
-        """Return what goes into each layer, and what the last one puts out."""
+        """Return the inputs of each layer, followed by the outputs of the last."""
         values = [x]
         for layer in self.layers:
             values.append(linear(values[-1], _matrix(theta, layer), theta[:, layer.bias]))

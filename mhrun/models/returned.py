@@ -1,4 +1,4 @@
-"""What a function of the user's must return."""
+"""Checks of what a user's function returns."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from mhrun.errors import UserError
 
 
 def returned(value: Any, shape: tuple[int, ...], what: str) -> Tensor:
-    """Return what a log-likelihood (C, m) or a log-prior (C,) over all chains returned, if it is one.
+    """Return `value` after checking that it is a log-likelihood (C, m) or a log-prior (C,).
 
     Args:
-        value: what the function returned, over all chains.
-        shape: what it must be: (C, m) of a log-likelihood, (C,) of a log-prior.
+        value: the returned value, for all chains.
+        shape: the required shape: (C, m) for a log-likelihood, (C,) for a log-prior.
         what: the function's name, for messages.
 
     Raises:
-        UserError: it is no tensor, has another shape, or does not hold real floating-point numbers.
+        UserError: it is not a tensor, has another shape, or is not of a real floating-point type.
     """
     each = len(shape) > 1
     should = f"one value per datum, ({shape[1]},)" if each else "one number"
@@ -38,7 +38,7 @@ def returned(value: Any, shape: tuple[int, ...], what: str) -> Tensor:
 
 @contextmanager
 def unchanged(rows: Mapping[str, Tensor], what: str) -> Iterator[None]:
-    """Refuse a function that changes the data in place, by the version counter that torch keeps of each tensor.
+    """Detect a function that changes the data in place, by torch's version counter of each tensor.
 
     Raises:
         UserError: a field was changed.
@@ -48,5 +48,5 @@ def unchanged(rows: Mapping[str, Tensor], what: str) -> Iterator[None]:
     for name, field in rows.items():
         if field._version != before[name]:
             raise UserError(
-                f"{what} changes the field {name} of the data in place; work on a copy, which clone() makes."
+                f"{what} changes the field {name} of the data in place; work on a copy made by clone()."
             )

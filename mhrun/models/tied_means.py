@@ -22,9 +22,9 @@ LOG_2PI = math.log(2 * math.pi)
 # Half the width of a bin, in standard deviations of a component. Exact to about 1e-13 a datum as long as the
 # means are less than 8 standard deviations apart (see `compress`).
 _HALF_WIDTH, _NODES = 0.18, 20
-_CELLS = 1024  # that the data are cut into for a bound of the terms
+_CELLS = 1024  # number of cells of the data for a bound on the terms
 _PART = 1 << 22  # data read at once to fill them
-_TILE = 1024  # data summed in float32 before the float64 sum takes over
+_TILE = 1024  # data summed in float32 before being added to the float64 sum
 
 
 class TiedMeans:
@@ -34,9 +34,9 @@ class TiedMeans:
     has two modes: at about (0, 1) and (1, -1) for the paper's data. D = 2.
 
     Args:
-        variance: v, of a component.
+        variance: v, the variance of a component.
         prior_variances: (s1, s2).
-        start: where chains begin unless a method says otherwise.
+        start: default starting point of the chains.
     """
 
     dim = 2
@@ -105,11 +105,11 @@ class TiedMeans:
         return {"x": torch.from_numpy(nodes).to(device)[None]}, torch.from_numpy(weights).to(device)
 
     def bound(self, data: Rows) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return (theta, theta') -> a bound of |d(x)|, d = log p(x|theta') - log p(x|theta), over the data, (C,).
+        """Return (theta, theta') -> a bound on |d(x)|, d = log p(x|theta') - log p(x|theta), over the data, (C,).
 
-        The data are cut into cells of width h at most. Between the least and the greatest datum of a cell d is within
-        h^2 / 8 max |d''| of its chord, so that the bound is the largest |d| at these data plus that, which is the most
-        that it exceeds the largest |d| by; see `_curvature` for d''.
+        The data are divided into cells of width at most h. Between the smallest and the largest datum of a cell, d is
+        within h^2 / 8 max |d''| of its chord. The bound is the largest |d| at these data plus that number, which is
+        also the largest possible excess over the true maximum. See `_curvature` for d''.
         """
         ends, widest = _cells(data["x"].cpu().numpy())
         rows = {"x": torch.from_numpy(ends).to(data["x"].device)[None]}
@@ -145,7 +145,7 @@ class TiedMeans:
 
 
 def _cells(x: Any) -> tuple[Any, float]:
-    """Return the least and the greatest datum of each cell that has data, sorted, and the widest distance in a cell."""
+    """Return the smallest and largest datum of each non-empty cell, sorted, and the largest distance in a cell."""
     low, high = float(x.min()), float(x.max())
     least, greatest = np.full(_CELLS, np.inf), np.full(_CELLS, -np.inf)
     for start in range(0, len(x), _PART):
@@ -160,7 +160,7 @@ def _cells(x: Any) -> tuple[Any, float]:
 
 @piece
 def _curvature(v: Any, low: Any, high: Any, origin: Any, candidate: Any) -> Any:
-    """Return a bound of |d''| on [low, high], d the term of a datum x; of numbers, or of tensors (C,).
+    """Return a bound on |d''| over [low, high], where d is the term of a datum x; for numbers or tensors (C,).
 
     With z = s x + t, s = theta2 / v, the logit of the second component, and z' that at theta',
     d'' = s'^2 f(z') - s^2 f(z), where f, the logistic density, is at most 1/4 and |f'| at most 1 / (6 sqrt 3). So
@@ -271,7 +271,7 @@ def _gradient(args: Any, index: Any, m: Any, theta: Any, out: Any) -> None:
         for j in range(size):
             z = s * rows[j] + t
             e = exp_negative_32(-abs(z))
-            share = f32(1) / (f32(1) + e)  # of the likelier component
+            share = f32(1) / (f32(1) + e)  # probability of the likelier component
             far = share if z >= f32(0) else e * share
             gap = rows[j] - first
             one += gap - far * shift
@@ -284,7 +284,7 @@ def _gradient(args: Any, index: Any, m: Any, theta: Any, out: Any) -> None:
 
 @piece
 def _term(x: Any, v: Any, origin: Any, candidate: Any) -> Any:
-    """Log p(x | candidate) - log p(x | origin) in float64."""
+    """Return log p(x | candidate) - log p(x | origin) in float64."""
     before = (origin[1] * x - origin[1] * (origin[0] + 0.5 * origin[1])) / v
     after = (candidate[1] * x - candidate[1] * (candidate[0] + 0.5 * candidate[1])) / v
     near = (candidate[0] - origin[0]) * (2 * x - origin[0] - candidate[0]) / (2 * v)
@@ -318,6 +318,6 @@ def _full_pass_stats(args: Any, origin: Any, candidate: Any) -> Any:
         largest = max(largest, abs(_term(np.float64(ends[j]), v, origin, candidate)))
     low, high = np.float64(ends[0]), np.float64(ends[-1])
     largest += widest * widest / 8 * _curvature(v, low, high, origin, candidate)
-    # What rounding can take away: a few units in the last place of the largest of the numbers that are summed.
+    # Possible rounding loss: a few units in the last place of the largest summand.
     reach = max(abs(low), abs(high)) + abs(origin[0]) + abs(candidate[0]) + abs(origin[1]) + abs(candidate[1])
     return total, square, largest + 1e-15 * reach * reach / v

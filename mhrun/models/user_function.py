@@ -1,4 +1,4 @@
-"""A model of the user's own as two functions that a configuration names."""
+"""A model defined by two user functions that a configuration names."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from mhrun.types import Rows
 
 
 class UserFunction:
-    """A log-likelihood and a prior, each a function of one chain's parameters; `torch.func.vmap` does all chains.
+    """A log-likelihood and a log-prior, each a function of one chain's parameters, vectorised by `torch.func.vmap`.
 
-    They are plain torch, `torch.distributions` included. Gradients, where a proposal or a dynamics wants some, come by
-    differentiation. Parameters are float64.
+    The functions use plain torch, including `torch.distributions`. Gradients are computed by automatic differentiation.
+    Parameters are float64.
 
     Args:
-        log_lik: the dotted name of a function ``(theta, rows) -> (m,)``, the log-likelihood of each datum; rows.x, or
-            rows["x"], are those of a minibatch (m, ...), and likewise of every field of the data.
+        log_lik: the dotted name of a function ``(theta, rows) -> (m,)``, the log-likelihood of each datum. ``rows.x``,
+            or ``rows["x"]``, is the field x of a minibatch (m, ...), and likewise for every field of the data.
         log_prior: the dotted name of a function ``theta -> ()``; flat if None.
-        parameters: name -> size: 1 for a number (), k for a vector (k,), [k, l] for a matrix (k, l). Both functions
-            find them by their names, ``theta.slopes`` or ``theta["slopes"]``.
-        dim: D, in the place of parameters: then theta is a tensor (D,).
-        start: where chains begin: a number for all parameters, or name -> a number or a list.
-        start_sd: standard deviation of normal noise about it, of each chain's own.
+        parameters: name -> size: 1 for a number (), k for a vector (k,), [k, l] for a matrix (k, l). The functions
+            access them by name, ``theta.slopes`` or ``theta["slopes"]``.
+        dim: D, instead of `parameters`: theta is then a tensor (D,).
+        start: starting values: a number for all parameters, or name -> a number or a list.
+        start_sd: standard deviation of normal noise added to the start, independent for each chain.
 
     Raises:
-        UserError: a function that is not there or not trusted; or, when it is called, that fails or returns what is no
+        UserError: a function that does not exist or is not trusted; or, when called, fails or does not return the
             log-likelihood of each datum.
     """
 
@@ -48,7 +48,7 @@ class UserFunction:
         start_sd: float = 0.0,
     ) -> None:
         if (parameters is None) == (dim is None):
-            raise Refusal("Written needs parameters (name: size), or dim in their place.")
+            raise Refusal("UserFunction needs parameters (name: size), or dim instead.")
         if parameters is not None and not isinstance(parameters, Mapping):
             raise Refusal(f"parameters = {parameters!r} must be names with sizes, such as slopes: 3.")
         if dim is not None and dim < 1:
@@ -93,7 +93,7 @@ class UserFunction:
         return returned(found, (len(theta), first.shape[1]), "log_lik")
 
     def _of(self, theta: Tensor) -> Any:
-        """Return one chain's parameters by their names, or as they are."""
+        """Return one chain's parameters by name, or as a tensor if they are unnamed."""
         if self._shapes is None:
             return theta
         sizes = [math.prod(shape) for shape in self._shapes.values()]
@@ -102,7 +102,7 @@ class UserFunction:
 
 
 class Named(dict[str, Tensor]):
-    """Tensors by name, as items and as attributes; one that has the name of a method of a mapping hides it."""
+    """Tensors by name, as items and as attributes; a name equal to that of a dict method hides the method."""
 
     def __getattribute__(self, name: str) -> Any:
         return self[name] if dict.__contains__(self, name) else super().__getattribute__(name)
@@ -120,7 +120,7 @@ def _shape(name: Any, setting: Any) -> tuple[int, ...]:
         isinstance(k, int) and not isinstance(k, bool) and k >= 1 for k in sizes
     ):
         raise Refusal(
-            f"parameters.{name} = {setting!r} is no size; say 1 for a number, k or [k, l] for more."
+            f"parameters.{name} = {setting!r} is no size; give 1 for a number, k or [k, l] for more."
         )
     return () if setting == 1 else tuple(sizes)
 
@@ -150,16 +150,16 @@ def _start(setting: Any, shapes: Mapping[str, tuple[int, ...]]) -> Tensor:
 
 @contextmanager
 def _explained(what: str, given: Mapping[str, Tensor]) -> Iterator[None]:
-    """Say in one line where a function of the user's fails, and on what shapes."""
+    """Convert an error of a user's function into one line with its location and the shapes of its arguments."""
     checks = torch.distributions.Distribution._validate_args
-    torch.distributions.Distribution._validate_args = False  # which look at values, as vmap cannot
+    torch.distributions.Distribution._validate_args = False  # validation reads values, which vmap cannot
     try:
         yield
     except UserError:
         raise
     except Exception as error:
         shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in given.items())
-        # A surrogate that stands alone, as file names have it, can be written nowhere.
+        # A lone surrogate, which file names can contain, cannot be encoded.
         reason = blame(error).encode(errors="backslashreplace").decode()
         raise UserError(f"{what} failed: {reason}; it had {shapes}.") from error
     finally:

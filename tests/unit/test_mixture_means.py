@@ -86,7 +86,7 @@ def test_compiled_sums_of_all_data_are_the_plain_ones(rng):
         ({"components": 0}, "components >= 1"),
         ({"variance": 0.0}, "positive variance"),
         ({"components": 3, "start": [0.0, 1.0]}, "start has 2 numbers for 3"),
-        ({"start": 11.0}, "outside of the prior's cube"),
+        ({"start": 11.0}, "outside the prior's cube"),
     ],
 )
 def test_settings_without_meaning_are_refused(settings, message):

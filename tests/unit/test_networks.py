@@ -151,7 +151,7 @@ def test_a_private_product_that_is_gone_or_wrong_is_not_used(monkeypatch, fault)
         monkeypatch.setattr(matmul, "_amd", lambda: False)
     assert matmul._product() is nn.functional.linear
     if fault != "elsewhere":
-        with pytest.raises(UserError, match="a matrix product that torch does not have here"):
+        with pytest.raises(UserError, match="a matrix product that torch does not provide here"):
             matmul.select_product("onednn")
 
 
