@@ -57,7 +57,7 @@ def select_product(name: str | None) -> str:
     global _selected
     if name == "onednn" and not _agrees():
         raise UserError(
-            "This run started with a matrix product that torch does not provide here; resume it on the machine where it "
+            "This run started with a matrix product that torch does not provide here; resume it where it "
             "started, or restart it with runtime.force=true."
         )
     _selected = name
