@@ -131,7 +131,7 @@ class Rule(ABC):
         return None
 
     def native(self) -> Piece | NativeDecision | None:
-        """Return the piece ``threshold(u)``, accept iff it is below the log-ratio; or a deciding piece; or None."""
+        """Return the piece ``threshold(u)`` (accept iff it is below the log-ratio), a deciding piece, or None."""
         return None
 
     def sequential(self, n: int) -> NativeTest | None:

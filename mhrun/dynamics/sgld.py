@@ -50,7 +50,7 @@ class SGLD(Dynamics):
         return theta + controls.step_size[:, None] * grad + noise[:, None] * z, aux
 
     def native(self) -> NativeDynamics:
-        """Return the piece of a fused loop."""
+        """Return the piece of a compiled loop."""
         return NativeDynamics((self.known_noise,), _move)
 
 

@@ -60,7 +60,7 @@ class Compensated(Rule):
         return contest.to_verdict(torch.as_tensor(accepted))
 
     def native(self) -> NativeDecision:
-        """Return the deciding piece, which sees the noise of the log-ratio."""
+        """Return the piece that decides on a log-ratio with a known noise variance."""
         table = (self._table.probabilities.numpy(), self._table.points.numpy())
         return NativeDecision((float(self.variance), *table), _decide)
 
