@@ -124,7 +124,7 @@ def series(variance: float, lam: float = math.inf, terms: int = TERMS) -> Series
     most = most_terms(variance, lam)
     if not 1 <= terms <= most:
         raise Refusal(
-            f"terms = {terms}: at sigma^2 = {variance:g}, lam = {lam:g} the terms of the series grow after {most}; "
+            f"terms = {terms}: at sigma^2 = {variance:g}, lam = {lam:g} 1 to {most} terms are useful, later ones grow; "
             f"choose terms <= {most}."
         )
     found = truncated(variance, lam, terms)
