@@ -27,6 +27,7 @@ _WHERE = {
     "Unadjusted": "mhrun.kernels",
     "ReplicaExchange": "mhrun.kernels",
     "RandomWalk": "mhrun.proposals.random_walk",
+    "LangevinProposal": "mhrun.proposals.langevin",
     "ReversibleLangevinProposal": "mhrun.proposals.reversible_langevin",
     "Shared": "mhrun.pairing.shared",
     "Stored": "mhrun.pairing.stored",
