@@ -166,6 +166,7 @@ def test_results_are_of_the_last_run_with_the_papers_settings(tmp_path, monkeypa
     monkeypatch.setattr(collect, "RESULTS", tmp_path / "results")
     monkeypatch.setattr(collect.gallery, "IMAGES", tmp_path)
     monkeypatch.setattr(collect, "ROOT", tmp_path)
+    (tmp_path / "conf").mkdir()
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "mint.json").write_text(
         f'{{"experiments": {{"other": {{"results_version": {RESULTS_VERSION}, "claims": []}},'

@@ -359,7 +359,7 @@ def test_an_experiment_has_all_of_its_report(name, images, quick, whole_columns,
     ]
     assert [key for key in empty if not re.fullmatch(CASES[name].empty, key)] == []
 
-    assert (folder.report / "index.html").read_text().count("<img") == len(spec["figures"]) > 0
+    assert (folder.report / "index.html").read_text().count("<figure>") == len(spec["figures"]) > 0
     for figure in spec["figures"]:
         shades = (255 * matplotlib.image.imread(folder.report / f"{figure}.png")[..., 0]).astype(int)
         assert np.count_nonzero(np.bincount(shades.ravel())) > 30
