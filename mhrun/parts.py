@@ -201,6 +201,10 @@ class Kernel(ABC):
         """Return the least and the most extra work in `steps` steps, in units of one step."""
         return 0, 0
 
+    def steps_until_extra(self, step: int) -> int | None:
+        """Return how many steps from `step` (from 1) on have no extra work, or None if there is never any."""
+        return None
+
     def stages(self) -> list[int]:
         """Return the step numbers (from 1) at which the cost of a step increases."""
         return [1]

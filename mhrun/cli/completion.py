@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from mhrun.cli.main import COMMANDS, COMMON, OPTIONS
+from mhrun.cli.commands import COMMANDS, COMMON, OPTIONS
 from mhrun.cli.outline import Outline, method_parts, outline
 from mhrun.cli.places import experiments, outputs_of, project
 from mhrun.errors import UserError, nearest

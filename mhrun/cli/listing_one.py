@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mhrun.cli.listing import columns, cut, status_of
 from mhrun.cli.outline import outline, paper, seconds_at_paper_scale
+from mhrun.cli.run_status import columns, cut, status_of
 from mhrun.durations import in_words
 from mhrun.errors import UserError
 from mhrun.store.folder import RunFolder

@@ -10,18 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mhrun.build import TRUST
+from mhrun.cli.commands import COMMANDS, COMMON, OPTIONS
 from mhrun.cli.crash import BUG, crash_of, out_of_memory, printable, show_traceback
 from mhrun.errors import Interrupted, UserError, nearest
 from mhrun.paths import FOLDERS
 
-COMMANDS = ("list", "report", "compare", "fetch", "init", "check", "completion", "help")
 _HELP = ("-h", "--help")
-COMMON = ("--project", "--config-dir", "-cd", "--trust", "--help", "-h")
-OPTIONS = {  # of each command; run is a command line that names none
-    "run": (*COMMON, "--multirun", "-m", "--dry-run", "--cfg", "-c", "--version", "-V"),
-    "compare": (*COMMON, "--reference", "--json", "--csv"),
-    "check": (*COMMON, "--json"),
-}
 OK, FAILED, MISTAKE, STOPPED = 0, 1, 2, 130
 
 

@@ -138,7 +138,12 @@ def _pace(method: Method, settings: Settings, begun: str | None, tried: float, s
     # What a kernel does before the first step of all is no measure of the rest.
     first = min(stage + 1, method.shape.total)
     while spent < tried:
-        size = min(count, method.plan.steps_until_update(first) or count, method.shape.total - first + 1)
+        size = min(
+            count,
+            method.plan.steps_until_update(first) or count,
+            method.kernel.steps_until_extra(first) or count,  # `_cost` adds extra work
+            method.shape.total - first + 1,
+        )
         controls = method.plan.controls(memory, first, size)
         began = time.perf_counter()
         after, record = executor.advance(state, first, controls)

@@ -96,6 +96,10 @@ class AdaptiveBackward(MetropolisHastings):
         tests = int(self.most / self.change + 1e-9)
         return self.trials, -(-steps // self.epoch) * tests * self.trials
 
+    def steps_until_extra(self, step: int) -> int:
+        """Return how many steps from `step` on are before the next adaptation."""
+        return -(step - 1) % self.epoch
+
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
         """Return the initial state at theta (C, D)."""
         begun = super().start(target, theta, draws)

@@ -12,8 +12,9 @@ import yaml
 from hydra.errors import HydraException
 from kit import FEW
 
+from mhrun.cli.commands import COMMANDS
 from mhrun.cli.compose import compose_config, explained
-from mhrun.cli.main import COMMANDS, run
+from mhrun.cli.main import run
 from mhrun.engine.assemble import methods_of
 from mhrun.store.identity import digest
 

@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
+from mhrun.cli.commands import COMMANDS
 from mhrun.cli.completion import SCRIPTS, candidates
-from mhrun.cli.main import COMMANDS, run
+from mhrun.cli.main import run
 
 
 @pytest.fixture(autouse=True)

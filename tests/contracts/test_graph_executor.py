@@ -168,6 +168,6 @@ def test_runs_take_it_by_name(tmp_path):
     def log_lik(theta, row):
         return -0.5 * (row - theta[0]) ** 2
 
-    traces = [mhrun.sample(log_lik, x, WALK, executor=way, **settings) for way in ("off", "graph")]
+    traces = [mhrun.sample(log_lik, x, WALK, executor=way, **settings) for way in ("torch", "graph")]
     plain, captured = (trace["posterior"]["theta"].to_numpy() for trace in traces)
     assert np.allclose(plain, captured, atol=1e-9)

@@ -21,7 +21,7 @@ from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.estimate import Pace
 from mhrun.engine.experiment import run_experiment
 from mhrun.engine.method import Method
-from mhrun.errors import Interrupted
+from mhrun.errors import Interrupted, UserError
 from mhrun.kernels import MetropolisHastings
 from mhrun.models.perceptron import Perceptron
 from mhrun.monitors.predictive import Predictive
@@ -208,15 +208,13 @@ def test_two_runs_at_once_are_one(outputs):
     assert watcher.second.exitcode == 0
 
 
-def test_a_run_goes_on_in_the_driver_it_began_in(outputs, monkeypatch):
-    words = (*FEW, "executor=compiled")
+def test_a_run_goes_on_in_the_executor_it_began_in(outputs, monkeypatch):
+    monkeypatch.setattr("mhrun.engine.method._COMPILING_PAYS", 0.0)
     with pytest.raises(Interrupted):
-        run_experiment(config(outputs, *words), StopAfter(1))
+        run_experiment(config(outputs, *FEW), StopAfter(1))
     monkeypatch.setattr("mhrun.target.target.available", lambda: False)
-    from mhrun.errors import UserError
-
     with pytest.raises(UserError, match="began in a compiled loop"):
-        compute(outputs, *words)
+        compute(outputs, *FEW)
 
 
 def test_without_numba_the_plain_path_takes_over(outputs, monkeypatch):
