@@ -168,6 +168,7 @@ class Kernel(ABC):
     reversible: bool = False  # whether it satisfies detailed balance with its stationary distribution
     fitted: bool = False  # whether it draws from an approximation fitted to the target
     adapts: bool = False  # whether adaptation never ends, so that the stationary distribution is unknown
+    keeps_buffers: bool = False  # whether it keeps a module's buffers with theta (BatchNorm in training mode)
     rungs: int = 1  # number of rungs of a ladder
     rule: Rule | None = None  # of its acceptance test
     pairing: Pairing | None = None  # of its acceptance test

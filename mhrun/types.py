@@ -51,8 +51,15 @@ class Evaluation(NamedTuple):
         return {name: value for name, value in self._asdict().items() if isinstance(value, Tensor)}
 
 
+BUFFER = "buffer/"
+"""Prefix of the names in `State.aux` of a module's buffers, which belong to theta and not to the kernel."""
+
+
 class State(NamedTuple):
-    """The state of the chains. `aux` holds momentum, thermostats and the like, name -> (C, ...)."""
+    """The state of the chains. `aux` holds momentum, thermostats and the like, name -> (C, ...).
+
+    A module's buffers, such as the running statistics of BatchNorm, are in `aux` under names with the prefix `BUFFER`.
+    """
 
     evaluation: Evaluation
     aux: dict[str, Tensor]
@@ -227,6 +234,11 @@ class Model(Protocol):
     - ``bound(data) -> Callable[[theta, theta'], (C,)]``: the largest absolute difference of log_lik.
     - ``fields``: name -> `Field`, the data fields that log_lik reads. Incompatible data are rejected before any
       computation.
+    - ``width``, ``buffer_names``, ``first_buffers(theta) -> {BUFFER + name: (C, ...)}`` and
+      ``train(theta, buffers, rows) -> (log_lik, gradient of their mean, buffers)``, of a model with state beside theta;
+      its other methods then take points (C, D) or (C, width), see `mhrun.models.module.ModuleModel`.
+    - ``values_per_datum(rows) -> int``: values that a gradient pass keeps in memory for a datum, if they are more than
+      the datum's own.
     - ``native(data, full=bool) -> NativeModel``: the pieces of a compiled CPU loop (see `mhrun.native`);
       `full` is True if the loop needs full-data sums.
     """

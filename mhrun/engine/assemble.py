@@ -179,7 +179,7 @@ def trace_bytes(method: Method) -> int:
     """Return how much disk a method can take at most: its blocks and its trace, uncompressed."""
     sizes = {"bool": 1, "int8": 1, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
     shape, per_step = method.shape, sum(sizes[dtype] for dtype in INFO_DTYPES.values())
-    per_chain = 8 * method.target.dim * len(shape.kept(1, shape.total))
+    per_chain = 8 * method.target.width * len(shape.kept(1, shape.total))
     state = 3 * 2 * 8 * method.target.dim  # in the last blocks: theta, and a gradient or a momentum
     return shape.chains * state + 2 * shape.chains * (
         per_chain + per_step * (shape.total // shape.stats_thin)

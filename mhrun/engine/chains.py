@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mhrun.engine.executors import EXECUTORS, choose
+from mhrun.engine.graph import GRAPH
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
 from mhrun.engine.monitoring import Monitoring
@@ -118,7 +119,9 @@ def run_method(
     plan_file = folder / "executor.json"
     begun = read_json(plan_file) or {}
     executor = choose(method, settings.executor, begun.get("executor"), settings.threads, watcher.note)
-    write_json(plan_file, {"executor": executor.name, "product": select_product(begun.get("product"))})
+    settled = method.settle_evaluation(begun.get("evaluation"), executor.name == GRAPH)
+    plan = {"executor": executor.name, "product": select_product(begun.get("product"))}
+    write_json(plan_file, plan | ({} if settled is None else {"evaluation": settled}))
 
     checkpoint = writer.resume(watcher.note)
     if checkpoint is None:
@@ -162,7 +165,7 @@ def run_method(
         now = time.monotonic()
         if size == count or (size == until and now - began > _CHUNK_SECONDS):
             faster = _CHUNK_SECONDS / max(now - began, 1e-6)
-            draw = 0 if method.shape.thin is None else 8 * method.target.dim
+            draw = 0 if method.shape.thin is None else 8 * method.target.width
             fits = _CHUNK_BYTES // (40 + draw) // method.shape.chains
             count = max(1, min(int(count * min(faster, 8.0)), fits))
         stopping = stop()

@@ -16,6 +16,7 @@ from mhrun.durations import in_words
 from mhrun.engine.assemble import trace_bytes
 from mhrun.engine.chains import Settings
 from mhrun.engine.executors import choose
+from mhrun.engine.graph import GRAPH
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
 from mhrun.random import MANY
@@ -134,6 +135,7 @@ def _pace(method: Method, settings: Settings, begun: str | None, tried: float, s
         keep_memory()  # as the run will
     executor, state = choose(method, settings.executor, begun, settings.threads), method.first_state()
     executor.prepare(state)
+    method.settle_evaluation(graph=executor.name == GRAPH)
     memory, count, spent, again = method.plan.start(), 1, 0.0, True
     # What a kernel does before the first step of all is no measure of the rest.
     first = min(stage + 1, method.shape.total)
@@ -179,7 +181,9 @@ def _monitor_cost(method: Method, done: int, state: State) -> tuple[int, float]:
         for _ in range(2):  # the first time of all may have had to read the data
             began = time.perf_counter()
             with torch.no_grad():
-                monitor.observe(method.target, memory, step, state.evaluation.theta, state.aux.get("valid"))
+                monitor.observe(
+                    method.target, memory, step, method.target.points(state), state.aux.get("valid")
+                )
             _wait(method.target.device)
             spent = min(spent, time.perf_counter() - began)
             if spent > _LONG:

@@ -154,13 +154,13 @@ class TorchExecutor:
         steps = len(controls.step_size)
         chains = len(state.evaluation.theta)
         place = {int(k): i for i, k in enumerate(self._method.shape.kept(first_step, steps))}
-        theta = state.evaluation.theta.new_empty(len(place), chains, target.dim)
+        theta = state.evaluation.theta.new_empty(len(place), chains, target.width)
         buffers, infos = info_buffers(steps, chains, target.device), list[Info]()
         for k in range(steps):
             self._draws.step = first_step + k
             state, info = kernel.step(target, state, on_device.each(lambda c, k=k: c[k]), self._draws)  # type: ignore[misc]
             if k in place:
-                theta[place[k]] = state.evaluation.theta
+                theta[place[k]] = target.points(state)
             infos.append(info)
         return state, record_of(theta, filled(infos, buffers))
 

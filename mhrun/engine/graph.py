@@ -200,13 +200,13 @@ class Graph:
         on_device = controls.each(lambda c: c.to(device=target.device, dtype=method.dtype))
         steps, chains = len(controls.step_size), len(state.evaluation.theta)
         place = {int(k): i for i, k in enumerate(method.shape.kept(first_step, steps))}
-        theta = state.evaluation.theta.new_empty(len(place), chains, target.dim)
+        theta = state.evaluation.theta.new_empty(len(place), chains, target.width)
         buffers = info_buffers(steps, chains, target.device)
         for k in range(steps):
             self._draws.step = first_step + k
             state, info = self._step(state, on_device.each(lambda c, k=k: c[k]))  # type: ignore[misc]
             if k in place:
-                theta[place[k]] = state.evaluation.theta
+                theta[place[k]] = target.points(state)
             write(info, buffers, k)
         return state, record_of(theta, buffers)
 

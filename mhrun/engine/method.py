@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mhrun.engine.settle import fastest
 from mhrun.engine.starts import Starts
 from mhrun.errors import Refusal, UserError
 from mhrun.monitors import Monitor
@@ -74,7 +75,7 @@ class Method:
             steps = list(shape.thin)
             if not steps or steps != sorted(set(steps)) or not 1 <= steps[0] <= steps[-1] <= shape.total:
                 raise Refusal(f"thin = {steps} must be increasing steps between 1 and {shape.total}.")
-        if reason := self.kernel.refuses(self.target):
+        if reason := self.kernel.refuses(self.target) or self._refuses_buffers():
             raise Refusal(reason)
         if self.monitor is not None and (reason := self.monitor.refuses(self.target)):
             raise Refusal(f"monitor: {reason}")
@@ -91,11 +92,43 @@ class Method:
             few = (
                 self.starts is None and self.target.dim >= MANY
             )  # the first points of all may be much to hold
-            outside = ~self.target.model.log_prior(self._first_points(1 if few else None)).isfinite()
+            outside = ~self.target.model.log_prior(self.first_points(1 if few else None)).isfinite()
         if outside.any():
             raise Refusal(
                 f"chain {int(outside.nonzero()[0])} starts where the prior is 0; choose another start."
             )
+
+    def _refuses_buffers(self) -> str | None:
+        """Return why a model whose likelihood depends on the rest of a minibatch cannot be tested, or None."""
+        norms = tuple(getattr(self.target.model, "batch_norms", ()))
+        if (not norms and not self.target.has_buffers) or self.kernel.keeps_buffers:
+            return None
+        what = f"BatchNorm in training mode ({norms[0]})" if norms else "a layer with running statistics"
+        return (
+            f"{what} makes a datum's likelihood depend on its minibatch, so that {type(self.kernel).__name__} has no "
+            "acceptance ratio; use GroupNorm or FRN, put the layer into evaluation mode, or choose a dynamics without "
+            "a test."
+        )
+
+    def settle_evaluation(self, begun_with: str | None = None, graph: bool = False) -> str | None:
+        """Select how a module is evaluated at the chains' parameters, and return it for the run's record.
+
+        ``bound`` and ``vmapped`` round differently, so that a run goes on with what it began with. Otherwise the two
+        are timed on a minibatch of the run, if it is long; for one chain, ``bound`` is never slower. A captured graph
+        needs ``vmapped``. None for a model that has one way only.
+        """
+        model: Any = self.target.model
+        select = getattr(model, "select_evaluation", None)
+        if select is None:
+            return None
+        chosen = begun_with
+        if chosen is None:
+            chosen = model.evaluation if model.evaluation != "auto" else None
+        if chosen is None:
+            pays = self.shape.chains > 1 and self.compiling_pays()
+            chosen = "vmapped" if graph else fastest(self) if pays else "bound"
+        select(chosen)
+        return chosen
 
     def check_data(self) -> None:
         """Load the data, and score the points where chains begin on a few of them.
@@ -105,7 +138,7 @@ class Method:
             UserError: the data cannot be loaded, or the model returns no log-likelihood of each datum.
         """
         data, model = self.target.data, self.target.model
-        theta = self._first_points(1 if self.starts is None and self.target.dim >= MANY else None)
+        theta = self.first_points(1 if self.starts is None and self.target.dim >= MANY else None)
         count = max(1, min(data.n, _TRIED, _TRIED_IN_ALL // len(theta)))
         # In whole numbers: in float32 the last of more than 2^24 rows would round to one beyond the end.
         index = (torch.arange(count, device=data.device) * (data.n - 1) // max(1, count - 1))[None]
@@ -134,7 +167,7 @@ class Method:
         """
         draws = self.streams().at(0)
         with torch.no_grad():
-            state = self.kernel.start(self.target, self._first_points(), draws)
+            state = self.kernel.start(self.target, self.first_points(), draws)
         if state.evaluation.log_lik_mean is not None:
             _finite(state.evaluation.log_lik_mean[:, None], "log-likelihood")
         return state
@@ -156,7 +189,8 @@ class Method:
         compiled = compiled and device.type == "cpu" and pays and available()
         return Streams(self.key, self.shape.chains if chains is None else chains, device, compiled=compiled)
 
-    def _first_points(self, chains: int | None = None) -> Tensor:
+    def first_points(self, chains: int | None = None) -> Tensor:
+        """Return where the chains begin, or the first few of them, (C, D)."""
         streams = self.streams(chains)
         start = self.target.model.init if self.starts is None else self.starts
         theta = start(streams.chains, streams.at(0))

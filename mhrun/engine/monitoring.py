@@ -13,7 +13,7 @@ from mhrun.errors import UserError
 from mhrun.monitors import Monitor
 from mhrun.store.blocks import Array
 from mhrun.target import Target
-from mhrun.types import Controls, Record, State
+from mhrun.types import BUFFER, Controls, Record, State
 
 _TALLIED = ("accepted", "diverging")
 
@@ -52,7 +52,7 @@ class Monitoring:
         if not due:
             return None
         self._memory, metrics = self._monitor.observe(
-            self._target, self._memory, step, state.evaluation.theta, state.aux.get("valid")
+            self._target, self._memory, step, self._target.points(state), state.aux.get("valid")
         )
         if not self._monitor.emits(step):
             return None
@@ -62,7 +62,7 @@ class Monitoring:
         row |= {
             name: value.double().cpu().numpy()
             for name, value in state.aux.items()
-            if value.dim() == 1 and value.is_floating_point()
+            if value.dim() == 1 and value.is_floating_point() and not name.startswith(BUFFER)
         }
         self._tally = {name: torch.zeros_like(value) for name, value in self._tally.items()}
         self._since = 0

@@ -11,6 +11,7 @@ from mhrun.parts import SUPPLY, Kernel, Pairing, Rule
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import (
+    BUFFER,
     MADE,
     REFUSED,
     Contest,
@@ -35,8 +36,8 @@ class ReplicaExchange(Kernel):
     product of the rungs' densities is invariant (parallel tempering). It is also invariant with a rule that corrects
     for minibatch noise (Luo et al. 2020, Algorithm 1, with the sign of its eq. 7 corrected).
 
-    The kernel moves each rung; momenta and thermostats stay with the rung. A rung does not exchange if it has stopped,
-    or if its theta is not a valid draw at that step (``valid``, see `Dynamics`).
+    The kernel moves each rung; momenta and thermostats stay with the rung, and a module's buffers go with theta. A rung
+    does not exchange if it has stopped, or if its theta is not a valid draw at that step (``valid``, see `Dynamics`).
 
     Args:
         kernel: the kernel that moves a rung.
@@ -94,6 +95,11 @@ class ReplicaExchange(Kernel):
     def needs_noise(self) -> bool:
         """Whether the step of a rung is undefined at a noise temperature of 0."""
         return self.kernel.needs_noise
+
+    @property
+    def keeps_buffers(self) -> bool:  # type: ignore[override]
+        """Whether the kernel of a rung keeps a module's buffers; they follow theta through exchanges."""
+        return self.kernel.keeps_buffers
 
     @property
     def is_sequential(self) -> bool:
@@ -158,7 +164,9 @@ class ReplicaExchange(Kernel):
             turned = self.sign * (1 / temperature[low] - 1 / temperature[high]) < 0
             first, second = torch.where(turned, high, low), torch.where(turned, low, high)
         cold, hot = temperature[first].double(), temperature[second].double()
-        origin, candidate, found = self._scored(target, kept, first, second, draws)
+        # Buffers belong to the point: the exchange evaluates both points with their own running statistics.
+        scored = kept._replace(theta=target.points(state)) if target.has_buffers else kept
+        origin, candidate, found = self._scored(target, scored, first, second, draws)
         if target.energy_noise and isinstance(found, Difference):
             found = target.add_energy_noise(found, draws)
         power = self.sign * (target.prior_power(cold) - target.prior_power(hot))
@@ -197,7 +205,8 @@ class ReplicaExchange(Kernel):
         if moved.grad is not None:
             grad = target.retempered(moved.grad, moved.theta, temperature[whence], temperature)
             moved = moved._replace(grad=grad)
-        return State(moved, state.aux), exchange, evaluated, n_lik_overhead
+        aux = {name: value[whence] if name.startswith(BUFFER) else value for name, value in state.aux.items()}
+        return State(moved, aux), exchange, evaluated, n_lik_overhead
 
     def _scored(
         self, target: Target, kept: Evaluation, low: Tensor, high: Tensor, draws: Draws

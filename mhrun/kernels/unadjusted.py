@@ -10,7 +10,7 @@ from mhrun.parts import Dynamics, Kernel
 from mhrun.priors import Prior as OwnPrior
 from mhrun.random import Draws
 from mhrun.target import Target
-from mhrun.types import Controls, Info, State
+from mhrun.types import BUFFER, Controls, Evaluation, Info, State
 
 
 class Unadjusted(Kernel):
@@ -29,6 +29,8 @@ class Unadjusted(Kernel):
     Raises:
         Refusal: an object that does not derive from `mhrun.parts.Dynamics`.
     """
+
+    keeps_buffers = True
 
     @property
     def needs_noise(self) -> bool:
@@ -56,6 +58,8 @@ class Unadjusted(Kernel):
             return f"{type(self.dynamics).__name__} needs energies, which the method's own prior does not provide."
         if self.prior is not None and (reason := self.prior.refuses(target)):
             return reason
+        if self.m is None and target.has_buffers:
+            return "layers that keep statistics of minibatches (BatchNorm) need minibatches; set m."
         return target.refuses_batch(self.m) if self.m is not None else None
 
     def refuses_ladder(self) -> str | None:
@@ -74,19 +78,27 @@ class Unadjusted(Kernel):
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
         """Return the initial state at theta (C, D)."""
         stopped = torch.zeros(len(theta), dtype=torch.bool, device=theta.device)
-        aux = self.dynamics.start(theta, draws) | {"stopped": stopped}
+        aux = self.dynamics.start(theta, draws) | {"stopped": stopped} | target.first_buffers(theta)
         return State(target.prior(theta), aux | (self.prior.start(target, theta) if self.prior else {}))
 
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
         """Move every chain by one step."""
         aux = dict(state.aux)
         stopped = aux.pop("stopped")
+        before = {name: aux.pop(name) for name in state.aux if name.startswith(BUFFER)}
+        after = before
         theta = state.evaluation.theta
         index = None
         if self.m is not None:
             index = target.pass_batch(draws, self.m) if self.passes else target.batch(draws, self.m)
         n_lik = 0
-        if self.dynamics.energies:
+        if before:
+            assert index is not None
+            grad, log_lik, after = target.train(theta, index, controls.temperature, before)
+            if self.dynamics.energies:
+                aux["log_density"] = self._energy(target, target.prior(theta), log_lik, controls.temperature)
+                n_lik = self.reads(target)
+        elif self.dynamics.energies:
             grad, aux["log_density"] = self._with_energy(target, theta, index, controls.temperature)
             n_lik = self.reads(target)
         elif index is None:
@@ -112,7 +124,8 @@ class Unadjusted(Kernel):
             diverging=stopped,
             valid=~stopped & aux["valid"] if self.dynamics.marks_valid else ~stopped,
         )
-        return State(target.prior(updated), aux | {"stopped": stopped}), info
+        kept = {name: _where(stopped, value, after[name]) for name, value in before.items()}
+        return State(target.prior(updated), aux | {"stopped": stopped} | kept), info
 
     def move(
         self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
@@ -144,6 +157,16 @@ class Unadjusted(Kernel):
             else target.evaluate(theta, index, temperature)
         )
         assert point.grad is not None
-        assert point.log_lik_mean is not None
-        prior = target.prior_power(temperature) * temperature * point.log_prior
-        return point.grad, target.n * point.log_lik_mean + prior
+        return point.grad, Unadjusted._energy(target, point, point.log_lik_mean, temperature)
+
+    @staticmethod
+    def _energy(target: Target, point: Evaluation, log_lik: Tensor | None, temperature: Tensor) -> Tensor:
+        """Return the log posterior (C,), from the mean log-likelihood (C,) or its terms (C, m)."""
+        assert log_lik is not None
+        mean = log_lik.double().mean(-1) if log_lik.dim() == 2 else log_lik
+        return target.n * mean + target.prior_power(temperature) * temperature * point.log_prior
+
+
+def _where(stopped: Tensor, kept: Tensor, new: Tensor) -> Tensor:
+    """Return the buffers (C, ...) of chains that have stopped, and the new ones of the others."""
+    return torch.where(stopped.reshape(-1, *[1] * (kept.dim() - 1)), kept, new)

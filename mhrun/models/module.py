@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
 
 from mhrun.build import blame
-from mhrun.errors import Refusal, UserError
-from mhrun.models.returned import returned
+from mhrun.errors import Refusal, UserError, nearest
+from mhrun.models.module_copy import initialised, prepared, reset
+from mhrun.models.module_evaluation import BOUND, VMAPPED, Bound, Evaluator, Likelihood, Vmapped
 from mhrun.random import Draws, derive_key
-from mhrun.types import Block, Rows
+from mhrun.types import BUFFER, Block, Rows
 
-Likelihood = Callable[[Tensor, Rows], Tensor]
+EVALUATIONS = ("auto", BOUND, VMAPPED)
 
 
 def categorical(outputs: Tensor, rows: Rows) -> Tensor:
@@ -27,14 +28,24 @@ def categorical(outputs: Tensor, rows: Rows) -> Tensor:
 class ModuleModel:
     """A `torch.nn.Module` as a model; theta concatenates its parameters in the order of `named_parameters`.
 
-    All chains are evaluated together by `torch.func.vmap`; one pass gives log-likelihood and gradient. Buffers are
-    constant, and the module is in evaluation mode: dropout is off.
+    Buffers that training mode changes, such as BatchNorm's running statistics, are part of the state of each chain:
+    they follow theta through exchanges, checkpoints and traces. A dynamics evaluates these layers in training mode, on
+    the statistics of its minibatch. Predictions and exchanges of replicas use the running statistics. A layer that was
+    put into evaluation mode (``layer.eval()``) keeps its buffers constant. All other layers are in evaluation mode.
+
+    Dropout is off, with a warning: a datum's likelihood must be a function of theta.
+
+    Points are (C, D), or (C, width) with the buffers after the parameters, as in traces. At (C, D) the initial buffers
+    are used.
 
     Args:
-        module: takes ``x`` of a minibatch (m, ...) and returns outputs (m, ...).
+        module: takes ``x`` of a minibatch (m, ...) and returns outputs (m, ...). Or a function without arguments that
+            makes the module: each chain then begins with a module of its own making.
         likelihood: ``categorical``, of the class ``y`` given outputs (m, K); or a function ``(outputs, rows) -> (m,)``
             of the log-likelihood of each datum, where `rows` are the fields of the minibatch (m, ...).
         prior_variance: prior variance of every parameter, N(0, variance); flat if None.
+        evaluation: ``bound``: a module whose parameters are views of theta, chain after chain; ``vmapped``: all chains
+            at once by `torch.func.vmap`; ``auto``: whichever is faster, measured as a run starts and stored with it.
 
     Raises:
         Refusal: a module without parameters, or an invalid setting.
@@ -42,101 +53,214 @@ class ModuleModel:
 
     def __init__(
         self,
-        module: nn.Module,
+        module: nn.Module | Callable[[], nn.Module],
         likelihood: str | Likelihood = "categorical",
         prior_variance: float | None = None,
+        evaluation: str = "auto",
     ) -> None:
         if isinstance(likelihood, str) and likelihood != "categorical":
             raise Refusal(f"there is no likelihood '{likelihood}'; give categorical or a function.")
         if prior_variance is not None and prior_variance <= 0:
             raise Refusal("ModuleModel needs a positive prior_variance, or null.")
-        self._module = copy.deepcopy(module).eval()
-        # Initial parameters are redrawn for each chain, so two modules that differ only in them are the same model.
-        for part in self._module.modules():
-            if callable(getattr(part, "reset_parameters", None)):
-                for parameter in part.parameters(recurse=False):
-                    parameter.detach().zero_()
+        if evaluation not in EVALUATIONS:
+            raise Refusal(
+                f"there is no evaluation '{evaluation}'; choose {', '.join(EVALUATIONS)}."
+                f"{nearest(evaluation, EVALUATIONS)}"
+            )
+        self._make = None if isinstance(module, nn.Module) else module
+        self._prepared = prepared(module if isinstance(module, nn.Module) else _made(module, 0))
+        # Parameters that are drawn for each chain: two modules that differ only in them are the same model.
+        drawn = self._prepared.module.parameters() if self._make else initialised(self._prepared.module)
+        for parameter in drawn:
+            parameter.detach().zero_()
+        if self._prepared.dropouts:
+            warnings.warn(
+                f"dropout is off in {', '.join(self._prepared.dropouts)}: a likelihood cannot be random. Remove "
+                "dropout, or pass module.eval(), to silence this.",
+                UserWarning,
+                stacklevel=2,
+            )
         self._likelihood: Likelihood = categorical if isinstance(likelihood, str) else likelihood
         self.tells_classes = isinstance(likelihood, str)
         self.precision = 0.0 if prior_variance is None else 1.0 / prior_variance
-        self._shapes = {name: p.shape for name, p in self._module.named_parameters()}
-        if not self._shapes:
-            raise Refusal("the module has no parameters.")
-        ends = torch.tensor([shape.numel() for shape in self._shapes.values()]).cumsum(0).tolist()
+        self.evaluation = evaluation
+        self._memo: dict[str, Any] = {}
+        shapes = {name: p.shape for name, p in self._prepared.module.named_parameters()}
+        ends = torch.tensor([shape.numel() for shape in shapes.values()]).cumsum(0).tolist()
         self.blocks: Sequence[Block] = [
             Block(name, end - shape.numel(), end, len(shape) > 1)
-            for (name, shape), end in zip(self._shapes.items(), ends, strict=True)
+            for (name, shape), end in zip(shapes.items(), ends, strict=True)
         ]
         self.dim = int(ends[-1])
+        self.width = self.dim + sum(buffer.value.numel() for buffer in self._prepared.buffers)
 
     @property
     def names(self) -> Sequence[str]:
-        """A name for each parameter."""
-        return tuple(f"{b.name}[{i}]" for b in self.blocks for i in range(b.stop - b.start))
+        """A name for each parameter, then for each number of the buffers."""
+        sizes = [(b.name, b.stop - b.start) for b in self.blocks]
+        sizes += [(b.name, b.value.numel()) for b in self._prepared.buffers]
+        return tuple(f"{name}[{i}]" for name, size in sizes for i in range(size))
+
+    @property
+    def buffer_names(self) -> Sequence[str]:
+        """The buffers that are part of a chain's state."""
+        return tuple(buffer.name for buffer in self._prepared.buffers)
+
+    @property
+    def batch_norms(self) -> Sequence[str]:
+        """The layers in training mode whose outputs for a datum depend on the rest of its minibatch."""
+        return self._prepared.batch_norms
+
+    # ------------------------------------------------------------------------------------------ where chains begin
 
     def init(self, chains: int, draws: Draws) -> Tensor:
-        """Return initial parameters (C, D), drawn for each chain by the module's `reset_parameters`."""
+        """Return initial parameters (C, D), drawn for each chain by the module's `reset_parameters`.
+
+        A parameter that no layer initialises begins at its value in `module` plus normal noise; see `reset`.
+        """
         rows = []
-        with torch.random.fork_rng():
-            for chain in range(chains):
-                torch.manual_seed(derive_key(draws.streams.key, f"module/{chain}") >> 1)
-                begun = copy.deepcopy(self._module)
-                for part in begun.modules():
-                    if callable(reset := getattr(part, "reset_parameters", None)):
-                        reset()
-                rows.append(torch.cat([p.detach().reshape(-1) for p in begun.parameters()]))
+        for chain in range(chains):
+            seed = derive_key(draws.streams.key, f"module/{chain}") >> 1
+            if self._make is not None:
+                begun = _made(self._make, seed)
+            else:
+                with torch.random.fork_rng(devices=[]):
+                    torch.manual_seed(seed)
+                    begun = prepared(self._prepared.module).module
+                    with torch.no_grad():
+                        reset(begun)
+            rows.append(torch.cat([p.detach().reshape(-1) for p in begun.parameters()]))
         return torch.stack(rows).to(draws.device)
 
+    def first_buffers(self, theta: Tensor) -> dict[str, Tensor]:
+        """Return the initial buffers of each chain of theta (C, D), name -> (C, ...); floating ones as theta."""
+        return {
+            BUFFER + name: (value.to(theta) if value.is_floating_point() else value.to(theta.device))
+            .expand(len(theta), *value.shape)
+            .contiguous()
+            for name, value in self._prepared.buffers
+        }
+
+    # ------------------------------------------------------------------------------------------------ evaluation
+
     def log_prior(self, theta: Tensor) -> Tensor:
-        """(C, D) -> (C,)."""
+        """(C, D) or (C, width) -> (C,)."""
         if not self.precision:
             return theta.new_zeros(len(theta))
-        return -0.5 * self.precision * theta.square().sum(-1)
+        return -0.5 * self.precision * theta[:, : self.dim].square().sum(-1)
+
+    def log_prior_grad(self, theta: Tensor) -> Tensor | None:
+        """Return the gradient (C, D) of the log prior; None if it is flat."""
+        return theta * -self.precision if self.precision else None
 
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
-        """(C, D) and rows (C or 1, m, ...) -> (C, m)."""
-        fields, over = _per_chain(rows, len(theta))
+        """(C, D) or (C, width) and rows (C or 1, m, ...) -> (C, m), in evaluation mode."""
+        theta, buffers = self._split(theta)
         with _explained(rows):
-            found = vmap(self._single, in_dims=(0, over))(theta, fields)
-        return _of_each(found, theta, rows)
+            return self._evaluator.log_lik(theta, buffers, rows)
 
     def log_lik_and_grad(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Return log-likelihoods (C, m) and the gradient (C, D) of their mean."""
-
-        def mean(one: Tensor, fields: Rows) -> tuple[Tensor, Tensor]:
-            values = self._single(one, fields)
-            return values.mean(), values
-
-        fields, over = _per_chain(rows, len(theta))
+        """Return log-likelihoods (C, m) and the gradient (C, D) of their mean, in training mode."""
+        theta, buffers = self._split(theta)
         with _explained(rows):
-            grad, (_, log_lik) = vmap(grad_and_value(mean, has_aux=True), in_dims=(0, over))(theta, fields)
-        return _of_each(log_lik, theta, rows), grad
+            return self._evaluator.train(theta, buffers, rows)[:2]
+
+    def train(
+        self, theta: Tensor, buffers: Mapping[str, Tensor], rows: Rows
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return log-likelihoods (C, m), the gradient (C, D) of their mean, and the buffers after this minibatch."""
+        own = {name.removeprefix(BUFFER): value for name, value in buffers.items()}
+        with _explained(rows):
+            log_lik, grad, after = self._evaluator.train(theta, own, rows)
+        return log_lik, grad, {BUFFER + name: value for name, value in after.items()}
 
     def predict(self, theta: Tensor, rows: Rows) -> Tensor:
-        """Return the log-probability of each class, (C, m, K).
+        """Return the log-probability of each class, (C, m, K), in evaluation mode.
 
         Raises:
             UserError: the likelihood is not categorical.
         """
         if not self.tells_classes:
             raise UserError("this model has a custom likelihood and predicts no classes.")
-        fields, over = _per_chain(rows, len(theta))
+        theta, buffers = self._split(theta)
         with _explained(rows):
-            outputs = vmap(lambda one, fields: self._outputs(one, fields), in_dims=(0, over))(theta, fields)
-        found: Tensor = torch.log_softmax(outputs, -1)
-        return found
+            return torch.log_softmax(self._evaluator.outputs(theta, buffers, rows), -1)
 
-    def _single(self, theta: Tensor, fields: Rows) -> Tensor:
-        return self._likelihood(self._outputs(theta, fields), fields)
+    def values_per_datum(self, rows: Rows) -> int:
+        """Return how many values a forward pass keeps for the gradient of one datum, from two small passes."""
+        shapes = str([(name, tuple(field.shape[2:])) for name, field in rows.items()])
+        if isinstance(known := self._memo.get(shapes), int):
+            return known
+        device = next(iter(rows.values())).device
+        theta = torch.cat([p.detach().reshape(-1) for p in self._prepared.module.parameters()])[None].to(
+            device
+        )
+        kept = [0, 0]
+        for m in (1, 2):
 
-    def _outputs(self, theta: Tensor, fields: Rows) -> Tensor:
-        named = {b.name: theta[b.start : b.stop].view(self._shapes[b.name]) for b in self.blocks}
-        for name, value in self._module.named_buffers():
-            named[name] = value.to(theta.device, theta.dtype if value.is_floating_point() else value.dtype)
-        x = fields["x"]
-        x = x.to(theta.dtype) / 255 if x.dtype == torch.uint8 else x.to(theta.dtype)
-        outputs: Tensor = functional_call(self._module, named, (x,))
-        return outputs
+            def pack(value: Tensor, m: int = m) -> Tensor:
+                kept[m - 1] += value.numel()
+                return value
+
+            part = {name: field[:1, :m] for name, field in rows.items()}
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+                self._bound.train(theta, self._split(theta)[1], part)
+        self._memo[shapes] = max(1, kept[1] - kept[0])
+        return kept[1] - kept[0] or 1
+
+    # ------------------------------------------------------------------------------------- the way of evaluation
+
+    def select_evaluation(self, name: str | None) -> None:
+        """Use ``bound`` or ``vmapped`` from now on; None for the default."""
+        self._memo.pop("selected", None)
+        if name is not None:
+            self._memo["selected"] = name
+
+    @property
+    def _bound(self) -> Evaluator:
+        return self._made_once(BOUND, Bound)
+
+    @property
+    def _evaluator(self) -> Evaluator:
+        name = self._memo.get("selected") or (BOUND if self.evaluation == "auto" else self.evaluation)
+        return self._bound if name == BOUND else self._made_once(VMAPPED, Vmapped)
+
+    def _made_once(self, name: str, kind: Callable[..., Evaluator]) -> Evaluator:
+        if name not in self._memo:
+            self._memo[name] = kind(self._prepared, self._likelihood)
+        return cast(Evaluator, self._memo[name])
+
+    def _split(self, point: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return theta (C, D) and the buffers of points (C, D) or (C, width)."""
+        buffers = self._prepared.buffers
+        if not buffers:
+            return point, {}
+        if point.shape[1] == self.dim:
+            own = self.first_buffers(point)
+            return point, {name.removeprefix(BUFFER): value for name, value in own.items()}
+        theta, *parts = point.split([self.dim, *(b.value.numel() for b in buffers)], 1)
+        found = {}
+        for buffer, part in zip(buffers, parts, strict=True):
+            value = part.reshape(len(point), *buffer.value.shape)
+            whole = not buffer.value.is_floating_point()
+            found[buffer.name] = value.round().to(buffer.value.dtype) if whole else value
+        return theta, found
+
+
+def _made(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Return the module that a user's function makes, with torch's generator seeded.
+
+    Raises:
+        Refusal: it returns no module.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        found: object = make() if callable(make) else make
+    if not isinstance(found, nn.Module):
+        raise Refusal(
+            f"module must be a torch module or a function that makes one, not {type(found).__name__}."
+        )
+    return found
 
 
 @contextmanager
@@ -151,15 +275,3 @@ def _explained(rows: Rows) -> Iterator[None]:
         raise UserError(
             f"the data do not go through the module or its likelihood: {blame(error)}; a datum is {shapes}."
         ) from error
-
-
-def _of_each(found: Tensor, theta: Tensor, rows: Rows) -> Tensor:
-    """Return log-likelihoods, which must be (C, m)."""
-    return returned(found, (len(theta), next(iter(rows.values())).shape[1]), "the likelihood")
-
-
-def _per_chain(rows: Rows, chains: int) -> tuple[Rows, int | None]:
-    """Return the rows in the form that vmap needs, and the dimension over which it maps."""
-    if len(next(iter(rows.values()))) == 1 and chains > 1:
-        return {name: field[0] for name, field in rows.items()}, None
-    return dict(rows), 0

@@ -81,12 +81,13 @@ class GradientNoise(Predictive):
 
     def _tested(self, target: Target, theta: Tensor, step: int, b: int) -> dict[str, Tensor]:
         chosen = torch.from_numpy(
-            np.random.default_rng(self.seed).permutation(theta.shape[1])[: self.coordinates]
+            np.random.default_rng(self.seed).permutation(target.dim)[: self.coordinates]
         ).to(theta.device)
         streams = Streams(derive_key(self.seed, f"gradient noise {step} {b}"), len(theta), theta.device)
         one = torch.ones_like(theta[:, 0])
         found = []
-        mean, squares = (torch.zeros_like(theta, dtype=torch.float64) for _ in range(2))  # Welford's
+        plain = theta[:, : target.dim]
+        mean, squares = (torch.zeros_like(plain, dtype=torch.float64) for _ in range(2))  # Welford's
         for repeat in range(
             self.repeats
         ):  # of one minibatch at a time: gradients of wide networks fill memories

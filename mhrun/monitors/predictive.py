@@ -102,7 +102,7 @@ class Predictive(Monitor):
         self._fit(target)
         memory: dict[str, Tensor] = {}
         if self.average:
-            memory["mean"] = torch.zeros(chains, target.dim, device=target.device)
+            memory["mean"] = torch.zeros(chains, target.width, device=target.device)
             memory["averaged"] = torch.zeros(chains, device=target.device)
         if self.collects:
             memory["probability"] = self.nothing(target, chains, self.data)
@@ -207,7 +207,10 @@ class Predictive(Monitor):
     def predictions(self, target: Target, theta: Tensor, data: Dataset) -> Tensor:
         """Return log-probabilities (C, n, K) of the classes of some data."""
         data, parts = self.on(target.device, data), []
-        size = max(1, _HELD // (len(theta) * max(1, data.fields["x"][0].numel())))
+        each = max(1, data.fields["x"][0].numel())
+        if (measured := getattr(target.model, "values_per_datum", None)) is not None:  # activations
+            each = max(each, measured(data.part(0, min(2, data.n))))
+        size = max(1, _HELD // (len(theta) * each))
         for start in range(0, data.n, size):
             rows = data.part(start, min(start + size, data.n))
             parts.append(target.model.predict(theta, rows))  # type: ignore[attr-defined]

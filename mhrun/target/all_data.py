@@ -35,6 +35,7 @@ class AllData:
         self._value_and_grad: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
         self._largest: Callable[[Tensor, Tensor], Tensor] | None = None
         self._nodes: list[tuple[Rows, Tensor]] | None = None
+        self._values: int | None = None
 
     def log_lik(self, theta: Tensor) -> Tensor:
         """Return the log-likelihood (C,), float64."""
@@ -100,10 +101,18 @@ class AllData:
             self._nodes = [offered(self._read().fields)] if offered else []
         return self._nodes or ((rows, 1.0) for rows in self._parts(theta))
 
+    def _values_per_datum(self, data: Dataset) -> int:
+        """Return how many values a datum takes in memory: its own, or the activations that the model says it keeps."""
+        if self._values is None:
+            self._values = max(1, max(value[0].numel() for value in data.fields.values()))
+            measured = native_form(self._model, "values_per_datum", "log_lik")
+            if measured is not None:
+                self._values = max(self._values, measured(data.part(0, min(2, data.n))))
+        return self._values
+
     def _parts(self, theta: Tensor) -> Iterator[Rows]:
         """Yield all data in parts small enough for the log-likelihoods of every chain to fit in memory."""
         data = self._read()
-        width = max(value[0].numel() for value in data.fields.values())
-        part = max(1, min(_FULL_PASS // len(theta), _VALUES // max(1, width)))
+        part = max(1, min(_FULL_PASS // len(theta), _VALUES // self._values_per_datum(data)))
         for start in range(0, data.n, part):
             yield data.part(start, min(start + part, data.n))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -15,7 +16,7 @@ from mhrun.random import Draws, Purpose
 from mhrun.target.all_data import AllData
 from mhrun.target.fields import unfit
 from mhrun.target.gradients import Gradients, likelihoods
-from mhrun.types import Difference, Evaluation, Model, Rows
+from mhrun.types import BUFFER, Difference, Evaluation, Model, Rows, State
 
 
 class Source(Protocol):
@@ -110,6 +111,29 @@ class Target:
     def dim(self) -> int:
         """The number of parameters D."""
         return self.model.dim
+
+    @property
+    def width(self) -> int:
+        """The numbers of a point: D, and those of the model's buffers."""
+        return getattr(self.model, "width", self.model.dim)
+
+    @property
+    def has_buffers(self) -> bool:
+        """Whether the model has buffers beside theta, such as running statistics."""
+        return self.width > self.dim
+
+    def first_buffers(self, theta: Tensor) -> dict[str, Tensor]:
+        """Return the initial buffers of the chains at theta (C, D), for `State.aux`."""
+        return self.model.first_buffers(theta) if self.has_buffers else {}  # type: ignore[attr-defined]
+
+    def points(self, state: State) -> Tensor:
+        """Return theta (C, D), or with buffers theta and the buffers after it (C, width)."""
+        theta = state.evaluation.theta
+        if not self.has_buffers:
+            return theta
+        names: Sequence[str] = self.model.buffer_names  # type: ignore[attr-defined]
+        own = [state.aux[BUFFER + name].reshape(len(theta), -1).to(theta) for name in names]
+        return torch.cat([theta, *own], 1)
 
     def prior_power(self, temperature: Tensor) -> Tensor:
         """Return the exponent of the prior at these temperatures (C,): 1/T if it is tempered, else 1."""
@@ -271,7 +295,14 @@ class Target:
         temperature T then has the target as its small-step limit.
         """
         _, grad = self._gradients.log_lik_and_grad(theta, self.data.rows(index))
-        return self._add_prior(grad.mul_(self.n), theta, temperature)
+        return self._add_prior(grad.mul_(self.n), theta[:, : self.dim], temperature)
+
+    def train(
+        self, theta: Tensor, index: Tensor, temperature: Tensor, buffers: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return `gradient` (C, D) in training mode, the log-likelihoods (C, m), and the buffers afterwards."""
+        log_lik, grad, after = self.model.train(theta, buffers, self.data.rows(index))  # type: ignore[attr-defined]
+        return self._add_prior(grad.mul_(self.n), theta, temperature), log_lik, after
 
     def gradient_full(self, theta: Tensor, temperature: Tensor) -> Tensor:
         """Return the gradient (C, D) of the log posterior from all data, at n gradients a chain; see `gradient`."""

@@ -52,7 +52,9 @@ def test_a_module_of_the_same_layers_is_the_perceptron(problem, rng, shared, byt
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_convolution_is_torch_s_own_chain_by_chain(rng, dtype):
     net = conv()
+    net[2].eval()  # a BatchNorm layer with constant statistics
     model = ModuleModel(net)
+    assert model.width == model.dim
     theta = torch.from_numpy(rng.normal(0, 0.5, (C, model.dim))).to(dtype)
     rows = {
         "x": torch.from_numpy(rng.normal(size=(C, M, 36))),

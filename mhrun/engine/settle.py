@@ -1,0 +1,72 @@
+"""Which way to evaluate a module is faster, measured on a run's own shapes."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import platform
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from mhrun.data.generated import kept
+from mhrun.errors import UserError
+from mhrun.store.fingerprint import fingerprint
+
+if TYPE_CHECKING:
+    from mhrun.engine.method import Method
+
+_MOST = 512  # data of the trial minibatch, at most
+_ROUNDS = 4
+_CLEARLY = 0.8  # of the time of `bound`: `vmapped` is chosen where it takes less
+
+
+def fastest(method: Method) -> str:
+    """Return ``bound`` or ``vmapped``: the best of a few gradients of all chains on a minibatch of the run's size.
+
+    Near a tie it is ``bound``, which works for any module. Where ``vmapped`` fails it is ``bound`` too. The measurement
+    is kept in the cache folder, so that the same program has the same result on the same machine.
+    """
+    model, theta = method.target.model, method.first_points()
+    m = max(1, min(method.kernel.reads(method.target), method.target.n, _MOST))
+    rows = method.target.data.rows(torch.arange(m, device=method.target.device).expand(len(theta), m))
+    shapes = [(name, tuple(field.shape), str(field.dtype)) for name, field in rows.items()]
+    where = (
+        torch.__version__,
+        torch.get_num_threads(),
+        platform.processor(),
+        platform.node(),
+        str(theta.device),
+    )
+    facts = repr((fingerprint(model), shapes, str(theta.dtype), where))
+    name = hashlib.blake2b(facts.encode(), digest_size=8).hexdigest()
+    found = kept("evaluation", name, "1", lambda: {"seconds": np.array(_seconds(model, theta, rows))})
+    bound, vmapped = (float(value) for value in found["seconds"])
+    return "vmapped" if vmapped < _CLEARLY * bound else "bound"
+
+
+def _seconds(model: Any, theta: torch.Tensor, rows: Any) -> list[float]:
+    """Return the seconds of a gradient by ``bound`` and by ``vmapped``, infinite where it fails."""
+    seconds = []
+    for name in ("bound", "vmapped"):
+        model.select_evaluation(name)
+        try:
+            model.log_lik(theta, rows)  # some layers have a gradient under vmap, and no evaluation mode
+            seconds.append(min(_timed(model, theta, rows) for _ in range(_ROUNDS)))
+        except UserError:
+            if name == "bound":
+                raise
+            seconds.append(math.inf)
+    return seconds
+
+
+def _timed(model: Any, theta: torch.Tensor, rows: Any) -> float:
+    if theta.is_cuda:
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    model.log_lik_and_grad(theta, rows)
+    if theta.is_cuda:
+        torch.cuda.synchronize()
+    return time.perf_counter() - began

@@ -1,0 +1,126 @@
+"""A copy of a user's module, ready for sampling: which of its layers train, what they keep, and where chains begin."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.parameter import UninitializedParameter
+
+from mhrun.errors import Refusal
+
+_JITTER = 0.1  # sd of the starts of a parameter without an initialiser, relative to its root mean square
+
+
+class Buffer(NamedTuple):
+    """A tensor beside the parameters that the module's training mode changes, such as a running mean."""
+
+    name: str
+    value: Tensor  # its initial value
+
+
+class Prepared(NamedTuple):
+    """A module's copy in evaluation mode, apart from `trains`."""
+
+    module: nn.Module
+    trains: tuple[str, ...]  # names of the layers that a dynamics runs in training mode: they own the buffers
+    buffers: tuple[Buffer, ...]  # of these layers
+    batch_norms: tuple[str, ...]  # layers whose output for one datum depends on the rest of its minibatch
+    dropouts: tuple[str, ...]  # layers whose dropout was switched off
+    tokens: bool  # whether whole numbers are passed on as they are, to an embedding
+
+
+def prepared(module: nn.Module) -> Prepared:
+    """Return a copy of a module in evaluation mode, except for layers that keep running statistics.
+
+    - A layer in training mode that owns buffers (BatchNorm, or a layer of the user's) stays in training mode.
+    - Dropout is off. Layers that contain dropout as a setting (LSTM, attention) have it set to 0.
+
+    Raises:
+        Refusal: a module without parameters, or with a lazy layer that was never run.
+    """
+    own = copy.deepcopy(module)
+    if not any(True for _ in own.parameters()):
+        raise Refusal("the module has no parameters.")
+    if any(isinstance(p, UninitializedParameter) for p in own.parameters()):
+        raise Refusal("the module has a lazy layer without a shape; run it once on a batch of the data.")
+    trained = {name for name, part in own.named_modules() if part.training}
+    own.eval()
+    trains, dropouts = [], []
+    for name, part in own.named_modules():
+        if isinstance(part, _DropoutNd):
+            dropouts += [name] if name in trained and part.p > 0 else []
+        elif isinstance(getattr(part, "dropout", None), float) and part.dropout > 0:  # LSTM, attention
+            dropouts += [name] if name in trained else []
+            part.dropout = 0.0
+        elif name in trained and _keeps(part):
+            trains.append(name)
+        if isinstance(part, nn.RNNBase | nn.MultiheadAttention | nn.TransformerEncoderLayer):
+            # Deterministic without dropout. cuDNN has no gradient of an LSTM in evaluation mode, and attention in
+            # evaluation mode takes another path, which rounds differently.
+            part.training = True
+    buffers = {id(b): Buffer(n, b.detach().clone()) for n, b in own.named_buffers()}
+    kept = [
+        buffers[id(b)]
+        for name in trains
+        for b in dict(own.named_modules())[name]._buffers.values()
+        if b is not None
+    ]
+    norms = [
+        name
+        for name, part in own.named_modules()
+        if isinstance(part, _BatchNorm) and (name in trains or part.running_mean is None)
+    ]
+    for parameter in own.parameters():
+        parameter.requires_grad_(parameter.is_floating_point())
+    tokens = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in own.modules())
+    return Prepared(own, tuple(trains), tuple(kept), tuple(norms), tuple(dropouts), tokens)
+
+
+def _keeps(part: nn.Module) -> bool:
+    """Return whether training mode may change a buffer that this layer owns."""
+    there = any(b is not None for b in part._buffers.values())
+    library = type(part).__module__.startswith("torch.")
+    return there and (isinstance(part, _NormBase) or not library)
+
+
+def reset(module: nn.Module) -> None:
+    """Draw a module's parameters anew, as its layers draw theirs, from torch's generator; in place.
+
+    A parameter that no layer initialises (a bare `nn.Parameter`) gets its value plus normal noise with a standard
+    deviation of a tenth of its root mean square, or 0.1 where it is 0.
+    """
+    before = {p: (p._version, p.detach().clone()) for p in module.parameters()}
+    parts = list(module.modules())
+    for part in parts:
+        if callable(initialise := getattr(part, "reset_parameters", None)):
+            initialise()
+    for part in reversed(parts):  # attention and transformers: after the layers within them
+        if not hasattr(part, "reset_parameters") and callable(
+            initialise := getattr(part, "_reset_parameters", None)
+        ):
+            initialise()
+    for parameter, (version, value) in before.items():
+        if parameter._version == version and torch.equal(parameter, value):
+            scale = float(value.square().mean().sqrt()) or 1.0
+            parameter.data.add_(torch.randn_like(value), alpha=_JITTER * scale)
+
+
+def initialised(module: nn.Module) -> Iterator[nn.Parameter]:
+    """Yield the parameters that layers of the module initialise, so that their present values are of no consequence."""
+    with torch.random.fork_rng(devices=[]):
+        trial = copy.deepcopy(module)
+        before = [(p._version, p.detach().clone()) for p in trial.parameters()]
+        for part in trial.modules():
+            for name in ("reset_parameters", "_reset_parameters"):
+                if callable(initialise := getattr(part, name, None)):
+                    initialise()
+        pairs = zip(module.parameters(), trial.parameters(), before, strict=True)
+        for own, tried, (version, value) in pairs:
+            if tried._version != version or not torch.equal(tried, value):
+                yield own
