@@ -113,6 +113,11 @@ class Rule(ABC):
         return self.wants == SUPPLY
 
     @property
+    def noise_limit(self) -> float:
+        """The standard deviation of the log-ratio's minibatch noise above which a run warns."""
+        return math.inf if self.corrects_noise else 1.0
+
+    @property
     def skew_limit(self) -> float:
         """The `Verdict.log_ratio_skew` above which a run warns."""
         return math.inf
@@ -146,6 +151,11 @@ class Dynamics(ABC):
         False  # whether it needs `aux["log_density"]` (C,), the estimated full-data log posterior
     )
     marks_valid: bool = False  # whether `aux["valid"]` (C,) marks the steps at which theta is a draw
+
+    @property
+    def needs_noise(self) -> bool:
+        """Whether it is undefined at a noise temperature of 0; such schedules are then refused."""
+        return self.energies
 
     @abstractmethod
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:

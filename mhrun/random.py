@@ -341,6 +341,19 @@ class Draws:
             lambda first, steps: _uniforms(self.streams.words(purpose, first, steps, 1, use)),
         )
 
+    def uniforms(self, purpose: Purpose, count: int, use: int = 0) -> Tensor:
+        """Return uniforms in (0, 1), (C, count), float64, with 32 random bits."""
+        self._check_unused((purpose, use))
+        blocks = -(-count // 4)
+
+        def make(first: int, steps: int) -> Tensor:
+            words = self.streams.words(purpose, first, steps, blocks, use)
+            return ((words.double() + 0.5) * 2.0**-32).flatten(start_dim=2)[..., :count]
+
+        if count >= MANY:
+            return make(self.step, 1)[0]
+        return self._take((purpose, use, count), 4 * blocks, make)
+
     def index(
         self,
         n: int,

@@ -24,7 +24,7 @@ def by_threshold(threshold: Piece) -> Piece:
     """Return the deciding piece of a rule that accepts iff ``threshold(u)`` is below the log-ratio."""
 
     @piece
-    def decide(args: Any, log_ratio: Any, noise: Any, draw: Any) -> Any:
+    def decide(args: Any, log_ratio: Any, noise: Any, size: Any, draw: Any) -> Any:
         return threshold(uniform(ACCEPT, draw)) < log_ratio
 
     return decide

@@ -13,7 +13,17 @@ from mhrun.compiled.loop import register
 from mhrun.compiled.loop_inputs import Stream
 from mhrun.kernels import EquiEnergy
 from mhrun.kernels.bank import ENERGY, SEEN, STAMP, THETA
-from mhrun.native import Draw, NativeModel, Piece, compiled, native_form, over_chains, piece, routine
+from mhrun.native import (
+    Draw,
+    NativeDecision,
+    NativeModel,
+    Piece,
+    compiled,
+    native_form,
+    over_chains,
+    piece,
+    routine,
+)
 from mhrun.native.philox import (
     ACCEPT,
     EXCHANGE,
@@ -111,7 +121,7 @@ class EquiEnergyLoop:
         form = native_form(kernel.rule, "native", "decide")
         threshold = form() if form is not None else None
         model = target.native(full=True)
-        if threshold is None or model is None or model.sums is None:
+        if threshold is None or isinstance(threshold, NativeDecision) or model is None or model.sums is None:
             return None
         return cls(kernel, model, threshold, target, key, threads)
 

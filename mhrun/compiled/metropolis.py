@@ -220,7 +220,7 @@ def _loop(
                 # All data leave no error; of fewer, one datum alone has no variance.
                 error = spread / m * error_share if m > 1 else np.nan
                 noise = scale[k, c] ** 2 * error if error_share > 0 else 0.0
-                accept = decide(rule, log_ratio, noise, draw)
+                accept = decide(rule, log_ratio, noise, m, draw)
                 if accept:
                     kept[c, 0], kept[c, 1], kept[c, 2] = prior, mean, var
                     for d in range(dim):

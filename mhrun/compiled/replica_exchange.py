@@ -210,7 +210,7 @@ def _loop(
                     if power != 0:
                         offset = power * (log_prior(model, theta[high]) - log_prior(model, theta[low]))
                     scale = sign * n * (1 / cold - 1 / hot)
-                    made = decide(rule, offset + scale * mean, scale * scale * var, draw)
+                    made = decide(rule, offset + scale * mean, scale * scale * var, m, draw)
                     if stopped[low] or stopped[high]:
                         made = False
                     out_exchange[low, stop - 1] = out_exchange[high, stop - 1] = MADE if made else REFUSED

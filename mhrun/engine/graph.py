@@ -66,6 +66,9 @@ class _Source:
     def uniform(self, *args: Any, **named: Any) -> Tensor:
         return self.tensor(lambda draws: draws.uniform(*args, **named))
 
+    def uniforms(self, *args: Any, **named: Any) -> Tensor:
+        return self.tensor(lambda draws: draws.uniforms(*args, **named))
+
     def index(self, *args: Any, rows: Tensor | None = None, start: int = 0, **named: Any) -> Tensor:
         if rows is not None or start:
             raise Dynamic("its minibatch grows as the data decide")

@@ -11,7 +11,6 @@ from mhrun.engine.method import Method
 from mhrun.store.blocks import SKEW_EDGES
 
 _MUCH = 0.1  # share of decisions on all data above which a run warns
-_NOISY = 1.0  # standard deviation of a log-ratio's minibatch noise above which it dominates the test
 
 
 def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
@@ -74,18 +73,19 @@ def _noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
     if (rule := kernel.rule) is None:
         return
     noise = log_ratio_noise(summary)
-    if noise > _NOISY and not rule.wants_terms and not rule.corrects_noise:
+    if noise > rule.noise_limit and not rule.wants_terms:
         steps = method.shape.chains * method.shape.steps
         m = float(np.sum(summary["totals"]["sum_batch_size"])) / steps
         weights = [
             f"{method.target.n / t:,.4g}" for t in (max(summary["temperature"]), min(summary["temperature"]))
         ]
         weight = " to ".join(dict.fromkeys(weights))
-        effect = (
-            "the minibatch that each point keeps selects where the chain is"
-            if kernel.pairing is not None and kernel.pairing.keeps_batch
-            else "draws are far from the target"
-        )
+        if rule.corrects_noise:
+            effect = "few moves are accepted, and the correction is least reliable for noise that large"
+        elif kernel.pairing is not None and kernel.pairing.keeps_batch:
+            effect = "the minibatch that each point keeps selects where the chain is"
+        else:
+            effect = "draws are far from the target"
         yield (
             f"{method.name}: the log-ratio's minibatch noise has sd {noise:.2g} (n/T = {weight}, m = {m:,.4g}): "
             f"{effect}. Raise T or m, or lower the step size."

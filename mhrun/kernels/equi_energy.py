@@ -142,6 +142,11 @@ class EquiEnergy(Kernel):
             )
         if target.replacement or target.common_batch:
             return "EquiEnergy extends earlier minibatches; choose replacement=false and common_batch=false."
+        if self.rule.corrects_noise:
+            return (
+                f"EquiEnergy gives its rule no estimate of the noise, which {type(self.rule).__name__} corrects for; "
+                "choose metropolis or barker."
+            )
         if target.gradient_noise or target.energy_noise:
             return "EquiEnergy allows for minibatch noise only; leave out gradient_noise and energy_noise."
         if self.energies.anchor is None:

@@ -108,7 +108,28 @@ class MetropolisHastings(Kernel):
             )
         if self.pairing.offers == SUPPLY and target.common_batch:
             return "a growing minibatch cannot be common to all chains: common_batch=false."
-        return self.pairing.refuses(target)
+        return self._refuses_noise(target) or self.pairing.refuses(target)
+
+    def _refuses_noise(self, target: Target) -> str | None:
+        """Return why the minibatch noise is not what a rule that corrects for it assumes, or None.
+
+        It must be independent of the two points: fresh in each step, and not that of the gradient that drove the move.
+        """
+        m = self.pairing.m
+        if not self.rule.corrects_noise or m is None or not target.error_share(m) > 0:
+            return None
+        rule = type(self.rule).__name__
+        if self.pairing.keeps_batch or self.pairing.hands_batch_on:
+            return (
+                f"{rule} corrects for noise that is fresh in each step, but {type(self.pairing).__name__} keeps a "
+                "minibatch from step to step; choose pairing shared."
+            )
+        if self.proposal.gradients:
+            return (
+                f"{rule} corrects for noise that is independent of the move, but {type(self.proposal).__name__} takes "
+                "its gradient from the same minibatch; choose a proposal without gradients, or pairing full."
+            )
+        return None
 
     def reads(self, target: Target) -> int:
         """Ask the pairing."""

@@ -35,7 +35,7 @@ class Unadjusted(Kernel):
     @property
     def needs_noise(self) -> bool:
         """Whether the dynamics is undefined at a noise temperature of 0."""
-        return self.dynamics.energies
+        return self.dynamics.needs_noise
 
     def __init__(
         self, dynamics: Dynamics, m: int | None, passes: bool = False, prior: OwnPrior | None = None

@@ -109,7 +109,7 @@ class NativeDecision(NamedTuple):
     """The piece of a rule that decides on a log-ratio whose noise is known."""
 
     args: tuple[Any, ...]
-    decide: Piece  # (args, log_ratio, its noise's variance, draw: Draw) -> whether to accept
+    decide: Piece  # (args, log_ratio, its noise's variance, number of terms, draw: Draw) -> whether to accept
 
 
 @piece

@@ -85,6 +85,22 @@ def fill_normals(out: Any, purpose: Any, draw: Any) -> None:
 
 
 @piece
+def fill_uniforms(out: Any, purpose: Any, draw: Any) -> None:
+    """Fill out (D,), float64, with uniforms in (0, 1) of 32 random bits each."""
+    whole = len(out) // 4
+    for block in range(whole):
+        x, y, z, w = philox(u64(block), purpose, draw)
+        out[4 * block] = (np.float64(x) + 0.5) * 2.0**-32
+        out[4 * block + 1] = (np.float64(y) + 0.5) * 2.0**-32
+        out[4 * block + 2] = (np.float64(z) + 0.5) * 2.0**-32
+        out[4 * block + 3] = (np.float64(w) + 0.5) * 2.0**-32
+    if 4 * whole < len(out):
+        rest = philox(u64(whole), purpose, draw)
+        for d in range(4 * whole, len(out)):
+            out[d] = (np.float64(rest[d - 4 * whole]) + 0.5) * 2.0**-32
+
+
+@piece
 def scaled(low: Any, high: Any, n: Any) -> Any:
     """floor(n * (2^32 high + low) / 2^64) for n < 2^31."""
     return (high * n + ((low * n) >> S32)) >> S32

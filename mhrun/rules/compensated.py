@@ -66,7 +66,7 @@ class Compensated(Rule):
 
 
 @piece
-def _decide(args: Any, log_ratio: Any, noise: Any, draw: Any) -> Any:
+def _decide(args: Any, log_ratio: Any, noise: Any, size: Any, draw: Any) -> Any:
     variance, probabilities, points = args
     normal = normals(u64(0), ACCEPT, draw)[0]
     corrected = inverted(uniform(ACCEPT + USE, draw), probabilities, points)

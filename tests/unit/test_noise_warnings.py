@@ -14,6 +14,7 @@ from mhrun.pairing.shared import Shared
 from mhrun.pairing.stored import Stored
 from mhrun.rules.compensated import Compensated
 from mhrun.rules.mh_minibatch import MHMinibatch
+from mhrun.rules.penalty import Penalty
 from mhrun.store.blocks import SKEW_EDGES, TraceWriter
 from mhrun.store.netcdf import Shape
 from mhrun.types import INFO_DEFAULTS, INFO_DTYPES
@@ -53,6 +54,15 @@ def test_noise_that_dominates_a_log_ratio_is_warned_of():
     assert not warned(mhrun.Metropolis(), Shared(20), temperature=200.0)
     assert not warned(mhrun.Metropolis(), Shared(1_500))
     assert not warned(mhrun.Metropolis(), mhrun.Full())
+
+
+def test_a_penalty_that_rejects_most_moves_is_warned_of():
+    (line,) = warned(Penalty(), Shared(20), step=0.2)  # twice the noise of the test above
+    assert (
+        "few moves are accepted, and the correction is least reliable for noise that large. Raise T" in line
+    )
+    assert not warned(Penalty(), Shared(20), step=0.05)
+    assert warned(mhrun.Metropolis(), Shared(20), step=0.05)
 
 
 def test_the_warning_is_for_tests_that_take_no_account_of_the_noise():
