@@ -130,6 +130,12 @@ class Contest(NamedTuple):
     supply: Supply | None = None
 
     @property
+    def log_ratio_var(self) -> Tensor:
+        """The estimated variance of `log_ratio` over minibatches, (C,): scale^2 times the variance of the mean."""
+        assert self.difference is not None
+        return self.scale**2 * self.difference.error
+
+    @property
     def log_ratio(self) -> Tensor:
         """The log-ratio estimated by `difference`, (C,)."""
         assert self.difference is not None
@@ -138,8 +144,7 @@ class Contest(NamedTuple):
     def to_verdict(self, accepted: Tensor) -> Verdict:
         """Return the verdict of a rule that decides from `difference`."""
         assert self.difference is not None
-        error = self.scale**2 * self.difference.error
-        return Verdict(accepted, self.log_ratio, error, self.difference.size)
+        return Verdict(accepted, self.log_ratio, self.log_ratio_var, self.difference.size)
 
 
 class Verdict(NamedTuple):
@@ -239,6 +244,8 @@ class Model(Protocol):
       its other methods then take points (C, D) or (C, width), see `mhrun.models.module.ModuleModel`.
     - ``values_per_datum(rows) -> int``: values that a gradient pass keeps in memory for a datum, if they are more than
       the datum's own.
+    - ``parameters``: a `mhrun.models.parameters.Parameters`, if theta has unconstrained coordinates: traces then hold
+      the named parameters, within their constraints, and `names` has a name for each of their numbers.
     - ``native(data, full=bool) -> NativeModel``: the pieces of a compiled CPU loop (see `mhrun.native`);
       `full` is True if the loop needs full-data sums.
     """
@@ -247,7 +254,7 @@ class Model(Protocol):
 
     @property
     def names(self) -> Sequence[str]:
-        """The name of each parameter."""
+        """The name of each number that a draw has: D names, or those of ``parameters``."""
         ...
 
     def init(self, chains: int, draws: Draws) -> Tensor:

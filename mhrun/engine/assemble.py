@@ -16,6 +16,7 @@ from mhrun.data.memory import in_bytes
 from mhrun.engine.method import Method
 from mhrun.engine.starts import Starts, starts_of
 from mhrun.errors import Refusal, UserError
+from mhrun.models.parameters import parameters_of
 from mhrun.monitors import Monitor
 from mhrun.parts import Kernel
 from mhrun.schedules import Plan, Schedule
@@ -59,7 +60,7 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
                 build(node["schedules"], f"{where}.schedules"),
                 counts | {"seed": config["seed"]},
                 dtype=_DTYPES[config["dtype"]],
-                starts=starts_of(node.get("starts"), target.dim, where),
+                starts=starts_of(node.get("starts"), target.dim, where, parameters_of(target.model)),
                 monitor=_monitor(config, node, where),
                 where=f"{where}.",
             )
@@ -113,7 +114,7 @@ def assembled(
     plan = Plan(schedules, chains, warmup, steps)
     names = () if thin is None else target.model.names
     each = None if often is None else _whole("thin_stats", often)
-    shape = Shape(chains, names, warmup, steps, plan.kept(thin), each)
+    shape = Shape(chains, names, warmup, steps, plan.kept(thin), each, parameters_of(target.model))
     if monitor is not None:
         _is_a("monitor", monitor, Monitor, f"{where}monitor")
         monitor = monitor.bind(plan.collected)
@@ -179,7 +180,7 @@ def trace_bytes(method: Method) -> int:
     """Return how much disk a method can take at most: its blocks and its trace, uncompressed."""
     sizes = {"bool": 1, "int8": 1, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
     shape, per_step = method.shape, sum(sizes[dtype] for dtype in INFO_DTYPES.values())
-    per_chain = 8 * method.target.width * len(shape.kept(1, shape.total))
+    per_chain = 8 * max(method.target.width, len(shape.parameters)) * len(shape.kept(1, shape.total))
     state = 3 * 2 * 8 * method.target.dim  # in the last blocks: theta, and a gradient or a momentum
     return shape.chains * state + 2 * shape.chains * (
         per_chain + per_step * (shape.total // shape.stats_thin)

@@ -11,18 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor
 
-from mhrun.data import Dataset
-from mhrun.data.no_data import NoData
 from mhrun.engine.assemble import assembled
 from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.method import Method
 from mhrun.engine.starts import starts_of
+from mhrun.engine.user_model import user_model
 from mhrun.engine.warnings import warnings_of
 from mhrun.errors import UserError
-from mhrun.models.function import FunctionModel
-from mhrun.models.module import ModuleModel
+from mhrun.models.parameters import parameters_of
 from mhrun.monitors import Monitor
 from mhrun.parts import Kernel
 from mhrun.schedules import Schedule
@@ -51,7 +48,8 @@ def sample(
     chains: int = 4,
     temperature: float = 1.0,
     start: Any = None,
-    log_prior: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    log_prior: Callable[[Any], torch.Tensor] | None = None,
     acceptance: float | None = None,
     temper: str = "posterior",
     replacement: bool = False,
@@ -66,20 +64,26 @@ def sample(
     """Sample with any kernel and return the trace, as ArviZ and xarray open it.
 
     Args:
-        model: a `Model`, or a function ``(theta (D,), batch) -> (m,)`` that returns the log-likelihood of
-            each datum; `batch` holds the rows of a minibatch, as the data were given: one tensor, or a
-            mapping of them. A torch module is a classifier (see `ModuleModel`); each chain begins with fresh
-            parameters, drawn as its layers draw theirs, unless `start` says otherwise.
-        data: an array, a mapping of arrays with one length, or a `Dataset`. None for a density without data: then the
-            function is its logarithm, ``theta (D,) -> ()``, and a minibatch is m = 1.
+        model: a `Model`, or a function ``(theta, batch) -> (m,)`` that returns the log-likelihood of each datum.
+            `theta` has the `parameters` by name, ``theta.scale``, or is a tensor (D,) without them; `batch` holds the
+            rows of a minibatch, as the data were given: one tensor, or a mapping of them, ``batch.x`` or
+            ``batch["x"]``. A torch module is a classifier with a flat prior (see `ModuleModel` for others); each chain
+            begins with fresh parameters, drawn as its layers draw theirs, unless `start` says otherwise.
+        data: an array, a mapping of arrays with one length, a pandas DataFrame (each column is a field), or a
+            `Dataset`. None for a density without data: then the function is its logarithm, ``theta -> ()``, and a
+            minibatch is m = 1.
         kernel: how the chains move.
         step_size: a number, or a schedule that governs the step size.
         steps: steps that count; every chain does them.
         warmup: steps of burn-in before them.
         chains: how many chains C, run together.
         temperature: T of the target.
-        start: where chains begin, (D,) or (C, D); needed with a function.
-        log_prior: ``theta (D,) -> ()``, with a function; flat if None.
+        start: where chains begin: (D,) or (C, D), needed with a function without `parameters`; or name -> values, with
+            them. Parameters that have no value start at draws from their priors.
+        parameters: with a function, name -> prior (a `torch.distributions.Distribution` or its text, such as
+            ``"HalfNormal(1.0)"``), size, or ``{"shape": ..., "prior": ..., "constraint": ...}``. Constraints follow
+            from the priors' supports; see `mhrun.models.parameters.Parameters`.
+        log_prior: ``theta -> ()``, with a function, added to the priors of `parameters`; flat if None.
         acceptance: tune the step size in burn-in to this acceptance rate, from `step_size` on.
         temper: what T acts on: posterior or likelihood.
         replacement: draw minibatches with replacement.
@@ -95,7 +99,8 @@ def sample(
             None keeps it in memory.
 
     Returns:
-        A DataTree with the groups ``posterior`` and ``sample_stats`` (and ``warmup_...``). Where a method has draws at
+        A DataTree with the groups ``posterior`` and ``sample_stats`` (and ``warmup_...``). The posterior has a variable
+        for each of the `parameters`, within its constraint, or ``theta``. Where a method has draws at
         some steps only, ``sample_stats["valid"]`` says which they are.
 
     Raises:
@@ -110,24 +115,8 @@ def sample(
         raise UserError(f"dtype = {dtype!r} must be torch.float64 or torch.float32.")
     if not isinstance(cast(Any, temperature), int | float):
         raise UserError("temperature must be a number; schedules of it go with mhrun's configurations.")
-    points = None if start is None else torch.atleast_2d(_points(start))
-    density = data is None
-    rows = NoData().load() if density else Dataset.of(data)
-    if density and callable(model) and not isinstance(model, torch.nn.Module | Model):
-        model = _density(model)
-    if isinstance(model, torch.nn.Module):
-        model = ModuleModel(model)
-    if not isinstance(model, Model) and not callable(model):
-        raise UserError(f"model = {model!r} must be a Model, a torch module or a function.")
-    if isinstance(model, Model):
-        if log_prior is not None:
-            raise UserError("log_prior= goes with a function; a Model has its own.")
-        whole: Model = model
-    else:
-        if start is None:
-            raise UserError("sample needs start=, where chains begin, when the model is a function.")
-        single = not (density or isinstance(data, Mapping | Dataset))
-        whole = FunctionModel(model, _points(start), log_prior=log_prior, single=single)
+    given = user_model(model, data, start=start, log_prior=log_prior, parameters=parameters)
+    points = given.points
     schedules: dict[str, Schedule] = {"temperature": Fixed(temperature=temperature)}
     if points is not None and len(points) not in (1, chains):
         raise UserError(f"start has {len(points)} rows for {chains} chains; give one row, or one per chain.")
@@ -141,8 +130,8 @@ def sample(
         schedules["step_size"] = Fixed(step_size=float(step_size))
     else:
         schedules["step_size"] = Tuned(float(step_size), acceptance)
-    target = Target(whole, rows, temper=temper, replacement=replacement, device=device)
-    starts = None if points is None else starts_of(points.tolist(), target.dim, "sample")
+    target = Target(given.model, given.data, temper=temper, replacement=replacement, device=device)
+    starts = None if points is None else starts_of(points, target.dim, "sample", parameters_of(given.model))
     method = assembled(
         "sample",
         kernel,
@@ -166,14 +155,15 @@ def sample(
             ) from error
         with place.held(lambda line: print(line, file=sys.stderr)):
             call: tuple[Any, ...] = (
-                model,
-                rows.fields,
+                given.model if isinstance(model, torch.nn.Module) else model,
+                given.data.fields,
                 log_prior,
                 kernel,
                 temper,
                 replacement,
                 method.plan.schedules,
-                points,
+                start,
+                parameters,
             )
             call += (method.shape, method.seed, str(dtype), method.monitor)
             _same(place.path, fingerprint(RESULTS_VERSION, *call))
@@ -189,26 +179,6 @@ def _tell(method: Method, summary: Mapping[str, Any]) -> None:
     """Warn of what a user should know of a method that is done."""
     for line in warnings_of(method, summary):
         warnings.warn(line.removeprefix("sample: "), UserWarning, stacklevel=3)
-
-
-def _points(start: Any) -> Tensor:
-    """Return where chains begin, (D,) or (C, D)."""
-    try:
-        points = torch.as_tensor(start, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"start = {start!r} must be numbers, (D,) or (C, D).") from error
-    if not points.numel():
-        raise UserError("start = [] has no parameter; give at least one number.")
-    return points
-
-
-def _density(log_density: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Any], Tensor]:
-    """Return a log density as the log-likelihood of the one datum that says nothing."""
-
-    def log_lik(theta: Tensor, batch: Any) -> Tensor:
-        return log_density(theta).expand(len(batch["x"]))
-
-    return log_lik
 
 
 def _same(folder: Path, settings: str) -> None:

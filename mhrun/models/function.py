@@ -2,84 +2,202 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mhrun.errors import UserError
+from mhrun.build import blame
+from mhrun.errors import Refusal, UserError
 from mhrun.models.naming import numbered
+from mhrun.models.parameters import Parameters, start_values
 from mhrun.models.returned import returned, unchanged
-from mhrun.random import Draws
+from mhrun.random import Draws, Purpose, derive_key
 from mhrun.types import Rows
 
-PerDatum = Callable[[Tensor, Any], Tensor]
+PerDatum = Callable[[Any, Any], Tensor]
+
+
+class Named(dict[str, Any]):
+    """Tensors by name, as items and as attributes; a name equal to that of a dict method hides the method."""
+
+    def __getattribute__(self, name: str) -> Any:
+        return self[name] if dict.__contains__(self, name) else super().__getattribute__(name)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError as error:
+            raise AttributeError(f"there is no '{name}' here, but {', '.join(self)}") from error
 
 
 class FunctionModel:
     """A prior and a likelihood given as functions of one chain's parameters.
 
+    With `parameters`, chains move in unconstrained coordinates u; the functions receive the constrained parameters
+    x = T(u) by name, and the log-prior is sum log p(x) + log_prior(x) + log |dT/du| (see
+    `mhrun.models.parameters.Parameters`).
+
     Args:
-        log_lik: ``(theta (D,), batch) -> (m,)``, the log-likelihood of each datum. `batch` holds the rows
-            of the minibatch: a mapping of fields (m, ...), or one tensor if `single`.
-        start: starting point, (D,) or one row per chain (C, D).
-        log_prior: ``theta (D,) -> ()``; flat if None.
-        names: names of the parameters.
+        log_lik: ``(theta, batch) -> (m,)``, the log-likelihood of each datum. `theta` is a tensor (D,), or the named
+            parameters, ``theta.scale`` or ``theta["scale"]``. `batch` holds the rows of the minibatch: fields (m, ...)
+            by name, ``batch.x`` or ``batch["x"]``, or one tensor if `single`.
+        start: starting point, (D,) or one row per chain (C, D). With `parameters`: a number for all, or name -> a
+            number or values, in the user's coordinates; parameters that are not given, and all if None, start at draws
+            from their priors, and at u = 0 without a prior.
+        log_prior: ``theta -> ()``, added to the declared priors; a density with respect to the parameters as they are
+            received. None: 0.
+        names: names of the parameters, without `parameters`.
         single: pass only the field ``x``, as a tensor.
         batched: the functions take all chains at once, theta (C, D) and rows (C or 1, m, ...), and
             return (C, m) and (C,). Otherwise they are vectorised by `torch.func.vmap`.
+        parameters: name -> size, prior or settings, as `mhrun.models.parameters.Parameters` takes them.
+        start_sd: standard deviation of normal noise added to the start in the unconstrained coordinates, independent
+            for each chain.
+        simulate: ``(theta, rows) -> fields``: new data given parameters, for simulation-based calibration; `rows` has
+            the experiment's data, and the returned fields replace those of the same names.
 
     Raises:
-        UserError: a function returns a wrong shape.
+        Refusal: settings that mean nothing.
+        UserError: a function fails or returns a wrong shape.
     """
 
     def __init__(
         self,
         log_lik: PerDatum,
-        start: Any,
-        log_prior: Callable[[Tensor], Tensor] | None = None,
+        start: Any = None,
+        log_prior: Callable[[Any], Tensor] | None = None,
         names: Sequence[str] | None = None,
         single: bool = False,
         batched: bool = False,
+        parameters: Mapping[str, Any] | Parameters | None = None,
+        start_sd: float = 0.0,
+        simulate: Callable[[Any, Any], Any] | None = None,
     ) -> None:
-        self.start = torch.atleast_1d(torch.as_tensor(start, dtype=torch.float64))
-        self.dim = self.start.shape[-1]
-        self.names: Sequence[str] = tuple(names) if names is not None else numbered(self.dim)
-        if len(self.names) != self.dim:
-            raise UserError(f"{len(self.names)} names for {self.dim} parameters.")
+        self.parameters: Parameters | None = None
+        self.names: Sequence[str]
+        if parameters is None:
+            if start is None:
+                raise Refusal("a model needs start, where chains begin, or parameters, with their priors.")
+            self.start: Any = torch.atleast_1d(torch.as_tensor(start, dtype=torch.float64))
+            self.dim = self.start.shape[-1]
+            self.names = tuple(names) if names is not None else numbered(self.dim)
+            if len(self.names) != self.dim:
+                raise UserError(f"{len(self.names)} names for {self.dim} parameters.")
+        else:
+            if names is not None or batched:
+                raise Refusal(
+                    "names and batched go with theta as a tensor; parameters have names of their own."
+                )
+            self.parameters = parameters if isinstance(parameters, Parameters) else Parameters(parameters)
+            self.dim, self.names = self.parameters.dim, self.parameters.names
+            self.start = {} if start is None else start_values(start, self.parameters)
+            self.parameters.check(self.start)
+        self.start_sd = float(start_sd)
+        self.simulate = simulate
         self._log_lik = log_lik
         self._log_prior = log_prior
         self._single = single
         self._batched = batched
 
     def init(self, chains: int, draws: Draws) -> Tensor:
-        """Return starting points (C, D)."""
-        start = self.start.to(draws.device)
-        if start.dim() == 1:
-            return start.repeat(chains, 1)
-        if len(start) != chains:
-            raise UserError(
-                f"start has {len(start)} rows for {chains} chains; give one row, or one per chain."
-            )
-        return start
+        """Return starting points (C, D): as given, or drawn from the priors.
+
+        Raises:
+            UserError: starts are given for another number of chains.
+        """
+        start = self._starts(chains, draws).to(draws.device)
+        return start + self.start_sd * draws.normal(Purpose.INIT, self.dim) if self.start_sd else start
+
+    def draw_prior(self, chains: int, key: int) -> Tensor:
+        """Return independent draws of theta (C, D) from the declared priors; chain c's depends on key and c alone."""
+        assert self.parameters is not None
+        drawn: list[dict[str, Tensor]] = []
+        with torch.random.fork_rng(devices=[]):
+            for chain in range(chains):
+                torch.manual_seed(derive_key(key, f"prior/{chain}") >> 1)
+                drawn.append(self.parameters.sample())
+        together = {name: torch.stack([one[name] for one in drawn]) for name in self.parameters.shapes}
+        return self.parameters.theta(together, "a draw from the prior")
 
     def log_prior(self, theta: Tensor) -> Tensor:
         """(C, D) -> (C,)."""
+        declared = (
+            theta.new_zeros(len(theta)) if self.parameters is None else self.parameters.log_prior(theta)
+        )
         if self._log_prior is None:
-            return theta.new_zeros(len(theta))
-        value = self._log_prior(theta) if self._batched else torch.func.vmap(self._log_prior)(theta)
-        return returned(value, (len(theta),), "log_prior")
+            return declared
+        prior = self._log_prior
+        with explained("log_prior", {"theta": theta[0]}):
+            if self._batched:
+                value = prior(theta)
+            else:
+                value = torch.func.vmap(lambda one: prior(self._received(one)))(self._given(theta))
+        return declared + returned(value, (len(theta),), "log_prior")
 
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
         """(C, D) and rows (C or 1, m, ...) -> (C, m)."""
         any_field = next(iter(rows.values()))
-        shared = len(any_field) == 1 and len(theta) > 1
-        with unchanged(rows, "log_lik"):
+        shared = len(any_field) == 1
+        given = {"theta": theta[0], **{name: field[0] for name, field in rows.items()}}
+        with explained("log_lik", given), unchanged(rows, "log_lik"):
             if self._batched:
-                value = self._log_lik(theta, rows["x"] if self._single else rows)
+                value = self._log_lik(theta, rows["x"] if self._single else Named(rows))
             else:
-                per_chain = {name: field[0] for name, field in rows.items()} if shared else dict(rows)
-                batch = per_chain["x"] if self._single else per_chain
-                value = torch.func.vmap(self._log_lik, in_dims=(0, None if shared else 0))(theta, batch)
+                fields = {name: field[0] for name, field in rows.items()} if shared else dict(rows)
+                value = torch.func.vmap(self._one, in_dims=(0, None if shared else 0))(
+                    self._given(theta), fields
+                )
         return returned(value, (len(theta), any_field.shape[1]), "log_lik")
+
+    def _one(self, theta: Any, fields: dict[str, Tensor]) -> Tensor:
+        return self._log_lik(self._received(theta), fields["x"] if self._single else Named(fields))
+
+    def _given(self, theta: Tensor) -> Any:
+        """Return what is vectorised over chains: theta, or the parameters by name."""
+        return theta if self.parameters is None else self.parameters.values(theta)
+
+    def _received(self, one: Any) -> Any:
+        """Return one chain's parameters as functions receive them."""
+        return one if self.parameters is None else Named(one)
+
+    def _starts(self, chains: int, draws: Draws) -> Tensor:
+        if self.parameters is None:
+            rows = self.start if self.start.dim() > 1 else None
+            if rows is not None and len(rows) != chains:
+                raise UserError(
+                    f"start has {len(rows)} rows for {chains} chains; give one row, or one per chain."
+                )
+            found: Tensor = self.start.repeat(chains, 1) if rows is None else rows
+            return found
+        drawn = self.parameters.values(self.draw_prior(chains, draws.streams.key))
+        for name, value in self.start.items():
+            own = value.dim() > len(self.parameters.shapes[name])
+            if own and len(value) != chains:
+                raise UserError(
+                    f"start of {name} has {len(value)} rows for {chains} chains; give one for each."
+                )
+            drawn[name] = value if own else value.expand(chains, *value.shape)
+        return self.parameters.theta(drawn)
+
+
+@contextmanager
+def explained(what: str, given: Mapping[str, Tensor]) -> Iterator[None]:
+    """Convert an error of a user's function into one line with its location and the shapes of its arguments."""
+    checks = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution._validate_args = False  # validation reads values, which vmap cannot
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if "alloc" in str(error) and "memory" in str(error):  # the command line reports this in detail
+            raise
+        shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in given.items())
+        # A lone surrogate, which file names can contain, cannot be encoded.
+        reason = blame(error).encode(errors="backslashreplace").decode()
+        raise UserError(f"{what} failed: {reason}; it had {shapes}.") from error
+    finally:
+        torch.distributions.Distribution._validate_args = checks

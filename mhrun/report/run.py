@@ -20,7 +20,7 @@ from mhrun.kernels.stationary import Samples, samples
 from mhrun.schedules.plan import Plan
 from mhrun.store.blocks import damage
 from mhrun.store.folder import RunFolder
-from mhrun.store.netcdf import COLLECTED, TRACE, Shape, open_trace
+from mhrun.store.netcdf import COLLECTED, TRACE, Shape, flat_draws, open_trace
 from mhrun.target import Target, target_of
 
 T = TypeVar("T")
@@ -145,7 +145,7 @@ class Run:
         return found
 
     def draws(self, method: str, *, marked: bool = False) -> npt.NDArray[np.float64]:
-        """The draws after burn-in (C, S, D).
+        """The draws after burn-in (C, S, P), in the coordinates that the model's `names` name, within constraints.
 
         Args:
             method: whose.
@@ -164,7 +164,7 @@ class Run:
             with self.trace(method) as trace:
                 if "posterior" not in trace.children:
                     raise UserError(f"{method}: this report needs draws, and thin=null keeps none.")
-                self._draws[method] = trace["posterior"]["theta"].to_numpy()[:: self.rungs(method)]
+                self._draws[method] = flat_draws(trace["posterior"])[:: self.rungs(method)]
         return self._draws[method]
 
     def draw_steps(self, method: str) -> npt.NDArray[np.int64]:
@@ -205,7 +205,7 @@ class Run:
         """Whether each kept draw is valid (C, S); a method may have valid draws at some steps only."""
         with self.trace(method) as trace:
             if "valid" not in trace["sample_stats"]:  # an older run, all of whose draws are
-                return np.ones(trace["posterior"]["theta"].shape[:2], bool)[:: self.rungs(method)]
+                return np.ones(flat_draws(trace["posterior"]).shape[:2], bool)[:: self.rungs(method)]
         found: npt.NDArray[np.bool_] = self.stat(method, "valid")[:, self._places(method)].astype(bool)
         return found
 

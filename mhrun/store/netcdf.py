@@ -1,9 +1,10 @@
 """Traces as NetCDF4 in the InferenceData schema, which xarray and ArviZ open as they are.
 
-Groups ``posterior`` (theta: chain, draw, parameter) and ``sample_stats`` (chain, draw), and the same
-for the burn-in with the prefix ``warmup_``. Where statistics are kept more often than theta, which a wide
-model's disk asks for, the two groups differ in their draws. Group ``monitor`` (chain, monitor_run), with the
-``step`` of each look, has what was told of the chains while they ran.
+Groups ``posterior`` and ``sample_stats`` (chain, draw), and the same for the burn-in with the prefix ``warmup_``. The
+posterior holds theta (chain, draw, parameter), or, of a model with named parameters, each of them in the user's
+coordinates (chain, draw, NAME_dim_0, ...), in the order of the attribute ``parameters``. Where statistics are kept more
+often than theta, which a wide model's disk asks for, the two groups differ in their draws. Group ``monitor`` (chain,
+monitor_run) has the metrics computed during the run, with the ``step`` of each.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ import h5netcdf
 import h5py
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from mhrun import __version__
 from mhrun.errors import UserError
+from mhrun.models.parameters import Parameters
 from mhrun.store.files import explain, remove
 from mhrun.types import INFO_DEFAULTS
 
@@ -44,6 +47,7 @@ class Shape(NamedTuple):
     thin: int | tuple[int, ...] | None  # theta is kept of every thin-th step, of these steps, or of none
     #                                     (of these steps, the trace says of each draw which it is)
     thin_stats: int | None = None  # statistics are kept of every thin_stats-th step; None: as theta
+    layout: Parameters | None = None  # the named parameters that theta is written as; None: as theta
 
     @property
     def stats_thin(self) -> int:
@@ -72,6 +76,15 @@ def open_trace(folder: Path) -> xr.DataTree:
     import xarray as xr
 
     return xr.open_datatree(folder / TRACE, engine="h5netcdf")
+
+
+def flat_draws(posterior: Any) -> Array:
+    """Return the draws (C, S, P) of a group ``posterior``: theta, or the numbers of all named parameters in order."""
+    if "theta" in posterior and "parameters" not in posterior.attrs:
+        found: Array = posterior["theta"].to_numpy()
+        return found
+    parts = [posterior[name].to_numpy() for name in posterior.attrs["parameters"].split()]
+    return np.concatenate([part.reshape(*part.shape[:2], -1) for part in parts], axis=-1)
 
 
 def write_trace(
@@ -145,7 +158,8 @@ def _fill(
                 there, here = slice(a - low, b - low), slice(a - at, b - at)
                 variables = file.groups[prefix + kind].variables
                 if kind == "posterior":
-                    variables["theta"][:, there] = block["draw/theta"][:, here]
+                    for name, values in _written(block["draw/theta"][:, here], shape.layout).items():
+                        variables[name][:, there] = values
                     if "step" in variables:
                         variables["step"][there] = shape.kept(1, shape.total)[at:][here] + 1
                     continue
@@ -181,19 +195,36 @@ def _group(
         group.dimensions[name] = size
         group.create_variable(name, (name,), data=np.arange(size, dtype=np.int64))
     if kind == "posterior":
-        group.dimensions["parameter"] = len(shape.parameters)
-        labels = group.create_variable("parameter", ("parameter",), h5py.string_dtype())
-        labels[...] = np.asarray(shape.parameters, dtype=object)
-        _variable(group, "theta", "float64", ("chain", "draw", "parameter"), compress=repeats)
+        if shape.layout is None:
+            group.dimensions["parameter"] = len(shape.parameters)
+            labels = group.create_variable("parameter", ("parameter",), h5py.string_dtype())
+            labels[...] = np.asarray(shape.parameters, dtype=object)
+            _variable(group, "theta", "float64", ("chain", "draw", "parameter"), compress=repeats)
+        else:
+            group.attrs["parameters"] = " ".join(shape.layout.shapes)
+            for name, sizes in shape.layout.shapes.items():
+                own = tuple(f"{name}_dim_{k}" for k in range(len(sizes)))
+                for dimension, size in zip(own, sizes, strict=True):
+                    group.dimensions[dimension] = size
+                    group.create_variable(dimension, (dimension,), data=np.arange(size, dtype=np.int64))
+                _variable(group, name, "float64", ("chain", "draw", *own), compress=repeats)
         if isinstance(shape.thin, tuple):
             group.create_variable("step", ("draw",), "int64")
-            group.variables["theta"].attrs["coordinates"] = (
-                "step"  # ArviZ takes what is no coordinate for a quantity
-            )
+            for name in ["theta"] if shape.layout is None else shape.layout.shapes:
+                # ArviZ takes what is no coordinate for a quantity
+                group.variables[name].attrs["coordinates"] = "step"
         return
     for name, dtype in info.items():
         _variable(group, name, dtype, ("chain", "draw"))
     _variable(group, "wall_s", "float64", ("draw",))
+
+
+def _written(theta: Array, layout: Parameters | None) -> dict[str, Array]:
+    """Return the variables of a posterior from theta (C, S, D)."""
+    if layout is None:
+        return {"theta": theta}
+    values = layout.values(torch.from_numpy(np.ascontiguousarray(theta)))
+    return {name: value.numpy() for name, value in values.items()}
 
 
 def _compression(dtype: str) -> dict[str, Any]:

@@ -1,0 +1,110 @@
+"""What a call from Python gives as model and data, as a model, a data set and starting points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mhrun.data import Dataset
+from mhrun.data.no_data import NoData
+from mhrun.errors import UserError
+from mhrun.models.function import FunctionModel
+from mhrun.models.module import ModuleModel
+from mhrun.models.parameters import parameters_of, start_values
+from mhrun.types import Model
+
+
+class Given(NamedTuple):
+    """A model on its data."""
+
+    model: Model
+    data: Dataset
+    points: Any  # where chains begin, a list of points as `starts_of` takes them; None: where the model has them begin
+
+
+def user_model(
+    model: Any,
+    data: Any,
+    *,
+    start: Any = None,
+    log_prior: Callable[[Any], Tensor] | None = None,
+    parameters: Mapping[str, Any] | None = None,
+) -> Given:
+    """Return model, data and starting points of a call of `mhrun.sample`, whose arguments these are.
+
+    Raises:
+        UserError: arguments that do not go together, in one line with the remedy.
+    """
+    density = data is None
+    rows = NoData().load() if density else Dataset.of(data)
+    if isinstance(model, torch.nn.Module) and not isinstance(model, Model):
+        model = ModuleModel(model)
+    if isinstance(model, Model):
+        for name, value in (("log_prior", log_prior), ("parameters", parameters)):
+            if value is not None:
+                raise UserError(f"{name}= goes with a function; {_remedy(model)}.")
+        return Given(model, rows, _of_model(model, start))
+    if not callable(model):
+        raise UserError(f"model = {model!r} must be a Model, a torch module or a function.")
+    function = _density(model) if density else model
+    single = not (density or isinstance(data, Mapping | Dataset) or hasattr(data, "columns"))
+    if parameters is not None:
+        named = FunctionModel(function, start, log_prior, single=single, parameters=parameters)
+        return Given(named, rows, None)
+    if start is None:
+        raise UserError(
+            "sample needs start=, where chains begin, or parameters= with priors, when the model is a function: "
+            "parameters={'slope': torch.distributions.Normal(0.0, 1.0)}."
+        )
+    if isinstance(start, Mapping):
+        raise UserError("start= by name goes with parameters=; give its sizes or priors there.")
+    points = _points(start)
+    return Given(
+        FunctionModel(function, points, log_prior, single=single), rows, torch.atleast_2d(points).tolist()
+    )
+
+
+def _remedy(model: Model) -> str:
+    if isinstance(model, ModuleModel):
+        return "give a module its prior with mhrun.ModuleModel(module, prior_variance=1.0)"
+    return f"{type(model).__name__} has its own"
+
+
+def _of_model(model: Model, start: Any) -> Any:
+    """Return starting points of a model, in the coordinates of its names."""
+    if start is None:
+        return None
+    named = parameters_of(model)
+    if named is None or not isinstance(start, Mapping):
+        return torch.atleast_2d(_points(start)).tolist()
+    values = start_values(start, named)
+    if lacking := [name for name in named.shapes if name not in values]:
+        raise UserError(f"start lacks {', '.join(lacking)}; give a value for each parameter.")
+    chains = max(len(v) if v.dim() > len(named.shapes[k]) else 1 for k, v in values.items())
+    whole = {
+        k: v if v.dim() > len(named.shapes[k]) else v.expand(chains, *v.shape) for k, v in values.items()
+    }
+    return torch.cat([value.reshape(chains, -1) for value in whole.values()], -1).tolist()
+
+
+def _points(start: Any) -> Tensor:
+    """Return where chains begin, (D,) or (C, D)."""
+    try:
+        points = torch.as_tensor(start, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"start = {start!r} must be numbers, (D,) or (C, D).") from error
+    if not points.numel():
+        raise UserError("start = [] has no parameter; give at least one number.")
+    return points
+
+
+def _density(log_density: Callable[[Any], Tensor]) -> Callable[[Any, Any], Tensor]:
+    """Return a log density as the log-likelihood of the one datum that says nothing."""
+
+    def log_lik(theta: Any, batch: Any) -> Tensor:
+        return log_density(theta).expand(len(batch["x"]))
+
+    return log_lik

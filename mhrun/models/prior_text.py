@@ -1,0 +1,165 @@
+"""Priors and constraints written as text: read as data, never evaluated."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributions as td
+from torch.distributions import constraints
+from torch.distributions.constraints import Constraint
+
+from mhrun.errors import Refusal, nearest
+from mhrun.models.ordered import ordered
+
+PRIORS = (
+    "Beta",
+    "Cauchy",
+    "Chi2",
+    "Dirichlet",
+    "Exponential",
+    "FisherSnedecor",
+    "Gamma",
+    "Gumbel",
+    "HalfCauchy",
+    "HalfNormal",
+    "InverseGamma",
+    "Kumaraswamy",
+    "LKJCholesky",
+    "Laplace",
+    "LogNormal",
+    "MultivariateNormal",
+    "Normal",
+    "Pareto",
+    "StudentT",
+    "Uniform",
+    "Weibull",
+)
+"""The continuous distributions of `torch.distributions` that a text may name."""
+
+_WHOLE = ("dim",)  # arguments that are whole numbers
+_PLAIN = {
+    "real": constraints.real,
+    "positive": constraints.positive,
+    "unit_interval": constraints.unit_interval,
+    "simplex": constraints.simplex,
+    "ordered": ordered,
+}
+_BOUNDED = {
+    "greater_than": constraints.greater_than,
+    "less_than": constraints.less_than,
+    "interval": constraints.interval,
+}
+
+
+def prior_of(text: str, where: str) -> td.Distribution:
+    """Return the distribution that a text such as ``HalfNormal(1.0)`` names.
+
+    The text is one call of a distribution of `PRIORS`; its arguments are numbers and lists of numbers. Numbers become
+    float64.
+
+    Args:
+        text: the expression.
+        where: the setting, for messages.
+
+    Raises:
+        Refusal: another name, an argument that is no number, or numbers that the distribution does not take.
+    """
+    name, positional, keyed = _call(text, where)
+    if name not in PRIORS:
+        discrete = getattr(td, name, None)
+        if isinstance(discrete, type) and issubclass(discrete, td.Distribution):
+            raise Refusal(
+                f"{where}: {name} is not a continuous distribution that a text can name; choose one of "
+                f"{', '.join(PRIORS)}."
+            )
+        raise Refusal(
+            f"{where}: there is no distribution '{name}'.{nearest(name, PRIORS)} There are: {', '.join(PRIORS)}."
+        )
+    kind: Callable[..., td.Distribution] = getattr(td, name)
+    try:
+        given = inspect.signature(kind).bind(*positional, **keyed).arguments
+        numbers = {key: int(value) if key in _WHOLE else _tensor(value) for key, value in given.items()}
+        return kind(**numbers, validate_args=True)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split()).replace(f"{name}.__init__()", name)
+        raise Refusal(f"{where} = {text}: {_short(reason)}; see torch.distributions.{name}.") from error
+
+
+def constraint_of(text: str, where: str) -> Constraint:
+    """Return the constraint that a text names: one of `positive`, `interval(0, 2)` and the like.
+
+    Raises:
+        Refusal: there is no such constraint.
+    """
+    known = [*_PLAIN, *(f"{name}(...)" for name in _BOUNDED)]
+    name = text.strip()
+    if name in _PLAIN:
+        found: Constraint = _PLAIN[name]
+        return found
+    if name.partition("(")[0] in _BOUNDED:
+        name, bounds, keyed = _call(text, where)
+        wanted = 2 if name == "interval" else 1
+        if keyed or len(bounds) != wanted or not all(isinstance(b, float) for b in bounds):
+            raise Refusal(f"{where} = {text} must have {wanted} bound{'s' * (wanted > 1)}, plain numbers.")
+        if wanted == 2 and not bounds[0] < bounds[1]:
+            raise Refusal(f"{where} = {text}: the first bound must be below the second.")
+        return _BOUNDED[name](*bounds)
+    raise Refusal(f"{where} = {text} is no constraint; there are: {', '.join(known)}.")
+
+
+def _call(text: str, where: str) -> tuple[str, list[Any], dict[str, Any]]:
+    """Return name, arguments and keyword arguments of a call whose arguments are numbers and lists of them."""
+    if text.count("(") != text.count(")"):
+        raise Refusal(f"{where} = {text} is cut at its comma; put it in quotes: '{text.split('(')[0]}(...)'.")
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise Refusal(f"{where} = {text!r} is no distribution; write one such as Normal(0, 1).") from error
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        raise Refusal(f"{where} = {text} is no distribution; write one such as Normal(0, 1).")
+    if any(keyword.arg is None for keyword in node.keywords):
+        raise Refusal(f"{where} = {text}: arguments are numbers and lists of numbers.")
+    return (
+        node.func.id,
+        [_number(value, text, where) for value in node.args],
+        {str(keyword.arg): _number(keyword.value, text, where) for keyword in node.keywords},
+    )
+
+
+def _number(node: ast.expr, text: str, where: str) -> Any:
+    """Return a number, or a list of numbers, as floats."""
+    match node:
+        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+            try:
+                return float(value)
+            except OverflowError as error:
+                raise Refusal(f"{where}: a number is too large.") from error
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
+            value = _number(operand, text, where)
+            if isinstance(value, float):
+                return -value if isinstance(sign, ast.USub) else value
+        case ast.List(elts=elements) | ast.Tuple(elts=elements):
+            return [_number(element, text, where) for element in elements]
+    raise Refusal(
+        f"{where} = {text}: '{ast.unparse(node)}' is no number; arguments are numbers and lists of them."
+    )
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def _short(reason: str) -> str:
+    """Return the part of torch's message that matters to a reader."""
+    if "to satisfy the constraint" in reason:
+        name = reason.partition("Expected parameter ")[2].split(" ")[0]
+        constraint = reason.partition("satisfy the constraint ")[2].split(",")[0].partition("(")[0]
+        return f"{name} must be {_WORDS.get(constraint, constraint)}"
+    return reason[:160]
+
+
+_WORDS = {"GreaterThan": "positive", "GreaterThanEq": "at least 0", "PositiveDefinite": "positive definite"}

@@ -1,0 +1,323 @@
+"""Named parameters: coordinates, priors as text, start values, traces, and what does not go together."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import distributions as td
+from torch.distributions import Dirichlet, HalfNormal, Normal, constraints
+
+import mhrun
+from mhrun.errors import Refusal, UserError
+from mhrun.models.function import FunctionModel
+from mhrun.models.parameters import Parameters
+from mhrun.models.prior_text import PRIORS, prior_of
+from mhrun.random import Streams
+
+ALL = {
+    "a": 1,
+    "beta": {"shape": 3, "prior": "Normal(0, 2)"},
+    "scale": HalfNormal(1.0),
+    "rates": {"shape": [2, 2], "prior": "Gamma(2, 1)"},
+    "p": "Beta(2, 3)",
+    "w": Dirichlet(torch.ones(3)),
+    "cut": {"shape": 3, "constraint": "ordered"},
+    "u": "Uniform(-1, 3)",
+    "below": {"shape": 1, "constraint": "less_than(2)"},
+    "factor": "LKJCholesky(3, 2.0)",
+}
+
+
+@pytest.fixture
+def parameters():
+    return Parameters(ALL)
+
+
+def test_coordinates_have_names_and_shapes(parameters):
+    assert parameters.dim == 1 + 3 + 1 + 4 + 1 + 2 + 3 + 1 + 1 + 3
+    assert parameters.size == len(parameters.names) == parameters.dim + 1 + 6
+    assert parameters.names[:5] == ["a", "beta[0]", "beta[1]", "beta[2]", "scale"]
+    assert parameters.names[5:9] == ["rates[0,0]", "rates[0,1]", "rates[1,0]", "rates[1,1]"]
+    assert not parameters.is_plain
+    assert Parameters({"a": 2, "b": [1, 2]}).is_plain
+    assert parameters.without_prior == ["a", "cut", "below"]
+
+
+def test_values_are_within_their_constraints_and_go_back(parameters):
+    theta = torch.randn(50, parameters.dim, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    values = parameters.values(theta)
+    assert {name: tuple(value.shape[1:]) for name, value in values.items()} == parameters.shapes
+    assert (values["scale"] > 0).all()
+    assert ((values["p"] > 0) & (values["p"] < 1)).all()
+    assert torch.allclose(values["w"].sum(-1), torch.ones(50, dtype=torch.float64))
+    assert (values["cut"].diff(dim=-1) > 0).all()
+    assert ((values["u"] > -1) & (values["u"] < 3)).all()
+    assert (values["below"] < 2).all()
+    assert torch.allclose(parameters.theta(values), theta, atol=1e-6)
+    assert torch.equal(parameters.values(theta[0])["rates"], values["rates"][0])
+    again = parameters.named(parameters.flat(theta))
+    assert all(torch.equal(again[name], values[name]) for name in values)
+
+
+def free_of(name, value):
+    """Return as many numbers of a value as it has degrees of freedom."""
+    if name == "factor":
+        return value[[1, 2, 2], [0, 0, 1]]
+    return value[:-1] if name == "w" else value.reshape(-1)
+
+
+@pytest.mark.parametrize("name", list(ALL))
+def test_jacobians_are_those_of_the_transforms(name):
+    parameters = Parameters({name: ALL[name]})
+    theta = torch.randn(7, parameters.dim, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    for one, found in zip(theta, parameters.log_jacobian(theta), strict=True):
+        matrix = torch.autograd.functional.jacobian(
+            lambda u: free_of(name, parameters.values(u)[name]).reshape(-1), one
+        )
+        assert float(found) == pytest.approx(float(torch.linalg.slogdet(matrix)[1]), abs=1e-8)
+
+
+@pytest.mark.parametrize(
+    "prior", ["HalfNormal(0.7)", "Beta(2, 3)", "Gamma(2, 1.5)", "Uniform(-1, 3)", "Normal(1, 2)"]
+)
+def test_a_log_prior_integrates_to_one_in_the_unconstrained_coordinate(prior):
+    u = torch.linspace(-40, 40, 200_001, dtype=torch.float64)
+    density = Parameters({"a": prior}).log_prior(u[:, None]).exp()
+    assert float(torch.trapezoid(density, u)) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_gradients_go_through_transforms():
+    model = FunctionModel(
+        lambda theta, batch: Normal(theta.mu, theta.sigma).log_prob(batch.x),
+        parameters={"mu": Normal(0.0, 1.0), "sigma": HalfNormal(2.0)},
+    )
+    target = mhrun.Target(model, mhrun.Dataset.of({"x": [0.3, -1.0, 2.0]}))
+    theta = torch.tensor([[0.2, -0.4]], dtype=torch.float64)
+    mu, sigma = 0.2, math.exp(-0.4)
+    x = np.array([0.3, -1.0, 2.0])
+    wanted = (
+        stats.norm.logpdf(x, mu, sigma).sum()
+        + stats.norm.logpdf(mu)
+        + stats.halfnorm.logpdf(sigma, scale=2)
+        - 0.4
+    )
+    assert float(target.log_density(theta)) == pytest.approx(wanted)
+    residual = (x - mu) / sigma**2
+    by_sigma = (((x - mu) ** 2 / sigma**3) - 1 / sigma).sum() - sigma / 4
+    found = target.gradient_full(theta, torch.ones(1, dtype=torch.float64))[0].tolist()
+    assert found == pytest.approx([residual.sum() - mu, by_sigma * sigma + 1])
+
+
+# --- Priors as text ---------------------------------------------------------------------------------------
+
+
+def test_texts_name_distributions():
+    prior = prior_of("Normal(loc=-1, scale=[1.0, 2])", "x")
+    assert torch.equal(prior.loc, torch.tensor([-1.0, -1.0], dtype=torch.float64))
+    assert torch.equal(prior.scale, torch.tensor([1.0, 2.0], dtype=torch.float64))
+    assert all(issubclass(getattr(td, name), td.Distribution) for name in PRIORS)
+    exact = Parameters({"s": "HalfNormal(0.1)"}).log_prior(torch.zeros(1, 1, dtype=torch.float64))
+    assert float(exact) == pytest.approx(stats.halfnorm.logpdf(1.0, scale=0.1), rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("HalfNorml(1.0)", r"no distribution 'HalfNorml'. Did you mean 'HalfNormal'\?"),
+        ("Poisson(3.0)", "is not a continuous distribution that a text can name"),
+        ("__import__('os').system('true')", "is no distribution"),
+        ("Normal(open('x'), 1)", r"'open\('x'\)' is no number"),
+        ("Normal(0, sigma)", "'sigma' is no number"),
+        ("Normal(0, 1 + 1)", r"'1 \+ 1' is no number"),
+        ("Normal(0, True)", "'True' is no number"),
+        ("Normal(*[0, 1])", "is no number"),
+        ("Normal(**{'loc': 0})", "arguments are numbers"),
+        ("Normal(0", "put it in quotes"),
+        ("Normal", "is no distribution; write one such as"),
+        ("Normal(0, -1)", "scale must be positive"),
+        ("Normal(0)", "missing a required argument: 'scale'"),
+        ("Normal(0, 1, 2, 3, 4)", "too many positional arguments"),
+        ("HalfNormal(" * 2000 + ")" * 2000, "is no distribution|is no number"),
+    ],
+)
+def test_texts_that_are_no_prior_are_refused_in_one_line(text, message):
+    with pytest.raises(Refusal, match=message) as caught:
+        Parameters({"s": text})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"shape": 2, "prior": "Normal([0, 0, 0], 1)"}, r"draw of the prior has shape \[3\].*shape = \[2\]"),
+        ({"shape": 4, "prior": "Dirichlet([1, 1, 1])"}, r"draw of the prior has shape \[3\]"),
+        (
+            {"prior": "HalfNormal(1)", "constraint": "real"},
+            "the prior's values are positive, and the constraint",
+        ),
+        ({"prior": "Beta(1, 1)", "constraint": "positive"}, "the prior's values are between 0 and 1"),
+        ({"shape": 3, "prior": "Normal(0, 1)", "constraint": "up"}, "up is no constraint; there are: real"),
+        ({"shape": 1, "constraint": "simplex"}, "cannot be a simplex"),
+        ({"shape": 1, "constraint": "interval(2, 1)"}, "first bound must be below the second"),
+        ({"shape": 1, "constraint": "interval(2)"}, "must have 2 bounds"),
+        ({"shape": 1, "constraint": 3}, "is no constraint"),
+        ({"shape": 1, "constraint": constraints.positive_integer}, "there is no transform|is no constraint"),
+        ({"shape": 0}, "is no size"),
+        ({"shpe": 1}, "has no 'shpe'. Did you mean 'shape'"),
+        ({"prior": 3.0}, "is no distribution; give one of torch.distributions"),
+        ({"prior": td.Poisson(2.0)}, "is of whole numbers, and parameters are continuous"),
+        ({"constraint": "positive"}, "needs a shape or a prior"),
+        ({"shape": 1, "prior": "Normal(0", "1)": None}, "put it in quotes"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused_in_one_line(setting, message):
+    with pytest.raises(Refusal, match=message) as caught:
+        Parameters({"s": setting})
+    assert "\n" not in str(caught.value)
+    assert "parameters.s" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["chain", "draw", "a b", "1x"])
+def test_names_that_traces_cannot_have_are_refused(name):
+    with pytest.raises(Refusal, match=r"choose another name|is no name"):
+        Parameters({name: 1})
+
+
+# --- Start values -----------------------------------------------------------------------------------------
+
+
+def model(start=None, **parameters):
+    return FunctionModel(lambda theta, batch: -batch.x, start, parameters=parameters)
+
+
+def test_chains_start_at_draws_from_the_priors():
+    found = model(s="HalfNormal(2.0)", mu="Normal(3, 1)", free=1)
+    theta = found.init(400, Streams(7, 400).at(0))
+    values = found.parameters.values(theta)
+    assert stats.kstest(values["s"], stats.halfnorm(scale=2).cdf).pvalue > 1e-5
+    assert stats.kstest(values["mu"], stats.norm(3).cdf).pvalue > 1e-5
+    assert not values["free"].any()  # it has no prior
+    assert torch.equal(theta[:5], found.init(5, Streams(7, 5).at(0)))
+    assert not torch.equal(theta, found.init(400, Streams(8, 400).at(0)))
+
+
+def test_truncated_priors_are_drawn_within_their_constraints():
+    found = model(
+        t={"shape": 8, "prior": "Normal(0, 1)", "constraint": "positive"},
+        o={"shape": 3, "prior": "Normal(0, 1)", "constraint": "ordered"},
+    )
+    values = found.parameters.values(found.init(200, Streams(7, 200).at(0)))
+    assert stats.kstest(values["t"].reshape(-1), stats.halfnorm.cdf).pvalue > 1e-5
+    assert (values["o"].diff(dim=-1) > 0).all()
+
+
+def test_given_starts_are_in_the_users_coordinates():
+    found = model({"s": 2.0, "w": [0.2, 0.8]}, s="HalfNormal(1.0)", w="Dirichlet([1, 1])", free=2)
+    values = found.parameters.values(found.init(3, Streams(0, 3).at(0)))
+    assert values["s"].tolist() == pytest.approx([2.0] * 3)
+    assert values["w"][1].tolist() == pytest.approx([0.2, 0.8])
+    by_chain = model({"s": [1.0, 2.0, 3.0]}, s="HalfNormal(1.0)")
+    assert by_chain.init(3, Streams(0, 3).at(0)).exp()[:, 0].tolist() == pytest.approx([1, 2, 3])
+    with pytest.raises(UserError, match="start of s has 3 rows for 2 chains"):
+        by_chain.init(2, Streams(0, 2).at(0))
+    for start, message in (
+        ({"s": -1.0}, "start of s = -1 is not positive; choose another"),
+        ({"s": 0.0}, "start of s = 0 is not positive|is on the edge"),
+        ({"s": [1.0, 2.0], "t": 1}, "start.t is no parameter; there are: s"),
+        ({"s": "x"}, "does not fit its size"),
+        ({"s": float("nan")}, "is not positive"),
+    ):
+        with pytest.raises(UserError, match=message):
+            model(start, s="HalfNormal(1.0)")
+
+
+# --- Runs -------------------------------------------------------------------------------------------------
+
+
+def normal(theta, batch):
+    return Normal(theta.mu, theta.sigma).log_prob(batch.x) + theta.w[0].log()
+
+
+NORMAL = {"mu": Normal(0.0, 1.0), "sigma": "HalfNormal(1.0)", "w": "Dirichlet([1.0, 1.0, 1.0])"}
+
+
+def run(**changed):
+    settings = {
+        "model": normal,
+        "data": {"x": torch.arange(20.0, dtype=torch.float64) / 10},
+        "kernel": mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()),
+        "parameters": NORMAL,
+        "step_size": 0.05,
+        "steps": 40,
+        "warmup": 20,
+        "chains": 2,
+    }
+    return mhrun.sample(**(settings | changed))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_traces_have_variables_in_the_users_coordinates(tmp_path):
+    trace = run(folder=tmp_path)
+    posterior = trace["posterior"]
+    assert list(posterior.data_vars) == ["mu", "sigma", "w"]
+    assert posterior["w"].dims == ("chain", "draw", "w_dim_0")
+    assert posterior["sigma"].shape == (2, 40)
+    assert (posterior["sigma"] > 0).all()
+    assert np.allclose(posterior["w"].sum("w_dim_0"), 1)
+    assert trace["warmup_posterior"]["w"].shape == (2, 20, 3)
+    assert np.array_equal(run(folder=tmp_path)["posterior"]["w"], posterior["w"])
+    with pytest.raises(UserError, match="holds the trace of another call"):
+        run(folder=tmp_path, parameters={**NORMAL, "sigma": "HalfNormal(2.0)"})
+    assert run(thin=None).children.keys() == {"sample_stats", "warmup_sample_stats"}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_an_interrupted_run_goes_on_in_the_same_coordinates(tmp_path, monkeypatch):
+    from mhrun.engine import sample as module
+    from mhrun.errors import Interrupted
+
+    whole = run()["posterior"]
+    begun = module.run_method
+    calls = []
+
+    def stopping(method, folder, settings, watcher, stop, attributes):
+        return begun(
+            method, folder, settings, watcher, lambda: len(calls) < 2 and not calls.append(1), attributes
+        )
+
+    monkeypatch.setattr(module, "run_method", stopping)
+    for _ in range(2):
+        with pytest.raises(Interrupted):
+            run(folder=tmp_path)
+    after = run(folder=tmp_path)["posterior"]
+    for name in ("mu", "sigma", "w"):
+        assert np.array_equal(after[name], whole[name])
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model": lambda theta, batch: normal(theta, batch).sum()}, "do not sum or average over the data"),
+        (
+            {"model": lambda theta, batch: batch.x @ theta.w},
+            r"log_lik failed: .*it had theta \(4,\), x \(20,\)",
+        ),
+        ({"model": lambda theta, batch: batch.x * theta.tau}, "there is no 'tau' here, but mu, sigma, w"),
+        ({"model": lambda theta, batch: (batch.x * 0 - 1).sqrt() * theta.mu}, "log-likelihood is not finite"),
+        ({"parameters": {"mu": 1}, "start": {"mu": [1, 2, 3]}}, "start of mu has 3 rows for 2 chains"),
+        ({"parameters": [1, 2]}, "must be names with sizes"),
+        ({"parameters": {}}, "at least one parameter"),
+        ({"parameters": None}, "needs start=.*or parameters= with priors"),
+        ({"parameters": None, "start": {"mu": 1}}, "goes with parameters="),
+        ({"data": {"x": torch.tensor([1.0, float("nan")])}}, "log-likelihood is not finite"),
+        ({"start": {"sigma": -1.0}}, "start of sigma = -1 is not positive"),
+    ],
+)
+def test_bad_models_are_refused_in_one_line(changed, message):
+    with pytest.raises(UserError, match=message) as caught:
+        run(**changed)
+    assert "\n" not in str(caught.value)
