@@ -1,7 +1,8 @@
 """mhrun: Metropolis-Hastings with minibatches and stochastic-gradient MCMC.
 
-From Python, `sample` runs any kernel on any model; the other names are the parts of kernels. They are
-imported on first use, so that ``import mhrun`` is quick.
+From Python, `sample` runs any kernel on any model and `predict` gives the posterior predictive; the other names are
+the parts that configurations name, and their base classes. They are imported on first use, so that ``import mhrun`` is
+quick.
 """
 
 from __future__ import annotations
@@ -13,39 +14,86 @@ __version__ = "0.2.0"
 
 _WHERE = {
     "sample": "mhrun.engine.sample",
+    "predict": "mhrun.engine.predict",
     "Target": "mhrun.target",
-    "Dataset": "mhrun.data.dataset",
     "FunctionModel": "mhrun.models.function",
-    "ModuleModel": "mhrun.models.module",
-    "Perceptron": "mhrun.models.perceptron",
+    "GaussianLocation": "mhrun.models.gaussian_location",
+    "GaussianMean": "mhrun.models.gaussian_mean",
     "GaussianMixture": "mhrun.models.gaussian_mixture",
-    "NoData": "mhrun.data.no_data",
-    "Predictive": "mhrun.monitors.predictive",
+    "Logistic": "mhrun.models.logistic",
+    "MixtureMeans": "mhrun.models.mixture_means",
+    "ModuleModel": "mhrun.models.module",
+    "Parameters": "mhrun.models.parameters",
+    "Perceptron": "mhrun.models.perceptron",
     "TiedMeans": "mhrun.models.tied_means",
+    "UserFunction": "mhrun.models.user_function",
+    "Dataset": "mhrun.data.dataset",
+    "DeformedPair": "mhrun.data.deformed",
+    "GaussianSample": "mhrun.data.gaussian",
+    "Images": "mhrun.data.images",
+    "Memmap": "mhrun.data.arrays",
     "MixtureSample": "mhrun.data.mixture",
+    "MnistPair": "mhrun.data.mnist_pairs",
+    "NoData": "mhrun.data.no_data",
+    "Npz": "mhrun.data.arrays",
+    "Statlog": "mhrun.data.statlog",
+    "Table": "mhrun.data.table",
+    "AdaptiveBackward": "mhrun.kernels",
+    "EquiEnergy": "mhrun.kernels",
     "MetropolisHastings": "mhrun.kernels",
-    "Unadjusted": "mhrun.kernels",
+    "PlanarFlow": "mhrun.kernels",
     "ReplicaExchange": "mhrun.kernels",
-    "RandomWalk": "mhrun.proposals.random_walk",
+    "Unadjusted": "mhrun.kernels",
+    "CrankNicolson": "mhrun.proposals.crank_nicolson",
     "LangevinProposal": "mhrun.proposals.langevin",
+    "RandomWalk": "mhrun.proposals.random_walk",
     "ReversibleLangevinProposal": "mhrun.proposals.reversible_langevin",
+    "Full": "mhrun.pairing.full",
+    "Growing": "mhrun.pairing.growing",
+    "Moving": "mhrun.pairing.moving",
     "Shared": "mhrun.pairing.shared",
     "Stored": "mhrun.pairing.stored",
-    "Full": "mhrun.pairing.full",
-    "Metropolis": "mhrun.rules.metropolis",
+    "Austere": "mhrun.rules.austere",
     "Barker": "mhrun.rules.barker",
+    "Compensated": "mhrun.rules.compensated",
+    "MHMinibatch": "mhrun.rules.mh_minibatch",
+    "MHSubLhd": "mhrun.rules.subsampling",
+    "Metropolis": "mhrun.rules.metropolis",
     "Penalty": "mhrun.rules.penalty",
-    "SGLD": "mhrun.dynamics.sgld",
-    "SGHMC": "mhrun.dynamics.sghmc",
-    "SGNHT": "mhrun.dynamics.sgnht",
-    "SGBD": "mhrun.dynamics.sgbd",
-    "TACTHMC": "mhrun.dynamics.tact_hmc",
+    "Adagrad": "mhrun.dynamics.adagrad",
+    "Adam": "mhrun.dynamics.adam",
+    "Badodab": "mhrun.dynamics.badodab",
     "Momentum": "mhrun.dynamics.momentum",
-    "Fixed": "mhrun.schedules.fixed",
-    "Stairs": "mhrun.schedules.stairs",
-    "Tuned": "mhrun.schedules.tuned",
-    "Polynomial": "mhrun.schedules.polynomial",
+    "RMSprop": "mhrun.dynamics.rmsprop",
+    "SGBD": "mhrun.dynamics.sgbd",
+    "SGHMC": "mhrun.dynamics.sghmc",
+    "SGLD": "mhrun.dynamics.sgld",
+    "SGNHT": "mhrun.dynamics.sgnht",
+    "TACTHMC": "mhrun.dynamics.tact_hmc",
+    "Banded": "mhrun.schedules.banded",
     "Cosine": "mhrun.schedules.cosine",
+    "Fixed": "mhrun.schedules.fixed",
+    "Polynomial": "mhrun.schedules.polynomial",
+    "Schedule": "mhrun.schedules",
+    "Stairs": "mhrun.schedules.stairs",
+    "Switched": "mhrun.schedules.switched",
+    "Tuned": "mhrun.schedules.tuned",
+    "Decay": "mhrun.priors.decay",
+    "GammaPrecision": "mhrun.priors.gamma",
+    "GradientNoise": "mhrun.monitors.gradient_noise",
+    "Monitor": "mhrun.monitors",
+    "Predictive": "mhrun.monitors.predictive",
+    "Uncertainty": "mhrun.monitors.uncertainty",
+    # Base classes of parts of one's own, and what rules see.
+    "Kernel": "mhrun.parts",
+    "Proposal": "mhrun.parts",
+    "Pairing": "mhrun.parts",
+    "Rule": "mhrun.parts",
+    "Dynamics": "mhrun.parts",
+    "Contest": "mhrun.types",
+    "Verdict": "mhrun.types",
+    "Purpose": "mhrun.random",
+    "UserError": "mhrun.errors",
 }
 
 __all__ = ["__version__", *_WHERE]
@@ -54,7 +102,9 @@ __all__ = ["__version__", *_WHERE]
 def __getattr__(name: str) -> Any:
     if name in _WHERE:
         return getattr(importlib.import_module(_WHERE[name]), name)
-    raise AttributeError(f"module 'mhrun' has no attribute '{name}'")
+    from mhrun.errors import nearest
+
+    raise AttributeError(f"module 'mhrun' has no attribute '{name}'.{nearest(name, _WHERE)}")
 
 
 def __dir__() -> list[str]:

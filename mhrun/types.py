@@ -244,6 +244,7 @@ class Model(Protocol):
       its other methods then take points (C, D) or (C, width), see `mhrun.models.module.ModuleModel`.
     - ``values_per_datum(rows) -> int``: values that a gradient pass keeps in memory for a datum, if they are more than
       the datum's own.
+    - ``prior_summary``: the prior in a line of text, which traces and `summary.json` keep.
     - ``parameters``: a `mhrun.models.parameters.Parameters`, if theta has unconstrained coordinates: traces then hold
       the named parameters, within their constraints, and `names` has a name for each of their numbers.
     - ``native(data, full=bool) -> NativeModel``: the pieces of a compiled CPU loop (see `mhrun.native`);
@@ -268,6 +269,11 @@ class Model(Protocol):
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
         """Return per-datum log-likelihoods (C, m) from theta (C, D) and rows (C or 1, m, ...)."""
         ...
+
+
+def prior_summary_of(model: Model) -> str | None:
+    """Return the prior of a model in a line; None if it does not describe it."""
+    return getattr(model, "prior_summary", None)
 
 
 def blocks_of(model: Model) -> Sequence[Block]:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mhrun.data.frames import columns_of, is_frame, is_series, matrix
 from mhrun.data.mapping import soon, writable
 from mhrun.errors import UserError
 from mhrun.types import Rows
@@ -37,12 +38,15 @@ class Dataset:
 
     @classmethod
     def of(cls, data: Any) -> Dataset:
-        """Make a data set of an array, a tensor, or a mapping of names to them.
+        """Make a data set of an array, a tensor, a mapping of names to them, or a pandas DataFrame.
 
-        A single array becomes the field ``x``. float64 is kept; nothing is copied that need not be.
+        A single array becomes the field ``x``. Each column of a DataFrame becomes a field; a DataFrame in a mapping
+        becomes a field (n, k) of its k columns. float64 is kept; nothing is copied that need not be.
         """
         if isinstance(data, Dataset):
             return data
+        if is_frame(data):
+            data = columns_of(data)
         fields = data if isinstance(data, Mapping) else {"x": data}
         return cls({name: _tensor(name, value) for name, value in fields.items()})
 
@@ -84,6 +88,8 @@ def _tensor(name: str, value: Any) -> Tensor:
         if value.dim() == 0:
             raise UserError(f"Field '{name}' is a single number; a data set needs one row per datum.")
         return value
+    if is_frame(value) or is_series(value):
+        value = matrix(value, name)
     if np.ma.is_masked(value):
         raise UserError(f"Field '{name}' has masked values; fill them, or leave their rows out.")
     try:

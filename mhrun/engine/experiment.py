@@ -19,7 +19,7 @@ from mhrun.engine.chains import Settings, Watcher, run_method
 from mhrun.engine.estimate import estimate
 from mhrun.engine.executors import check_executor, usable_cores
 from mhrun.engine.machine import machine, versions
-from mhrun.engine.method import Method
+from mhrun.engine.method import Method, prior_attribute
 from mhrun.engine.warnings import log_ratio_noise, log_ratio_skew, valid_share, warnings_of
 from mhrun.errors import Interrupted
 from mhrun.kernels.stationary import samples
@@ -108,6 +108,7 @@ def _run(
     try:
         for method in methods:
             attributes = {"experiment": config["experiment"], "method": method.name, "digest": folder.digest}
+            attributes |= prior_attribute(method.target.model)
             log.info("%s: %d chains, %d steps", method.name, method.shape.chains, method.shape.total)
             result = run_method(method, folder.method(method.name), settings, watcher, stop, attributes)
             summary["methods"][method.name] = _of_method(method, config["methods"][method.name], result)
@@ -139,6 +140,7 @@ def _of_method(method: Method, node: Mapping[str, Any], summary: Mapping[str, An
     return {
         "label": node.get("label", method.name),
         "samples": samples(method.kernel, method.plan)._asdict(),
+        **prior_attribute(method.target.model),
         "accept_rate": mean["accepted"],
         "all_data_share": float(totals["sum_all_data"].sum()) / decisions,
         "n_accept_tests": decisions if method.kernel.decides else 0,

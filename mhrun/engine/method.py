@@ -18,7 +18,7 @@ from mhrun.random import MANY, Streams, derive_key
 from mhrun.schedules import Plan
 from mhrun.store.netcdf import Shape
 from mhrun.target import Target
-from mhrun.types import State
+from mhrun.types import Model, State, prior_summary_of
 
 # Rough costs of the plain path on one core, for deciding whether compiling pays: seconds per step, and
 # per datum that a chain reads and each of its parameters, more where data come in rounds. What they decide is
@@ -195,6 +195,12 @@ class Method:
         start = self.target.model.init if self.starts is None else self.starts
         theta = start(streams.chains, streams.at(0))
         return theta.to(device=self.target.device, dtype=self.dtype)
+
+
+def prior_attribute(model: Model) -> dict[str, str]:
+    """Return the prior of a model as an attribute of its traces; none if the model does not describe it."""
+    summary = prior_summary_of(model)
+    return {} if summary is None else {"prior": summary}
 
 
 def _finite(values: Tensor, what: str) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from mhrun.engine.assemble import assembled
 from mhrun.engine.chains import Settings, Silent, run_method
-from mhrun.engine.method import Method
+from mhrun.engine.method import Method, prior_attribute
 from mhrun.engine.starts import starts_of
 from mhrun.engine.user_model import user_model
 from mhrun.engine.warnings import warnings_of
@@ -144,7 +144,7 @@ def sample(
     )
     method.check_data()
     settings = Settings(executor=executor)
-    attributes = {"seed": method.seed}
+    attributes = {"seed": method.seed} | prior_attribute(given.model)
     if folder is not None:
         place = RunFolder(Path(folder))
         try:

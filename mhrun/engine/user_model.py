@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from mhrun.data import Dataset
+from mhrun.data.frames import is_frame
 from mhrun.data.no_data import NoData
 from mhrun.errors import UserError
 from mhrun.models.function import FunctionModel
@@ -50,7 +51,7 @@ def user_model(
     if not callable(model):
         raise UserError(f"model = {model!r} must be a Model, a torch module or a function.")
     function = _density(model) if density else model
-    single = not (density or isinstance(data, Mapping | Dataset) or hasattr(data, "columns"))
+    single = not (density or isinstance(data, Mapping | Dataset) or is_frame(data))
     if parameters is not None:
         named = FunctionModel(function, start, log_prior, single=single, parameters=parameters)
         return Given(named, rows, None)

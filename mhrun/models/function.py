@@ -111,6 +111,15 @@ class FunctionModel:
         start = self._starts(chains, draws).to(draws.device)
         return start + self.start_sd * draws.normal(Purpose.INIT, self.dim) if self.start_sd else start
 
+    @property
+    def prior_summary(self) -> str:
+        """The prior in a line, for run metadata."""
+        declared = "flat" if self.parameters is None else self.parameters.prior_summary
+        if self._log_prior is None:
+            return declared
+        name = getattr(self._log_prior, "__name__", type(self._log_prior).__name__)
+        return name if declared == "flat" else f"{declared}; and {name}"
+
     def draw_prior(self, chains: int, key: int) -> Tensor:
         """Return independent draws of theta (C, D) from the declared priors; chain c's depends on key and c alone."""
         assert self.parameters is not None

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from mhrun.build import blame
 from mhrun.errors import Refusal, UserError, nearest
+from mhrun.models.block_priors import block_variances, in_words, precisions
 from mhrun.models.module_copy import initialised, prepared, reset
 from mhrun.models.module_evaluation import BOUND, VMAPPED, Bound, Evaluator, Likelihood, Vmapped
 from mhrun.random import Draws, derive_key
@@ -43,7 +44,9 @@ class ModuleModel:
             makes the module: each chain then begins with a module of its own making.
         likelihood: ``categorical``, of the class ``y`` given outputs (m, K); or a function ``(outputs, rows) -> (m,)``
             of the log-likelihood of each datum, where `rows` are the fields of the minibatch (m, ...).
-        prior_variance: prior variance of every parameter, N(0, variance); flat if None.
+        prior_variance: prior variance of every parameter, N(0, variance); flat if None. Or name -> variance (None:
+            flat), for blocks of their own: names are those of `named_parameters` and may have wildcards, and the first
+            that matches decides, such as ``{"*.bias": 10.0, "*": 1.0}``. Run metadata name the prior.
         evaluation: ``bound``: a module whose parameters are views of theta, chain after chain; ``vmapped``: all chains
             at once by `torch.func.vmap`; ``auto``: whichever is faster, measured as a run starts and stored with it.
 
@@ -55,13 +58,11 @@ class ModuleModel:
         self,
         module: nn.Module | Callable[[], nn.Module],
         likelihood: str | Likelihood = "categorical",
-        prior_variance: float | None = None,
+        prior_variance: float | Mapping[str, float | None] | None = None,
         evaluation: str = "auto",
     ) -> None:
         if isinstance(likelihood, str) and likelihood != "categorical":
             raise Refusal(f"there is no likelihood '{likelihood}'; give categorical or a function.")
-        if prior_variance is not None and prior_variance <= 0:
-            raise Refusal("ModuleModel needs a positive prior_variance, or null.")
         if evaluation not in EVALUATIONS:
             raise Refusal(
                 f"there is no evaluation '{evaluation}'; choose {', '.join(EVALUATIONS)}."
@@ -82,7 +83,6 @@ class ModuleModel:
             )
         self._likelihood: Likelihood = categorical if isinstance(likelihood, str) else likelihood
         self.tells_classes = isinstance(likelihood, str)
-        self.precision = 0.0 if prior_variance is None else 1.0 / prior_variance
         self.evaluation = evaluation
         self._memo: dict[str, Any] = {}
         shapes = {name: p.shape for name, p in self._prepared.module.named_parameters()}
@@ -92,6 +92,9 @@ class ModuleModel:
             for (name, shape), end in zip(shapes.items(), ends, strict=True)
         ]
         self.dim = int(ends[-1])
+        variances = block_variances(prior_variance, self.blocks)
+        self.precision: float | Tensor = precisions(variances, self.blocks)
+        self.prior_summary = in_words(variances)
         self.width = self.dim + sum(buffer.value.numel() for buffer in self._prepared.buffers)
 
     @property
@@ -145,12 +148,16 @@ class ModuleModel:
 
     def log_prior(self, theta: Tensor) -> Tensor:
         """(C, D) or (C, width) -> (C,)."""
+        if isinstance(self.precision, Tensor):
+            return -0.5 * theta[:, : self.dim].square() @ self.precision.to(theta)
         if not self.precision:
             return theta.new_zeros(len(theta))
         return -0.5 * self.precision * theta[:, : self.dim].square().sum(-1)
 
     def log_prior_grad(self, theta: Tensor) -> Tensor | None:
         """Return the gradient (C, D) of the log prior; None if it is flat."""
+        if isinstance(self.precision, Tensor):
+            return theta * -self.precision.to(theta)
         return theta * -self.precision if self.precision else None
 
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
@@ -174,6 +181,12 @@ class ModuleModel:
             log_lik, grad, after = self._evaluator.train(theta, own, rows)
         return log_lik, grad, {BUFFER + name: value for name, value in after.items()}
 
+    def outputs(self, theta: Tensor, rows: Rows) -> Tensor:
+        """Return the module's outputs (C, m, ...), in evaluation mode."""
+        theta, buffers = self._split(theta)
+        with _explained(rows):
+            return self._evaluator.outputs(theta, buffers, rows)
+
     def predict(self, theta: Tensor, rows: Rows) -> Tensor:
         """Return the log-probability of each class, (C, m, K), in evaluation mode.
 
@@ -181,10 +194,10 @@ class ModuleModel:
             UserError: the likelihood is not categorical.
         """
         if not self.tells_classes:
-            raise UserError("this model has a custom likelihood and predicts no classes.")
-        theta, buffers = self._split(theta)
-        with _explained(rows):
-            return torch.log_softmax(self._evaluator.outputs(theta, buffers, rows), -1)
+            raise UserError(
+                "this model has a custom likelihood and predicts no classes; `outputs` has the module's own."
+            )
+        return torch.log_softmax(self.outputs(theta, rows), -1)
 
     def values_per_datum(self, rows: Rows) -> int:
         """Return how many values a forward pass keeps for the gradient of one datum, from two small passes."""

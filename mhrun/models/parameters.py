@@ -16,11 +16,12 @@ from mhrun.errors import Refusal, UserError, nearest
 from mhrun.models.prior_text import constraint_of, prior_of
 
 _TAKEN = ("chain", "draw", "step")
+_MANY = 4
 _TRIED = 200  # points on which a constraint is compared with the support of its prior
 
 
 class Parameter(NamedTuple):
-    """One named parameter."""
+    """One named parameter, `text` being its prior in words."""
 
     name: str
     shape: tuple[int, ...]  # in the user's coordinates; () for a number
@@ -28,6 +29,7 @@ class Parameter(NamedTuple):
     transform: Transform | None  # from the unconstrained coordinates; None where they are the user's
     free: tuple[int, ...]  # shape in the unconstrained coordinates
     constraint: Constraint
+    text: str
 
 
 class Parameters:
@@ -68,6 +70,11 @@ class Parameters:
     def is_plain(self) -> bool:
         """Whether the unconstrained coordinates are the user's."""
         return all(p.transform is None for p in self.all)
+
+    @property
+    def prior_summary(self) -> str:
+        """The priors in a line, for run metadata."""
+        return "; ".join(f"{p.name}: {p.text}" for p in self.all)
 
     @property
     def without_prior(self) -> list[str]:
@@ -226,7 +233,9 @@ def _parameter(name: Any, setting: Any) -> Parameter:
                 f"{where} has no '{key}'.{nearest(str(key), ('shape', 'prior', 'constraint'))} It takes shape, prior "
                 "and constraint."
             )
-    prior = _prior(setting.get("prior"), where)
+    given = setting.get("prior")
+    prior = _prior(given, where)
+    text = "flat" if prior is None else given if isinstance(given, str) else _in_words(prior)
     shape = _shape(where, setting["shape"]) if setting.get("shape") is not None else None
     if shape is None and prior is None:
         raise Refusal(f"{where} needs a shape or a prior, such as {{shape: 1, prior: HalfNormal(1.0)}}.")
@@ -235,9 +244,21 @@ def _parameter(name: Any, setting: Any) -> Parameter:
     assert shape is not None
     constraint = _constraint(setting.get("constraint"), prior, where)
     transform, free = _transform(constraint, shape, where)
-    found = Parameter(str(name), shape, prior, transform, free, constraint)
+    found = Parameter(str(name), shape, prior, transform, free, constraint, text)
     _check(found, where)
     return found
+
+
+def _in_words(prior: Distribution) -> str:
+    """Return a distribution as ``Normal(loc=0, scale=1)``; the shape stands for many numbers."""
+    own = [key for key in prior.arg_constraints if key in vars(prior)] or list(prior.arg_constraints)
+    values = {key: getattr(prior, key) for key in own}
+    numbers = ", ".join(
+        f"{key}={_shown(value)}" if value.numel() <= _MANY else f"{key}: {list(value.shape)}"
+        for key, value in values.items()
+        if isinstance(value, Tensor)
+    )
+    return f"{type(prior).__name__}({numbers})"
 
 
 def _prior(setting: Any, where: str) -> Distribution | None:

@@ -1,0 +1,67 @@
+"""Columns of a pandas DataFrame as fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mhrun.errors import UserError
+
+
+def is_frame(data: Any) -> bool:
+    """Return whether `data` is a pandas DataFrame; pandas is not imported for it."""
+    return type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns")
+
+
+def is_series(data: Any) -> bool:
+    """Return whether `data` is a pandas Series."""
+    return (
+        type(data).__module__.partition(".")[0] == "pandas"
+        and hasattr(data, "to_frame")
+        and not is_frame(data)
+    )
+
+
+def columns_of(frame: Any) -> dict[str, npt.NDArray[Any]]:
+    """Return each column of a DataFrame as an array (n,), by its name.
+
+    Raises:
+        UserError: a column that has no numbers, or lacks some; or two of one name.
+    """
+    names = [str(name) for name in frame.columns]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise UserError(f"the table has two columns '{twice[0]}'; rename one.")
+    return {name: numbers(frame.iloc[:, i], name) for i, name in enumerate(names)}
+
+
+def numbers(column: Any, name: str) -> npt.NDArray[Any]:
+    """Return a Series as an array (n,).
+
+    Raises:
+        UserError: it has no numbers, or lacks some.
+    """
+    lacking = int(column.isna().sum())
+    if lacking:
+        raise UserError(
+            f"column '{name}' lacks {lacking:,} of {len(column):,} values; leave their rows out with dropna(), or "
+            "fill them."
+        )
+    kind = getattr(column.dtype, "kind", "O")
+    if kind not in "biuf":
+        raise UserError(
+            f"column '{name}' holds {column.dtype} values; make numbers of them, for categories with "
+            f"pandas.get_dummies(table, columns=['{name}'], dtype=float)."
+        )
+    return np.asarray(column.to_numpy(dtype={"b": "bool", "i": "int64", "u": "uint64", "f": "float64"}[kind]))
+
+
+def matrix(frame: Any, name: str) -> npt.NDArray[Any]:
+    """Return the columns of a DataFrame (n, k) as float64, or a Series (n,), as the field `name`."""
+    if is_series(frame):
+        return numbers(frame, name)
+    columns = columns_of(frame)
+    if not columns:
+        raise UserError(f"field '{name}' is a table without columns.")
+    return np.column_stack([column.astype(np.float64) for column in columns.values()])

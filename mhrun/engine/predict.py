@@ -1,0 +1,162 @@
+"""The posterior predictive of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mhrun.data import Dataset
+from mhrun.data.frames import is_frame
+from mhrun.errors import UserError
+from mhrun.models.function import Named, explained
+from mhrun.models.module import ModuleModel
+from mhrun.models.parameters import parameters_of
+from mhrun.store.netcdf import flat_draws
+from mhrun.types import Model, Rows
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Array = npt.NDArray[Any]
+_HELD = 1 << 22  # values of parameters and outputs that are held at once
+
+
+@torch.no_grad()
+def predict(
+    trace: xr.DataTree,
+    model: Model | torch.nn.Module | Callable[..., Tensor],
+    x: Any,
+    *,
+    every: int = 1,
+    each: bool = False,
+) -> xr.DataArray:
+    """Return (1/S) sum_s f(theta_s, x_i), the mean of a prediction f over the draws theta_s, for each new datum x_i.
+
+    Args:
+        trace: what `mhrun.sample` returned, or a trace that was opened from disk.
+        model: what f is: of a model of classes, the probability of each class; of a torch module with a likelihood of
+            its own, the module's outputs; a function ``(theta, batch) -> (m, ...)`` is f itself, with theta and batch
+            as a log-likelihood has them.
+        x: the new data: an array, a mapping of arrays, a pandas DataFrame or a `Dataset`.
+        every: use every so many draws only.
+        each: return f at each draw, not the mean; marked invalid draws are NaN.
+
+    Returns:
+        (datum, ...): (datum, class) for classes; with `each`, (chain, draw, datum, ...). The mean is over the draws of
+        all chains, but those that ``sample_stats["valid"]`` excludes.
+
+    Raises:
+        UserError: a trace without draws, a model that predicts nothing, or data that do not fit.
+    """
+    import xarray as xr
+
+    if not isinstance(trace, xr.DataTree) or "posterior" not in trace.children:
+        raise UserError("predict needs a trace with draws, as mhrun.sample returns it; thin=None keeps none.")
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise UserError(f"every = {every!r} must be a whole number, at least 1.")
+    data = Dataset.of(x)
+    valid = _valid(trace)[:, ::every]
+    quantity, names = _quantity(trace, model, x, data)
+    chains, draws = valid.shape
+    found: Array | None = None
+    for start, values in _in_parts(quantity, chains * draws, trace, every):
+        kept = valid.reshape(-1)[start : start + len(values)].reshape(-1, *[1] * (values.ndim - 1))
+        values = np.where(kept, values, np.nan if each else 0.0)
+        if each:
+            if found is None:
+                found = np.empty((chains * draws, *values.shape[1:]))
+            found[start : start + len(values)] = values
+        else:
+            found = values.sum(0) + (0.0 if found is None else found)
+    assert found is not None
+    own = [*names, *(f"output_dim_{k}" for k in range(found.ndim - 1 - each - len(names)))]
+    if each:
+        return xr.DataArray(
+            found.reshape(chains, draws, *found.shape[1:]), dims=["chain", "draw", "datum", *own]
+        )
+    return xr.DataArray(found / max(1, int(valid.sum())), dims=["datum", *own])
+
+
+def _valid(trace: xr.DataTree) -> npt.NDArray[np.bool_]:
+    """Return which draws (C, S) are of the target."""
+    shape = (trace["posterior"].sizes["chain"], trace["posterior"].sizes["draw"])
+    if "sample_stats" not in trace.children or "valid" not in trace["sample_stats"]:
+        return np.ones(shape, bool)
+    valid: npt.NDArray[np.bool_] = trace["sample_stats"]["valid"].to_numpy().astype(bool)
+    if valid.all():
+        return np.ones(shape, bool)
+    if valid.shape != shape:
+        raise UserError("only some draws are valid, and the trace does not have which; sample with thin=1.")
+    return valid
+
+
+def _quantity(
+    trace: xr.DataTree, model: Any, x: Any, data: Dataset
+) -> tuple[Callable[[Any], Tensor], list[str]]:
+    """Return f over many draws at once, and the names of its first dimensions after the data's."""
+    if isinstance(model, torch.nn.Module) and not isinstance(model, Model):
+        model = ModuleModel(model)
+    rows = data.part(0, data.n)
+    if isinstance(model, Model):
+        own = flat_draws(trace["posterior"]).shape[-1]
+        if own != len(model.names):
+            raise UserError(
+                f"{type(model).__name__} has {len(model.names):,} parameters and a draw of the trace has {own:,}; "
+                "give the model that was sampled."
+            )
+        if isinstance(model, ModuleModel) and not model.tells_classes:
+            return lambda theta: model.outputs(theta, rows), []
+        offered: Callable[[Tensor, Rows], Tensor] | None = getattr(model, "predict", None)
+        if offered is None or parameters_of(model) is not None:
+            raise UserError(
+                f"{type(model).__name__} has no prediction of its own; give a function of the parameters, such as "
+                "mhrun.predict(trace, lambda theta, batch: batch.x @ theta.slopes, x)."
+            )
+        return lambda theta: offered(theta, rows).exp(), ["class"]
+    if not callable(model):
+        raise UserError(f"model = {model!r} must be a Model, a torch module or a function (theta, batch).")
+    single = not (isinstance(x, Mapping | Dataset) or is_frame(x))
+    fields = {name: field[0] for name, field in rows.items()}
+    batch = fields["x"] if single else Named(fields)
+
+    def of_functions(theta: Any) -> Tensor:
+        """Return f for a batch of draws: a tensor (B, D), or parameters by name."""
+        with explained("the prediction", fields):
+            found = torch.func.vmap(lambda one: model(Named(one) if isinstance(one, dict) else one, batch))(
+                theta
+            )
+        if not isinstance(found, Tensor) or found.shape[1:2] != (data.n,):
+            raise UserError(f"the prediction must return one row per datum, a tensor ({data.n}, ...).")
+        return found
+
+    return of_functions, []
+
+
+def _in_parts(
+    quantity: Callable[[Any], Tensor], count: int, trace: xr.DataTree, every: int
+) -> Iterator[tuple[int, Array]]:
+    """Yield f at a few draws at a time, with the place of the first."""
+    posterior = trace["posterior"].to_dataset()
+    if "parameters" in posterior.attrs:
+        names = posterior.attrs["parameters"].split()
+        arrays: dict[str, Array] = {
+            name: posterior[name].to_numpy()[:, ::every].reshape(count, *posterior[name].shape[2:])
+            for name in names
+        }
+    else:
+        arrays = {"": posterior["theta"].to_numpy()[:, ::every].reshape(count, -1)}
+    start, size = 0, 1  # the first tells how large one is
+    while start < count:
+        part = {
+            name: torch.from_numpy(np.ascontiguousarray(a[start : start + size]))
+            for name, a in arrays.items()
+        }
+        values = quantity(part.get("", part)).double().cpu().numpy()
+        yield start, values
+        start += len(values)
+        size = max(1, min(1024, _HELD // max(1, values[0].size + sum(p[0].numel() for p in part.values()))))

@@ -1,0 +1,222 @@
+"""What users of Python meet: exported parts, predictions of a trace, data frames, priors of networks."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from torch.distributions import HalfNormal, Normal
+
+import mhrun
+from mhrun.data import Dataset
+from mhrun.errors import Refusal, UserError
+from mhrun.paths import PACKAGE
+from mhrun.types import Contest, Difference
+
+METROPOLIS = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+def test_every_part_that_configurations_name_is_exported():
+    texts = [path.read_text() for path in (PACKAGE.parent / "conf").rglob("*.yaml")]
+    targets = {name for text in texts for name in re.findall(r"_target_:\s*(mhrun\.[\w.]+)", text)}
+    assert len(targets) > 50
+    missing = [name for name in targets if not hasattr(mhrun, name.rpartition(".")[2])]
+    assert not missing
+    for name in mhrun.__all__:
+        assert getattr(mhrun, name) is not None, name
+    with pytest.raises(AttributeError, match=r"no attribute 'MHMinibach'. Did you mean 'MHMinibatch'\?"):
+        _ = mhrun.MHMinibach
+
+
+def test_a_contest_has_the_variance_of_its_log_ratio():
+    one = torch.tensor([2.0])
+    difference = Difference(mean=0.1 * one, var=one, size=one.int(), error=0.05 * one)
+    contest = Contest(difference, scale=10 * one, offset=one)
+    assert contest.log_ratio_var.tolist() == pytest.approx([20.0**2 * 0.1])
+    assert torch.equal(contest.to_verdict(one > 0).log_ratio_var, contest.log_ratio_var)
+
+
+# --- Predictions ------------------------------------------------------------------------------------------
+
+
+def regression(theta, batch):
+    return Normal(theta.a + batch.x @ theta.b, theta.s).log_prob(batch.y)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 2, generator=generator, dtype=torch.float64)
+    y = 1 + x @ torch.tensor([1.0, -1.0], dtype=torch.float64)
+    parameters = {"a": Normal(0.0, 1.0), "b": "Normal([0, 0], 1)", "s": HalfNormal(1.0)}
+    trace = mhrun.sample(
+        regression,
+        {"x": x, "y": y},
+        METROPOLIS,
+        parameters=parameters,
+        step_size=0.05,
+        steps=30,
+        warmup=5,
+        chains=3,
+    )
+    return trace, x
+
+
+def test_a_function_is_averaged_over_the_draws(fitted):
+    trace, x = fitted
+    posterior = trace["posterior"]
+    a, b = posterior["a"].to_numpy(), posterior["b"].to_numpy()
+    exact = a[..., None] + np.einsum("csk,nk->csn", b, x.numpy())
+    mean = mhrun.predict(trace, lambda theta, batch: theta.a + batch.x @ theta.b, {"x": x})
+    assert mean.dims == ("datum",)
+    assert np.allclose(mean, exact.mean((0, 1)))
+    each = mhrun.predict(trace, lambda theta, batch: theta.a + batch @ theta.b, x, each=True, every=3)
+    assert each.dims == ("chain", "draw", "datum")
+    assert np.allclose(each, exact[:, ::3])
+
+
+def test_draws_that_are_not_valid_are_left_out(fitted):
+    trace, x = fitted
+    marked = trace.copy(deep=True)
+    marked["sample_stats"]["valid"][:] = False
+    marked["sample_stats"]["valid"][1, 4] = True
+    found = mhrun.predict(marked, lambda theta, batch: theta.a + 0 * batch[:, 0], x)
+    assert np.allclose(found, float(trace["posterior"]["a"][1, 4]))
+    each = mhrun.predict(marked, lambda theta, batch: theta.a + 0 * batch[:, 0], x, each=True)
+    assert int(np.isfinite(each).sum()) == len(x)
+
+
+def test_modules_predict_classes_or_their_outputs():
+    x = torch.randn(30, 2, generator=torch.Generator().manual_seed(1))
+    net = nn.Linear(2, 3)
+    trace = mhrun.sample(
+        net, {"x": x, "y": torch.arange(30) % 3}, METROPOLIS, step_size=0.1, steps=10, warmup=0, chains=2
+    )
+    theta = torch.from_numpy(trace["posterior"]["theta"].to_numpy())
+    weight, bias = theta[..., :6].reshape(2, 10, 3, 2), theta[..., 6:]
+    outputs = torch.einsum("cskd,nd->csnk", weight, x.double()) + bias[:, :, None]
+    found = mhrun.predict(trace, net, x)
+    assert found.dims == ("datum", "class")
+    assert np.allclose(found, torch.softmax(outputs, -1).mean((0, 1)))
+    own = mhrun.ModuleModel(net, likelihood=lambda outputs, rows: outputs[:, 0])
+    assert np.allclose(mhrun.predict(trace, own, x, each=True), outputs)
+
+
+def test_predictions_that_cannot_be_are_refused(fitted):
+    trace, x = fitted
+    model = mhrun.FunctionModel(regression, parameters={"a": 1, "b": 2, "s": 1})
+    for call, message in (
+        (lambda: mhrun.predict(trace, model, x), "give a function of the parameters, such as mhrun.predict"),
+        (lambda: mhrun.predict(trace, nn.Linear(2, 9), x), "has 27 parameters and a draw of the trace has 4"),
+        (lambda: mhrun.predict(trace, lambda t, b: t.c, x), "there is no 'c' here, but a, b, s"),
+        (lambda: mhrun.predict(trace, lambda t, b: t.a, x), r"one row per datum, a tensor \(40, ...\)"),
+        (lambda: mhrun.predict(None, model, x), "needs a trace with draws"),
+        (lambda: mhrun.predict(trace, 3, x), "must be a Model, a torch module or a function"),
+        (lambda: mhrun.predict(trace, model, x, every=0), "every = 0 must be"),
+    ):
+        with pytest.raises(UserError, match=message) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+
+
+# --- Data frames ------------------------------------------------------------------------------------------
+
+
+def test_columns_of_a_data_frame_are_fields():
+    frame = pd.DataFrame({"age": [1, 2, 3], "bmi": [0.5, 1.5, 2.5], "ill": [True, False, True]})
+    data = Dataset.of(frame)
+    assert {name: field.dtype for name, field in data.fields.items()} == {
+        "age": torch.int64,
+        "bmi": torch.float64,
+        "ill": torch.bool,
+    }
+    nested = Dataset.of({"x": frame[["age", "bmi"]], "y": frame["bmi"], "k": frame["age"].astype("Int64")})
+    assert nested.fields["x"].tolist() == [[1, 0.5], [2, 1.5], [3, 2.5]]
+    assert nested.fields["k"].dtype == torch.int64
+    trace = mhrun.sample(
+        lambda theta, batch: Normal(theta.slope * batch.age, 1.0).log_prob(batch.bmi),
+        frame,
+        METROPOLIS,
+        parameters={"slope": Normal(0.0, 1.0)},
+        step_size=0.2,
+        steps=20,
+        warmup=0,
+    )
+    assert trace["posterior"]["slope"].shape == (4, 20)
+    assert mhrun.predict(trace, lambda theta, batch: theta.slope * batch.age, frame).shape == (3,)
+
+
+def test_data_frames_that_are_no_numbers_are_refused():
+    for frame, message in (
+        (
+            pd.DataFrame({"sex": ["f", "m"]}),
+            r"column 'sex' holds .* values; .*get_dummies\(table, columns=\['sex'\]",
+        ),
+        (
+            pd.DataFrame({"age": [1.0, np.nan]}),
+            r"column 'age' lacks 1 of 2 values; leave their rows out with dropna",
+        ),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "two columns 'a'; rename one"),
+        (pd.DataFrame({"when": pd.to_datetime(["2020-01-01"])}), "column 'when' holds datetime64"),
+        ({"x": pd.DataFrame({"sex": ["f"]})}, "column 'sex' holds"),
+    ):
+        with pytest.raises(UserError, match=message) as caught:
+            Dataset.of(frame)
+        assert "\n" not in str(caught.value)
+
+
+# --- Priors of networks, and what runs keep of them -------------------------------------------------------
+
+
+def test_blocks_of_a_network_have_priors_of_their_own():
+    net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
+    model = mhrun.ModuleModel(net, prior_variance={"*.bias": None, "0.*": 4.0, "*": 0.5})
+    theta = torch.randn(5, model.dim, dtype=torch.float64)
+    wanted = sum(
+        -0.5 * theta[:, b.start : b.stop].square().sum(-1) / variance
+        for b in model.blocks
+        if (variance := {"0.weight": 4.0, "2.weight": 0.5}.get(b.name))
+    )
+    assert torch.allclose(model.log_prior(theta), wanted)
+    point = theta.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(model.log_prior(point).sum(), point)
+    assert torch.allclose(model.log_prior_grad(theta), grad)
+    assert model.prior_summary == "0.weight: N(0, 4); 0.bias: flat; 2.weight: N(0, 0.5); 2.bias: flat"
+    same = mhrun.ModuleModel(net, prior_variance={"*": 0.5})
+    assert torch.equal(same.log_prior(theta), mhrun.ModuleModel(net, prior_variance=0.5).log_prior(theta))
+    for setting, message in (
+        ({"*.weight": 1.0}, "has none for 0.bias; add '\\*' with a variance"),
+        ({"1.weight": 1.0, "*": 1.0}, "no parameter is called '1.weight'; there are: 0.weight"),
+        ({"*": -1.0}, "positive prior_variance"),
+        ("wide", "positive prior_variance"),
+        (True, "positive prior_variance"),
+    ):
+        with pytest.raises(Refusal, match=message):
+            mhrun.ModuleModel(net, prior_variance=setting)
+
+
+def test_traces_name_the_prior(fitted):
+    assert (
+        fitted[0].attrs["prior"] == "a: Normal(loc=0, scale=1); b: Normal([0, 0], 1); s: HalfNormal(scale=1)"
+    )
+    data = {"x": torch.randn(6, 2), "y": torch.arange(6) % 2}
+    for model, prior in (
+        (nn.Linear(2, 2), "flat for every parameter"),
+        (mhrun.ModuleModel(nn.Linear(2, 2), prior_variance=2.0), "N(0, 2) for every parameter"),
+    ):
+        trace = mhrun.sample(model, data, METROPOLIS, step_size=0.1, steps=2, warmup=0)
+        assert trace.attrs["prior"] == prior
+
+
+def test_a_prior_of_a_module_is_given_to_the_module():
+    data = {"x": torch.randn(6, 2), "y": torch.arange(6) % 2}
+    for name in ("log_prior", "parameters"):
+        with pytest.raises(
+            UserError, match=r"goes with a function; .*ModuleModel\(module, prior_variance=1.0\)"
+        ):
+            mhrun.sample(nn.Linear(2, 2), data, METROPOLIS, step_size=0.1, **{name: {}})
