@@ -42,6 +42,7 @@ _SORTED = 1 << 22  # most indices drawn at once in torch, at about 150 bytes eac
 
 
 USES = 16
+_TRANSFORM, _RELABEL = 14, 13  # uses of Purpose.MINIBATCH: augmentation, and permuted labels
 
 
 class Purpose(IntEnum):
@@ -228,6 +229,7 @@ class Draws:
         none = torch.empty(0, 0, dtype=torch.int32, device=streams.device)
         self._grown: tuple[int, Hashable, Tensor, Tensor] = (0, None, none, none)
         self._pass: tuple[Hashable, int, Tensor] = (None, 0, none)
+        self._labels: tuple[Hashable, Tensor] = (None, none)
         self._children: dict[str, Draws] = {}
         self.step = step
 
@@ -438,6 +440,39 @@ class Draws:
             order = self.streams.permuted(steps, chains, n, first, stop, 1, torch.int32)
             self._pass = ((n, m, number), first, order)
         return order[:, start - first : start - first + m].long()
+
+    def choices(
+        self, count: int, m: int, *, start: int = 0, rows: Tensor | None = None, common: bool = False
+    ) -> Tensor:
+        """Return whole numbers below `count`, uniform: (C, m), or (1, m) if `common`; with `rows` of those chains only.
+
+        They are functions of step, chain and place: `start` is the place of the first in the minibatch. Drawing them
+        again in one step gives the same numbers, as both points of a test need them.
+        """
+        if common:
+            rows = torch.zeros(1, dtype=torch.int64, device=self.device)
+        first, last = start // 4, -(-(start + m) // 4)
+        words = self.streams.words(Purpose.MINIBATCH, self.step, 1, last - first, _TRANSFORM, first, rows)[
+            0
+        ].flatten(1)
+        return (words[:, start - 4 * first : start - 4 * first + m] * count) >> 32
+
+    def shuffled_share(self, n: int, share: float, m: int) -> Tensor:
+        """Return, for each of n data, the datum whose label it has in this pass of n // m steps, (n,).
+
+        A random share of the data pass their labels on in a cycle of random order; the others keep theirs. It is the
+        same for all chains.
+        """
+        number = (self.step - 1) // max(1, n // m)
+        what, table = self._labels
+        if what != (n, share, number):
+            one = torch.zeros(1, dtype=torch.int64, device=self.device)
+            order = self.streams.permuted(one + number + 1, one, n, 0, n, _RELABEL)[0]
+            chosen = order[: round(share * n)]
+            table = torch.arange(n, device=self.device)
+            table[chosen] = chosen.roll(1)
+            self._labels = ((n, share, number), table)
+        return table
 
     def _check_unused(self, what: Hashable) -> None:
         if isinstance(what, tuple) and isinstance(what[1], int) and not 0 <= what[1] < USES:

@@ -84,11 +84,10 @@ def _loop(move: Piece) -> Piece:
                 row = theta[c]
                 draw, controls = Draw(key, step, numbers[c]), StepControls(size[c], temperature[c])
                 move(args, row, grad[c], vectors[c], scalars[c], controls, draw)
-                zero = row.dtype.type(0)
-                check = zero
-                for d in range(len(row)):  # 0 times what is not finite is no number
-                    check += row[d] * zero
-                if check != check:
+                zero, infinite = row.dtype.type(0), False
+                for d in range(len(row)):  # 0 times it is NaN; `or` runs in vector lanes, a sum not
+                    infinite |= row[d] * zero != zero
+                if infinite:
                     stopped[c] = True
                     row[:] = before[c]
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mhrun.data.frames import columns_of, is_frame, is_series, matrix
 from mhrun.data.mapping import soon, writable
+from mhrun.data.transforms import Transforms
 from mhrun.errors import UserError
 from mhrun.types import Rows
 
@@ -28,6 +29,7 @@ class Dataset:
     fields: dict[str, Tensor]
     description: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
+    transforms: Transforms | None = None  # of the data in minibatches
 
     def __post_init__(self) -> None:
         lengths = {name: len(value) for name, value in self.fields.items()}
@@ -62,6 +64,8 @@ class Dataset:
 
     def rows(self, index: Tensor) -> Rows:
         """Return the data at `index` (C or 1, m): field name -> (C or 1, m, ...)."""
+        if self.transforms is not None:
+            return self.transforms.rows(self.fields, index)
         flat = index.reshape(-1)
         # index_select, not value[index]: four times faster on a CPU.
         return {
@@ -80,7 +84,7 @@ class Dataset:
         if torch.device(device) == self.device:
             return self
         moved = {name: value.to(device) for name, value in self.fields.items()}
-        return Dataset(moved, self.description, self.facts)
+        return Dataset(moved, self.description, self.facts, self.transforms)
 
 
 def _tensor(name: str, value: Any) -> Tensor:

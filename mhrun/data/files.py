@@ -30,6 +30,7 @@ class RemoteFile(NamedTuple):
     sha256: str  # of the uncompressed content; of a table, as `canonical` has it
     folder: str = ""  # of the mirror, with a slash at its end
     table: bool = False  # whether it is rows of numbers
+    archive: bool = False  # a compressed archive, whose digest is that of the file as it is
 
 
 class RemoteSet(NamedTuple):
@@ -72,6 +73,28 @@ CATALOGUE: dict[str, RemoteSet] = {
             "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
             "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
             "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        ),
+    ),
+    "cifar10": RemoteSet(
+        "CIFAR-10, 60,000 colour images of ten classes, binary version (Krizhevsky 2009)",
+        ("https://www.cs.toronto.edu/~kriz/",),
+        (
+            RemoteFile(
+                "cifar-10-binary.tar.gz",
+                "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+                archive=True,
+            ),
+        ),
+    ),
+    "cifar100": RemoteSet(
+        "CIFAR-100, 60,000 colour images of a hundred classes, binary version (Krizhevsky 2009)",
+        ("https://www.cs.toronto.edu/~kriz/",),
+        (
+            RemoteFile(
+                "cifar-100-binary.tar.gz",
+                "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+                archive=True,
+            ),
         ),
     ),
     "notmnist": RemoteSet(
@@ -176,11 +199,17 @@ def _fetch(name: str, place: Path, say: Callable[[str], None]) -> None:
 def _missing(name: str, place: Path, why: str) -> UserError:
     """Return what a user without a way to the publishers needs to know: each file that is missing and its digest."""
     lines = [
-        f"  {file.name}  SHA-256 of its {'sorted rows' if file.table else 'uncompressed content'}: {file.sha256}"
+        f"  {file.name}  SHA-256 of {_what(file)}: {file.sha256}"
         for file in CATALOGUE[name].files
         if not (place / file.name).is_file()
     ]
     return UserError(f"{name} cannot be had ({why}). Offline? Put into {place}:\n" + "\n".join(lines))
+
+
+def _what(file: RemoteFile) -> str:
+    if file.archive:
+        return "the file"
+    return "its sorted rows" if file.table else "its uncompressed content"
 
 
 def canonical(table: bytes) -> bytes:
@@ -206,7 +235,7 @@ def content(name: str, file: str) -> bytes:
     path = data_dir() / name / file
     known = {known.name: known for known in CATALOGUE[name].files}[file]
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
+        with _opened(path, known) as stream:
             found = _whole(stream)
     except FileNotFoundError as error:
         raise UserError(
@@ -224,6 +253,11 @@ def content(name: str, file: str) -> bytes:
     if hashlib.sha256(found).hexdigest() != known.sha256:
         raise _damaged(path)
     return found
+
+
+def _opened(path: Path, known: RemoteFile) -> IO[bytes] | gzip.GzipFile:
+    packed = path.suffix == ".gz" and not known.archive
+    return gzip.open(path, "rb") if packed else open(path, "rb")
 
 
 def _damaged(path: Path) -> UserError:
@@ -271,7 +305,7 @@ def _content_is(path: Path, known: RemoteFile) -> bool | None:
         return None
     digest = hashlib.sha256()
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as stream:
+        with _opened(path, known) as stream:
             if known.table:
                 digest.update(canonical(_whole(stream)))
             length = 0

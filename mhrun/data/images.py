@@ -8,6 +8,7 @@ import torch
 from mhrun.data.dataset import Dataset
 from mhrun.data.files import CATALOGUE, content
 from mhrun.data.idx import parse_idx
+from mhrun.data.transforms import transforms
 from mhrun.errors import Refusal, UserError, nearest
 
 PIXELS = 784  # 28 x 28
@@ -24,6 +25,8 @@ class Images:
         skip: how many to leave out at the beginning.
         shuffle: a seed: images are first put in a random order, the same for all that say the same seed, so that
             `skip` and `n` cut disjoint parts at random. None leaves the order of the file.
+        permuted: share of the labels in minibatches that are permuted among each other, anew in each pass (Luo et al.
+            2020, section 4.2).
 
     Raises:
         Refusal: an invalid setting.
@@ -36,6 +39,7 @@ class Images:
         n: int | None = None,
         skip: int = 0,
         shuffle: int | None = None,
+        permuted: float = 0.0,
     ) -> None:
         splits = _splits()
         if name not in splits:
@@ -55,6 +59,7 @@ class Images:
         self.n = count
         self.skip = skip
         self.shuffle = shuffle
+        self.transforms = transforms(count, "none", permuted, None)
 
     def load(self) -> Dataset:
         """Return the data set, from the files in the data folder.
@@ -80,6 +85,7 @@ class Images:
         return Dataset(
             {"x": torch.from_numpy(x), "y": torch.from_numpy(y)},
             f"{self.name}, {self.n:,} of the {there:,} {self.split} images",
+            transforms=self.transforms,
         )
 
 

@@ -77,6 +77,14 @@ class _Source:
     def piece(self, *args: Any) -> Tensor:
         return self.tensor(lambda draws: draws.piece(*args))
 
+    def choices(self, *args: Any, rows: Tensor | None = None, **named: Any) -> Tensor:
+        if rows is not None:
+            raise Dynamic("its minibatch grows as the data decide")
+        return self.tensor(lambda draws: draws.choices(*args, **named))
+
+    def shuffled_share(self, *args: Any) -> Tensor:
+        return self.tensor(lambda draws: draws.shuffled_share(*args))
+
     def number(self, *args: Any) -> Tensor:
         return self.tensor(lambda draws: draws.number(*args))
 

@@ -152,7 +152,12 @@ class ModuleModel:
             return -0.5 * theta[:, : self.dim].square() @ self.precision.to(theta)
         if not self.precision:
             return theta.new_zeros(len(theta))
-        return -0.5 * self.precision * theta[:, : self.dim].square().sum(-1)
+        norm = torch.linalg.vector_norm(theta[:, : self.dim], dim=-1)  # without a copy of theta's size
+        return -0.5 * self.precision * norm.square()
+
+    def prior_precision(self) -> float:
+        """Return the precision of the prior, which is the same for all parameters; 0 if it is flat."""
+        return self.precision
 
     def log_prior_grad(self, theta: Tensor) -> Tensor | None:
         """Return the gradient (C, D) of the log prior; None if it is flat."""

@@ -76,3 +76,22 @@ def gap_squares(to: Tensor, theta: Tensor, grad: Tensor, drift: Tensor) -> Tenso
     out = torch.empty(len(theta), dtype=torch.float64)
     _squares()(to.numpy(), theta.numpy(), grad.numpy(), drift.to(theta.dtype).numpy(), out.numpy())
     return out
+
+
+@lru_cache(maxsize=1)
+def _combined() -> Piece:
+    def loop(grad: Any, theta: Any, n: Any, by: Any) -> None:
+        for c in range(theta.shape[0]):
+            a, b = grad.dtype.type(n), by[c]
+            for d in range(theta.shape[1]):
+                grad[c, d] = a * grad[c, d] + b * theta[c, d]
+
+    return compiled(loop)
+
+
+def combined(grad: Tensor, theta: Tensor, n: int, by: Tensor) -> Tensor:
+    """Return n grad + by theta, (C, D), in place of grad; by (C,)."""
+    if not _compiled(grad, theta):
+        return grad.mul_(n).addcmul_(theta, by[:, None].to(grad.dtype))
+    _combined()(grad.numpy(), theta.numpy(), n, by.to(grad.dtype).numpy())
+    return grad

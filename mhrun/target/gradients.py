@@ -9,6 +9,7 @@ from torch import Tensor
 
 from mhrun.errors import UserError
 from mhrun.native import native_form
+from mhrun.native.vectors import combined
 from mhrun.types import Model, Rows
 
 
@@ -36,6 +37,13 @@ class Gradients:
                 )
             (grad,) = torch.autograd.grad(log_lik.mean(-1).sum(), point)
         return log_lik.detach(), grad.contiguous()  # autograd may return one number for many parameters
+
+    def scaled_with_prior(self, grad: Tensor, n: int, theta: Tensor, factor: Tensor) -> Tensor:
+        """Return n grad + factor times the gradient of the log-prior, in place; factor (C,)."""
+        precision = native_form(self._model, "prior_precision", "log_prior")
+        if precision is None:
+            return self.add_prior(grad.mul_(n), theta, factor)
+        return combined(grad, theta, n, factor * -precision()) if precision() else grad.mul_(n)
 
     def add_prior(self, grad: Tensor, theta: Tensor, factor: Tensor) -> Tensor:
         """Return grad + factor times the gradient of the log-prior, in place; factor (C,)."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mhrun.data import Dataset
+from mhrun.data.transforms import Transforms
 from mhrun.errors import Refusal, UserError
 from mhrun.native import NativeModel, available, native_form
 from mhrun.random import Draws, Purpose
@@ -149,18 +150,31 @@ class Target:
 
     def batch(self, draws: Draws, m: int) -> Tensor:
         """Return the indices of a fresh minibatch, (C, m) or one for all chains (1, m)."""
-        return draws.index(self.n, m, replacement=self.replacement, common=self.common_batch)
+        index = draws.index(self.n, m, replacement=self.replacement, common=self.common_batch)
+        return self._transformed(index, draws)
 
     def pass_batch(self, draws: Draws, m: int) -> Tensor:
         """Return the indices of this step's piece (C, m) of a pass over all data in random order.
 
         A pass has n // m pieces and skips the remaining n mod m data.
         """
-        return draws.piece(self.n, m)
+        return self._transformed(draws.piece(self.n, m), draws)
 
     def more(self, draws: Draws, start: int, stop: int, rows: Tensor) -> Tensor:
         """Return elements start..stop of a growing minibatch of chains `rows` (R,): indices (R, stop - start)."""
-        return draws.index(self.n, stop - start, replacement=False, start=start, rows=rows)
+        index = draws.index(self.n, stop - start, replacement=False, start=start, rows=rows)
+        return self._transformed(index, draws, start, rows)
+
+    def _transformed(self, index: Tensor, draws: Draws, start: int = 0, rows: Tensor | None = None) -> Tensor:
+        """Return row numbers with the transforms of this step, if the data have any; see `mhrun.data.transforms`."""
+        if self.transforms is None:
+            return index
+        return self.transforms.index(index, draws, start, rows)
+
+    @property
+    def transforms(self) -> Transforms | None:
+        """Augmentation and permuted labels of the data in minibatches, or None."""
+        return getattr(self._source, "transforms", None)
 
     def prior(self, theta: Tensor) -> Evaluation:
         """Return the evaluation at theta (C, D) with the log-prior only; reads no data."""
@@ -198,7 +212,7 @@ class Target:
             log_lik = self.model.log_lik(theta, rows)
         else:
             log_lik, grad = self._gradients.log_lik_and_grad(theta, rows)
-            grad = self._add_prior(grad.mul_(self.n), theta, grad_temperature)
+            grad = self._scaled(grad, theta, grad_temperature)
         log_lik = likelihoods(log_lik)
         mean, var = _moments(log_lik)
         return self.prior(theta)._replace(
@@ -295,14 +309,14 @@ class Target:
         temperature T then has the target as its small-step limit.
         """
         _, grad = self._gradients.log_lik_and_grad(theta, self.data.rows(index))
-        return self._add_prior(grad.mul_(self.n), theta[:, : self.dim], temperature)
+        return self._scaled(grad, theta[:, : self.dim], temperature)
 
     def train(
         self, theta: Tensor, index: Tensor, temperature: Tensor, buffers: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return `gradient` (C, D) in training mode, the log-likelihoods (C, m), and the buffers afterwards."""
         log_lik, grad, after = self.model.train(theta, buffers, self.data.rows(index))  # type: ignore[attr-defined]
-        return self._add_prior(grad.mul_(self.n), theta, temperature), log_lik, after
+        return self._scaled(grad, theta, temperature), log_lik, after
 
     def gradient_full(self, theta: Tensor, temperature: Tensor) -> Tensor:
         """Return the gradient (C, D) of the log posterior from all data, at n gradients a chain; see `gradient`."""
@@ -312,6 +326,11 @@ class Target:
     def _both(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log-likelihood of all data (C,) and its gradient (C, D)."""
         return self._all.value_and_grad(theta)
+
+    def _scaled(self, grad: Tensor, theta: Tensor, temperature: Tensor) -> Tensor:
+        """Return the gradient (C, D) of the log posterior from that of a minibatch's mean log-likelihood; in place."""
+        factor = self.prior_power(temperature) * temperature
+        return self._gradients.scaled_with_prior(grad, self.n, theta, factor)
 
     def _add_prior(self, grad: Tensor, theta: Tensor, temperature: Tensor) -> Tensor:
         """Return grad + T * prior_power(T) * (gradient of the log-prior), (C, D)."""
@@ -329,7 +348,8 @@ class Target:
         `full`: whether the loop needs sums over all data.
         """
         offered = native_form(self.model, "native", "log_prior", "log_lik")
-        if offered is None or self.common_batch or self.device.type != "cpu" or not available():
+        plain = not self.common_batch and self.transforms is None  # what a loop's own indices can be
+        if offered is None or not plain or self.device.type != "cpu" or not available():
             return None
         pieces: NativeModel = offered(self.data.fields, full=full)
         return pieces

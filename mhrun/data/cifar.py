@@ -1,0 +1,196 @@
+"""CIFAR-10 and CIFAR-100: colour images of 32 x 32 pixels (Krizhevsky 2009)."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mhrun.data.dataset import Dataset
+from mhrun.data.files import CATALOGUE, content, data_dir
+from mhrun.data.generated import generated
+from mhrun.data.transforms import transforms
+from mhrun.errors import Refusal, UserError, nearest
+
+SIDE, PIXELS = 32, 3 * 32 * 32
+CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+_COUNTS = {"train": 50_000, "test": 10_000}
+_TRAIN = tuple(f"cifar-10-batches-bin/data_batch_{i}.bin" for i in range(1, 6))
+# The members of each archive, and how many bytes of labels precede an image; the last of them is the class.
+_MEMBERS: dict[str, tuple[dict[str, tuple[str, ...]], int]] = {
+    "cifar10": ({"train": _TRAIN, "test": ("cifar-10-batches-bin/test_batch.bin",)}, 1),
+    "cifar100": ({"train": ("cifar-100-binary/train.bin",), "test": ("cifar-100-binary/test.bin",)}, 2),
+}
+_JPEG = "cifar10-jpeg"
+_LARGEST = 1 << 16  # bytes of a JPEG file of 32 x 32 pixels, at most
+NAMES = (*_MEMBERS, _JPEG)
+MARK = "a JPEG copy, whose pixels differ slightly: orderings can be judged on it, and no printed number"
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Cifar:
+    """Some of the images of a split: ``x`` (n, 3, side, side) uint8, a pixel k for k/255, and ``y`` (n,), the class.
+
+    Read from the publishers' archives of the binary version, verified by SHA-256; nothing is unpickled.
+    ``cifar10-jpeg`` is a copy as JPEG files (``cifar10-jpeg/images.zip`` in the data folder) in a fixed random order.
+    It is marked in reports.
+
+    Args:
+        name: ``cifar10``, ``cifar100``, or ``cifar10-jpeg``.
+        split: ``train`` (50,000) or ``test`` (10,000).
+        n: how many; None for all that are left after `skip`.
+        skip: how many to leave out at the beginning.
+        shuffle: a seed: images are first put in a random order. None leaves the order of the file.
+        side: 32; 16 or 8 for means over squares of 2 x 2 or 4 x 4 pixels.
+        augment: ``none``; or ``code``: minibatches have random crops of images padded by side / 8 and mirror images.
+            There is then no exact likelihood: the distribution is that of (theta, augmented minibatch).
+        permuted: share of the labels in minibatches that are permuted among each other, anew in each pass (Luo et al.
+            2020, section 4.2).
+
+    Raises:
+        Refusal: an invalid setting.
+    """
+
+    def __init__(
+        self,
+        name: str = "cifar10",
+        split: str = "train",
+        n: int | None = None,
+        skip: int = 0,
+        shuffle: int | None = None,
+        side: int = SIDE,
+        augment: str = "none",
+        permuted: float = 0.0,
+    ) -> None:
+        if name not in NAMES:
+            raise Refusal(f"there are no images '{name}'; choose {', '.join(NAMES)}.{nearest(name, NAMES)}")
+        if split not in _COUNTS:
+            raise Refusal(f"split = '{split}' is unknown; choose train or test.")
+        there = _COUNTS[split]
+        count = there - skip if n is None else n
+        if skip < 0 or count < 1 or skip + count > there:
+            raise Refusal(f"skip = {skip:,} and n = {count:,} want more than the {there:,} images there are.")
+        if shuffle is not None and shuffle < 0:
+            raise Refusal(f"shuffle = {shuffle} is a seed; it must not be negative.")
+        if side not in (32, 16, 8):
+            raise Refusal(f"side = {side} must be 32, 16 or 8 pixels.")
+        self.name = name
+        self.split = split
+        self.n = count
+        self.skip = skip
+        self.shuffle = shuffle
+        self.side = side
+        self.transforms = transforms(count, augment, permuted, side)
+
+    def load(self) -> Dataset:
+        """Return the data set; the first call decodes the images and keeps them in the cache folder.
+
+        Raises:
+            UserError: the files are not there, damaged, or hold other images.
+        """
+        order = np.arange(_COUNTS[self.split])
+        if self.shuffle is not None:
+            order = np.random.default_rng(self.shuffle).permutation(len(order))
+        chosen = order[self.skip : self.skip + self.n]
+        if self.name == _JPEG:
+            source: Any = Path(_zip()).stat().st_size
+        else:
+            source = CATALOGUE[self.name].files[0].sha256
+        recipe = [1, self.name, source, self.split, self.n, self.skip, self.shuffle]
+        size = self.n * (1 + PIXELS)
+
+        def fill(out: Bytes) -> None:
+            labels, images = out[: self.n], out[self.n :].reshape(self.n, PIXELS)
+            read = _decoded if self.name == _JPEG else _unpacked
+            labels[:], images[:] = read(self.name, self.split, chosen)
+
+        kept = np.asarray(generated("cifar", recipe, size, np.uint8, fill))
+        y, x = kept[: self.n].astype(np.int64), kept[self.n :].reshape(self.n, 3, SIDE, SIDE)
+        about = f"{self.name}, {self.n:,} of the {_COUNTS[self.split]:,} {self.split} images"
+        about += f", {self.side} x {self.side} pixels" if self.side < SIDE else ""
+        about += f" ({MARK})" if self.name == _JPEG else ""
+        fields = {"x": torch.from_numpy(_smaller(x, self.side)), "y": torch.from_numpy(y)}
+        facts = {"copy": "JPEG"} if self.name == _JPEG else {}
+        return Dataset(fields, about, facts, self.transforms)
+
+
+def _smaller(x: Bytes, side: int) -> Bytes:
+    """Return the means over squares of pixels, rounded to bytes."""
+    if side == SIDE:
+        return x
+    by = SIDE // side
+    sums = x.reshape(len(x), 3, side, by, side, by).sum((3, 5), dtype=np.int32)
+    return ((sums + by * by // 2) // (by * by)).astype(np.uint8)
+
+
+def _unpacked(name: str, split: str, chosen: npt.NDArray[np.int64]) -> tuple[Bytes, Bytes]:
+    """Return classes (n,) and pixels (n, 3072) from the archive of the binary version."""
+    file = CATALOGUE[name].files[0].name
+    members, labels = _MEMBERS[name]
+    wrong = UserError(
+        f"{file} does not hold the images of {name}; delete it and fetch it again: mhrun fetch {name}."
+    )
+    parts = []
+    try:
+        with tarfile.open(fileobj=io.BytesIO(content(name, file)), mode="r:gz") as archive:
+            for member in members[split]:
+                stream = archive.extractfile(
+                    member
+                )  # by its name, into memory: no path of the archive is used
+                if stream is None:
+                    raise wrong
+                parts.append(np.frombuffer(stream.read(), np.uint8))
+    except (tarfile.TarError, KeyError, OSError, EOFError) as error:
+        raise wrong from error
+    rows = np.concatenate(parts)
+    if len(rows) != _COUNTS[split] * (labels + PIXELS):
+        raise wrong
+    rows = rows.reshape(_COUNTS[split], labels + PIXELS)[chosen]
+    return rows[:, labels - 1], rows[:, labels:]
+
+
+def _zip() -> Path:
+    path = data_dir() / _JPEG / "images.zip"
+    if not path.is_file():
+        raise UserError(
+            f"There is no {path}, a copy of CIFAR-10 that cannot be downloaded; take the publishers' images with "
+            "data.name=cifar10 ('mhrun fetch cifar10'), or say with MHRUN_DATA_DIR where the copy is."
+        )
+    return path
+
+
+def _decoded(name: str, split: str, chosen: npt.NDArray[np.int64]) -> tuple[Bytes, Bytes]:
+    """Return classes (n,) and pixels (n, 3072) from the JPEG copy: ``SPLIT/CLASS/NUMBER.jpg`` in a zip file."""
+    from PIL import Image
+
+    path = _zip()
+    wrong = UserError(
+        f"{path} does not hold the 60,000 images of CIFAR-10 as JPEG files; put the copy there again."
+    )
+    labels, images = np.empty(len(chosen), np.uint8), np.empty((len(chosen), PIXELS), np.uint8)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = sorted(n for n in archive.namelist() if n.startswith(f"{split}/") and n.endswith(".jpg"))
+            if len(names) != _COUNTS[split]:
+                raise wrong
+            # The order within a split is lost, and a class after the other would be of no use.
+            names = [names[i] for i in np.random.default_rng(0).permutation(len(names))]
+            for place, row in enumerate(chosen):
+                if archive.getinfo(names[row]).file_size > _LARGEST:
+                    raise wrong
+                with Image.open(io.BytesIO(archive.read(names[row])), formats=["JPEG"]) as image:
+                    if image.size != (SIDE, SIDE):
+                        raise wrong
+                    pixels = np.asarray(image.convert("RGB"))
+                labels[place] = CLASSES.index(names[row].split("/")[1])
+                images[place] = pixels.transpose(2, 0, 1).ravel()
+    except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
+        raise wrong from error
+    return labels, images
