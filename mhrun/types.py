@@ -230,7 +230,8 @@ class Model(Protocol):
 
     - ``log_lik_and_grad(theta, rows) -> (log_lik (C, m), gradient of their mean (C, D))``: both from one pass.
     - ``log_prior_grad(theta) -> (C, D)``, or None for a flat prior: the analytic gradient.
-    - ``prior_precision() -> float``: of a normal prior that is the same for all parameters; 0 for a flat prior.
+    - ``prior_precision() -> float``: of a normal prior that is the same for all parameters; 0 for a flat prior, None
+      where it differs.
     - ``predict(theta, rows) -> (C, m, K)``: log-probabilities of K classes.
     - ``blocks``: the parts of theta, see `Block`.
     - ``full_log_lik(data) -> Callable[[theta (C, D)], (C,)]``: the sum over all data.

@@ -18,7 +18,7 @@ from mhrun.random import MANY, Streams, derive_key
 from mhrun.schedules import Plan
 from mhrun.store.netcdf import Shape
 from mhrun.target import Target
-from mhrun.types import Model, State, prior_summary_of
+from mhrun.types import BUFFER, Model, State, prior_summary_of
 
 # Rough costs of the plain path on one core, for deciding whether compiling pays: seconds per step, and
 # per datum that a chain reads and each of its parameters, more where data come in rounds. What they decide is
@@ -101,13 +101,12 @@ class Method:
     def _refuses_buffers(self) -> str | None:
         """Return why a model whose likelihood depends on the rest of a minibatch cannot be tested, or None."""
         norms = tuple(getattr(self.target.model, "batch_norms", ()))
-        if (not norms and not self.target.has_buffers) or self.kernel.keeps_buffers:
+        if not norms or self.kernel.keeps_buffers:
             return None
-        what = f"BatchNorm in training mode ({norms[0]})" if norms else "a layer with running statistics"
         return (
-            f"{what} makes a datum's likelihood depend on its minibatch, so that {type(self.kernel).__name__} has no "
-            "acceptance ratio; use GroupNorm or FRN, put the layer into evaluation mode, or choose a dynamics without "
-            "a test."
+            f"BatchNorm in training mode ({norms[0]}) makes a datum's likelihood depend on its minibatch, so that "
+            f"{type(self.kernel).__name__} has no acceptance ratio; use GroupNorm or FRN, put the layer into "
+            "evaluation mode, or choose a dynamics without a test."
         )
 
     def settle_evaluation(self, begun_with: str | None = None, graph: bool = False) -> str | None:
@@ -153,6 +152,16 @@ class Method:
                 f"{found.dtype} {tuple(found.shape)}."
             )
         _finite(found, "log-likelihood")
+        if self.target.has_buffers and not self.kernel.keeps_buffers:
+            buffers = self.target.first_buffers(theta)
+            after = self.target.model.train(theta, buffers, data.rows(index))[2]  # type: ignore[attr-defined]
+            changed = [name for name, value in buffers.items() if not torch.equal(value, after[name])]
+            if changed:
+                raise Refusal(
+                    f"the module changes its buffer {changed[0].removeprefix(BUFFER)} in training mode, so that "
+                    f"{type(self.kernel).__name__} has no acceptance ratio; put that layer into evaluation mode, or "
+                    "choose a dynamics without a test."
+                )
 
     @property
     def key(self) -> int:

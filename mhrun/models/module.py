@@ -111,7 +111,7 @@ class ModuleModel:
 
     @property
     def batch_norms(self) -> Sequence[str]:
-        """The layers in training mode whose outputs for a datum depend on the rest of its minibatch."""
+        """The layers of torch that keep or use statistics of minibatches, such as BatchNorm in training mode."""
         return self._prepared.batch_norms
 
     # ------------------------------------------------------------------------------------------ where chains begin
@@ -155,9 +155,9 @@ class ModuleModel:
         norm = torch.linalg.vector_norm(theta[:, : self.dim], dim=-1)  # without a copy of theta's size
         return -0.5 * self.precision * norm.square()
 
-    def prior_precision(self) -> float:
-        """Return the precision of the prior, which is the same for all parameters; 0 if it is flat."""
-        return self.precision
+    def prior_precision(self) -> float | None:
+        """Return the precision of a prior that is the same for all parameters; 0 if it is flat, None otherwise."""
+        return None if isinstance(self.precision, Tensor) else self.precision
 
     def log_prior_grad(self, theta: Tensor) -> Tensor | None:
         """Return the gradient (C, D) of the log prior; None if it is flat."""

@@ -30,7 +30,7 @@ class Prepared(NamedTuple):
     module: nn.Module
     trains: tuple[str, ...]  # names of the layers that a dynamics runs in training mode: they own the buffers
     buffers: tuple[Buffer, ...]  # of these layers
-    batch_norms: tuple[str, ...]  # layers whose output for one datum depends on the rest of its minibatch
+    batch_norms: tuple[str, ...]  # layers of torch that keep or use statistics of minibatches
     dropouts: tuple[str, ...]  # layers whose dropout was switched off
     tokens: bool  # whether whole numbers are passed on as they are, to an embedding
 
@@ -74,7 +74,8 @@ def prepared(module: nn.Module) -> Prepared:
     norms = [
         name
         for name, part in own.named_modules()
-        if isinstance(part, _BatchNorm) and (name in trains or part.running_mean is None)
+        if (isinstance(part, _NormBase) and name in trains)
+        or (isinstance(part, _BatchNorm) and part.running_mean is None)
     ]
     for parameter in own.parameters():
         parameter.requires_grad_(parameter.is_floating_point())

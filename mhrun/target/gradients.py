@@ -40,10 +40,11 @@ class Gradients:
 
     def scaled_with_prior(self, grad: Tensor, n: int, theta: Tensor, factor: Tensor) -> Tensor:
         """Return n grad + factor times the gradient of the log-prior, in place; factor (C,)."""
-        precision = native_form(self._model, "prior_precision", "log_prior")
+        offered = native_form(self._model, "prior_precision", "log_prior")
+        precision = None if offered is None else offered()
         if precision is None:
             return self.add_prior(grad.mul_(n), theta, factor)
-        return combined(grad, theta, n, factor * -precision()) if precision() else grad.mul_(n)
+        return combined(grad, theta, n, factor * -precision) if precision else grad.mul_(n)
 
     def add_prior(self, grad: Tensor, theta: Tensor, factor: Tensor) -> Tensor:
         """Return grad + factor times the gradient of the log-prior, in place; factor (C,)."""

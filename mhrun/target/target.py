@@ -133,7 +133,10 @@ class Target:
         if not self.has_buffers:
             return theta
         names: Sequence[str] = self.model.buffer_names  # type: ignore[attr-defined]
-        own = [state.aux[BUFFER + name].reshape(len(theta), -1).to(theta) for name in names]
+        kept = (
+            state.aux if BUFFER + names[0] in state.aux else self.first_buffers(theta)
+        )  # a test changes none
+        own = [kept[BUFFER + name].reshape(len(theta), -1).to(theta) for name in names]
         return torch.cat([theta, *own], 1)
 
     def prior_power(self, temperature: Tensor) -> Tensor:

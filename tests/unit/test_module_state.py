@@ -236,6 +236,42 @@ def test_batch_norm_is_refused_in_a_metropolis_hastings_test(rng):
         method(target, sghmc(m=None), steps=2).check()
 
 
+class Counting(nn.Linear):
+    """A layer of the user's with a constant buffer, or with one that it changes."""
+
+    def __init__(self, changes):
+        super().__init__(SIDE**2, CLASSES)
+        self.changes = changes
+        self.register_buffer("scale", torch.ones(CLASSES))
+
+    def forward(self, x):
+        if self.training and self.changes:
+            self.scale = 0.9 * self.scale + 0.1 * x.std()
+        return super().forward(x) * self.scale
+
+
+def test_a_test_takes_constant_buffers_and_no_others(rng):
+    kernel = mhrun.MetropolisHastings(mhrun.LangevinProposal(), mhrun.Shared(8), mhrun.Metropolis())
+    for changes in (False, True):
+        target = Target(ModuleModel(Counting(changes)), data(rng))
+        of = method(target, kernel, steps=2)
+        of.check()
+        if changes:
+            with pytest.raises(Refusal, match="changes its buffer scale in training mode"):
+                of.check_data()
+        else:
+            of.check_data()
+            found = target.points(of.first_state())
+            assert torch.equal(found[:, -CLASSES:], torch.ones(C, CLASSES))
+        dynamics = method(target, sghmc(), steps=2)
+        dynamics.check_data()
+        with torch.no_grad():
+            draws = Streams(KEY, C).at(1)
+            controls = mhrun.types.Controls(*[torch.full((C,), 1e-3)] * 3)
+            after, _ = sghmc().step(target, dynamics.first_state(), controls, draws)
+        assert torch.equal(after.aux[BUFFER + "scale"], torch.ones(C, CLASSES)) != changes
+
+
 def method(target, kernel, steps, chains=C, monitor=None):
     schedules = {
         "step_size": Fixed(step_size=1e-3),
