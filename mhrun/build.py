@@ -1,11 +1,10 @@
-"""From configuration to objects, for trusted names only.
+"""Builds objects from configuration, from trusted names only.
 
-A node with the key ``_target_`` names a class or function and its other keys are the arguments, as in
-Hydra. Only what is *defined in* a trusted place can be named: the classes of the parts of this package (`ROOMS`),
-and what is in the packages that the user names with ``--trust``, ``--project`` or in the environment
-(``MHRUN_TRUST``). A configuration cannot trust for the user: it may have come from someone else. A name that merely
-passes through a trusted module (``mhrun.paths.os``) is refused, and so is what this package does elsewhere: its
-command line would trust whom a configuration says.
+The key ``_target_`` of a node names a class or function and its other keys are the arguments, as in Hydra. Only names
+that are *defined in* a trusted place are allowed: the classes of parts in this package (`PACKAGES`), and the packages
+that the user names with ``--trust``, ``--project`` or in the environment (``MHRUN_TRUST``). A configuration cannot
+extend this list, because it may come from someone else. Names that are merely imported by a trusted module
+(``mhrun.paths.os``) are refused, and so is the rest of this package: its command line could trust others.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def trusted_object(name: str, where: str = "") -> Any:
     """Return the class or function called `name`, defined in a trusted package.
 
     Raises:
-        UserError: it is not there, or not trusted.
+        UserError: it does not exist, or is not trusted.
     """
     allowed = trusted()
     at = f"{where}: " if where else ""
@@ -89,7 +88,7 @@ def trusted_object(name: str, where: str = "") -> Any:
         )
     if not name.startswith(
         "mhrun."
-    ):  # else no folder is searched: a file there could pass for a missing library
+    ):  # otherwise no folder is searched: a file there could be taken for a missing library
         import_from_folders()
     try:
         module = importlib.import_module(module_name)
@@ -109,7 +108,7 @@ def trusted_object(name: str, where: str = "") -> Any:
 
 
 def blame(error: BaseException) -> str:
-    """Return an error of someone's code in one line, with the last place of it that is neither ours nor a library's."""
+    """Return an error of a user's code in one line, with its last line that is neither ours nor a library's."""
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     if isinstance(error, SyntaxError) and error.filename:
@@ -137,18 +136,18 @@ def _call(name: str, arguments: dict[str, Any], where: str) -> Any:
 
 
 def call(function: Callable[..., T], arguments: Mapping[str, Any], name: str, where: str = "") -> T:
-    """Return ``function(**arguments)``, after a look at whether it takes them.
+    """Return ``function(**arguments)``, after checking the arguments.
 
-    Where it is annotated with int, float, bool or str, the value must be one; 1e3 is a whole number.
+    An argument annotated with int, float, bool or str must have that type; 1e3 counts as an int.
 
     Raises:
-        UserError: it does not take one of them, needs another, or cannot work with them.
+        UserError: an argument is unknown, missing or invalid.
     """
     at = f"{where}: " if where else ""
     try:
         parameters = inspect.signature(function).parameters
-    except (ValueError, TypeError) as error:  # of a class that derives from one of Python's own
-        raise UserError(f"{at}{name} is no part.") from error
+    except (ValueError, TypeError) as error:  # a class that derives from a built-in one
+        raise UserError(f"{at}{name} is not a part.") from error
     checked = {}
     for key, value in arguments.items():
         if key not in parameters:
@@ -174,7 +173,7 @@ _PARTS = ("Proposal", "Pairing", "Rule", "Dynamics", "Model", "Kernel", "Schedul
 
 
 def _as(annotation: Any, value: Any, what: str) -> Any:
-    """Return a value as the annotation has it; an annotation that is not a plain one asks for nothing."""
+    """Return a value converted to its annotation; only plain types are checked."""
     kind = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
     kind, _, optional = kind.partition(" | ")
     if (optional and optional != "None") or (value is None and optional):

@@ -1,4 +1,4 @@
-"""Where the project's own files are, in a clone and in an installed wheel."""
+"""Locations of the project's files, in a clone and in an installed wheel."""
 
 from __future__ import annotations
 
@@ -21,61 +21,65 @@ EXPERIMENTS = ROOT / "experiments"
 STARTER = ROOT / "starter"
 
 FOLDERS = "MHRUN_FOLDERS"
-"""The environment variable that names the user's own folders; there, so that jobs in other processes have them."""
+"""The environment variable that names the user's folders, so that jobs in other processes find them too."""
 
 _ALIAS = "mhrun_experiments"
-_SHOWN = 200  # letters of a file's name that a message shows
+_SHOWN = 200  # characters of a file name shown in a message
 
 
 def cache_dir() -> Path:
-    """Return the folder for what can always be made again: compiled code, downloads, generated data."""
+    """Return the folder for files that can be recreated: compiled code, downloads, generated data."""
     base = os.environ.get("MHRUN_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache").expanduser() / "mhrun"
 
 
 def user_folders() -> list[Path]:
-    """Return the folders that the user named: Python files and data files are looked for there."""
+    """Return the folders named by the user, which are searched for Python files and data files."""
     return [Path(folder) for folder in os.environ.get(FOLDERS, "").split(os.pathsep) if folder]
 
 
 def import_from_folders() -> None:
-    """Let what is in the user's folders be imported; last on the path, it can hide no library."""
+    """Add the user's folders to the end of the import path, where they cannot hide a library."""
     sys.path += [str(folder) for folder in user_folders() if str(folder) not in sys.path]
 
 
 def located(name: str) -> Path:
-    """Return the data file of this name: an absolute path, or one in the user's folders or where we are.
+    """Return the path of a data file: absolute, or relative to the user's folders or the working directory.
 
-    The user's folders come first, so that a run finds the same file from wherever it is started.
+    The user's folders come first, so that a run finds the same file wherever it is started.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no such file.
     """
     shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..."
     try:
         wanted = Path(name).expanduser()
-    except RuntimeError as error:  # of a user that there is not
+    except RuntimeError as error:  # an unknown user
         raise UserError(f"There is no data file '{shown}': {error}") from error
     places = (
         [wanted] if wanted.is_absolute() else [folder / wanted for folder in (*user_folders(), Path.cwd())]
     )
     for place in places:
-        with suppress(OSError, ValueError):  # of a name that is too long, or no name
+        with suppress(OSError, ValueError):  # the name is too long or invalid
             if place.is_file():
                 return place
     beside: list[str] = []
     for place in places:
         with suppress(OSError, ValueError):
             beside += [path.name for path in place.parent.iterdir()]
-    where = "" if wanted.is_absolute() else ", neither in a folder of yours (--project DIR) nor here"
+    where = (
+        ""
+        if wanted.is_absolute()
+        else ", neither in your project (--project DIR) nor in the working directory"
+    )
     raise UserError(f"There is no data file '{shown}'{where}.{nearest(wanted.name, beside)}")
 
 
 def experiment_module(name: str) -> ModuleType:
     """Import ``experiments/<name>`` (dots for slashes), wherever the project is installed.
 
-    The folder is loaded under a name of its own, so that a folder called ``experiments`` in the
-    user's project can never be taken for it.
+    The folder is imported under a separate name, so that a folder ``experiments`` in the user's project is never taken
+    for it.
 
     Raises:
         ModuleNotFoundError: there is no such file.

@@ -1,4 +1,4 @@
-"""Conversions between the papers' parametrisations and ours, kept in this one place.
+"""Conversions between the papers' parametrisations and ours.
 
 Ours: `step_size` multiplies the gradient of the full-data log posterior, and injected noise has
 variance ``2 * step_size * noise_temperature``. Temperature T means the density to the power 1/T.
@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from mhrun.errors import Refusal
 
 MOST_IN_LIST = 100_000
-"""Most values of a list that is computed: one for each chain, rung or coordinate."""
+"""The maximal length of a computed list, with one value per chain, rung or coordinate."""
 
 
 def _checked_length(name: str, length: float) -> int:
-    """Return the length of a list that is to be computed.
+    """Return the length of a list to be computed.
 
     Raises:
-        Refusal: it is no whole number, negative, or more than `MOST_IN_LIST`.
+        Refusal: it is not a whole number, negative, or more than `MOST_IN_LIST`.
     """
     if not 0 <= length <= MOST_IN_LIST or length != int(length):
         raise Refusal(f"{name} = {repr(length)[:40]} must be a whole number, at most {MOST_IN_LIST:,}.")
@@ -33,7 +33,7 @@ def batch_size(n: int, tau: float) -> int:
         Refusal: tau is outside (0, 1], or there are no data.
     """
     if n < 1:
-        raise Refusal(f"n = {n} is no number of data; choose n >= 1.")
+        raise Refusal(f"n = {n} must be at least 1.")
     if not 0 < tau <= 1:
         raise Refusal(f"tau = {tau:g} must lie in (0, 1]: it sets the minibatch size m = n^tau.")
     return max(1, round(n**tau))
@@ -71,26 +71,29 @@ def step_from_learning_rate(learning_rate: float, n: int) -> float:
 
 
 def steps_from_learning_rates(rates: Sequence[float], chains: int, n: int) -> list[float]:
-    """Return our step sizes, one per chain: as many chains for each of the learning rates, those of one side by side.
+    """Return our step sizes, one per chain; each learning rate gets the same number of consecutive chains.
 
     Raises:
-        Refusal: the chains cannot be shared out among the rates.
+        Refusal: the number of chains is not a multiple of the number of rates.
     """
     chains = _checked_length("chains", chains)
     each, left = divmod(chains, len(rates)) if len(rates) else (0, 1)
     if left or not each:
-        raise Refusal(f"{chains} chains cannot be shared out among {len(rates)} learning rates.")
+        raise Refusal(f"{chains} chains is not a multiple of {len(rates)} learning rates.")
     return [step_from_learning_rate(float(rate), n) for rate in rates for _ in range(each)]
 
 
 def learning_rate_steps(lowest: float, highest: float, count: int, n: int) -> list[float]:
-    """Return our step sizes for `count` learning rates at equal ratios, both ends with them.
+    """Return our step sizes for `count` learning rates at equal ratios, both ends included.
 
     Raises:
-        Refusal: there is no such grid.
+        Refusal: an invalid grid.
     """
     if not 0 < lowest < highest or count < 2 or count != int(count):
-        raise Refusal(f"{count} learning rates from {lowest:g} to {highest:g} are no grid.")
+        raise Refusal(
+            f"{count} learning rates from {lowest:g} to {highest:g} are not a grid: choose 0 < lowest < highest and at "
+            "least 2."
+        )
     count = _checked_length("count", count)
     ratio = (highest / lowest) ** (1 / (count - 1))
     return [step_from_learning_rate(lowest * ratio**k, n) for k in range(count)]
@@ -100,10 +103,13 @@ def ladder(ratio: float, rungs: int, chains: int) -> list[float]:
     """Return a temperature for each chain: ratio^rung, where chain c is rung c mod rungs of a ladder.
 
     Raises:
-        Refusal: there is no such ladder.
+        Refusal: an invalid ladder.
     """
     if not (ratio > 1 and rungs >= 2 and rungs == int(rungs)) or chains % rungs:
-        raise Refusal(f"{chains} chains on ladders of {rungs} rungs with a ratio of {ratio:g} make no sense.")
+        raise Refusal(
+            f"A ladder needs ratio > 1, rungs >= 2 and chains that are a multiple of rungs, not {ratio:g}, {rungs} and "
+            f"{chains}."
+        )
     return [_raised(ratio, chain % rungs) for chain in range(_checked_length("chains", chains))]
 
 
@@ -111,13 +117,13 @@ def _raised(ratio: float, rung: float) -> float:
     """Return the temperature of a rung.
 
     Raises:
-        Refusal: it is too large for a number.
+        Refusal: it overflows.
     """
     try:
         return float(float(ratio) ** rung)
     except OverflowError as error:
         raise Refusal(
-            f"{rung:g} rungs with a ratio of {ratio:g} are too hot for a number; choose fewer."
+            f"the temperature of {rung:g} rungs with a ratio of {ratio:g} overflows; choose fewer."
         ) from error
 
 
@@ -125,7 +131,7 @@ def over_rungs(ratio: float, rungs: int, scale: float, power: float, plus: float
     """Return plus + scale * T^power for each rung of a ladder of temperatures T = ratio^rung.
 
     Raises:
-        Refusal: there is no such ladder.
+        Refusal: an invalid ladder.
     """
     return [float(plus + scale * t**power) for t in ladder(ratio, rungs, rungs)]
 
@@ -136,11 +142,12 @@ def batch_sizes(n: int, smallest: float, growth: float, rungs: int) -> list[int]
     The others have floor(smallest growth^j), j = 0 for the hottest (Li & Wong 2017, Table 3).
 
     Raises:
-        Refusal: there is no such ladder.
+        Refusal: an invalid ladder.
     """
     if not (growth > 1 and smallest >= 1 and rungs >= 2 and rungs == int(rungs)):
         raise Refusal(
-            f"{rungs} rungs of minibatches from {smallest:g} on with a growth of {growth:g} are no ladder."
+            f"a ladder of minibatches needs growth > 1, smallest >= 1 and rungs >= 2, not {growth:g}, {smallest:g} "
+            f"and {rungs}."
         )
     rungs = _checked_length("rungs", rungs)
     if not math.log(smallest) + (rungs - 2) * math.log(growth) < math.log(1e18):
@@ -159,23 +166,23 @@ def batch_sizes(n: int, smallest: float, growth: float, rungs: int) -> list[int]
 def batch_temperatures(
     n: int, smallest: float, growth: float, rungs: int, alpha: float, chains: int
 ) -> list[float]:
-    """Return the temperature of each chain of such ladders: n / m^alpha, and 1 where all data are read.
+    """Return the temperature of each chain of the ladders of `batch_sizes`: n / m^alpha, and 1 where all data are read.
 
     Raises:
-        Refusal: there is no such ladder, or the chains are no whole number of them.
+        Refusal: an invalid ladder, or the number of chains is not a multiple of its rungs.
     """
     sizes = batch_sizes(n, smallest, growth, rungs)
     if chains % len(sizes):
-        raise Refusal(f"{chains} chains are no whole number of ladders of {len(sizes)} rungs.")
+        raise Refusal(f"{chains} chains is not a multiple of {len(sizes)} rungs.")
     temperatures = [1.0, *(n / m**alpha for m in sizes[1:])]
     return [float(temperatures[chain % len(sizes)]) for chain in range(_checked_length("chains", chains))]
 
 
 def first_axis(length: float, dimension: int) -> list[float]:
-    """Return the point that is so far along the first axis.
+    """Return the point at this distance along the first axis.
 
     Raises:
-        Refusal: no dimension.
+        Refusal: fewer than one dimension.
     """
     if dimension < 1:
         raise Refusal(f"dimension = {dimension} must be at least 1.")

@@ -22,9 +22,9 @@ def ess(draws: Array, method: str = "bulk") -> float:
 
 
 def rhat(draws: Array, most: int = 5000) -> float:
-    """Return the rank-normalised split R-hat of draws (C, S); NaN where it is undefined, as for one chain.
+    """Return the rank-normalised split R-hat of draws (C, S); NaN if it is undefined, as for one chain.
 
-    Longer chains are thinned to `most` draws: that costs R-hat nothing, and ranking is what takes the time.
+    Longer chains are thinned to `most` draws, which hardly changes R-hat and saves the time of ranking.
     """
     from arviz_stats.base.array import array_stats
 
@@ -36,9 +36,9 @@ def rhat(draws: Array, most: int = 5000) -> float:
 def ess_of_chain(draws: Array) -> Array:
     """Return n / (1 + 2 sum_k rho_k) of single chains, draws (..., n) -> (...): what papers usually call ESS.
 
-    The autocorrelations rho_k are about each chain's own mean, and summed as long as their sums by pairs stay
-    positive, each pair taken no larger than the one before it (the initial monotone sequence of Geyer 1992). At most n:
-    of draws that are correlated negatively more cannot be claimed. Constant or non-finite draws give NaN.
+    The autocorrelations rho_k are about the mean of each chain. They are summed by pairs as long as the sums are
+    positive, and no pair counts more than the one before it (Geyer's initial monotone sequence, 1992). The result is at
+    most n, even for negatively correlated draws. Constant or non-finite draws give NaN.
     """
     n = draws.shape[-1]
     off = draws - draws.mean(axis=-1, keepdims=True)

@@ -1,4 +1,4 @@
-"""Samples of several cycles put together, and whether weights of the cycles can be believed."""
+"""Weights that combine the samples of several cycles, and how reliable they are."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mhrun.diagnostics.chains import ess_of_chain
 
 Array = npt.NDArray[np.floating]
 
-ERROR = 0.2  # relative standard error of an estimate, from which on its weight is in doubt
-SHARE = 0.1  # of an estimate that one sample makes up, likewise
+ERROR = 0.2  # relative standard error of an estimate above which its weight is in doubt
+SHARE = 0.1  # share of an estimate due to one sample, likewise
 TAIL = 0.7  # index of the tail of 1/p, likewise (Vehtari et al. 2024); above 0.5 it has no variance
-ALONE = 0.9  # weight of one cycle, from which on the others hardly count
+ALONE = 0.9  # weight of one cycle above which the others hardly count
 
 
 class Weights(NamedTuple):
-    """What the harmonic mean says of M cycles.
+    """Harmonic-mean weights of M cycles, and what their reliability depends on.
 
     ``log_estimate`` estimates log(Z_i / prior(Theta_i)), Z_i being what cycle i's region Theta_i adds to the
     evidence: *not* log Z_i. The weights are right only between regions that the prior holds alike.
@@ -29,15 +29,15 @@ class Weights(NamedTuple):
     weights: Array  # (M,), they sum to 1
     log_estimate: Array  # (M,)
     relative_error: Array  # (M,), standard error over estimate; too small wherever `tail` is above 0.5
-    largest_share: Array  # (M,), of the estimate that its worst sample makes up
-    tail: Array  # (M,), Pareto's k of 1/p; NaN where there are too few samples to tell
+    largest_share: Array  # (M,), share of the estimate due to its largest sample
+    tail: Array  # (M,), Pareto's k of 1/p; NaN with too few samples
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Why the weights cannot be trusted, a line each; none if nothing speaks against them."""
+        """Reasons not to trust the weights, one line each; empty if there is none."""
         found = []
         if not np.isfinite(self.log_estimate).all():
-            found.append("a log-likelihood is no finite number")
+            found.append("a log-likelihood is not finite")
         if (self.relative_error > ERROR).any():
             found.append(
                 f"relative error up to {np.nanmax(self.relative_error):.2g}: the likelihoods differ too much"
@@ -54,7 +54,7 @@ class Weights(NamedTuple):
 
 
 def equal(cycles: int) -> Array:
-    """Return the weights (M,) of cycles that count alike, as Zhang et al. (2020) have it for networks."""
+    """Return equal weights (M,), as Zhang et al. (2020) use for networks."""
     return np.full(cycles, 1 / cycles)
 
 
@@ -69,10 +69,10 @@ def harmonic(log_likelihoods: Sequence[Array]) -> Weights:
         log_likelihoods: for each cycle log p(D | theta) of its samples (n_i,), in time order.
 
     Raises:
-        ValueError: no cycle, or one with no sample.
+        ValueError: no cycle, or a cycle without samples.
     """
     if not log_likelihoods or min(map(len, log_likelihoods)) == 0:
-        raise ValueError("harmonic means need at least one cycle, and of each at least one sample.")
+        raise ValueError("harmonic means need at least one cycle, and at least one sample of each.")
     per_cycle = [_one(np.asarray(values, dtype=np.float64)) for values in log_likelihoods]
     log_estimate, error, share, tail = (np.array(column) for column in zip(*per_cycle, strict=True))
     return Weights(np.exp(log_estimate - logsumexp(log_estimate)), log_estimate, error, share, tail)
@@ -98,12 +98,12 @@ def _one(log_lik: Array) -> tuple[float, float, float, float]:
 
 
 def _tail(log_lik: Array) -> float:
-    """Return Pareto's k of the largest of 1/p, fitted as for importance weights; NaN where there is no tail to fit."""
+    """Return Pareto's k of the largest values of 1/p, fitted as for importance weights; NaN if there is no tail."""
     from arviz_stats.base.array import array_stats
 
     if len(log_lik) < 25 or not np.isfinite(log_lik).all():
         return float("nan")
     try:
         return float(array_stats.psislw(log_lik)[1])  # of the ratios exp(-log_lik)
-    except ValueError:  # the largest are all the same
+    except ValueError:  # the largest are all equal
         return float("nan")

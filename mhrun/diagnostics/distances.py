@@ -13,11 +13,11 @@ from mhrun.diagnostics.grid import Estimate
 
 Array = npt.NDArray[np.floating]
 
-_POINTS = 4096  # of each set that the energy distance is computed on
+_POINTS = 4096  # points of each set from which the energy distance is computed
 
 
 class Shifts(NamedTuple):
-    """How the coordinates of some draws lie beside those of a reference, (D,) each."""
+    """Means and spreads of draws relative to those of a reference, (D,) each."""
 
     mean: Array  # difference of the means, in standard deviations of the reference
     mean_se: Array
@@ -25,7 +25,7 @@ class Shifts(NamedTuple):
     spread_se: Array
 
     def worst(self) -> tuple[Estimate, Estimate]:
-        """Return the shift of the mean and the ratio of the spreads, each of the coordinate that is furthest off."""
+        """Return the largest shift of a mean and the ratio of spreads that is furthest from 1, over the coordinates."""
         if not np.isfinite(self.mean).any() or not np.isfinite(self.spread).any():
             return Estimate(np.nan, np.nan), Estimate(np.nan, np.nan)
         i = int(np.nanargmax(np.abs(self.mean)))
@@ -38,10 +38,10 @@ class Shifts(NamedTuple):
 
 
 def shifts(draws: Array, reference: Array) -> Shifts:
-    """Return means and standard deviations of draws (C, S, D) beside those of a reference (C', S', D).
+    """Return means and standard deviations of draws (C, S, D) relative to those of a reference (C', S', D).
 
-    Standard errors are by the effective sample sizes of both, for the mean that of the draws themselves, for the
-    spread that of their squared deviations. A coordinate that never moves has no error, NaN.
+    Standard errors use the effective sample sizes of both sets: that of the draws for the mean, and that of their
+    squared deviations for the spread. The error of a coordinate that never moves is NaN.
     """
     one, two = _moments(draws), _moments(reference)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -66,7 +66,7 @@ def _moments(draws: Array) -> _Moments:
     columns = [draws[..., d] for d in range(draws.shape[-1])]
     size = np.array([ess(column, "mean") for column in columns])
     squares = [np.square(column - centre) for column, centre in zip(columns, mean, strict=True)]
-    # The variance is a mean of squares, so that its error is that of their mean; sd = sqrt(variance).
+    # The variance is a mean of squares, so its error is the error of that mean; sd = sqrt(variance).
     of_squares = np.array([ess(square, "mean") for square in squares])
     variance_se = np.array([square.std(ddof=1) for square in squares]) / np.sqrt(of_squares)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -76,17 +76,17 @@ def _moments(draws: Array) -> _Moments:
 def energy_distance(draws: Array, reference: Array) -> Estimate:
     """Estimate 2 E|X - Y| - E|X - X'| - E|Y - Y'| between the distributions of two sets of chains, without bias.
 
-    Szekely & Rizzo 2013. Coordinates are in standard deviations of the reference, |.| is the Euclidean norm. X and X'
-    are of different chains, which are independent: so Monte Carlo noise cancels on average, and a value below zero is
-    one. It is zero if and only if the distributions agree. The standard error is a jackknife over the chains of both.
-    At most 4096 points of each are used, evenly over its chains.
+    Szekely & Rizzo 2013. Coordinates are in standard deviations of the reference, |.| is the Euclidean norm. The
+    distance is zero if and only if the distributions agree. X and X' come from different chains, which are independent,
+    so the estimate is unbiased and can be negative. The standard error is a jackknife over the chains of both sets. At
+    most 4096 points of each set are used, evenly spread over its chains.
 
     Args:
         draws: (C, S, D).
         reference: (C', S', D).
 
     Returns:
-        NaN where either has one chain, or a coordinate of the reference never moves.
+        The estimate; NaN if either set has one chain, or a coordinate of the reference never moves.
     """
     sizes = len(draws), len(reference)
     if min(sizes) < 2:
@@ -110,7 +110,7 @@ def energy_distance(draws: Array, reference: Array) -> Estimate:
     value, variance = estimate(np.ones(chains, bool)), 0.0
     for part in (first, ~first):
         count = int(part.sum())
-        if count < 3:  # without one of two there is no pair left
+        if count < 3:  # with two chains, leaving one out leaves no pair
             return Estimate(value, float("nan"))
         left_out = np.array([estimate(np.arange(chains) != i) for i in np.flatnonzero(part)])
         variance += (count - 1) / count * np.square(left_out - left_out.mean()).sum()

@@ -10,26 +10,26 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.floating]
 
-FAR = 7.0  # standard deviations beyond which a density is nothing: e^-24.5
+FAR = 7.0  # standard deviations beyond which a density counts as 0: e^-24.5
 
 
 class Grid(NamedTuple):
-    """A rectangle cut into cells, in two dimensions."""
+    """A rectangle divided into cells, in two dimensions."""
 
     x: Array  # edges
     y: Array
 
     @classmethod
     def of(cls, low: tuple[float, float], high: tuple[float, float], cells: int) -> Grid:
-        """Return `cells` equal cells each way."""
+        """Return a grid of `cells` x `cells` equal cells."""
         return cls(np.linspace(low[0], high[0], cells + 1), np.linspace(low[1], high[1], cells + 1))
 
     def shares(self, draws: Array) -> Array:
-        """Return the share of each chain's draws (C, S, 2) in each cell, and last the share outside: (C, cells + 1)."""
+        """Return the share of each chain's draws (C, S, 2) in each cell and, last, outside the grid: (C, cells + 1)."""
         columns, rows = len(self.x) - 1, len(self.y) - 1
         out = np.empty((len(draws), columns * rows + 1))
         for c, chain in enumerate(draws):
-            # The cells are equal, so that a draw's cell is arithmetic: ten times faster than a search.
+            # The cells are equal, so arithmetic finds the cell of a draw, ten times faster than a search.
             i = np.floor((chain[:, 0] - self.x[0]) * (columns / (self.x[-1] - self.x[0])))
             j = np.floor((chain[:, 1] - self.y[0]) * (rows / (self.y[-1] - self.y[0])))
             inside = (i >= 0) & (i < columns) & (j >= 0) & (j < rows)
@@ -46,16 +46,16 @@ def log_masses(
 ) -> Array:
     """Return the log of the integral of exp(log_density) over each cell (cells,).
 
-    Gauss-Legendre quadrature with `points` a side in each cell. With `scale`, the distances in x and in y
-    over which the density changes (a standard deviation along each axis), cells are first halved until
-    none is wider, which is what `points` are then for: narrower ones have fewer. Pieces where the density
-    is nothing are left out; a cell of such pieces is -inf.
+    Gauss-Legendre quadrature with `points` nodes a side in each cell. `scale` gives the distances in x and in y over
+    which the density changes (a standard deviation along each axis). Cells are then halved until none is wider than
+    that; pieces narrower than `scale` get fewer nodes. Pieces where the density is negligible are left out; a cell of
+    such pieces is -inf.
 
     Args:
         log_density: (P, 2) -> (P,).
         grid: the cells.
-        points: a side, in each cell or piece.
-        scale: of the density; None takes every cell as it is.
+        points: nodes a side, in each cell or piece.
+        scale: of the density; None leaves all cells whole.
     """
     pieces, sides = _pieces(grid), (points, points)
     if scale is not None:
@@ -73,11 +73,11 @@ def log_masses(
 
 
 class _Pieces(NamedTuple):
-    """Rectangles that cells are cut into."""
+    """Rectangles into which cells are divided."""
 
     centre: Array  # (P, 2)
-    half: Array  # (P, 2) half the sides
-    cell: npt.NDArray[np.intp]  # (P,) the cell that each is of
+    half: Array  # (P, 2) half side lengths
+    cell: npt.NDArray[np.intp]  # (P,) the cell of each
 
 
 def _pieces(grid: Grid) -> _Pieces:
@@ -88,14 +88,14 @@ def _pieces(grid: Grid) -> _Pieces:
 
 
 def _cut(pieces: _Pieces, log_density: Callable[[Array], Array], scale: Array) -> _Pieces:
-    """Halve pieces until none is wider than `scale`, and drop those whose density is nothing."""
+    """Halve pieces until none is wider than `scale`, and drop those with negligible density."""
     top = -np.inf
     while True:
         centre, half, cell = pieces
         values = log_density(centre)
         top = max(top, values.max())
-        # A piece matters if any of it is within FAR standard deviations: its centre may be further by
-        # the half sides. So a peak between the centres of wide pieces is not lost.
+        # A piece counts if any part of it is within FAR standard deviations: its centre may be further away by half a
+        # side. A peak between the centres of wide pieces is therefore not lost.
         kept = values > top - 0.5 * (FAR + (half / scale).sum(axis=1)) ** 2
         centre, half, cell = centre[kept], half[kept], cell[kept]
         if (2 * half <= scale * (1 + 1e-9)).all():
@@ -117,10 +117,10 @@ def total_variation(shares: Array, probability: Array) -> float:
 
 
 def monte_carlo_distance(shares: Array) -> float:
-    """Return the total variation distance that Monte Carlo error alone brings about, on average.
+    """Return the expected total variation distance that is due to Monte Carlo error alone.
 
-    From the spread of the chains' shares (C, cells) about their mean: what `total_variation` would show
-    of chains whose distribution is exactly right. One chain has no spread: NaN.
+    Estimated from the spread of the chains' shares (C, cells) about their mean: the `total_variation` of chains whose
+    distribution is exactly right. NaN for a single chain.
     """
     if len(shares) < 2:
         return float("nan")
@@ -138,10 +138,9 @@ class Estimate(NamedTuple):
 def chi_squared(shares: Array, probability: Array) -> Estimate:
     """Estimate the chi-squared divergence sum_k (q_k - p_k)^2 / p_k of the chains' distribution q from p, without bias.
 
-    Chains are independent, so the product of two different chains' deviations has the square as its
-    mean: Monte Carlo noise cancels, which it does not in a plain distance. The standard error is a
-    jackknife over chains. Cells with p < 1e-9 are left out. sqrt(chi2)/2 bounds the total variation.
-    One chain has no pair, and the value is NaN; two have no standard error.
+    Chains are independent, so the product of the deviations of two different chains has the square as its mean. Monte
+    Carlo noise cancels, unlike in a plain distance. The standard error is a jackknife over chains. Cells with p < 1e-9
+    are left out. sqrt(chi2)/2 bounds the total variation. The value is NaN for one chain; its error is NaN for two.
     """
     kept = probability > 1e-9
     deviation = (shares[:, kept] - probability[kept]) / np.sqrt(probability[kept])

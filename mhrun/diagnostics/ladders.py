@@ -1,4 +1,4 @@
-"""How replicas travel on a ladder of temperatures: swap rates and round trips, from what came of the exchanges."""
+"""Swap rates and round trips on a ladder of temperatures, from the outcomes of the exchanges."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-REFUSED, MADE = 1, 2  # as a trace has it; 0 where none was offered
+REFUSED, MADE = 1, 2  # codes of a trace; 0 where no exchange was proposed
 
 
 class Travel(NamedTuple):
-    """What became of the replicas of L ladders with R rungs."""
+    """How the replicas of L ladders with R rungs travelled."""
 
     offered: npt.NDArray[np.int64]  # (L, R - 1), exchanges of rungs j and j + 1
     made: npt.NDArray[np.int64]  # (L, R - 1)
     round_trips: npt.NDArray[
         np.int64
-    ]  # (L,), ways of a replica from the coldest rung to the hottest and back
-    replica: npt.NDArray[np.int16]  # (L, S), which replica is on the coldest rung after each exchange
+    ]  # (L,), round trips of a replica from the coldest rung to the hottest and back
+    replica: npt.NDArray[np.int16]  # (L, S), the replica on the coldest rung after each exchange
 
     @property
     def rates(self) -> npt.NDArray[np.float64]:
-        """Share of the exchanges that were made, (L, R - 1)."""
+        """Share of the proposed exchanges that were accepted, (L, R - 1)."""
         with np.errstate(invalid="ignore"):
             found: npt.NDArray[np.float64] = self.made / self.offered
         return found
@@ -31,18 +31,18 @@ class Travel(NamedTuple):
 def travel(exchange: npt.NDArray[np.integer]) -> Travel:
     """Follow the replicas through exchanges (L, R, S), each coded 0, REFUSED or MADE on both of its rungs.
 
-    At each of the S times the even pairs (0, 1), (2, 3), ... or the odd ones are offered an exchange: the even ones
-    where the coldest rung was, whose one neighbour is rung 1.
+    At each of the S times an exchange is proposed to the even pairs (0, 1), (2, 3), ... or to the odd ones: to the even
+    ones if the coldest rung took part, because its only neighbour is rung 1.
     """
     ladders, rungs, times = exchange.shape
     pairs = np.zeros((ladders, rungs - 1, times), np.int8)  # as rungs j and j + 1 have it
     even = exchange[:, 0] > 0  # (L, S)
     for j in range(rungs - 1):
         pairs[:, j] = np.where(even == (j % 2 == 0), exchange[:, j], 0)
-    at = np.tile(np.arange(rungs), (ladders, 1))  # which replica is on each rung
+    at = np.tile(np.arange(rungs), (ladders, 1))  # the replica on each rung
     last = np.zeros(
         (ladders, rungs), np.int8
-    )  # the end that a replica has been at last: 1 cold, 2 hot after cold
+    )  # the end that a replica visited last: 1 cold, 2 hot after cold
     last[:, 0] = 1
     trips = np.zeros(ladders, np.int64)
     coldest = np.empty((ladders, times), np.int16)

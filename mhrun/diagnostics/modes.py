@@ -17,15 +17,15 @@ def nearest(draws: Array, modes: Array) -> npt.NDArray[np.intp]:
 
 
 def hits(draws: Array, mode: Array, radius: float) -> npt.NDArray[np.bool_]:
-    """Say which draws (C, S, D) are within `radius` of a mode (D,): (C, S)."""
+    """Return which draws (C, S, D) are within `radius` of a mode (D,): (C, S)."""
     return np.square(draws - mode).sum(axis=-1) < radius**2
 
 
 def ratio(first: Array, second: Array) -> Estimate:
     """Return the ratio of two counts per chain, (C,) each, as the ratio of their sums, with a jackknife error.
 
-    The mean of the chains' own ratios would be biased upwards, and infinite as soon as one count is zero.
-    Where the second count is zero in all, the ratio is NaN.
+    The mean of the ratios of single chains would be biased upwards, and infinite if any count is zero. If the second
+    count is zero in all chains, the ratio is NaN.
     """
     rows = np.stack([first, second], axis=1).astype(float)
 

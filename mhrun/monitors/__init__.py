@@ -17,11 +17,11 @@ class Monitor(ABC):
     """Observes the chains at some steps, keeps a running state, and returns metrics for each chain."""
 
     def bind(self, collected: npt.NDArray[np.int64] | None) -> Self:
-        """Return it for a method that collects the draws of these steps; None: of all."""
+        """Return the monitor for a method that collects the draws of these steps; None: of all steps."""
         return self
 
     def takes_snapshot(self, step: int) -> bool:
-        """Say whether it takes a snapshot of the chains after this step."""
+        """Return whether it takes a snapshot of the chains after this step."""
         return False
 
     @abstractmethod
@@ -30,11 +30,11 @@ class Monitor(ABC):
 
     @abstractmethod
     def start(self, target: Target, chains: int) -> dict[str, Tensor]:
-        """Return its first state, name -> (C, ...); saved in checkpoints."""
+        """Return its initial state, name -> (C, ...), which is saved in checkpoints."""
 
     @abstractmethod
     def steps_until_due(self, step: int) -> int:
-        """Return the number of steps from `step` on until it must observe the chains, after the last of them."""
+        """Return the number of steps after `step` until it next observes the chains."""
 
     @abstractmethod
     def emits(self, step: int) -> bool:
@@ -49,7 +49,7 @@ class Monitor(ABC):
         theta: Tensor,
         valid: Tensor | None = None,
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Observe theta (C, D) after a step; return the new state and the metrics, name -> (C,), if any.
+        """Observe theta (C, D) after a step; return the new state and the metrics, name -> (C,), if it emits any.
 
         `valid` (C,): which chains are at a draw of the target; None: all.
         """

@@ -1,4 +1,4 @@
-"""Whether the noise of minibatch gradients is normal."""
+"""Tests whether the noise of minibatch gradients is normal."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from mhrun.target import Source, Target
 
 
 class GradientNoise(Predictive):
-    """The metrics of `Predictive`, and Shapiro & Wilk's test of minibatch gradients, coordinate by coordinate.
+    """The metrics of `Predictive`, and the Shapiro-Wilk test of minibatch gradients for each coordinate.
 
-    At each look, for each minibatch size b, the gradients of `repeats` fresh minibatches at the chain's theta:
+    Each row has, for each minibatch size b, from the gradients of `repeats` fresh minibatches at the chain's theta:
 
     - ``normal_b``: the share of the coordinates at which normality is not rejected at 5 % (0.95 for normal noise);
     - ``w_b``: the mean of the statistic W over them;
-    - ``still_b``: the share of the coordinates that are left out, since their gradient is the same in more than half of
-      the minibatches: behind a dead unit or a pixel that is never lit (Luo et al. 2020, Appendix C);
-    - ``variance_b``: the variance of the estimated gradient of the full-data log posterior, a mean over all D
-      coordinates, tested or not: V, and b = e V / 2 in the step-scaled variables of a thermostat (ibid., eq. 2 and 20).
+    - ``still_b``: the share of the coordinates that are not tested because their gradient is the same in more than half
+      of the minibatches, as behind a dead unit or an always dark pixel (Luo et al. 2020, Appendix C);
+    - ``variance_b``: V, the variance of the estimated gradient of the full-data log posterior, averaged over all D
+      coordinates, tested or not; b = e V / 2 in the step-scaled variables of a thermostat (ibid., eq. 2 and 20).
 
     Args:
         data: the test data.
         every: steps between two rows of metrics.
-        sizes: b, of the minibatches.
-        repeats: minibatches of a size.
-        coordinates: how many coordinates are tested, drawn at random once.
+        sizes: the minibatch sizes b.
+        repeats: minibatches of each size.
+        coordinates: number of coordinates tested; they are drawn at random once.
         seed: of the coordinates and of the minibatches.
 
     Raises:
@@ -60,7 +60,7 @@ class GradientNoise(Predictive):
         self.seed = seed
 
     def refuses(self, target: Target) -> str | None:
-        """Refuse what `Predictive` refuses, and minibatches that the data cannot give."""
+        """Refuse what `Predictive` refuses, and minibatches that cannot be drawn from the data."""
         reasons = (target.refuses_batch(b) for b in self.sizes)
         return super().refuses(target) or next((reason for reason in reasons if reason), None)
 
@@ -72,7 +72,7 @@ class GradientNoise(Predictive):
         theta: Tensor,
         valid: Tensor | None = None,
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Test the gradients at theta (C, D) where it is time."""
+        """Test the gradients at theta (C, D) at every `every`-th step."""
         new, metrics = super().observe(target, memory, step, theta, valid)
         if self.emits(step):
             for b in self.sizes:

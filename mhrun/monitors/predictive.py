@@ -1,4 +1,4 @@
-"""How well the chains predict the classes of other data."""
+"""Predictive performance on other data."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class Predictive(Monitor):
       the posterior predictive where the chain samples the posterior (snapshots: Li & Wong 2017, CMINT).
 
     Metrics are per chain. Ties of two classes count as the lower one. Parameters whose predictions are not finite are
-    reported as NaN. Where a schedule says which draws are collected, those are the snapshots, whatever `collect` and
-    `after` say.
+    reported as NaN. If a schedule chooses the draws to collect, those are the snapshots, and `collect` and `after` have
+    no effect.
 
     Args:
         data: the test data, with the fields of the model.
         every: steps between two rows of metrics.
-        average: parameters are averaged over every so many steps; None for no mean.
-        collect: a snapshot is taken every so many steps; None for no ensemble.
-        after: steps before the first that is averaged or collected.
+        average: steps between two parameters that enter the mean; None for no mean.
+        collect: steps between two snapshots; None for no ensemble.
+        after: steps before averaging and collecting begin.
 
     Raises:
-        Refusal: counts that have no meaning.
+        Refusal: an invalid count.
     """  # noqa: D415
 
     def __init__(
@@ -81,7 +81,7 @@ class Predictive(Monitor):
         return self.collect is not None or self._steps is not None
 
     def on(self, device: torch.device, data: Dataset) -> Dataset:
-        """Return data where the chains are; they are moved there once."""
+        """Return data on the chains' device, to which they are moved once."""
         key = id(data), str(device)
         if key not in self._memo:
             self._memo[key] = data.to(device)
@@ -94,10 +94,10 @@ class Predictive(Monitor):
         return None
 
     def start(self, target: Target, chains: int) -> dict[str, Tensor]:
-        """Return a mean of nothing and an ensemble of none.
+        """Return an empty mean and an empty ensemble.
 
         Raises:
-            Refusal: the test data are none of the model's.
+            Refusal: the test data do not fit the model.
         """
         self._fit(target)
         memory: dict[str, Tensor] = {}
@@ -110,7 +110,7 @@ class Predictive(Monitor):
         return memory
 
     def _fit(self, target: Target) -> None:
-        """Refuse test data without classes, with others than the model's, or of another shape than the target's."""
+        """Refuse test data without classes, with unknown classes, or of another shape than the target's data."""
         there, learnt = self.data.fields, target.data.fields
         for name in ("x", "y"):
             if name not in there:
@@ -126,7 +126,7 @@ class Predictive(Monitor):
             raise Refusal(f"y of the monitor's data must be classes, whole numbers from 0 to {classes - 1}.")
 
     def nothing(self, target: Target, chains: int, data: Dataset) -> Tensor:
-        """Return the sum of no class probabilities (C, n, K) of some data, float64."""
+        """Return zeros (C, n, K), float64, to which class probabilities of some data are added."""
         nowhere = torch.zeros(1, target.dim, device=target.device)
         classes = target.model.predict(nowhere, self.on(target.device, data).part(0, 1)).shape[-1]  # type: ignore[attr-defined]
         return torch.zeros(chains, data.n, classes, dtype=torch.float64, device=target.device)
@@ -179,7 +179,7 @@ class Predictive(Monitor):
             metrics = self._missed(target, log_p)
         if not emits:
             return new, {}
-        # What is not there yet is NaN, so that every row has the same metrics.
+        # Metrics that are not available yet are NaN, so that every row has the same metrics.
         if self.average:
             none = torch.full_like(share, torch.nan)
             found = {"error": none, "nll": none}
@@ -195,8 +195,8 @@ class Predictive(Monitor):
 
     @staticmethod
     def with_snapshot(total: Tensor, log_p: Tensor, share: Tensor) -> Tensor:
-        """Return sums of class probabilities (C, n, K) with those of the chains whose share (C,) is 1."""
-        # Not share * p: where parameters predict no number, 0 times it is none either.
+        """Return sums (C, n, K), increased by the class probabilities of the chains whose share (C,) is 1."""
+        # Not share * p: 0 times a NaN prediction is NaN.
         return total + torch.where(share[:, None, None] > 0, log_p.double().exp(), 0.0)
 
     @staticmethod
@@ -217,7 +217,7 @@ class Predictive(Monitor):
         return torch.cat(parts, dim=1)
 
     def _missed(self, target: Target, log_p: Tensor) -> dict[str, Tensor]:
-        """Return the error in per cent and the mean of -log p_y over the test data, each (C,); NaN where a p is NaN."""
+        """Return the error in per cent and the mean of -log p_y over the test data, each (C,); NaN if any p is NaN."""
         y = self.on(target.device, self.data).fields["y"]
         loss = -log_p.gather(-1, y.long().expand(log_p.shape[:2])[..., None])[..., 0].mean(-1)
         wrong = 100 * (log_p.argmax(-1) != y).to(loss.dtype).mean(-1)
@@ -225,5 +225,5 @@ class Predictive(Monitor):
 
 
 def _or_nan(value: Tensor, count: Tensor) -> Tensor:
-    """Return a value (C,), NaN for the chains where nothing is behind it."""
+    """Return a value (C,), with NaN for chains whose count is 0."""
     return value.masked_fill(count == 0, torch.nan)

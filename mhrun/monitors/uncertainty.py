@@ -1,4 +1,4 @@
-"""How sure the chains are of what they have not learnt."""
+"""Predictive uncertainty on classes that the model was not trained on."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ class Uncertainty(Predictive):
     """The metrics of `Predictive`, and the entropy of the ensemble's class probabilities, in nats, inside and outside:
 
     - ``entropy_inside``, ``entropy_outside``: its mean on the test data, and on data of other classes;
-    - ``outside_below_0.1``, ...: the share of the data outside whose entropy is at most that (Zhang et al. 2020,
+    - ``outside_below_0.1``, ...: the share of the outside data whose entropy is at most that (Zhang et al. 2020,
       Figure 4), at 0.1, 0.2, ... up to the log of the number of classes;
-    - ``auroc``: the chance that a datum outside has a higher entropy than one inside, ties counting half;
-    - ``confident_outside``: the share of the data outside, in per cent, that are put into a class with a probability
-      above `sure`; all of these are errors. ``confident_errors``: that of the test data put so into a wrong class.
+    - ``auroc``: the probability that an outside datum has a higher entropy than an inside one, ties counting half;
+    - ``confident_outside``: the share of the outside data, in per cent, assigned to a class with a probability above
+      `sure`; all of these are errors. ``confident_errors``: the share of the test data assigned to a wrong class so.
 
     Args:
-        data: the test data, of the classes that were learnt.
+        data: the test data, of the classes of the training data.
         outside: data of other classes, with the same field ``x``.
         every: steps between two rows of metrics.
         average: see `Predictive`.
-        collect: steps between two snapshots, for a method whose schedule does not say.
+        collect: steps between two snapshots, for a method whose schedule does not choose them.
         after: see `Predictive`.
-        sure: a probability.
+        sure: the probability above which a prediction counts as confident.
 
     Raises:
-        Refusal: no ensemble, or a setting that has no meaning.
+        Refusal: no ensemble, or an invalid setting.
     """  # noqa: D415
 
     def __init__(
@@ -68,10 +68,10 @@ class Uncertainty(Predictive):
         return super().refuses(target)
 
     def start(self, target: Target, chains: int) -> dict[str, Tensor]:
-        """Return ensembles of none.
+        """Return empty ensembles.
 
         Raises:
-            Refusal: the data outside have another shape than those inside.
+            Refusal: the outside data have another shape than the inside data.
         """
         memory = super().start(target, chains)
         if "x" not in self.outside.fields:
@@ -127,7 +127,7 @@ def _entropy(probability: Tensor) -> Tensor:
 
 
 def auroc(high: Tensor, low: Tensor) -> Tensor:
-    """Return the chance (C,) that one of high (C, n) is above one of low (C, k), ties counting half; NaN for a NaN."""
+    """Return P(one of high (C, n) > one of low (C, k)), (C,), ties counting half; NaN for a NaN."""
     ranks = rankdata(torch.cat([high, low], 1).cpu().numpy(), axis=1)
     n, k = high.shape[1], low.shape[1]
     return torch.from_numpy((ranks[:, :n].sum(1) - n * (n + 1) / 2) / (n * k)).to(high.device)

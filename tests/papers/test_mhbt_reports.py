@@ -94,7 +94,7 @@ def test_learning_rates_are_n_times_the_steps():
     assert found[-1] == pytest.approx(1e-6)
     assert np.diff(np.log10(found)) == pytest.approx(1 / 8)
     for wrong in ((1e-2, 1e-10, 5, 10), (0, 1, 5, 10), (1e-3, 1e-2, 1, 10)):
-        with pytest.raises(Refusal, match="no grid"):
+        with pytest.raises(Refusal, match="are not a grid"):
             learning_rate_steps(*wrong)
 
 

@@ -122,7 +122,7 @@ def test_one_cycle_or_one_sample_that_takes_all_is_reported():
 def test_a_likelihood_that_is_no_number_is_reported(broken):
     values = [np.linspace(-3, 0, 50) for _ in range(3)]
     values[1] = np.append(values[1], broken)
-    assert "a log-likelihood is no finite number" in harmonic(values).doubts
+    assert "a log-likelihood is not finite" in harmonic(values).doubts
 
 
 def test_cycles_are_combined_with_their_weights():
