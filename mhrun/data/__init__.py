@@ -1,4 +1,4 @@
-"""Data sets: each file makes one kind, and hands over a `Dataset`."""
+"""Data sets; every class loads a `Dataset`."""
 
 from mhrun.data.dataset import Dataset
 

@@ -1,4 +1,4 @@
-"""Arrays of the user's own: an .npz file in memory, or .npy files mapped from the disk."""
+"""The user's arrays: an .npz file in memory, or .npy files mapped from the disk."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from mhrun.paths import located
 Array = npt.NDArray[Any]
 
 _NPY = b"\x93NUMPY"
-_HEAD = 1 << 16  # bytes that the header of an array is within
-# What a damaged file can raise: of the file, of an archive's directory, of an array's header.
+_HEAD = 1 << 16  # largest header of an array, in bytes
+# What a damaged file can raise, from the file, an archive's directory or an array's header.
 _DAMAGE = (
     *(ValueError, OSError, EOFError, KeyError, RuntimeError, OverflowError, MemoryError, NotImplementedError),
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
 )
-_BLOCK = 1 << 24  # numbers that are looked through at once
-_SEARCHED = 1 << 28  # bytes of a map up to which it is searched for what is no number
+_BLOCK = 1 << 24  # numbers that are checked at once
+_SEARCHED = 1 << 28  # bytes of a map up to which it is searched for non-finite numbers
 
 
 class Npz:
@@ -40,7 +40,7 @@ class Npz:
 
     Args:
         file: searched in the user's folders, then in the current folder.
-        fields: what the model calls each array: field name -> array's name; None takes all arrays by their own names.
+        fields: names of the arrays in the model: field name -> array's name; None takes all arrays under their names.
 
     Raises:
         Refusal: an invalid setting.
@@ -52,14 +52,14 @@ class Npz:
 
     @property
     def n(self) -> int:
-        """How many data there are; the file is read for it."""
+        """The number of data; reads the file."""
         return self._loaded.n
 
     def load(self) -> Dataset:
         """Return the data set.
 
         Raises:
-            UserError: a file or an array that is not there, or holds no numbers; each in one line.
+            UserError: a file or an array is missing, or does not hold numbers.
         """
         return self._loaded
 
@@ -69,7 +69,7 @@ class Npz:
         try:
             with open(path, "rb") as stream:
                 if stream.read(len(_NPY)) == _NPY:
-                    raise UserError(f"{path.name} is one array, no .npz; choose data=memmap for it.")
+                    raise UserError(f"{path.name} is a single array, not an .npz; choose data=memmap.")
             with zipfile.ZipFile(path) as archive:
                 self._check(archive, path)
             with np.load(path, allow_pickle=False) as arrays:
@@ -83,7 +83,7 @@ class Npz:
         return Dataset.of(kept)
 
     def _chosen(self, there: Sequence[str], path: Path) -> dict[str, str]:
-        """Return field -> array's name."""
+        """Return field name -> array's name."""
         chosen = self.fields or {name: name for name in there}
         for name in chosen.values():
             if name not in there:
@@ -93,7 +93,7 @@ class Npz:
         return chosen
 
     def _check(self, archive: zipfile.ZipFile, path: Path) -> None:
-        """Refuse by their headers alone arrays that are none, of several lengths, or too large: they may inflate."""
+        """Refuse arrays that are invalid, of different lengths, or too large, from their headers: they may inflate."""
         members = {name.removesuffix(".npy"): name for name in archive.namelist()}
         lengths: dict[str, int] = {}
         need = 0
@@ -116,17 +116,17 @@ class Npz:
 
 
 class Memmap:
-    """Arrays in .npy files, larger than memory if need be: rows are read from the disk as minibatches ask for them.
+    """Arrays in .npy files, which may be larger than memory: rows are read from the disk when a minibatch needs them.
 
-    What goes through all data goes in blocks. A map of up to 256 MB is searched for numbers that are none; of a larger
-    one a datum that is none shows as steps that diverge.
+    Passes over all data read in blocks. A map of up to 256 MB is searched for non-finite numbers; in a larger one they
+    show as diverging steps.
 
     Args:
         file: one array, the field ``x``; searched in the user's folders, then in the current folder.
         files: several, field name -> file, each with one row per datum.
 
     Raises:
-        Refusal: neither or both of the two.
+        Refusal: neither or both of `file` and `files` are given.
     """
 
     def __init__(self, file: str | None = None, files: Mapping[str, str] | None = None) -> None:
@@ -136,14 +136,14 @@ class Memmap:
 
     @property
     def n(self) -> int:
-        """How many data there are, from the files' headers."""
+        """The number of data, from the files' headers."""
         return self._loaded.n
 
     def load(self) -> Dataset:
-        """Return the data set, nothing of which is in memory.
+        """Return the data set, without reading the data into memory.
 
         Raises:
-            UserError: a file that is not there, or holds no numbers; each in one line.
+            UserError: a file is missing, or does not hold numbers.
         """
         return self._loaded
 
@@ -157,7 +157,7 @@ class Memmap:
                     head = stream.read(_HEAD)
                 if not head.startswith(_NPY):
                     raise UserError(
-                        f"{path.name} cannot be mapped; save each array by np.save as a .npy of its own."
+                        f"{path.name} cannot be mapped; save each array by np.save as a separate .npy."
                     )
                 declared = _declared(head, path.name)
                 _examine(field, declared, path)
@@ -181,7 +181,7 @@ class Memmap:
 
 
 class _Declared(NamedTuple):
-    """What the header of an array says."""
+    """The content of an array's header."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -190,10 +190,10 @@ class _Declared(NamedTuple):
 
 
 def _declared(head: bytes, what: str) -> _Declared:
-    """Return what the header of a .npy says, from the first bytes of the file.
+    """Return the header of a .npy, from the first bytes of the file.
 
     Raises:
-        UserError: it is no header, or one that says what cannot be.
+        UserError: the header is invalid.
     """
     stream = io.BytesIO(head)
     try:
@@ -202,18 +202,18 @@ def _declared(head: bytes, what: str) -> _Declared:
             version
         ]
         shape, _, dtype = read(stream)
-    except Exception as error:  # NumPy reads it as Python's own source: whatever that raises
-        raise UserError(f"{what} is no array as np.save writes it; save it again.") from error
+    except Exception as error:  # NumPy evaluates it as a Python literal, which can raise many errors
+        raise UserError(f"{what} is not an array written by np.save; save it again.") from error
     if dtype.hasobject:
         raise UserError(f"{what} holds Python objects, which are never read here; save numbers.")
     if not all(isinstance(k, int) and 0 <= k < 1 << 62 for k in shape):
-        raise UserError(f"{what} has the shape {shape}, which no array has; save it again.")
+        raise UserError(f"{what} has the shape {shape}, which is impossible; save it again.")
     nbytes = math.prod(shape) * dtype.itemsize
     return _Declared(shape, dtype, nbytes, stream.tell() + nbytes)
 
 
 def _examine(field: str, array: _Declared, path: Path) -> None:
-    """Refuse an array that is no field of numbers."""
+    """Refuse an array that is not a field of numbers."""
     if array.dtype.kind not in "biuf" or not array.shape:
         raise UserError(
             f"{path.name}: '{field}' holds {array.dtype} {array.shape}; a field is one number or more per row."
@@ -221,7 +221,7 @@ def _examine(field: str, array: _Declared, path: Path) -> None:
 
 
 def _search(field: str, array: Array, path: Path) -> None:
-    """Refuse an array that holds what is no finite number."""
+    """Refuse an array that holds a non-finite number."""
     if array.dtype.kind != "f":
         return
     rows = max(1, _BLOCK // max(1, int(np.prod(array.shape[1:]))))
@@ -230,7 +230,7 @@ def _search(field: str, array: Array, path: Path) -> None:
         if bad.any():
             first = start + int(np.argwhere(bad)[0][0])
             raise UserError(
-                f"{path.name}: '{field}' is no finite number in row {first:,}; mend it or leave the row out."
+                f"{path.name}: '{field}' is not finite in row {first:,}; correct it or leave the row out."
             )
 
 

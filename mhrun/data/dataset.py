@@ -20,7 +20,7 @@ from mhrun.types import Rows
 
 @dataclass(frozen=True)
 class Dataset:
-    """Named fields, each (n, ...). Fields may be memory-mapped: rows are read when they are asked for.
+    """Named fields, each (n, ...). Fields may be memory-mapped: rows are read when they are needed.
 
     Raises:
         UserError: no field, or fields of different lengths.
@@ -40,10 +40,10 @@ class Dataset:
 
     @classmethod
     def of(cls, data: Any) -> Dataset:
-        """Make a data set of an array, a tensor, a mapping of names to them, or a pandas DataFrame.
+        """Make a data set from an array, a tensor, a mapping of names to them, or a pandas DataFrame.
 
         A single array becomes the field ``x``. Each column of a DataFrame becomes a field; a DataFrame in a mapping
-        becomes a field (n, k) of its k columns. float64 is kept; nothing is copied that need not be.
+        becomes a field (n, k) of its k columns. float64 is kept; data are copied only if necessary.
         """
         if isinstance(data, Dataset):
             return data
@@ -54,12 +54,12 @@ class Dataset:
 
     @property
     def n(self) -> int:
-        """How many data there are."""
+        """The number of data."""
         return len(next(iter(self.fields.values())))
 
     @property
     def device(self) -> torch.device:
-        """Where the data are."""
+        """The device of the data."""
         return next(iter(self.fields.values())).device
 
     def rows(self, index: Tensor) -> Rows:
@@ -97,20 +97,20 @@ def _tensor(name: str, value: Any) -> Tensor:
     if np.ma.is_masked(value):
         raise UserError(f"Field '{name}' has masked values; fill them, or leave their rows out.")
     try:
-        # A map stays one: NumPy's asarray would make it an array that does not know its file.
+        # A map stays a map: NumPy's asarray would lose its file.
         array = value if isinstance(value, np.memmap) else np.asarray(value)
     except ValueError as error:
-        raise UserError(f"Field '{name}' is no array: {str(error).splitlines()[0]}") from error
+        raise UserError(f"Field '{name}' is not an array: {str(error).splitlines()[0]}") from error
     if array.dtype.kind not in "biufc":
         raise UserError(f"Field '{name}' holds {array.dtype} values; a data set holds numbers.")
     if array.ndim == 0:
         raise UserError(f"Field '{name}' is a single number; a data set needs one row per datum.")
     array = known(array, f"Field '{name}'")
-    if not array.flags.writeable:  # torch wants to be able to write, though nothing here does
+    if not array.flags.writeable:  # torch needs a writable array, though nothing here writes
         array = writable(array)
     try:
         return torch.from_numpy(array)
-    except ValueError:  # strides that torch has not, such as backwards
+    except ValueError:  # strides that torch does not support, such as negative ones
         return torch.from_numpy(np.ascontiguousarray(array))
 
 
@@ -118,18 +118,18 @@ _AS_IS = ("float16", "float32", "float64", "int8", "int16", "int32", "int64", "u
 
 
 def as_is(kind: np.dtype[Any]) -> bool:
-    """Say whether torch can have numbers of this kind and gather from them, without a copy."""
+    """Return whether torch can use and index numbers of this type without a copy."""
     return kind.isnative and (kind.name in _AS_IS or kind.name in ("complex64", "complex128"))
 
 
 def known(array: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
-    """Return an array as torch can have it, which is itself if it can be had as it is.
+    """Return an array of a type that torch supports: itself if possible.
 
     Raises:
-        UserError: it holds whole numbers that are too large.
+        UserError: it holds integers that are too large.
     """
     if as_is(array.dtype):
         return array
     if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
-        raise UserError(f"{what} holds {array.max()}, which is more than 64 bits with a sign hold.")
+        raise UserError(f"{what} holds {array.max()}, which does not fit into a signed 64-bit integer.")
     return array.astype({"f": np.float64, "c": np.complex128}.get(array.dtype.kind, np.int64))

@@ -1,4 +1,4 @@
-"""Two classes of MNIST and as many deformed images of them as are wanted: a surrogate of infinite MNIST."""
+"""Two classes of MNIST and any number of deformed images of them: a surrogate of infinite MNIST."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mhrun.errors import Refusal
 _SIDE = 28
 _CHUNK = 512
 _UNIT = 256  # displacements and weights are whole 256ths, so that all arithmetic on pixels is exact
-_VERSION = 1  # of the recipe
+_VERSION = 1  # version of the recipe
 
 Ints = npt.NDArray[np.int32]
 Bytes = npt.NDArray[np.uint8]
@@ -26,24 +26,23 @@ Bytes = npt.NDArray[np.uint8]
 class DeformedPair:
     """MNIST's training images of two digits, then deformed ones: ``x`` (n, 784) uint8, ``y`` (n,) int8.
 
-    A deformed image is a random original read at displaced places: bilinear, zero outside. The
-    displacements along the two axes are two different fields of a pool; a field is uniform noise on
-    (-1, 1) after a Gaussian filter, scaled to a root mean square of `displacement` pixels. This stands in
-    for infinite MNIST (Loosli, Canu & Bottou 2007), whose images cannot be had offline: it is a
-    surrogate, with `displacement` set so that MHMiniBatch reads about as many data as Seita et al. (2017)
-    say. It is made once and kept as a memory-mapped file. With the same seed, fewer images are the first
-    of more. y and the pixels are as in `MnistPair`.
+    A deformed image is a random original sampled at displaced positions: bilinear, zero outside. The displacements
+    along the two axes are two different fields of a pool; a field is uniform noise on (-1, 1) after a Gaussian filter,
+    scaled to a root mean square of `displacement` pixels. This replaces infinite MNIST (Loosli, Canu & Bottou 2007),
+    whose images are not available offline, with `displacement` set so that MHMiniBatch reads about as many data as
+    Seita et al. (2017) report. It is made once and kept as a memory-mapped file. With the same seed, a smaller set is
+    the beginning of a larger one. y and the pixels are as in `MnistPair`.
 
     Args:
         n: how many images, originals included.
-        digits: the two; y = +1 for the first.
+        digits: the two digits; y = +1 for the first.
         seed: of the deformations.
         displacement: root mean square, in pixels.
         smoothness: standard deviation of the Gaussian filter, in pixels.
-        fields: how many there are in the pool.
+        fields: number of fields in the pool.
 
     Raises:
-        Refusal: a setting that has no meaning, or fewer images than there are originals.
+        Refusal: an invalid setting, or fewer images than originals.
     """
 
     def __init__(
@@ -108,7 +107,7 @@ class DeformedPair:
         from scipy.ndimage import gaussian_filter
 
         noise = rng.uniform(-1, 1, (self.fields, _SIDE, _SIDE))
-        # With zeros around the noise: mirrored at the edges, the middle of an image would hardly be deformed.
+        # With zeros around the noise; with mirrored edges, the middle of an image would hardly be deformed.
         smooth = gaussian_filter(noise, (0, self.smoothness, self.smoothness), mode="constant")
         smooth = smooth.reshape(self.fields, PIXELS)
         scale = self.displacement / np.sqrt((smooth**2).mean(1, keepdims=True))
@@ -116,12 +115,12 @@ class DeformedPair:
 
 
 def deformed(images: Bytes, down: Ints, across: Ints) -> Bytes:
-    """Return images (B, 28, 28) read at displaced places, (B, 784): bilinear, zero outside, rounded to a byte.
+    """Return images (B, 28, 28) sampled at displaced positions, (B, 784): bilinear, zero outside, rounded to a byte.
 
     Args:
         images: the images to read.
-        down: how much further down each pixel is read, (B, 784), in 256ths of a pixel.
-        across: how much further right.
+        down: downward displacement of each pixel, (B, 784), in 256ths of a pixel.
+        across: displacement to the right.
     """
     # A margin of zeros that no displacement reaches past.
     margin = 1 + int(max(np.abs(down).max(initial=0), np.abs(across).max(initial=0))) // _UNIT + 1

@@ -1,8 +1,7 @@
-"""Public data sets as files: found in the data folder, else downloaded, and verified either way.
+"""Files of public data sets: taken from the data folder or downloaded, and always verified.
 
-The digests are those of the *uncompressed* content, so that a file compressed by somebody else counts
-as what it is; and of tables of numbers, those of the numbers, in whatever order their rows are and however they
-are written. Nothing is unpickled.
+Digests are those of the *uncompressed* content, so that compression does not matter. Those of tables are of the
+numbers, so that the order of rows and the notation do not matter. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ class RemoteFile(NamedTuple):
     """One file of a data set."""
 
     name: str  # in the folder <data_dir>/<data set>
-    sha256: str  # of the uncompressed content; of a table, as `canonical` has it
-    folder: str = ""  # of the mirror, with a slash at its end
-    table: bool = False  # whether it is rows of numbers
-    archive: bool = False  # a compressed archive, whose digest is that of the file as it is
+    sha256: str  # SHA-256 of the uncompressed content; of a table, in `canonical` form
+    folder: str = ""  # folder of the mirror, ending in a slash
+    table: bool = False  # whether it is a table of numbers
+    archive: bool = False  # whether it is a compressed archive, whose digest is that of the file itself
 
 
 class RemoteSet(NamedTuple):
-    """A data set and where its publishers keep it."""
+    """A data set and its download addresses."""
 
     title: str
-    mirrors: tuple[str, ...]  # address + a file's folder + its name is a download
+    mirrors: tuple[str, ...]  # a download is address + folder of the file + name
     files: tuple[RemoteFile, ...]
 
 
 def _idx(*digests: str) -> tuple[RemoteFile, ...]:
-    """Return the files of MNIST's format, training images first; of two digests, the test images alone."""
+    """Return the files of MNIST's format, training images first; with two digests, the test images only."""
     names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
     there = names[-len(digests) :]
     return tuple(RemoteFile(f"{n}-ubyte.gz", digest) for n, digest in zip(there, digests, strict=True))
@@ -132,24 +131,22 @@ CATALOGUE: dict[str, RemoteSet] = {
 }
 
 
-_MOST = (
-    1 << 30
-)  # bytes of a file's content that are looked at: none of the above has as many, a bomb has more
+_MOST = 1 << 30  # bytes of uncompressed content: more than any file above has, less than a decompression bomb
 
 _chosen: str | None = None
 
 
 def look_in(folder: str | None) -> None:
-    """Say where data sets are from now on in this process; None: where `data_dir` finds them by itself.
+    """Set the folder of data sets for this process; None: the default of `data_dir`.
 
-    Where they lie changes no number, so it is no setting of a data set: it would enter the run's identity.
+    The place changes no number, so it is not a setting of a data set, which would enter the run's identity.
     """
     global _chosen
     _chosen = folder
 
 
 def data_dir(setting: str | None = None) -> Path:
-    """Return the data folder: the setting, else that of `look_in`, else $MHRUN_DATA_DIR, else the cache's."""
+    """Return the data folder: the setting, or that of `look_in`, or $MHRUN_DATA_DIR, or one in the cache folder."""
     chosen = setting or _chosen or os.environ.get("MHRUN_DATA_DIR")
     return Path(chosen).expanduser() if chosen else cache_dir() / "data"
 
@@ -163,10 +160,10 @@ def state(name: str, folder: Path) -> str:
 
 
 def ensure(name: str, folder: Path, say: Callable[[str], None] = lambda _: None) -> Path:
-    """Return the folder of a data set, with every file there and verified; what is missing is downloaded.
+    """Return the folder of a data set, with all files verified; missing files are downloaded.
 
     Raises:
-        UserError: there is no such data set, a file is damaged, or it cannot be had.
+        UserError: the data set is unknown, a file is damaged, or the download fails.
     """
     if name not in CATALOGUE:
         raise UserError(f"There is no data set '{name}'.{nearest(name, CATALOGUE)} mhrun fetch lists them.")
@@ -181,11 +178,11 @@ def ensure(name: str, folder: Path, say: Callable[[str], None] = lambda _: None)
 
 
 def _fetch(name: str, place: Path, say: Callable[[str], None]) -> None:
-    """Download what is missing of a data set; another process that does so already is waited for."""
+    """Download the missing files of a data set, after waiting for another process that does so."""
     try:
         place.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(place / ".lock"):
-            for old in place.glob(".partial-*"):  # of a process that was killed: whoever lives has the lock
+            for old in place.glob(".partial-*"):  # from a killed process: a living one would hold the lock
                 shutil.rmtree(old, ignore_errors=True)
             for file in CATALOGUE[name].files:
                 if not (place / file.name).is_file() and (why := _download(name, file, place, say)):
@@ -197,13 +194,13 @@ def _fetch(name: str, place: Path, say: Callable[[str], None]) -> None:
 
 
 def _missing(name: str, place: Path, why: str) -> UserError:
-    """Return what a user without a way to the publishers needs to know: each file that is missing and its digest."""
+    """Return instructions for a machine without internet: the missing files and their digests."""
     lines = [
         f"  {file.name}  SHA-256 of {_what(file)}: {file.sha256}"
         for file in CATALOGUE[name].files
         if not (place / file.name).is_file()
     ]
-    return UserError(f"{name} cannot be had ({why}). Offline? Put into {place}:\n" + "\n".join(lines))
+    return UserError(f"{name} cannot be downloaded ({why}). Offline? Put into {place}:\n" + "\n".join(lines))
 
 
 def _what(file: RemoteFile) -> str:
@@ -213,10 +210,10 @@ def _what(file: RemoteFile) -> str:
 
 
 def canonical(table: bytes) -> bytes:
-    """Return rows of numbers in one order and one notation: sorted, each number as Python writes the float64.
+    """Return rows of numbers in canonical form: sorted, each number as Python writes the float64.
 
     Raises:
-        ValueError: it holds something that is no number, or no text.
+        ValueError: it holds something other than numbers.
     """
     rows = (
         " ".join(repr(float(word)) for word in line.split()) for line in table.decode("ascii").splitlines()
@@ -227,10 +224,10 @@ def canonical(table: bytes) -> bytes:
 def content(name: str, file: str) -> bytes:
     """Return the uncompressed content of a data set's file in the data folder, verified; nothing is downloaded.
 
-    Of a table it is the `canonical` one, so that its bits are the same from wherever the file came.
+    A table is returned in `canonical` form, so that its bits do not depend on the source.
 
     Raises:
-        UserError: the file is not there, damaged, or cannot be read.
+        UserError: the file is missing, damaged, or cannot be read.
     """
     path = data_dir() / name / file
     known = {known.name: known for known in CATALOGUE[name].files}[file]
@@ -245,7 +242,7 @@ def content(name: str, file: str) -> bytes:
     except (gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
         raise _damaged(path) from error
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); see to its permissions.") from error
+        raise UserError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
     try:
         found = canonical(found) if known.table else found
     except ValueError as error:
@@ -261,11 +258,11 @@ def _opened(path: Path, known: RemoteFile) -> IO[bytes] | gzip.GzipFile:
 
 
 def _damaged(path: Path) -> UserError:
-    return UserError(f"{path} is not what it should be (SHA-256 of its content); delete it and fetch again.")
+    return UserError(f"{path} has unexpected content (SHA-256); delete it and fetch it again.")
 
 
 def _download(name: str, file: RemoteFile, place: Path, say: Callable[[str], None]) -> str:
-    """Download a file from the first mirror that has it; return why none has, or an empty string."""
+    """Download a file from the first mirror that provides it; return why all failed, or an empty string."""
     import pooch
 
     reasons = []
@@ -280,7 +277,7 @@ def _download(name: str, file: RemoteFile, place: Path, say: Callable[[str], Non
                 reasons.append(f"{mirror}: {type(error).__name__}")
                 continue
             if not _content_is(part, file):
-                reasons.append(f"{mirror}: another content than it should be")
+                reasons.append(f"{mirror}: unexpected content")
                 continue
             os.replace(part, place / file.name)
             return ""
@@ -288,10 +285,10 @@ def _download(name: str, file: RemoteFile, place: Path, say: Callable[[str], Non
 
 
 def _whole(stream: IO[bytes] | gzip.GzipFile) -> bytes:
-    """Return all that a stream holds.
+    """Return the whole content of a stream.
 
     Raises:
-        ValueError: that is more than any file of a data set has.
+        ValueError: it is longer than any file of a data set.
     """
     found = stream.read(_MOST + 1)
     if len(found) > _MOST:
@@ -300,7 +297,7 @@ def _whole(stream: IO[bytes] | gzip.GzipFile) -> bytes:
 
 
 def _content_is(path: Path, known: RemoteFile) -> bool | None:
-    """Return whether the content of a file is what is known of it; None if there is no file."""
+    """Return whether the content of a file has its digest; None if there is no file."""
     if not path.is_file():
         return None
     digest = hashlib.sha256()

@@ -19,12 +19,12 @@ class GaussianSample:
         seed: of the draws.
 
     Raises:
-        Refusal: a count that is none, or a negative seed.
+        Refusal: an invalid count or a negative seed.
     """
 
     def __init__(self, n: int, dim: int, mean: float = 0.0, seed: int = 0) -> None:
         if n < 1 or dim < 1:
-            raise Refusal(f"n = {n} draws in dim = {dim} dimensions are none; both must be at least 1.")
+            raise Refusal(f"n = {n} and dim = {dim} must be at least 1.")
         if seed < 0:
             raise Refusal(f"seed = {seed} of the data must not be negative.")
         self.n = n
@@ -36,7 +36,7 @@ class GaussianSample:
         """Return the data.
 
         Raises:
-            UserError: memory does not hold them.
+            UserError: they do not fit into memory.
         """
         import torch
 

@@ -1,4 +1,4 @@
-"""Arrays that are made once and kept in the cache folder."""
+"""Arrays that are computed once and kept in the cache folder."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def generated(
     dtype: type[T],
     fill: Callable[[npt.NDArray[T]], object],
 ) -> npt.NDArray[T]:
-    """Return the array (size,) that `fill` writes, memory-mapped; it is made the first time.
+    """Return the array (size,) that `fill` writes, memory-mapped; it is computed on first use.
 
-    The file appears under its name when it is whole and on the disk, so that an interrupted or a second process, or a
-    power cut, leaves no half of one behind; one of another size is made again. What is written into the array later
-    stays in memory.
+    The file gets its name only when it is complete and on the disk, so that an interruption, a second process or a
+    power cut never leaves part of one. A file of another size is computed again. Later writes to the array stay in
+    memory.
 
     Args:
         kind: the first part of the file's name.
-        recipe: all that decides the numbers; JSON values.
-        size: how many numbers.
+        recipe: everything that determines the numbers; JSON values.
+        size: number of elements.
         dtype: of the numbers.
         fill: writes them into the array it is given.
 
@@ -61,7 +61,9 @@ def _make(path: Path, dtype: np.dtype[T], size: int, fill: Callable[[npt.NDArray
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
     try:
-        if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and kills who writes to a map
+        if hasattr(
+            os, "posix_fallocate"
+        ):  # a full disk is an error here; when writing to a map it would kill the process
             os.posix_fallocate(handle, 0, size * dtype.itemsize)
         else:
             os.truncate(handle, size * dtype.itemsize)
@@ -78,12 +80,12 @@ def _make(path: Path, dtype: np.dtype[T], size: int, fill: Callable[[npt.NDArray
 def kept(kind: str, name: str, state: str, make: Callable[[], dict[str, npt.NDArray[Any]]]) -> dict[str, Any]:
     """Return the named arrays that `make` computes, from the cache folder if they are there.
 
-    They appear whole or not at all. A file that is damaged, or of another `state` of the code, is computed
-    again; a folder that cannot be written costs the computing each time, and no run.
+    Files are written whole or not at all. A file that is damaged, or of another `state` of the code, is computed again.
+    If the folder cannot be written, the arrays are computed each time.
 
     Args:
         kind: the folder.
-        name: the file's name, of all that decides the numbers.
+        name: the file's name, which depends on everything that determines the numbers.
         state: of the code that computes them.
         make: computes them.
     """
@@ -93,7 +95,7 @@ def kept(kind: str, name: str, state: str, make: Callable[[], dict[str, npt.NDAr
             found = {key: file[key] for key in file.files}
         if str(found.pop("state")) == state:
             return found
-    # A damaged archive can raise nearly anything, and whatever it is, computing again mends it.
+    # A damaged archive can raise nearly anything; computing again repairs it.
     except Exception:
         pass
     made = make()

@@ -1,4 +1,4 @@
-"""Images with ten classes: MNIST and what has its format."""
+"""Images with ten classes: MNIST and data sets in its format."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _FILES = {"train": ("train", 60_000), "test": ("t10k", 10_000)}
 
 
 class Images:
-    """Some of the images of a split: ``x`` (n, 784) uint8, a pixel k for k/255, and ``y`` (n,) int64, the class.
+    """Images of a split: ``x`` (n, 784) uint8, where k stands for the pixel k/255, and ``y`` (n,) int64, the class.
 
     Args:
         name: ``mnist``, ``fashion-mnist``, or ``notmnist``, which has no training images here.
         split: ``train`` (60,000) or ``test`` (10,000).
-        n: how many; None for all that are left after `skip`.
-        skip: how many to leave out at the beginning.
-        shuffle: a seed: images are first put in a random order, the same for all that say the same seed, so that
-            `skip` and `n` cut disjoint parts at random. None leaves the order of the file.
+        n: number of images; None for all after `skip`.
+        skip: number of images left out at the beginning.
+        shuffle: seed of a random order in which `skip` and `n` count, so that they select disjoint random parts. None
+            keeps the order of the file.
         permuted: share of the labels in minibatches that are permuted among each other, anew in each pass (Luo et al.
             2020, section 4.2).
 
@@ -65,7 +65,7 @@ class Images:
         """Return the data set, from the files in the data folder.
 
         Raises:
-            UserError: the files are not there, damaged, or hold other images.
+            UserError: the files are missing, damaged, or hold other images.
         """
         prefix, there = _FILES[self.split]
         images, labels = (
@@ -90,7 +90,7 @@ class Images:
 
 
 def _splits() -> dict[str, list[str]]:
-    """Return the data sets of this format, and the splits that each has."""
+    """Return the data sets of this format and their splits."""
     files = {name: {file.name for file in known.files} for name, known in CATALOGUE.items()}
     found = {
         name: [split for split, (prefix, _) in _FILES.items() if f"{prefix}-images-idx3-ubyte.gz" in there]

@@ -1,4 +1,4 @@
-"""Files mapped into memory, be they larger than it."""
+"""Memory-mapped files."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ import numpy.typing as npt
 
 from mhrun.errors import UserError
 
-# Without it Linux counts a map that can be written to as if each page would be, and refuses one larger than memory.
-# Python's mmap names the flag on no version that we support.
+# Without it Linux reserves memory for each page of a writable map, and refuses one larger than memory. No supported
+# version of Python names this flag in mmap.
 _NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
 
-# By the address of their first number.
+# Keyed by the address of their first number.
 _MAPS: WeakValueDictionary[int, npt.NDArray[Any]] = WeakValueDictionary()
 
-_END = 1 << 12  # numbers by which a file is known again
+_END = 1 << 12  # numbers that identify a file
 
 
 def writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an array that torch takes, as it can be written to: one that is mapped anew, else a copy.
+    """Return a writable array, which torch needs: a new map of the file, or a copy.
 
     Writing to it never changes the file.
 
     Raises:
-        UserError: the system does not map so much.
+        UserError: the system refuses a map of this size.
     """
     base: Any = array.base
     while base is not None and not isinstance(base, mmap.mmap):
         base = base.base if isinstance(base, np.ndarray) else None
     if not (isinstance(array, np.memmap) and array.filename and base and array.flags.c_contiguous):
         return np.array(array)
-    if array.mode not in ("r", "r+"):  # what was written to a copy on write is in memory alone
+    if array.mode not in ("r", "r+"):  # changes of a copy-on-write map exist only in memory
         return np.array(array)
-    # A part of a map says the offset of the whole: where it begins is known from the addresses alone.
+    # A part of a map has the offset of the whole map; only the addresses tell where it begins.
     began = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
     offset = began + array.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
     try:
         anew = _mapped(array, offset)
     except (OSError, ValueError) as error:
-        if getattr(error, "errno", None) == errno.ENOMEM:  # a copy would need as much
+        if getattr(error, "errno", None) == errno.ENOMEM:  # a copy would need as much address space
             raise UserError(
                 f"{array.filename} cannot be mapped: the system gives no address space of {array.nbytes:,} bytes "
                 "(limits of ulimit -v, or vm.overcommit_memory = 2)."
             ) from error
-        return np.array(array)  # the file has gone, or is shorter now
+        return np.array(array)  # the file is gone, or shorter now
     ours, theirs = (np.asarray(a).reshape(-1) for a in (anew, array))
-    ends = (slice(None, _END), slice(-_END, None))  # another file may have the name now
+    ends = (slice(None, _END), slice(-_END, None))  # the name may belong to another file now
     same = all(ours[end].tobytes() == theirs[end].tobytes() for end in ends)
     return anew if same else np.array(array)
 
@@ -66,7 +66,7 @@ def _mapped(array: Any, offset: int) -> npt.NDArray[Any]:
             flags=mmap.MAP_PRIVATE | _NO_RESERVE,
             prot=mmap.PROT_READ | mmap.PROT_WRITE,
         )
-    # Rows of minibatches are anywhere: to read what lies around each would read thirty times as much.
+    # Rows of minibatches are scattered: read-ahead around each would read thirty times as much.
     if hasattr(mmap, "MADV_RANDOM"):
         pages.madvise(mmap.MADV_RANDOM)
     anew: npt.NDArray[Any] = np.ndarray(array.shape, array.dtype, pages, offset)
@@ -75,7 +75,7 @@ def _mapped(array: Any, offset: int) -> npt.NDArray[Any]:
 
 
 def soon(where: int, start: int, stop: int) -> None:
-    """Have the bytes start..stop of what begins at an address read ahead, if it is mapped: a pass goes through them."""
+    """Read ahead bytes start..stop of a map that begins at an address, for a pass over the data."""
     array = _MAPS.get(where)
     if array is None or not hasattr(mmap, "MADV_WILLNEED"):
         return

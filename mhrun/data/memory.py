@@ -1,4 +1,4 @@
-"""How much memory there is, for what is read whole."""
+"""Available memory."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ if sys.platform != "win32":
     import resource
 
 _UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
-_CGROUPS = (  # limit and use of the container that this process is in, versions 2 and 1
+_CGROUPS = (  # limit and use of the process's container, cgroup versions 2 and 1
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
 
 
 def in_bytes(count: float) -> str:
-    """Return a number of bytes as a person would say it: 3.4 GB, 12 kB."""
+    """Return a number of bytes with a unit: 3.4 GB, 12 kB."""
     return next(
         (f"{count / size:.3g} {unit}" for unit, size in _UNITS if count >= size), f"{count:.0f} bytes"
     )
 
 
 def available() -> float:
-    """Return how many bytes of memory this process can still take, as far as the system says; infinity if it does not.
+    """Return how many bytes of memory this process can still allocate; infinity if the system does not report it.
 
-    The least of what the machine has free, what is left of the container's limit, and what is left of the limit of
-    this process's address space (``ulimit -v``).
+    The minimum of the machine's free memory, the rest of the container's limit, and the rest of the process's limit of
+    address space (``ulimit -v``).
     """
     return min(_free(), default=float("inf"))
 
 
 def check_memory(need: float, what: str, instead: str) -> None:
-    """Refuse what memory cannot hold.
+    """Raise an error if memory is insufficient.
 
     Args:
         need: bytes.
-        what: needs them, for the message.
+        what: what needs them, for the message.
         instead: what the user can do.
 
     Raises:
@@ -70,7 +70,7 @@ def _free() -> Iterator[float]:
 
 
 def _meminfo() -> dict[str, int]:
-    """Return what Linux says of memory, in kB."""
+    """Return Linux's memory statistics, in kB."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
@@ -79,7 +79,7 @@ def _meminfo() -> dict[str, int]:
 
 
 def _number(file: str) -> int | None:
-    """Return the first number of a file of the system's, or None."""
+    """Return the first number in a system file, or None."""
     try:
         return int(Path(file).read_text().split()[0])
     except (OSError, ValueError, IndexError):

@@ -20,11 +20,11 @@ class MixtureSample:
     """n independent draws of sum_k weights[k] N(means[k], variance), as float32.
 
     Args:
-        n: how many.
+        n: number of draws.
         means: the components' means.
         variance: their common variance.
         weights: their weights; equal by default.
-        seed: of the data, apart from the seed of the chains.
+        seed: of the data, separate from the seed of the chains.
         storage: ``memory``, or ``file``: a memory-mapped file in the cache folder, for n that should
             not be held in memory. Both hold the same numbers.
 
@@ -66,7 +66,7 @@ class MixtureSample:
         """Return the data set with the field ``x`` (n,).
 
         Raises:
-            UserError: memory does not hold them, or the disk where ``storage`` is ``file``.
+            UserError: they do not fit into memory, or onto the disk with ``storage=file``.
         """
         if self.storage == "memory":
             check_memory(
@@ -82,7 +82,7 @@ class MixtureSample:
 
     def _filled(self, out: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         starts = range(0, self.n, _CHUNK)
-        # One generator per chunk: the numbers do not depend on how the work is cut.
+        # One generator per chunk: the numbers do not depend on how the work is divided.
         for start, seed in zip(starts, np.random.SeedSequence(self.seed).spawn(len(starts)), strict=True):
             rng = np.random.default_rng(seed)
             size = min(_CHUNK, self.n - start)

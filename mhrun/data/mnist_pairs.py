@@ -16,7 +16,7 @@ from mhrun.errors import Refusal, UserError
 
 PIXELS = 784  # 28 x 28
 _FILES = {"train": "train", "test": "t10k"}
-# How many images there are of each digit.
+# Number of images of each digit.
 _COUNTS = {
     "train": (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949),
     "test": (980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009),
@@ -26,18 +26,18 @@ _COUNTS = {
 class MnistPair:
     """The images of two digits, in the order of MNIST's files: ``x`` (n, 784) uint8, ``y`` (n,) int8.
 
-    y is +1 for the first digit and -1 for the second. A pixel k stands for k/255: bytes are exact, take a
-    quarter of the room, and a minibatch is gathered sooner and a pass over all data done sooner than
-    with float32, though each datum is converted when it is used.
+    y is +1 for the first digit and -1 for the second. A byte k stands for the pixel k/255. Bytes are exact and take a
+    quarter of the memory of float32; minibatches and full passes are faster too, although each datum is converted when
+    it is used.
 
     With `components` = k, ``x`` is (n, k) float32: the coordinates of the pixels, less the mean of the training images,
     along the first k principal components of the training images, V_k^T (x / 255 - mean), for either split.
 
     Args:
-        digits: the two.
+        digits: the two digits.
         split: ``train`` or ``test``.
-        n: how many images that is, for a configuration whose settings follow from it; checked.
-        components: principal components in place of pixels; None for the pixels.
+        n: number of images, for settings that are computed from it; checked.
+        components: number of principal components to use instead of pixels; None for the pixels.
 
     Raises:
         Refusal: an invalid setting.
@@ -68,7 +68,7 @@ class MnistPair:
         """Return the data set, from the files in the data folder.
 
         Raises:
-            UserError: the files are not there, damaged, or hold other counts than MNIST's.
+            UserError: the files are missing, damaged, or have other counts than MNIST.
         """
         x, y = self._images(self.split)
         words = " and ".join(
@@ -106,7 +106,7 @@ def _projected(
 ) -> npt.NDArray[np.float32]:
     """Return the coordinates (n, components) of images along the principal components of the training images.
 
-    Each component has the sign that makes its largest entry positive, so that every machine has the same.
+    The largest entry of each component is positive, so that its sign is the same on every machine.
     """
     pixels = train.astype(np.float64) / 255
     mean = pixels.mean(axis=0)

@@ -1,4 +1,4 @@
-"""No data: for a model that is a density of its own."""
+"""No data: for a model that is a density."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from mhrun.errors import Refusal
 
 
 class NoData:
-    """One datum that says nothing: the log-likelihood of it is the model's log density.
+    """One datum without content, whose log-likelihood is the model's log density.
 
-    Every part of the engine then works as it does on data: n = 1, a temperature T is the density to the
-    power 1/T, and an evaluation of the density counts as one.
+    The engine then works as with data: n = 1, temperature T means the density to the power 1/T, and each evaluation of
+    the density counts as one.
 
     Args:
-        n: 1; it stands in the configuration for the settings that ask how many data there are.
+        n: 1; for settings that refer to the number of data.
 
     Raises:
         Refusal: another n.

@@ -16,32 +16,31 @@ Array = npt.NDArray[np.float64]
 
 # File, how many data, and the class that is y = +1.
 _FILES = {
-    "australian": ("australian.dat", 690, 1.0),  # the publishers do not say which is which
+    "australian": ("australian.dat", 690, 1.0),  # the publishers do not name the classes
     "german": ("german.data-numeric", 1000, 2.0),  # a bad risk
     "heart": ("heart.dat", 270, 2.0),  # disease is present
 }
 
 
 class Statlog:
-    """One of the three: ``x`` (n, D) float64, ``y`` (n,) int8, +1 or -1.
+    """One of the three sets: ``x`` (n, D) float64, ``y`` (n,) int8, +1 or -1.
 
-    The first column of x is 1, for the intercept; the others are the covariates, categories as the numbers that they
-    have in the file, each with mean 0 and standard deviation 1 (divided by n) unless `standardise` is false. So
-    (n, D) is (690, 15), (1000, 25) and (270, 14), as in Girolami & Calderhead (2011) and all who follow them. Rows are
-    sorted, as no order is known that all copies of the files have; sums are rounded once, so that the same bits come
-    out everywhere.
+    The first column of x is 1, for the intercept. The others are the covariates, with categories as numbered in the
+    file, each standardised to mean 0 and standard deviation 1 (divisor n) unless `standardise` is false. (n, D) is
+    (690, 15), (1000, 25) and (270, 14), as in Girolami & Calderhead (2011). Rows are sorted, because copies of the
+    files differ in their order; sums are rounded once, so that the bits are the same everywhere.
 
     Args:
         name: ``australian``, ``german`` or ``heart``.
-        standardise: whether covariates have mean 0 and standard deviation 1; without it they are those of the file.
+        standardise: whether covariates are standardised; otherwise they are those of the file.
 
     Raises:
-        Refusal: there is no such set.
+        Refusal: an unknown set.
     """
 
     def __init__(self, name: str, standardise: bool = True) -> None:
         if name not in _FILES:
-            raise Refusal(f"there is no set '{name}' of Statlog here.{nearest(name, _FILES)}")
+            raise Refusal(f"Statlog's set '{name}' is unknown.{nearest(name, _FILES)}")
         self.name = name
         self.standardise = standardise
         self.n = _FILES[name][1]
@@ -50,7 +49,7 @@ class Statlog:
         """Return the data set, from the file in the data folder.
 
         Raises:
-            UserError: the file is not there, or damaged.
+            UserError: the file is missing or damaged.
         """
         file, _, positive = _FILES[self.name]
         rows = np.array([line.split() for line in content("uci", file).decode().splitlines()], np.float64)
@@ -66,6 +65,6 @@ class Statlog:
 
 
 def standardised(column: Array) -> Array:
-    """Return numbers (n,) less their mean, over their standard deviation; each of the two correctly rounded."""
+    """Return (x - mean) / sd (n,), with the mean and the standard deviation correctly rounded."""
     off = column - math.fsum(column) / len(column)
     return off / math.sqrt(math.fsum(off * off) / len(off))

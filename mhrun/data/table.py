@@ -1,4 +1,4 @@
-"""A table of the user's own: CSV or Parquet, its columns in roles."""
+"""The user's table, CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ Array = npt.NDArray[Any]
 _WORD = re.compile(r"[\w.\-\"']+")
 _OUTCOMES = ("number", "sign", "class")
 _PARTS = ("train", "test")
-# Bytes of memory for each byte of text, measured on columns of single digits: where the separator has to be found, and
-# where it is given.
+# Bytes of memory for each byte of text, measured on columns of single digits: with a separator to be detected, and with
+# a given one.
 _BYTES = (25, 10)
-_COPIES = 3  # of a table's numbers that are held at once
+_COPIES = 3  # numbers of a table held at once
 _INSTEAD = "save its columns by np.save and choose data=memmap, which leaves them on the disk"
 
 
 class Table:
     """Rows of a table: ``x`` (n, D) float64, the features, and ``y`` (n,), the target.
 
-    Columns of x: 1s for an intercept if asked for; the features that are numbers, in their order; then for each
-    categorical column one of 0s and 1s for each of its values but the first, in sorted order.
+    Columns of x: ones, with `intercept`; the numerical features, in their order; then, for each categorical column, an
+    indicator of each of its values but the first, in sorted order.
 
     Args:
-        file: .csv, .tsv or .txt (also compressed), or .parquet (needs pyarrow); looked for in the folders of the
-            user's own, then where we are.
-        target: the column that y is; None for a table without one.
-        features: the columns that are numbers; None for all others.
-        categorical: the columns that are categories, be they text or numbers.
-        outcome: what y is: ``number`` (float64); ``sign``, +1 or -1 of two values (int8); ``class``, 0 to K - 1 of K
+        file: .csv, .tsv or .txt (also compressed), or .parquet (needs pyarrow); searched in the user's folders, then in
+        the current folder.
+        target: the column of y; None for a table without one.
+        features: the numerical columns; None for all others.
+        categorical: the columns that are categories, as text or numbers.
+        outcome: type of y: ``number`` (float64); ``sign``, +1 or -1 of two values (int8); ``class``, 0 to K - 1 of K
             values in sorted order (int64).
         positive: the value of the target that is +1; None for the later of the two in sorted order.
-        standardise: whether features that are numbers are given mean 0 and standard deviation 1 (divisor n), those of
-            the rows for training.
-        standardise_target: likewise of y; `facts` has mean and standard deviation.
+        standardise: whether numerical features are standardised to mean 0 and standard deviation 1 (divisor n) on the
+        training rows.
+        standardise_target: likewise for y; `facts` has its mean and standard deviation.
         intercept: whether the first column of x is 1.
-        missing: what becomes of a row that lacks a value: ``refuse`` the table, or ``drop`` the row.
-        test_share: of the rows, drawn by `seed`, that are for testing.
-        part: which rows these are: ``train`` or ``test``.
+        missing: if a row lacks a value, ``refuse`` the table or ``drop`` the row.
+        test_share: share of the rows, drawn by `seed`, that are test data.
+        part: ``train`` or ``test``.
         seed: of the split.
-        separator: of a text file; None to find it out.
+        separator: of a text file; None to detect it.
 
     Raises:
         Refusal: an invalid setting.
@@ -109,14 +109,14 @@ class Table:
 
     @property
     def n(self) -> int:
-        """How many rows there are; the table is read for it."""
+        """The number of rows; reads the table."""
         return self._loaded.n
 
     def load(self) -> Dataset:
         """Return the data set.
 
         Raises:
-            UserError: a file, a column or a value that is not there or not what it should be; each in one line.
+            UserError: a file, a column or a value is missing or invalid.
         """
         return self._loaded
 
@@ -124,7 +124,7 @@ class Table:
     def _loaded(self) -> Dataset:
         path = located(self.file)
         frame = _read(path, self.separator)
-        frame.columns = list(map(str, frame.columns))  # Parquet may have numbers there
+        frame.columns = list(map(str, frame.columns))  # names of Parquet columns may be numbers
         chosen = self._columns(list(frame.columns))
         used = frame[[*chosen, *self.categorical, *([self.target] if self.target else [])]]
         lacking = used.isna()
@@ -173,7 +173,7 @@ class Table:
         )
 
     def _columns(self, there: list[str]) -> list[str]:
-        """Return the features that are numbers, after a look at whether all columns are there."""
+        """Return the numerical features, after checking that all columns exist."""
         declared = [*(self.features or ()), *self.categorical, *([self.target] if self.target else [])]
         for name in declared:
             if name not in there:
@@ -216,10 +216,10 @@ class Table:
 
 
 def _read(path: Path, separator: str | None) -> Any:
-    """Return the table as pandas has it.
+    """Return the table as pandas reads it.
 
     Raises:
-        UserError: it is no table, two columns have one name, or memory does not hold it.
+        UserError: it is not a table, two columns have the same name, or it does not fit into memory.
     """
     import pandas as pd
 
@@ -229,9 +229,7 @@ def _read(path: Path, separator: str | None) -> Any:
             frame = _parquet(path)
         else:
             if not {"csv", "tsv", "txt"} & set(kind):
-                raise UserError(
-                    f"{path.name} is no table that is read here; give a .csv, .tsv, .txt or .parquet."
-                )
+                raise UserError(f"{path.name} is not a supported table; give a .csv, .tsv, .txt or .parquet.")
             _check_text(path, separator)
             if separator is None and _one_column(path):
                 separator = ","
@@ -247,29 +245,27 @@ def _read(path: Path, separator: str | None) -> Any:
             "pyarrow" if kind[-1] in ("parquet", "pq") else str(getattr(error, "name", None) or "a package")
         )
         raise UserError(f"{path.name} needs {wanted} to be read: pip install {wanted}.") from error
-    except (
-        Exception
-    ) as error:  # what pandas, pyarrow and unpackers raise of a file that is none is no fixed list
+    except Exception as error:  # pandas, pyarrow and decompressors raise many errors for an invalid file
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"{path.name} cannot be read as a table: {reason}") from error
     return frame
 
 
 def _text(path: Path, separator: str | None) -> Any:
-    """Return a text file as pandas has it."""
+    """Return a text file as pandas reads it."""
     import pandas as pd
 
     fast = separator is not None and len(separator) == 1
     how: dict[str, Any] = {"sep": separator, "engine": None if fast else "python", "index_col": False}
-    with warnings.catch_warnings():  # pandas would leave out what is beyond the names of the first line
+    with warnings.catch_warnings():  # pandas would drop values beyond the names of the first line
         warnings.filterwarnings("error", "Length of header", pd.errors.ParserWarning)
-        first = pd.read_csv(path, header=None, nrows=1, dtype=str, **how)  # pandas makes y.1 of a second y
+        first = pd.read_csv(path, header=None, nrows=1, dtype=str, **how)  # pandas renames a second y to y.1
         _check_names([name for name in first.iloc[0].tolist() if isinstance(name, str)], path)
         return pd.read_csv(path, **how)
 
 
 def _parquet(path: Path) -> Any:
-    """Return a Parquet file as pandas has it, if memory holds it."""
+    """Return a Parquet file as pandas reads it, if it fits into memory."""
     import pandas as pd
     from pyarrow import parquet
 
@@ -282,11 +278,11 @@ def _parquet(path: Path) -> Any:
 
 
 def _check_text(path: Path, separator: str | None) -> None:
-    """Refuse a text that memory does not hold when it is taken apart, packed or not, before it is."""
+    """Refuse a text, compressed or not, that does not fit into memory when it is parsed."""
     from pandas.io.common import get_handle
 
     fast = separator is not None and len(separator) == 1
-    many, advice = _BYTES[fast], "" if separator else "say its separator, or "
+    many, advice = _BYTES[fast], "" if separator else "give its separator, or "
     size, most = path.stat().st_size, int(min(available() / many, sys.maxsize))
     if path.suffix.lower() not in (".csv", ".tsv", ".txt"):
         size = 0
@@ -301,14 +297,14 @@ def _check_text(path: Path, separator: str | None) -> None:
 
 
 def _check_names(names: Sequence[str], path: Path) -> None:
-    """Refuse two columns of one name: nobody could say which is meant."""
+    """Refuse two columns of the same name."""
     twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
-        raise UserError(f"{path.name} has several columns named '{twice[0]}'; give each a name of its own.")
+        raise UserError(f"{path.name} has several columns named '{twice[0]}'; rename them.")
 
 
 def _one_column(path: Path) -> bool:
-    """Say whether the first line of a text file is one word, of which a letter would be found to be the separator."""
+    """Return whether the first line of a text file is one word, a letter of which could pass for the separator."""
     import pandas as pd
 
     first = pd.read_csv(path, sep="\x1f", header=None, nrows=1, dtype=str, quoting=csv.QUOTE_NONE)
@@ -332,9 +328,9 @@ def _numbers(column: Any, path: Path) -> Array:
 def _standardised(
     values: Array, train: npt.NDArray[np.bool_], name: str, path: Path
 ) -> tuple[Array, list[float]]:
-    """Return values with the mean 0 and the standard deviation 1 of those for training, and the two."""
+    """Return values standardised by the mean and the standard deviation of the training rows, and those two."""
     known = values[train]
-    if known.min() == known.max():  # whose deviation from their mean may be that of rounding
+    if known.min() == known.max():  # where the deviation from the mean may be rounding
         raise UserError(
             f"{path.name}: column '{name}' is {known[0]:g} in every row, which cannot be standardised; leave it out."
         )

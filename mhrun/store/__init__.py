@@ -1,1 +1,1 @@
-"""Run folders: what is written, how it is found again, and what survives a kill."""
+"""Run folders: layout, identity, and recovery after a kill."""

@@ -1,9 +1,9 @@
-"""What a method has computed, kept safe while it runs.
+"""Blocks: the results of a method while it runs.
 
-A block is an ``.npz`` with the draws of a stretch of steps *and* the state after it, written whole or
-not at all. So at any moment the blocks on disk are a run up to some step, with what it takes to go on
-from there, and what a kill can lose is what came after the last block. A large state is kept in the last
-two blocks alone. When the method has run to its end the blocks become ``trace.nc`` (see `mhrun.store.netcdf`).
+A block is an ``.npz`` with the draws of consecutive steps *and* the state after them, written whole or not at all. At
+any moment the blocks on disk hold a run up to some step and the state to resume from; a kill loses at most what came
+after the last block. A large state is kept only in the last two blocks. When the method is complete, the blocks become
+``trace.nc`` (see `mhrun.store.netcdf`).
 """
 
 from __future__ import annotations
@@ -33,26 +33,28 @@ _CUMULATIVE = ("n_lik", "n_lik_overhead", "n_grad")
 _SUMMED = ("accepted", "batch_size", "diverging")
 _AVERAGED = ("log_ratio_var",)  # over the steps where it is finite
 SKEW_EDGES = np.geomspace(1e-3, 1.0, 31)  # of the bins that |log_ratio_skew| is counted in
-_LARGE = 1 << 20  # bytes of a state that not every block can keep: that of a network would fill the disk
-_LIGHT = "light"  # names a block without a state
-_OURS = ("total/", "draw/", "metrics/")  # what is in a block beside the state begins so
+_LARGE = (
+    1 << 20
+)  # bytes of a state above which only the last blocks keep it: that of a network would fill the disk
+_LIGHT = "light"  # suffix of a block without a state
+_OURS = ("total/", "draw/", "metrics/")  # prefix of what a block holds besides the state
 
 
 class Checkpoint(NamedTuple):
-    """Where a method stands: the last step done, and named arrays of the engine's (state, memory)."""
+    """The last completed step of a method, and named arrays of the engine (state, memory)."""
 
     step: int
     arrays: dict[str, Array]
 
 
 class TraceWriter:
-    """Takes the records of a method in, and leaves a trace.
+    """Collects the records of a method and writes its trace.
 
     Args:
         folder: the method's folder.
-        shape: what the trace holds.
+        shape: dimensions of the trace.
         info: field name -> dtype of the per-step statistics.
-        n: how many data there are: the steps that read them all are counted.
+        n: number of data, for counting the steps that read all of them.
 
     Raises:
         UserError: the folder cannot be written.
@@ -65,7 +67,7 @@ class TraceWriter:
         self.info = dict(info)
         self.wall_s = 0.0
         self.totals: dict[str, Array] = {name: np.zeros(shape.chains, np.int64) for name in _CUMULATIVE}
-        # Rates are those of the draws proper: burn-in tunes, and is left out.
+        # Rates leave out burn-in, in which step sizes are tuned.
         for name in (*_SUMMED, *_AVERAGED, "batch_size_squared", "all_data", "invalid"):
             self.totals[f"sum_{name}"] = np.zeros(shape.chains)
         for name in _AVERAGED:
@@ -84,9 +86,9 @@ class TraceWriter:
             raise explain(error, self._blocks) from error
 
     def resume(self, warn: Callable[[str], None]) -> Checkpoint | None:
-        """Return where the method stands on disk, or None at its beginning.
+        """Return the checkpoint on disk, or None if there is none.
 
-        A block that is damaged is dropped with all that follow; their steps are done again.
+        A damaged block is dropped with all that follow; their steps are repeated.
         """
         next_step, last = 1, None
         paths = self._sorted()
@@ -95,14 +97,14 @@ class TraceWriter:
             content = load_block(path) if first == next_step else None
             if content is None:
                 warn(
-                    f"{path.name} is damaged or out of place; going on from step {next_step - 1:,} before it."
+                    f"{path.name} is damaged or out of place; continuing from step {next_step - 1:,} before it."
                 )
                 for later in paths[i:]:
                     remove(later)
                 break
             next_step, last = stop, content
         if last is not None and _LIGHT in last:
-            warn("The last blocks are damaged, and those before them keep no state; beginning anew.")
+            warn("The last blocks are damaged, and those before them keep no state; starting again.")
             for path in self._sorted():
                 remove(path)
             return None
@@ -114,16 +116,16 @@ class TraceWriter:
         return Checkpoint(next_step - 1, {key: value for key, value in last.items() if _of_state(key)})
 
     def _add(self, total: str, values: Array) -> None:
-        """Add values (C, K) to a total one by one, so that it rounds alike however steps are cut into blocks."""
+        """Add values (C, K) to a total one by one, so that rounding does not depend on the blocks."""
         carried = np.column_stack((self.totals[total], values.astype(np.float64)))
         self.totals[total] = np.cumsum(carried, axis=1)[:, -1].copy()
 
     def start_clock(self) -> None:
-        """Let the seconds of the next steps begin now."""
+        """Restart the clock for the next steps."""
         self._clock = time.monotonic()
 
     def append(self, first_step: int, record: Mapping[str, Array]) -> None:
-        """Take in the steps from `first_step` on: each field of the info (C, K), theta (C, draws, D) of those kept."""
+        """Append the steps from `first_step` on: each field of the info (C, K), and the kept theta (C, draws, D)."""
         count = record["accepted"].shape[1]
         now = time.monotonic()
         wall = self.wall_s + (now - self._clock) * np.arange(1, count + 1) / count
@@ -150,15 +152,15 @@ class TraceWriter:
         if "log_ratio_skew" in record and not _constant(record["log_ratio_skew"]):
             self._skewness(record["log_ratio_skew"][:, proper], record["batch_size"][:, proper])
         self.totals["sum_all_data"] += (record["batch_size"][:, proper] == self.n).sum(axis=1)
-        if self.shape.stats_thin > 1:  # views would keep what was thinned out in memory
+        if self.shape.stats_thin > 1:  # a view would keep the thinned-out steps in memory
             draws = {name: values if _constant(values) else values.copy() for name, values in draws.items()}
         self._pending.append(draws)
         self._bytes += sum(a.nbytes for a in draws.values())
 
     def _skewness(self, skew: Array, size: Array) -> None:
-        """Take in the skewness of decisions (C, K): its squares, and what chance alone has of them, 6 / size^2.
+        """Append the skewness of decisions (C, K): its squares, and those expected by chance, 6 / size^2.
 
-        The size counts a pilot's data too, which the skewness is not of: then a part of what chance has is left in.
+        The size includes the pilot's data, which do not enter the skewness; part of the chance term then remains.
         """
         there = np.isfinite(skew)
         noise = np.where(there & (skew != 0), 6.0 / np.maximum(size, 1).astype(np.float64) ** 2, 0.0)
@@ -174,14 +176,14 @@ class TraceWriter:
         self._monitored.append({**ahead, **counts, **metrics})
 
     def pending_bytes(self) -> int:
-        """Return how much has been taken in since the last block."""
+        """Return the bytes appended since the last block."""
         return self._bytes
 
     def commit(self, checkpoint: Checkpoint) -> None:
-        """Write what was taken in since the last block, with the state after it.
+        """Write what was appended since the last block, with the state after it.
 
         Raises:
-            UserError: the disk is full; the run is kept up to the block before.
+            UserError: the disk is full; the run is kept up to the previous block.
         """
         if not self._pending:
             return
@@ -206,12 +208,12 @@ class TraceWriter:
             write_whole(path, lambda file: np.savez(file, **kept))  # type: ignore[arg-type]
 
     def finish(self, attributes: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-        """Put the blocks together as ``trace.nc``, note that the method is done, and drop the blocks.
+        """Write ``trace.nc`` from the blocks, record that the method is done, and remove the blocks.
 
-        `attributes` go into the trace, `facts` into the note (see `done`). A kill in between leaves the
-        blocks, and the next start comes here again.
+        `attributes` go into the trace, `facts` into the record of completion (see `done`). A kill in between leaves the
+        blocks, and the next start calls this again.
         """
-        # Where all but every move is made theta does not repeat, and compressing noise takes time and gives nothing.
+        # If nearly every move is accepted, theta does not repeat, and compressing noise takes time for nothing.
         repeats = self.totals["sum_accepted"].sum() < 0.9 * self.shape.chains * self.shape.steps
         blocks = (load_block(p) for p in self._sorted())
         write_trace(self.folder, self.shape, self.info, attributes, blocks, repeats=bool(repeats))
@@ -229,24 +231,24 @@ class TraceWriter:
 
 
 def done(folder: Path) -> dict[str, Any] | None:
-    """Return the summary of a finished method, or None if it has not finished or its summary was changed."""
+    """Return the summary of a finished method, or None if it is unfinished or its summary was changed."""
     summary = read_json(folder / _DONE) if (folder / TRACE).is_file() else None
     there = isinstance(summary, dict) and isinstance(summary.get("totals"), dict) and genuine(summary)
     return summary if there else None
 
 
 def damage(folder: Path) -> str | None:
-    """Return in a few words what is wrong with the results of a method that has run to its end, or None.
+    """Return briefly what is wrong with the results of a finished method, or None.
 
-    Its trace is read whole for its checksum: a second for each 1 to 2 GB.
+    Reads the whole trace for its checksum: a second for each 1 to 2 GB.
 
     Raises:
-        UserError: a file is there and cannot be read.
+        UserError: a file exists and cannot be read.
     """
     if not (folder / TRACE).is_file():
         return f"{TRACE} is gone"
     if (summary := done(folder)) is None:
-        return f"{_DONE} is gone or damaged"
+        return f"{_DONE} is missing or damaged"
     try:
         return changed(folder, summary)
     except OSError as error:
@@ -254,7 +256,7 @@ def damage(folder: Path) -> str | None:
 
 
 def clear(folder: Path) -> None:
-    """Remove the results of a method, damaged as they are, but not the note of how it was computed.
+    """Remove the damaged results of a method, but keep the record of how it was computed.
 
     Raises:
         UserError: they cannot be removed.
@@ -264,7 +266,7 @@ def clear(folder: Path) -> None:
 
 
 def steps_done(folder: Path) -> int:
-    """Return how many steps a method's folder seems to hold: all if its results are whole, else as its blocks say."""
+    """Return how many steps a method's folder seems to hold: all if it is finished, else those of its blocks."""
     if damage(folder) is None:
         return sys.maxsize
     return max((_span(path)[1] - 1 for path in _blocks_of(folder / "blocks")), default=0)
@@ -275,7 +277,7 @@ def load_block(path: Path) -> dict[str, Array] | None:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {key: file[key] for key in file.files}
-    # What a damaged archive can raise: of the file, of its directory, of an array's header.
+    # What a damaged archive can raise, from the file, its directory or an array's header.
     except (
         OSError,
         ValueError,
@@ -290,7 +292,7 @@ def load_block(path: Path) -> dict[str, Array] | None:
 
 
 def _blocks_of(folder: Path) -> list[Path]:
-    """Return the blocks of a folder in order; what has another name is none of ours."""
+    """Return the blocks of a folder in order; files with other names are ignored."""
     return sorted(path for path in folder.glob("*.npz") if _NAME.fullmatch(path.name))
 
 
@@ -304,8 +306,8 @@ def _span(path: Path) -> tuple[int, int]:
 
 
 def _joined(parts: Sequence[Array]) -> Array:
-    """Concatenate along the draws; a number that never changes is kept once."""
-    # A broadcast number has no strides: that is how the fused loops hand over constants.
+    """Concatenate along the draws; a constant is kept once."""
+    # A broadcast number has strides of 0: compiled loops return constants this way.
     if all(_constant(part) for part in parts):
         values = np.asarray([part[0, 0] for part in parts])
         if (values == values[0]).all() or np.isnan(values).all():

@@ -1,8 +1,7 @@
-"""Are the results of a method still what was written?
+"""Checksums of results.
 
-At its end a method notes the SHA-256 of its trace, and that of the note itself. They are compared when a run is found
-again, when a report is made of it, and when a trace is opened: a bit that flipped on the disk is no draw. A summary
-has the SHA-256 of its own content.
+A finished method records the SHA-256 of its trace and of the record itself. Both are verified when a run is found
+again, when a report is made, and when a trace is opened. A summary has the SHA-256 of its content.
 """
 
 from __future__ import annotations
@@ -16,28 +15,28 @@ from typing import Any
 
 from mhrun.store.files import plain, read_json, write_json
 
-_KNOWN: dict[Path, tuple[tuple[int, ...], str]] = {}  # digests that this process has computed
-_ITSELF = "checksum"  # of a note, over all else that it says
-_FILES = "files"  # of a note: name -> digest
-_FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")  # beside the note, never elsewhere
+_KNOWN: dict[Path, tuple[tuple[int, ...], str]] = {}  # digests computed by this process
+_ITSELF = "checksum"  # of a record, over its other content
+_FILES = "files"  # of a record: name -> digest
+_FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")  # in the folder of the record, never elsewhere
 
 
 def sealed(note: Mapping[str, Any], files: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return a note with its own digest and, if given, those of files (name -> digest)."""
+    """Return a record with its own digest and, if given, those of files (name -> digest)."""
     whole = {**note} if files is None else {**note, _FILES: dict(files)}
     return {**whole, _ITSELF: _of_note(whole)}
 
 
 def genuine(note: Mapping[str, Any]) -> bool:
-    """Return whether a note has its digest and is as it was written."""
+    """Return whether a record has a digest that matches its content."""
     return note.get(_ITSELF) == _of_note(note)
 
 
 def write_sealed(path: Path, note: Mapping[str, Any]) -> None:
-    """Write a JSON file with its own digest, whole or not at all.
+    """Write a JSON file with a digest of its content, whole or not at all.
 
     Raises:
-        UserError: the place cannot be written.
+        UserError: the file cannot be written.
     """
     content: dict[str, Any] = plain(dict(note))
     content.pop(_ITSELF, None)
@@ -45,12 +44,12 @@ def write_sealed(path: Path, note: Mapping[str, Any]) -> None:
 
 
 def read_sealed(path: Path) -> dict[str, Any] | None:
-    """Return what `write_sealed` wrote, without the digest; None if it is not there, not whole, or was changed.
+    """Return what `write_sealed` wrote, without the digest; None if it is missing, incomplete or changed.
 
-    A file without a digest is returned as it is: earlier states of version 2 wrote summaries without one.
+    A file without a digest is returned unverified: earlier summaries of version 2 had none.
 
     Raises:
-        UserError: it is there and cannot be read.
+        UserError: it exists and cannot be read.
     """
     found = read_json(path)
     if found is None or (_ITSELF in found and not genuine(found)):
@@ -59,27 +58,27 @@ def read_sealed(path: Path) -> dict[str, Any] | None:
 
 
 def changed(folder: Path, note: Mapping[str, Any]) -> str | None:
-    """Return in a few words which of the files of a note is not as it was written, or None.
+    """Return briefly which of a record's files has changed, or None.
 
     Raises:
         OSError: a file cannot be read.
     """
     files = note.get(_FILES)
     if not isinstance(files, Mapping) or not files:
-        return "its note names no file"
+        return "its record names no file"
     for name, digest in files.items():
         if not isinstance(name, str) or not _FILE_NAME.fullmatch(name):
-            return f"its note names a file elsewhere: {str(name)[:80]!r}"
+            return f"its record names a file in another folder: {str(name)[:80]!r}"
         path = folder / name
         if not path.is_file():
             return f"{name} is gone"
         if file_digest(path) != digest:
-            return f"{name} is damaged: its SHA-256 is not the one noted when it was written"
+            return f"{name} is damaged: its SHA-256 is not the recorded one"
     return None
 
 
 def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file; that of a file that has not changed since is remembered by this process.
+    """Return the SHA-256 of a file, cached in this process as long as the file is unchanged.
 
     Raises:
         OSError: it cannot be read.

@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from mhrun.errors import UserError
 if sys.platform != "win32":
     import fcntl
 
-_MOST_JSON = 1 << 28  # bytes of a JSON file: a summary has some numbers for each chain
+_MOST_JSON = 1 << 28  # largest JSON file, in bytes: a summary has some numbers per chain
 
 
 def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write `path` so that a reader, or a restart after a kill, sees all of it or nothing.
+    """Write `path` so that a reader, or a restart after a kill, sees the whole file or none.
 
-    Processes that write it at once do so one after the other.
+    Concurrent writers take turns.
 
     Raises:
         UserError: the disk is full or the place cannot be written.
@@ -34,25 +34,25 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-            if sys.platform != "win32":  # which replaces no file that is open
+            if sys.platform != "win32":  # Windows does not replace an open file
                 os.replace(partial, path)
         if sys.platform == "win32":
             os.replace(partial, path)
     except OSError as error:
-        with suppress(OSError):  # of a place that cannot be written at all
+        with suppress(OSError):  # the folder cannot be written
             partial.unlink(missing_ok=True)
         raise explain(error, path) from error
 
 
 @contextmanager
 def _alone(partial: Path) -> Iterator[IO[bytes]]:
-    """Open a file to write it from its beginning, when nobody else does any more."""
+    """Open a file for writing from its beginning, once no other process writes it."""
     while True:
         with open(partial, "wb", opener=_as_it_is) as file:
             if sys.platform != "win32":
                 with suppress(OSError):  # a file system without locks
                     fcntl.flock(file, fcntl.LOCK_EX)
-            if not _leads_to(partial, file):  # who had it has put it into its place
+            if not _leads_to(partial, file):  # the other process has moved it into place
                 continue
             file.truncate(0)
             yield file
@@ -60,7 +60,7 @@ def _alone(partial: Path) -> Iterator[IO[bytes]]:
 
 
 def open_log(path: Path) -> IO[str]:
-    """Open a log to add lines at its end; a link in its place is removed, not followed.
+    """Open a log for appending; a link in its place is removed, not followed.
 
     Raises:
         OSError: it cannot be opened.
@@ -69,7 +69,7 @@ def open_log(path: Path) -> IO[str]:
 
 
 def _as_it_is(path: str, flags: int) -> int:
-    """Open a file without emptying it; a link in its place is removed, as what it leads to is somebody else's."""
+    """Open a file without truncating it; a link in its place is removed, not followed."""
     flags = flags & ~os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
     try:
         return os.open(path, flags, 0o666)
@@ -88,7 +88,7 @@ def _leads_to(path: Path, file: IO[bytes]) -> bool:
 
 
 def explain(error: OSError, path: Path) -> UserError:
-    """Return an operating system's error in words for people."""
+    """Return the message for an error of the operating system."""
     if error.errno == errno.ENOSPC:
         return UserError(
             f"The disk that holds '{path.parent}' is full; free some space and run the same command."
@@ -101,14 +101,14 @@ def explain(error: OSError, path: Path) -> UserError:
 
 
 def unreadable(error: OSError, path: Path) -> UserError:
-    """Return why a file of a run that is there cannot be read, in words for people."""
+    """Return the message for a file of a run that exists and cannot be read."""
     return UserError(
-        f"'{path}' cannot be read: {error.strerror or error}; see to its permissions, or remove it."
+        f"'{path}' cannot be read: {error.strerror or error}; check its permissions, or remove it."
     )
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder with all that is in it, if it is there; a link is removed, not what it leads to.
+    """Remove a file or a folder with its contents, if it exists; a link is removed, not its destination.
 
     Raises:
         UserError: it cannot be removed.
@@ -118,14 +118,14 @@ def remove(path: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-    except FileNotFoundError:  # another process was sooner
+    except FileNotFoundError:  # another process removed it first
         return
     except OSError as error:
         raise explain(error, path) from error
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all; what UTF-8 cannot have, a surrogate alone, is written out."""
+    """Write a text file whole or not at all; a lone surrogate, which UTF-8 cannot encode, is escaped."""
     write_whole(path, lambda file: file.write(text.encode(errors="backslashreplace")))
 
 
@@ -135,10 +135,10 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the content of a JSON file, or None when it is not there, not whole, or not an object.
+    """Return the content of a JSON file, or None if it is missing, incomplete or not an object.
 
     Raises:
-        UserError: it is there and cannot be read, or is larger than a run writes.
+        UserError: it exists and cannot be read, or is larger than any file of a run.
     """
     try:
         if path.exists() and not path.is_file():  # opening a pipe would wait for a writer
@@ -158,7 +158,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it: arrays as lists, numbers that are not finite as None."""
+    """Return a value for JSON: arrays as lists, non-finite numbers as None."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

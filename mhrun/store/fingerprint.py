@@ -1,4 +1,4 @@
-"""What makes two calls from Python the same call."""
+"""Identity of calls from Python."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ import torch
 
 from mhrun.errors import UserError
 
-_PLACE = re.compile(r" at 0x[0-9A-Fa-f]+")  # of an object in this process's memory
-_MEMO = "_memo"  # what a part of this package keeps of its first use has this name
+_PLACE = re.compile(r" at 0x[0-9A-Fa-f]+")  # the address of an object in memory
+_MEMO = "_memo"  # attributes in which parts of this package cache values have this prefix
 _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 _LIBRARIES = (
     f"{Path(types.__file__).resolve().parent}{os.sep}",
@@ -34,40 +34,38 @@ _WITHIN = (
     "__wrapped__",
     "py_func",
     "_torchdynamo_orig_callable",
-)  # what a compiler or a cache is wrapped around
+)  # the function inside a compiler's or a cache's wrapper
 
 
 def fingerprint(*things: Any) -> str:
-    """Return a digest of objects by what they hold: numbers, arrays, objects' attributes, and code.
+    """Return a digest of objects by content: numbers, arrays, attributes of objects, and code.
 
-    Of a function that is the user's own the digest has its code, its defaults, what it encloses, and the globals that
-    it names; of an object the methods of its class, if that is the user's own. What a library defines is known by its
-    name. The same program gives the same digest in another process; it is not meant to survive other versions.
+    For a user's function the digest covers its code, its defaults, its closure, and the globals that it names; for an
+    object of a user's class, its methods. What a library defines enters by name. The same program gives the same digest
+    in another process, but not necessarily with other versions.
 
     Raises:
-        UserError: objects within objects without an end.
+        UserError: objects are nested too deeply.
     """
     taker = _Taker()
     try:
         taker.take(things)
     except RecursionError:
         raise UserError(
-            "the parts of this call hold objects that are too deeply nested to be compared; leave folder= out."
+            "the parts of this call are nested too deeply to be compared; leave folder= out."
         ) from None
     return taker.digest.hexdigest()
 
 
 class _Taker:
-    """Takes objects in, each once: an object may hold itself."""
+    """Adds objects to a digest, each once, because an object may contain itself."""
 
     def __init__(self) -> None:
         self.digest = hashlib.blake2b(digest_size=12)
-        self._seen: dict[
-            int, tuple[int, Any]
-        ] = {}  # kept alive, so that no other object has the place of one
+        self._seen: dict[int, tuple[int, Any]] = {}  # kept alive, so that no address is reused
 
     def take(self, thing: Any) -> None:
-        """Take in an object of any kind."""
+        """Add an object of any kind."""
         self._say(type(thing).__qualname__)
         if thing is None or isinstance(thing, str | bytes | int | float | complex):
             self._say(repr(thing))
@@ -109,7 +107,7 @@ class _Taker:
         if array.dtype.hasobject:
             self._all(array.reshape(-1).tolist())
             return
-        # As they lie, for they may be mapped and larger than memory.
+        # In the order in memory: the array may be mapped and larger than memory.
         self.digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
     def _object(self, thing: Any) -> None:
@@ -140,7 +138,7 @@ class _Taker:
             if attributes is None and not slots:
                 self._say(_PLACE.sub("", repr(thing)))
                 return
-            # What a cached property keeps is no setting: it is there after the first use.
+            # The value of a cached property is not a setting: it appears with the first use.
             self.take({name: value for name, value in (attributes or {}).items() if not _kept(thing, name)})
             self.take({name: getattr(thing, name) for name in slots})
 
@@ -177,7 +175,7 @@ def _content(cell: Any) -> Any:
 
 
 def _globals(code: types.CodeType) -> list[str]:
-    """Return the globals that code names, and the code within it."""
+    """Return the globals that code names, including those of nested code."""
     found = {i.argval for i in dis.get_instructions(code) if i.opname in _GLOBAL}
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
@@ -192,7 +190,7 @@ def _name(thing: Any) -> str:
 
 
 def _of_library(thing: Any) -> bool:
-    """Say whether a class or function is of a library, this one among them, and not the user's own."""
+    """Return whether a class or function belongs to a library, including this one, and not to the user."""
     name = str(getattr(thing, "__module__", None) or "")
     if name.partition(".")[0] in sys.stdlib_module_names and name != "__main__":
         return True
@@ -201,7 +199,7 @@ def _of_library(thing: Any) -> bool:
 
 
 def _omitted(name: str, value: Any) -> bool:
-    """Say whether what a class calls by a name with two underscores is no code of the user's."""
+    """Return whether a double-underscore attribute of a class is not the user's code."""
     return not isinstance(value, types.FunctionType) or name == "__annotate__"
 
 
@@ -215,13 +213,13 @@ def _slots(kind: type) -> tuple[str, ...]:
 
 
 def _wraps(thing: Any, name: str) -> bool:
-    # What a decorator of the user's wraps is in what it encloses, and its own code counts too.
+    # The function wrapped by a user's decorator is in its closure; the decorator's code counts too.
     plain = isinstance(thing, types.FunctionType) and name == "__wrapped__"
     return name in getattr(thing, "__dict__", {}) and not plain and not isinstance(thing, type)
 
 
 def _kept(thing: Any, name: str) -> bool:
-    """Say whether an attribute is what a cached property, or another library's kind of it, keeps."""
+    """Return whether an attribute is the value of a cached property of any library."""
     if name == _MEMO and type(thing).__module__.startswith("mhrun."):
         return True
     there = inspect.getattr_static(type(thing), name, None)

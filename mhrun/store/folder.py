@@ -23,23 +23,25 @@ from mhrun.store.files import explain, read_json, unreadable, write_text
 from mhrun.store.identity import FORMAT, digest
 
 COMPLETE = "complete"
-_MOST_VALUES = 10_000_000  # of a resolved configuration, which may have lists with a value for each chain
+_MOST_VALUES = (
+    10_000_000  # bytes of a resolved configuration, which may have lists with a value for each chain
+)
 _POINTER = re.compile(r"[0-9a-f]{6,64}\n?")
 _MOST_BYTES = 1 << 28  # of the same
 
 
 class RunFolder:
-    """Where a run keeps everything: config.yaml, summary.json, log.txt, methods/, report/."""
+    """The folder of a run: config.yaml, summary.json, log.txt, methods/, report/."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> RunFolder:
-        """Return the folder of a resolved configuration; it need not exist.
+        """Return the folder of a resolved configuration, which need not exist.
 
         Raises:
-            UserError: the experiment's name is none and could lead elsewhere.
+            UserError: the experiment's name is invalid and could lead elsewhere.
         """
         name = checked_name(config["experiment"], "the experiment")
         return cls(Path(config["runtime"]["outputs"]) / name / digest(config))
@@ -56,40 +58,39 @@ class RunFolder:
 
     @property
     def report(self) -> Path:
-        """Where the report is."""
+        """The folder of the report."""
         return self.path / "report"
 
     @property
     def log(self) -> Path:
-        """The log."""
+        """The path of the log."""
         return self.path / "log.txt"
 
     def method(self, name: str) -> Path:
-        """Return where a method's trace is.
+        """Return the folder of a method's trace.
 
         Raises:
-            UserError: the name is none and could lead elsewhere.
+            UserError: the name is invalid and could lead elsewhere.
         """
         return self.path / "methods" / checked_name(name, "the method")
 
     def create(self, config: Mapping[str, Any]) -> None:
-        """Make the folder and write the configuration; the folder should be held.
+        """Create the folder and write the configuration; the folder should be locked.
 
-        Where the run is there already, what changes no number of it may have changed: titles, labels, what
-        the report shows.
+        If the run exists, settings that change no number may differ: titles, labels, contents of the report.
 
         Raises:
-            UserError: the place cannot be written, or leads elsewhere.
+            UserError: the folder cannot be written, or leads elsewhere.
         """
         self.make()
         if not self.has(config):
             write_text(self.path / "config.yaml", _dumped(config))
 
     def make(self) -> None:
-        """Make the folder if it is not there.
+        """Create the folder if it does not exist.
 
         Raises:
-            UserError: the place cannot be written, or leads elsewhere.
+            UserError: the folder cannot be written, or leads elsewhere.
         """
         if self.path.is_symlink():
             raise UserError(
@@ -101,10 +102,10 @@ class RunFolder:
             raise explain(error, self.path) from error
 
     def has(self, config: Mapping[str, Any]) -> bool:
-        """Return whether the folder has this configuration, to the letter.
+        """Return whether the folder has exactly this configuration.
 
         Raises:
-            UserError: its configuration is there and cannot be read.
+            UserError: its configuration exists and cannot be read.
         """
         target, text = self.path / "config.yaml", _dumped(config).encode()
         try:
@@ -118,22 +119,22 @@ class RunFolder:
             raise unreadable(error, target) from error
 
     def check(self) -> None:
-        """Make sure that what is there may be gone on with.
+        """Check that the run in the folder may be continued.
 
         Raises:
-            UserError: it was written in another layout, is of other settings than its name says, or leads elsewhere.
+            UserError: it has another layout or other settings than its name, or leads elsewhere.
         """
-        anew = "move it away, or begin anew with runtime.force=true."
+        anew = "move it away, or start again with runtime.force=true."
         if (reason := self.other_layout()) is not None:
             raise UserError(f"{self.path} {reason}; {anew}")
         try:
             there = digest(self.config())
-        except TypeError:  # such as a date, which is no setting
-            there = "(not to be read)"
-        except (FileNotFoundError, NotADirectoryError):  # `make` says what is wrong with the place
+        except TypeError:  # such as a date, which is not a valid setting
+            there = "(unreadable)"
+        except (FileNotFoundError, NotADirectoryError):  # `make` reports what is wrong with the folder
             there = self.digest
         except UserError:
-            there = "(not to be read)"
+            there = "(unreadable)"
         if there != self.digest:
             raise UserError(f"{self.path} holds a run of other settings ({there}); {anew}")
         for place in (
@@ -148,11 +149,11 @@ class RunFolder:
         """Return the resolved configuration that the run was made with.
 
         Raises:
-            FileNotFoundError, NotADirectoryError: there is none.
+            FileNotFoundError, NotADirectoryError: it does not exist.
             UserError: it cannot be read, or is damaged.
         """
         path = self.path / "config.yaml"
-        path.lstat()  # raises if there is none
+        path.lstat()  # raises if it does not exist
         text = yaml_file.read(path, _MOST_BYTES)
         try:
             yaml_file.check(text, str(path), _MOST_VALUES)
@@ -166,7 +167,7 @@ class RunFolder:
         return loaded
 
     def summary(self) -> dict[str, Any] | None:
-        """Return the summary, or None when there is none, or it is not as a run wrote it.
+        """Return the summary, or None if it is missing or was changed.
 
         Raises:
             UserError: it is there and cannot be read.
@@ -175,15 +176,15 @@ class RunFolder:
         return found if found is not None and _is_summary(found) else None
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """Replace the summary; it has a checksum of its own content."""
+        """Replace the summary, with a checksum of its content."""
         write_sealed(self.path / "summary.json", summary)
 
     def has_damaged_summary(self) -> bool:
-        """Return whether there is a summary that was cut or changed."""
+        """Return whether the summary was truncated or changed."""
         return self.summary() is None and (self.path / "summary.json").exists()
 
     def other_layout(self) -> str | None:
-        """Return by which version of mhrun the folder was written, where its layout is not the present one, or None."""
+        """Return the version of mhrun that wrote the folder if its layout differs from the present one, else None."""
         summary = self.summary() or {}
         layout = summary.get("format", FORMAT)
         if layout == FORMAT:
@@ -193,7 +194,7 @@ class RunFolder:
         return f"was written by {f'mhrun {version}' if version else 'another version'} (layout {layout}, now {FORMAT})"
 
     def incomplete(self) -> str | None:
-        """Return why there are no results to read, and what to do, or None."""
+        """Return why the results cannot be read and what to do, or None."""
         if (reason := self.other_layout()) is not None:
             return f"{self.path} {reason}; run its experiment again."
         if not self.is_complete():
@@ -201,19 +202,19 @@ class RunFolder:
         return None
 
     def is_complete(self) -> bool:
-        """Return whether every method has run to its end, in the present layout."""
+        """Return whether every method is complete, in the present layout."""
         summary = self.summary()
         return summary is not None and summary.get("status") == COMPLETE and summary.get("format") == FORMAT
 
     def damage(self) -> dict[str, str]:
-        """Return what is wrong with the results of a complete run, method -> in a few words; of another nothing.
+        """Return what is wrong with the results of a complete run, method -> short description; else nothing.
 
-        All traces are read for their checksums: a second for each 1 to 2 GB.
+        Reads all traces for their checksums: a second for each 1 to 2 GB.
 
         Raises:
             UserError: a file is there and cannot be read.
         """
-        from mhrun.store.blocks import damage  # brings NumPy and torch, which `mhrun list` does without
+        from mhrun.store.blocks import damage  # imports NumPy and torch, which `mhrun list` does not need
 
         if not self.is_complete():
             return {}
@@ -222,37 +223,35 @@ class RunFolder:
         return {name: why for name, why in found.items() if why is not None}
 
     def check_results(self) -> None:
-        """Make sure that the results of a complete run are what was written.
+        """Check that the results of a complete run are unchanged.
 
         Raises:
-            UserError: they are not.
+            UserError: they have changed.
         """
         for name, why in self.damage().items():
-            raise UserError(
-                f"{self.path}: {name}: {why}; run the same command again to have it computed anew."
-            )
+            raise UserError(f"{self.path}: {name}: {why}; run the same command again to recompute it.")
 
     def point_latest(self) -> None:
-        """Let ``<outputs>/<experiment>/latest`` lead here."""
+        """Point ``<outputs>/<experiment>/latest`` to this folder."""
         link = self.path.parent / "latest"
-        if not link.is_symlink() and link.exists() and not _is_pointer(link):  # something of the user's
+        if not link.is_symlink() and link.exists() and not _is_pointer(link):  # not ours
             return
         partial = link.with_name(f".latest-{os.getpid()}")
         try:
             partial.unlink(missing_ok=True)
             partial.symlink_to(self.path.name, target_is_directory=True)
             os.replace(partial, link)
-        except OSError:  # no symbolic links here: a file with the name does
-            with suppress(OSError, UserError):  # it is for people: a run goes on without it
+        except OSError:  # no symbolic links on this system: write a file with the name
+            with suppress(OSError, UserError):  # only a convenience: the run continues without it
                 partial.unlink(missing_ok=True)
                 if not link.is_dir():
                     write_text(link, self.path.name + "\n")
 
     @contextmanager
     def held(self, waiting: Callable[[str], None]) -> Iterator[None]:
-        """Hold the folder for this process. If another has it, say so through `waiting`, and wait.
+        """Lock the folder for this process. If another process holds it, report that through `waiting`, and wait.
 
-        The operating system lets go of the lock when its holder dies, however it dies.
+        The operating system releases the lock when its holder dies.
 
         Raises:
             UserError: the folder cannot be written.
@@ -260,7 +259,9 @@ class RunFolder:
         lock = filelock.FileLock(self.path / ".lock")
         owner = self.path / ".owner"
         try:
-            if (self.path / ".lock").is_symlink():  # older versions of filelock empty what it leads to
+            if (
+                self.path / ".lock"
+            ).is_symlink():  # older versions of filelock truncate the destination of a link
                 (self.path / ".lock").unlink(missing_ok=True)
             lock.acquire(timeout=0)
         except filelock.Timeout:
@@ -278,7 +279,7 @@ class RunFolder:
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
         try:
-            with suppress(UserError):  # it is for people who wait
+            with suppress(UserError):  # only read by people who wait
                 write_text(owner, json.dumps(about))
             yield
         finally:
@@ -292,7 +293,7 @@ def _dumped(config: Mapping[str, Any]) -> str:
 
 
 def _is_pointer(path: Path) -> bool:
-    """Return whether a file holds the name of a run, as `point_latest` writes it where there are no links."""
+    """Return whether a file holds the name of a run, as `point_latest` writes it on systems without links."""
     try:
         return path.is_file() and path.stat().st_size < 100 and bool(_POINTER.fullmatch(path.read_text()))
     except (OSError, ValueError):
@@ -300,7 +301,7 @@ def _is_pointer(path: Path) -> bool:
 
 
 def _is_summary(found: Mapping[str, Any]) -> bool:
-    """Say whether a JSON object has the form of a summary: what is there of it is of its kind."""
+    """Return whether a JSON object has the form of a summary: all entries have the expected types."""
     methods, claims = found.get("methods", {}), found.get("claims", [])
     return (
         isinstance(methods, dict)
@@ -322,6 +323,6 @@ def runs(outputs: Path, experiment: str | None = None) -> list[RunFolder]:
 
 
 def sweeps(outputs: Path) -> list[Path]:
-    """Return all sweep folders; a link is none, as reports write and remove files there."""
+    """Return all sweep folders; links are ignored, because reports write and remove files there."""
     found = (p for p in outputs.glob("*/sweeps/*/jobs") if p.is_dir())
     return sorted(p.parent for p in found if not any(q.is_symlink() for q in (p, p.parent, p.parent.parent)))

@@ -1,4 +1,4 @@
-"""What makes two runs the same run."""
+"""Identity of runs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ RESULTS_VERSION = 2
    symmetric splitting get half a kick.
 """
 
-# What may differ from a paper's settings without making it another experiment.
+# Settings that may differ from a paper's without making it another experiment.
 _FREE = ("seed", "device", "executor", "data.storage", "data.seed")
-# What changes no number that is computed: where things are put and how they are shown.
+# Settings that change no computed number: places and presentation.
 _COSMETIC = ("runtime", "report", "scales", "title", "reproduces")
-# Settings of the target that came later, left out where they say what was so before: older runs stay themselves.
+# Settings of the target added later; their former behaviour is left out, so that older runs keep their digest.
 _LATER = ("common_batch", "gradient_noise", "energy_noise")
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a resolved configuration that decides the numbers."""
+    """Return the part of a resolved configuration that determines the numbers."""
     kept = {key: value for key, value in config.items() if key not in _COSMETIC}
     if not kept.get("monitor"):  # likewise
         kept.pop("monitor", None)
@@ -53,9 +53,9 @@ def digest(config: Mapping[str, Any]) -> str:
 
 
 def departures(config: Mapping[str, Any], reference: Mapping[str, Any]) -> list[str]:
-    """Return what a configuration has other than `reference`, a line for each setting.
+    """Return how a configuration differs from `reference`, one line per setting.
 
-    What is no matter of the algorithm is left out, and so are methods that only one of them has.
+    Settings that do not concern the algorithm are left out, and so are methods that only one of them has.
     """
     ours, theirs = dict(_leaves(_plain(identity(config)))), dict(_leaves(_plain(identity(reference))))
     common = set(config["methods"]) & set(reference["methods"])

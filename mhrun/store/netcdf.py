@@ -1,10 +1,10 @@
 """Traces as NetCDF4 in the InferenceData schema, which xarray and ArviZ open as they are.
 
-Groups ``posterior`` and ``sample_stats`` (chain, draw), and the same for the burn-in with the prefix ``warmup_``. The
-posterior holds theta (chain, draw, parameter), or, of a model with named parameters, each of them in the user's
-coordinates (chain, draw, NAME_dim_0, ...), in the order of the attribute ``parameters``. Where statistics are kept more
-often than theta, which a wide model's disk asks for, the two groups differ in their draws. Group ``monitor`` (chain,
-monitor_run) has the metrics computed during the run, with the ``step`` of each.
+Groups are ``posterior`` and ``sample_stats`` (chain, draw), and the same for the burn-in with the prefix ``warmup_``.
+The posterior holds theta (chain, draw, parameter) or, for a model with named parameters, each parameter in the user's
+coordinates (chain, draw, NAME_dim_0, ...), in the order of the attribute ``parameters``. For wide models statistics may
+be kept more often than theta; the two groups then have different draws. Group ``monitor`` (chain, monitor_run) has the
+metrics computed during the run, with the ``step`` of each row.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 TRACE = "trace.nc"
-COLLECTED = "collected"  # stands in a summary for the steps that a schedule collects
+COLLECTED = "collected"  # in a summary: the steps that a schedule collects
 _CHUNK = 1 << 17  # numbers in an HDF5 chunk, about a megabyte
 
 
 class Shape(NamedTuple):
-    """What a trace holds."""
+    """Dimensions of a trace."""
 
     chains: int
     parameters: Sequence[str]
-    warmup: int  # steps of burn-in, before the draws proper
+    warmup: int  # steps of burn-in
     steps: int  # steps after it
-    thin: int | tuple[int, ...] | None  # theta is kept of every thin-th step, of these steps, or of none
-    #                                     (of these steps, the trace says of each draw which it is)
-    thin_stats: int | None = None  # statistics are kept of every thin_stats-th step; None: as theta
+    thin: int | tuple[int, ...] | None  # theta is kept at every thin-th step, at these steps, or never
+    # (with a list of steps, the trace records the step of each draw)
+    thin_stats: int | None = None  # statistics are kept at every thin_stats-th step; None: as theta
     layout: Parameters | None = None  # the named parameters that theta is written as; None: as theta
 
     @property
@@ -57,7 +57,7 @@ class Shape(NamedTuple):
         return self.thin if isinstance(self.thin, int) else 1
 
     def kept(self, first_step: int, steps: int) -> Array:
-        """Return which of the steps from `first_step` on leave their theta, counted from 0."""
+        """Return which of the steps from `first_step` on keep their theta, counted from 0."""
         if self.thin is None:
             return np.empty(0, np.int64)
         if isinstance(self.thin, int):
@@ -67,12 +67,12 @@ class Shape(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All steps."""
+        """Number of all steps."""
         return self.warmup + self.steps
 
 
 def open_trace(folder: Path) -> xr.DataTree:
-    """Open the trace of a method's folder; arrays are read when they are asked for."""
+    """Open the trace of a method's folder; arrays are read lazily."""
     import xarray as xr
 
     return xr.open_datatree(folder / TRACE, engine="h5netcdf")
@@ -98,7 +98,7 @@ def write_trace(
 ) -> None:
     """Write ``trace.nc`` whole or not at all from blocks in order, one of them in memory at a time.
 
-    `repeats`: whether theta stays where it is often enough for it to be worth compressing.
+    `repeats`: whether theta repeats often enough to be worth compressing.
 
     Raises:
         UserError: a block is damaged, the disk is full or the folder cannot be written.
@@ -106,7 +106,7 @@ def write_trace(
     target = folder / TRACE
     partial = folder / (TRACE + ".partial")
     try:
-        remove(partial)  # of a run that was killed, or a link: HDF5 would write to what it leads to
+        remove(partial)  # from a killed run, or a link, which HDF5 would follow
         with h5netcdf.File(partial, "x") as file:
             file.attrs.update(
                 {"created_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "inference_library": "mhrun"}
@@ -144,7 +144,7 @@ def _fill(
     monitored: dict[str, list[Array]] = {}
     for block in blocks:
         if block is None:
-            raise UserError("A block of the trace is damaged; run the same command again to have it redone.")
+            raise UserError("A block of the trace is damaged; run the same command again to recompute it.")
         for key, values in block.items():
             if key.startswith("metrics/"):
                 monitored.setdefault(key.removeprefix("metrics/"), []).append(values)
@@ -211,7 +211,7 @@ def _group(
         if isinstance(shape.thin, tuple):
             group.create_variable("step", ("draw",), "int64")
             for name in ["theta"] if shape.layout is None else shape.layout.shapes:
-                # ArviZ takes what is no coordinate for a quantity
+                # ArviZ takes everything that is not a coordinate for a quantity
                 group.variables[name].attrs["coordinates"] = "step"
         return
     for name, dtype in info.items():
@@ -228,8 +228,8 @@ def _written(theta: Array, layout: Parameters | None) -> dict[str, Array]:
 
 
 def _compression(dtype: str) -> dict[str, Any]:
-    # What pays, measured: theta repeats after a rejection (a third of the size), counts all but vanish;
-    # log-ratios are noise, which takes time and gives nothing.
+    # Measured: compressing pays for theta, which repeats after a rejection (a third of the size), and for counts, which
+    # nearly vanish. Log-ratios are noise and do not compress.
     if dtype == "float32":
         return {}
     return {"compression": "gzip", "compression_opts": 1, "shuffle": "int" in dtype}

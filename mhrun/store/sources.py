@@ -1,7 +1,7 @@
-"""What a run is made of besides its settings: the user's own Python files, and the files that its data are in.
+"""The user's Python and data files on which a run depends.
 
-Their digests are part of the run's identity, so that a run that was made with another state of them is another run.
-Of this package's own code the version is noted and is no part of it.
+Their digests are part of the run's identity: after a change of a file the same settings are another run. The version of
+this package is recorded but not part of the identity.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from mhrun.paths import import_from_folders, located
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.\w+)+")
 _COSMETIC = ("runtime", "report")
-_WHOLE = 1 << 28  # bytes up to which a data file is read whole for its digest: a second at most
-_SAMPLES, _SAMPLE = 256, 1 << 16  # of a larger one: so many pieces of so many bytes
+_WHOLE = 1 << 28  # bytes up to which a data file is read whole for its digest, in at most a second
+_SAMPLES, _SAMPLE = 256, 1 << 16  # pieces of a larger file, and bytes of each
 
 
 def sources(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the files that a resolved configuration names and that are the user's, name -> digest.
+    """Return the user's files named by a resolved configuration, name -> digest.
 
-    Python files: those of the trusted modules that settings name (report functions left out, as they change no number),
-    and what these import from beside them. Data files: what a data set calls ``file`` or ``files``. A data file above
-    256 MB is known by its size, the time of its last change, and 256 pieces of it.
+    Python files are those of the trusted modules that settings name, and what these import from their folder; report
+    functions are left out, as they change no number. Data files are those that a data set calls ``file`` or ``files``.
+    The digest of a data file above 256 MB covers its size, the time of its last change, and 256 pieces of it.
 
     Raises:
-        UserError: a data file that is not there.
+        UserError: a data file does not exist.
     """
     decisive = {key: value for key, value in config.items() if key not in _COSMETIC}
     own = trusted()[1:]
@@ -83,7 +83,7 @@ def _dotted(node: Any) -> Iterator[str]:
 
 
 def _files_of(node: Any) -> Iterator[str]:
-    """Yield the files of a data set, and of those that it is made of."""
+    """Yield the files of a data set, and of the data sets that it contains."""
     if isinstance(node, list | tuple):
         for value in node:
             yield from _files_of(value)
@@ -101,16 +101,16 @@ def _files_of(node: Any) -> Iterator[str]:
 
 @cache
 def _digest_of_code(path: Path) -> str:
-    """Return the digest of a file as this process first found it, for that is the code that it runs."""
+    """Return the digest of a file as this process first found it, because that is the code it runs."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
 
 
 @cache
 def _closure(module: str) -> dict[Path, str]:
-    """Return the files of a module and of all that it imports from beside its package, path -> path from there."""
+    """Return the files of a module and of what it imports from the folder of its package, path -> relative path."""
     import_from_folders()
     top = module.split(".")[0]
-    spec = importlib.util.find_spec(top)  # of a package's parent alone: nothing is imported
+    spec = importlib.util.find_spec(top)  # of a top-level name: nothing is imported
     if spec is None:
         return {}
     if spec.origin and os.path.isfile(spec.origin):
@@ -133,7 +133,7 @@ def _closure(module: str) -> dict[Path, str]:
 
 
 def _paths(root: Path, module: str) -> Iterator[Path]:
-    """Yield the files that importing a module reads, as far as they are under `root`."""
+    """Yield the files under `root` that importing a module reads."""
     place = root
     for part in module.split("."):
         place = place / part
@@ -145,11 +145,11 @@ def _paths(root: Path, module: str) -> Iterator[Path]:
 
 
 def _imports(path: Path, package: str) -> Iterator[str]:
-    """Yield the modules that a file imports, wherever in it; `package` is what its relative imports are about."""
+    """Yield the modules that a file imports, anywhere in it; `package` resolves its relative imports."""
     try:
         tree = ast.parse(path.read_bytes())
     except SyntaxError:
-        return  # importing it will say so
+        return  # importing it will report the error
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

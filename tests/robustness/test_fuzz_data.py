@@ -221,17 +221,17 @@ HUGE = npy("(1000000000000,)")
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (npy("(3,)") + bytes(24), "is one array, no .npz; choose data=memmap"),
+        (npy("(3,)") + bytes(24), "is a single array, not an .npz; choose data=memmap"),
         ({"x": npy("(-3,)") + bytes(24)}, "no array has"),
         ({"x": HUGE + bytes(80)}, "is cut short"),
         ({"x": npy("(3,)")}, "is cut short"),
         ({"x": npy("()") + bytes(8)}, "one number or more per row"),
         ({"x": npy("(3,)", "|O") + bytes(24)}, "Python objects"),
-        ({"x": npy("('a',)") + bytes(24)}, "is no array as np.save writes it"),
-        ({"x": header("__import__('os').getpid()")}, "is no array as np.save writes it"),
-        ({"x": header("(" * 110)}, "is no array as np.save writes it"),
-        ({"x": b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + bytes(99)}, "is no array as np.save writes it"),
-        ({"x": b"plain text"}, "is no array as np.save writes it"),
+        ({"x": npy("('a',)") + bytes(24)}, "is not an array written by np.save"),
+        ({"x": header("__import__('os').getpid()")}, "is not an array written by np.save"),
+        ({"x": header("(" * 110)}, "is not an array written by np.save"),
+        ({"x": b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + bytes(99)}, "is not an array written by np.save"),
+        ({"x": b"plain text"}, "is not an array written by np.save"),
         ({"x": npy("(3,)") + bytes(24), "y": npy("(4,)") + bytes(32)}, "must have one length"),
         (b"", "cannot be read"),
         (b"PK\x03\x04", "cannot be read"),
@@ -252,7 +252,7 @@ def test_archives_that_are_none(here, content, message):
         (HUGE + bytes(80), "is cut short"),
         (npy("(3,)", "|S0"), "one number or more per row"),
         (npy("(3, 2)", order="True") + bytes(48), "stored column by column"),
-        (b"\x93NUMPY", "is no array"),
+        (b"\x93NUMPY", "is not an array"),
         (b"text", "cannot be mapped"),
         (b"", "cannot be mapped"),
     ],
@@ -286,7 +286,7 @@ def test_what_memory_does_not_hold_is_refused_before_it_is_read(here):
         (Npz("d.npz"), "would take 134 MB of memory, and 1 MB are free; .* data=memmap"),
         (
             Table("t.csv.gz", target="y"),
-            "holds more than 40 kB of text.* say its separator, or .* data=memmap",
+            "holds more than 40 kB of text.* give its separator, or .* data=memmap",
         ),
         (Table("t.csv.gz", target="y", separator=","), "holds more than 100 kB of text"),
         (Table("plain.csv", target="y"), "holds more than 40 kB of text"),
@@ -336,7 +336,7 @@ def test_no_memory_for_data_is_said_of_data():
         ("t.csv", "\n\n\n", "cannot be read as a table"),
         ("t.csv", "\0" * 50, "t.csv"),
         ("t.parquet", "PAR1....PAR1", "cannot be read as a table"),
-        ("t.xlsx", "", "is no table that is read here"),
+        ("t.xlsx", "", "is not a supported table"),
     ],
 )
 def test_tables_that_are_none(here, name, text, message):
@@ -758,8 +758,8 @@ def less(note, *names):
 def test_a_note_without_checksums_is_none(finished, outputs, lacking):
     folder = copied(finished[0], outputs)
     of_note(folder, lambda note: less(note, *lacking))
-    assert "done.json is gone or damaged" in folder.damage()["mint"]
-    with pytest.raises(UserError, match="computed anew"):
+    assert "done.json is missing or damaged" in folder.damage()["mint"]
+    with pytest.raises(UserError, match="to recompute it"):
         Run(folder).draws("mint")
 
 
@@ -769,14 +769,14 @@ def test_a_note_without_checksums_is_none(finished, outputs, lacking):
 def test_a_note_names_files_beside_it_alone(finished, outputs, name):
     folder = copied(finished[0], outputs)
     of_note(folder, lambda note: sealed(less(note, "files", "checksum"), {name: "0" * 64}))
-    assert "names a file elsewhere" in folder.damage()["mint"]
+    assert "names a file in another folder" in folder.damage()["mint"]
 
 
 @pytest.mark.parametrize("files", [{}, [], None, 3])
 def test_a_note_names_a_file(finished, outputs, files):
     folder = copied(finished[0], outputs)
     of_note(folder, lambda note: sealed({**less(note, "checksum"), "files": files}))
-    assert folder.damage() == {"mint": "its note names no file"}
+    assert folder.damage() == {"mint": "its record names no file"}
 
 
 def test_a_summary_that_changed_is_no_result(finished, outputs, capsys):

@@ -52,7 +52,7 @@ def test_npz(rng):
     for file, fields, message in (
         ("d.npz", {"x": "input"}, "no array 'input'. Did you mean 'inputs'"),
         ("d.npz", None, "'names' holds <U1"),
-        ("nan.npz", None, "no finite number in row 1"),
+        ("nan.npz", None, "is not finite in row 1"),
         ("odd.npz", None, "must have one length"),
         ("pickled.npz", None, "Python objects, which are never read"),
         ("broken.npz", None, "cannot be read"),
@@ -123,9 +123,9 @@ def test_arrays_of_every_kind_are_accepted_or_refused():
         assert Dataset.of(x.astype(kind)).rows(index)["x"].tolist() == [[2, 0]]
     assert Dataset.of(x[::-1]).rows(index)["x"].tolist() == [[1, 3]]
     for data, message in (
-        (np.array([1, 2**64 - 1], np.uint64), "more than 64 bits"),
+        (np.array([1, 2**64 - 1], np.uint64), "a signed 64-bit integer"),
         (np.array(["2020-01-01"], "M8[D]"), "datetime64"),
-        ([[1, 2], [3]], "is no array"),
+        ([[1, 2], [3]], "is not an array"),
         (torch.tensor(3.0), "a single number"),
         (np.ma.masked_equal([1.0, 999.0], 999.0), "masked"),
     ):
@@ -200,7 +200,7 @@ def test_maps_that_cannot_be(rng):
         ("f.npy", "column by column"),
         ("big.npy", "would have to be copied"),
         ("o.npy", "never read"),
-        ("nan.npy", "no finite number in row 1"),
+        ("nan.npy", "is not finite in row 1"),
         ("z.npz", "cannot be mapped"),
     ):
         with pytest.raises(UserError, match=message):

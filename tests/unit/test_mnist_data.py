@@ -102,7 +102,7 @@ def test_absent_and_damaged_files_are_reported_in_one_line(digits, tmp_path, mon
     content = path.read_bytes()
     for broken in (content[:-12], gzip.compress(b"other"), b"no gzip"):
         path.write_bytes(broken)
-        with pytest.raises(UserError, match="is not what it should be"):
+        with pytest.raises(UserError, match="has unexpected content"):
             MnistPair().load()
     path.unlink()
     with pytest.raises(UserError, match="'mhrun fetch mnist'") as caught:

@@ -111,7 +111,7 @@ def test_damaged_blocks_are_noticed_and_done_again(tmp_path, damage):
     messages = []
     checkpoint = TraceWriter(two, shape, INFO_DTYPES).resume(messages.append)
     assert checkpoint.step == 9
-    assert "going on from step 9" in messages[0]
+    assert "continuing from step 9" in messages[0]
     written(two, shape, [20, 37, 54])
     assert np.array_equal(open_trace(one)["posterior"]["theta"], open_trace(two)["posterior"]["theta"])
     assert done(one)["totals"] == done(two)["totals"]

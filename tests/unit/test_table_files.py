@@ -194,7 +194,7 @@ def test_a_table_says_in_a_line_what_is_wrong(frame, tmp_path):
         (lambda: Table("t.csv", target="a", features=["a"]), "has two roles"),
         (lambda: Table("t.csv", target="kind", features=["a"], outcome="sign"), "wants two values"),
         (lambda: Table("t.parquet", target="y"), "pyarrow|cannot be read"),
-        (lambda: Table("t.doc", target="y"), "is no table"),
+        (lambda: Table("t.doc", target="y"), "is not a supported table"),
     ):
         with pytest.raises(UserError, match=message) as raised:
             make().load()
