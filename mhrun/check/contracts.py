@@ -1,4 +1,4 @@
-"""Laws of bookkeeping: what a kernel says of itself, and what the engine takes for granted."""
+"""Checks of contracts: reported costs and fields, reproducibility, resuming, compiled forms, extreme step sizes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ABSURD = (1e-200, 1e8, 1e200)
 def _case(
     subject: Subject, known: Known, target: Target, ladders: int
 ) -> tuple[Kernel, float, np.ndarray, np.ndarray]:
-    """Return a kernel with minibatches, its step size, its chains' temperatures and where they begin."""
+    """Return a kernel with minibatches, its step size, and the temperatures and starting points of its chains."""
     kernel = subject.made(subject.n, subject.m, target)
     chains = ladders * subject.rungs()
     base = subject.n / subject.effective if kernel.decides else 1.0
@@ -37,7 +37,7 @@ def _case(
 
 
 def plain(subject: Subject) -> Known:
-    """Return a Gaussian mean on which minibatches are measured, its model without faster forms."""
+    """Return a Gaussian mean, for measurements with minibatches, whose model has no faster forms."""
     known = gaussian_mean(subject.n)
     model = FunctionModel(
         lambda t, rows: -0.5 * (rows["x"] - t) ** 2, [0.0], lambda t: -0.5 * t[:, 0] ** 2, batched=True
@@ -46,7 +46,7 @@ def plain(subject: Subject) -> Known:
 
 
 def costs(subject: Subject) -> Iterator[Verdict]:
-    """The evaluations that a kernel says it needs are those that were made."""
+    """The reported numbers of evaluations are the actual ones."""
     known = plain(subject)
     model = Counting(known.model)
     target = Target(model, known.data)
@@ -60,7 +60,7 @@ def costs(subject: Subject) -> Iterator[Verdict]:
         f"reports {claimed:,} log-likelihoods and {gradients:,} gradients, {model.values:,} and {model.gradients:,} "
         f"were made"
     )
-    # A pass with a gradient has the values too. A test that grows reads at most as much again ahead of its decision.
+    # A gradient pass computes values too. A growing test reads ahead at most as much again.
     most = model.values + model.gradients
     least = model.values if not kernel.is_sequential else model.values / 2
     right = least <= claimed <= most and gradients == model.gradients
@@ -88,7 +88,7 @@ def _shapes(went: Trajectory, chains: int) -> Verdict:
 
 
 def repeatable(subject: Subject) -> Iterator[Verdict]:
-    """The same seed gives the same chains, to the bit, whoever moves beside them."""
+    """The same seed gives bitwise the same chains, and a chain does not depend on the others."""
     known = plain(subject)
     target, check_name = known.target(), "same seed, same chains"
     kernel, step, temperature, theta = _case(subject, known, target, 5)
@@ -98,14 +98,12 @@ def repeatable(subject: Subject) -> Iterator[Verdict]:
     ).theta
     same = torch.equal(one, again)
     detail = (
-        "two runs are the same to the bit"
-        if same
-        else "two runs differ: random numbers must come from `draws`"
+        "two runs are bitwise equal" if same else "two runs differ: random numbers must come from `draws`"
     )
     yield Verdict(check_name, HOLDS if same else FAILS, detail)
     check_name, rungs = "chains independent", subject.rungs()
     if not same:
-        yield Verdict(check_name, NONE, "chains that cannot be repeated cannot be compared")
+        yield Verdict(check_name, NONE, "not compared, because chains are not repeatable")
         return
     own = slice(3 * rungs, 4 * rungs)
     alone = subject.follow(
@@ -118,7 +116,7 @@ def repeatable(subject: Subject) -> Iterator[Verdict]:
 
 
 def resuming(subject: Subject) -> Iterator[Verdict]:
-    """A state that was written down and read continues identically, in a kernel that knows nothing else."""
+    """A state that was saved and loaded continues identically in a new kernel."""
     known = plain(subject)
     target = known.target()
     kernel, step, temperature, theta = _case(subject, known, target, 4)
@@ -133,9 +131,9 @@ def resuming(subject: Subject) -> Iterator[Verdict]:
     ).theta
     same = torch.equal(torch.cat([half.theta, rest]), whole)
     detail = (
-        "interrupted and not are the same to the bit"
+        "an interrupted and an uninterrupted run are bitwise equal"
         if same
-        else "what a chain remembers is not all in its state"
+        else "some of what a step depends on is not in the state"
     )
     yield Verdict("resuming", HOLDS if same else FAILS, detail)
 
@@ -145,14 +143,14 @@ def _written(value: Tensor) -> Tensor:
 
 
 def compiled(subject: Subject) -> Iterator[Verdict]:
-    """The compiled loop goes the same way as the plain step."""
+    """The compiled loop and the torch step agree."""
     check_name, known = "compiled equals plain", gaussian_mean(subject.n)
     target = Target(known.model, Dataset.of(known.data.fields["x"].float()))
     kernel, step, temperature, theta = _case(subject, known, target, 4)
     key = derive_key(subject.seed, "check")
     loop = compile_loop(kernel, target, key, 1)
     if loop is None:
-        yield Verdict(check_name, NONE, "there is no compiled form")
+        yield Verdict(check_name, NONE, "it has no compiled form")
         return
     steps = 40
     slow = subject.follow(kernel, target, theta, steps, step, temperature)
@@ -173,7 +171,7 @@ def compiled(subject: Subject) -> Iterator[Verdict]:
 
 
 def absurd(subject: Subject) -> Iterator[Verdict]:
-    """At any step size a chain stays among the numbers, or says that it stopped; it never goes where there is none."""
+    """At any step size a chain stays finite or reports that it stopped, and it never accepts a NaN log-likelihood."""
     check_name, known = "absurd step sizes", plain(subject)
     target = known.target()
     kernel, _, temperature, theta = _case(subject, known, target, 4)
@@ -185,7 +183,7 @@ def absurd(subject: Subject) -> Iterator[Verdict]:
             words.append(f"{step:g} is refused")
             continue
         if not went.theta.isfinite().all():
-            yield Verdict(check_name, FAILS, f"at step size {step:g} theta is no finite number")
+            yield Verdict(check_name, FAILS, f"at step size {step:g} theta is not finite")
             return
     if kernel.decides:
         exact = subject.made(30, 30, holed())
@@ -193,7 +191,7 @@ def absurd(subject: Subject) -> Iterator[Verdict]:
         step = subject.step_for(exact, gaussian_mean(30), gaussian_mean(30).target()) * 4
         went = subject.follow(exact, holed(), begin, 60, step, subject.temperatures(len(theta)))
         if not float(went.theta.max()) <= 1:
-            yield Verdict(check_name, FAILS, "a move was accepted to where the log-likelihood is no number")
+            yield Verdict(check_name, FAILS, "a move to a NaN log-likelihood was accepted")
             return
     detail = f"finite at {', '.join(f'{step:g}' for step in _ABSURD)}" if not words else ", ".join(words)
-    yield Verdict(check_name, HOLDS, detail + ", and where log-likelihoods are no numbers" * kernel.decides)
+    yield Verdict(check_name, HOLDS, detail + ", and with NaN log-likelihoods" * kernel.decides)

@@ -1,4 +1,4 @@
-"""What is measured rather than judged: how far minibatches are from the target; and how a dynamics nears it."""
+"""Measurements without a verdict: the bias with minibatches, and the bias of a dynamics as steps shrink."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from mhrun.target import Target
 from mhrun.types import Controls
 
 _LEVELS = (4, 8, 16)  # a dynamics' step sizes, as shares of the largest at which it is stable
-_TOLERATED = 0.02  # of the variance, in what extrapolation to a step size of 0 leaves: its own third order
+_TOLERATED = (
+    0.02  # tolerance for the variance extrapolated to a step size of 0, which has a third-order error
+)
 _DOUBTFUL = 3.0  # standard errors
-_SHARE = 0.25  # of the steps, for chains to reach their stationary distribution
+_SHARE = 0.25  # share of the steps in which chains reach their stationary distribution
 
 
 @of_the_target("with minibatches")
 def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
-    """The variance and the mean of the draws with minibatches, against those of the target."""
+    """Variance and mean of the draws with minibatches, relative to the target's."""
     known = gaussian_mean(subject.n)
     target = known.target()
     kernel = subject.made(subject.n, subject.m, target)
@@ -40,7 +42,7 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
     scaled = (draws[cold] - known.centre[0]) / (known.scale * base**0.5)
     scaled = scaled[np.isfinite(scaled).any(1)]
     if len(scaled) < 2:
-        yield Verdict(check_name, NONE, f"no chain had draws of its target's law at step {step:.2g}")
+        yield Verdict(check_name, NONE, f"no chain had draws of its target at step {step:.2g}")
         return
     mean, mean_error = mean_and_error(np.nanmean(scaled, axis=1))
     ratio, error = mean_and_error(np.nanmean(scaled**2, axis=1))
@@ -75,19 +77,19 @@ def nearing(subject: Subject, check_name: str) -> Iterator[Verdict]:
         found, error = mean_and_error(square[np.isfinite(square)])
         bias.append(found - 1)
         errors.append(error)
-    weights = np.array([1.0, -6.0, 8.0]) / 3  # what is of first and of second order in the step cancels
+    weights = np.array([1.0, -6.0, 8.0]) / 3  # terms of first and second order in the step cancel
     limit, error = float(weights @ bias), float(np.sqrt(weights**2 @ np.square(errors)))
     detail = ", ".join(
         f"{b:+.3f} ± {e:.3f} at {step / level:.2g}" for b, e, level in zip(bias, errors, _LEVELS, strict=True)
     )
     detail = f"variance off by {detail}; by {limit:+.3f} ± {error:.3f} in the limit"
-    # An error as large as the variance itself is a dynamics that goes astray, and holds nothing.
+    # If the error is as large as the variance itself, the dynamics is unstable and nothing can be concluded.
     right = Z * error < 1 and abs(limit) < Z * error + _TOLERATED
     yield Verdict(check_name, HOLDS if right else FAILS, detail, limit / error)
 
 
 def _still(subject: Subject, kernel: Kernel, target: Target, known: Known, step: float) -> bool:
-    """Whether chains that begin together on all data stay together: there is no noise."""
+    """Return whether chains with a common start stay together on all data, as without noise."""
     exact = subject.make(known.n, known.n) if isinstance(kernel, MetropolisHastings) else subject.exact(known)
     chains = subject.whole(4)
     theta = np.tile(known.centre + known.scale, (chains, 1))
@@ -105,7 +107,7 @@ def _draws(
     step: float,
     base: float,
 ) -> tuple[np.ndarray, float]:
-    """Return draws (C, S), what is none as NaN, and the mean number of data behind a step."""
+    """Return draws (C, S), with NaN for steps that are not draws, and the mean number of data per step."""
     temperature = subject.temperatures(chains, base)
     theta = known.draw(np.random.default_rng(derive_key(subject.seed, "measure")), temperature)
     first = int(_SHARE * steps)

@@ -12,22 +12,24 @@ from mhrun.check.targets import N_TOSSED, Known, correlated, gaussian_mean, mixt
 from mhrun.check.verdict import FAILS, HOLDS, NONE, Verdict, by_flows, by_uniforms
 from mhrun.random import derive_key
 
-_STEPS = 15  # steps in which a distribution may change
-_FAR = 4.0  # standard deviations from the mean, where chains that must come nearer begin
-_COMING = 200  # steps that they have
+_STEPS = 15  # number of steps
+_FAR = 4.0  # distance of the starting points from the mean, in standard deviations
+_COMING = 200  # number of steps for that
 _BINS = 8
-_SHORTER = 0.4  # of the step size, for every other chain: at one step size alone a wrong move can look right
+_SHORTER = (
+    0.4  # factor of the step size of every other chain: at a single step size a wrong move can look right
+)
 _ROUNDS = 8
-_NOT_EXACT = "its kernel has no acceptance test: see how its distribution nears the target"
+_NOT_EXACT = "its kernel has no acceptance test: see the target as steps shrink"
 
 
 def reads_all(subject: Subject, known: Known) -> str | None:
-    """Return why no exact kernel can be had, or None: with m = n every decision must be on all n data."""
+    """Return why the kernel cannot be made exact, or None: with m = n every decision must use all n data."""
     kernel, target = subject.exact(known), known.target()
     if not kernel.decides:
         return _NOT_EXACT
     if kernel.adapts:
-        return "it adapts for ever, and has no stationary distribution"
+        return "it never stops adapting and has no stationary distribution"
     chains = subject.whole(20)
     temperature = subject.temperatures(chains)
     theta = known.draw(np.random.default_rng(subject.seed), temperature)
@@ -35,12 +37,12 @@ def reads_all(subject: Subject, known: Known) -> str | None:
     size = subject.follow(kernel, target, theta, 5, step, temperature).stat("batch_size")
     if bool((size == known.n).all()):
         return None
-    return f"with m = n it still decides on {float(size.double().mean()):.3g} of {known.n} data: see what was measured"
+    return f"with m = n it still decides on {float(size.double().mean()):.3g} of {known.n} data: see with minibatches"
 
 
 @of_the_target("invariance")
 def invariance(subject: Subject, check_name: str) -> Iterator[Verdict]:
-    """Chains that begin with draws of the target are draws of it after some steps: closed forms and quadrature."""
+    """Chains that start as draws of the target are draws of it after some steps: closed forms and quadrature."""
     for known in (gaussian_mean(30), mixture(), correlated()):
         here = f"{check_name}: {known.name}"
         if reason := reads_all(subject, known):
@@ -64,7 +66,7 @@ def invariance(subject: Subject, check_name: str) -> Iterator[Verdict]:
 
 @of_the_target("goes there")
 def coming(subject: Subject, check_name: str) -> Iterator[Verdict]:
-    """Chains that begin far out approach the mean: a kernel that never moves leaves every distribution invariant."""
+    """Chains that start far out approach the mean: otherwise a kernel that never moves would pass all checks."""
     known = gaussian_mean(30)
     kernel, target = subject.exact(known), known.target()
     chains = subject.whole(400)
@@ -80,7 +82,7 @@ def coming(subject: Subject, check_name: str) -> Iterator[Verdict]:
 
 @of_the_target("detailed balance")
 def balance(subject: Subject, check_name: str) -> Iterator[Verdict]:
-    """Under the target as many chains go from one bin to another as come back."""
+    """Under the target as many chains move from one bin to another as back."""
     known = gaussian_mean(30)
     kernel, target = subject.exact(known), known.target()
     if reason := reads_all(subject, known):
@@ -112,13 +114,13 @@ def _bins(known: Known, theta: np.ndarray, temperature: np.ndarray) -> np.ndarra
 
 @of_the_target("Geweke's joint test")
 def geweke(subject: Subject, check_name: str) -> Iterator[Verdict]:
-    """Theta from its prior, data from theta, steps on the data, new data from theta, ...: the joint distribution stays.
+    """Theta from its prior, data from theta, steps on the data, new data from theta, ... keep the joint distribution.
 
-    Geweke (2004). A set of ten tosses is known by its heads, so that chains with equal data move together.
+    Geweke (2004). Ten tosses are determined by the number of heads, so chains with equal data move together.
     """
     known = gaussian_mean(N_TOSSED)
     if subject.rungs() > 1:
-        yield Verdict(check_name, NONE, "a ladder's chains are at several temperatures")
+        yield Verdict(check_name, NONE, "the chains of a ladder have different temperatures")
         return
     if reason := reads_all(subject, known):
         yield Verdict(check_name, NONE, reason)

@@ -1,4 +1,4 @@
-"""The kernel under test: made anew for any number of data, and run."""
+"""The kernel under test, built for any number of data."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from mhrun.types import Controls, Info, State
 
 Array = npt.NDArray[np.floating]
 
-_ACCEPTED = 0.35  # a step size is the largest at which so many moves are accepted
+_ACCEPTED = 0.35  # the step size is the largest with this acceptance rate
 _STEPS = 2.0 ** np.arange(-24, 9)  # step sizes that are tried
-_RATE = 1e-2  # a fit's learning rate: no step size is too large for its draws to be stable
-_HEALTHY = (0.5, 2.0)  # of a dynamics: the variance in that of the target
+_RATE = 1e-2  # learning rate of a fit, whose draws are stable at any step size
+_HEALTHY = (0.5, 2.0)  # of a dynamics: largest ratio of the variance to the target's
 
 
 Check = Callable[["Subject"], Iterator[Verdict]]
 
 
 def of_the_target(check_name: str) -> Callable[[Callable[[Subject, str], Iterator[Verdict]]], Check]:
-    """Make a check, called with its name, that does not apply to draws from a fit."""
+    """Return a check under its name that does not apply to draws from a fit."""
 
     def wrapped(judge: Callable[[Subject, str], Iterator[Verdict]]) -> Check:
         @wraps(judge)
         def checked(subject: Subject) -> Iterator[Verdict]:
             if subject.fitted:
-                yield Verdict(check_name, NONE, "its draws are of a fit, however far that is from the target")
+                yield Verdict(check_name, NONE, "its draws follow a fit, not the target")
             else:
                 yield from judge(subject, check_name)
 
@@ -49,7 +49,7 @@ def of_the_target(check_name: str) -> Callable[[Callable[[Subject, str], Iterato
 
 
 class Trajectory(NamedTuple):
-    """Where chains went."""
+    """Trajectories of chains."""
 
     theta: Tensor  # (K, C, D)
     infos: list[Info]
@@ -66,12 +66,12 @@ class Subject:
 
     Args:
         name: for people.
-        make: how many data, and the size of a minibatch -> the kernel; the two are equal for the exact one.
+        make: (number of data, minibatch size) -> the kernel; equal for the exact kernel.
         seed: of all random numbers.
         chains: C of the checks that are judged by draws.
-        n: data where minibatches are measured.
-        m: their size there.
-        effective: c = n/T, the data that count there.
+        n: number of data for measurements with minibatches.
+        m: minibatch size for these.
+        effective: c = n/T for these.
         step_size: of all checks; None to search for one.
     """
 
@@ -90,10 +90,10 @@ class Subject:
         return self.made(known.n, known.n, known.target())
 
     def made(self, n: int, m: int, target: Target) -> Kernel:
-        """Return a kernel that has said that it goes with the target.
+        """Return a kernel that accepts the target.
 
         Raises:
-            Refusal: it does not.
+            Refusal: the kernel refuses the target.
         """
         kernel = self.make(n, m)
         if reason := kernel.refuses(target):
@@ -101,34 +101,34 @@ class Subject:
         return kernel
 
     def rungs(self) -> int:
-        """Return how many rungs its ladders have; 1 if it has none."""
+        """Return the number of rungs of its ladders; 1 without ladders."""
         return self.make(self.n, self.m).rungs
 
     @property
     def fitted(self) -> bool:
-        """Whether its draws are of something fitted to the target, so that they need not follow it."""
+        """Whether its draws follow an approximation fitted to the target."""
         return self.make(self.n, self.m).fitted
 
     def whole(self, chains: int) -> int:
-        """Return about so many chains, a whole number of ladders."""
+        """Return about this number of chains, a multiple of the rungs."""
         return max(1, chains // self.rungs()) * self.rungs()
 
     def temperatures(self, chains: int, base: float = 1.0) -> Array:
-        """Return the temperature of each chain (C,): twice as hot from rung to rung."""
+        """Return the temperature of each chain (C,), doubled from rung to rung."""
         rungs = self.rungs()
         found: Array = base * 2.0 ** (np.arange(chains) % rungs)
         return found
 
     def shorter(self, chains: int) -> npt.NDArray[np.bool_]:
-        """Return which chains (C,) take shorter steps than the others: every other ladder."""
+        """Return which chains (C,) take shorter steps: every other ladder."""
         found: npt.NDArray[np.bool_] = np.arange(chains) // self.rungs() % 2 == 1
         return found
 
     def step_for(self, kernel: Kernel, known: Known, target: Target, base: float = 1.0) -> float:
-        """Return the step size for a kernel on a target: the largest with a fair acceptance, or stable.
+        """Return the step size for a kernel on a target: the largest with a moderate acceptance, or stable.
 
         Raises:
-            UserError: there is none at which it runs.
+            UserError: it runs at no step size.
         """
         if self.step_size is not None:
             return self.step_size
@@ -159,7 +159,7 @@ class Subject:
                 if share > most:
                     best, most = float(step), share
             else:
-                ends = went.theta[30:, :: self.rungs()].numpy()  # of ladders, the coldest rung
+                ends = went.theta[30:, :: self.rungs()].numpy()  # the coldest rung of each ladder
                 ratio = float(np.mean((ends - known.centre) ** 2)) / (known.scale**2 * base)
                 if _HEALTHY[0] < ratio < _HEALTHY[1] and not went.stat("diverging").any():
                     return float(step)
@@ -181,7 +181,7 @@ class Subject:
         first_step: int = 1,
         state: State | None = None,
     ) -> Trajectory:
-        """Move chains from theta (C, D), or from a state, and return where they went."""
+        """Move chains from theta (C, D), or from a state, and return their trajectories."""
         chains = len(theta)
         streams = Streams(derive_key(self.seed, name), chains, first_chain=first_chain, compiled=available())
         draws = streams.at(0)

@@ -1,4 +1,4 @@
-"""All checks, one after the other."""
+"""The suite of all checks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run_suite(subject: Subject, chosen: Sequence[str] | None = None) -> Iterator
     """Yield the verdicts of all checks, or of the chosen ones; a check that raises an error fails.
 
     Raises:
-        UserError: an unknown check, or parts that do not go together.
+        UserError: an unknown check, or incompatible parts.
     """
     for name in chosen or ():
         if name not in CHECKS:

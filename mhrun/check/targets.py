@@ -34,11 +34,11 @@ class Known(NamedTuple):
 
     @property
     def n(self) -> int:
-        """How many data there are."""
+        """The number of data."""
         return self.data.n
 
     def target(self) -> Target:
-        """Return the target, with nothing remembered."""
+        """Return the target, without cached values."""
         return Target(self.model, self.data)
 
 
@@ -63,7 +63,7 @@ def gaussian_mean(n: int, prior_variance: float | None = 1.0) -> Known:
 
 
 def mixture() -> Known:
-    """Where a mixture's two components are, +theta and -theta, from 12 data and a prior off zero: two unequal modes."""
+    """A mixture with components at +theta and -theta, 12 data and a prior off zero: two unequal modes."""
     x = np.random.default_rng(5).normal(0.0, 1.0, 12) + 1.4 * np.resize([1.0, -1.0], 12)
 
     def log_lik(theta: Tensor, rows: Any) -> Tensor:
@@ -132,7 +132,7 @@ N_TOSSED = 10
 
 
 def tossed(heads: int) -> Target:
-    """Ten tosses of a coin with P(heads) = 1 / (1 + exp(-theta)), so many heads; P has a uniform prior."""
+    """Ten tosses of a coin with P(heads) = 1 / (1 + exp(-theta)) and a given number of heads; P has a uniform prior."""
 
     def log_lik(theta: Tensor, rows: Any) -> Tensor:
         return rows["x"] * theta - torch.nn.functional.softplus(theta)
@@ -146,7 +146,7 @@ def tossed(heads: int) -> Target:
 
 
 class Counting:
-    """A model that counts the rows it truly evaluates, and knows no other way than one row after the other."""
+    """A model that counts the rows it evaluates and has no faster forms."""
 
     def __init__(self, model: Model) -> None:
         self.dim, self.names = model.dim, model.names
@@ -173,7 +173,7 @@ class Counting:
 
 
 def holed() -> Target:
-    """Return a Gaussian mean's target, n = 30, whose log-likelihood is no number where theta is above 1."""
+    """Return a Gaussian mean's target, n = 30, whose log-likelihood is NaN where theta is above 1."""
 
     def log_lik(theta: Tensor, rows: Any) -> Tensor:
         return torch.where(theta > 1, torch.nan, -0.5 * (rows["x"] - theta) ** 2)

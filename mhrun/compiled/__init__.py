@@ -1,7 +1,7 @@
 """Kernels as compiled loops over chains and steps, for a CPU with numba.
 
-A loop has the stationary distribution and the random numbers of the kernel's own step. `compile_loop` puts it together
-from the compiled forms that the parts state (`mhrun.native`). Executors choose it; kernels do not know of it.
+A loop has the stationary distribution and the random numbers of the kernel's torch step. `compile_loop` builds it from
+the compiled forms of the parts (`mhrun.native`). Executors use it; kernels do not import it.
 """
 
 from mhrun.compiled import equi_energy, metropolis, replica_exchange, unadjusted  # noqa: F401  (they register)

@@ -1,4 +1,4 @@
-"""Deciding pieces: from a log-ratio to yes or no."""
+"""Pieces that accept or reject."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mhrun.parts import Rule
 
 
 def decision_of(rule: Rule) -> NativeDecision | None:
-    """Return the deciding piece of a rule, also of one that states a threshold; None if it has none."""
+    """Return the deciding piece of a rule, made from its threshold if it gives one; None if it has no compiled form."""
     form = native_form(rule, "native", "decide")
     found: NativeDecision | Piece | None = form() if form is not None else None
     if found is None or isinstance(found, NativeDecision):

@@ -47,8 +47,8 @@ _loops: dict[tuple[Piece, ...], Piece] = {}
 class Ladder(NamedTuple):
     """The settings of a ladder; see `EquiEnergy`."""
 
-    n: Any  # uint64, all data
-    sizes: Any  # (R,) of the rungs' minibatches
+    n: Any  # uint64, number of data
+    sizes: Any  # (R,) minibatch sizes of the rungs
     jump: Any
     spacing: Any
     every: Any
@@ -60,14 +60,14 @@ class Ladder(NamedTuple):
 class Anchor(NamedTuple):
     """The point from which energies are measured."""
 
-    differences: Any  # whether they are
+    differences: Any  # whether energies are measured from it
     lowest: Any  # H_0
-    total: Any  # the log-likelihood of all data there
-    values: Any  # (nodes,) log-likelihoods there
+    total: Any  # its log-likelihood on all data
+    values: Any  # (nodes,) its log-likelihoods
 
 
 class Out(NamedTuple):
-    """What is recorded of each step, (C, K, ...)."""
+    """The record of each step, (C, K, ...)."""
 
     theta: Any
     accepted: Any
@@ -82,20 +82,20 @@ class Out(NamedTuple):
 
 
 class Block(NamedTuple):
-    """What the loop works on."""
+    """The arguments of the loop."""
 
     stream: Stream
     ladder: Ladder
     anchor: Anchor
-    chains: tuple[Any, ...]  # theta (C, D), energy (C,), slope (C, D), stamp (C,); changed in place
+    chains: tuple[Any, ...]  # theta (C, D), energy (C,), gradient (C, D), stamp (C,); changed in place
     banks: tuple[Any, ...]  # theta, energy, stamp and count of the entries; changed in place
     schedule: tuple[Any, ...]  # step size, temperature, noise temperature, (K, C) each
-    args: tuple[Any, Any]  # of the model's pieces; the weights of all data
+    args: tuple[Any, Any]  # of the model's pieces, and the weights of all data
     out: Out
 
 
 class EquiEnergyLoop:
-    """See `EquiEnergy`: the same step and the same random numbers, compiled; moves by Langevin."""
+    """See `EquiEnergy`: the same step and the same random numbers, compiled, with Langevin moves."""
 
     def __init__(
         self, kernel: EquiEnergy, model: NativeModel, threshold: Piece, target: Target, key: int, threads: int
@@ -180,7 +180,7 @@ _anchors: dict[Piece, Piece] = {}
 
 
 def _anchored(score: Piece) -> Piece:
-    """Return `score`, compiled by itself."""
+    """Return `score`, compiled separately."""
     if score not in _anchors:
 
         def alone(args: Any, weights: Any, theta: Any, grad: Any, values: Any) -> Any:
@@ -192,7 +192,7 @@ def _anchored(score: Piece) -> Piece:
 
 @piece
 def _gap(to: Any, origin: Any, grad: Any, step: Any, pulled: Any) -> Any:
-    """The square of to - origin - step grad, or of to - origin where nothing pulls."""
+    """The squared norm of to - origin - step grad, or of to - origin without drift."""
     total, drift = 0.0, step if pulled else 0.0
     for d in range(len(to)):
         gap = to[d] - origin[d] - drift * grad[d]
@@ -202,7 +202,7 @@ def _gap(to: Any, origin: Any, grad: Any, step: Any, pulled: Any) -> Any:
 
 @routine
 def _entry(energies: Any, filled: Any, low: Any, high: Any, u: Any) -> Any:
-    """The place of a uniform entry of a ring, or -1 where the ring is empty."""
+    """The index of a uniformly drawn entry of a ring, or -1 if the ring is empty."""
     count = 0
     for s in range(filled):
         count += 1 if low <= energies[s] < high else 0
@@ -217,7 +217,7 @@ def _entry(energies: Any, filled: Any, low: Any, high: Any, u: Any) -> Any:
 
 def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score: Piece) -> Piece:
     def loop(first_ladder: Any, last_ladder: Any, work: Any, block: Any) -> None:
-        # Tuples are taken apart here, once: in the loops each array that is taken out counts a reference.
+        # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
         key, first_step = block.stream
         n, sizes, jump, spacing, every, stagger, burn, latest = block.ladder
         differences, lowest, at_anchor, anchored = block.anchor
@@ -242,7 +242,7 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                 for r in range(1, rungs):
                     levels[r] = levels[r - 1] + spacing * heat[k, ladder * rungs + r - 1]
                 levels[rungs] = np.inf
-                # From cold to hot: a jump must not see what the hotter rung hands in at this step.
+                # From cold to hot: a jump must not see what the hotter rung adds in this step.
                 for r in range(rungs):
                     c, m = ladder * rungs + r, sizes[r]
                     draw, full = Draw(key, step, u64(c)), m == np.int64(n)
@@ -261,7 +261,7 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                         place = _entry(bank_energy[row], filled, low, levels[ring + 1], u)
                     jumping = place >= 0
                     if done > 0:
-                        # Which data, if not all: a minibatch of this step, or how an entry's own goes on.
+                        # The data, if not all: a minibatch of this step, or the continuation of an entry's minibatch.
                         known, mark = 0, np.int64(step) * rungs + r
                         if jumping:
                             known, mark = sizes[r + 1], bank_stamp[row, place]
@@ -270,7 +270,7 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                             fill(index, m, n, Draw(key, u64(mark // rungs), owner), MINIBATCH, 0, work)
                             gather(model, index[known:], m - known, weights)
                         at = whole if full else weights
-                        away, base = 0.0, 0.0  # of a minibatch at the anchor, and of all data there
+                        away, base = 0.0, 0.0  # of a minibatch, and of all data, at the anchor
                         if differences and not full:
                             base = at_anchor
                             for s in range(nodes):

@@ -1,4 +1,4 @@
-"""The Metropolis-Hastings step whose rule reads data until it can decide, as one compiled loop."""
+"""The Metropolis-Hastings step with a sequential test, as one compiled loop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from mhrun.target import Target
 from mhrun.types import Controls, Evaluation, Record, State
 
 u64 = np.uint64
-_TILE = 1024  # terms held at once
+_TILE = 1024  # terms computed at once
 _loops: dict[tuple[Piece, ...], Piece] = {}
 
 
@@ -41,12 +41,12 @@ class Stages(NamedTuple):
 
     n: Any
     sizes: Any  # (L,) data at each stage
-    pilot: Any  # data read before them
-    wants_full_pass_stats: Any  # whether the test sees all data first
+    pilot: Any  # data read before the first stage
+    wants_full_pass_stats: Any  # whether the test begins with statistics of all data
 
 
 class Out(NamedTuple):
-    """What is recorded of each step, (C, K, ...)."""
+    """The record of each step, (C, K, ...)."""
 
     theta: Any
     accepted: Any
@@ -58,7 +58,7 @@ class Out(NamedTuple):
 
 
 class Block(NamedTuple):
-    """What the loop works on."""
+    """The arguments of the loop."""
 
     stream: Stream
     stages: Stages
@@ -71,7 +71,7 @@ class Block(NamedTuple):
 class GrowingLoop:
     """See `MetropolisHastings`: the same step and the same random numbers, compiled.
 
-    One stage after the other: nothing is read ahead of the decision.
+    Stages are read one by one: no data beyond the decision are read.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ def _loop(
     full_pass_stats: Piece,
 ) -> Piece:
     def loop(first_chain: Any, last_chain: Any, work: Any, block: Any) -> None:
-        # Tuples are taken apart here, once: in the loops each array that is taken out counts a reference.
+        # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
         key, first_step = block.stream
         n, sizes, pilot, wants_full_pass_stats = block.stages
         theta, kept_prior = block.chains
@@ -188,7 +188,7 @@ def _loop(
                 test = SequentialTest(n, scale[k, c], offset)
                 if pilot == 0:
                     params = begin(rule, test, Seen(-1, n, mean, var, largest), draw)
-                # Moments about the first data's mean: sums of squares would lose the variance of terms far from 0.
+                # Moments about the mean of the first data: sums of squares would lose the variance of terms far from 0.
                 shift, one, two, three, first_one, first_two, first_three = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
                 read, size, verdict, stage = 0, 0, UNDECIDED, -1 if pilot > 0 else params[3]
                 while verdict == UNDECIDED:

@@ -1,4 +1,4 @@
-"""Which loop belongs to which kernel."""
+"""The registry of compiled loops."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _BUILDERS: dict[type, Builder] = {}
 
 
 def register(kernel: type, builder: Builder) -> None:
-    """Have kernels of exactly this type compiled by `builder`.
+    """Register `builder` for kernels of exactly this type.
 
-    A subclass may change the step, so that it needs a builder of its own.
+    A subclass may change the step and therefore needs its own builder.
     """
     _BUILDERS[kernel] = builder
 
@@ -39,10 +39,10 @@ def compile_loop(kernel: Kernel, target: Target, key: int, threads: int) -> Loop
     """Return the compiled loop of a kernel on a target, or None if there is none.
 
     Args:
-        kernel: what a step does.
+        kernel: the kernel.
         target: its data and model must have a compiled form too.
         key: of the random numbers, 64 bits.
-        threads: over which the chains are spread.
+        threads: number of threads for the chains.
     """
     builder = _BUILDERS.get(type(kernel))
     return None if builder is None else builder(kernel, target, key, threads)

@@ -1,4 +1,4 @@
-"""What a compiled loop over chains and steps works on."""
+"""Arguments of a compiled loop over chains and steps."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Stream(NamedTuple):
 
 
 class Chains(NamedTuple):
-    """Where the chains of a Metropolis-Hastings loop are, changed in place."""
+    """The state of the chains of a Metropolis-Hastings loop, changed in place."""
 
     theta: Any  # (C, D)
-    kept: Any  # (C, 3): log prior, and what the pairing keeps: mean and variance of the log-likelihood
+    kept: Any  # (C, 3): log prior, and the mean and variance of the log-likelihood that the pairing keeps
 
 
 class Schedule(NamedTuple):
@@ -57,20 +57,20 @@ class Schedule(NamedTuple):
 
 
 class LoopInputs(NamedTuple):
-    """A block of K steps, laid out for ``body(chains: Range, steps: Range, work, block)``.
+    """A block of K steps, prepared for ``body(chains: Range, steps: Range, work, block)``.
 
     `work` is a thread's `mhrun.native.philox.Workspace`.
     """
 
-    block: Any  # a NamedTuple, the body's own
+    block: Any  # a NamedTuple, specific to the body
     steps: int  # K
-    points: tuple[npt.NDArray[np.float64], ...]  # (C, ...) each: what moves with a chain's theta, theta first
-    stopped: npt.NDArray[np.bool_]  # (C,), chains that stay where they are
-    theta: npt.NDArray[np.float64]  # (C, K, D), in which each step's theta is recorded
+    points: tuple[npt.NDArray[np.float64], ...]  # (C, ...) each: theta, and what follows it in an exchange
+    stopped: npt.NDArray[np.bool_]  # (C,), chains that have stopped
+    theta: npt.NDArray[np.float64]  # (C, K, D), the record of theta
     finish: Callable[[], tuple[State, Record]]
 
     def run(self, body: Piece, threads: int, work: Workspaces) -> tuple[State, Record]:
-        """Do all the steps, chains in parallel."""
+        """Run all steps, with chains in parallel."""
         if body not in _alone:
             _alone[body] = compiled(_whole(body))
         over_chains(_alone[body], len(self.stopped), threads, self.steps, self.block, own=work)

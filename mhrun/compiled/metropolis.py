@@ -41,11 +41,11 @@ class Batch(NamedTuple):
     way: Any  # of the pairing: SHARED, STORED or FULL
     m: Any
     n: Any  # uint64
-    error_share: Any  # of S^2 / m, in the variance of a minibatch's mean: 0 where it is all data
+    error_share: Any  # factor of S^2 / m in the variance of a minibatch mean; 0 for all data
 
 
 class Out(NamedTuple):
-    """What is recorded of each step, (C, K, ...)."""
+    """The record of each step, (C, K, ...)."""
 
     theta: Any
     accepted: Any
@@ -55,7 +55,7 @@ class Out(NamedTuple):
 
 
 class Block(NamedTuple):
-    """What the loop works on."""
+    """The arguments of the loop."""
 
     stream: Stream
     batch: Batch
@@ -123,7 +123,7 @@ class MetropolisLoop:
         return self.prepare(state, first_step, controls).run(self.body, self.threads, self._work)
 
     def prepare(self, state: State, first_step: int, controls: Controls) -> LoopInputs:
-        """Lay out what the loop works on in the K steps from `first_step` on."""
+        """Return the arguments of the loop for the K steps from `first_step` on."""
         steps, chains = controls.step_size.shape
         point, n = state.evaluation, self._target.n
         theta = point.theta.double().numpy().copy()
@@ -180,7 +180,7 @@ def _loop(
     total: Piece,
 ) -> Piece:
     def loop(chains: Range, steps: Range, work: Any, block: Any) -> None:
-        # Tuples are taken apart here, once: in the loops each array that is taken out counts a reference.
+        # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
         key, first_step = block.stream
         mode, m, n, error_share = block.batch
         theta, kept = block.chains
@@ -200,24 +200,24 @@ def _loop(
                 propose(proposal, current, controls, draw, candidate)
                 prior = log_prior(model, candidate)
                 mean, var = 0.0, 0.0
-                if mode == FULL:  # full: the current point's sum is kept
+                if mode == FULL:  # full: the current point's mean is kept
                     mean = total(model, candidate) / np.float64(n)
                     gain, spread = mean - kept[c, 1], 0.0
                 else:
                     fill(index, m, n, draw, MINIBATCH, 0, work)
-                    if mode == STORED:  # stored: each point has a minibatch of its own
+                    if mode == STORED:  # stored: each point has its own minibatch
                         one, two = moments(model, index, m, candidate)
                         mean = one / m
                         var = max(two - one * mean, 0.0) / (m - 1) if m > 1 else np.nan
                         gain, spread = mean - kept[c, 1], var + kept[c, 2]
-                    else:  # shared: both on this one
+                    else:  # shared: both points use this one
                         one, two = difference(model, index, m, current, candidate)
                         gain = one / m
                         spread = max(two - one * gain, 0.0) / max(m - 1, 1)
                 offset = prior_power[k, c] * (prior - kept[c, 0])
                 offset += proposal_ratio(proposal, current, candidate)
                 log_ratio = offset + scale[k, c] * gain
-                # All data leave no error; of fewer, one datum alone has no variance.
+                # All data have no error; a minibatch of one datum has no variance estimate.
                 error = spread / m * error_share if m > 1 else np.nan
                 noise = scale[k, c] ** 2 * error if error_share > 0 else 0.0
                 accept = decide(rule, log_ratio, noise, m, draw)

@@ -1,4 +1,4 @@
-"""Ladders whose rungs move and exchange in machine code."""
+"""Compiled loops of ladders."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _loops: dict[tuple[Piece, ...], Piece] = {}
 
 
 def exchange_loop(kernel: ReplicaExchange, target: Target, key: int, threads: int) -> Loop | None:
-    """Return the loop of a ladder, or None if its rungs have none.
+    """Return the loop of a ladder, or None if its rungs have no compiled loop.
 
-    Where only the rungs have one, it stops for each exchange.
+    If only the rungs have one, the loop stops for each exchange.
     """
     inner = compile_loop(kernel.kernel, target, key, threads)
     if inner is None:
@@ -57,13 +57,13 @@ class Ladder(NamedTuple):
 
     rungs: Any
     every: Any  # steps
-    alternate: Any  # even and odd pairs in turn, or by a coin
+    alternate: Any  # even and odd pairs alternately, or by a coin toss
     sign: Any  # of the log-ratio
-    keys: Any  # of the even pairs, of the odd ones, and of the coin
+    keys: Any  # of the even pairs, of the odd ones, and of the coin toss
 
 
 class Rungs(NamedTuple):
-    """A block of steps between which rungs exchange; see `Prepared`."""
+    """A block of steps between which rungs exchange; see `LoopInputs`."""
 
     first_step: Any
     steps: Any  # K
@@ -74,18 +74,18 @@ class Rungs(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The data that an exchange is decided on."""
+    """The data on which an exchange is decided."""
 
-    full: Any  # whether it is all of them
+    full: Any  # whether they are all data
     kept: Any  # whether the rungs keep their sums over all data
     m: Any
     n: Any
-    error_share: Any  # of S^2 / m, in the variance of a minibatch's mean: 0 where it is all data
+    error_share: Any  # factor of S^2 / m in the variance of a minibatch mean; 0 for all data
     add_energy_noise: Any  # variance of the noise of a mean difference
 
 
 class Exchanges(NamedTuple):
-    """What exchanges are decided on, and what is recorded of them."""
+    """The arguments and the record of exchanges."""
 
     batch: Batch
     schedule: tuple[Any, Any]  # temperature and prior power, (K, C) each
@@ -115,7 +115,7 @@ class ExchangeLoop:
         self._full = scoring.mode == FULL
         largest = max(0 if self._full else self._m, inner.largest)
         self._work = Workspaces(target.n, largest, replacement=target.replacement)
-        # The sums over all data that the kernel keeps need no evaluation.
+        # Sums over all data that the kernel keeps need no evaluation.
         self._kept = self._full and isinstance(inner, MetropolisLoop) and inner.mode == FULL
         self._keys = tuple(split_key(derive_key(key, f"exchange{which}")) for which in (" 0", " 1", ""))
         pieces = (
@@ -162,7 +162,7 @@ def _loop(
     body: Piece, fill: Piece, decide: Piece, log_prior: Piece, difference: Piece, total: Piece
 ) -> Piece:
     def loop(first_ladder: Any, last_ladder: Any, work: Any, ladder: Any, block: Any, found: Any) -> None:
-        # Tuples are taken apart here, once: in the loops each array that is taken out counts a reference.
+        # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
         rungs, every, alternate, sign, keys = ladder
         first_step, steps, points, stopped, out_theta, inner = block
         full, kept, m, n, error_share, energy_noise_sd = found.batch
@@ -226,7 +226,7 @@ def _loop(
 
 
 class StagedExchange:
-    """See `ReplicaExchange`: the rungs move in machine code, and exchange in torch."""
+    """See `ReplicaExchange`: the rungs move in a compiled loop and exchange in torch."""
 
     def __init__(self, kernel: ReplicaExchange, inner: Loop, target: Target, key: int) -> None:
         self._kernel = kernel

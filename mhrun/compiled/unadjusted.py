@@ -25,15 +25,15 @@ class Batch(NamedTuple):
 
     m: Any
     n: Any  # uint64
-    gradient_sd: Any  # of the noise that the target adds
+    gradient_sd: Any  # variance of the noise that the target adds
 
 
 class Chains(NamedTuple):
-    """Where the chains are, changed in place."""
+    """The state of the chains, changed in place."""
 
     theta: Any  # (C, D)
-    vectors: Any  # (C, A, D): what the dynamics keeps in `State.aux`
-    scalars: Any  # (C, S): its numbers there
+    vectors: Any  # (C, A, D): vectors of the dynamics in `State.aux`
+    scalars: Any  # (C, S): scalars of the dynamics in `State.aux`
     stopped: Any  # (C,)
 
 
@@ -46,20 +46,20 @@ class Schedule(NamedTuple):
 
 
 class Out(NamedTuple):
-    """What is recorded of each step, (C, K, ...)."""
+    """The record of each step, (C, K, ...)."""
 
     theta: Any
     diverging: Any
 
 
 class Block(NamedTuple):
-    """What the loop works on."""
+    """The arguments of the loop."""
 
     stream: Stream
     batch: Batch
     chains: Chains
     schedule: Schedule
-    args: tuple[Any, Any]  # of the model's and of the dynamics' pieces
+    args: tuple[Any, Any]  # of the model's and the dynamics' pieces
     out: Out
 
 
@@ -105,7 +105,7 @@ class UnadjustedLoop:
         return self.prepare(state, first_step, controls).run(self.body, self.threads, self._work)
 
     def prepare(self, state: State, first_step: int, controls: Controls) -> LoopInputs:
-        """Lay out what the loop works on in the K steps from `first_step` on."""
+        """Return the arguments of the loop for the K steps from `first_step` on."""
         steps, chains = controls.step_size.shape
         theta = state.evaluation.theta.double().numpy().copy()
         names, numbers = self._dynamics.vectors, self._dynamics.scalars
@@ -155,7 +155,7 @@ class UnadjustedLoop:
 
 def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> Piece:
     def loop(chains: Range, steps: Range, work: Any, block: Any) -> None:
-        # Tuples are taken apart here, once: in the loops each array that is taken out counts a reference.
+        # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
         key, first_step = block.stream
         m, n, gradient_sd = block.batch
         theta, vectors, scalars, stopped = block.chains

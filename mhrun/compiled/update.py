@@ -1,4 +1,4 @@
-"""One step of a dynamics with many parameters, compiled: a pass or two over them where torch would make ten."""
+"""Compiled updates for dynamics with many parameters: one or two passes over them where torch needs ten."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ u64 = np.uint64
 
 
 def with_compiled_update(kernel: Kernel) -> Kernel:
-    """Return a kernel whose step moves many parameters by a compiled update, if it is of a kind that can have one.
+    """Return a kernel whose step moves many parameters by a compiled update, or the kernel itself if it has none.
 
-    The step is otherwise the kernel's own, and so are its random numbers; the arithmetic is the same to rounding.
+    The random numbers are the same, and results agree to rounding.
     """
     kind: type = type(kernel)
     if kind is Unadjusted:
@@ -45,7 +45,7 @@ def with_compiled_update(kernel: Kernel) -> Kernel:
 
 
 class WideUnadjusted(Unadjusted):
-    """`Unadjusted` with a compiled update where theta is wide enough for that to be worth while."""
+    """`Unadjusted` with a compiled update for wide theta."""
 
     def move(
         self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
@@ -61,7 +61,7 @@ class WideUnadjusted(Unadjusted):
 
 
 class Update(NamedTuple):
-    """What one update works on; the first four are changed in place."""
+    """The arguments of an update; the first four are changed in place."""
 
     theta: Any  # (C, D)
     vectors: Any  # (C, A, D)
@@ -72,7 +72,7 @@ class Update(NamedTuple):
     controls: StepControls  # (C,) each
     key: Any
     step: Any
-    numbers: Any  # (C,) of the chains
+    numbers: Any  # (C,) one per chain
 
 
 @lru_cache(maxsize=8)
@@ -85,7 +85,7 @@ def _loop(move: Piece) -> Piece:
                 draw, controls = Draw(key, step, numbers[c]), StepControls(size[c], temperature[c])
                 move(args, row, grad[c], vectors[c], scalars[c], controls, draw)
                 zero, infinite = row.dtype.type(0), False
-                for d in range(len(row)):  # 0 times it is NaN; `or` runs in vector lanes, a sum not
+                for d in range(len(row)):  # 0 times a non-finite value is NaN; `or` is vectorised, a sum is not
                     infinite |= row[d] * zero != zero
                 if infinite:
                     stopped[c] = True
@@ -103,9 +103,9 @@ def _moved(
     controls: Controls,
     draws: Draws,
 ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-    """Return the next theta (C, D), aux, and which chains have left the finite numbers (C,): they stay where they were.
+    """Return the next theta (C, D), aux, and which chains became non-finite (C,), whose theta is unchanged.
 
-    The random numbers are those of the dynamics' own `move`, and the arithmetic is the same to rounding.
+    The random numbers are those of the dynamics' `move`, and results agree to rounding.
     """
     to, ended = theta.clone(), stopped.clone()
     chains = len(theta)

@@ -1,9 +1,9 @@
 """Compiled CPU loops: the same samplers as the plain torch path, compiled by numba.
 
-A *piece* is a plain Python function of scalars and NumPy arrays, marked with `@piece`: an index draw,
-a model's log-likelihood difference, a proposal, a rule. A kernel puts pieces together into a loop over
-chains and steps, and `compiled` turns that into machine code. Pieces stay ordinary functions: they
-can be called, read and tested without numba, and numba is imported only when a loop is compiled.
+A *piece* is a plain Python function of scalars and NumPy arrays, marked with `@piece`: an index draw, a model's
+log-likelihood difference, a proposal, a rule. `mhrun.compiled` combines pieces into a loop over chains and steps, and
+`compiled` turns that into machine code. Pieces remain ordinary functions, which can be called and tested without numba;
+numba is imported only when a loop is compiled.
 """
 
 from mhrun.native.compiler import Piece, available, compiled, over_chains, piece, routine

@@ -1,4 +1,4 @@
-"""From pieces to machine code."""
+"""Compilation of pieces."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ _FAST_MATH = {"reassoc", "contract", "nsz", "arcp"}
 
 
 def piece(function: F) -> F:
-    """Mark a function as part of a fused loop; it stays an ordinary function."""
+    """Mark a function as a piece of a compiled loop; it stays an ordinary function."""
     _PIECES.append(function)
     return function
 
 
 def routine(function: F) -> F:
-    """Mark a function as a piece that is called, not inlined: one with loops of its own, which compiles once."""
+    """Mark a function as a piece that is called and not inlined, because it has loops; it is compiled once."""
     _CALLED.add(function)
     return piece(function)
 
 
 @lru_cache(maxsize=1)
 def available() -> bool:
-    """Say whether numba is installed, without importing it."""
+    """Return whether numba is installed, without importing it."""
     return importlib.util.find_spec("numba") is not None
 
 
 def _code_cache(function: Piece) -> str:
-    # numba keys its cache by the outer function alone. A folder per state of the sources that its pieces
-    # come from makes sure that a changed piece is never run from an older build.
+    # numba's cache key is the outer function alone. A folder per state of the pieces' sources ensures that a changed
+    # piece is never taken from an older build.
     files = {Path(inspect.getfile(part)) for part in _parts(function)}
     digest = hashlib.blake2b(digest_size=8)
     shared = {path for part in ("native", "compiled") for path in (PACKAGE / part).glob("*.py")}
@@ -56,7 +56,7 @@ def _code_cache(function: Piece) -> str:
 
 
 def _called(function: Piece) -> list[Piece]:
-    """Return the pieces that a function calls: those of its closure, and globals of its module."""
+    """Return the pieces that a function calls, from its closure and the globals of its module."""
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
     known = set(_PIECES)
     named = [function.__globals__.get(name) for name in function.__code__.co_names]
@@ -78,14 +78,14 @@ def _is_ours(function: Piece) -> bool:
 def compiled(function: F) -> F:
     """Compile `function`, whose closure holds pieces.
 
-    The machine code is kept on disk when every piece comes from this package; a user's own pieces
-    are compiled anew in each process, as their sources may change in ways that no cache key sees.
+    The machine code is cached on disk if every piece belongs to this package. A user's pieces are compiled again in
+    each process, because their sources may change in ways that no cache key covers.
     """
     global _registered
     import numba
     from numba.extending import register_jitable
 
-    # Inlined, as a call left in a loop keeps it from being vectorised, which costs a factor of four.
+    # Inlined, because a call in a loop prevents vectorisation, which costs a factor of four.
     while _registered < len(_PIECES):
         part = _PIECES[_registered]
         register_jitable(**({"fastmath": _FAST_MATH} if part in _CALLED else {"forceinline": True}))(part)
@@ -93,17 +93,17 @@ def compiled(function: F) -> F:
     options = {"nogil": True, "fastmath": _FAST_MATH, "error_model": "numpy", "cache": _is_ours(function)}
     before = numba.config.CACHE_DIR
     try:
-        # The place is fixed when the function is wrapped; other users of numba in this process keep theirs.
+        # The cache folder is fixed when the function is wrapped; other users of numba in this process keep theirs.
         numba.config.CACHE_DIR = _code_cache(function)
         return numba.njit(**options)(function)
-    except RuntimeError:  # no folder can be written: compile, and forget it afterwards
+    except RuntimeError:  # no writable folder: compile without a cache
         return numba.njit(**(options | {"cache": False}))(function)
     finally:
         numba.config.CACHE_DIR = before
 
 
 @lru_cache(maxsize=4)
-def _pool(threads: int, process: int) -> ThreadPoolExecutor:  # a forked child needs a pool of its own
+def _pool(threads: int, process: int) -> ThreadPoolExecutor:  # a forked child needs its own pool
     del process
     return ThreadPoolExecutor(threads, thread_name_prefix="mhrun-native")
 
@@ -111,7 +111,7 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:  # a forked child n
 def over_chains(block: Piece, chains: int, threads: int, *args: object, own: Callable[[int], object]) -> None:
     """Call ``block(first, last, own(part), *args)`` on contiguous parts of the chains, in parallel.
 
-    `own` makes what each part works in alone.
+    `own` makes the workspace of each part.
     """
     parts = max(1, min(threads, chains))
     if parts == 1:

@@ -1,8 +1,7 @@
-"""The compiled forms that parts state, and the records that their pieces are handed.
+"""Compiled forms of parts, and the records passed to their pieces.
 
-``args`` of a form is handed to each of its pieces as it is. What else belongs together travels as a NamedTuple of
-numbers. Arrays are arguments of their own in a piece: to take one out of a tuple counts a reference, which costs ten
-nanoseconds in a loop over steps.
+``args`` of a form is passed to each of its pieces unchanged. Other related numbers travel as NamedTuples. Arrays are
+separate arguments of a piece: unpacking one from a tuple costs a reference count, ten nanoseconds in a loop over steps.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ UNDECIDED, REJECT, ACCEPT = -1, 0, 1  # verdicts of a sequential test
 
 
 class Draw(NamedTuple):
-    """Whose random numbers: the counter of one step of one chain. Purpose and block complete it."""
+    """The counter of the random numbers of one step of one chain; purpose and block complete it."""
 
     key: Any  # two words, uint64; see `mhrun.native.philox.split_key`
     step: Any  # uint64
@@ -26,14 +25,14 @@ class Draw(NamedTuple):
 
 
 class StepControls(NamedTuple):
-    """The controls of one step of one chain, as `mhrun.types.Controls`."""
+    """The controls of one step of one chain; see `mhrun.types.Controls`."""
 
     step_size: Any
     noise_temperature: Any
 
 
 class SequentialTest(NamedTuple):
-    """What a sequential test decides: log-ratio = offset + scale * (mean term of all n data)."""
+    """The log-ratio that a sequential test decides: offset + scale * (mean term of all n data)."""
 
     n: Any
     scale: Any  # n/T
@@ -41,13 +40,13 @@ class SequentialTest(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What is known of the terms d_i at a stage of a sequential test."""
+    """Statistics of the terms d_i at a stage of a sequential test."""
 
     stage: Any  # from 0 on; -1 before the first
-    size: Any  # how many data are behind the moments
+    size: Any  # number of data behind the moments
     mean: Any
     var: Any  # divisor size; of a pilot, size - 1
-    largest: Any  # |d_i| of all data, for a test that reads all of them beforehand; else 0
+    largest: Any  # largest |d_i| of all data, for a test that starts with a full pass; else 0
 
 
 class NativeModel(NamedTuple):
@@ -82,31 +81,31 @@ class NativeSums(NamedTuple):
 
 
 class NativePairing(NamedTuple):
-    """A pairing, as one of the scoring pieces that the Metropolis-Hastings loop has."""
+    """A pairing, as one of the scoring modes of the Metropolis-Hastings loop."""
 
     mode: int  # SHARED, STORED, FULL or GROWING
-    m: int | None  # minibatch size; None for all data, or as many as the rule wants
+    m: int | None  # minibatch size; None for all data, or if the rule determines it
 
 
 class NativeTest(NamedTuple):
-    """The pieces of a rule that grows its minibatch: a sequential test.
+    """The pieces of a sequential test: a rule that grows its minibatch.
 
-    `begin` returns a tuple of parameters of the step, which `judge` is handed; the fourth is the stage to begin at. The
-    verdict is ACCEPT, REJECT or UNDECIDED, and at the last stage one of the first two. With a pilot, the first `pilot`
-    data are read beforehand, `begin` sees the moments of their terms, and the stages are of the data that follow; when
-    those are all that there are, the pilot's join them.
+    `begin` returns a tuple of parameters of the step, which is passed to `judge`; the fourth is the first stage. The
+    verdict is ACCEPT, REJECT or UNDECIDED, and at the last stage ACCEPT or REJECT. With a pilot, the first `pilot` data
+    are read beforehand, and `begin` gets the moments of their terms. The stages then use the data that follow; once
+    these are exhausted, the pilot's data join them.
     """
 
     args: tuple[Any, ...]
-    sizes: Sequence[int]  # data at each stage, increasing, n at most
-    wants_full_pass_stats: bool  # whether `begin` sees the moments of all data
+    sizes: Sequence[int]  # data at each stage, increasing, at most n
+    wants_full_pass_stats: bool  # whether `begin` gets the moments of all data
     begin: Piece  # (args, test: SequentialTest, seen: Seen, draw: Draw) -> params
     judge: Piece  # (args, params, test: SequentialTest, seen: Seen) -> verdict
     pilot: int = 0  # data read before the first stage
 
 
 class NativeDecision(NamedTuple):
-    """The piece of a rule that decides on a log-ratio whose noise is known."""
+    """The piece of a rule that decides from a log-ratio and the variance of its noise."""
 
     args: tuple[Any, ...]
     decide: Piece  # (args, log_ratio, its noise's variance, number of terms, draw: Draw) -> whether to accept
@@ -137,14 +136,14 @@ class NativeDynamics(NamedTuple):
     args: tuple[Any, ...]
     # (args, theta (D,), grad (D,), vectors (A, D), scalars (S,), controls: StepControls, draw: Draw)
     move: Piece
-    vectors: tuple[str, ...] = ()  # what the rows of `vectors` are in `State.aux`
-    scalars: tuple[str, ...] = ()  # and the numbers of `scalars`
+    vectors: tuple[str, ...] = ()  # names in `State.aux` of the rows of `vectors`
+    scalars: tuple[str, ...] = ()  # names in `State.aux` of the elements of `scalars`
 
 
 def native_form(part: Any, form: str, *plain: str) -> Callable[..., Any] | None:
-    """Return the method `form` of a part, if it was written by whoever wrote its methods `plain`.
+    """Return the method `form` of a part, unless a subclass overrides one of its methods `plain`.
 
-    A subclass that changes what a method does has not changed its compiled form: then there is none.
+    A subclass that overrides a method but not its compiled form has no compiled form.
     """
 
     def depth(name: str) -> float:

@@ -1,7 +1,7 @@
-"""Elementary functions in plain arithmetic, so that the compiler can run them in vector lanes.
+"""Elementary functions in plain arithmetic, which the compiler can vectorise.
 
-numba's own `math.exp` and `math.log` are calls, one number at a time. These are series on a short
-interval, good to a few units in the last place of their precision; the tests bound the error.
+numba's `math.exp` and `math.log` are calls for one number at a time. These are series on a short interval, accurate to
+a few units in the last place; the tests bound the error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Minibatch indices and many normals for the plain path, made by the compiled generator: the same numbers, sooner."""
+"""Minibatch indices and normals for the torch path from the compiled generator: the same numbers, faster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mhrun.native.forms import Draw
 from mhrun.native.philox import MINIBATCH, Workspace, fill_normals, filler, independent, split_key, workspace
 
 u64 = np.uint64
-_PART = 1024  # of a large permutation that is made at once
+_PART = 1024  # elements of a large permutation drawn at once
 _local = threading.local()
 
 
@@ -80,7 +80,7 @@ def permutations(
 ) -> npt.NDArray[np.integer]:
     """Return elements start..stop of random permutations of n data, (R, stop - start).
 
-    Each is that of a chain, by number, and a step, (R,) each. Takes time for all of the first `stop`.
+    Each belongs to a chain, by number, and a step, (R,) each. Takes time proportional to `stop`.
     """
     out = np.empty((len(steps), stop - start), dtype)
     loop, purpose = _permutation_loop(filler(n, False)), MINIBATCH + u64(use << 20)
@@ -89,7 +89,7 @@ def permutations(
 
 
 def _own(n: int, largest: int) -> Workspace:
-    """Return this thread's workspace; the last one is kept."""
+    """Return this thread's workspace; the last one is reused."""
     made, work = getattr(_local, "work", ((0, 0), None))
     if work is None or made[0] != n or made[1] < largest:
         made, work = (n, largest), workspace(n, largest)

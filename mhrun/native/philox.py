@@ -1,7 +1,7 @@
-"""The numbers of `mhrun.random`, one chain and one step at a time.
+"""The random numbers of `mhrun.random`, for one chain and one step at a time.
 
-Words are held in uint64 lanes with 32 bits of meaning: that is what a 32 x 32 -> 64 bit multiply
-of a vector unit takes and gives, so the compiler needs no conversions (2.7 times faster here).
+Words of 32 bits are stored as uint64, the type of the 32 x 32 -> 64 bit multiplication of vector units, so the compiler
+needs no conversions (2.7 times faster here).
 A key is the pair (low word, high word) as uint64.
 """
 
@@ -21,12 +21,12 @@ LOW = u64(0xFFFFFFFF)
 S32 = u64(32)
 MUL_0, MUL_1 = u64(0xD2511F53), u64(0xCD9E8D57)
 WEYL_0, WEYL_1 = u64(0x9E3779B9), u64(0xBB67AE85)
-# Purposes, in the place that they have in the counter (see mhrun.random.Purpose); `use` is added at 1 << 20.
+# Purposes, at their position in the counter (see mhrun.random.Purpose); `use` is added at 1 << 20.
 PROPOSAL, MINIBATCH, ACCEPT, EXCHANGE = u64(1 << 24), u64(2 << 24), u64(3 << 24), u64(4 << 24)
 NOISE, GRADIENT = u64(5 << 24), u64(6 << 24)
 USE = u64(1 << 20)
 SHUFFLE = u64(1 << 31)  # blocks of a minibatch from here on put the second half of the data in order
-TILE = 256  # candidates made at once
+TILE = 256  # candidates drawn at once
 
 
 def split_key(key: int) -> tuple[np.uint64, np.uint64]:
@@ -72,7 +72,7 @@ def normals(block: Any, purpose: Any, draw: Any) -> Any:
 def fill_normals(out: Any, purpose: Any, draw: Any) -> None:
     """Fill out (D,) with standard normals."""
     whole = len(out) // 4
-    for block in range(whole):  # without a branch, so that it runs in vector lanes
+    for block in range(whole):  # without a branch, so that it is vectorised
         x, y, z, w = normals(u64(block), purpose, draw)
         out[4 * block] = x
         out[4 * block + 1] = y
@@ -107,34 +107,34 @@ def scaled(low: Any, high: Any, n: Any) -> Any:
 
 
 class Workspace(NamedTuple):
-    """What `distinct` keeps of the minibatch that it is drawing; each thread has its own, see `workspace`.
+    """The workspace of `distinct`; each thread has its own, see `workspace`.
 
-    Which data are drawn is in a hash table, for small minibatches, or in one bit for each datum.
+    The drawn data are recorded in a hash table, for small minibatches, or in one bit per datum.
     """
 
     at: npt.NDArray[
         np.int64
-    ]  # (2,) data drawn and position in the stream; with a table, positions that were used
+    ]  # (2,) number of drawn data and position in the stream; with a table, used positions
     candidates: npt.NDArray[np.int64]  # of the stream of uniform indices
     table: npt.NDArray[np.uint32]  # the last position in the stream with this hash
-    links: npt.NDArray[np.uint32]  # the one before with the same hash
+    links: npt.NDArray[np.uint32]  # the previous position with the same hash
     repeats: npt.NDArray[np.int32]  # positions of values that were drawn before
     seen: npt.NDArray[np.uint64]  # bits
-    trail: npt.NDArray[np.int32]  # the first data drawn, whose bits are cleared one by one
-    rest: npt.NDArray[np.int32]  # the data that the first half of a permutation leaves
+    trail: npt.NDArray[np.int32]  # the first drawn data, whose bits are cleared one by one
+    rest: npt.NDArray[np.int32]  # the data that are not in the first half of a permutation
 
 
 def workspace(n: int, largest: int, *, replacement: bool = False, grows: bool = False) -> Workspace:
     """Return a workspace for minibatches of up to `largest` of n data.
 
-    About 150 bytes for each datum of a small minibatch; for a large one, or one that `grows` call by call, n / 8 bytes,
-    and 2 n more if more than half of the data are drawn. Pages that are never written to take none.
+    Takes about 150 bytes per datum of a small minibatch. A large one, or one that `grows` call by call, takes n / 8
+    bytes, and 2 n more if more than half of the data are drawn. Untouched pages take no memory.
     """
-    # A table is faster than bits as long as it is in the cache; collisions in a smaller one cost more than its size.
+    # A table is faster than bits while it fits into the cache; a smaller table would lose more by collisions.
     small = not grows and largest <= n // 16 and largest <= max(16384, n // 256)
     table = small and largest > 0 and not replacement
     bits = not small and not replacement
-    positions = 2 * largest + 64 if table else 0  # too few for less than one minibatch in 10^57
+    positions = 2 * largest + 64 if table else 0  # insufficient for less than one minibatch in 10^57
     words = n // 64 + 1 if bits else 0
     return Workspace(
         np.zeros(2, np.int64),
@@ -186,17 +186,17 @@ def _candidates(out: Any, into: Any, position: Any, stop: Any, n: Any, draw: Any
     begin = into - (position & 1)
     for b in range(((stop + 1) >> 1) - first):
         x, y, z, w = philox(u64(first + b), purpose, draw)
-        # Unsigned: an index that may be negative keeps the loop from being vectorised.
+        # Unsigned: an index that may be negative prevents vectorisation.
         out[u64(begin + 2 * b)] = scaled(x, y, n)
         out[u64(begin + 2 * b + 1)] = scaled(z, w, n)
 
 
 @routine
 def _by_table(index: Any, m: Any, n: Any, draw: Any, purpose: Any, work: Any) -> None:
-    """Fill index[:m] with the first m distinct values of the stream; what was drawn is in a hash table with chains.
+    """Fill index[:m] with the first m distinct values of the stream, recorded in a hash table with chaining.
 
-    Positions are numbered on from minibatch to minibatch, so that the table need not be cleared. Indices are their own
-    hash, as they are random.
+    Positions keep increasing from minibatch to minibatch, so the table need not be cleared. Indices are random and
+    serve as their own hash.
     """
     stream, table, links, repeats = work.candidates, work.table, work.links, work.repeats
     if work.at[0] + len(stream) >= np.int64(LOW):
@@ -223,7 +223,7 @@ def _by_table(index: Any, m: Any, n: Any, draw: Any, purpose: Any, work: Any) ->
         made = stop
     work.at[0] += made
     begin: Any = 0
-    for r in range(repeated + 1):  # from one repeat to the next
+    for r in range(repeated + 1):  # from one repeated value to the next
         end = np.int64(repeats[r]) if r < repeated else np.int64(made)
         for i in range(end - begin):
             index[u64(begin - r + i)] = stream[u64(begin + i)]
@@ -245,7 +245,7 @@ def _forget(work: Any) -> None:
 
 @piece
 def _list_rest(work: Any, n: Any) -> None:
-    """List the data that are not drawn, in ascending order."""
+    """List the data not yet drawn, in ascending order."""
     found = 0
     for i in range(n):
         if not (work.seen[i >> 6] >> u64(i & 63)) & u64(1):
@@ -269,7 +269,7 @@ def _shuffled(index: Any, m: Any, known: Any, n: Any, draw: Any, purpose: Any, w
 
 @routine
 def _by_bits(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, work: Any) -> None:
-    """Fill index[:m] with the next m data of a permutation of all; what was drawn is in a bit for each datum."""
+    """Fill index[:m] with the next m data of a permutation of all data, recorded in one bit per datum."""
     if start == 0:
         _forget(work)
     drawn, position = work.at[0], work.at[1]
@@ -286,7 +286,7 @@ def _by_bits(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, wo
             word, bit = value >> u64(6), value & u64(63)
             before = seen[word]
             seen[word] = before | (u64(1) << bit)
-            index[u64(got)] = np.int64(value)  # overwritten by the next one if it was seen before
+            index[u64(got)] = np.int64(value)  # overwritten by the next value if it was drawn before
             got += 1 - np.int64((before >> bit) & u64(1))
     for j in range(min(got, len(work.trail) - drawn)):
         work.trail[drawn + j] = index[j]
@@ -303,11 +303,11 @@ def _by_bits(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, wo
 def distinct(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, work: Any) -> None:
     """Fill index[:m] with the next m data of a uniformly random permutation of all n.
 
-    ``start = 0`` begins a permutation; otherwise `start` data of it are drawn, by the calls just before, and m more
-    follow, in a workspace that `grows`. The first n // 2 are the distinct values of a stream of independent uniform
-    indices, in order of first occurrence; the others, in ascending order, are shuffled (Fisher & Yates) with words of
-    their own. Each draw is uniform over the data that are left, up to the 2^-64 of a scaled word. The stream alone
-    would take n log n words for the last ones.
+    ``start = 0`` begins a permutation; otherwise the preceding calls have drawn `start` data of it, and m more follow,
+    in a workspace that `grows`. The first n // 2 are the distinct values of a stream of independent uniform indices, in
+    order of first occurrence; the others, in ascending order, are shuffled (Fisher & Yates) with a separate stream.
+    Each draw is uniform over the remaining data, up to the 2^-64 of a scaled word. The first stream alone would need n
+    log n words.
     """
     if len(work.table) > 0:
         _by_table(index, m, n, draw, purpose, work)

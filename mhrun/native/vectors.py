@@ -1,4 +1,4 @@
-"""Passes over the parameters of several chains; over long ones, one where torch would make three or four."""
+"""Updates of the parameters of several chains in one pass, where torch needs three or four."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 
 from mhrun.native.compiler import Piece, available, compiled
 
-LONG = 4096  # parameters from which on compiling is worth while
+LONG = 4096  # number of parameters above which compiling pays
 
 
 def _compiled(*tensors: Tensor) -> bool:
-    """Say whether compiled loops can take the tensors (C, D): long rows, in order, on a CPU with numba."""
+    """Return whether compiled loops support the tensors (C, D): long contiguous rows, on a CPU with numba."""
     return (
         tensors[0].shape[-1] >= LONG
         and available()
@@ -68,7 +68,7 @@ def moved(theta: Tensor, grad: Tensor, z: Tensor, drift: Tensor, spread: Tensor)
 def gap_squares(to: Tensor, theta: Tensor, grad: Tensor, drift: Tensor) -> Tensor:
     """Return the sum over d of (to - theta - drift grad)^2, (C,) float64; drift (C,).
 
-    Densities of many parameters have large exponents, so that sums are float64 whatever the chains are in.
+    Densities of many parameters have large exponents, so sums are float64 whatever the type of the chains.
     """
     if not _compiled(to, theta, grad):
         gap = (to - theta).sub_(drift[:, None] * grad)

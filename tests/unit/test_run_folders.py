@@ -159,7 +159,7 @@ def test_with_no_state_left_a_run_begins_anew(tmp_path, monkeypatch):
     written(tmp_path, shape, [9, 20, 37, 54], stop_at=37)
     sorted((tmp_path / "blocks").glob("*.npz"))[1].write_bytes(b"")
     assert TraceWriter(tmp_path, shape, INFO_DTYPES).resume(messages.append) is None
-    assert "beginning anew" in messages[-1]
+    assert "starting again" in messages[-1]
     assert list((tmp_path / "blocks").glob("*.npz")) == []
 
 
