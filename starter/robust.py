@@ -1,4 +1,4 @@
-"""Linear regression with Student's t errors, which a few odd rows do not lead astray."""
+"""Linear regression with Student's t errors, robust against outliers."""
 
 from torch.distributions import StudentT
 

@@ -48,7 +48,7 @@ class Penalty(Rule):
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
         """Accept iff a uniform's logarithm is below r - u; NaN is rejected."""
         assert contest.difference is not None
-        noise = contest.scale**2 * contest.difference.error
+        noise = contest.log_ratio_var
         u = penalty(noise, contest.difference.size) if self.estimated else noise / 2
         return contest.to_verdict(draws.uniform(Purpose.ACCEPT).log() < contest.log_ratio - u)
 
