@@ -75,7 +75,7 @@ def test_standardising_is_exact_where_it_can_be():
 def test_a_file_that_is_none_is_reported(made_up, wrong):
     (made_up / "heart.dat").write_text(wrong, encoding="latin-1")
     assert files.state("uci", made_up.parent) == "damaged"
-    with pytest.raises(UserError, match=r"heart\.dat has unexpected content .* fetch again"):
+    with pytest.raises(UserError, match=r"heart\.dat has unexpected content .* fetch it again"):
         Statlog("heart").load()
     assert Statlog("german").load().n == Statlog("german").n == 60
     (made_up / "heart.dat").unlink()
