@@ -1,1 +1,1 @@
-"""The engine: it loops, records and saves, and knows no algorithm."""
+"""The engine loops, records and saves. It contains no algorithm."""

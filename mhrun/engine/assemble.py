@@ -1,4 +1,4 @@
-"""From a resolved configuration to methods, and what they will need."""
+"""Builds methods from a resolved configuration, and checks data and disk space."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
     """Return the methods of a resolved configuration, checked.
 
     Raises:
-        UserError: parts that are unknown or do not go together, or settings that have no meaning.
+        UserError: unknown or incompatible parts, or invalid settings.
     """
     if not isinstance(config["dtype"], str) or config["dtype"] not in _DTYPES:
         raise Refusal(f"dtype = '{config['dtype']}' is unknown; choose float64 or float32.")
     report = config.get("report") or {}
     if not config["methods"] and not config["data"] and (report.get("tables") or report.get("figures")):
-        return []  # a report of computations alone
+        return []  # a report without methods, of computations only
     if not config["methods"]:
         raise Refusal("there is no method to run; add one, such as +method@methods.mint=mint.")
-    targets: dict[str, Target] = {}  # one for all methods whose settings of it are equal
+    targets: dict[str, Target] = {}  # shared by all methods with equal settings
     methods = []
     for name, node in config["methods"].items():
         where = f"methods.{name}"
@@ -50,7 +50,7 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
             if not isinstance(part_node, Mapping) or "_target_" not in part_node:
                 place = part if part == "kernel" else f"schedules.{part}"
                 raise UserError(f"{where}.{place} names no part; give it a _target_, or choose one of conf/.")
-        # A method may have counts of its own; the experiment's hold otherwise.
+        # Counts of a method override those of the experiment.
         counts = {key: config[key] if node.get(key) is None else node[key] for key in COUNTS}
         try:
             method = assembled(
@@ -66,7 +66,7 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
             )
         except Refusal as error:
             raise Refusal(f"{name}: {error}") from error
-        except (ArithmeticError, MemoryError) as error:  # of a number that is far too large or too small
+        except (ArithmeticError, MemoryError) as error:  # from a number that is far too large or too small
             message = str(error) or type(error).__name__
             raise UserError(f"{name} cannot be computed with these settings: {message}") from error
         methods.append(method)
@@ -85,22 +85,22 @@ def assembled(
     monitor: Any,
     where: str = "",
 ) -> Method:
-    """Return a method of its parts, checked: `mhrun.sample` and the command line both end here.
+    """Return a checked method from its parts; used by `mhrun.sample` and the command line.
 
     Args:
         name: of the method.
         kernel: how the chains move.
-        target: what they are after.
+        target: the target density.
         schedules: by name.
-        counts: `COUNTS` and the seed, as they were given.
+        counts: `COUNTS` and the seed, as given.
         dtype: of the state.
-        starts: where chains begin; None for where the model has them begin.
-        monitor: what observes the chains while they run, or None.
-        where: what comes before the name of a setting, for messages.
+        starts: starting points; None for those of the model.
+        monitor: observes the chains during the run, or None.
+        where: prefix of the names of settings, for messages.
 
     Raises:
-        Refusal: counts that have no meaning, or parts that do not go together.
-        UserError: a part that is none of its kind.
+        Refusal: invalid counts, or incompatible parts.
+        UserError: a part is not of its kind.
     """
     chains, warmup, steps, seed = (_whole(key, counts[key]) for key in ("chains", "warmup", "steps", "seed"))
     if not all(abs(count) < 2**31 for count in (chains, warmup, steps)):
@@ -124,11 +124,10 @@ def assembled(
 
 
 def check_data(methods: Sequence[Method]) -> None:
-    """Load the data of all methods, and make sure that their models can score them, before anything is computed.
+    """Load the data of all methods and check that their models can evaluate them, before anything is computed.
 
     Raises:
-        UserError: data that cannot be loaded or that a model cannot use, or chains that begin at a density that is not
-            finite.
+        UserError: data cannot be loaded or used by a model, or chains start at a density that is not finite.
     """
     for method in methods:
         try:
@@ -140,7 +139,7 @@ def check_data(methods: Sequence[Method]) -> None:
 def _target(
     name: str, node: Mapping[str, Any], config: Mapping[str, Any], targets: dict[str, Target]
 ) -> Target:
-    """Return the target of a method: the experiment's, but for the parts that the method has of its own."""
+    """Return the target of a method: the experiment's, with the parts that the method replaces."""
     parts = {part: node.get(part) or config[part] for part in ("model", "data", "target")}
     for part, part_node in parts.items():
         if not isinstance(part_node, Mapping) or (part != "target" and "_target_" not in part_node):
@@ -163,7 +162,7 @@ def check_space(methods: list[Method], folder: Path) -> None:
     """Refuse a run that the disk cannot hold.
 
     Raises:
-        UserError: there is less free space than the traces can take.
+        UserError: the free space is smaller than the traces may need.
     """
     there = sum(path.stat().st_size for path in folder.glob("methods/**/*") if path.is_file())
     need = sum(trace_bytes(method) for method in methods) - there
@@ -171,17 +170,17 @@ def check_space(methods: list[Method], folder: Path) -> None:
     free = shutil.disk_usage(place).free
     if need > free:
         raise UserError(
-            f"The traces can take {in_bytes(need)} and '{place}' has {in_bytes(free)} free; "
+            f"The traces may need {in_bytes(need)} and '{place}' has {in_bytes(free)} free; "
             "free some space, raise thin, or choose another disk with runtime.outputs=FOLDER."
         )
 
 
 def trace_bytes(method: Method) -> int:
-    """Return how much disk a method can take at most: its blocks and its trace, uncompressed."""
+    """Return the maximal disk space of a method: its blocks and its trace, uncompressed."""
     sizes = {"bool": 1, "int8": 1, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
     shape, per_step = method.shape, sum(sizes[dtype] for dtype in INFO_DTYPES.values())
     per_chain = 8 * max(method.target.width, len(shape.parameters)) * len(shape.kept(1, shape.total))
-    state = 3 * 2 * 8 * method.target.dim  # in the last blocks: theta, and a gradient or a momentum
+    state = 3 * 2 * 8 * method.target.dim  # state in the last blocks: theta, and a gradient or a momentum
     return shape.chains * state + 2 * shape.chains * (
         per_chain + per_step * (shape.total // shape.stats_thin)
     )
@@ -206,7 +205,7 @@ def _is_a(kind: str, part: Any, base: type, where: str) -> None:
     """Refuse a part that is not of its kind."""
     if not isinstance(part, base):
         raise UserError(
-            f"{where}: {type(part).__name__} is no {kind}; choose one of conf/{_ADVICE.get(kind, '')}."
+            f"{where}: {type(part).__name__} is not a {kind}; choose one of conf/{_ADVICE.get(kind, '')}."
         )
 
 

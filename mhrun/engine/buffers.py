@@ -1,4 +1,4 @@
-"""What the steps of a block report, in buffers that are there before the first of them."""
+"""Preallocated buffers for the statistics of a block of steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mhrun.types import INFO_DEFAULTS, INFO_DTYPES, Info, Record
 
 
 def info_buffers(steps: int, chains: int, device: torch.device) -> dict[str, Tensor]:
-    """Return a buffer (K, C) for each field of `Info`, filled with what a field that is None stands for."""
+    """Return a buffer (K, C) for each field of `Info`, filled with its default."""
     return {
         name: torch.full(
             (steps, chains), INFO_DEFAULTS.get(name, 0), dtype=getattr(torch, dtype), device=device
@@ -21,9 +21,9 @@ def info_buffers(steps: int, chains: int, device: torch.device) -> dict[str, Ten
 
 
 def filled(infos: Sequence[Info], buffers: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the buffers (K, C) with what all steps of a block report.
+    """Return the buffers (K, C) with the statistics of all steps of a block.
 
-    All at once, where steps are short: a copy for each field would take a fifth of the time of a small step.
+    They are written at once: a copy of each field per step would take a fifth of the time of a small step.
     """
     for name, values in zip(Info._fields, zip(*infos, strict=True), strict=True):
         if all(value is not None for value in values):
@@ -36,7 +36,7 @@ def filled(infos: Sequence[Info], buffers: dict[str, Tensor]) -> dict[str, Tenso
 
 
 def write(info: Info, buffers: dict[str, Tensor], row: int) -> None:
-    """Write what a step reports into a row of the buffers; nothing waits for the device."""
+    """Write the statistics of a step into a row of the buffers, without device synchronisation."""
     for name, value in zip(info._fields, info, strict=True):
         if value is not None:
             buffers[name][row] = value

@@ -1,4 +1,4 @@
-"""Run one method from where it stands to its end."""
+"""Runs a method to its end, resuming from its folder."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from mhrun.store.files import read_json, remove, write_json
 from mhrun.store.netcdf import TRACE
 from mhrun.types import INFO_DTYPES, Evaluation, State
 
-_CHUNK_SECONDS = 0.25  # how often progress moves and a wish to stop is heard
+_CHUNK_SECONDS = 0.25  # seconds between updates of progress and checks for a stop
 _CHUNK_BYTES = 64 << 20
 _BLOCK_BYTES = 256 << 20
-HELD_BYTES = _BLOCK_BYTES + 2 * _CHUNK_BYTES  # at most between two blocks, beside the state
-_BLOCK_SHARE = 0.05  # of the time, at most, goes into writing down where it stands
+HELD_BYTES = _BLOCK_BYTES + 2 * _CHUNK_BYTES  # most bytes held between two blocks, besides the state
+_BLOCK_SHARE = 0.05  # largest share of the time spent on writing states
 
 
 class Watcher(Protocol):
     """Receives the progress of a method."""
 
     def begin(self, method: str, step: int, total: int, executor: str) -> None:
-        """A method begins, or goes on, after `step` steps."""
+        """A method starts, or resumes, after `step` steps."""
 
     def advance(self, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
-        """Some steps are done; counts are of all chains together, from the beginning; the rate since it was started."""
+        """Steps are done; counts are of all chains since the first step, the rate since this start."""
 
     def end(self, method: str) -> None:
-        """The method is at its end."""
+        """The method is complete."""
 
     def note(self, message: str) -> None:
-        """Something that the user should know."""
+        """A message for the user."""
 
 
 class Silent:
-    """Watches in silence."""
+    """A watcher without output."""
 
     def begin(self, method: str, step: int, total: int, executor: str) -> None:
         """Ignore it."""
@@ -72,7 +72,7 @@ class Settings:
     Args:
         native: compiled loops: auto (where they pay), on or off; or graph: the step as a captured graph.
         threads: of compiled loops; None for all cores.
-        block_seconds: how often what was computed is written down.
+        block_seconds: seconds between two blocks.
 
     Raises:
         Refusal: an invalid setting.
@@ -99,17 +99,17 @@ def run_method(
     stop: Callable[[], bool],
     attributes: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Run `method` in `folder` to its end, going on from what is there, and return its summary.
+    """Run `method` in `folder` to its end, resuming from the folder's content, and return its summary.
 
     Raises:
-        Interrupted: `stop` said so; all that was computed is in the folder.
+        Interrupted: `stop` requested it; all results so far are in the folder.
         UserError: the disk is full or cannot be written.
 
-    Results that are not what was written, by their checksums, are computed again.
+    Results whose checksums do not match are recomputed.
     """
     if (summary := done(folder)) is not None or (folder / TRACE).is_dir():
         if (why := damage(folder)) is None and summary is not None:
-            remove(folder / "blocks")  # a kill may have come between the two
+            remove(folder / "blocks")  # after a kill between the two
             return summary
         watcher.note(f"{method.name}: {why}; it is computed again.")
         clear(folder)
@@ -161,7 +161,7 @@ def run_method(
             *(int(writer.totals[k].sum()) for k in ("n_lik", "n_grad")),
         )
 
-        # Where a chunk ends changes no number: it is a matter of progress and memory only.
+        # The ends of chunks change no number, only progress and memory.
         now = time.monotonic()
         if size == count or (size == until and now - began > _CHUNK_SECONDS):
             faster = _CHUNK_SECONDS / max(now - began, 1e-6)

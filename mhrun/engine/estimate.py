@@ -1,4 +1,4 @@
-"""How long a run will take, and what it will evaluate and hold, measured before it starts."""
+"""Estimates of a run's time, evaluations and memory, measured before it starts."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from mhrun.store.blocks import steps_done
 from mhrun.store.files import read_json
 from mhrun.types import State
 
-_TRIED = 1.0  # seconds that a method is tried for
-_LONG = 30.0  # seconds of a step that is not tried a second time; at the first, compilers and data take less
-_WORTH = 60.0  # seconds that a run must be guessed to take to be tried
+_TRIED = 1.0  # seconds of a trial of a method
+_LONG = 30.0  # a first step that takes longer is not repeated: compiling and reading data take less
+_WORTH = 60.0  # guessed duration in seconds above which a run is tried
 
 
 class Pace(NamedTuple):
-    """What a step costs, and the state that the last of those tried left."""
+    """The cost of a step, and the state after the last step of the trial."""
 
     seconds: float
-    n_lik: float  # log-likelihoods of single data, all chains together
+    n_lik: float  # log-likelihoods of single data, of all chains
     n_grad: float
     state: State
 
 
 class Cost(NamedTuple):
-    """What a method has still to do. The second of a pair is the most that it can be, where that is open."""
+    """The remaining work of a method. The second number of a pair is the upper bound."""
 
     method: str
     chains: int
     steps: int
     monitor_runs: int
     seconds: tuple[float, float]
-    n_lik: tuple[float, float]  # all chains together; monitors read other data, and are not counted here
+    n_lik: tuple[float, float]  # of all chains; monitors read other data and are not counted here
     n_grad: tuple[float, float]
-    disk: int  # bytes at most: blocks and trace, all steps
+    disk: int  # upper bound in bytes: blocks and trace, all steps
 
     @property
     def line(self) -> str:
@@ -63,9 +63,9 @@ class Cost(NamedTuple):
 
 
 def estimate(methods: Sequence[tuple[Method, Path]], settings: Settings) -> list[str]:
-    """Return a line for each method that has steps left and one for all, from a few steps that are done and forgotten.
+    """Return a line for each unfinished method and one for the total, from a short trial whose steps are discarded.
 
-    A run that is guessed to be short is not tried: then there are no lines.
+    A run that is expected to be short is not tried; then there are no lines.
     """
     left = [(m, max(0, m.shape.total - steps_done(folder)), folder) for m, folder in methods]
     if sum(m.guess() * steps for m, steps, _ in left) < _WORTH:
@@ -77,12 +77,12 @@ def estimate(methods: Sequence[tuple[Method, Path]], settings: Settings) -> list
 def costs(
     methods: Sequence[tuple[Method, Path]], settings: Settings, tried: float | None = None
 ) -> list[Cost]:
-    """Return what each method that has steps left has still to do; nothing is written anywhere.
+    """Return the remaining work of each unfinished method; nothing is written.
 
     Args:
-        methods: with their folders, which need not be there.
+        methods: with their folders, which need not exist.
         settings: how they will run.
-        tried: seconds that each is tried for; None for the usual second.
+        tried: seconds of each trial; None for the default.
     """
     tried = _TRIED if tried is None else tried
     left = [(m, max(0, m.shape.total - steps_done(folder)), folder) for m, folder in methods]
@@ -90,7 +90,7 @@ def costs(
 
 
 def total(found: Sequence[Cost]) -> tuple[float, float]:
-    """Return the seconds of all, and the most they can be."""
+    """Return the total seconds and their upper bound."""
     return sum(cost.seconds[0] for cost in found), sum(cost.seconds[1] for cost in found)
 
 
@@ -116,7 +116,7 @@ def _cost(method: Method, steps: int, folder: Path, settings: Settings, tried: f
 
 
 def _mean_pace(method: Method, steps: int, settings: Settings, begun: str | None, tried: float) -> Pace:
-    """Return what one of the last `steps` steps costs on average; kernels may say when a step begins to cost more."""
+    """Return the mean cost of the last `steps` steps; kernels declare when the cost of a step increases."""
     whole = method.shape.total
     edges = [*(first for first in method.kernel.stages() if first <= whole), whole + 1]
     parts = [(first, last - max(first, whole - steps + 1)) for first, last in pairwise(edges)]
@@ -132,12 +132,12 @@ def _mean_pace(method: Method, steps: int, settings: Settings, begun: str | None
 
 def _pace(method: Method, settings: Settings, begun: str | None, tried: float, stage: int) -> Pace:
     if method.target.dim >= MANY:
-        keep_memory()  # as the run will
+        keep_memory()  # as in the run
     executor, state = choose(method, settings.executor, begun, settings.threads), method.first_state()
     executor.prepare(state)
     method.settle_evaluation(graph=executor.name == GRAPH)
     memory, count, spent, again = method.plan.start(), 1, 0.0, True
-    # What a kernel does before the first step of all is no measure of the rest.
+    # The work before the first step is not representative.
     first = min(stage + 1, method.shape.total)
     while spent < tried:
         size = min(
@@ -150,7 +150,7 @@ def _pace(method: Method, settings: Settings, begun: str | None, tried: float, s
         began = time.perf_counter()
         after, record = executor.advance(state, first, controls)
         spent = time.perf_counter() - began
-        if again and spent < _LONG:  # the first time of all may have had to wait for a compiler
+        if again and spent < _LONG:  # the first time may include compilation
             spent, again = 0.0, False
             continue
         if size < count:
@@ -161,7 +161,7 @@ def _pace(method: Method, settings: Settings, begun: str | None, tried: float, s
 
 
 def _monitor_cost(method: Method, done: int, state: State) -> tuple[int, float]:
-    """Return how many runs of the monitor are left after `done` steps, and the seconds that they take.
+    """Return the number of monitor runs left after `done` steps, and their seconds.
 
     A run emits metrics, takes a snapshot, does both, or neither. One of each kind is timed.
     """
@@ -178,7 +178,7 @@ def _monitor_cost(method: Method, done: int, state: State) -> tuple[int, float]:
     memory, seconds = monitor.start(method.target, method.shape.chains), 0.0
     for kind, step in latest.items():
         spent = math.inf
-        for _ in range(2):  # the first time of all may have had to read the data
+        for _ in range(2):  # the first time may include reading the data
             began = time.perf_counter()
             with torch.no_grad():
                 monitor.observe(
@@ -198,6 +198,6 @@ def _wait(device: Any) -> None:
 
 
 def about(seconds: tuple[float, float]) -> str:
-    """Return seconds between two bounds as a person would say them."""
+    """Return a range of seconds in words."""
     least, most = map(in_words, seconds)
     return f"about {least}" if least == most else f"between {least} and {most}"

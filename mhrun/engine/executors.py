@@ -1,4 +1,4 @@
-"""Ways to do some steps of a kernel: one call per step in torch, a compiled loop, or a captured step."""
+"""Executors of a kernel's steps: one call per step in torch, a compiled loop, or a captured graph."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from mhrun.errors import Refusal, UserError
 from mhrun.types import INFO_DEFAULTS, INFO_DTYPES, Controls, Info, Record, State
 
 COMPILED, TORCH = "compiled", "torch"
-HYBRID = "hybrid"  # torch, but wide passes over parameters and the random numbers are compiled
+HYBRID = "hybrid"  # torch, with compiled random numbers and passes over many parameters
 EXECUTORS = ("auto", "compiled", "torch", GRAPH)
 
 
 class Executor(Protocol):
-    """Runs K steps, and returns the theta of those that the method keeps; every field of `controls` is (K, C)."""
+    """Runs K steps and returns the theta of those that the method keeps; every field of `controls` is (K, C)."""
 
     name: str
 
     def prepare(self, state: State) -> None:
-        """Do what need not be timed, such as compiling."""
+        """Do untimed preparations, such as compilation."""
         ...
 
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
@@ -45,17 +45,17 @@ def choose(
     """Return the executor for a method.
 
     Args:
-        method: what is run.
-        choice: one of `EXECUTORS`: compile where it pays, compile or refuse, never compile, or capture the step as a
-            graph.
-        begun_with: the executor that an interrupted run began with, which it must go on with: the two
-            have the same distribution and random numbers, but round differently.
+        method: the method to run.
+        choice: one of `EXECUTORS`: compile if it pays, compile or refuse, never compile, or capture the step as a
+        graph.
+        begun_with: the executor of an interrupted run, which must continue with it: executors have the same
+        distribution and random numbers, but round differently.
         threads: for compiled loops; None for all cores this process may use.
-        note: is called with a line that the user should know.
+        note: called with messages for the user.
 
     Raises:
-        Refusal: executor=compiled where there is no compiled loop.
-        UserError: the run began with a compiled loop that cannot be had now.
+        Refusal: executor=compiled without a compiled loop.
+        UserError: the run began with a compiled loop that is unavailable now.
     """
     if begun_with == TORCH or (begun_with is None and choice == "torch"):
         return TorchExecutor(method, TORCH)
@@ -79,12 +79,12 @@ def choose(
 
 
 def check_executor(methods: Sequence[Method], choice: str, threads: int | None) -> None:
-    """Make sure that every method has the executor that was chosen, before the first of them runs.
+    """Check that every method supports the chosen executor, before the first one runs.
 
     Nothing is compiled here.
 
     Raises:
-        Refusal: executor=compiled, and some methods have no compiled loop; it names all of them.
+        Refusal: executor=compiled, and some methods have no compiled loop; the message names all of them.
     """
     if choice == COMPILED and (
         without := [method.name for method in methods if _compiled_loop(method, threads) is None]
@@ -115,7 +115,7 @@ class CompiledExecutor:
         self._shape = method.shape
 
     def prepare(self, state: State) -> None:
-        """Have the loop compiled, by no steps at all."""
+        """Compile the loop by running zero steps."""
         none = torch.empty(0, len(state.evaluation.theta), dtype=torch.float64)
         self._loop.advance(state, 1, Controls(none, none, none))
 
@@ -129,7 +129,7 @@ class CompiledExecutor:
         }
         record = {**defaults, **record}
         kept = self._shape.kept(first_step, len(controls.step_size))
-        if len(kept) < len(controls.step_size):  # a copy, not a view that would hold all of them in memory
+        if len(kept) < len(controls.step_size):  # a copy: a view would keep all of them in memory
             record = {**record, "theta": record["theta"][:, kept]}
         return state, record
 
@@ -144,7 +144,7 @@ class TorchExecutor:
         self._draws = method.streams(compiled=name != TORCH).at(1)
 
     def prepare(self, state: State) -> None:
-        """Nothing needs doing."""
+        """Do nothing."""
 
     @torch.no_grad()
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
@@ -166,5 +166,5 @@ class TorchExecutor:
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""A whole run: every method of a configuration, in its folder."""
+"""Runs all methods of a configuration in the run's folder."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ log = logging.getLogger("mhrun")
 
 
 def run_experiment(config: Mapping[str, Any], watcher: Watcher) -> RunFolder:
-    """Compute what a resolved configuration asks for, or what of it is missing, and return its folder.
+    """Run a resolved configuration, or the missing part of it, and return its folder.
 
     Raises:
-        UserError: settings that have no meaning, or a disk that is full or cannot be written.
-        Interrupted: the user asked to stop; the same call goes on from there.
+        UserError: invalid settings, or a disk that is full or cannot be written.
+        Interrupted: the user stopped the run; the same call resumes it.
     """
     folder = RunFolder.of(config)
     runtime = config["runtime"]
     settings = Settings(config["executor"], runtime["threads"], runtime["block_seconds"])
     if folder.is_complete() and not runtime["force"] and not folder.damage():
-        if not folder.has(config):  # a complete run can lie where nothing can be written
+        if not folder.has(config):  # a complete run may be in a read-only place
             with folder.held(watcher.note):
                 folder.create(config)
         folder.point_latest()
@@ -60,12 +60,12 @@ def run_experiment(config: Mapping[str, Any], watcher: Watcher) -> RunFolder:
             remove(folder.path / "methods")
             remove(folder.path / "summary.json")
         else:
-            folder.check()  # again: another process may have changed it while we waited
+            folder.check()  # again, because another process may have changed it meanwhile
         folder.create(config)
         damaged = folder.damage()
         for name, why in damaged.items():
             watcher.note(f"{name}: {why}; it is computed again.")
-        if damaged or not folder.is_complete():  # while we waited, the other process may have done it
+        if damaged or not folder.is_complete():  # the other process may have finished it meanwhile
             with _logged(folder), _stop_signal() as stop:
                 _run(config, folder, methods, settings, watcher, stop)
         folder.point_latest()
@@ -96,7 +96,7 @@ def _run(
         "metrics": {},
         "claims": [],
     }
-    # Code that changed between two parts of one run is worth knowing of.
+    # Report code that changed between two parts of a run.
     sources = [*begun.get("sources", []), summary["versions"]["source"]]
     summary["sources"] = list(dict.fromkeys(sources))
     if len(summary["sources"]) > 1:
@@ -192,7 +192,7 @@ def _logged(folder: RunFolder) -> Iterator[None]:
 
 @contextmanager
 def _stop_signal() -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether Ctrl-C was pressed (or SIGTERM came); a second time stops at once."""
+    """Yield a function that returns whether Ctrl-C or SIGTERM was received; a second one stops immediately."""
     requested = threading.Event()
 
     def request(number: int, frame: FrameType | None) -> None:

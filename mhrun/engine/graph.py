@@ -1,8 +1,8 @@
-"""The step as one captured graph: for a GPU, and for wide models.
+"""Steps as captured graphs, for a GPU and for wide models.
 
-The step of a kernel is pure in tensors, so that it can be recorded once and replayed. Which random numbers it wants is
-learnt from a first step; they are then made outside of it and handed in. Which kind of step it is (an exchange is due,
-momenta are drawn anew) selects one of a few graphs.
+The step of a kernel is a pure function of tensors, so it can be recorded once and replayed. A first step shows which
+random numbers it needs; these are then drawn outside of the graph and passed in. The kind of step (an exchange is due,
+momenta are redrawn) selects one of a few graphs.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from mhrun.random import Draws, Streams
 from mhrun.types import Controls, Evaluation, Info, Record, State
 
 GRAPH = "graph"
-_KINDS = 32  # kinds of steps that have a graph of their own
-_WARM = 3  # steps on a side stream before a capture, as CUDA wants them
+_KINDS = 32  # most kinds of steps with a graph
+_WARM = 3  # steps on a side stream before a capture, as CUDA requires
 
 Step = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
 class Dynamic(Exception):
-    """A step asks for numbers that depend on data."""
+    """A step requests random numbers that depend on data."""
 
 
 @dataclass
 class Asked:
-    """What a step asked for, in order."""
+    """The requests of a step, in order."""
 
     numbers: list[Callable[[Draws], Tensor]] = field(default_factory=list)
     kinds: list[tuple[Callable[[Draws], Hashable], Hashable]] = field(
@@ -112,7 +112,7 @@ class _Source:
 
 
 class _Recorder(_Source):
-    """Answers from `Draws`, and notes what was asked."""
+    """Answers from `Draws`, and records the requests."""
 
     def __init__(
         self, draws: Draws, requested: Asked, way: Callable[[Draws], Draws] = lambda draws: draws
@@ -141,7 +141,7 @@ class _Recorder(_Source):
 
 
 class _Given(_Source):
-    """Answers in the order of a recording: the step is then a function of tensors alone."""
+    """Answers in the order of a recording, which makes the step a function of tensors alone."""
 
     def __init__(
         self, draws: Draws, numbers: Iterator[Tensor], kinds: Iterator[Hashable], rows: int | None = None
@@ -166,7 +166,7 @@ Names = tuple[tuple[str, ...], ...]
 
 
 class _Kind(NamedTuple):
-    """One kind of step, and its graph; None where it runs in torch."""
+    """A kind of step and its graph; None if it runs in torch."""
 
     asked: Asked
     given: Names  # what the state and the controls have before it
@@ -179,13 +179,13 @@ class _Kind(NamedTuple):
 class Graph:
     """Replays captured steps: CUDA graphs on a GPU, else `torch.compile`; what cannot be captured runs in torch.
 
-    Results are those of the executor `torch`, to rounding: each graph is compared with it on the step that it was
-    captured on, and is not used where they differ.
+    Results agree with the executor `torch` to rounding: each graph is compared with it on the captured step, and is not
+    used if they differ.
 
     Args:
         method: what is run.
-        note: is called with a line for each reason why steps run in torch after all.
-        backend: of `torch.compile`; None for inductor where there is a C++ compiler, else aot_eager.
+        note: called with a line for each reason why steps run in torch.
+        backend: of `torch.compile`; None for inductor if there is a C++ compiler, else aot_eager.
     """
 
     name = GRAPH
@@ -257,7 +257,7 @@ class Graph:
                     kind = kind._replace(run=run)
                 else:
                     self._refused("its graph and torch differ")
-            except Exception as error:  # of tracing or compiling: torch can always do it
+            except Exception as error:  # in tracing or compiling: torch can always run the step
                 self._refused(_reason(error))
         self._kinds.append(kind)
         return after, info
@@ -288,7 +288,7 @@ class Graph:
         return _cuda(step, inputs) if inputs[0].is_cuda else self._compiled(step, inputs)
 
     def _compiled(self, step: Step, inputs: list[Tensor]) -> Step:
-        """Trace the step without data, so that whatever depends on them is found, and compile the trace once."""
+        """Trace the step without data, which detects dependence on data, and compile the trace once."""
         from torch.fx.experimental.proxy_tensor import make_fx
 
         traced = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(inputs)
@@ -317,7 +317,7 @@ class Graph:
 
 
 def _cuda(step: Step, inputs: list[Tensor]) -> Step:
-    """Capture a step in a CUDA graph with buffers of its own; what waits for the device fails here."""
+    """Capture a step in a CUDA graph with its own buffers; device synchronisation fails here."""
     buffers = [value.clone() for value in inputs]
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

@@ -1,4 +1,4 @@
-"""What a run was computed with."""
+"""Versions and machine of a run."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _TRIM, _PAD, _MAP = -1, -2, -3  # M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHO
 
 @lru_cache(maxsize=1)
 def keep_memory() -> None:
-    """Let the C library keep the memory that large tensors leave, where it is glibc; elsewhere do nothing.
+    """Make glibc keep the memory of freed large tensors; with other C libraries do nothing.
 
-    By itself it gives rows of megabytes back to the system at once, and each step of a wide model has them cleared and
-    mapped anew: a tenth to a quarter of the step's time.
+    By default it returns blocks of megabytes to the system immediately, and each step of a wide model maps and clears
+    them again, in a tenth to a quarter of the step's time.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -36,7 +36,7 @@ def keep_memory() -> None:
 
 @lru_cache(maxsize=1)
 def source_digest() -> str:
-    """Return a digest of the package's source: what code the numbers come from."""
+    """Return a digest of the package's source."""
     digest = hashlib.sha256()
     for path in sorted(PACKAGE.rglob("*.py")):
         digest.update(path.relative_to(PACKAGE).as_posix().encode() + path.read_bytes())
@@ -44,7 +44,7 @@ def source_digest() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that decide numbers."""
+    """Return the versions on which numbers depend."""
     found = {"mhrun": __version__, "source": source_digest(), "python": platform.python_version()}
     for name in ("torch", "numpy", "numba", "hydra-core", "xarray"):
         try:
@@ -55,7 +55,7 @@ def versions() -> dict[str, str]:
 
 
 def machine(device: str) -> dict[str, Any]:
-    """Return the machine, in words."""
+    """Return a description of the machine."""
     name = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():

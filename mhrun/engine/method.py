@@ -1,4 +1,4 @@
-"""One method, ready to run."""
+"""A method that is ready to run."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from mhrun.store.netcdf import Shape
 from mhrun.target import Target
 from mhrun.types import BUFFER, Model, State, prior_summary_of
 
-# Rough costs of the plain path on one core, for deciding whether compiling pays: seconds per step, and
-# per datum that a chain reads and each of its parameters, more where data come in rounds. What they decide is
-# recorded with the run.
+# Rough costs of the torch path on one core, for deciding whether compiling pays: seconds per step, and per datum that a
+# chain reads and each of its parameters, more if data come in stages. The decision is recorded with the run.
 _PLAIN_STEP, _PLAIN_DATUM, _PLAIN_PARAMETER, _IN_ROUNDS, _COMPILING_PAYS = 3e-4, 6e-8, 2e-9, 2, 4.0
 
-# Data on which the points where chains begin are scored before a run, and log-likelihoods of all chains together.
+# Data on which starting points are evaluated before a run, and log-likelihoods of all chains together.
 _TRIED, _TRIED_IN_ALL = 256, 1 << 20
 
 
@@ -36,13 +35,13 @@ class Method:
     Args:
         name: for messages, and the name of its random streams.
         kernel: how the chains move.
-        target: what they are after.
+        target: the target density.
         plan: the schedules.
         shape: chains, steps and what is kept.
-        seed: of all its random numbers.
+        seed: of all random numbers.
         dtype: of the state.
-        starts: where chains begin; None for where the model has them begin.
-        monitor: computes metrics while the chains run.
+        starts: starting points; None for those of the model.
+        monitor: computes metrics during the run.
     """
 
     name: str
@@ -56,10 +55,10 @@ class Method:
     monitor: Monitor | None = None
 
     def check(self) -> None:
-        """Ask the parts whether they go together.
+        """Check that the parts are compatible.
 
         Raises:
-            Refusal: they do not.
+            Refusal: they are not.
         """
         shape = self.shape
         thin = shape.thin if isinstance(shape.thin, int) else 1
@@ -81,17 +80,15 @@ class Method:
             raise Refusal(f"monitor: {reason}")
         if self.kernel.needs_noise and self.plan.cools():
             raise Refusal(
-                "its schedules let the noise be at temperature 0, and its moves need noise; choose a schedule that "
-                "keeps some, or another kernel."
+                "its schedules set the noise temperature to 0, and its moves need noise; choose another schedule or "
+                "another kernel."
             )
         if self.plan.adapts and not self.kernel.decides:
             raise Refusal(
                 "a step size cannot be tuned to an acceptance rate: its steps have no acceptance test."
             )
         with torch.no_grad():
-            few = (
-                self.starts is None and self.target.dim >= MANY
-            )  # the first points of all may be much to hold
+            few = self.starts is None and self.target.dim >= MANY  # all starting points may need much memory
             outside = ~self.target.model.log_prior(self.first_points(1 if few else None)).isfinite()
         if outside.any():
             raise Refusal(
@@ -130,16 +127,16 @@ class Method:
         return chosen
 
     def check_data(self) -> None:
-        """Load the data, and score the points where chains begin on a few of them.
+        """Load the data, and evaluate the starting points on a few of them.
 
         Raises:
-            Refusal: the data are not what the model needs, or the density is not finite where chains begin.
-            UserError: the data cannot be loaded, or the model returns no log-likelihood of each datum.
+            Refusal: the data do not fit the model, or the density is not finite at a starting point.
+            UserError: the data cannot be loaded, or the model does not return a log-likelihood for each datum.
         """
         data, model = self.target.data, self.target.model
         theta = self.first_points(1 if self.starts is None and self.target.dim >= MANY else None)
         count = max(1, min(data.n, _TRIED, _TRIED_IN_ALL // len(theta)))
-        # In whole numbers: in float32 the last of more than 2^24 rows would round to one beyond the end.
+        # In integers: in float32 the last of more than 2^24 rows would round to one beyond the end.
         index = (torch.arange(count, device=data.device) * (data.n - 1) // max(1, count - 1))[None]
         with torch.no_grad():
             found: Any = model.log_lik(theta, data.rows(index))
@@ -165,14 +162,14 @@ class Method:
 
     @property
     def key(self) -> int:
-        """The key of its random streams."""
+        """The key of its random numbers."""
         return derive_key(self.seed, self.name)
 
     def first_state(self) -> State:
-        """Return the state before the first step; what it costs to score it is no step's.
+        """Return the state before the first step, whose evaluation is not counted.
 
         Raises:
-            Refusal: the log-likelihood is not finite there.
+            Refusal: the log-likelihood is not finite at a starting point.
         """
         draws = self.streams().at(0)
         with torch.no_grad():
@@ -182,24 +179,24 @@ class Method:
         return state
 
     def compiling_pays(self) -> bool:
-        """Say whether the run is long enough to wait for a compiler; depends on counts alone."""
+        """Return whether the run is long enough for compilation to pay, from counts alone."""
         return self.shape.total * self.guess() > _COMPILING_PAYS
 
     def guess(self) -> float:
-        """Return a guess at the seconds of a step on the plain path, from counts alone."""
+        """Return a guess at the seconds of a step in torch, from counts alone."""
         datum = _PLAIN_DATUM + _PLAIN_PARAMETER * self.target.dim
         datum *= _IN_ROUNDS if self.kernel.is_sequential else 1
         return _PLAIN_STEP + datum * self.shape.chains * self.kernel.reads(self.target)
 
     def streams(self, chains: int | None = None, compiled: bool = True) -> Streams:
-        """Return its random numbers, those of all chains or of the first few; `compiled`: if they may be."""
+        """Return the random numbers of all chains or of the first few; `compiled`: whether they may be compiled."""
         device = self.target.device
         pays = self.compiling_pays() or self.target.dim >= MANY
         compiled = compiled and device.type == "cpu" and pays and available()
         return Streams(self.key, self.shape.chains if chains is None else chains, device, compiled=compiled)
 
     def first_points(self, chains: int | None = None) -> Tensor:
-        """Return where the chains begin, or the first few of them, (C, D)."""
+        """Return the starting points (C, D) of all chains, or of the first few."""
         streams = self.streams(chains)
         start = self.target.model.init if self.starts is None else self.starts
         theta = start(streams.chains, streams.at(0))
@@ -213,7 +210,7 @@ def prior_attribute(model: Model) -> dict[str, str]:
 
 
 def _finite(values: Tensor, what: str) -> None:
-    """Refuse chains that begin where one of their values (C, ...) is not finite."""
+    """Refuse chains that start where one of their values (C, ...) is not finite."""
     bad = ~values.isfinite().all(-1)
     if bool(bad.any()):
         first = int(bad.nonzero()[0])

@@ -21,8 +21,8 @@ _TALLIED = ("accepted", "diverging")
 class Monitoring:
     """A monitor in a run: tracks when it is due and holds its state.
 
-    Each row has the monitor's metrics of each chain, the rates of acceptance and of steps that were not
-    finite since the row before, the step size, and each number per chain in the kernel's state.
+    Each row has the monitor's metrics of each chain, the rates of acceptance and of non-finite steps since the previous
+    row, the step size, and each number per chain in the kernel's state.
 
     Args:
         monitor: the monitor.

@@ -1,4 +1,4 @@
-"""The engine from Python."""
+"""Sampling from Python."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def sample(
 
 
 def _tell(method: Method, summary: Mapping[str, Any]) -> None:
-    """Warn of what a user should know of a method that is done."""
+    """Issue the warnings of a finished method."""
     for line in warnings_of(method, summary):
         warnings.warn(line.removeprefix("sample: "), UserWarning, stacklevel=3)
 

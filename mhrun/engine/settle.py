@@ -1,4 +1,4 @@
-"""Which way to evaluate a module is faster, measured on a run's own shapes."""
+"""Chooses the faster evaluation of a module by measuring it with a run's shapes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 _MOST = 512  # data of the trial minibatch, at most
 _ROUNDS = 4
-_CLEARLY = 0.8  # of the time of `bound`: `vmapped` is chosen where it takes less
+_CLEARLY = 0.8  # `vmapped` is chosen if it takes less than this share of the time of `bound`
 
 
 def fastest(method: Method) -> str:
     """Return ``bound`` or ``vmapped``: the best of a few gradients of all chains on a minibatch of the run's size.
 
-    Near a tie it is ``bound``, which works for any module. Where ``vmapped`` fails it is ``bound`` too. The measurement
-    is kept in the cache folder, so that the same program has the same result on the same machine.
+    Near a tie, or if ``vmapped`` fails, it is ``bound``, which works for any module. The measurement is cached on disk,
+    so that the same program has the same result on the same machine.
     """
     model, theta = method.target.model, method.first_points()
     m = max(1, min(method.kernel.reads(method.target), method.target.n, _MOST))

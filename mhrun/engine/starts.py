@@ -1,4 +1,4 @@
-"""Where chains begin, when it is not where the model has them begin."""
+"""Starting points other than the model's."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from mhrun.models.parameters import Parameters
 from mhrun.random import Draws, Purpose
 
 Starts = Callable[[int, Draws], Tensor]
-"""How many chains, and their random numbers -> starting points (C, D)."""
+"""(number of chains, random numbers) -> starting points (C, D)."""
 
 
 def starts_of(setting: Any, dim: int, where: str, named: Parameters | None = None) -> Starts | None:
-    """Return the starts that a configuration asks for.
+    """Return the starting points of a configuration.
 
     Args:
-        setting: a list of points, in the coordinates that the model's `names` name, dealt out to the chains in turn;
-            ``{normal: sd}``, normal about 0 in every unconstrained coordinate; ``{uniform: [low, high]}`` likewise; or
-            None.
+        setting: a list of points, in the coordinates of the model's `names`, assigned to the chains in turn; ``{normal:
+        sd}``, normal about 0 in every unconstrained coordinate; ``{uniform: [low, high]}`` likewise; or None.
         dim: D.
-        where: in which place of the configuration it was said.
+        where: its path in the configuration.
         named: the model's named parameters, if it has some.
 
     Raises:
-        UserError: it is none of these.
+        UserError: an invalid setting.
     """
     if setting is None:
         return None
@@ -43,7 +42,7 @@ def starts_of(setting: Any, dim: int, where: str, named: Parameters | None = Non
     if points.dim() != 2 or points.shape[1] != size:
         raise UserError(f"{where}.starts must be a list of points, each of {size} numbers.")
     if not points.isfinite().all():
-        raise UserError(f"{where}.starts holds what is no finite number; chains cannot leave it.")
+        raise UserError(f"{where}.starts holds a number that is not finite.")
     if named is not None:
         points = named.theta(named.named(points), f"{where}.starts")
     return lambda chains, draws: points[torch.arange(chains) % len(points)]
@@ -56,10 +55,10 @@ def _drawn(setting: Mapping[str, Any], dim: int, where: str) -> Starts:
         case {"uniform": [int() | float() as low, int() | float() as high], **rest} if (
             -math.inf < low < high < math.inf and not rest
         ):
-            # The normal distribution function makes uniforms of normals.
+            # The normal distribution function maps normals to uniforms.
             return lambda chains, draws: (
                 low + float(high - low) * torch.special.ndtr(draws.normal(Purpose.INIT, dim))
             )
     raise UserError(
-        f"{where}.starts = {dict(setting)} is unknown; say normal: SD, uniform: [LOW, HIGH], or a list of points."
+        f"{where}.starts = {dict(setting)} is unknown; give normal: SD, uniform: [LOW, HIGH], or a list of points."
     )

@@ -25,11 +25,11 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     stopped = int((np.asarray(totals["sum_diverging"]) > 0).sum())
     if stopped and not method.kernel.decides:
         yield (
-            f"{method.name}: {stopped} of {shape.chains} chains left the finite numbers and stopped where they "
-            "were; a lower step size keeps them."
+            f"{method.name}: {stopped} of {shape.chains} chains became non-finite and stopped where they "
+            "were; lower the step size."
         )
     elif stopped == shape.chains and np.sum(totals["sum_accepted"]) == 0:
-        yield f"{method.name}: no chain ever moved, as log-likelihoods are no finite numbers where it begins."
+        yield f"{method.name}: no chain ever moved, because log-likelihoods are not finite at its starting point."
     yield from _noise_warnings(method, summary)
     if (share := valid_share(method, summary)) < 1 and not stopped:
         yield (
@@ -39,9 +39,9 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
 
 
 def log_ratio_noise(summary: Mapping[str, Any]) -> float:
-    """Return the standard deviation of the log-ratio over minibatches, root mean square over the steps after burn-in.
+    """Return the standard deviation of the log-ratio over minibatches, as a root mean square over steps after burn-in.
 
-    NaN where no step has one.
+    NaN if no step has one.
     """
     totals = summary["totals"]
     count = np.asarray(totals["count_log_ratio_var"], dtype=float).sum()
@@ -53,10 +53,10 @@ def log_ratio_noise(summary: Mapping[str, Any]) -> float:
 
 
 def log_ratio_skew(summary: Mapping[str, Any]) -> tuple[float, float]:
-    """Return the skewness of terms / sqrt(b) of decisions: root mean square, and 95 % quantile of its absolute value.
+    """Return the skewness of terms / sqrt(b) over decisions: root mean square, and 95 % quantile of the absolute value.
 
-    The mean square is less what chance has of it, 6 / b^2 for normal terms. The quantile, chance and all, is the upper
-    edge of a bin of a histogram. NaN where no decision has one.
+    The mean square is corrected for its expectation under normal terms, 6 / b^2. The quantile is not corrected; it is
+    the upper edge of a histogram bin. NaN if no decision has a skewness.
     """
     totals = summary["totals"]
     bins = np.asarray(totals.get("count_log_ratio_skew", [0.0]), dtype=float)
@@ -95,7 +95,7 @@ def _noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
     if skew > limit:
         yield (
             f"{method.name}: the mean of a minibatch has skewness {skew:.2g} (95 % of decisions: below {most:.2g}): "
-            f"above {limit:g} its probability to accept may be off by 0.01. {rule.skew_remedy}"
+            f"above {limit:g} the acceptance probability may be off by 0.01. {rule.skew_remedy}"
         )
 
 

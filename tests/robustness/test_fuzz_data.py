@@ -739,7 +739,7 @@ def test_bytes_are_said_in_their_own_units(outputs, monkeypatch):
 
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 1000))
-    with pytest.raises(UserError, match=r"The traces can take [\d.]+ kB and .* has 1 kB free"):
+    with pytest.raises(UserError, match=r"The traces may need [\d.]+ kB and .* has 1 kB free"):
         run_experiment(settings_of(outputs), Silent())
 
 

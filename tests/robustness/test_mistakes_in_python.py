@@ -34,7 +34,7 @@ def test_a_density_needs_no_data():
 
 
 def test_what_came_out_is_reported():
-    with pytest.warns(UserWarning, match="4 of 4 chains left the finite numbers"):
+    with pytest.warns(UserWarning, match="4 of 4 chains became non-finite"):
         sampled(step_size=1e3, steps=2000)
     with pytest.warns(UserWarning, match="of its draws follow the target"):
         sampled(dynamics=mhrun.TACTHMC())

@@ -188,7 +188,7 @@ def test_chains_that_stop_are_reported_and_are_no_draws(tmp_path):
         "methods.x.schedules.step_size.step_size=[1e-6,1e-6,1e100,1e-6]",
     ]
     run = Run(run_experiment(compose_config(words, compare=False), watcher))
-    assert any(note.startswith("x: 1 of 4 chains left the finite numbers") for note in watcher.notes)
+    assert any(note.startswith("x: 1 of 4 chains became non-finite") for note in watcher.notes)
     assert run.valid("x").all(1).tolist() == [True, True, False, True]  # at statistics of every fifth step
     assert run.draws("x").shape[0] == 4
 

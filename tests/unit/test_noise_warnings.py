@@ -75,7 +75,7 @@ def test_the_warning_is_for_tests_that_take_no_account_of_the_noise():
 def test_a_design_whose_log_ratio_is_too_skewed_is_warned_of():
     (line,) = warned(MHMinibatch(50, stop="sequential", finite=False), Growing(), SKEWED)
     assert "the mean of a minibatch has skewness 0.1" in line or "has skewness 0.2" in line
-    assert "above 0.048 its probability to accept may be off by 0.01. Choose stop=pilot" in line
+    assert "above 0.048 the acceptance probability may be off by 0.01. Choose stop=pilot" in line
     assert not warned(MHMinibatch(50), Growing(), SKEWED)
     assert not warned(MHMinibatch(50, stop="sequential"), Growing(), NORMAL)
     heavy = np.random.default_rng(0).exponential(1.0, N) ** 4
