@@ -164,7 +164,7 @@ def test_moves_that_need_noise_refuse_a_schedule_that_lets_it_go(tmp_path):
             words += [f"dynamics@methods.x.kernel.dynamics={dynamics}"]
         else:
             words += ["schedule@methods.x.schedules.step_size=cosine"]
-        with pytest.raises(UserError, match="x: its schedules let the noise be at temperature 0"):
+        with pytest.raises(UserError, match="x: its schedules set the noise temperature to 0"):
             run_experiment(
                 compose_config([*words, "methods.x.schedules.step_size.cycles=4"], compare=False), Silent()
             )
