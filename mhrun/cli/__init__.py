@@ -1,1 +1,1 @@
-"""The command line: words to a configuration, then run, report, list or fetch."""
+"""The command line."""

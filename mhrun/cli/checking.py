@@ -29,14 +29,14 @@ _STYLES = {"holds": "green", "fails": "bold red", "measured": "yellow", "does no
 
 
 def check(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = False) -> int:
-    """Run the checks on what the words name, print their verdicts, and return 1 if one fails.
+    """Run the checks of a part, print their verdicts, and return 1 if one fails.
 
     Raises:
-        UserError: words that mean nothing, or parts that do not go together.
+        UserError: invalid arguments, or incompatible parts.
     """
     if not words:
         raise UserError(
-            "check what? Say mhrun check rule=NAME, or the dotted name of a class (mhrun --help)."
+            "check needs a part: mhrun check rule=NAME, or the dotted name of a class (mhrun check --help)."
         )
     config = _composed(list(words), folders)
     import torch
@@ -68,7 +68,7 @@ def check(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = Fals
 
 
 def _composed(words: list[str], folders: Sequence[Path]) -> DictConfig:
-    """Return the settings of a check, with a dotted name made a part of its kind."""
+    """Return the settings of a check; a dotted name becomes a part of its kind."""
     register_resolvers()
     name: str | None = None
     kind, arguments = "", dict[str, Any]()
@@ -87,7 +87,7 @@ def _composed(words: list[str], folders: Sequence[Path]) -> DictConfig:
 
 
 def _of_a_name(name: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Return of which kind a class is, and its arguments: those that the words give it, and a minibatch's m."""
+    """Return the kind of a class and its arguments: those of the command line, and the minibatch size m."""
     from mhrun import parts
     from mhrun.build import trusted_object
 
@@ -107,7 +107,7 @@ def _of_a_name(name: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
 
 def _read(key: str, text: str) -> Any:
-    """Return an argument of a class, as a configuration would have it.
+    """Return an argument of a class, parsed as in a configuration.
 
     Raises:
         UserError: it cannot be read.
@@ -121,7 +121,7 @@ def _read(key: str, text: str) -> Any:
         raise UserError(f"{key}={text} cannot be read as a value (KEY=VALUE, as in YAML).") from error
 
 
-_LEAST = {"seed": 0, "chains": 200, "n": 1, "m": 1, "effective": 1}  # fewer chains show no distribution
+_LEAST = {"seed": 0, "chains": 200, "n": 1, "m": 1, "effective": 1}  # fewer chains cannot show a distribution
 
 
 def _number(config: DictConfig, key: str) -> Any:
@@ -139,10 +139,10 @@ def _subject(config: DictConfig, name: str) -> Subject:
     settings = {key: _number(config, key) for key in _LEAST}
     step = config.step_size
     if step is not None and (isinstance(step, bool | str) or not 0 < step < float("inf")):
-        raise UserError(f"step_size = {step!r} must be a number above 0, or null to look for one.")
+        raise UserError(f"step_size = {step!r} must be a positive number, or null for a search.")
 
     def make(n: int, m: int) -> Kernel:
-        """Return the kernel for n data and minibatches of m; with m = n the exact one."""
+        """Return the kernel for n data and minibatches of m; the exact one for m = n."""
         own = OmegaConf.merge(config, {"n": n, "m": m})
         assert isinstance(own, DictConfig)
         return _kernel(own, exact=m == n)
@@ -225,7 +225,7 @@ def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> Non
     console.print(table)
     failed = [verdict.check for verdict in found if verdict.outcome == "fails"]
     conclusion = f"{len(failed)} fail: {', '.join(failed)}" if failed else "no check fails"
-    alarms = f"a right kernel has a failure with probability {FALSE_ALARMS:g}"
+    alarms = f"a correct kernel fails with probability {FALSE_ALARMS:g}"
     console.print(f"{conclusion}. {seconds:.0f} s; {alarms}; seed {subject.seed}.", highlight=False)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 COMMANDS = ("list", "report", "compare", "fetch", "init", "check", "completion", "help")
 COMMON = ("--project", "--config-dir", "-cd", "--trust", "--help", "-h")
-OPTIONS = {  # of each command; run is a command line that names none
+OPTIONS = {  # options of each command; `run` is a command line without a command
     "run": (*COMMON, "--multirun", "-m", "--dry-run", "--cfg", "-c", "--version", "-V"),
     "compare": (*COMMON, "--reference", "--json", "--csv"),
     "check": (*COMMON, "--json"),

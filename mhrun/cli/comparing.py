@@ -1,4 +1,4 @@
-"""``mhrun compare``: runs side by side."""
+"""``mhrun compare``: compares runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def compare_runs(words: Sequence[str]) -> int:
     """Print a table of the named runs, and write its page.
 
     Raises:
-        UserError: a word that names no run, runs that cannot be compared, or an option that does not exist.
+        UserError: an unknown run or option, or runs that cannot be compared.
     """
     rest, reference, kind = _options(words)
     outputs, names = outputs_of(rest)
@@ -77,13 +77,13 @@ def _options(words: Sequence[str]) -> tuple[list[str], str | None, str]:
 
 
 def found_run(word: str, outputs: Path) -> tuple[RunFolder, str | None]:
-    """Return the run that a word means, and the method that it names after a colon.
+    """Return the run named by a word, and the method after its colon.
 
-    A run is a folder, an experiment (its newest complete run), or the beginning of a digest, with the experiment's
-    name and a slash before it or without.
+    A run is a folder, an experiment (its newest complete run), or the beginning of a digest, with or without the
+    experiment's name and a slash before it.
 
     Raises:
-        UserError: it means none, or several.
+        UserError: no run, or several, match.
     """
     for text, method in ((word, None), (word.rpartition(":")[0], word.rpartition(":")[2])):
         if text and (folder := _run(text, outputs)) is not None:
@@ -124,7 +124,7 @@ _SHORT = {
 
 
 def show(frame: pd.DataFrame, distances: Sequence[str]) -> None:
-    """Print a table on the terminal, distances in one of their own, the methods of a run together."""
+    """Print the comparison, with distances in a separate table and the methods of a run together."""
     from rich.console import Console
     from rich.table import Table
 

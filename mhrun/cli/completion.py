@@ -1,4 +1,4 @@
-"""``mhrun completion``: scripts for shells, and the words that complete a command line. Imports nothing heavy."""
+"""``mhrun completion``: scripts for shells, and completions of a command line. Imports no heavy modules."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ _TAKES_A_PATH = ("--project", "--config-dir", "-cd", "--trust")
 
 
 def completion(words: Sequence[str]) -> int:
-    """Print the script of a shell, or the completions of a line: a line each, with a space behind what is whole.
+    """Print the script of a shell, or the completions of a line, one per line; complete words end in a space.
 
     Raises:
-        UserError: there is no script for this shell.
+        UserError: an unsupported shell.
     """
     if words[:1] == ["--line"] and len(words) == 2:
         for candidate in candidates(words[1]):
@@ -93,15 +93,15 @@ def completion(words: Sequence[str]) -> int:
 
 
 def candidates(line: str) -> list[str]:
-    """Return what the last word of a command line can become; the line ends where the cursor is.
+    """Return completions of the last word of a command line, which ends at the cursor.
 
-    A candidate that ends in ``=`` or ``.`` is open: more follows without a space.
+    A candidate that ends in ``=`` or ``.`` is incomplete: more follows without a space.
     """
     words = line.split()[1:]
     current = "" if not line or line[-1].isspace() else (words.pop() if words else "")
     try:
         return sorted({word for word in _all(words, current) if word.startswith(current)})
-    except (UserError, OSError):  # a file that cannot be read is reported by the command itself
+    except (UserError, OSError):  # the command itself reports an unreadable file
         return []
 
 
@@ -110,10 +110,10 @@ class _Line(NamedTuple):
 
     command: str
     words: list[str]  # without options
-    conf: list[Path]  # folders of the user's own configurations
+    conf: list[Path]  # folders of the user's configurations
 
     def outline(self) -> Outline | None:
-        """The outline of the experiment that is named."""
+        """The outline of the named experiment."""
         there = experiments(self.conf)
         for word in self.words:
             name = word.removeprefix("experiment=")
@@ -157,7 +157,7 @@ def _line(words: Sequence[str]) -> _Line:
 
 
 def _of_run(line: _Line, current: str) -> Iterator[str]:
-    """Yield settings with their values, once there is an ``=``; before, commands and experiments, or settings."""
+    """Yield values after an ``=``; before it, commands and experiments, or settings."""
     key, has_value, value = current.partition("=")
     head = line.outline()
     if has_value:
@@ -206,7 +206,7 @@ def _of_list(line: _Line, current: str) -> Iterator[str]:
 
 
 def _of_runs(line: _Line, current: str) -> Iterator[str]:
-    """Yield the experiments that have run; behind a colon, the methods of one."""
+    """Yield experiments with runs; after a colon, the methods of a run."""
     outputs, _ = outputs_of([word for word in line.words if word.startswith("runtime.outputs=")])
     name, colon, _ = current.partition(":")
     found = runs(outputs, name if colon else None)

@@ -1,4 +1,4 @@
-"""The last net: an exception that nobody expected ends in one line, with the details in a file."""
+"""Reports an unexpected exception in one line, with the details in a file."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import NamedTuple
 from mhrun.paths import PACKAGE, ROOT, cache_dir
 
 BUG = 70
-"""Exit status of a fault in mhrun; EX_SOFTWARE of sysexits.h."""
+"""Exit status of a bug in mhrun; EX_SOFTWARE of sysexits.h."""
 DEBUG = "MHRUN_DEBUG"
 """The environment variable that shows tracebacks."""
-_KEPT = 20  # files of details
+_KEPT = 20  # number of detail files kept
 
 
 class Crash(NamedTuple):
@@ -27,9 +27,9 @@ class Crash(NamedTuple):
 
 
 def crash_of(error: BaseException) -> Crash:
-    """Return what to say of an exception that is no `UserError`, after its traceback has been written to a file.
+    """Return the message for an unexpected exception, after writing its traceback to a file.
 
-    It is the user's where the innermost frame that is no library's is in a file that is not mhrun's.
+    It counts as the user's if the innermost frame outside of libraries is not in mhrun.
     """
     frame = _innermost(error)
     of_user = frame is not None and not _is_ours(Path(frame.filename))
@@ -44,12 +44,12 @@ def crash_of(error: BaseException) -> Crash:
 
 
 def printable(text: str) -> str:
-    """Return a text with what would steer a terminal written out: it may quote what was typed, or a file."""
+    """Return a text with control characters escaped, because it may quote user input or a file."""
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Return whether an error is for want of memory: torch raises its own, of the CPU without a class."""
+    """Return whether an error is due to insufficient memory: torch raises its own, on a CPU without a class."""
     of_torch = isinstance(error, RuntimeError) and "alloc" in str(error) and "memory" in str(error)
     return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or of_torch
 
@@ -60,7 +60,7 @@ def debug() -> bool:
 
 
 def show_traceback(error: BaseException) -> None:
-    """Print the traceback if the user wants to see them."""
+    """Print the traceback in debug mode."""
     if debug():
         print(_details(error), end="", file=sys.stderr)
 
@@ -68,12 +68,12 @@ def show_traceback(error: BaseException) -> None:
 def _details(error: BaseException) -> str:
     try:
         return "".join(traceback.format_exception(error))
-    except Exception:  # of a __str__ that fails
+    except Exception:  # a failing __str__
         return "".join(traceback.format_tb(error.__traceback__)) + f"{type(error).__name__}\n"
 
 
 def _written(error: BaseException) -> str:
-    """Write the traceback to a file of the cache, and return a sentence that says where."""
+    """Write the traceback to a file in the cache folder, and return a sentence with its path."""
     try:
         place = cache_dir() / "crashes"
         place.mkdir(parents=True, exist_ok=True)
@@ -83,13 +83,13 @@ def _written(error: BaseException) -> str:
         )
         for old in sorted(place.glob("*.txt"))[:-_KEPT]:
             old.unlink(missing_ok=True)
-    except (OSError, RuntimeError):  # a read-only disk, no home
+    except (OSError, RuntimeError):  # a read-only disk, or no home directory
         return f"The details could not be written; {DEBUG}=1 shows them."
     return f"The details are in {path}."
 
 
 def _unused(place: Path, stem: str) -> Path:
-    """Return a name that no file has: one command can have several crashes in a second."""
+    """Return an unused file name: one command can crash several times in a second."""
     names = (f"{stem}{'' if k == 0 else f'-{k}'}.txt" for k in range(_KEPT))
     return place / next((name for name in names if not (place / name).exists()), f"{stem}.txt")
 
@@ -103,7 +103,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _innermost(error: BaseException) -> traceback.FrameSummary | None:
-    """Return the innermost frame that is in no library."""
+    """Return the innermost frame outside of libraries."""
     frames = traceback.extract_tb(error.__traceback__)
     return next((frame for frame in reversed(frames) if not _is_library(frame.filename)), None)
 
@@ -116,7 +116,7 @@ def _is_library(filename: str) -> bool:
 
 
 def _is_ours(path: Path) -> bool:
-    # An installed package is one folder; a clone has experiments/ and hydra_plugins/ beside it.
+    # An installed package is one folder; a clone also has experiments/ and hydra_plugins/.
     return any(
         path.is_relative_to(place)
         for place in (PACKAGE, ROOT / "experiments", PACKAGE.parent / "hydra_plugins")

@@ -9,7 +9,7 @@ from mhrun.errors import UserError
 
 
 def fetch(words: Sequence[str]) -> int:
-    """Fetch the named data sets, or list those there are."""
+    """Fetch the named data sets, or list all."""
     from mhrun.data.files import CATALOGUE, data_dir, ensure, state
 
     folder = None
@@ -18,7 +18,7 @@ def fetch(words: Sequence[str]) -> int:
         if word.startswith("runtime.data_dir="):
             folder = word.partition("=")[2]
         elif word.startswith("-") or "=" in word:
-            raise UserError(f"'{word}' means nothing here; the one setting is runtime.data_dir=FOLDER.")
+            raise UserError(f"'{word}' is not an option here; the only setting is runtime.data_dir=FOLDER.")
         else:
             names.append(word)
     place = data_dir(folder)

@@ -1,4 +1,4 @@
-"""What of ``runtime`` a configuration file may set."""
+"""Restrictions on the ``runtime`` settings of configuration files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mhrun.errors import UserError
 
 
 def check_runtime_of_files(runtime: Mapping[str, Any], words: Sequence[str]) -> None:
-    """Refuse what only the command line may say: a file may have come from somebody else.
+    """Refuse settings that only the command line may have, because a file may come from someone else.
 
-    A file may name a folder of outputs inside the working directory. It may not begin runs anew, which removes results.
+    A file may set a folder of outputs inside the working directory. It may not restart runs, which removes results.
 
     Args:
         runtime: the resolved node.
-        words: the overrides of the command line; what they set is not checked.
+        words: the overrides of the command line, whose settings are not checked.
 
     Raises:
         UserError: a file sets `force`, or outputs elsewhere.
@@ -36,6 +36,6 @@ def check_runtime_of_files(runtime: Mapping[str, Any], words: Sequence[str]) -> 
             inside = False
         if not inside:
             raise UserError(
-                f"a configuration file sets runtime.outputs = {outputs[:80]!r}, which is outside of {here}; remove it "
-                "there, or say runtime.outputs=FOLDER on the command line."
+                f"a configuration file sets runtime.outputs = {outputs[:80]!r}, which is outside {here}; remove it "
+                "there, or give runtime.outputs=FOLDER on the command line."
             )

@@ -1,4 +1,4 @@
-"""What ``mhrun --help`` and ``mhrun COMMAND --help`` say."""
+"""The pages of ``mhrun --help`` and ``mhrun COMMAND --help``."""
 
 from __future__ import annotations
 
@@ -127,10 +127,10 @@ Shows what a command does; without one, all commands.
 
 
 def page(command: str) -> str:
-    """Return the page of a command; of an empty word, that of all.
+    """Return the help page of a command; for an empty word, the main page.
 
     Raises:
-        UserError: there is no such command.
+        UserError: an unknown command.
     """
     if not command or command == "run":
         return HELP

@@ -1,8 +1,8 @@
-"""Which of Hydra's own settings count.
+"""Restrictions on Hydra's settings.
 
 The node ``hydra`` of a configuration is code: it names environment variables, classes to call before and after each
-job, log files, and folders. A configuration may have come from somebody else, so a file chooses a launcher and its
-counts, and no more. The command line chooses a launcher and any of its settings but classes.
+job, log files, and folders. A configuration may come from someone else. A file can therefore only choose a launcher and
+its counts; the command line can choose a launcher and all of its settings except classes.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ _COUNTS = frozenset(  # of launchers; numbers
     )
 )
 _QUEUES = frozenset(("partition", "account", "qos"))  # of SLURM; names
-# What Hydra fills in when it has composed, or what is compared by itself.
+# Filled in by Hydra after composition, or compared separately.
 _FILLED_IN = ("hydra.runtime.", "hydra.job.override_dirname", "hydra.overrides.", "hydra.searchpath")
 LAUNCHER = "hydra/launcher"
 
 
 def is_of_hydra(override: Override) -> bool:
-    """Return whether an override changes a setting of Hydra's, by its key or by the package after its @."""
+    """Return whether an override changes a setting of Hydra, by its key or by the package after its @."""
     places = [override.key_or_group.replace("/", "."), *(p for p in (override.package,) if p)]
     return any("hydra" in place.removeprefix("_global_.").split(".")[:1] for place in places)
 
 
 def check_words(overrides: Sequence[Override]) -> list[str]:
-    """Return the words that are settings of Hydra's.
+    """Return the words that are settings of Hydra.
 
     Raises:
-        UserError: one that is no launcher, and no setting of a launcher.
+        UserError: a setting other than a launcher or a setting of a launcher.
     """
     found = []
     for override in overrides:
@@ -66,8 +66,8 @@ def check_words(overrides: Sequence[Override]) -> list[str]:
         ):
             name = line.partition("=")[0].lstrip("+~")
             raise UserError(
-                f"'{name}' is not one of mhrun's settings; of Hydra's there are hydra/launcher=NAME and "
-                "hydra.launcher.KEY=VALUE."
+                f"'{name}' is not a setting of mhrun; of Hydra's settings, hydra/launcher=NAME and "
+                "hydra.launcher.KEY=VALUE are accepted."
             )
         found.append(line)
     return found
@@ -76,16 +76,17 @@ def check_words(overrides: Sequence[Override]) -> list[str]:
 def check_node(
     node: Mapping[str, Any], plain: Mapping[str, Any], words: Sequence[str], task: Sequence[str]
 ) -> None:
-    """Refuse what configuration files have changed of Hydra's settings, but for a launcher's counts.
+    """Refuse changes of Hydra's settings by configuration files, except a launcher's counts.
 
     Args:
         node: the composed node ``hydra``, not resolved.
-        plain: the same without any file of the user's, with the same launcher.
-        words: the overrides on the command line that are Hydra's.
-        task: all others. Hydra hands those that it has noted to each job of a sweep, so a file may add none.
+        plain: the same without the user's files, with the same launcher.
+        words: the command line's overrides of Hydra's settings.
+        task: all other overrides. Hydra passes its recorded overrides to each job of a sweep, so a file may not add
+        any.
 
     Raises:
-        UserError: a setting that a file may not have.
+        UserError: a setting that a file may not change.
     """
     for path, value in _differences(node, plain, "hydra"):
         name = path.removeprefix("hydra.launcher.")
@@ -116,7 +117,7 @@ def _refused(path: str) -> UserError:
 
 
 def _differences(found: Any, plain: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the path and value of each setting that is not as in `plain`; None for one that is gone."""
+    """Yield the path and value of each setting that differs from `plain`; None for a missing one."""
     if isinstance(found, Mapping) and isinstance(plain, Mapping):
         for key in [*found, *(key for key in plain if key not in found)]:
             yield from _differences(found.get(key), plain.get(key), f"{path}.{key}")

@@ -1,4 +1,4 @@
-"""``mhrun list``: the experiments, what they reproduce, and what has been run. Needs neither torch nor Hydra."""
+"""``mhrun list``: experiments, their papers and their runs. Needs neither torch nor Hydra."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mhrun.errors import UserError, nearest
 from mhrun.paths import CONF
 from mhrun.store.folder import RunFolder, runs
 
-_NAME, _TIME, _STATUS = 25, 7, 14  # characters of columns
+_NAME, _TIME, _STATUS = 25, 7, 14  # widths of columns
 _END = """\
 mhrun NAME runs an experiment. mhrun list NAME shows its methods, settings, claims and runs.
 Times: methods at scale=paper on two cores of an AMD EPYC. scale=quick, the default, takes a minute or two on most.
@@ -21,14 +21,14 @@ Times: methods at scale=paper on two cores of an AMD EPYC. scale=quick, the defa
 
 
 def show_list(words: Sequence[str], folders: Sequence[Path]) -> int:
-    """Print the list; ``runtime.outputs=FOLDER`` is where runs are searched.
+    """Print the list; ``runtime.outputs=FOLDER`` is the folder of the runs.
 
     Raises:
-        UserError: a word that means nothing here, or an experiment's file that cannot be read.
+        UserError: an unknown word, or an experiment's file that cannot be read.
     """
     outputs, names = outputs_of(words)
     there, found = experiments(folders), runs(outputs)
-    # Runs of projects that are not named here.
+    # Runs of projects that are not given on this command line.
     others = dict.fromkeys(folder.experiment for folder in found if folder.experiment not in there)
     for name in names:
         if name not in there and name not in others:
@@ -57,7 +57,7 @@ def show_list(words: Sequence[str], folders: Sequence[Path]) -> int:
 
 
 def _by_paper(heads: dict[str, Outline], there: dict[str, Path]) -> Iterable[tuple[str, list[str]]]:
-    """Yield a heading and names: the user's own experiments, those of each paper, and those beyond the papers."""
+    """Yield headings and names: the user's experiments, those of each paper, and the others."""
     own = sorted(name for name, path in there.items() if path.parent.parent != CONF)
     if own:
         yield "Your own", own
@@ -70,7 +70,7 @@ def _by_paper(heads: dict[str, Outline], there: dict[str, Path]) -> Iterable[tup
 
 
 def _row(name: str, head: Outline | None, found: list[RunFolder], width: int) -> str:
-    """Return a line: name, time at the paper's scale, where its newest run stands, and title."""
+    """Return a line: name, time at the paper's scale, status of its newest run, and title."""
     title = head.title if head else ""
     if width == NO_LIMIT and head and head.reproduces:
         title += f" [{head.reproduces}]"

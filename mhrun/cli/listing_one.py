@@ -13,14 +13,14 @@ from mhrun.durations import in_words
 from mhrun.errors import UserError
 from mhrun.store.folder import RunFolder
 
-_LINE = 110  # characters of a line, where no terminal has fewer
+_LINE = 110  # width of a line, unless the terminal is narrower
 _COUNTS = ("chains", "warmup", "steps", "thin", "thin_stats")
 
 
 def show_experiment(
     name: str, path: Path | None, found: Sequence[RunFolder], folders: Sequence[Path]
 ) -> None:
-    """Print an experiment; `path` is None where only its runs are there.
+    """Print an experiment; `path` is None if only its runs exist.
 
     Raises:
         UserError: its file cannot be read.
@@ -65,12 +65,12 @@ def _section(title: str, lines: Sequence[str], width: int) -> None:
 
 
 def _composed(name: str, folders: Sequence[Path]) -> dict[str, Any] | str:
-    """Return the resolved configuration, or why there is none."""
+    """Return the resolved configuration, or the reason for its failure."""
     from mhrun.cli.compose import compose_config
 
     try:
         return compose_config([f"experiment={name}"], folders, compare=False)
-    except UserError as error:  # such as a setting that must be given
+    except UserError as error:  # such as a missing setting
         return str(error)
 
 
@@ -86,7 +86,7 @@ def _methods(config: Mapping[str, Any]) -> list[str]:
 
 
 def _parts(node: Any) -> Iterator[str]:
-    """Yield the classes that a kernel is made of, itself first."""
+    """Yield the classes of a kernel's parts, its own first."""
     if isinstance(node, Mapping):
         if "_target_" in node:
             yield str(node["_target_"]).rpartition(".")[2]
@@ -106,7 +106,7 @@ def _settings(config: Mapping[str, Any], comments: Mapping[str, str]) -> list[st
 
 
 def _plain(value: Any) -> str:
-    """Return a value as it is written on the command line."""
+    """Return a value as written on the command line."""
     if isinstance(value, list):
         return f"[{','.join(map(_plain, value))}]"
     if value is None or isinstance(value, bool):

@@ -1,4 +1,4 @@
-"""The command line's entry. Nothing heavy is imported until a command needs it."""
+"""The entry point of the command line. Heavy modules are imported when a command needs them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ OK, FAILED, MISTAKE, STOPPED = 0, 1, 2, 130
 
 
 class Words(NamedTuple):
-    """A command line, taken apart."""
+    """A parsed command line."""
 
     command: str  # one of COMMANDS, or run
-    rest: list[str]  # overrides, or the command's own words
+    rest: list[str]  # overrides, or the arguments of the command
     folders: list[Path]
     multirun: bool
     show: bool
@@ -33,14 +33,14 @@ class Words(NamedTuple):
 
 def main() -> None:
     """Run the command line and exit."""
-    for stream in (sys.stdout, sys.stderr):  # a locale that lacks a letter is no reason to stop
+    for stream in (sys.stdout, sys.stderr):  # do not fail if the locale lacks a character
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     sys.exit(run([_as_utf8(word) for word in sys.argv[1:]]))
 
 
 def _as_utf8(word: str) -> str:
-    """Return a word of the command line as UTF-8, whatever the locale took it for."""
+    """Return a word of the command line as UTF-8, whatever the locale."""
     try:
         return os.fsencode(word).decode()
     except UnicodeError:
@@ -50,7 +50,7 @@ def _as_utf8(word: str) -> str:
 def run(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit status.
 
-    0: done. 1: failed. 2: the user's mistake, or a fault in the user's own code. 70: a bug in mhrun. 130: stopped.
+    0: done. 1: failed. 2: the user's mistake, or an exception in the user's code. 70: a bug in mhrun. 130: stopped.
     """
     try:
         return _dispatch(list(arguments))
@@ -59,21 +59,21 @@ def run(arguments: Sequence[str]) -> int:
         print(f"mhrun: {printable(str(error))}", file=sys.stderr)
         return MISTAKE
     except Interrupted as stop:
-        print(f"mhrun: {stop}. Nothing is lost: {stop.command} goes on from there.", file=sys.stderr)
+        print(f"mhrun: {stop}. Nothing is lost: {stop.command} resumes from there.", file=sys.stderr)
         return STOPPED
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             return _crashed(error)
         print(
-            "mhrun: there is not enough memory; try fewer chains or a larger thin. What was computed is kept: the "
-            "same command goes on from there.",
+            "mhrun: there is not enough memory; try fewer chains or a larger thin. Results are kept: the same command "
+            "resumes from there.",
             file=sys.stderr,
         )
         return FAILED
     except KeyboardInterrupt:
         print("mhrun: stopped.", file=sys.stderr)
         return STOPPED
-    except BrokenPipeError:  # the reader of our output has gone, as in `mhrun list | head`
+    except BrokenPipeError:  # the output was closed, as in `mhrun list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except (Exception, SystemExit) as error:
@@ -157,7 +157,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def taken_apart(arguments: Sequence[str]) -> Words:
-    """Return a command line taken apart, after doing what --project, --config-dir and --trust ask of this process.
+    """Return a parsed command line, after applying --project, --config-dir and --trust.
 
     Raises:
         UserError: an option, a command or an experiment that does not exist.
@@ -166,9 +166,9 @@ def taken_apart(arguments: Sequence[str]) -> Words:
     command = waiting.pop(0) if waiting[0] in COMMANDS else "run"
     rest: list[str] = []
     folders: list[Path] = []
-    named: list[Path] = []  # where Python files and data files are
+    named: list[Path] = []  # folders of Python files and data files
     trust: list[str] = []
-    bare: list[int] = []  # where `rest` has words that should be names of experiments
+    bare: list[int] = []  # positions of words in `rest` that should be names of experiments
     multirun = show = dry = as_json = False
     while waiting:
         word, _, value = (
@@ -207,19 +207,19 @@ def taken_apart(arguments: Sequence[str]) -> Words:
         elif word.startswith("-"):
             known = _nearest_option(word, command)
             page = "mhrun --help" if command == "run" else f"mhrun {command} --help"
-            raise UserError(f"There is no option '{word}'.{known} {page} shows what there is.")
+            raise UserError(f"There is no option '{word}'.{known} {page} lists the options.")
         elif word in COMMANDS and command == "run" and not rest:  # after options
             command = word
         else:
             if command == "run" and "=" not in word and not word.startswith("~"):
                 bare.append(len(rest))
             rest.append(word)
-    for at in bare:  # now that all folders are known
+    for at in bare:  # after all folders are known
         rest[at] = _experiment(rest[at], folders)
     named_twice = [word for word in rest if word.startswith("experiment=")] if bare else []
     if len(named_twice) > 1:
         raise UserError(f"{' and '.join(named_twice)} are two experiments; run them one by one.")
-    # In the environment, so that the jobs of a sweep have it wherever they run.
+    # In the environment, so that the jobs of a sweep see it everywhere.
     for variable, values, between in ((FOLDERS, map(str, named), os.pathsep), (TRUST, trust, ",")):
         there = list(filter(None, os.environ.get(variable, "").split(between)))
         if more := [value for value in values if value not in there]:
@@ -228,7 +228,7 @@ def taken_apart(arguments: Sequence[str]) -> Words:
 
 
 def _nearest_option(word: str, command: str) -> str:
-    """Return the suggestion for a misspelt option of a command: its letters count, not its dashes."""
+    """Return the suggestion for a misspelt option of a command, compared without dashes."""
     known = {option.lstrip("-"): option for option in OPTIONS.get(command, COMMON) if len(option) > 2}
     hint = nearest(word.lstrip("-"), known)
     return hint.replace("'", "'--", 1) if hint else ""
@@ -249,7 +249,7 @@ def _experiment(word: str, folders: Sequence[Path]) -> str:
     if word in ("smoke", "quick", "paper"):
         hint = f" Did you mean 'scale={word}'?"
     raise UserError(
-        f"'{word}' is no command, no experiment and no KEY=VALUE.{hint} mhrun list shows the experiments, "
+        f"'{word}' is not a command, an experiment or KEY=VALUE.{hint} mhrun list shows the experiments, "
         "mhrun --help the commands."
     )
 

@@ -1,4 +1,4 @@
-"""What an experiment's file says with the files that it builds on, read without Hydra: for lists and completion."""
+"""Outlines of experiments for lists and completion: an experiment's file and its defaults, read without Hydra."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _OWN_KEYS = (
 
 
 class Outline(NamedTuple):
-    """An experiment in outline. Values are as the files have them, ``${...}`` and all."""
+    """The outline of an experiment. Values are unresolved, with ``${...}``."""
 
     title: str
     reproduces: str
-    paper: str  # key of the paper: a folder in experiments/; empty for none
+    paper: str  # key of the paper: a folder in experiments/; empty without a paper
     scales: list[str]
-    settings: dict[str, str]  # settings at the top level that the files set -> the comment beside it
+    settings: dict[str, str]  # top-level setting -> its comment
     methods: dict[str, str]  # name -> the method's file in conf/method, without .yaml
 
 
 class Paper(NamedTuple):
-    """A paper as lists cite it."""
+    """A paper as cited in lists."""
 
     cited: str  # Li & Wong 2017
     title: str
@@ -52,19 +52,19 @@ def outline(path: Path) -> Outline:
     """Return the outline of an experiment's file.
 
     Raises:
-        UserError: the file, or one that it builds on, cannot be read.
+        UserError: the file, or one of its defaults, cannot be read.
     """
     return _outline(path, ())
 
 
 def _file(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the settings of a file, and key -> the comment beside it."""
-    if path.is_relative_to(CONF):  # ours need no checks, which take longer than the rest
+    """Return the settings of a file, and key -> its comment."""
+    if path.is_relative_to(CONF):  # our files need no checks, which would take most of the time
         return _our_file(path)
     written = yaml_file.read(path)
     text = yaml_file.loads(written, str(path)) or {}
     if not isinstance(text, dict):
-        raise UserError(f"'{path}' holds no settings (KEY: VALUE); mend it.")
+        raise UserError(f"'{path}' holds no settings (KEY: VALUE); correct it.")
     return text, dict(_COMMENT.findall(written))
 
 
@@ -97,7 +97,7 @@ def _outline(path: Path, above: tuple[Path, ...]) -> Outline:
 
 
 def _over(base: Outline, top: Outline) -> Outline:
-    """Return an outline with what another sets on top."""
+    """Return an outline overridden by another."""
     kept = {key: top.settings.get(key) or base.settings.get(key, "") for key in base.settings | top.settings}
     return Outline(
         top.title or base.title,
@@ -126,7 +126,7 @@ def _group(node: Any) -> Mapping[str, Any]:
 
 
 def method_parts(file: str) -> list[tuple[str, str]]:
-    """Return group and place of each part that a method of conf/method chooses: ``("rule", "kernel.rule")``."""
+    """Return group and path of each part that a method of conf/method chooses: ``("rule", "kernel.rule")``."""
     path = CONF / "method" / f"{file}.yaml"
     if not file or not path.is_file():
         return []
@@ -143,7 +143,7 @@ def method_parts(file: str) -> list[tuple[str, str]]:
 
 @cache
 def paper(key: str) -> Paper | None:
-    """Return the paper of a folder in experiments/; None if there is none."""
+    """Return the paper of a folder in experiments/, or None."""
     path = EXPERIMENTS / key / "claims.yaml"
     if not key or not path.is_file():
         return None
@@ -158,9 +158,9 @@ def paper(key: str) -> Paper | None:
 
 @cache
 def seconds_at_paper_scale() -> dict[str, float]:
-    """Return experiment -> seconds that its methods took at scale=paper, on two cores of an AMD EPYC.
+    """Return experiment -> seconds of its methods at scale=paper, on two cores of an AMD EPYC.
 
-    `make docs-results` writes them down; experiments without such a run are left out.
+    `make docs-results` records them; experiments without such a run are left out.
     """
     found = _group(yaml_file.load(CONF / "durations.yaml"))
     return {str(name): float(value) for name, value in found.items()}

@@ -1,4 +1,4 @@
-"""Folders, for the commands that need no composed configuration."""
+"""Folders and projects, for commands that need no composed configuration."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from mhrun.paths import CONF
 
 
 def experiments(folders: Sequence[Path] = ()) -> dict[str, Path]:
-    """Return the experiments there are: name -> file; a file that has no name for one is left out."""
+    """Return all experiments, name -> file; files with invalid names are left out."""
     files = (p for place in [CONF, *folders] for p in sorted((place / "experiment").glob("*.yaml")))
     return {path.stem: path for path in files if is_name(path.stem)}
 
 
 def endless_defaults(words: Sequence[str], folders: Sequence[Path]) -> str:
-    """Return a line that names the file whose defaults lead back to itself, for a composition without an end."""
+    """Return a message that names the file whose defaults include itself, for an endless composition."""
     chosen = next((word.partition("=")[2] for word in words if word.startswith("experiment=")), "")
     path = experiments(folders).get(chosen)
     found = None if path is None else _circle(path, path.parent.parent, [])
@@ -32,7 +32,7 @@ def endless_defaults(words: Sequence[str], folders: Sequence[Path]) -> str:
 
 
 def _circle(path: Path, root: Path, above: list[Path]) -> tuple[Path, int, str] | None:
-    """Return file, line and entry of the first default that leads back to a file above it."""
+    """Return file, line and entry of the first default that includes a file above it."""
     for line, entry in _defaults(path, root):
         place = root / f"{entry}.yaml"
         if place in [*above, path]:
@@ -60,10 +60,10 @@ def _defaults(path: Path, root: Path) -> Iterator[tuple[int, str]]:
 
 
 def outputs_of(words: Sequence[str]) -> tuple[Path, list[str]]:
-    """Return where runs are kept, and the other words.
+    """Return the folder of runs, and the other words.
 
     Raises:
-        UserError: an option, or a setting that these commands do not have.
+        UserError: an option or a setting that these commands do not have.
     """
     outputs = str(yaml_file.load(CONF / "config.yaml")["runtime"]["outputs"])
     rest = []
@@ -71,17 +71,17 @@ def outputs_of(words: Sequence[str]) -> tuple[Path, list[str]]:
         if word.startswith("runtime.outputs="):
             outputs = word.partition("=")[2]
         elif word.startswith("-") or "=" in word:
-            raise UserError(f"'{word}' means nothing here; the one setting is runtime.outputs=FOLDER.")
+            raise UserError(f"'{word}' is not an option here; the only setting is runtime.outputs=FOLDER.")
         else:
             rest.append(word)
     return Path(outputs), rest
 
 
 class Project(NamedTuple):
-    """A place of the user's own: configurations, and the code that they name."""
+    """A user's project: configurations, and the code that they name."""
 
     conf: Path
-    folder: Path | None  # that Python files and data files are in; None for an installed package
+    folder: Path | None  # of Python files and data files; None for an installed package
     modules: list[str]  # that configurations may name
 
 
@@ -91,7 +91,7 @@ def project(where: str) -> Project:
     A folder holds ``conf/<group>/*.yaml``, or the groups themselves, and Python files or packages beside them.
 
     Raises:
-        UserError: there is neither, a file of it would hide a library, or a configuration one of mhrun's.
+        UserError: it does not exist, or one of its files would hide a library or a configuration of mhrun.
     """
     folder = Path(where).expanduser()
     if folder.is_dir():
@@ -108,7 +108,7 @@ def project(where: str) -> Project:
         if not places or not (Path(places[0]) / "conf").is_dir():
             raise UserError(
                 f"--project {where}: there is no such folder, nor an installed package of that name with a folder "
-                "conf in it; mhrun init DIR makes a project to begin from."
+                "conf in it; mhrun init DIR creates a project."
             )
         found = Project(Path(places[0]) / "conf", None, [where])
     for path in sorted(found.conf.glob("*/*.yaml")):
@@ -118,7 +118,7 @@ def project(where: str) -> Project:
 
 
 def _alone(name: str, folder: Path) -> None:
-    """Refuse a module of a project that a library, which comes first, would stand in for."""
+    """Refuse a module of a project with the name of a library, which would be imported instead."""
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.origin and not Path(spec.origin).resolve().is_relative_to(folder):
         raise UserError(

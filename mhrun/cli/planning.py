@@ -1,4 +1,4 @@
-"""``mhrun experiment=NAME --dry-run``: what a run would take, from a short trial that leaves nothing behind."""
+"""``mhrun experiment=NAME --dry-run``: the cost of a run, from a short trial that writes nothing."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from mhrun.cli.compose import compose_config, sweep_jobs
 from mhrun.errors import UserError
 from mhrun.store.folder import RunFolder
 
-_SWEEP_SECONDS = 30.0  # that the jobs of a sweep are tried for, all together
+_SWEEP_SECONDS = 30.0  # seconds of the trials of all jobs of a sweep
 
 
 def plan(words: Sequence[str], folders: Sequence[Path], multirun: bool) -> int:
-    """Print what the run, or each job of the sweep, would take; nothing is written where runs are kept.
+    """Print the cost of the run, or of each job of the sweep; nothing is written to the outputs.
 
     Raises:
         UserError: as the run itself would.
@@ -38,7 +38,7 @@ def _of_run(config: Mapping[str, Any], console: Console) -> None:
 
     folder = RunFolder.of(config)
     if _there(config, folder):
-        print(f"This run is there already: {folder.path}; the same command makes its report at most.")
+        print(f"This run exists already: {folder.path}; the same command makes its report if necessary.")
         return
     found, disk = _costs(config, folder, None)
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -100,7 +100,7 @@ def _there(config: Mapping[str, Any], folder: RunFolder) -> bool:
 
 
 def _costs(config: Mapping[str, Any], folder: RunFolder, tried: float | None) -> tuple[list[Any], int]:
-    """Return the costs of the methods and the bytes that all of them can take, after the checks of a run."""
+    """Return the costs of the methods and an upper bound of their disk space, after the checks of a run."""
     import torch
 
     from mhrun.engine.assemble import check_data, check_space, methods_of, trace_bytes
@@ -115,14 +115,14 @@ def _costs(config: Mapping[str, Any], folder: RunFolder, tried: float | None) ->
     check_space(methods, folder.path)
     check_data(methods)
     check_executor(methods, settings.executor, settings.threads)
-    # What is forced begins anew: it has no folder to go on from.
+    # A forced run starts again: it has no folder to resume from.
     begun = folder.path / "methods" if not runtime["force"] else folder.path / "none"
     found = costs([(method, begun / method.name) for method in methods], settings, tried)
     return found, sum(trace_bytes(method) for method in methods)
 
 
 def _memory(config: Mapping[str, Any], found: Sequence[Any]) -> list[str]:
-    """Return lines on memory: what the trial took at its most, and what a run holds beside it between two blocks."""
+    """Return lines on memory: the peak of the trial, and what a run holds besides between two blocks."""
     import resource
 
     import torch

@@ -1,4 +1,4 @@
-"""How a run goes, on a terminal and off it."""
+"""Progress of a run, on a terminal and in logs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, Tex
 from rich.table import Column
 from rich.text import Text
 
-_EVERY = 5.0  # seconds between plain lines
-_NAME, _BAR, _SHARE, _CLOCK = 20, 16, 5, 13  # characters of the columns of a bar
-_FACTS = 12  # characters below which there is no room for acceptance and evaluations
-_WIDE = 120  # columns of a terminal that has room for steps and executor
+_EVERY = 5.0  # seconds between lines in a log
+_NAME, _BAR, _SHARE, _CLOCK = 20, 16, 5, 13  # widths of the columns of a bar
+_FACTS = 12  # width below which acceptance and evaluations are left out
+_WIDE = 120  # width of a terminal with room for steps and executor
 _SHORT = ("acc.", "lik", "grad")
 
 
 def watcher(stream: IO[str] | None = None) -> Bars | Lines:
-    """Return a moving bar if `stream` (standard error) is a terminal, else a writer of plain lines.
+    """Return a progress bar if `stream` (standard error) is a terminal, else a writer of lines.
 
-    Whoever asks for it closes it, whatever happens in between.
+    The caller must close it.
     """
     stream = stream or sys.stderr
     return Bars(stream) if stream.isatty() else Lines(stream)
@@ -30,8 +30,8 @@ def watcher(stream: IO[str] | None = None) -> Bars | Lines:
 class Bars:
     """A bar per method: steps, acceptance, evaluations, and one clock.
 
-    The clock shows the time left, and the time taken once the method is done. A terminal of 80 columns has a bar of
-    `_BAR` characters with the share done; from `_WIDE` columns on there are the steps and the executor too.
+    The clock shows the remaining time, and the elapsed time once the method is done. A terminal of 80 columns has a bar
+    of `_BAR` characters with the share done; from `_WIDE` columns on it also shows the steps and the executor.
     """
 
     def __init__(self, stream: IO[str], width: int | None = None) -> None:
@@ -58,7 +58,7 @@ class Bars:
         self._task: TaskID | None = None
 
     def begin(self, method: str, step: int, total: int, executor: str) -> None:
-        """Start a bar, and say from where a method goes on."""
+        """Start a bar, and report the step from which a method resumes."""
         self._progress.start()
         if step:
             self.note(_resumed(method, step, total), style="cyan")
@@ -72,7 +72,7 @@ class Bars:
         self._progress.update(self._task, completed=step, facts=facts)
 
     def end(self, method: str) -> None:
-        """Leave the bar as it is; the next one comes below it."""
+        """Leave the finished bar; the next one appears below it."""
         self._progress.refresh()
 
     def note(self, message: str, style: str = "yellow") -> None:
@@ -80,12 +80,12 @@ class Bars:
         self._progress.console.print(message, style=style, markup=False)
 
     def close(self) -> None:
-        """Leave the terminal as it was: a bar that still moves has its cursor hidden."""
+        """Restore the terminal: an active bar hides the cursor."""
         self._progress.stop()
 
 
 class _Clock(ProgressColumn):
-    """The time left, or the time taken."""
+    """The remaining or the elapsed time."""
 
     def render(self, task: Task) -> Text:
         if task.finished:
@@ -116,14 +116,14 @@ class Lines:
         self._latest = ""
 
     def begin(self, method: str, step: int, total: int, executor: str) -> None:
-        """Say that a method begins, or from where it goes on."""
+        """Report that a method starts, or the step from which it resumes."""
         self._method, self._total, self._first = method, total, step
         self._began = self._last = time.monotonic()
         begun = _resumed(method, step, total) if step else f"{method}: {total:,} steps"
         self._write(f"{begun} ({executor})")
 
     def advance(self, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
-        """Write a line now and then."""
+        """Write a line at intervals."""
         now = time.monotonic()
         self._latest = _facts(accept_rate, n_lik, n_grad)
         if now - self._last > _EVERY:
@@ -135,7 +135,7 @@ class Lines:
             )
 
     def end(self, method: str) -> None:
-        """Say that the method is done."""
+        """Report that the method is done."""
         self._write(f"{method}: done in {time.monotonic() - self._began:.1f} s, {self._latest}")
 
     def note(self, message: str) -> None:
@@ -143,14 +143,14 @@ class Lines:
         self._write(message)
 
     def close(self) -> None:
-        """Nothing is left open."""
+        """Do nothing."""
 
     def _write(self, line: str) -> None:
         print(line, file=self._stream, flush=True)
 
 
 class Notes:
-    """Only what the user should know, a line each: of one of several jobs that run at once.
+    """Prints messages only, one line each, for one of several parallel jobs.
 
     Args:
         name: of the job, at the beginning of each line.
@@ -160,7 +160,7 @@ class Notes:
         self._name = name
 
     def begin(self, method: str, step: int, total: int, executor: str) -> None:
-        """Say from where a method goes on."""
+        """Report the step from which a method resumes."""
         if step:
             self.note(_resumed(method, step, total))
 
@@ -175,7 +175,7 @@ class Notes:
         print(f"{self._name} {message}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Nothing is left open."""
+        """Do nothing."""
 
 
 def _facts(accept_rate: float, n_lik: int, n_grad: int, *, short: bool = False) -> str:

@@ -1,4 +1,4 @@
-"""``mhrun report``: make the reports again."""
+"""``mhrun report``: rebuilds reports."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from mhrun.store.folder import RunFolder, runs, sweeps
 
 
 def make_reports(words: Sequence[str]) -> int:
-    """Make the reports of all complete runs and sweeps, or of those of the named experiments.
+    """Rebuild the reports of all complete runs and sweeps, or of those of the named experiments.
 
-    A report that fails leaves one line, and the others are made. Returns 1 if one of them, or a part of one, could not
-    be made; 70 if that is a bug in mhrun.
+    A report that fails prints one line, and the others are made. Returns 1 if a report, or a part of one, fails; 70 if
+    that is a bug in mhrun.
     """
     outputs, names = outputs_of(words)
     known = {folder.experiment for folder in runs(outputs)}
@@ -37,7 +37,7 @@ def make_reports(words: Sequence[str]) -> int:
 
 
 class _Failures:
-    """Prints a line for each report, or part of one, that could not be made, and keeps the exit status."""
+    """Prints a line for each report, or part of one, that fails, and keeps the exit status."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -47,10 +47,10 @@ class _Failures:
         print(f"mhrun: {printable(line)}", file=sys.stderr, flush=True)
 
     def of(self, place: Path, make: Callable[[], None]) -> None:
-        """Make a report; what goes wrong in it keeps no other from being made."""
+        """Make a report; errors do not stop the others."""
         try:
             make()
-        except BrokenPipeError:  # nobody reads what we print
+        except BrokenPipeError:  # the output was closed
             raise
         except UserError as error:
             show_traceback(error)
@@ -67,7 +67,7 @@ def _of_run(folder: RunFolder, tell: Callable[[str], None]) -> None:
     from mhrun.report.build import build_report
 
     if folder.has_damaged_summary():
-        raise UserError("summary.json is damaged; run the same command again to have it written anew.")
+        raise UserError("summary.json is damaged; run the same command again to rewrite it.")
     if (reason := folder.incomplete()) is not None:
         print(f"skipped: {reason}", file=sys.stderr)
         return

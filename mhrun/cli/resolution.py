@@ -1,4 +1,4 @@
-"""Bounds on what ``${...}`` may compute: a few lines of a configuration could take all memory."""
+"""Bounds on ``${...}``: a few lines of a configuration could otherwise take all memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_RESOLVED = 10_000
 
 Twenty values of a list or a group count as one, and so do a thousand characters: they take about as long.
 """
-_VALUES, _CHARACTERS = 20, 1000  # that count as a reference
+_VALUES, _CHARACTERS = 20, 1000  # characters, or values, that count as a reference
 _ENVIRONMENT = ("MHRUN_", "SLURM_")
 _PLACES = frozenset(("HOME", "SCRATCH", "TMPDIR", "WORK"))
 _NO_DEFAULT = object()
@@ -29,12 +29,12 @@ class _TooManyError(Exception):
 
 @contextmanager
 def bounded(most: int = MOST_RESOLVED) -> Iterator[None]:
-    """Count what references resolve to, and stop when it is too much.
+    """Count resolved references, and stop at a limit.
 
     ``a1: ${a0}${a0}``, ``a2: ${a1}${a1}`` and so on double with each line.
 
     Raises:
-        UserError: there are more than `most` of them.
+        UserError: more than `most` references.
     """
     left = float(most)
     plain = Container.resolve_parse_tree
@@ -53,7 +53,7 @@ def bounded(most: int = MOST_RESOLVED) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if left < 0:  # OmegaConf has put lines of its own after ours
+        if left < 0:  # OmegaConf appends lines to our message
             raise UserError(
                 f"the references (${{...}}) lead to more than {most:,} others; look for those that double."
             ) from error
@@ -63,7 +63,7 @@ def bounded(most: int = MOST_RESOLVED) -> Iterator[None]:
 
 
 def _size(found: Any) -> float:
-    """Return how many references something that was resolved counts as."""
+    """Return the number of references as which a resolved value counts."""
     value = found._value() if isinstance(found, Node) else found
     if isinstance(value, str):
         return len(value) / _CHARACTERS
@@ -82,7 +82,7 @@ def power(a: float, b: float) -> float:
     """Return a^b.
 
     Raises:
-        UserError: it is no real number, or too large for a float.
+        UserError: the result is not a real number, or too large for a float.
     """
     try:
         found = float(a) ** b
@@ -90,18 +90,18 @@ def power(a: float, b: float) -> float:
             raise OverflowError
         exact = a**b if isinstance(a, int) and isinstance(b, int) and b >= 0 else found
     except (ArithmeticError, ValueError) as error:
-        raise UserError("power: the result is no number, or larger than 1.8e308.") from error
+        raise UserError("power: the result is not a number, or larger than 1.8e308.") from error
     return exact
 
 
 def environment(name: str, default: Any = _NO_DEFAULT) -> Any:
-    """Return an environment variable, in the place of OmegaConf's ``oc.env``.
+    """Return an environment variable; replaces OmegaConf's ``oc.env``.
 
-    Configurations are written into the folder of a run and onto its page. So only places and what is mhrun's and
-    SLURM's own can be had: MHRUN_*, SLURM_*, HOME, SCRATCH, TMPDIR, WORK.
+    Configurations are written into the folder of a run and onto its page. Therefore only folders and variables of mhrun
+    and SLURM are allowed: MHRUN_*, SLURM_*, HOME, SCRATCH, TMPDIR, WORK.
 
     Raises:
-        UserError: another variable, or one that is not set and has no default.
+        UserError: another variable, or one without a value or a default.
     """
     name = str(name)  # a number where a configuration has one
     if not name.startswith(_ENVIRONMENT) and name not in _PLACES:
@@ -117,13 +117,13 @@ def environment(name: str, default: Any = _NO_DEFAULT) -> Any:
 
 
 def name_part(place: int, *, _parent_: Any) -> str:
-    """Return a word of the name of the method that a setting is of, words being parted by underscores.
+    """Return a word of the name of a setting's method; words are separated by underscores.
 
-    ``${name_part:-1}`` in the method ``sgld_heart`` is ``heart``: methods that differ in their data alone are declared
-    once.
+    ``${name_part:-1}`` in the method ``sgld_heart`` is ``heart``, so that methods that differ only in their data are
+    declared once.
 
     Raises:
-        UserError: the setting is of no method, or its name has fewer words.
+        UserError: the setting does not belong to a method, or the method's name has fewer words.
     """
     node = _parent_
     while node is not None and (above := node._get_parent()) is not None and above._key() != "methods":

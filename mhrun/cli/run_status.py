@@ -1,4 +1,4 @@
-"""Pieces of the lists: the width of a line, and the status of a run."""
+"""Helpers of lists: the width of a line, and the status of a run."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ import filelock
 
 from mhrun.store.folder import RunFolder
 
-NO_LIMIT = 100_000  # columns of output that is not a terminal
+NO_LIMIT = 100_000  # width of output that is not a terminal
 
 
 def columns() -> int:
-    """Return how many characters a line may have: those of the terminal, or as many as it takes."""
+    """Return the maximal width of a line: the terminal's, or no limit."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else NO_LIMIT
 
 
 def cut(text: str, most: int) -> str:
-    """Return a text of at most `most` characters, ending in ... where it was longer."""
+    """Return a text cut to at most `most` characters, ending in ... if it was longer."""
     return text if len(text) <= most else f"{text[: most - 3].rstrip()}..."
 
 
 class Status(NamedTuple):
-    """Where a run stands."""
+    """The status of a run."""
 
     scale: str
     status: str
-    when: str  # it ended, or began
+    when: str  # its end, or its start
     claims: tuple[int, int]  # reproduced, of those judged
-    seconds: float | None  # from its beginning to its end
+    seconds: float | None  # from start to end
 
     @property
     def verdicts(self) -> str:
-        """How many claims are reproduced; empty where none is judged."""
+        """The number of reproduced claims in words; empty if none is judged."""
         return f"{self.claims[0]} of {self.claims[1]} claims reproduced" if self.claims[1] else ""
 
 
 def status_of(folder: RunFolder) -> Status:
-    """Return where a run stands."""
+    """Return the status of a run."""
     summary = folder.summary() or {}
     status = str(summary.get("status", "damaged" if folder.has_damaged_summary() else "begun"))
     if status == "running" and not _held(folder):
@@ -62,12 +62,12 @@ def _seconds(began: object, ended: object) -> float | None:
 
 
 def _held(folder: RunFolder) -> bool:
-    """Return whether a process has the folder: the system drops the lock of one that dies, however it dies."""
+    """Return whether a process has locked the folder; the system releases the lock of a process that dies."""
     lock = folder.path / ".lock"
     if not lock.exists():
         return False
     try:
         with filelock.FileLock(lock).acquire(timeout=0):
             return False
-    except (filelock.Timeout, OSError):  # where we may not lock, it is unknown
+    except (filelock.Timeout, OSError):  # unknown without permission to lock
         return True

@@ -1,4 +1,4 @@
-"""Run one configuration, then make its report."""
+"""Runs a configuration and makes its report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run_once(words: Sequence[str], folders: Sequence[Path]) -> int:
-    """Run what the words say, print where the report is, and return 1 if a part of it could not be made."""
+    """Run a command line, print the path of the report, and return 1 if a part of it failed."""
     config = compose_config(words, folders)
     folder = compute(config)
     print(f"run     {folder.path}")
@@ -28,9 +28,9 @@ def run_once(words: Sequence[str], folders: Sequence[Path]) -> int:
 
 
 def compute(config: Mapping[str, Any], watching: Bars | Lines | Notes | None = None) -> RunFolder:
-    """Run a resolved configuration and make its report, or find both done.
+    """Run a resolved configuration and make its report, unless both exist.
 
-    `watching` receives the progress, and is closed at the end; None: the terminal is.
+    `watching` receives the progress and is closed at the end; None: progress goes to the terminal.
 
     Raises:
         UserError: a mistake of the user's.
@@ -41,11 +41,13 @@ def compute(config: Mapping[str, Any], watching: Bars | Lines | Notes | None = N
 
     place = RunFolder.of(config)
     if place.is_complete() and not config["runtime"]["force"] and not place.damage():
-        print(f"This run is there already ({place.digest}); runtime.force=true begins anew.", file=sys.stderr)
+        print(
+            f"This run exists already ({place.digest}); runtime.force=true starts it again.", file=sys.stderr
+        )
     watching = watching or watcher()
     try:
         folder = run_experiment(config, watching)
-    finally:  # whatever ends it, the terminal is given back as it was
+    finally:  # restore the terminal in any case
         watching.close()
     if config["runtime"]["report"]:
         _report(folder)

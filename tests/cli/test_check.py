@@ -321,7 +321,7 @@ def test_the_command_tells_verdicts_and_its_status(capsys, tmp_path, monkeypatch
 
 def test_the_command_refuses_in_a_line(capsys):
     for words, content in (
-        ([], "check what?"),
+        ([], "check needs a part"),
         (["rule=nothing"], "There is no rule 'nothing'"),
         (["os.system"], "not in a trusted package"),
         (["mhrun.data.mixture.MixtureSample"], "is no class of a part"),
@@ -331,7 +331,7 @@ def test_the_command_refuses_in_a_line(capsys):
         (["rule=barker", "checks=[nothing]"], "There is no check 'nothing'"),
         (["rule=barker", "checks=3"], "There is no check '3'"),
         (["rule=barker", "checks=[costs"], "'checks=[costs' cannot be read"),
-        (["rule=barker", "step_size=abc"], "step_size = 'abc' must be a number above 0"),
+        (["rule=barker", "step_size=abc"], "step_size = 'abc' must be a positive number"),
         (["rule=barker", "seed=1.5"], "seed = 1.5 must be a whole number"),
         (["rule=barker", "n=200.5"], "n = 200.5 must be a whole number"),
         (["rule=barker", "chains=1"], "chains = 1 must be a whole number, at least 200"),

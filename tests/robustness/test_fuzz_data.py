@@ -565,7 +565,7 @@ def test_a_run_that_is_whole_is_not_computed_again(finished, outputs, capsys):
     folder = copied(finished[0], outputs)
     state = (folder.method("mint") / "trace.nc").stat().st_mtime_ns
     compute(settings_of(outputs))
-    assert "This run is there already" in capsys.readouterr().err
+    assert "This run exists already" in capsys.readouterr().err
     assert (folder.method("mint") / "trace.nc").stat().st_mtime_ns == state
     note = done(folder.method("mint"))
     assert note["files"] == {"trace.nc": file_digest(folder.method("mint") / "trace.nc")}

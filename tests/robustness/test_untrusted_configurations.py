@@ -191,7 +191,7 @@ def test_a_file_may_choose_a_launcher_and_its_counts():
     ],
 )
 def test_words_for_hydra_are_a_launcher_and_its_settings(capsys, word):
-    assert "is not one of mhrun's settings" in refused(capsys, "experiment=worst_case", word, "--cfg", "job")
+    assert "is not a setting of mhrun" in refused(capsys, "experiment=worst_case", word, "--cfg", "job")
 
 
 # --- References ----------------------------------------------------------------------------------------------
