@@ -1,4 +1,4 @@
-"""The report: it reads run folders, judges claims and draws. It never samples."""
+"""The report reads run folders, judges claims and draws figures. It never samples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def summary_of(run: Run | RunFolder) -> Summary:
-    """Return what a complete run found: finding, status, warnings and a table of its methods.
+    """Return the summary of a complete run: finding, status, warnings and a table of its methods.
 
     The page of a run and the terminal show the same. See `mhrun.report.summary.Summary`.
 

@@ -1,4 +1,4 @@
-"""From a run folder to its report."""
+"""Builds the report of a run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Built(NamedTuple):
     """A report that was made."""
 
     page: Path
-    failures: list[str]  # a line for each part that could not be made
+    failures: list[str]  # one line per failed part
 
 
 class Parts(NamedTuple):
@@ -53,7 +53,7 @@ class Parts(NamedTuple):
 
 
 def reported(folder: RunFolder) -> bool:
-    """Say whether a run has its page, whole, and all that the page depends on is as it was."""
+    """Return whether a run has a complete page and everything on which it depends is unchanged."""
     mark = (folder.summary() or {}).get("report")
     return bool(mark) and (folder.report / PAGE).exists() and mark == page_digest(folder)
 
@@ -63,20 +63,20 @@ def build_report(
 ) -> Built:
     """Compute the metrics of a complete run, judge its claims, draw its tables and figures.
 
-    Metrics and verdicts go into summary.json, everything else into report/. A part that fails leaves a
-    line in its place, and a page with such a line counts as none at the next run of the same command.
+    Metrics and verdicts go into summary.json, everything else into report/. If a part fails, the page shows a line in
+    its place and is rebuilt by the next run of the same command.
 
     Args:
-        folder: the run; it is held meanwhile.
-        waiting: called if another process has it.
-        again: False leaves a page that is as it should be.
+        folder: the run, which is locked meanwhile.
+        waiting: called if another process has locked it.
+        again: whether to rebuild a page that is current.
 
     Raises:
-        UserError: the run is not complete or its results are damaged, or its report names something that is not there.
+        UserError: the run is incomplete or damaged, or its report names something that does not exist.
     """
     _check_complete(folder)
     with folder.held(waiting):
-        _check_complete(folder)  # another process may have begun it anew while we waited
+        _check_complete(folder)  # another process may have restarted it meanwhile
         if not again and reported(folder):
             return Built(folder.report / PAGE, [])
         try:
@@ -141,7 +141,7 @@ def _build(folder: RunFolder) -> Built:
 
 
 def known_diagnostics(run: Run) -> dict[str, dict[str, Any]]:
-    """Return what the draws of each method are worth: from an earlier report of the same draws, or computed.
+    """Return diagnostics of the draws of each method, from an earlier report of the same draws or computed.
 
     See `mhrun.report.efficiency.efficiency`.
     """
@@ -158,10 +158,10 @@ def _finding(run: Run) -> list[str]:
 
 
 def methods_table(run: Run) -> pd.DataFrame:
-    """What each method did and what it cost, all chains together.
+    """Statistics and cost of each method, over all chains.
 
-    The step size is that of the last step, the mean over chains. Acceptance and minibatch sizes after burn-in;
-    evaluations and seconds with it. An evaluation is the
+    The step size is that of the last step, the mean over chains. Acceptance and minibatch sizes are after burn-in;
+    evaluations and seconds include it. An evaluation is the
     log-likelihood (or gradient) of one datum at one point.
     """
     rows = {}
@@ -184,7 +184,7 @@ def methods_table(run: Run) -> pd.DataFrame:
 
 
 def claims_table(judged: list[Judged]) -> pd.DataFrame:
-    """The paper's claims beside ours."""
+    """The paper's claims and our numbers."""
     rows = {
         claim.id: {
             "where": claim.artefact,
@@ -201,14 +201,14 @@ def claims_table(judged: list[Judged]) -> pd.DataFrame:
 
 
 def parts_of(spec: Mapping[str, Any], prefix: str = "") -> Parts:
-    """Return the functions that a report names, all of them there, before anything is made.
+    """Return the functions that a report names, after checking that all exist.
 
     Args:
         spec: the node ``report`` of a configuration.
         prefix: of the keys to read: ``sweep_`` for the report of a sweep.
 
     Raises:
-        UserError: it names something that is not there.
+        UserError: a named function does not exist.
     """
     groups: dict[str, dict[str, Callable[[Any], Any]]] = {}
     for group in ("tables", "figures"):
@@ -217,7 +217,7 @@ def parts_of(spec: Mapping[str, Any], prefix: str = "") -> Parts:
         if not isinstance(named, Mapping):
             raise UserError(f"report.{key} = {named!r} must be a group of settings, NAME: FUNCTION.")
         for name in named:
-            checked_name(name, f"report.{key}:")  # it becomes the name of a file
+            checked_name(name, f"report.{key}:")  # it becomes a file name
         groups[group] = {str(name): _function(path) for name, path in named.items()}
     names = (spec.get(prefix + key) for key in ("metrics", "notes"))
     metrics, notes = (_function(path) if path else None for path in names)
@@ -233,7 +233,7 @@ def _function(path: Any) -> Callable[[Any], Any]:
     try:
         return experiment_function(module, name)
     except (ModuleNotFoundError, AttributeError) as error:
-        mine = f"; if {module} is in a project of yours, say --project DIR" if "." not in module else ""
+        mine = f"; if {module} is in your project, give --project DIR" if "." not in module else ""
         raise UserError(f"report: there is no '{path}' in experiments/ ({error}){mine}.") from error
     except (ImportError, SyntaxError) as error:
         raise UserError(f"report: '{path}' cannot be imported ({error}).") from error
@@ -250,12 +250,12 @@ def _judged(
 
 
 def caption_of(function: Callable[..., Any]) -> str:
-    """Return what a report function says of itself: its docstring."""
+    """Return the caption of a report function: its docstring."""
     return inspect.cleandoc(function.__doc__ or "")
 
 
 def _results(seen: Summary, place: Path) -> TableOnPage:
-    """Return the table of methods that the page begins with."""
+    """Return the table of methods at the head of the page."""
     made = rendered(seen.methods)
     if len(seen.methods):
         write_table(made, place / RESULTS)
@@ -281,7 +281,7 @@ def _figure(name: str, function: Callable[[Run], Any], run: Run, guard: Guard, p
 def draw(make: Callable[[], Any], name: str) -> dict[str, bytes] | str:
     """Return a figure in each format, and as SVG for a page where it is one of lines, points and bars.
 
-    Where there is nothing to draw, the line that `make` gives instead. `name` is unique on the page.
+    If there is nothing to draw, return the line that `make` gives instead. `name` is unique on the page.
     """
     from matplotlib import pyplot as plt
 
@@ -311,7 +311,7 @@ def write_drawn(drawn: Mapping[str, bytes], path: Path) -> None:
 
 
 def plain(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metrics as JSON has them."""
+    """Return metrics for JSON."""
     return {
         name: {"value": value.value, "se": value.se} if isinstance(value, Estimate) else value
         for name, value in metrics.items()

@@ -1,4 +1,4 @@
-"""Judging a paper's claims by rules that are written beside them."""
+"""Judges a paper's claims by their rules."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ REPRODUCED, NOT_REPRODUCED, NOT_AT_SCALE = "reproduced", "not reproduced", "not 
 NOT_JUDGED = "not judged"
 PASSED, FAILED, UNCHECKED = "self-check passed", "self-check failed", "self-check not run"
 COUNTED = (REPRODUCED, NOT_REPRODUCED, NOT_AT_SCALE)
-"""The verdicts on what a paper claims; self-checks, and claims that our experiment cannot judge, are not among them."""
+"""The verdicts on a paper's claims. Self-checks, and claims that our experiment cannot judge, get none."""
 
-_TOLD = 3  # settings that are named before the rest are counted
+_TOLD = 3  # settings that are named; the rest are counted
 _REQUIRED = {"id", "artefact", "quantity", "paper", "metric", "rule"}
 _OPTIONAL = {"note", "self_check", "revised", "not_judged"}
 
 
 class Judged(NamedTuple):
-    """A claim with what we found."""
+    """A claim with our result."""
 
     id: str
     artefact: str
@@ -36,28 +36,26 @@ class Judged(NamedTuple):
     ours: float | None
     se: float | None
     rule: str
-    holds: (
-        bool | None
-    )  # whether our number satisfies the rule, whatever the settings; None: there is no number
+    holds: bool | None  # whether our number satisfies the rule, whatever the settings; None without a number
     verdict: str
     why: str
     note: str
-    revised: str = ""  # how the rule was changed after the number was known; empty: it was not
+    revised: str = ""  # how the rule was changed after the number was known; empty if it was not
 
     @property
     def estimate(self) -> Estimate | float | None:
-        """Our number, with its standard error where it has one."""
+        """Our number, with its standard error if it has one."""
         return self.ours if self.ours is None or self.se is None else Estimate(self.ours, self.se)
 
 
 def judge_all(config: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[Judged]:
     """Judge every claim of a run's experiment.
 
-    A claim gets a verdict only from a run with the paper's settings, scale and all; from any other it says
-    whether the rule holds, which is a hint and no verdict. See `claims_of` for claims that never get one.
+    A claim gets a verdict only from a run with the paper's settings and scale. For other runs the result is whether the
+    rule holds, which is a hint and not a verdict. See `claims_of` for claims that never get one.
 
     Raises:
-        UserError: a claim that cannot be read.
+        UserError: a claim cannot be read.
     """
     book = _book(config)
     if book is None:
@@ -68,18 +66,18 @@ def judge_all(config: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[
 
 
 def claims_of(node: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the claims of an experiment or a sweep as they are in its paper's claims.yaml.
+    """Return the claims of an experiment or a sweep from its paper's claims.yaml.
 
-    Each is a mapping of ``id, artefact, quantity, paper, metric, rule``, and of what it may have:
+    Each is a mapping of ``id, artefact, quantity, paper, metric, rule``, and optionally:
 
-    - ``note``: what a reader should know.
-    - ``self_check: true``: the number beside ours is our own or holds by construction. Shown, and not counted.
+    - ``note``: a remark for readers.
+    - ``self_check: true``: the number beside ours is our own or holds by construction. Shown but not counted.
     - ``revised``: how the rule was changed after our number was known. Shown as a mark.
     - ``not_judged``: why the experiment cannot judge the claim, as when its model is another than the paper's. The
       same key beside ``claims`` holds for all of them.
 
     Raises:
-        UserError: a key that is missing or unknown.
+        UserError: a key is missing or unknown.
     """
     found = []
     for claim in node.get("claims", []):
@@ -93,14 +91,14 @@ def claims_of(node: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def without_run(claim: Mapping[str, Any]) -> str:
-    """Return the verdict on a claim that no run at the paper's settings has a number for."""
+    """Return the verdict on a claim for which no run at the paper's settings has a number."""
     if claim.get("not_judged"):
         return NOT_JUDGED
     return UNCHECKED if claim.get("self_check") else NOT_AT_SCALE
 
 
 def count(verdicts: Iterable[str]) -> tuple[int, int]:
-    """Return how many claims are reproduced, and how many there are, of those that count."""
+    """Return the numbers of reproduced claims and of all counted claims."""
     counted = [verdict for verdict in verdicts if verdict in COUNTED]
     return counted.count(REPRODUCED), len(counted)
 
@@ -113,8 +111,8 @@ def judge_sweep(
 ) -> list[Judged]:
     """Judge every claim on the sweeps of an experiment.
 
-    A claim gets a verdict only from a sweep over the paper's values, all of whose runs are there, and one of
-    which has the paper's settings: the jobs of a sweep differ in nothing but what is swept.
+    A claim gets a verdict only from a complete sweep over the paper's values, one run of which has the paper's
+    settings; the jobs of a sweep differ only in the swept settings.
 
     Args:
         config: of one of the runs.
@@ -123,7 +121,7 @@ def judge_sweep(
         metrics: of the sweep.
 
     Raises:
-        UserError: a claim that cannot be read.
+        UserError: a claim cannot be read.
     """
     book = _book(config)
     found = {} if book is None else (book.get("sweeps") or {}).get(config["experiment"]) or {}
@@ -145,7 +143,7 @@ def paper_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def claims_file(config: Mapping[str, Any]) -> Path | None:
-    """Return where the claims of the run's paper are, or None if it is of no paper."""
+    """Return the path of the claims of the run's paper, or None without a paper."""
     paper = (config.get("report") or {}).get("paper")
     return EXPERIMENTS / str(paper) / "claims.yaml" if paper else None
 
@@ -183,7 +181,7 @@ def _judge(claim: Mapping[str, Any], other: str, metrics: Mapping[str, Metric]) 
     value = found.value if isinstance(found, Estimate) else found
     se = found.se if isinstance(found, Estimate) else None
     finite = value is not None and math.isfinite(value)
-    # A number that is not one satisfies no rule; that there is none at all says nothing.
+    # NaN satisfies no rule; a missing number is not judged.
     holds = None if value is None else finite and satisfied(claim["rule"], value, se, claim["id"])
     infinite = "" if finite else f"{name} is not a finite number"
     verdict = without_run(claim)
@@ -211,13 +209,13 @@ def _judge(claim: Mapping[str, Any], other: str, metrics: Mapping[str, Metric]) 
 
 
 def satisfied(rule: Mapping[str, Any], value: float, se: float | None, where: str = "") -> bool:
-    """Say whether a value with its standard error satisfies a rule; every condition in it must hold.
+    """Return whether a value with its standard error satisfies all conditions of a rule.
 
     - ``equals: x``, ``below: x``, ``above: x``, ``between: [low, high]``
     - ``near: x`` with ``at_most: d`` (absolute difference) and/or ``standard_errors: k``
 
     Raises:
-        UserError: a rule that is not one of these.
+        UserError: an unknown rule.
     """
     known = {"equals", "below", "above", "between", "near", "at_most", "standard_errors"}
     for key in rule:
@@ -246,7 +244,7 @@ def satisfied(rule: Mapping[str, Any], value: float, se: float | None, where: st
 
 
 def in_words(rule: Mapping[str, Any]) -> str:
-    """Return a rule as a person would write it."""
+    """Return a rule in words."""
     parts = []
     for key, value in rule.items():
         if key == "between":

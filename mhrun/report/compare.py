@@ -1,4 +1,4 @@
-"""The numbers of runs side by side: what draws are worth, what they cost, and how far they are from a reference."""
+"""Comparison of runs: effective sample sizes, costs, and distances from a reference."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from mhrun.store.identity import departures
 
 T = TypeVar("T")
 
-MIXED = 1.1  # R-hat above which chains have not one distribution, and an effective sample size says nothing
+MIXED = (
+    1.1  # R-hat above which chains have different distributions, and an effective sample size is meaningless
+)
 
 
 class Row(NamedTuple):
@@ -33,19 +35,19 @@ class Row(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """What was found."""
+    """The result of a comparison."""
 
     rows: dict[str, dict[str, Any]]  # name -> key of COLUMNS and DISTANCES -> number
-    runs: dict[str, dict[str, Any]]  # name of the run -> what it is
+    runs: dict[str, dict[str, Any]]  # name of the run -> its description
     notes: list[str]
     reference: str | None
 
 
 def rows_of(chosen: Sequence[tuple[RunFolder, str | None]]) -> list[Row]:
-    """Return a row for each method of each run, or for the method that is named beside it.
+    """Return a row for each method of each run, or for the named method.
 
     Raises:
-        UserError: a run is not complete, has no such method, or kept no draws.
+        UserError: a run is incomplete, lacks the method, or kept no draws.
     """
     rows: list[Row] = []
     names = run_names([folder for folder, _ in chosen])
@@ -66,7 +68,7 @@ def rows_of(chosen: Sequence[tuple[RunFolder, str | None]]) -> list[Row]:
 
 
 def run_names(folders: Sequence[RunFolder]) -> dict[Path, str]:
-    """Return a name for each run: its experiment's, with its digest where several are of one experiment."""
+    """Return a name for each run: that of its experiment, with the digest if several runs share it."""
     known = {folder.path.resolve(): folder for folder in folders}.values()
     times = [folder.experiment for folder in known]
     return {
@@ -81,7 +83,7 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
     """Compute all numbers of a comparison.
 
     Raises:
-        UserError: the rows are not of one model: their parameters have other names.
+        UserError: the rows have different models: the names of parameters differ.
     """
     notes = _one_model([*rows, *([reference] if reference else [])])
     kept: dict[str, npt.NDArray[np.float64] | str] = {}
@@ -121,21 +123,21 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
 
 
 def _whole(row: Row, read: Callable[[], T]) -> T:
-    """Return what is read of a trace.
+    """Return the data read from a trace.
 
     Raises:
-        UserError: the trace is damaged: its checksums are not those of what it holds.
+        UserError: the trace is damaged: its checksums do not match.
     """
     try:
         return read()
     except (OSError, KeyError) as error:
         raise UserError(
-            f"{row.name}: its trace is damaged ({type(error).__name__}); compute it anew with runtime.force=true."
+            f"{row.name}: its trace is damaged ({type(error).__name__}); recompute it with runtime.force=true."
         ) from error
 
 
 def _one_model(rows: Sequence[Row]) -> list[str]:
-    """Return lines on what the targets of the rows have unlike the first."""
+    """Return lines on how the targets of the rows differ from the first."""
     first, notes = rows[0], []
     names = tuple(first.run.target_of(first.method).model.names)
     for row in rows[1:]:
@@ -171,17 +173,17 @@ def _target(row: Row) -> dict[str, str]:
         part: node.get(part) or row.run.config[part] for part in ("model", "data", "target")
     }
     heats = [_heat(s, row.run.rungs(row.method)) for s in node["schedules"].values()]
-    # A method that names no temperature is at 1, as one is that says so.
+    # A method without a temperature is at 1.
     parts["temperature"] = [heat for heat in heats if heat is not None] or [1.0]
     return {part: json.dumps(setting, sort_keys=True, default=str) for part, setting in parts.items()}
 
 
 def _heat(schedule: Mapping[str, Any], rungs: int) -> Any:
-    """Return the temperature that a schedule sets where draws are: one number if it is one, for all chains; or None."""
+    """Return the temperature of the draws that a schedule sets, if it is one number for all chains, else None."""
     setting = schedule.get("temperature")
     if (
         isinstance(setting, list) and "at" not in schedule
-    ):  # by chain; a ladder's draws are of its coldest rung
+    ):  # by chain; a ladder's draws are those of its coldest rung
         setting = setting[::rungs] if len(set(setting[::rungs])) > 1 else setting[0]
     return float(setting) if isinstance(setting, int | float) else setting
 

@@ -114,7 +114,7 @@ def finding(found: Comparison) -> str:
 
 
 def plain_rows(found: Comparison) -> dict[str, Any]:
-    """Return all of a comparison as JSON has it."""
+    """Return a comparison for JSON."""
     rows = {
         name: {
             key: {"value": value.value, "se": value.se} if isinstance(value, Estimate) else value
@@ -126,7 +126,7 @@ def plain_rows(found: Comparison) -> dict[str, Any]:
 
 
 def figure(found: Comparison) -> Figure | str:
-    """Bars of effective draws per million evaluations and per second, and distances where there is a reference.
+    """Bars of effective draws per million evaluations and per second, and distances from the reference, if given.
 
     A bar is pale where R-hat is undefined or above 1.1: chains at different places have no sample size.
     """
@@ -153,7 +153,7 @@ def figure(found: Comparison) -> Figure | str:
         errors = np.array([value.se if isinstance(value, Estimate) else np.nan for value in values])
         colours = [COLOURS[runs.index(name.rpartition(": ")[0]) % len(COLOURS)] for name in names]
         if isinstance(next(v for v in values if _finite(v)), Estimate):
-            # A bar would begin nowhere on a logarithmic scale: of a distance below its error only an end is shown.
+            # A bar has no origin on a logarithmic scale: only the end of a distance below its error is shown.
             for place, number, error, colour in zip(places, numbers, errors, colours, strict=True):
                 _distance(axis, place, number, error, colour)
         else:
@@ -186,10 +186,10 @@ def _finite(value: Any) -> bool:
 
 
 def build_comparison(rows: Sequence[Row], reference: Row | None, outputs: Path) -> tuple[Comparison, Path]:
-    """Write the page of a comparison into ``<outputs>/compare/<digest>/``, and return what was found and the page.
+    """Write the page of a comparison into ``<outputs>/compare/<digest>/``; return the comparison and the page's path.
 
     Raises:
-        UserError: see `compare`; or the place cannot be written.
+        UserError: see `compare`; or the folder cannot be written.
     """
     found = compare(rows, reference)
     rows_shown = [(row.run.folder.digest, row.method) for row in [*rows, *([reference] if reference else [])]]
@@ -224,7 +224,7 @@ def make_folder(place: Path) -> None:
     """Make a folder.
 
     Raises:
-        UserError: it cannot be made.
+        UserError: it cannot be created.
     """
     try:
         place.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,13 @@
 """Tables, captions, notes and findings that are declared in files beside an experiment's Python module.
 
-``<module>.yaml`` has a group ``tables`` and a group ``captions``, which go on where the docstrings of figures and of
-written tables end. ``<module>.<name>.md`` is a template of notes. A report names all of them as it names functions:
+``<module>.yaml`` has a group ``tables`` and a group ``captions``, which are appended to the docstrings of figures and
+of tables in Python. ``<module>.<name>.md`` is a template of notes. A report names all of them like functions:
 ``mhbt.mixture.travel``.
 
 Of the module that computes the metrics, ``<module>.finding.md`` is the template of the one sentence that a report
 begins with, and the group ``measure`` of ``<module>.yaml`` names the metric that stands in the table of methods:
 ``{metric: tv, floor: tv_noise, heading: distance, caption: ...}``. A report names another template as ``finding:``.
-The group ``metrics`` leads from metrics to what they are, for the columns of sweeps.
+The group ``metrics`` explains metrics, for the columns of sweeps.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Measure(NamedTuple):
     """The metric by which an experiment compares its methods, such as a distance from the target."""
 
     metric: str  # ``<method>.<metric>`` is its address
-    floor: str  # the metric that says what Monte Carlo error alone makes of it; empty: none
+    floor: str  # the metric with its value under Monte Carlo error alone; empty for none
     heading: str
     caption: str
 
 
 class Captioned:
-    """A report function whose caption goes on in a file: its docstring, and what is to be seen."""
+    """A report function whose caption is its docstring and a text from a file."""
 
     def __init__(self, function: Callable[[Any], Any], rest: str) -> None:
         self.function = function
@@ -56,7 +56,7 @@ class Captioned:
 
 
 class Table:
-    """A table that is declared, as a function of a run.
+    """A declared table, as a function of a run.
 
     Rows, one of:
 
@@ -93,7 +93,7 @@ class Table:
                 raise UserError(f"{self._where}: there is no key '{key}'.{nearest(str(key), known)}")
 
     def __call__(self, run: Run) -> pd.DataFrame:
-        """Return the table of a run; a value that is not there is None."""
+        """Return the table of a run; missing values are None."""
         first = (
             run.cached(getattr(experiment_module(self.module), self.spec["first"]))
             if "first" in self.spec
@@ -155,7 +155,7 @@ class Table:
 
 
 def _printed(node: Any, words: Sequence[str]) -> Any:
-    """Return a number of the paper, by method or by one word after the other; ``[value, se]`` is an estimate."""
+    """Return a number of the paper, by method or by successive words; ``[value, se]`` is an estimate."""
     for word in words:
         node = node.get(word) if isinstance(node, Mapping) else None
     return Estimate(*map(float, node)) if isinstance(node, list) else node
@@ -167,7 +167,7 @@ def _field(record: Any, name: str) -> Any:
 
 
 def experiment_function(module: str, name: str) -> Callable[[Any], Any]:
-    """Return a report function of a module of experiments/: declared beside it, or written in it.
+    """Return a report function of a module of experiments/, declared in YAML or defined in Python.
 
     Args:
         module: ``mhbt.mixture``.
@@ -175,8 +175,8 @@ def experiment_function(module: str, name: str) -> Callable[[Any], Any]:
 
     Raises:
         UserError: the declaration cannot be read.
-        ModuleNotFoundError: there is neither the module nor a declaration.
-        AttributeError: there is neither the function nor a declaration.
+        ModuleNotFoundError: neither the module nor a declaration exists.
+        AttributeError: neither the function nor a declaration exists.
     """
     if not all(part.isidentifier() for part in [*module.split("."), name]):
         raise ModuleNotFoundError(f"No module named '{module}'")
@@ -220,7 +220,7 @@ _OF_METHODS = {
 
 
 def column_meanings(config: Mapping[str, Any], columns: Sequence[str]) -> dict[str, str]:
-    """Return what each column of a sweep is: a metric as it is declared, or as a table of the experiment heads it."""
+    """Return explanations of the columns of a sweep, from declared metrics or table headings of the experiment."""
     module = _metrics_module(config)
     book = _book(module) if module else {}
     known = dict(_OF_METHODS)
@@ -243,7 +243,7 @@ def column_meanings(config: Mapping[str, Any], columns: Sequence[str]) -> dict[s
 
 
 def finding_of(config: Mapping[str, Any]) -> Notes | None:
-    """Return the template of the finding of a run's experiment, or None where it has none."""
+    """Return the template of the finding of a run's experiment, or None."""
     named = str((config.get("report") or {}).get("finding") or "")
     module, _, name = named.rpartition(".") if named else (_metrics_module(config), "", "finding")
     if not module or not all(part.isidentifier() for part in [*module.split("."), name]):
@@ -253,7 +253,7 @@ def finding_of(config: Mapping[str, Any]) -> Notes | None:
 
 
 def _metrics_module(config: Mapping[str, Any]) -> str:
-    """Return the module of experiments/ that computes the metrics of a run; empty where none does."""
+    """Return the module of experiments/ that computes the metrics of a run, or an empty string."""
     module = str((config.get("report") or {}).get("metrics") or "").rpartition(".")[0]
     return module if module and all(part.isidentifier() for part in module.split(".")) else ""
 

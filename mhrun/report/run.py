@@ -1,4 +1,4 @@
-"""A run, as the functions of a report see it."""
+"""A run as passed to report functions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Run:
-    """A complete run folder: its configuration, summary, traces, and the target they are of."""
+    """A complete run: its configuration, summary, traces and target."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
@@ -37,7 +37,7 @@ class Run:
         self._targets: dict[str, Target] = {}
 
     def cached(self, function: Callable[[Run], T]) -> T:
-        """Return ``function(self)``, computed at the first call; an error is raised again at every call."""
+        """Return ``function(self)``, computed at the first call; an error is raised again at each call."""
         if function in self._failed:
             raise self._failed[function]
         if function not in self._cached:
@@ -56,16 +56,16 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """The summary as the engine left it."""
+        """The summary written by the engine."""
         return self.folder.summary() or {}
 
     @cached_property
     def target(self) -> Target:
-        """The target, with its data; on the CPU, whatever the run was on."""
+        """The target with its data, on the CPU."""
         return target_of(self.config | {"device": "cpu"})
 
     def target_of(self, method: str) -> Target:
-        """The target of a method: the experiment's, but for the parts that the method has of its own."""
+        """The target of a method: the experiment's, with the parts that the method replaces."""
         node = self.config["methods"][method]
         own = {part: node[part] for part in ("model", "data", "target") if node.get(part)}
         if not own:
@@ -76,7 +76,7 @@ class Run:
         return self._targets[key]
 
     def samples(self, method: str) -> Samples:
-        """What a method samples, as its parts know it; of a run of before that was written down, built anew."""
+        """The stationary distribution of a method, declared by its parts; recomputed if the run did not record it."""
         if (value := self.methods[method].get("samples")) is not None:
             return Samples(**value)
         node, summary = self.config["methods"][method], self.methods[method]
@@ -85,26 +85,26 @@ class Run:
         return samples(kernel, Plan(schedules, summary["chains"], summary["warmup"], summary["steps"]))
 
     def rungs(self, method: str) -> int:
-        """How many rungs the ladders of a method have; 1 where it has none.
+        """The number of rungs of a method's ladders; 1 without ladders.
 
-        Reports see a ladder as its coldest rung, at whose temperature it samples, and at the cost of all.
+        Reports show a ladder by its coldest rung, with the cost of all rungs.
         """
         return int(self.config["methods"][method]["kernel"].get("rungs") or 1)
 
     @property
     def methods(self) -> Mapping[str, dict[str, Any]]:
-        """What the summary says of each method, in the order they ran."""
+        """The summaries of the methods, in the order they ran."""
         methods: dict[str, dict[str, Any]] = self.summary["methods"]
         return methods
 
     def label(self, method: str) -> str:
-        """The name of a method for people; no other method of the run has it."""
+        """The label of a method, unique in the run."""
         return labels(self.config, self.methods)[method]
 
     def by_method(self, found: Mapping[str, Any], columns: Mapping[str, str]) -> pd.DataFrame:
-        """Return a table with a row for each method; `columns` leads from a heading to a metric of `found`.
+        """Return a table with a row per method; `columns` maps headings to metrics of `found`.
 
-        A metric is called ``<method>.<metric>`` there; what is missing stays empty.
+        The address of a metric is ``<method>.<metric>``; missing ones stay empty.
         """
         rows = {
             self.label(method): {heading: found.get(f"{method}.{name}") for heading, name in columns.items()}
@@ -113,14 +113,14 @@ class Run:
         return pd.DataFrame.from_dict(rows, orient="index")
 
     def trace(self, method: str) -> xr.DataTree:
-        """The trace of a method; arrays are read when they are asked for.
+        """The trace of a method; arrays are read lazily.
 
         Raises:
-            UserError: it cannot be read, or is not that of this run.
+            UserError: it cannot be read, or does not belong to this run.
         """
         place, summary = self.folder.method(method), self.methods[method]
         if (why := damage(place)) is not None:
-            raise UserError(f"{place}: {why}; run the same command again to have it computed anew.")
+            raise UserError(f"{place}: {why}; run the same command again to recompute it.")
         try:
             found = open_trace(place)
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -145,14 +145,14 @@ class Run:
         return found
 
     def draws(self, method: str, *, marked: bool = False) -> npt.NDArray[np.float64]:
-        """The draws after burn-in (C, S, P), in the coordinates that the model's `names` name, within constraints.
+        """The draws after burn-in (C, S, P), in the constrained coordinates of the model's `names`.
 
         Args:
-            method: whose.
-            marked: also return draws that do not follow the target, as `valid` marks them.
+            method: the method.
+            marked: also return draws that are not valid; `valid` marks them.
 
         Raises:
-            UserError: the run kept none, or not all are valid draws and the report does not choose among them.
+            UserError: the run kept none, or some draws are invalid and the report does not select among them.
         """
         summary = self.methods[method]
         if not marked and summary.get("valid_share", 1.0) < 1.0 and not summary["diverging"]:
@@ -168,7 +168,7 @@ class Run:
         return self._draws[method]
 
     def draw_steps(self, method: str) -> npt.NDArray[np.int64]:
-        """The steps, 1 being the first after burn-in, that the kept draws are taken after (S,)."""
+        """The steps of the kept draws (S,), counted from 1 after burn-in."""
         warmup, steps, thin = (self.methods[method][key] for key in ("warmup", "steps", "thin"))
         if thin == COLLECTED:
             with self.trace(method) as trace:
@@ -178,13 +178,13 @@ class Run:
         return shape.kept(warmup + 1, steps) + 1
 
     def at_draws(self, method: str, name: str) -> npt.NDArray[Any]:
-        """A statistic at the steps that the kept draws are taken after (C, S), summed up if it is of single steps.
+        """A statistic at the steps of the kept draws (C, S), accumulated if it is per step.
 
-        Counts (n_lik, n_lik_overhead, n_grad) are sums from the first step on in the trace, seconds too; of any other
-        statistic, the sum over the steps after burn-in.
+        Counts (n_lik, n_lik_overhead, n_grad) and seconds are cumulative from the first step in the trace; other
+        statistics are summed over the steps after burn-in.
 
         Raises:
-            UserError: statistics of every step are asked for and the trace has fewer.
+            UserError: the trace lacks the statistics of some steps.
         """
         values = self.stat(method, name)
         if name in ("n_lik", "n_lik_overhead", "n_grad", "wall_s"):
@@ -193,27 +193,27 @@ class Run:
         return values.cumsum(axis=-1, dtype=np.float64)[..., self.draw_steps(method) - 1]
 
     def every_step(self, method: str) -> None:
-        """Make sure that the trace has the statistics of every step.
+        """Check that the trace has the statistics of every step.
 
         Raises:
-            UserError: it has not.
+            UserError: it does not.
         """
         if self.methods[method]["thin_stats"] != 1:
             raise UserError(f"{method}: this report needs the statistics of every step; set thin_stats=1.")
 
     def valid(self, method: str) -> npt.NDArray[np.bool_]:
-        """Whether each kept draw is valid (C, S); a method may have valid draws at some steps only."""
+        """Whether each kept draw is valid (C, S)."""
         with self.trace(method) as trace:
-            if "valid" not in trace["sample_stats"]:  # an older run, all of whose draws are
+            if "valid" not in trace["sample_stats"]:  # older runs have valid draws only
                 return np.ones(flat_draws(trace["posterior"]).shape[:2], bool)[:: self.rungs(method)]
         found: npt.NDArray[np.bool_] = self.stat(method, "valid")[:, self._places(method)].astype(bool)
         return found
 
     def _places(self, method: str) -> npt.NDArray[np.int64]:
-        """The places of the kept draws among the kept statistics (S,).
+        """The positions of the kept draws among the kept statistics (S,).
 
         Raises:
-            UserError: the trace has no statistics of some of them.
+            UserError: the trace lacks the statistics of some draws.
         """
         summary, steps = self.methods[method], self.draw_steps(method)
         thin, warmup = summary["thin_stats"], summary["warmup"]
@@ -240,10 +240,10 @@ class Run:
         return found[::rungs]
 
     def travel(self, method: str) -> Travel:
-        """How replicas travelled on the ladders of a method after burn-in, from the exchanges that the trace has.
+        """How replicas travelled on the ladders of a method after burn-in, from the exchanges in the trace.
 
         Raises:
-            UserError: it is no ladder, or the trace has not the statistics of every exchange.
+            UserError: it is not a ladder, or the trace lacks the statistics of some exchanges.
         """
         rungs = self.rungs(method)
         if rungs == 1:
@@ -264,7 +264,7 @@ class Run:
 
 
 def labels(config: Mapping[str, Any], methods: Iterable[str]) -> dict[str, str]:
-    """Return the name of each method for people; where several would have one, its own name beside it."""
+    """Return the label of each method; equal labels are extended by the method's name."""
     plain = {name: str(config["methods"][name].get("label") or name) for name in methods}
     times = Counter(plain.values())
     return {name: label if times[label] == 1 else f"{label} ({name})" for name, label in plain.items()}

@@ -1,4 +1,4 @@
-"""The line that says what a run is worth as evidence: a preview, or verdicts at the paper's settings."""
+"""The status of a run as evidence: a preview, or verdicts at the paper's settings."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from mhrun.report.claims import COUNTED, NOT_REPRODUCED, Judged, count
 from mhrun.store.identity import RESULTS_VERSION
 
 RESULTS = ROOT / "docs" / "results"
-"""Where a checkout keeps the verdicts of runs at the papers' scale."""
+"""The folder of a checkout with the verdicts of runs at the papers' scale."""
 
 
 class Status(NamedTuple):
-    """What a run is worth as evidence."""
+    """The status of a run as evidence."""
 
-    kind: str  # "verdict", "preview" (another scale), "changed" (other settings), or "" where nothing is claimed
+    kind: str  # "verdict", "preview" (another scale), "changed" (other settings), or "" without claims
     text: str
-    recorded: str  # of a run that is none of the paper's: what one found, as the repository has it
-    command: str  # of a run that is none of the paper's: the one that gives verdicts
-    failed: list[str]  # what is not reproduced, a line each
-    departures: list[str]  # the settings that are not the paper's
+    recorded: str  # for a run without verdicts: the repository's result at paper scale
+    command: str  # for a run without verdicts: the command that gives them
+    failed: list[str]  # claims that are not reproduced, one line each
+    departures: list[str]  # settings that differ from the paper's
 
 
 def status_of(config: Mapping[str, Any], judged: Sequence[Judged], kind: str = "experiments") -> Status:
@@ -31,13 +31,13 @@ def status_of(config: Mapping[str, Any], judged: Sequence[Judged], kind: str = "
     Args:
         config: of the run, or of one of the sweep's.
         judged: its claims.
-        kind: ``experiments`` or ``sweeps``: where its claims are in the book of its paper.
+        kind: ``experiments`` or ``sweeps``: the group of its claims in claims.yaml.
     """
     counted = [claim for claim in judged if claim.verdict in COUNTED]
     departures = list((config.get("runtime") or {}).get("departures") or [])
     known = (config.get("runtime") or {}).get("departures") is not None
     experiment, scale = str(config["experiment"]), str(config["scale"])
-    # Of a sweep, which values are the paper's is in its claims.
+    # The claims of a sweep contain the paper's values.
     command = f"mhrun experiment={experiment} scale=paper" if kind == "experiments" else ""
     if not counted:
         if scale == "paper" or "paper" not in (config.get("scales") or {}):
@@ -63,7 +63,7 @@ def status_of(config: Mapping[str, Any], judged: Sequence[Judged], kind: str = "
 
 
 def _recorded(paper: str, experiment: str, kind: str) -> str:
-    """Return what a run at the paper's settings found, from the results that a checkout has; empty without any."""
+    """Return the committed result of a run at the paper's settings, in words; empty without one."""
     try:
         book = json.loads((RESULTS / f"{paper}.json").read_text())
         entry = book[kind][experiment]

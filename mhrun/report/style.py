@@ -1,4 +1,4 @@
-"""How figures look: eight colours at most, then line styles and markers; a method has one look everywhere."""
+"""The style of figures: eight colours, then line styles and markers; a method looks the same everywhere."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib import colormaps
 
-# Okabe & Ito (2008): distinguishable with any colour vision, and in grey.
+# Okabe & Ito (2008): distinguishable with any colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 GREYS = colormaps["Greys"]
 LINES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
 
-# The colour that a family of methods has in every report; methods of other families take what is free.
+# Fixed colours of families of methods; other methods take the free ones.
 _FAMILIES = {
     "mint": 0,
     "mhbt": 0,
@@ -35,13 +35,13 @@ _FAMILIES = {
 
 
 def method_styles(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return how the lines of each method are drawn: ``color``, ``linestyle`` and ``marker``.
+    """Return the line style of each method: ``color``, ``linestyle`` and ``marker``.
 
-    The first eight methods have a colour each, a family such as MINT its own; the next eight have them again with
-    another line style. No two of 32 methods look the same.
+    The first eight methods have different colours, with fixed ones for families such as MINT. The next eight repeat
+    them with another line style. Up to 32 methods look different.
 
     Args:
-        methods: all methods of a run, in its order, so that a method looks the same in all figures of a report.
+        methods: all methods of a run, in its order, which makes styles consistent within a report.
     """
     names, found = list(methods), {}
     for turn, start in enumerate(range(0, len(names), len(COLOURS))):

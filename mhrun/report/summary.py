@@ -1,4 +1,4 @@
-"""What a run found, for its page and for the terminal: one sentence, a status, warnings and a table of methods."""
+"""The summary of a run for its page and the terminal: a sentence, a status, warnings and a table of methods."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mhrun.report.status import Status, status_of
 from mhrun.report.tables import shown
 from mhrun.store.folder import RunFolder
 
-_NAMED = 4  # methods that a warning names before it counts the rest
+_NAMED = 4  # methods that a warning names; the rest are counted
 
 COLUMNS = {
     "ess": (
@@ -45,18 +45,17 @@ class Summary(NamedTuple):
 
     title: str
     scale: str  # in one line: "smoke scale · 4 chains x 400 steps"
-    finding: str  # one sentence; empty where there is nothing to say
+    finding: str  # one sentence, or empty
     status: Status
     warnings: list[str]
     methods: pd.DataFrame  # a row for each method, under its label; empty columns are left out
-    explained: dict[str, str]  # heading of a column of `methods` -> what it is
+    explained: dict[str, str]  # heading of a column of `methods` -> its meaning
 
 
 def summary_of(run: Run | RunFolder) -> Summary:
     """Return what a complete run found.
 
-    It takes what the report has left in summary.json; of a run without a report it reads the draws, and there are no
-    distances.
+    Uses the report's results in summary.json. For a run without a report it reads the draws, and distances are missing.
 
     Raises:
         UserError: the run's results are damaged.
@@ -88,11 +87,11 @@ def summarised(
     """Return the summary of a run from its parts.
 
     Args:
-        run: whose.
+        run: the run.
         metrics: of the report, by short address.
         judged: its claims.
         diagnostics: as `diagnosed` returns them.
-        finding: the experiment's own sentence; `default_finding` where it is empty.
+        finding: the experiment's sentence; if empty, `default_finding`.
     """
     frame, explained = methods_table(run, metrics, diagnostics)
     return Summary(
@@ -127,9 +126,9 @@ def _range(numbers: set[int], of: str) -> str:
 def methods_table(
     run: Run, metrics: Mapping[str, Any], diagnostics: Mapping[str, Mapping[str, Any]]
 ) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Return a row for each method: ESS, R-hat, evaluations, and the experiment's own measure where it declares one.
+    """Return a row for each method: ESS, R-hat, evaluations, and the experiment's measure if it declares one.
 
-    Also returns what each heading means.
+    Also returns the meaning of each heading.
     """
     explained = dict(COLUMNS.values())
     measure = measure_of(run.config)
@@ -154,7 +153,7 @@ def _is_there(value: Any) -> bool:
 
 
 def warnings_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return what makes the draws of a run doubtful, a line each: R-hat, ESS, divergences, engine warnings."""
+    """Return warnings about the draws of a run, one line each: R-hat, ESS, divergences, engine warnings."""
     found = []
     rhats = {m: about["rhat"] for m, about in diagnostics.items() if _above(about.get("rhat"), RHAT)}
     if rhats:
@@ -190,7 +189,7 @@ def _named(run: Run, methods: Sequence[str], numbers: Mapping[str, float] | None
 
 
 def default_finding(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return one sentence on any run: the most efficient method whose chains agree, or that none do."""
+    """Return a sentence for any run: the most efficient converged method, or that none has converged."""
     sizes = {m: about["ess"] for m, about in diagnostics.items() if _is_there(about.get("ess"))}
     rhats = {m: diagnostics[m].get("rhat") for m in sizes}
     if not sizes:

@@ -1,4 +1,4 @@
-"""Figures of lines, points and bars as inline SVG: values on hover, and the colours of the page they stand on."""
+"""Figures of lines, points and bars as inline SVG, with values on hover and the page's colours."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from matplotlib.ticker import FixedFormatter, FuncFormatter
 
 from mhrun.report.tables import shown
 
-LARGEST = 150_000  # letters: a figure that takes more is a picture
-_POINTS, _OF_LINE = 1200, 60  # that have values on hover: of a figure, of one line
+LARGEST = 150_000  # characters: larger figures become PNG
+_POINTS, _OF_LINE = 1200, 60  # points with values on hover: of a figure, of one line
 _XLINK = "{http://www.w3.org/1999/xlink}href"
 _MARK = "hover"
-# Black is the colour of text, and white that of the page; so that a dark page has no white slabs.
+# Black becomes the text colour and white the page's colour, for dark pages.
 _COLOURS = (
     (re.compile(r"#000000\b|\bblack\b"), "currentColor"),
     (re.compile(r"#ffffff\b|\bwhite\b"), "var(--page)"),
@@ -32,7 +32,7 @@ _COLOURS = (
 
 
 class _Points(NamedTuple):
-    """Points of one line that have a value each."""
+    """Points of a line, with values."""
 
     axis: Axes
     x: npt.NDArray[np.float64]
@@ -41,7 +41,7 @@ class _Points(NamedTuple):
 
 
 def inline_svg(figure: Figure, name: str) -> str | None:
-    """Return a figure as an ``<svg>`` element for a page; None if it is a picture of densities, or too large.
+    """Return a figure as an ``<svg>`` element for a page; None if it shows densities or is too large.
 
     Points and bars have a ``<title>`` with their values, which browsers show on hover. Text is escaped, ids begin with
     `name`, and nothing is loaded from elsewhere.
@@ -76,7 +76,7 @@ def inline_svg(figure: Figure, name: str) -> str | None:
 
 
 def _is_density(axis: Axes) -> bool:
-    """Say whether a panel has a picture, contours or a cloud of points."""
+    """Return whether a panel has an image, contours or a cloud of points."""
     many = 3000
     return (
         bool(axis.images)
@@ -96,7 +96,7 @@ def _is_density(axis: Axes) -> bool:
 
 
 def _points_of(figure: Figure) -> Iterator[_Points]:
-    """Yield the points of all lines, fewer of a long one."""
+    """Yield the points of all lines, thinned for long ones."""
     for axis in figure.axes:
         names, errors, caps = _errorbars(axis)
         for line in list(axis.lines):
@@ -128,7 +128,7 @@ def _errorbars(axis: Axes) -> tuple[dict[int, str], dict[int, list[float]], set[
     for container in axis.containers:
         if not isinstance(container, ErrorbarContainer):
             continue
-        parts: Any = container.lines  # there is no line where the style of points is "none"
+        parts: Any = container.lines  # there is no line if the style of points is "none"
         line, ends, bars = parts
         caps |= {id(end) for end in ends}
         if line is None:
@@ -155,7 +155,7 @@ def _title(axis: Axes, label: str, x: float, y: float, error: float | None) -> s
 
 
 def _tick(axis: Axes, x: float) -> str:
-    """Return a place on the x axis as its ticks name it, where they are words."""
+    """Return a position on the x axis, named by its tick if ticks are words."""
     formatter = axis.xaxis.get_major_formatter()
     if isinstance(formatter, FixedFormatter | FuncFormatter) or axis.xaxis.have_units():
         near = [
@@ -167,12 +167,12 @@ def _tick(axis: Axes, x: float) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a label without the marks of mathematical text."""
+    """Return a label without mathematical markup."""
     return re.sub(r"[${}\\]", "", text).replace("\n", " ").strip()
 
 
 def _mark_bars(figure: Figure) -> dict[str, str]:
-    """Give each bar an id, and return what each shows."""
+    """Give each bar an id, and return the text of each."""
     found: dict[str, str] = {}
     for axis in figure.axes:
         for container in axis.containers:
@@ -192,7 +192,7 @@ def _mark_bars(figure: Figure) -> dict[str, str]:
 
 
 def _for_page(content: bytes, name: str, titles: list[list[str]], bars: dict[str, str]) -> str:
-    """Return SVG as an element of a page: no namespaces, ids of its own, titles, and the page's colours."""
+    """Return SVG as an element of a page: no namespaces, unique ids, titles, and the page's colours."""
     root = ElementTree.fromstring(content)
     for parent in list(root.iter()):
         for child in list(parent):
@@ -232,7 +232,7 @@ def _for_page(content: bytes, name: str, titles: list[list[str]], bars: dict[str
 
 def _label_points(group: ElementTree.Element, titles: list[str]) -> None:
     points = [element for element in group.iter() if str(element.tag).endswith("}use")]
-    if len(points) == len(titles):  # else some were not drawn, and no one knows which
+    if len(points) == len(titles):  # otherwise some were not drawn, and it is unknown which
         for element, title in zip(points, titles, strict=True):
             _add_title(element, title)
 

@@ -1,4 +1,4 @@
-"""One table and one figure across the runs of a sweep, and what its experiment has of its own."""
+"""The report of a sweep: a table and a figure of all runs, and the experiment's additions."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from mhrun.store.folder import RunFolder
 
 
 def jobs_of(place: Path) -> list[dict[str, Any]]:
-    """Return what the jobs of a sweep left, in order."""
+    """Return the records of the jobs of a sweep, in order."""
     found = [read_json(path) for path in sorted((place / "jobs").glob("*.json"))]
     return [job for job in found if job is not None and _is_job(job)]
 
 
 def _is_job(found: Mapping[str, Any]) -> bool:
-    """Say whether a JSON object has the form of what a job left."""
+    """Return whether a JSON object has the form of a job's record."""
     words = found.get("overrides")
     return (
         isinstance(found.get("number"), int)
@@ -46,10 +46,10 @@ def _is_job(found: Mapping[str, Any]) -> bool:
 def build_sweep_report(
     place: Path, tell: Callable[[str], None] = lambda line: print(f"mhrun: {line}", file=sys.stderr)
 ) -> Path:
-    """Write the sweep's table and figure, and what its experiment has of its own, and return its page.
+    """Write the sweep's table, figure and the experiment's additions, and return its page.
 
-    The page lists the failures too. `tell` is called with a message for each part that could not be made; the page
-    shows it in its place.
+    The page lists the failures too. `tell` is called with a message for each failed part; the page shows the message in
+    its place.
 
     Raises:
         UserError: the sweep's folder cannot be written.
@@ -76,7 +76,7 @@ def _built(place: Path, tell: Callable[[str], None]) -> Path:
                 lambda: draw(lambda: sweep_figure(frame, keys, looks), "sweep"),
             )
     for old in place.glob("sweep.*"):
-        if old.suffix != ".json":  # which is the sweep itself
+        if old.suffix != ".json":  # the sweep itself
             old.unlink()
     if not isinstance(table, str):
         write_table(table, place / "sweep")
@@ -105,7 +105,7 @@ def _built(place: Path, tell: Callable[[str], None]) -> Path:
 
 
 def _config(place: Path, jobs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the configuration of the first job that is there; of none, what a page needs."""
+    """Return the configuration of the first existing job; without any, the minimum for a page."""
     for job in jobs:
         if job["status"] == "done" and not _missing(place, job):
             return _folder(place, job).config()
@@ -113,7 +113,7 @@ def _config(place: Path, jobs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _looks(place: Path, jobs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the style of each method by its label, that which it has in the reports of the runs."""
+    """Return the style of each method by its label, as in the reports of the runs."""
     found: dict[str, dict[str, Any]] = {}
     for job in jobs:
         if job["status"] == "done" and not _missing(place, job):
@@ -125,7 +125,7 @@ def _looks(place: Path, jobs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]
 
 
 def _in_one_line(config: Mapping[str, Any], jobs: list[dict[str, Any]]) -> str:
-    """Return what was swept, at which scale, and how the jobs went."""
+    """Return swept settings, scale and status of the jobs, in one line."""
     done = sum(job["status"] == "done" for job in jobs)
     swept: dict[str, dict[str, None]] = {}
     for job in jobs:
@@ -141,20 +141,20 @@ def _in_one_line(config: Mapping[str, Any], jobs: list[dict[str, Any]]) -> str:
 
 
 class Own(NamedTuple):
-    """What the experiment of a sweep has on its page beside the table and the figure that every sweep has."""
+    """The experiment's additions to the page of a sweep."""
 
     claims: list[Judged]
     figures: list[FigureOnPage]
     tables: list[TableOnPage]
     notes: list[str]
-    lines: list[str]  # in the place of what could not be made
+    lines: list[str]  # in place of failed parts
 
 
 def _own(place: Path, jobs: list[dict[str, Any]], guard: Guard) -> Own:
-    """Compute the metrics of a sweep, judge its claims, draw its own tables and figures.
+    """Compute the metrics of a sweep, judge its claims, draw the experiment's tables and figures.
 
-    They are functions of the list of the runs that are there, named by ``report.sweep_metrics``,
-    ``sweep_tables``, ``sweep_figures`` and ``sweep_notes``; metrics and verdicts go into summary.json.
+    They are functions of the list of existing runs, named by ``report.sweep_metrics``, ``sweep_tables``,
+    ``sweep_figures`` and ``sweep_notes``; metrics and verdicts go into summary.json.
     """
     folder, found = place / "report", [job for job in jobs if job["status"] == "done"]
     remove(folder)
@@ -225,7 +225,7 @@ def _judged(runs: Sequence[Run], jobs: list[dict[str, Any]], metrics: Mapping[st
 
 
 def sweep_table(place: Path, jobs: list[dict[str, Any]]) -> pd.DataFrame:
-    """Return a row per job and method: what was swept, then the metrics that the experiment names."""
+    """Return a row per job and method: swept settings, then the metrics that the experiment names."""
     rows = []
     for job in jobs:
         if job["status"] != "done" or _missing(place, job):
@@ -241,22 +241,22 @@ def sweep_table(place: Path, jobs: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _folder(place: Path, job: Mapping[str, Any]) -> RunFolder:
-    # By where the sweep is, not by the path that the job noted: that is relative to where it was begun.
+    # Relative to the sweep's folder: the path recorded by the job is relative to its working directory.
     return RunFolder(place.parent.parent / str(job.get("digest")))
 
 
 def _missing(place: Path, job: Mapping[str, Any]) -> str:
-    """Return what is wrong with the run of a job that was done, or an empty string."""
+    """Return what is wrong with the run of a finished job, or an empty string."""
     if job["status"] != "done":
         return ""
     folder = _folder(place, job)
     if not (folder.path / "config.yaml").exists() or folder.summary() is None:
         return "its run is missing; the same command computes it again"
-    return "" if folder.is_complete() else "its run is not complete; the same command goes on with it"
+    return "" if folder.is_complete() else "its run is not complete; the same command resumes it"
 
 
 def _page(place: Path, job: Mapping[str, Any]) -> bool:
-    """Say whether the run of a job has a page; it has none with runtime.report=false."""
+    """Return whether the run of a job has a page, which runtime.report=false omits."""
     return (_folder(place, job).report / PAGE).exists()
 
 
@@ -271,7 +271,7 @@ def _pair(word: str) -> tuple[str, Any]:
 def _metric(summary: dict[str, Any], method: str, key: str) -> Any:
     about = summary["methods"][method]
     if key == "accept_rate" and not about["n_accept_tests"]:
-        return None  # a dynamics without a test accepts nothing, though it always moves
+        return None  # a dynamics has no acceptance rate
     found = summary["metrics"].get(f"{method}.{key}", about.get(key))
     if isinstance(found, dict):
         return Estimate(*(float("nan") if found[part] is None else found[part] for part in ("value", "se")))

@@ -1,4 +1,4 @@
-"""The figure of a sweep: each metric against the first key that is swept."""
+"""The figure of a sweep: each metric against the first swept key."""
 
 from __future__ import annotations
 
