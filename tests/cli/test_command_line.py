@@ -126,7 +126,7 @@ def mistakes(outputs, *extra):
             "mint, mint_stored, tempered_mcmc, mcmc, sgld, sghmc have no compiled loop here",
         ),
         ([*SMOKE, "target.temper=prior"], "temper = 'prior' is unknown"),
-        ([*SMOKE, "data.n=0"], "choose n >= 1"),
+        ([*SMOKE, "data.n=0"], "n = 0 must be at least 1"),
         ([*SMOKE, "model.variance=-1"], "positive variances"),
         ([*SMOKE, "+model.variace=1"], "takes no 'variace'"),
         ([*SMOKE, "model._target_=os.system"], "not in a trusted package"),

@@ -180,7 +180,7 @@ def test_a_run_may_be_named_by_its_experiment(there, capsys):
         (["gmm_tied_means", "--reference"], "--reference needs a run"),
         (["gmm_tied_means", "--reference", "gmm_tied_means"], "has several methods; say which"),
         (["gmm_tied_means", "--all"], "There is no option '--all'"),
-        (["gmm_tied_means", "seed=1"], "means nothing here"),
+        (["gmm_tied_means", "seed=1"], "is not an option here"),
     ],
 )
 def test_mistakes_get_one_line(there, capsys, words, message):

@@ -94,7 +94,7 @@ def test_a_project_runs_from_any_folder_and_is_found_again(tmp_path, capsys, mon
     assert "complete" in capsys.readouterr().out
     assert run(["list", "mine", outputs]) == 0  # what has been run is listed, whoever's it is
     assert "complete" in capsys.readouterr().out
-    with pytest.raises(UserError, match=r"there is no 'figures\.slopes'.*say --project DIR"):
+    with pytest.raises(UserError, match=r"there is no 'figures\.slopes'.*give --project DIR"):
         parts_of({"tables": {"slopes": "figures.slopes"}})
     assert len(list((tmp_path / "outputs" / "mine").glob("*/summary.json"))) == 2  # and latest
 
