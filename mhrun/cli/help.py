@@ -5,29 +5,29 @@ from __future__ import annotations
 from mhrun.errors import UserError, nearest
 
 HELP = """\
-mhrun runs Metropolis-Hastings with minibatches and stochastic-gradient MCMC, and puts the papers'
-figures, tables and claims beside what it finds.
+mhrun runs minibatch Metropolis-Hastings and stochastic-gradient MCMC, and compares the results with the figures,
+tables and claims of papers.
 
-  mhrun list [NAME]                           what experiments there are, what has been run; of one: methods, settings
+  mhrun list [NAME]                           list experiments and runs; with NAME: methods, settings, claims
   mhrun NAME [KEY=VALUE ...]                  run an experiment, then make its report; also experiment=NAME
-  mhrun -m NAME KEY=A,B,C ...                 run it for each value (several keys: all combinations)
-  mhrun NAME --dry-run                        what it would take: time, evaluations, memory, disk (with -m too)
+  mhrun -m NAME KEY=A,B,C ...                 run it for each value (with several keys: all combinations)
+  mhrun NAME --dry-run                        estimate time, evaluations, memory and disk (with -m too)
   mhrun compare RUN RUN ... [--reference RUN:METHOD] [--json|--csv]
-                                              runs side by side: a folder, an experiment, the beginning of a digest
-  mhrun report [NAME ...]                     make the reports again, of all runs or of some experiments
+                                              compare runs: a folder, an experiment, or the beginning of a digest
+  mhrun report [NAME ...]                     rebuild the reports of all runs or of some experiments
   mhrun fetch [DATASET ...]                   download and verify data sets; without a name, list them
-  mhrun init DIR                              write a small project of your own to begin from: model, data, experiment
-  mhrun check rule=NAME [KEY=VALUE ...]       is it right? checks of distribution and bookkeeping on a rule, proposal,
-                                              pairing, dynamics, method, or class of yours (check my.Rule)
-  mhrun completion bash|zsh|fish              what lets a shell complete commands, experiments, settings and parts
-  mhrun COMMAND --help                        more on one of these
+  mhrun init DIR                              create a small project: model, data, experiment
+  mhrun check rule=NAME [KEY=VALUE ...]       check the distribution and the contracts of a rule, proposal, pairing,
+                                              dynamics, method, or class of yours (check my.Rule)
+  mhrun completion bash|zsh|fish              print a script for shell completion
+  mhrun COMMAND --help                        help on a command
 
 Settings that every experiment has:
   scale=smoke|quick|paper    seconds | a minute or two (the default) | the paper's own counts
   seed=0                     of the chains
   device=cpu|cuda
-  runtime.outputs=outputs    where runs are kept
-  runtime.force=true         begin anew, even if the run is there
+  runtime.outputs=outputs    folder of the runs
+  runtime.force=true         start again, even if the run exists
   mhrun NAME --cfg job       all settings of an experiment, as it would run
 
 Examples:
@@ -35,26 +35,26 @@ Examples:
   mhrun gmm_tied_means lam=0.4 rule@methods.mint.kernel.rule=barker
   mhrun -m gmm_tied_means lam=0.25,0.35,0.45 tau=0.5,0.6
 
-The same settings find the same run again: done is done, and what was interrupted (Ctrl-C, a kill, a
-power cut) goes on from where it was. Options:
-  -m, --multirun     a sweep; hydra/launcher=joblib|slurm|ray runs its jobs beside each other
-  --cfg job          show the settings, do not run
-  --project WHERE    a folder of your own, with conf/ and the Python and data files that it names, or an installed
-                     package with conf/ in it; its Python is trusted
-  --config-dir DIR   YAML files as in conf/, and Python files beside them, which are not trusted by themselves
-  --trust PACKAGE    let configurations name classes of this package or file of yours
-  --json             of check: the verdicts as JSON
+The same settings find the same run again: finished methods are not repeated, and interrupted ones (Ctrl-C, a kill, a
+power cut) resume. Options:
+  -m, --multirun     a sweep; hydra/launcher=joblib|slurm|ray runs its jobs in parallel
+  --cfg job          show the settings without running
+  --project WHERE    a folder with conf/ and the Python and data files that it names, or an installed package
+                     with conf/ in it; its Python files are trusted
+  --config-dir DIR   YAML files as in conf/, and Python files beside them, which need --trust
+  --trust PACKAGE    allow configurations to name classes of this package or Python file
+  --json             for check: print the verdicts as JSON
   --version, --help
 """
 
-_OWN = "  --project WHERE, --config-dir DIR    experiments and parts of your own too (mhrun --help)\n"
+_OWN = "  --project WHERE, --config-dir DIR    your experiments and parts too (mhrun --help)\n"
 
 COMMANDS = {
     "list": f"""\
 mhrun list [NAME ...] [runtime.outputs=FOLDER]
 
-Without a name: every experiment in a line, by paper, with the time its methods take at scale=paper and where
-its newest run stands. With a name: its methods, settings, claims and runs.
+Without a name: one line per experiment, by paper, with the time of its methods at scale=paper and the status of
+its newest run. With a name: its methods, settings, claims and runs.
 
   mhrun list
   mhrun list gmm_tied_means
@@ -63,8 +63,8 @@ its newest run stands. With a name: its methods, settings, claims and runs.
     "report": """\
 mhrun report [NAME ...] [runtime.outputs=FOLDER]
 
-Makes the reports again from the traces: of all complete runs and sweeps, or of those of some experiments.
-A report that fails leaves one line, and the others are made.
+Rebuilds the reports of all complete runs and sweeps, or of those of some experiments, from the traces.
+A report that fails prints one line, and the others are made.
 
   mhrun report
   mhrun report gmm_tied_means
@@ -91,7 +91,7 @@ Downloads data sets from their publishers and verifies them by checksum; without
     "init": """\
 mhrun init DIR
 
-Writes a small project: a model in Python, a data file and an experiment, to change into your own.
+Creates a small project: a model in Python, a data file and an experiment, to be adapted.
 
   mhrun init mine
   mhrun --project mine robust scale=smoke
@@ -112,7 +112,7 @@ with probability 1e-4. The exit status is 1 if a check fails.
     "completion": """\
 mhrun completion bash|zsh|fish
 
-Prints what lets a shell complete commands, experiments, settings, and parts with the places they go to.
+Prints a script with which a shell completes commands, experiments, settings and replacements of parts.
 
   source <(mhrun completion bash)                                     # in ~/.bashrc
   source <(mhrun completion zsh)                                      # in ~/.zshrc, after compinit
@@ -121,7 +121,7 @@ Prints what lets a shell complete commands, experiments, settings, and parts wit
     "help": """\
 mhrun help [COMMAND]
 
-Shows what a command does; without one, all commands.
+Shows help on a command; without one, the main page.
 """,
 }
 
