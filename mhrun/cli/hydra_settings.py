@@ -83,7 +83,7 @@ def check_node(
         plain: the same without the user's files, with the same launcher.
         words: the command line's overrides of Hydra's settings.
         task: all other overrides. Hydra passes its recorded overrides to each job of a sweep, so a file may not add
-        any.
+            any.
 
     Raises:
         UserError: a setting that a file may not change.

@@ -85,7 +85,9 @@ def _loop(move: Piece) -> Piece:
                 draw, controls = Draw(key, step, numbers[c]), StepControls(size[c], temperature[c])
                 move(args, row, grad[c], vectors[c], scalars[c], controls, draw)
                 zero, infinite = row.dtype.type(0), False
-                for d in range(len(row)):  # 0 times a non-finite value is NaN; `or` is vectorised, a sum is not
+                for d in range(
+                    len(row)
+                ):  # 0 times a non-finite value is NaN; `or` is vectorised, a sum is not
                     infinite |= row[d] * zero != zero
                 if infinite:
                     stopped[c] = True

@@ -41,7 +41,7 @@ class Table:
 
     Args:
         file: .csv, .tsv or .txt (also compressed), or .parquet (needs pyarrow); searched in the user's folders, then in
-        the current folder.
+            the current folder.
         target: the column of y; None for a table without one.
         features: the numerical columns; None for all others.
         categorical: the columns that are categories, as text or numbers.
@@ -49,7 +49,7 @@ class Table:
             values in sorted order (int64).
         positive: the value of the target that is +1; None for the later of the two in sorted order.
         standardise: whether numerical features are standardised to mean 0 and standard deviation 1 (divisor n) on the
-        training rows.
+            training rows.
         standardise_target: likewise for y; `facts` has its mean and standard deviation.
         intercept: whether the first column of x is 1.
         missing: if a row lacks a value, ``refuse`` the table or ``drop`` the row.

@@ -47,9 +47,9 @@ def choose(
     Args:
         method: the method to run.
         choice: one of `EXECUTORS`: compile if it pays, compile or refuse, never compile, or capture the step as a
-        graph.
+            graph.
         begun_with: the executor of an interrupted run, which must continue with it: executors have the same
-        distribution and random numbers, but round differently.
+            distribution and random numbers, but round differently.
         threads: for compiled loops; None for all cores this process may use.
         note: called with messages for the user.
 

@@ -22,7 +22,7 @@ def starts_of(setting: Any, dim: int, where: str, named: Parameters | None = Non
 
     Args:
         setting: a list of points, in the coordinates of the model's `names`, assigned to the chains in turn; ``{normal:
-        sd}``, normal about 0 in every unconstrained coordinate; ``{uniform: [low, high]}`` likewise; or None.
+            sd}``, normal about 0 in every unconstrained coordinate; ``{uniform: [low, high]}`` likewise; or None.
         dim: D.
         where: its path in the configuration.
         named: the model's named parameters, if it has some.
