@@ -85,7 +85,7 @@ def test_a_damaged_archive_is_reported_in_a_line(folder, monkeypatch, rng):
         Cifar().load()
     path = folder / "cifar10" / "cifar-10-binary.tar.gz"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(UserError, match="not what it should be"):
+    with pytest.raises(UserError, match="unexpected content"):
         Cifar().load()
 
 
