@@ -297,7 +297,7 @@ def test_a_run_from_words_to_page_and_again(tmp_path, capsys):
     page = tmp_path / captured.out.split("report  ")[1].strip()
     assert "<h1>Mixture of Gaussians with tied means</h1>" in page.read_text()
     assert run(words) == 0
-    assert "there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     assert run(["list"]) == 0
     assert "smoke complete" in capsys.readouterr().out
     assert run(["report"]) == 0
