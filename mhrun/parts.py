@@ -26,6 +26,9 @@ class Proposal(ABC):
 
     gradients: bool = False  # whether it needs the gradient at both points
     ratio: bool = True  # whether its densities enter the acceptance ratio, unless they cancel
+    best_acceptance: float | None = (
+        0.234  # most efficient acceptance rate for large D with Metropolis's rule; None: unknown
+    )
 
     @property
     def needs_noise(self) -> bool:
@@ -106,6 +109,8 @@ class Rule(ABC):
     corrects_noise: bool = (
         False  # whether it corrects for minibatch noise; otherwise a run warns if that noise dominates
     )
+
+    barker: bool = False  # whether it accepts with Barker's probability r / (1 + r), possibly of a noisy r
 
     @property
     def wants_terms(self) -> bool:

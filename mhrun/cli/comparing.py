@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +34,7 @@ def compare_runs(words: Sequence[str]) -> int:
     named = found_run(reference, outputs) if reference is not None else None
 
     from mhrun.report.compare import rows_of
-    from mhrun.report.comparison_page import DISTANCES, build_comparison, table
+    from mhrun.report.comparison_page import COLUMNS, DISTANCES, EXPLAINED, build_comparison, table
 
     rows = rows_of([*chosen, *([named] if named else [])])
     against = None
@@ -50,7 +52,10 @@ def compare_runs(words: Sequence[str]) -> int:
     elif kind == "csv":
         print((page.parent / "compare.csv").read_text(), end="")
     else:
-        show(table(found), list(DISTANCES.values()))
+        frame = table(found)
+        show(frame, list(DISTANCES.values()))
+        headings = COLUMNS | DISTANCES
+        explain({headings[key]: text for key, text in EXPLAINED.items() if headings[key] in frame.columns})
     for note in found.notes:
         print(f"mhrun: {note}", file=sys.stderr)
     print(f"page    {page}", file=sys.stdout if kind == "table" else sys.stderr)
@@ -119,8 +124,18 @@ _SHORT = {
     "ESS per 10^6 evaluations": "per 10^6",
     "ESS per second": "per s",
     "data per step": "data/step",
-    "spread over the reference's": "spread",
 }
+
+
+def explain(columns: Mapping[str, str]) -> None:
+    """Print what each column of the table is, heading -> text, wrapped to the terminal."""
+    wide = shutil.get_terminal_size((100, 24)).columns
+    names = {_SHORT.get(heading, heading): text for heading, text in columns.items()}
+    start = max(map(len, names), default=0) + 2
+    print()
+    for name, text in names.items():
+        print(textwrap.fill(text, wide, initial_indent=name.ljust(start), subsequent_indent=" " * start))
+    print()
 
 
 def show(frame: pd.DataFrame, distances: Sequence[str]) -> None:

@@ -7,6 +7,30 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.floating]
 
+RHAT, ESS = 1.01, 400.0
+"""Above this R-hat, and below this effective sample size, a run warns (Vehtari et al. 2021)."""
+
+COORDINATES = 64
+"""Of a wide model, so many coordinates, evenly spaced, are diagnosed."""
+
+
+def worth(draws: npt.NDArray[np.float64]) -> dict[str, float]:
+    """Return the least bulk and tail effective sample size and the largest R-hat over coordinates, of draws (C, S, D).
+
+    NaN if that of one coordinate is: a coordinate that never moved is the worst.
+    """
+    columns = [draws[..., d] for d in range(draws.shape[-1])]
+    return {
+        "rhat": float(np.max([rhat(column) for column in columns])),
+        "ess": float(np.min([ess(column) for column in columns])),
+        "ess_tail": float(np.min([ess(column, "tail") for column in columns])),
+    }
+
+
+def some_coordinates(dim: int, most: int = COORDINATES) -> npt.NDArray[np.int64]:
+    """Return the indices of at most so many of D coordinates, evenly spaced."""
+    return np.arange(dim) if dim <= most else np.linspace(0, dim - 1, most).astype(np.int64)
+
 
 def ess(draws: Array, method: str = "bulk") -> float:
     """Return the effective sample size of draws (C, S) (Vehtari et al. 2021).

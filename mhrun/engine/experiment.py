@@ -20,7 +20,7 @@ from mhrun.engine.estimate import estimate
 from mhrun.engine.executors import check_executor, usable_cores
 from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method, prior_attribute
-from mhrun.engine.warnings import log_ratio_noise, log_ratio_skew, valid_share, warnings_of
+from mhrun.engine.warnings import acceptance_range, log_ratio_noise, log_ratio_skew, valid_share, warnings_of
 from mhrun.errors import Interrupted
 from mhrun.kernels.stationary import samples
 from mhrun.store.files import explain, open_log, remove
@@ -144,6 +144,8 @@ def _of_method(method: Method, node: Mapping[str, Any], summary: Mapping[str, An
         "accept_rate": mean["accepted"],
         "all_data_share": float(totals["sum_all_data"].sum()) / decisions,
         "n_accept_tests": decisions if method.kernel.decides else 0,
+        "accept_range": acceptance_range(method),  # in which it is efficient
+        "tuned_to": method.plan.tuned_to,
         "accept_rate_by_chain": (totals["sum_accepted"] / shape.steps).tolist(),
         "step_size_by_chain": summary["step_size"],  # at the last step
         "minibatch_size_mean": mean["batch_size"],

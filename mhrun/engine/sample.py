@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from mhrun.diagnostics.chains import some_coordinates
 from mhrun.engine.assemble import assembled
 from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.method import Method, prior_attribute
 from mhrun.engine.starts import starts_of
 from mhrun.engine.user_model import user_model
-from mhrun.engine.warnings import warnings_of
+from mhrun.engine.warnings import draws_warnings, valid_share, warnings_of
 from mhrun.errors import UserError
 from mhrun.models.parameters import parameters_of
 from mhrun.monitors import Monitor
@@ -29,7 +30,7 @@ from mhrun.store.files import read_json, write_json
 from mhrun.store.fingerprint import fingerprint
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import RESULTS_VERSION
-from mhrun.store.netcdf import TRACE, open_trace
+from mhrun.store.netcdf import TRACE, flat_draws, open_trace
 from mhrun.target import Target
 from mhrun.types import Model
 
@@ -167,17 +168,25 @@ def sample(
             )
             call += (method.shape, method.seed, str(dtype), method.monitor)
             _same(place.path, fingerprint(RESULTS_VERSION, *call))
-            _tell(method, run_method(method, place.path, settings, Silent(), lambda: False, attributes))
-            return open_trace(place.path)
+            summary = run_method(method, place.path, settings, Silent(), lambda: False, attributes)
+            trace = open_trace(place.path)
+            _warn(method, summary, trace)
+            return trace
     with tempfile.TemporaryDirectory(prefix="mhrun-") as temporary:
-        _tell(method, run_method(method, Path(temporary), settings, Silent(), lambda: False, attributes))
+        summary = run_method(method, Path(temporary), settings, Silent(), lambda: False, attributes)
         with open_trace(Path(temporary)) as trace:
-            return trace.load()
+            loaded = trace.load()
+    _warn(method, summary, loaded)
+    return loaded
 
 
-def _tell(method: Method, summary: Mapping[str, Any]) -> None:
-    """Issue the warnings of a finished method."""
-    for line in warnings_of(method, summary):
+def _warn(method: Method, summary: Mapping[str, Any], trace: xr.DataTree) -> None:
+    """Warn of everything that makes the draws doubtful."""
+    lines = list(warnings_of(method, summary))
+    if "posterior" in trace.children and valid_share(method, summary) == 1:
+        draws = flat_draws(trace["posterior"])[:: method.kernel.rungs]
+        lines += draws_warnings(method, summary, draws[..., some_coordinates(draws.shape[-1])])
+    for line in lines:
         warnings.warn(line.removeprefix("sample: "), UserWarning, stacklevel=3)
 
 

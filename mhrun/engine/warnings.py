@@ -6,11 +6,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from mhrun.diagnostics.chains import ESS, RHAT, some_coordinates, worth
 from mhrun.engine.method import Method
+from mhrun.kernels.acceptance import efficient_acceptance
+from mhrun.kernels.stationary import samples
 from mhrun.store.blocks import SKEW_EDGES
 
 _MUCH = 0.1  # share of decisions on all data above which a run warns
+_SETTLED = (
+    1.0  # difference of logit(acceptance) from the rate that tuning aimed at, above which it had not settled
+)
 
 
 def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
@@ -29,13 +36,93 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
             "were; lower the step size."
         )
     elif stopped == shape.chains and np.sum(totals["sum_accepted"]) == 0:
+<<<<<<< HEAD
         yield f"{method.name}: no chain ever moved, because log-likelihoods are not finite at its starting point."
+=======
+        yield f"{method.name}: no chain ever moved, as log-likelihoods are no finite numbers where it begins."
+    elif method.kernel.decides and (still := int((np.asarray(totals["sum_accepted"]) == 0).sum())):
+        yield (
+            f"{method.name}: {still} of {shape.chains} chains never moved after burn-in: no candidate was accepted. "
+            "Lower the step size or choose other starting points."
+        )
+    yield from _tuning_warnings(method, summary)
+>>>>>>> 968f633 (Every run warns of acceptance rates, unsettled tuning, stuck chains and temperature; compare marks a reference that has not converged)
     yield from _noise_warnings(method, summary)
     if (share := valid_share(method, summary)) < 1 and not stopped:
         yield (
             f"{method.name}: {share:.1%} of its draws follow the target; the trace marks them as valid "
             "(sample_stats)."
         )
+
+
+def acceptance_range(method: Method) -> tuple[float, float] | None:
+    """Return the range of acceptance rates in which a method is efficient; None if it is unknown."""
+    wanted = efficient_acceptance(method.kernel, method.target.dim)
+    return None if wanted is None else (wanted.low, wanted.high)
+
+
+def _tuning_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if the step sizes of burn-in do not have the acceptance rate that they were tuned to."""
+    if (aimed := method.plan.tuned_to) is None or method.kernel.rungs > 1:
+        return
+    rates = np.asarray(summary["totals"]["sum_accepted"]) / method.shape.steps
+    if not rates.any():  # that they never moved is another warning
+        return
+    low, high = (_logit(np.asarray(rate)) for rate in aimed)
+    odds = _logit(rates.clip(0.5 / method.shape.steps, 1 - 0.5 / method.shape.steps))
+    off = (odds < low - _SETTLED) | (odds > high + _SETTLED)
+    if off.any():
+        wanted = f"{aimed[0]:.2f}" if aimed[0] == aimed[1] else f"{aimed[0]:.2f} to {aimed[1]:.2f}"
+        yield (
+            f"{method.name}: tuning had not settled in {int(off.sum())} of {method.shape.chains} chains: acceptance "
+            f"{rates[off].mean():.3g} after burn-in, tuned to {wanted}. Raise warmup, or start at a step size nearer "
+            "to the final ones."
+        )
+
+
+def _logit(rate: Any) -> Any:
+    with np.errstate(divide="ignore"):
+        return np.log(rate) - np.log1p(-rate)
+
+
+def draws_warnings(
+    method: Method, summary: Mapping[str, Any], draws: npt.NDArray[np.float64]
+) -> Iterator[str]:
+    """Yield the warnings of a single method that a report has aggregated over methods: R-hat, ESS, acceptance, T.
+
+    Args:
+        method: the method.
+        summary: of its run.
+        draws: after burn-in (C, S, D).
+    """
+    name, shape = method.name, method.shape
+    if draws.shape[1] >= 4 and np.isfinite(draws).all():
+        found = worth(draws[..., some_coordinates(draws.shape[-1])])
+        if found["rhat"] > RHAT:
+            yield f"{name}: R-hat is {found['rhat']:.3g}, above {RHAT:g}: the chains have not converged."
+        if np.isnan(found["ess"]):
+            yield f"{name}: ESS and R-hat are undefined: a coordinate never moves."
+        elif found["ess"] < ESS:
+            yield f"{name}: ESS is {found['ess']:.3g}, below {ESS:g}: means and quantiles are imprecise."
+    rate = float(np.sum(summary["totals"]["sum_accepted"])) / (shape.chains * shape.steps)
+    wanted = acceptance_range(method)
+    outside = wanted is not None and rate > 0 and not wanted[0] <= rate <= wanted[1]
+    if wanted is not None and outside and not any(_tuning_warnings(method, summary)):
+        yield (
+            f"{name}: acceptance {rate:.3g} is outside {wanted[0]:.2f} to {wanted[1]:.2f}, where it is efficient. "
+            f"{'Lower' if rate < wanted[0] else 'Raise'} the step size."
+        )
+    about = samples(method.kernel, method.plan)
+    if about.tempered:
+        yield f"{name}: {tempered(about.temperature)}"
+
+
+def tempered(temperature: float) -> str:
+    """Return what a temperature above 1 means for draws, as a sentence."""
+    return (
+        f"draws follow the target at T = {temperature:,.4g}, not the posterior: standard deviations are up to "
+        f"sqrt(T) = {temperature**0.5:,.3g} times as large. Use T = 1 for the posterior."
+    )
 
 
 def log_ratio_noise(summary: Mapping[str, Any]) -> float:

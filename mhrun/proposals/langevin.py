@@ -27,6 +27,7 @@ class LangevinProposal(Proposal):
     """
 
     gradients = True
+    best_acceptance = 0.574  # Roberts & Rosenthal (1998)
 
     def __init__(self, ratio: bool = True) -> None:
         self.ratio = ratio

@@ -33,6 +33,7 @@ class ReversibleLangevinProposal(Proposal):
     """
 
     gradients = True
+    best_acceptance = None  # half of its moves go backward
 
     def __init__(self, beta: float = 1.0, density: str = "normalised") -> None:
         if not beta >= 1:

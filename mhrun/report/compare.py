@@ -14,8 +14,9 @@ import numpy.typing as npt
 from mhrun.diagnostics.distances import energy_distance, shifts
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
-from mhrun.report.efficiency import COORDINATES, efficiency, valid_draws
+from mhrun.report.efficiency import COORDINATES, RHAT, efficiency, valid_draws, worth
 from mhrun.report.run import Run
+from mhrun.report.tables import shown
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import departures
 
@@ -105,11 +106,14 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
             draws = kept[row.name]
             if row.name != reference.name and not isinstance(draws, str):
                 found[row.name] |= _distances(draws, there)
+        known_rhat = found[reference.name] if reference.name in found else worth(there)
+        notes += _doubts(reference.name, number_of(known_rhat["rhat"]))
     apart = [name for name, row in found.items() if number_of(row["rhat"]) > MIXED]
     if apart:
         notes.append(
             f"R-hat is above {MIXED}, so that an effective sample size says little: {', '.join(apart)}."
         )
+    notes += _tempered(rows, reference)
     wide = max((run.target_of(method).dim for run, method, _ in rows), default=0)
     if wide > COORDINATES:
         notes.append(
@@ -120,6 +124,38 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
     first = rows[0].run
     runs = {names[row.run.folder.path]: _about(row.run, None if row.run is first else first) for row in rows}
     return Comparison(found, runs, notes, reference.name if reference else None)
+
+
+def _doubts(name: str, value: float) -> list[str]:
+    """Return a line on a reference whose chains have not converged, or may not have."""
+    if value > MIXED:
+        return [
+            f"The reference {name} has R-hat {shown(value)}: its chains have not converged, so that distances from it "
+            "do not measure the other methods. Run it for longer, or choose another reference."
+        ]
+    if value > RHAT:
+        return [
+            f"The reference {name} has R-hat {shown(value)}, above {RHAT:g}: a part of each distance may be its error."
+        ]
+    if not value <= RHAT:
+        return [f"The reference {name} has no R-hat (one chain, or a coordinate that never moves)."]
+    return []
+
+
+def _tempered(rows: Sequence[Row], reference: Row | None) -> list[str]:
+    """Return a line on methods that sample at a temperature above 1, and what that means for distances."""
+    heats = {row.name: row.run.samples(row.method).temperature for row in rows}
+    hot = {name: heat for name, heat in heats.items() if heat > 1}
+    if not hot:
+        return []
+    names = ", ".join(f"{name} (T = {heat:,.4g})" for name, heat in hot.items())
+    line = (
+        f"Tempered: {names}: draws follow the target at T, not the posterior, with standard deviations up to sqrt(T) "
+        "times as large; an ESS there is one for that target."
+    )
+    if reference is not None and any(heat != heats.get(reference.name) for heat in heats.values()):
+        line += " Distances between different T measure the temperature too."
+    return [line]
 
 
 def _whole(row: Row, read: Callable[[], T]) -> T:

@@ -35,8 +35,9 @@ COLUMNS = {
     "evaluations": "evaluations",
     "seconds": "seconds",
 }
+"""Headings of the table."""
 _WORTH = ("rhat", "ess", "ess_tail", "per_million", "per_second")
-_EXPLAINED = {
+EXPLAINED = {
     "chains": "Chains of the method",
     "draws": "Valid draws of each chain after burn-in",
     "rhat": "Rank-normalised split R-hat (Vehtari et al. 2021) of the coordinate where it is largest; – is undefined, "
@@ -51,11 +52,11 @@ _EXPLAINED = {
     "together, after burn-in",
     "seconds": "Seconds of all chains after burn-in, on the machine of the run",
     "mean": "Mean of the coordinate that is furthest off, in standard deviations of the reference",
-    "spread": "Standard deviation of the coordinate that is furthest off, over the reference's",
+    "spread": "Standard deviation of the coordinate that is furthest off, over the reference's: 1 where they agree",
     "energy": "Energy distance of all coordinates together: 0 where distributions agree, free of bias, and so below 0 "
     "by chance",
 }
-DISTANCES = {"mean": "mean off by", "spread": "spread over the reference's", "energy": "energy distance"}
+DISTANCES = {"mean": "mean off by (sd)", "spread": "sd (ratio)", "energy": "energy distance"}
 
 
 _CAPTION = (
@@ -90,7 +91,7 @@ def parts(frame: pd.DataFrame) -> list[TableOnPage]:
         ("cost", "What they cost", [c for c in frame.columns if c not in worth]),
     ):
         if columns:
-            explained = {names[key]: what for key, what in _EXPLAINED.items() if names[key] in columns}
+            explained = {names[key]: what for key, what in EXPLAINED.items() if names[key] in columns}
             found.append(TableOnPage(name, title, rendered(frame[columns]), explained))
     return found
 

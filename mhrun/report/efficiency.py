@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mhrun.diagnostics.chains import ess, rhat
+from mhrun.diagnostics.chains import COORDINATES, ESS, RHAT, some_coordinates, worth
 from mhrun.report.run import Run
 
+__all__ = ["COORDINATES", "ESS", "RHAT", "costs", "diagnosed", "efficiency", "valid_draws", "worth"]
+
 Draws = npt.NDArray[np.float64]
-
-COORDINATES = 64
-"""Of a wide model, so many coordinates, evenly spaced, are diagnosed."""
-
-RHAT, ESS = 1.01, 400.0
-"""Above this R-hat, and below this effective sample size, a report warns (Vehtari et al. 2021)."""
 
 _ELEMENTS = 4e7  # numbers of one method that a report diagnoses at most, which takes some ten seconds
 _MILLION = 1e6
@@ -38,26 +33,12 @@ def valid_draws(run: Run, method: str, most: float = np.inf) -> Draws | str:
         draws = draws[:, run.valid(method).all(axis=0)]
     if draws.shape[1] < 4:
         return f"{draws.shape[1]} draws that all chains have are too few."
-    dim = draws.shape[-1]
     wanted = int(min(COORDINATES, max(1.0, most // (draws.shape[0] * draws.shape[1]))))
-    if dim > wanted:
-        draws = draws[..., np.linspace(0, dim - 1, wanted).astype(int)]
+    if draws.shape[-1] > wanted:
+        draws = draws[..., some_coordinates(draws.shape[-1], wanted)]
     if not np.isfinite(draws).all():
         return "some draws are no finite numbers."
     return draws
-
-
-def worth(draws: Draws) -> dict[str, float]:
-    """Return the least bulk and tail effective sample size and the largest R-hat over coordinates, of draws (C, S, D).
-
-    NaN if that of one coordinate is: a coordinate that never moved is the worst.
-    """
-    columns = [draws[..., d] for d in range(draws.shape[-1])]
-    return {
-        "rhat": float(np.max([rhat(column) for column in columns])),
-        "ess": _least(ess(column) for column in columns),
-        "ess_tail": _least(ess(column, "tail") for column in columns),
-    }
 
 
 def costs(run: Run, method: str) -> dict[str, float]:
@@ -105,10 +86,6 @@ def diagnosed(run: Run) -> dict[str, dict[str, Any]]:
         else:
             found[method] = efficiency(run, method, draws)
     return found
-
-
-def _least(values: Iterable[float]) -> float:
-    return float(np.min(list(values)))
 
 
 def _over(value: float, by: float) -> float | None:

@@ -166,11 +166,50 @@ def warnings_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[
     stuck = [m for m, about in diagnostics.items() if _is_stuck(about)]
     if stuck:
         found.append(f"ESS and R-hat are undefined: {_named(run, stuck)}. A coordinate never moves.")
+    found += [*_acceptance_warnings(run), *_target_warnings(run)]
     diverging = {m: about["diverging"] for m, about in run.methods.items() if about["diverging"]}
     if diverging:
         found.append(f"Divergent steps: {_named(run, list(diverging), diverging)}. Lower the step size.")
     found += [str(line) for about in run.methods.values() for line in about.get("warnings") or []]
     return found
+
+
+def _acceptance_warnings(run: Run) -> list[str]:
+    """Return a line for methods with too many rejections and one for too few, each with the range of the first."""
+    found = []
+    rates: dict[str, float] = {
+        m: about["accept_rate"] for m, about in run.methods.items() if about.get("accept_range")
+    }
+    ranges = {m: run.methods[m]["accept_range"] for m, rate in rates.items() if rate}
+    unsettled = {
+        m for m, about in run.methods.items() if any("not settled" in w for w in about.get("warnings") or [])
+    }
+    low = {m: rates[m] for m, (least, _) in ranges.items() if rates[m] < least and m not in unsettled}
+    high = {m: rates[m] for m, (_, most) in ranges.items() if rates[m] > most and m not in unsettled}
+    for rates_off, how, remedy in ((low, "low", "Lower"), (high, "high", "Raise")):
+        if rates_off:
+            worst = sorted(rates_off, key=lambda m: rates_off[m], reverse=how == "high")
+            span = "{:.2f} to {:.2f}".format(*ranges[worst[0]])
+            found.append(
+                f"Acceptance is {how}: {_named(run, worst, rates_off)}; efficient rates are {span}. "
+                f"{remedy} the step size."
+            )
+    return found
+
+
+def _target_warnings(run: Run) -> list[str]:
+    """Return a line for methods that sample at a temperature above 1."""
+    heats = {
+        m: float(about["samples"]["temperature"])
+        for m, about in run.methods.items()
+        if (about.get("samples") or {}).get("tempered")
+    }
+    if not heats:
+        return []
+    return [
+        f"Not the posterior: {_named(run, list(heats), heats)} sample{'s' * (len(heats) == 1)} the target at the "
+        "temperature T in brackets, with standard deviations up to sqrt(T) times as large."
+    ]
 
 
 def _above(value: float | None, limit: float | None) -> bool:

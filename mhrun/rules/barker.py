@@ -21,6 +21,7 @@ class Barker(Rule):
     """
 
     keeps_ratio = True
+    barker = True
 
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
         """Accept iff a logistic variable is below log r; NaN is rejected."""

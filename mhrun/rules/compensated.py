@@ -37,6 +37,7 @@ class Compensated(Rule):
     """
 
     corrects_noise = True
+    barker = True
     min_batch = 2
 
     def __init__(

@@ -81,6 +81,7 @@ class MHMinibatch(Rule):
 
     wants = SUPPLY
     corrects_noise = True
+    barker = True
 
     def __init__(
         self,

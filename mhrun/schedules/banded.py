@@ -61,6 +61,11 @@ class Banded(Schedule):
         self.length = length
         self.rungs, self.stagger = rungs, stagger
 
+    @property
+    def tuned_to(self) -> tuple[float, float]:
+        """The band."""
+        return (self.low, self.high)
+
     def bind(self, warmup: int, steps: int) -> Banded:
         """Return the schedule with its burn-in set to that of the method."""
         placed = copy.copy(self)

@@ -29,6 +29,11 @@ class Schedule(ABC):
 
     quantities: tuple[str, ...]
 
+    @property
+    def tuned_to(self) -> tuple[float, float] | None:
+        """The range of acceptance rates that it tunes the step size to; None if it does not."""
+        return None
+
     def collected(self) -> npt.NDArray[np.int64] | None:
         """Return the step numbers (from 1, increasing) whose draws are collected; None: all."""
         return None
@@ -118,6 +123,11 @@ class Plan:
     def adapts(self) -> bool:
         """Whether a schedule adapts to acceptances."""
         return self.steps_until_update(1) is not None
+
+    @property
+    def tuned_to(self) -> tuple[float, float] | None:
+        """The range of acceptance rates that a schedule tunes the step size to in burn-in, or None."""
+        return next((s.tuned_to for s in self.schedules.values() if s.tuned_to is not None), None)
 
     def kept(self, thin: int | tuple[int, ...] | None) -> int | tuple[int, ...] | None:
         """Return the steps whose theta is stored: every `thin`-th, of the collected ones if a schedule chooses them.

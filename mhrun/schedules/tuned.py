@@ -42,6 +42,11 @@ class Tuned(Schedule):
         self.windows = 0
         self.gain = gain
 
+    @property
+    def tuned_to(self) -> tuple[float, float]:
+        """The acceptance rate, as a range."""
+        return (self.acceptance, self.acceptance)
+
     def bind(self, warmup: int, steps: int) -> Tuned:
         """Return the schedule with its burn-in set to that of the method."""
         if warmup < self.window:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 import shutil
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from scipy.stats import norm
 
 from mhrun.cli.main import run
 from mhrun.diagnostics.distances import energy_distance, shifts
-from mhrun.report.compare import Row, run_names, unlike
+from mhrun.report.compare import Row, _doubts, run_names, unlike
 from mhrun.store.folder import RunFolder
 
 
@@ -151,9 +152,13 @@ def test_the_page_has_a_table_a_figure_and_what_to_know(there, capsys):
     assert table["energy distance (se)"].iloc[1:].notna().all()
     # Another seed has the same law: within five of its errors. Another temperature has not.
     rows = table.loc[[i for i in table.index if i.endswith(": mint")]]
-    assert abs(rows["mean off by"].iloc[1]) < 5 * rows["mean off by (se)"].iloc[1]
+    assert abs(rows["mean off by (sd)"].iloc[1]) < 5 * rows["mean off by (sd) (se)"].iloc[1]
     assert f"gmm_tied_means/{other.digest[:6]}: mint: another temperature" in captured.err
     assert "  mint" in captured.out
+    assert re.search(r"(?m)^mean off by \(sd\) +Mean of the coordinate that is furthest off", captured.out)
+    assert "Tempered: gmm_tied_means" in captured.err
+    assert "Distances between different T measure the temperature too." in captured.err
+    assert re.search(r"The reference \S+ mint has R-hat [\d.]+", captured.err)
     before = {p: p.stat().st_mtime_ns for p in place.iterdir()}
     assert run([*words, "--csv"]) == 0
     assert pd.read_csv(io.StringIO(capsys.readouterr().out), index_col=0).shape == table.shape
@@ -242,3 +247,16 @@ def test_the_temperature_of_draws_is_distinguished_only_where_it_differs(schedul
     run = SimpleNamespace(config=config, rungs=lambda name: rungs if name == "other" else 1)
     one, other = (Row(run, name, name) for name in methods)
     assert unlike(one, other) == ([] if same else ["temperature"])
+
+
+@pytest.mark.parametrize(
+    ("rhat", "line"),
+    [
+        (1.9, "R-hat 1.900: its chains have not converged, so that distances from it do not measure"),
+        (1.05, "R-hat 1.050, above 1.01: a part of each distance may be its error"),
+        (math.nan, "has no R-hat"),
+    ],
+)
+def test_a_reference_that_has_not_converged_is_marked(rhat, line):
+    assert line in _doubts("a: mcmc", rhat)[0]
+    assert _doubts("a: mcmc", 1.005) == []

@@ -1,0 +1,49 @@
+"""The acceptance rates at which a Metropolis-Hastings kernel is efficient."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from mhrun.kernels.metropolis_hastings import MetropolisHastings
+from mhrun.parts import Kernel
+
+_ONE_DIMENSION = (
+    0.207  # 0.234 + 0.207 / D: 0.441 at D = 1 (Gelman, Roberts & Gilks 1996, Table 1, to within 0.015)
+)
+_BARKER = 0.158 / 0.234  # Agrawal et al. (2023): most efficient random walk with Barker's rule
+_FACTOR = 3.0
+
+
+class Acceptance(NamedTuple):
+    """Acceptance rates of a kernel."""
+
+    best: float  # the most efficient one
+    low: float  # below it, and above `high`, a run warns
+    high: float
+
+
+def efficient_acceptance(kernel: Kernel, dim: int) -> Acceptance | None:
+    """Return the most efficient acceptance rate of a kernel and the range around it; None if it is unknown.
+
+    - Random walk: 0.234 + 0.207 / D (Roberts, Gelman & Gilks 1997; Gelman, Roberts & Gilks 1996).
+    - Langevin: 0.574 (Roberts & Rosenthal 1998).
+    - With Barker's probability, as tests that correct for minibatch noise have it: 0.675 times as much (Agrawal, Vats,
+      Latuszynski & Roberts 2023: 0.158 for a random walk).
+
+    Efficiency depends little on the rate near its best value: the range reaches from a third of it to where a third as
+    many candidates are rejected.
+
+    Args:
+        kernel: any kernel; one without an acceptance test, or that is a ladder, has no such rate.
+        dim: number of parameters D.
+    """
+    if not isinstance(kernel, MetropolisHastings) or kernel.adapts or kernel.rungs > 1:
+        return None
+    best = kernel.proposal.best_acceptance
+    if best is None or not kernel.proposal.ratio:
+        return None
+    if not kernel.proposal.gradients:
+        best += _ONE_DIMENSION / dim
+    if kernel.rule.barker:
+        best *= _BARKER
+    return Acceptance(best, best / _FACTOR, 1 - (1 - best) / _FACTOR)

@@ -1,0 +1,111 @@
+"""Warnings after a run: chains that have not converged, rejected candidates, tuning, temperature, stuck chains."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from kit import config, gaussian
+
+import mhrun
+from mhrun.engine.chains import Silent
+from mhrun.engine.experiment import run_experiment
+from mhrun.kernels.acceptance import efficient_acceptance
+from mhrun.pairing.growing import Growing
+from mhrun.report.run import Run
+from mhrun.report.summary import warnings_of
+from mhrun.rules.mh_minibatch import MHMinibatch
+
+
+def kernel(proposal=None, rule=None, pairing=None):
+    return mhrun.MetropolisHastings(
+        proposal or mhrun.RandomWalk(), pairing or mhrun.Full(), rule or mhrun.Metropolis()
+    )
+
+
+def warned(step_size, *, dim=2, moves=None, **settings):
+    """Return the warnings of a run on a normal density of standard deviation 0.5."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        mhrun.sample(
+            gaussian(dim),
+            None,
+            moves or kernel(),
+            step_size=step_size,
+            **({"steps": 1_500, "warmup": 200} | settings),
+        )
+    return [str(one.message) for one in found]
+
+
+def test_a_good_run_has_no_warnings():
+    assert warned(0.8) == []
+    assert warned(0.8, acceptance=0.3, warmup=1_000) == []
+
+
+def test_a_step_size_that_is_far_off_is_warned_of():
+    lines = warned(20.0, steps=400)
+    assert any("R-hat is" in line and "have not converged" in line for line in lines)
+    assert any("ESS is" in line and "below 400" in line for line in lines)
+    lines = warned(0.01, start=[0.0, 0.0])
+    (line,) = [line for line in lines if line.startswith("acceptance")]
+    assert line.startswith("acceptance 0.99")
+    assert line.endswith("outside 0.11 to 0.78, where it is efficient. Raise the step size.")
+
+
+def test_tuning_that_had_not_settled_is_warned_of():
+    (line,) = [line for line in warned(20.0, acceptance=0.3, warmup=50) if "settled" in line]
+    assert "tuned to 0.30. Raise warmup" in line
+    # The acceptance rate is not warned of a second time.
+    assert not [line for line in warned(20.0, acceptance=0.3, warmup=50) if line.startswith("acceptance")]
+
+
+def test_chains_that_never_move_are_warned_of():
+    lines = warned(1e6, steps=50)
+    assert "4 of 4 chains never moved after burn-in: no candidate was accepted." in lines[0]
+    assert "ESS and R-hat are undefined: a coordinate never moves." in lines
+
+
+def test_a_temperature_is_warned_of():
+    (line,) = [line for line in warned(4.0, temperature=25.0) if "T = 25" in line]
+    assert "not the posterior: standard deviations are up to sqrt(T) = 5 times as large" in line
+
+
+@pytest.mark.parametrize(
+    ("moves", "dim", "best"),
+    [
+        (kernel(), 1, 0.441),
+        (kernel(), 200, 0.235),
+        (kernel(mhrun.LangevinProposal()), 50, 0.574),
+        (kernel(rule=mhrun.Barker()), 200, 0.159),
+        (kernel(rule=MHMinibatch(50), pairing=Growing()), 200, 0.159),
+        (kernel(mhrun.LangevinProposal(ratio=False)), 5, None),
+        (kernel(mhrun.ReversibleLangevinProposal()), 5, None),
+        (mhrun.Unadjusted(mhrun.SGLD(), m=1), 5, None),
+    ],
+)
+def test_each_family_has_its_own_acceptance_rate(moves, dim, best):
+    found = efficient_acceptance(moves, dim)
+    assert (found is None) if best is None else found.best == pytest.approx(best, abs=1e-3)
+    assert found is None or 0 < found.low < found.best < found.high < 1
+
+
+def test_a_report_has_one_line_for_all_methods_with_a_warning(tmp_path):
+    words = ("~methods.sgld", "~methods.mint_stored", "~methods.mcmc", "steps=60", "warmup=50")
+    methods = ("mint", "tempered_mcmc")
+    words += tuple(f"schedule@methods.{m}.schedules.step_size=fixed" for m in methods)
+    words += ("+step_size=0.001",)
+    run = Run(run_experiment(config(tmp_path, *words), Silent()))
+    lines = warnings_of(run, {})
+    (line,) = [line for line in lines if "Acceptance" in line]
+    assert line.startswith("Acceptance is high: ")
+    assert all(run.label(m) in line for m in methods)
+    (line,) = [line for line in lines if line.startswith("Not the posterior")]
+    assert "sample the target at the temperature T in brackets" in line
+
+
+def test_a_wide_model_is_diagnosed_at_some_coordinates():
+    torch.manual_seed(0)
+    lines = warned(0.05, dim=300, steps=20, warmup=0, start=np.zeros(300))
+    assert any("ESS is" in line for line in lines)
