@@ -45,6 +45,15 @@ def ess(draws: Array, method: str = "bulk") -> float:
     return float(array_stats.ess(draws, method=method, **tails))
 
 
+def mcse(draws: Array) -> float:
+    """Return the Monte Carlo standard error of the mean of draws (C, S); NaN where it is undefined."""
+    from arviz_stats.base.array import array_stats
+
+    if not np.isfinite(draws).all() or np.ptp(draws) == 0 or draws.shape[1] < 4:
+        return float("nan")
+    return float(array_stats.mcse(draws, method="mean"))
+
+
 def rhat(draws: Array, most: int = 5000) -> float:
     """Return the rank-normalised split R-hat of draws (C, S); NaN if it is undefined, as for one chain.
 

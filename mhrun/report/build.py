@@ -23,6 +23,7 @@ from mhrun.report.guard import Guard
 from mhrun.report.metrics import MetricTable, long_table
 from mhrun.report.page import RESULTS, FigureOnPage, TableOnPage, write_page
 from mhrun.report.run import Run
+from mhrun.report.sections import EXPLAINED, FIGURES, TABLES
 from mhrun.report.style import style
 from mhrun.report.summary import Summary, summarised
 from mhrun.report.svg import inline_svg
@@ -118,11 +119,12 @@ def _build(folder: RunFolder) -> Built:
     shown += [_table(name, function, run, guard, place) for name, function in tables.items()]
     with style():
         figures = [_figure(name, function, run, guard, place) for name, function in parts.figures.items()]
+        general = _general(run, parts, guard, place)
     notes = guard(
         "notes", "The notes could not be made", lambda: list(parts.notes(run)) if parts.notes else []
     )
     lines = [line for line in (found, claims) if isinstance(line, str)]
-    write_page(place / PAGE, run, seen, paper, judged, shown, figures, notes, lines)
+    write_page(place / PAGE, run, seen, paper, judged, shown, figures, notes, lines, *general)
 
     # The old report goes when the new one is whole. Whenever a kill comes, either the mark stands beside
     # the page that it is of, or there is none and the page is made again.
@@ -138,6 +140,22 @@ def _build(folder: RunFolder) -> Built:
     }
     folder.write_summary(summary if guard.failures else summary | {"report": mark})
     return Built(folder.report / PAGE, guard.failures)
+
+
+def _general(
+    run: Run, parts: Parts, guard: Guard, place: Path
+) -> tuple[list[TableOnPage], list[FigureOnPage]]:
+    """Return the tables and figures of every run, but those whose name one of the experiment's own has."""
+    if not run.methods:
+        return [], []
+    own = parts.tables.keys() | parts.figures.keys()
+    tables = [
+        _table(n, f, run, guard, place)._replace(explained=EXPLAINED)
+        for n, f in TABLES.items()
+        if n not in own
+    ]
+    figures = [_figure(n, f, run, guard, place) for n, f in FIGURES.items() if n not in own]
+    return tables, figures
 
 
 def known_diagnostics(run: Run) -> dict[str, dict[str, Any]]:
@@ -263,9 +281,13 @@ def _results(seen: Summary, place: Path) -> TableOnPage:
 
 
 def _table(
-    name: str, function: Callable[[Run], pd.DataFrame], run: Run, guard: Guard, place: Path
+    name: str, function: Callable[[Run], pd.DataFrame | str], run: Run, guard: Guard, place: Path
 ) -> TableOnPage:
-    made = guard(name, "This table could not be made", lambda: rendered(run.cached(function)))
+    def make() -> dict[str, str] | str:
+        found: pd.DataFrame | str = run.cached(function)
+        return found if isinstance(found, str) else rendered(found)
+
+    made = guard(name, "This table could not be made", make)
     if not isinstance(made, str):
         write_table(made, place / name)
     return TableOnPage(name, caption_of(function) or name, made)

@@ -33,7 +33,7 @@ def valid_draws(run: Run, method: str, most: float = np.inf) -> Draws | str:
         draws = draws[:, run.valid(method).all(axis=0)]
     if draws.shape[1] < 4:
         return f"{draws.shape[1]} draws that all chains have are too few."
-    wanted = int(min(COORDINATES, max(1.0, most // (draws.shape[0] * draws.shape[1]))))
+    wanted = int(min(COORDINATES, max(1.0, most / (draws.shape[0] * draws.shape[1]))))
     if draws.shape[-1] > wanted:
         draws = draws[..., some_coordinates(draws.shape[-1], wanted)]
     if not np.isfinite(draws).all():

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import html
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -120,8 +120,24 @@ def write_page(
     figures: list[FigureOnPage],
     notes: list[str] | str,
     lines: list[str],
+    general_tables: Sequence[TableOnPage] = (),
+    general_figures: Sequence[FigureOnPage] = (),
 ) -> None:
-    """Write the page of one run; `lines` stand below what was found, in the place of what could not be made."""
+    """Write the page of one run.
+
+    Args:
+        path: where.
+        run: whose.
+        found: its summary.
+        paper: of its experiment, or None.
+        claims: judged.
+        tables: the experiment's own, that of methods and that of claims.
+        figures: the experiment's own.
+        notes: lines, or one in their place.
+        lines: stand below what was found, in the place of what could not be made.
+        general_tables: that every run has.
+        general_figures: likewise.
+    """
     shown_tables = [table for table in tables if table.name not in ("claims", RESULTS)]
     shown_tables.sort(key=lambda table: table.name == "methods")  # what the methods cost, last
     if not run.methods:
@@ -138,7 +154,11 @@ def write_page(
         tables=shown_tables,
         results=results,
         figures=figures,
-        contents=_contents(claims, figures, shown_tables, bool(notes)),
+        general_tables=general_tables,
+        general_figures=general_figures,
+        contents=_contents(
+            claims, [*figures, *general_figures], [*shown_tables, *general_tables], bool(notes)
+        ),
         notes=[notes] if isinstance(notes, str) else notes,
         lines=lines,
         settings=yaml.safe_dump(identity(run.config), sort_keys=False, allow_unicode=True),

@@ -79,10 +79,14 @@ class Run:
         """The stationary distribution of a method, declared by its parts; recomputed if the run did not record it."""
         if (value := self.methods[method].get("samples")) is not None:
             return Samples(**value)
-        node, summary = self.config["methods"][method], self.methods[method]
-        kernel = build(node["kernel"], f"methods.{method}.kernel")
+        kernel = build(self.config["methods"][method]["kernel"], f"methods.{method}.kernel")
+        return samples(kernel, self.plan(method))
+
+    def plan(self, method: str) -> Plan:
+        """The schedules of a method, combined."""
+        node, about = self.config["methods"][method], self.methods[method]
         schedules = build(node["schedules"], f"methods.{method}.schedules")
-        return samples(kernel, Plan(schedules, summary["chains"], summary["warmup"], summary["steps"]))
+        return Plan(schedules, about["chains"], about["warmup"], about["steps"])
 
     def rungs(self, method: str) -> int:
         """The number of rungs of a method's ladders; 1 without ladders.

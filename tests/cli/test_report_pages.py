@@ -87,7 +87,7 @@ def test_the_report_has_everything(reported):
         for kind in ("csv", "md", "tex"):
             assert (reported.report / f"{name}.{kind}").stat().st_size > 50
     page = (reported.report / "index.html").read_text()
-    assert page.count("<figure>") == 3
+    assert page.count("<figure>") == 7  # three of its own, four that every run has
     assert "http://" not in page
     assert "https://" not in page
     for claim in judge_all(reported.config(), {}):
@@ -109,7 +109,7 @@ def test_the_page_is_whole_by_itself(reported):
         assert address.startswith(("data:text/", "data:application/")) or address[1:] in anchors
     assert {"claims", "figure-density", "table-results", "table-methods", "notes", "settings"} <= anchors
     saved = dict(re.findall(r'href="data:[\w/-]+;base64,([^"]*)" download="([^"]*)"', page))
-    assert len(saved) == 12  # four tables, in three forms
+    assert len(saved) == 15  # five tables, in three forms
     for content, name in saved.items():
         assert base64.b64decode(content) == (reported.report / name).read_bytes()
     assert 'name="viewport" content="width=device-width' in page

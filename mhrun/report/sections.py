@@ -1,0 +1,248 @@
+"""The sections that the report of every run has after the experiment's own: posterior, chains, marginals, work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+
+from mhrun.report.coordinates import SHOWN, Summarised, coordinates_of
+from mhrun.report.history import acceptance_history, batch_sizes, step_size_history
+from mhrun.report.plots import finished, panels
+from mhrun.report.run import Run
+from mhrun.report.style import COLOURS, method_styles
+
+METHODS = 8  # that a figure shows; the table has all
+_MARGINALS, _PAIRED = 6, 4  # coordinates
+_POINTS = 300  # of a trace, and of a method in a panel of pairs
+_BINS = 20  # of ranks
+
+EXPLAINED = {
+    "mean": "Mean of the draws of all chains",
+    "sd": "Standard deviation of the draws of all chains",
+    "5 %": "Quantile: 5 % of the draws are below",
+    "median": "Half of the draws are below",
+    "95 %": "Quantile: 95 % of the draws are below",
+    "MCSE": "Monte Carlo standard error of the mean, in the units of the parameter",
+    "ESS": "Bulk effective sample size of all chains together",
+    "tail ESS": "Effective sample size for the 5 % and 95 % quantiles",
+    "R-hat": "Rank-normalised split R-hat; above 1.01 chains have not converged",
+}
+
+
+def posterior(run: Run) -> pd.DataFrame | str:
+    """Posterior of each parameter by method.
+
+    MCSE is the Monte Carlo standard error of the mean. Of a model with more than 12 parameters the 12 with the largest
+    R-hat are here, out of 64 evenly spaced ones where there are more.
+    """
+    found = run.cached(coordinates_of)
+    most = SHOWN if len(found) <= METHODS else 2
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for method, about in found.items():
+        listed = about.coordinates
+        if len(listed) > most:
+            listed = sorted(listed, key=lambda c: -np.nan_to_num(c.rhat, nan=np.inf))[:most]
+        for c in listed:
+            low, middle, high = c.quantiles
+            numbers = (c.mean, c.sd, low, middle, high, c.mcse, c.ess, c.ess_tail, c.rhat)
+            rows[run.label(method), c.name] = dict(zip(EXPLAINED, numbers, strict=True))
+    if not rows:
+        return _nothing(run)
+    frame = pd.DataFrame.from_dict(rows, orient="index", columns=list(EXPLAINED))
+    frame.index = pd.MultiIndex.from_tuples(list(rows), names=["method", "parameter"])
+    return frame
+
+
+def marginals(run: Run) -> Figure | str:
+    """Marginal posteriors of the methods over each other.
+
+    Densities of the draws of all chains, smoothed. Methods that sample the same distribution have the same curve.
+    """
+    there = _with_draws(run)
+    names = _common(there)[:_MARGINALS]
+    if not names:
+        return _nothing(run)
+    styles = method_styles(run.methods)
+    figure, axes = panels(len(names), columns=min(3, len(names)), size=(2.6, 2.0), share="")
+    for axis, name in zip(axes, names, strict=True):
+        for method, about in there.items():
+            if (place := _place(about, name)) is not None:
+                x, y = _density(about.draws[..., place].ravel())
+                axis.plot(x, y, label=run.label(method), linewidth=1.2, **_line(styles[method]))
+        axis.set(xlabel=name, yticks=[])
+        axis.set_ylim(bottom=0)
+    return finished(figure, legend="right")
+
+
+def chains(run: Run) -> Figure | str:
+    """Chains of each method at the parameter with its largest R-hat: trace and ranks.
+
+    Left: one line for each chain; chains that agree overlap. Right: how often each chain has the draws of each rank
+    among all chains, over what chance gives; chains that agree are flat at 1.
+    """
+    there = _with_draws(run)
+    if not there:
+        return _nothing(run)
+    figure, axes = panels(2 * len(there), columns=2, size=(3.6, 1.5), share="")
+    for row, (method, about) in enumerate(there.items()):
+        place = about.worst
+        draws, name = about.draws[..., place], about.coordinates[place].name
+        trace, rank = axes[2 * row], axes[2 * row + 1]
+        every = max(1, draws.shape[1] // _POINTS)
+        for c, line in enumerate(draws):
+            colour = COLOURS[c % len(COLOURS)]
+            trace.plot(np.arange(0, draws.shape[1], every), line[::every], linewidth=0.5, color=colour)
+        for c, share in enumerate(_rank_shares(draws)):
+            edges = np.linspace(0, 1, len(share) + 1)
+            rank.stairs(share, edges, color=COLOURS[c % len(COLOURS)], linewidth=1.0)
+        rank.axhline(1.0, color="black", linewidth=0.6, linestyle=":")
+        rank.set(ylim=(0, max(2.0, rank.get_ylim()[1])), ylabel="over chance")
+        trace.set_ylabel(name)
+        trace.set_title(run.label(method), fontsize=8, loc="left")
+        if row == len(there) - 1:
+            trace.set_xlabel("draw")
+            rank.set_xlabel("rank among all chains")
+    return finished(figure)
+
+
+def pairs(run: Run) -> Figure | str:
+    """Pairs of parameters, draws of each method.
+
+    A few hundred draws of all chains each. Narrow ridges are strong correlations, which random walks and Langevin moves
+    without preconditioning cross slowly.
+    """
+    there = dict(list(_with_draws(run).items())[:_PAIRED])
+    names = _common(there)[:_PAIRED]
+    if len(names) < 2:
+        return "There is one parameter: it has no pairs." if there else _nothing(run)
+    styles = method_styles(run.methods)
+    across = len(names) - 1
+    figure, axes = panels(across * across, columns=across, size=(1.9, 1.7), share="")
+    for place, axis in enumerate(axes):
+        row, column = divmod(place, across)
+        if column > row:
+            axis.remove()
+            continue
+        x, y = names[column], names[row + 1]
+        for method, about in there.items():
+            _scatter(axis, about, (x, y), styles[method]["color"], run.label(method))
+        if row == across - 1:
+            axis.set_xlabel(x)
+        if column == 0:
+            axis.set_ylabel(y)
+    return finished(figure, legend="right", markerscale=3)
+
+
+def work(run: Run) -> Figure | str:
+    """Acceptance, step sizes and minibatches.
+
+    Acceptance rate in windows over the whole run (burn-in to the left of 0), step sizes while they are adapted, and
+    how often a minibatch has each size, where it varies.
+    """
+    methods = list(run.methods)[:METHODS]
+    curves: dict[str, dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]] = {
+        "acceptance": {m: h for m in methods if (h := acceptance_history(run, m)) is not None},
+        "step size": {m: h for m in methods if (h := step_size_history(run, m)) is not None},
+        "share of steps": {m: h for m in methods if (h := batch_sizes(run, m)) is not None},
+    }
+    curves = {what: found for what, found in curves.items() if found}
+    if not curves:
+        return "No method has an acceptance test, adapts its step size or has minibatches of several sizes."
+    styles = method_styles(run.methods)
+    figure, axes = panels(len(curves), size=(3.2, 2.4), share="")
+    for axis, (what, found) in zip(axes, curves.items(), strict=True):
+        for method, (x, y) in found.items():
+            line = {"linewidth": 1.2, "label": run.label(method), **_line(styles[method])}
+            if what == "share of steps":
+                axis.stairs(y, x, label=line["label"], color=line["color"], linewidth=1.2)
+            else:
+                axis.plot(x, y, **line)
+        axis.set(xlabel="minibatch size" if what == "share of steps" else "step", ylabel=what)
+        if what == "acceptance":
+            axis.set_ylim(0, 1)
+        elif what == "step size":
+            axis.set_yscale("log")
+        elif max(x[-1] / x[0] for x, _ in found.values()) > 10:
+            axis.set_xscale("log")
+            axis.xaxis.set_minor_formatter(NullFormatter())
+    return finished(figure, legend="right")
+
+
+TABLES: Mapping[str, Callable[[Run], pd.DataFrame | str]] = {"posterior": posterior}
+FIGURES: Mapping[str, Callable[[Run], Figure | str]] = {
+    "marginals": marginals,
+    "chains": chains,
+    "pairs": pairs,
+    "work": work,
+}
+"""The sections by name; an experiment's own table or figure of the same name takes the place of one."""
+
+
+def _with_draws(run: Run) -> dict[str, Summarised]:
+    return dict([(m, a) for m, a in run.cached(coordinates_of).items() if a.coordinates][:METHODS])
+
+
+def _nothing(run: Run) -> str:
+    why = next(
+        (about.why for about in run.cached(coordinates_of).values() if about.why), "there is no method."
+    )
+    return f"No method has draws to show: {why}"
+
+
+def _common(there: Mapping[str, Summarised]) -> list[str]:
+    """Return the names of parameters in the order of their largest R-hat over methods, worst first."""
+    worst: dict[str, float] = {}
+    for about in there.values():
+        for c in about.coordinates:
+            worst[c.name] = max(worst.get(c.name, 0.0), float(np.nan_to_num(c.rhat, nan=np.inf)))
+    few = len(worst) <= _MARGINALS
+    return list(worst) if few else sorted(worst, key=lambda name: -worst[name])
+
+
+def _place(about: Summarised, name: str) -> int | None:
+    return next((k for k, c in enumerate(about.coordinates) if c.name == name), None)
+
+
+def _line(style: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: style[key] for key in ("color", "linestyle")}
+
+
+def _density(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return a smoothed density: a histogram of 200 bins convolved with a normal kernel of Silverman's width."""
+    low, high = np.quantile(values, [0.001, 0.999])
+    sd = min(values.std(), (np.subtract(*np.quantile(values, [0.75, 0.25])) or np.inf) / 1.34) or 1e-12
+    width = 0.9 * sd * len(values) ** -0.2
+    edges = np.linspace(low - 4 * width, high + 4 * width, 201)
+    middle = (edges[1:] + edges[:-1]) / 2
+    counts = np.histogram(values, edges)[0] / len(values)
+    kernel = np.exp(-0.5 * ((middle[:, None] - middle) / width) ** 2) / (width * np.sqrt(2 * np.pi))
+    return middle, kernel @ counts
+
+
+def _rank_shares(draws: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return how often each chain has the draws of each bin of ranks, over its share by chance (C, bins)."""
+    chains, count = draws.shape
+    order = draws.ravel().argsort(kind="stable")
+    ranks = np.empty(draws.size, np.int64)
+    ranks[order] = np.arange(draws.size)
+    bins = min(_BINS, max(2, count // 10))
+    places = (ranks.reshape(chains, count) * bins) // draws.size
+    return np.stack([np.bincount(row, minlength=bins) for row in places]) * bins / count
+
+
+def _scatter(axis: Axes, about: Summarised, names: tuple[str, str], colour: str, label: str) -> None:
+    places = [_place(about, name) for name in names]
+    if None in places:
+        return
+    flat = about.draws.reshape(-1, about.draws.shape[-1])
+    some = flat[:: max(1, len(flat) // _POINTS)]
+    axis.scatter(
+        some[:, places[0]], some[:, places[1]], s=2, alpha=0.5, color=colour, label=label, linewidths=0
+    )

@@ -1,0 +1,125 @@
+"""The sections of every report: the posterior by coordinate, chains, marginals, pairs, work."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from arviz_stats.base.array import array_stats
+from kit import FEW, compute
+from matplotlib import pyplot as plt
+
+from mhrun.report import efficiency
+from mhrun.report.coordinates import SHOWN, coordinates_of
+from mhrun.report.history import acceptance_history, batch_sizes, step_size_history
+from mhrun.report.run import Run
+from mhrun.report.sections import FIGURES, _density, _rank_shares, marginals, posterior, work
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    words = (*FEW, "steps=200", "warmup=150", "+method@methods.mhminibatch=mhminibatch")
+    return Run(compute(tmp_path_factory.mktemp("sections"), *words))
+
+
+def test_the_posterior_has_each_coordinate_of_each_method(run):
+    table = posterior(run)
+    assert list(table.index) == [(run.label(m), f"theta{d}") for m in run.methods for d in (1, 2)]
+    draws = run.draws("mint")[..., 1]
+    row = table.loc[("MINT", "theta2")]
+    assert row["mean"] == pytest.approx(draws.mean())
+    assert row["sd"] == pytest.approx(draws.std(ddof=1))
+    assert row["95 %"] == pytest.approx(np.quantile(draws, 0.95))
+    assert row["MCSE"] == pytest.approx(float(array_stats.mcse(draws, method="mean")))
+    assert row["ESS"] == pytest.approx(float(array_stats.ess(draws, method="bulk")))
+    assert row["R-hat"] == pytest.approx(float(array_stats.rhat(draws)))
+
+
+def test_all_coordinates_are_compared(run):
+    """A limit on numbers that is infinite left one coordinate."""
+    assert efficiency.valid_draws(run, "mint").shape[-1] == 2
+    assert efficiency.valid_draws(run, "mint", 800).shape[-1] == 1
+
+
+def test_figures_are_drawn(run):
+    for make in FIGURES.values():
+        figure = make(run)
+        assert figure.axes
+        plt.close(figure)
+    labels = {line.get_label() for line in marginals(run).axes[0].lines}
+    assert labels == {run.label(m) for m in run.methods}
+    plt.close("all")
+
+
+def test_the_history_of_step_sizes_is_that_of_the_run(run):
+    steps, sizes = step_size_history(run, "mint")
+    assert steps[0] == -150
+    assert sizes[0] == pytest.approx(run.config["methods"]["mint"]["schedules"]["step_size"]["start"])
+    # The last change is at the end of burn-in: before it, the sizes are those of the windows.
+    assert len(sizes) == 3
+    plan, memory = run.plan("mint"), run.plan("mint").start()
+    with run.trace("mint") as trace:
+        accepted = trace["warmup_sample_stats"]["accepted"].to_numpy().T.astype(bool)
+    import torch
+
+    for k in range(3):
+        memory = plan.learn(memory, 50 * k + 1, torch.from_numpy(accepted[50 * k : 50 * (k + 1)].copy()))
+    final = plan.controls(memory, 151, 1).step_size[0].tolist()
+    assert final == pytest.approx(run.methods["mint"]["step_size_by_chain"])
+    assert step_size_history(run, "sghmc") is None
+    places, rates = acceptance_history(run, "mint")
+    assert places[0] < 0 < places[-1]
+    assert rates[places > 5].mean() == pytest.approx(run.methods["mint"]["accept_rate"], abs=0.03)
+    edges, shares = batch_sizes(run, "mhminibatch")
+    assert shares.sum() == pytest.approx(1.0)
+    assert edges[-1] > run.methods["mhminibatch"]["minibatch_size_mean"]
+    assert batch_sizes(run, "mint") is None
+
+
+class Wide:
+    """A run of one method whose draws are given."""
+
+    def __init__(self, draws):
+        self.draws_of, self.methods = draws, {"a": {"thin": 1, "n_accept_tests": 0, "minibatch_size_sd": 0.0}}
+        names = [f"w[{d}]" for d in range(draws.shape[-1])]
+        self.target_of = lambda method: SimpleNamespace(model=SimpleNamespace(names=names))
+
+    def draws(self, method, marked):
+        return self.draws_of
+
+    def cached(self, function):
+        return function(self)
+
+    def label(self, method):
+        return method
+
+
+def test_of_many_coordinates_the_worst_are_shown():
+    draws = np.random.default_rng(0).standard_normal((4, 500, 64))
+    draws[0, :, 41] += 3.0
+    found = coordinates_of(Wide(draws))["a"]
+    assert len(found.coordinates) == SHOWN
+    assert found.of == 64
+    assert found.coordinates[found.worst].name == "w[41]"
+
+
+def test_a_run_without_draws_has_a_line_in_their_place():
+    run = Wide(np.zeros((4, 10, 2)))
+    run.methods["a"]["thin"] = None
+    assert posterior(run) == "No method has draws to show: it kept no draws (thin=null)."
+    assert marginals(run).startswith("No method has draws to show")
+    assert work(run).startswith("No method has an acceptance test")
+
+
+def test_densities_and_ranks():
+    rng = np.random.default_rng(1)
+    x, y = _density(rng.standard_normal(40_000))
+    assert y.sum() * (x[1] - x[0]) == pytest.approx(1.0, abs=0.01)
+    assert y.max() == pytest.approx((2 * np.pi) ** -0.5, rel=0.05)
+    draws = rng.standard_normal((4, 4_000))
+    assert _rank_shares(draws) == pytest.approx(1.0, abs=0.35)  # 200 ranks a bin: five standard errors
+    draws[0] += 10
+    assert _rank_shares(draws)[0, -1] == pytest.approx(4.0)
