@@ -36,17 +36,13 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
             "were; lower the step size."
         )
     elif stopped == shape.chains and np.sum(totals["sum_accepted"]) == 0:
-<<<<<<< HEAD
         yield f"{method.name}: no chain ever moved, because log-likelihoods are not finite at its starting point."
-=======
-        yield f"{method.name}: no chain ever moved, as log-likelihoods are no finite numbers where it begins."
     elif method.kernel.decides and (still := int((np.asarray(totals["sum_accepted"]) == 0).sum())):
         yield (
             f"{method.name}: {still} of {shape.chains} chains never moved after burn-in: no candidate was accepted. "
             "Lower the step size or choose other starting points."
         )
     yield from _tuning_warnings(method, summary)
->>>>>>> 968f633 (Every run warns of acceptance rates, unsettled tuning, stuck chains and temperature; compare marks a reference that has not converged)
     yield from _noise_warnings(method, summary)
     if (share := valid_share(method, summary)) < 1 and not stopped:
         yield (
