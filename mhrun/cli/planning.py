@@ -40,7 +40,7 @@ def _of_run(config: Mapping[str, Any], console: Console) -> None:
     if _there(config, folder):
         print(f"This run exists already: {folder.path}; the same command makes its report if necessary.")
         return
-    found, disk = _costs(config, folder, None)
+    found, disk = _costs(config, folder, None, set())
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method", no_wrap=True)
     for heading in ("chains", "steps", "monitor runs", "likelihoods", "gradients", "disk", "time"):
@@ -69,6 +69,7 @@ def _of_sweep(jobs: Sequence[tuple[list[str], list[str]]], folders: Sequence[Pat
     from mhrun.engine.estimate import about, total
 
     seconds, disk, there, refused, seen = [0.0, 0.0], 0, 0, 0, set()
+    methods_seen: set[str] = set()  # digests of methods that jobs before have
     for job, swept in jobs:
         try:
             config = compose_config(job, folders, compare=False)
@@ -79,7 +80,7 @@ def _of_sweep(jobs: Sequence[tuple[list[str], list[str]]], folders: Sequence[Pat
                 continue
             seen.add(folder.path)
             tried = _SWEEP_SECONDS / len(jobs) / max(1, len(config["methods"]))
-            found, need = _costs(config, folder, min(1.0, tried))
+            found, need = _costs(config, folder, min(1.0, tried), methods_seen)
         except UserError as error:
             refused += 1
             print(f"{' '.join(swept)}: {error}", file=sys.stderr)
@@ -99,14 +100,21 @@ def _there(config: Mapping[str, Any], folder: RunFolder) -> bool:
     return folder.is_complete() and not config["runtime"]["force"] and not folder.damage()
 
 
-def _costs(config: Mapping[str, Any], folder: RunFolder, tried: float | None) -> tuple[list[Any], int]:
-    """Return the costs of the methods and an upper bound of their disk space, after the checks of a run."""
+def _costs(
+    config: Mapping[str, Any], folder: RunFolder, tried: float | None, seen: set[str]
+) -> tuple[list[Any], int]:
+    """Return the costs of the methods and an upper bound of their disk space, after the checks of a run.
+
+    Methods that another run has, or whose digest is in `seen`, cost nothing; the digests of the others are added to it.
+    """
     import torch
 
     from mhrun.engine.assemble import check_data, check_space, methods_of, trace_bytes
     from mhrun.engine.chains import Settings
     from mhrun.engine.estimate import costs
     from mhrun.engine.executors import check_executor, usable_cores
+    from mhrun.store.identity import method_digest
+    from mhrun.store.sharing import found as found_elsewhere
 
     runtime = config["runtime"]
     settings = Settings(config["executor"], runtime["threads"], runtime["block_seconds"])
@@ -115,6 +123,15 @@ def _costs(config: Mapping[str, Any], folder: RunFolder, tried: float | None) ->
     check_space(methods, folder.path)
     check_data(methods)
     check_executor(methods, settings.executor, settings.threads)
+    if not runtime["force"]:
+        digests = {method.name: method_digest(config, method.name) for method in methods}
+        methods = [
+            method
+            for method in methods
+            if digests[method.name] not in seen
+            and found_elsewhere(folder, method.name, digests[method.name]) is None
+        ]
+        seen |= set(digests.values())
     # A forced run starts again: it has no folder to resume from.
     begun = folder.path / "methods" if not runtime["force"] else folder.path / "none"
     found = costs([(method, begun / method.name) for method in methods], settings, tried)

@@ -15,16 +15,20 @@ if TYPE_CHECKING:
 
 
 def run_once(words: Sequence[str], folders: Sequence[Path]) -> int:
-    """Run a command line, print the path of the report, and return 1 if a part of it failed."""
+    """Run a command line, print what was found and the paths, and return 1 if a part of the report failed."""
     config = compose_config(words, folders)
     folder = compute(config)
-    print(f"run     {folder.path}")
-    if not config["runtime"]["report"]:
-        return 0
-    from mhrun.report.build import PAGE, reported
+    whole = True
+    if config["runtime"]["report"]:
+        from mhrun.cli.result import show_result
+        from mhrun.report.build import PAGE, reported
 
-    print(f"report  {folder.report / PAGE}")
-    return 0 if reported(folder) else 1
+        show_result(folder)
+        whole = reported(folder)
+    print(f"run     {folder.path}")
+    if config["runtime"]["report"]:
+        print(f"report  {folder.report / PAGE}")
+    return 0 if whole else 1
 
 
 def compute(config: Mapping[str, Any], watching: Bars | Lines | Notes | None = None) -> RunFolder:

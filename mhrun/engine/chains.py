@@ -24,6 +24,7 @@ from mhrun.schedules.plan import Memory
 from mhrun.store.blocks import Checkpoint, TraceWriter, clear, damage, done
 from mhrun.store.files import read_json, remove, write_json
 from mhrun.store.netcdf import TRACE
+from mhrun.store.sharing import DIGEST, EXECUTOR
 from mhrun.types import INFO_DTYPES, Evaluation, State
 
 _CHUNK_SECONDS = 0.25  # seconds between updates of progress and checks for a stop
@@ -116,7 +117,7 @@ def run_method(
     if method.target.dim >= MANY:
         keep_memory()
     writer = TraceWriter(folder, method.shape, INFO_DTYPES, method.target.n)
-    plan_file = folder / "executor.json"
+    plan_file = folder / EXECUTOR
     begun = read_json(plan_file) or {}
     executor = choose(method, settings.executor, begun.get("executor"), settings.threads, watcher.note)
     settled = method.settle_evaluation(begun.get("evaluation"), executor.name == GRAPH)
@@ -179,7 +180,12 @@ def run_method(
         if stopping and step < method.shape.total:
             raise Interrupted(f"{method.name} stopped after step {step:,} of {method.shape.total:,}")
     last = method.plan.controls(memory, step, 1)
-    facts = {"step_size": last.step_size[0].tolist(), "temperature": last.temperature[0].tolist()}
+    facts: dict[str, Any] = {
+        "step_size": last.step_size[0].tolist(),
+        "temperature": last.temperature[0].tolist(),
+    }
+    if DIGEST in attributes:
+        facts[DIGEST] = attributes[DIGEST]
     writer.finish(attributes, {"executor": executor.name, **facts})
     watcher.end(method.name)
     summary = done(folder)

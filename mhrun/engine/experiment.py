@@ -25,10 +25,13 @@ from mhrun.errors import Interrupted
 from mhrun.kernels.stationary import samples
 from mhrun.store.files import explain, open_log, remove
 from mhrun.store.folder import COMPLETE, RunFolder
-from mhrun.store.identity import FORMAT, RESULTS_VERSION
+from mhrun.store.identity import FORMAT, RESULTS_VERSION, method_digest
 from mhrun.store.netcdf import COLLECTED
+from mhrun.store.sharing import DIGEST, claimed, take
 
 log = logging.getLogger("mhrun")
+
+_WAIT = 0.5  # seconds between two looks at whether another run has computed a method
 
 
 def run_experiment(config: Mapping[str, Any], watcher: Watcher) -> RunFolder:
@@ -102,13 +105,18 @@ def _run(
     if len(summary["sources"]) > 1:
         log.warning("this run was begun with another state of the code: %s", ", ".join(summary["sources"]))
     folder.write_summary(summary)
+    digests = {method.name: method_digest(config, method.name) for method in methods}
+    if not config["runtime"]["force"]:
+        for method in methods:
+            _take(folder, method.name, digests[method.name], watcher)
     for line in estimate([(method, folder.method(method.name)) for method in methods], settings):
         watcher.note(line)
         log.info(line)
     try:
-        for method in methods:
+        for method in _each_claimed(config, folder, methods, digests, watcher, stop):
             attributes = {"experiment": config["experiment"], "method": method.name, "digest": folder.digest}
             attributes |= prior_attribute(method.target.model)
+            attributes[DIGEST] = digests[method.name]
             log.info("%s: %d chains, %d steps", method.name, method.shape.chains, method.shape.total)
             result = run_method(method, folder.method(method.name), settings, watcher, stop, attributes)
             summary["methods"][method.name] = _of_method(method, config["methods"][method.name], result)
@@ -117,6 +125,7 @@ def _run(
                 watcher.note(warning)
                 log.warning(warning)
             folder.write_summary(summary)
+        summary["methods"] = {method.name: summary["methods"][method.name] for method in methods}
     except BaseException as error:
         if isinstance(error, Interrupted) and config["runtime"]["force"]:
             error.command = "the same command without runtime.force=true"
@@ -126,6 +135,49 @@ def _run(
         raise
     summary |= {"status": COMPLETE, "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
     folder.write_summary(summary)
+
+
+def _take(folder: RunFolder, name: str, digest: str, watcher: Watcher) -> None:
+    """Use what another run has computed of a method, where one has."""
+    if (source := take(folder, name, digest)) is not None:
+        line = f"{name}: taken from run {source}, which has it with the same settings"
+        watcher.note(line)
+        log.info(line)
+
+
+def _each_claimed(
+    config: Mapping[str, Any],
+    folder: RunFolder,
+    methods: list[Method],
+    digests: Mapping[str, str],
+    watcher: Watcher,
+    stop: Callable[[], bool],
+) -> Iterator[Method]:
+    """Yield the methods, those last that another process is computing; what it finds is used.
+
+    Raises:
+        Interrupted: the user stopped it while it waited.
+    """
+    waiting, announced = list(methods), False
+    while waiting:
+        left = list[Method]()
+        for method in waiting:
+            with claimed(folder, digests[method.name]) as is_ours:
+                if not is_ours:
+                    left.append(method)
+                    continue
+                if not config["runtime"]["force"]:
+                    _take(folder, method.name, digests[method.name], watcher)
+                yield method
+        if len(left) == len(waiting):
+            if not announced:
+                names = ", ".join(method.name for method in left)
+                watcher.note(f"Waiting for another run that computes {names}; Ctrl-C to stop waiting.")
+            announced = True
+            if stop():
+                raise Interrupted(f"stopped while another run computes {left[0].name}")
+            time.sleep(_WAIT)
+        waiting = left
 
 
 def _of_method(method: Method, node: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, Any]:

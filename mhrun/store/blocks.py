@@ -27,7 +27,7 @@ from mhrun.store.netcdf import TRACE, Shape, write_trace
 
 Array = npt.NDArray[Any]
 
-_DONE = "done.json"
+DONE = "done.json"
 _NAME = re.compile(r"\d{1,18}-\d{1,18}\.npz")
 _CUMULATIVE = ("n_lik", "n_lik_overhead", "n_grad")
 _SUMMED = ("accepted", "batch_size", "diverging")
@@ -223,7 +223,7 @@ class TraceWriter:
             digest = file_digest(self.folder / TRACE)
         except OSError as error:
             raise explain(error, self.folder / TRACE) from error
-        write_json(self.folder / _DONE, sealed(summary, {TRACE: digest}))
+        write_json(self.folder / DONE, sealed(summary, {TRACE: digest}))
         remove(self._blocks)
 
     def _sorted(self) -> list[Path]:
@@ -232,7 +232,7 @@ class TraceWriter:
 
 def done(folder: Path) -> dict[str, Any] | None:
     """Return the summary of a finished method, or None if it is unfinished or its summary was changed."""
-    summary = read_json(folder / _DONE) if (folder / TRACE).is_file() else None
+    summary = read_json(folder / DONE) if (folder / TRACE).is_file() else None
     there = isinstance(summary, dict) and isinstance(summary.get("totals"), dict) and genuine(summary)
     return summary if there else None
 
@@ -248,7 +248,7 @@ def damage(folder: Path) -> str | None:
     if not (folder / TRACE).is_file():
         return f"{TRACE} is gone"
     if (summary := done(folder)) is None:
-        return f"{_DONE} is missing or damaged"
+        return f"{DONE} is missing or damaged"
     try:
         return changed(folder, summary)
     except OSError as error:
@@ -261,7 +261,7 @@ def clear(folder: Path) -> None:
     Raises:
         UserError: they cannot be removed.
     """
-    for name in (_DONE, TRACE, "blocks"):
+    for name in (DONE, TRACE, "blocks"):
         remove(folder / name)
 
 

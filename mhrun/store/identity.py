@@ -47,9 +47,34 @@ def digest(config: Mapping[str, Any]) -> str:
 
     1e5 and 100000 are one number; another version of the layout or of the random numbers is another run.
     """
-    decisive = {"format": FORMAT, "results": RESULTS_VERSION} | _plain(identity(config))
+    return _digest(identity(config))
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    decisive = {"format": FORMAT, "results": RESULTS_VERSION} | _plain(content)
     text = json.dumps(decisive, sort_keys=True, separators=(",", ":"), allow_nan=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+_COUNTS = ("chains", "warmup", "steps", "thin", "thin_stats")
+_PARTS = ("model", "data", "target")
+
+
+def method_digest(config: Mapping[str, Any], name: str) -> str:
+    """Return the name of what a method computes: twelve hexadecimal digits.
+
+    Two runs in which it is the same have the same trace of that method, to the bit: its name (which its random numbers
+    depend on), kernel, schedules, starts and counts, its model, data, target and monitor, seed, number type, device,
+    executor, and the user's own files.
+    """
+    whole = identity(config)
+    node = whole["methods"][name]
+    own = {part: node.get(part) or whole.get(part) for part in _PARTS}
+    own |= {key: whole.get(key) if node.get(key) is None else node[key] for key in _COUNTS}
+    own["monitor"] = {**(whole.get("monitor") or {}), **(node.get("monitor") or {})}
+    own |= {key: whole.get(key) for key in ("seed", "dtype", "device", "executor", "sources")}
+    own["method"] = {key: value for key, value in node.items() if key not in own}
+    return _digest({"name": name, **own})
 
 
 def departures(config: Mapping[str, Any], reference: Mapping[str, Any]) -> list[str]:

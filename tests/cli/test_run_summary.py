@@ -11,6 +11,7 @@ import pytest
 import yaml
 from kit import FEW, compute
 
+from mhrun.cli.result import show_result
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
 from mhrun.paths import EXPERIMENTS, ROOT
@@ -252,3 +253,23 @@ def test_a_run_without_a_report_has_a_summary(tmp_path):
     assert list(found.methods.columns) == ["ESS", "R-hat", "evaluations", "ESS per 10^6"]
     assert found.finding
     assert Path(folder.report).exists() is False
+
+
+def test_a_run_ends_with_its_result(reported, capsys):
+    """The sentence, the status, a table with acceptance rates, and the warnings, within the width."""
+    show_result(reported, width=80)
+    out = capsys.readouterr().out
+    found = summary_of(Run(reported))
+    words = " ".join(out.split())
+    assert found.finding in words
+    assert found.status.text in words
+    assert f"For verdicts: {found.status.command}" in words
+    (head,) = (line for line in out.splitlines() if line.startswith("method "))
+    assert head.split()[1:4] == ["acceptance", "ESS", "R-hat"]
+    assert "10^6" not in head  # left out where it is narrow
+    (mint,) = (line for line in out.partition(head)[2].splitlines() if line.startswith("MINT "))
+    assert 0 < float(mint.split()[1]) < 1
+    assert all(f"warning: {warning[:40]}" in out for warning in found.warnings)
+    assert max(map(len, out.splitlines())) <= 80
+    show_result(reported, width=120)
+    assert "10^6" in capsys.readouterr().out

@@ -1,0 +1,85 @@
+"""What a run found, at its end on the terminal."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from mhrun.store.folder import RunFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mhrun.report.run import Run
+
+_WARNINGS = 6  # that are shown before the rest are counted; the report has all
+_PIPE = 120  # characters of a line where there is no terminal
+_NARROW = 100  # columns of a terminal below which `_WIDE` is left out
+_WIDE = ("ESS per 10^6",)
+
+
+def show_result(folder: RunFolder, width: int | None = None) -> None:
+    """Print what a complete run with a report found: a sentence, its status, its methods and its warnings.
+
+    Args:
+        folder: the run.
+        width: characters of a line; None: of the terminal.
+
+    Raises:
+        UserError: the run's results are damaged.
+    """
+    from mhrun.report import summary_of
+    from mhrun.report.run import Run
+
+    run = Run(folder)
+    found = summary_of(run)
+    console = Console(file=sys.stdout, width=width or (None if sys.stdout.isatty() else _PIPE))
+
+    def say(text: str, start: str = "") -> None:
+        print(textwrap.fill(text, console.width, initial_indent=start, subsequent_indent=" " * len(start)))
+
+    status = found.status
+    verdicts = f"For verdicts: {status.command}" if status.command else ""
+    for line in (found.finding, " ".join(filter(None, (status.text, status.recorded))), verdicts):
+        if line:
+            say(line)
+    methods = _with_acceptance(run, found.methods)
+    if len(methods) and len(methods.columns):
+        print()
+        console.print(_table(methods, console.width))
+    if found.warnings:
+        print()
+    for warning in found.warnings[:_WARNINGS]:
+        say(warning, "warning: ")
+    if (more := len(found.warnings) - _WARNINGS) > 0:
+        say(f"{more} more in the report", "warning: ")
+    print(flush=True)
+
+
+def _with_acceptance(run: Run, methods: pd.DataFrame) -> pd.DataFrame:
+    """Return the table of methods with acceptance rates as its first column, where any method has one."""
+    rates = {
+        run.label(name): about["accept_rate"] if about["n_accept_tests"] else None
+        for name, about in run.methods.items()
+    }
+    methods = methods.copy()
+    if any(rate is not None for rate in rates.values()):
+        methods.insert(0, "acceptance", [rates[str(label)] for label in methods.index])
+    return methods
+
+
+def _table(methods: pd.DataFrame, width: int) -> Table:
+    from mhrun.report.tables import shown
+
+    kept = [name for name in methods.columns if width >= _NARROW or name not in _WIDE]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("method", no_wrap=True, overflow="ellipsis", min_width=12)
+    for heading in kept:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for label, row in zip(methods.index, methods[kept].to_numpy(dtype=object), strict=True):
+        table.add_row(str(label), *map(shown, row))
+    return table

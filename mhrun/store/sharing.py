@@ -1,0 +1,112 @@
+"""Methods that several runs of an experiment have in common, as the jobs of a sweep do, are computed once.
+
+A method that is done has its digest (`mhrun.store.identity.method_digest`) in its ``done.json``. A run that needs a
+method of this digest links its files, or copies them where the disk has no hard links. Files are replaced and never
+changed, so that no run can alter those of another; a damaged trace is found by its checksum in each of them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import filelock
+
+from mhrun.errors import UserError
+from mhrun.store.blocks import DONE, damage, done
+from mhrun.store.files import remove
+from mhrun.store.folder import RunFolder
+from mhrun.store.netcdf import TRACE
+
+DIGEST = "method_digest"
+"""Key of ``done.json``."""
+EXECUTOR = "executor.json"
+
+
+def found(folder: RunFolder, name: str, digest: str) -> Path | None:
+    """Return where another run of the same experiment has this method, done and undamaged; None if none has.
+
+    Args:
+        folder: the run that needs it.
+        name: the method's name.
+        digest: its digest.
+    """
+    own = folder.method(name)
+    for note in sorted(folder.path.parent.glob(f"*/methods/{name}/{DONE}")):
+        place = note.parent
+        if place == own or any(path.is_symlink() for path in (place, place.parent, place.parent.parent)):
+            continue
+        with suppress(UserError):  # one that cannot be read is of no use
+            about = done(place)
+            if about is not None and about.get(DIGEST) == digest and damage(place) is None:
+                return place
+    return None
+
+
+def take(folder: RunFolder, name: str, digest: str) -> str | None:
+    """Put a method that another run has done into a run that has not begun it, and return that run's name.
+
+    None if there is no such run, if the method has begun here, or if the files cannot be had. The files appear all at
+    once; a kill leaves a hidden folder that the next attempt removes.
+    """
+    own = folder.method(name)
+    if any((own / part).exists() for part in (TRACE, DONE, "blocks")):
+        return None
+    source = found(folder, name, digest)
+    if source is None:
+        return None
+    partial = own.with_name(f".{name}.partial")
+    try:
+        remove(partial)
+        partial.mkdir(parents=True)
+        for part in (TRACE, EXECUTOR, DONE):
+            _link(source / part, partial / part)
+        if damage(partial) is not None:  # replaced, or gone, meanwhile
+            return None
+        remove(own)  # it may have the note of an executor
+        partial.rename(own)
+    except (OSError, UserError):
+        return None  # it is computed, and what is wrong with the disk is reported then
+    finally:
+        with suppress(OSError, UserError):
+            remove(partial)
+    return source.parent.parent.name
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # no hard links here
+        with open(source, "rb") as read, open(target, "xb") as written:
+            shutil.copyfileobj(read, written, 1 << 20)
+            written.flush()
+            os.fsync(written.fileno())
+
+
+@contextmanager
+def claimed(folder: RunFolder, digest: str) -> Iterator[bool]:
+    """Claim a method for this process while it computes it; yields whether no other process has it.
+
+    Only where the experiment has been swept: jobs that run beside each other share methods. The operating system gives
+    the claim back when its holder dies. Where files cannot be locked there are no claims, and a method may be computed
+    twice.
+    """
+    place, lock = folder.path.parent / ".claims", None
+    try:
+        if (folder.path.parent / "sweeps").is_dir() and not place.is_symlink():
+            place.mkdir(exist_ok=True)
+            lock = filelock.FileLock(place / digest)
+            lock.acquire(timeout=0)
+    except filelock.Timeout:
+        yield False
+        return
+    except (OSError, NotImplementedError):
+        lock = None
+    try:
+        yield True
+    finally:
+        if lock is not None:
+            lock.release()
