@@ -14,6 +14,7 @@ from typing import Any
 import hydra
 import yaml
 from hydra import initialize_config_dir
+from hydra._internal.utils import create_config_search_path
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString
@@ -25,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 from mhrun import units
 from mhrun.cli.file_settings import check_runtime_of_files
 from mhrun.cli.hydra_settings import LAUNCHER, check_node, check_words, is_of_hydra
+from mhrun.cli.loader import Loader
 from mhrun.cli.places import endless_defaults, experiments
 from mhrun.cli.resolution import bounded, environment, name_part, power
 from mhrun.errors import UserError, nearest
@@ -137,10 +139,10 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
     plain = OmegaConf.create({key: value for key, value in config.items_ex(resolve=False) if key != "hydra"})
     plain.experiment = experiment
     try:
-        _check(OmegaConf.to_container(plain, resolve=False))
+        written = OmegaConf.to_container(plain, resolve=False)
+        _check(written)
         with bounded():
-            missing = sorted(str(key) for key in OmegaConf.missing_keys(plain))
-            if missing:
+            if _has_missing(written) and (missing := sorted(map(str, OmegaConf.missing_keys(plain)))):
                 raise UserError(f"{', '.join(missing)} must be given; add {missing[0]}=VALUE.")
             whole: dict[str, Any] = OmegaConf.to_container(plain, resolve=True)  # type: ignore[assignment]
         _check(whole)
@@ -161,6 +163,13 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
         raise UserError(_first_line(error)) from error
     own = sources(whole)
     return whole | {"sources": own} if own else whole
+
+
+def _has_missing(node: Any) -> bool:
+    """Return whether a value is ??? in settings that are not resolved, which `OmegaConf.missing_keys` resolves."""
+    if isinstance(node, dict):
+        return any(map(_has_missing, node.values()))
+    return any(map(_has_missing, node)) if isinstance(node, list) else node == "???"
 
 
 _KINDS: dict[str, tuple[type | UnionType, str]] = {
@@ -360,15 +369,10 @@ def _composed(
 ) -> DictConfig:
     GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(str(CONF), **version_base()):
-            made = GlobalHydra.instance().hydra
-            assert made is not None
-            return made.compose_config(
-                config_name=name,
-                overrides=[*words, *place],
-                run_mode=RunMode.MULTIRUN if multirun else RunMode.RUN,
-                from_shell=False,
-                with_log_configuration=False,
+        with initialize_config_dir(str(CONF), "mhrun", **version_base()):
+            mode = RunMode.MULTIRUN if multirun else RunMode.RUN
+            return Loader(create_config_search_path(str(CONF))).load_configuration(
+                name, [*words, *place], mode, from_shell=False
             )
     except RecursionError as error:
         raise UserError(endless_defaults(words, folders)) from error

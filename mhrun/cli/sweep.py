@@ -12,9 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import hydra
+from hydra import initialize_config_dir
+from hydra._internal.callbacks import Callbacks
+from hydra._internal.utils import create_config_search_path
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
+from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
@@ -23,6 +27,7 @@ from mhrun.cli.compose import (
     compose_config,
     composed,
     explained,
+    parsed,
     reference_of,
     register_resolvers,
     resolved,
@@ -32,6 +37,8 @@ from mhrun.cli.compose import (
 )
 from mhrun.cli.crash import BUG, crash_of, show_traceback
 from mhrun.cli.file_settings import check_runtime_of_files
+from mhrun.cli.hydra_settings import is_of_hydra
+from mhrun.cli.loader import Loader
 from mhrun.cli.running import compute
 from mhrun.errors import Interrupted, UserError
 from mhrun.paths import CONF
@@ -74,8 +81,7 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
         raise explain(error, place / "jobs") from error
     about = {"experiment": name, "overrides": list(words), "swept": swept, "jobs": len(jobs)}
     write_json(place / "sweep.json", about | {"reference": reference_of(config, folders)})
-    own = "hydra.sweep.dir='{}'".format(str(place).replace("'", "\\'"))
-    _launched(["mhrun", "--multirun", *words, *search_path(folders), own], place, jobs)
+    _launched([*words, *search_path(folders)], place, jobs)
 
     from mhrun.report.sweep import build_sweep_report, jobs_of
 
@@ -111,7 +117,7 @@ def _check_all_jobs(words: Sequence[str], folders: Sequence[Path]) -> None:
         raise explained(error, words, folders) from error
 
 
-def _launched(command: list[str], place: Path, jobs: Sequence[Sequence[str]]) -> None:
+def _launched(words: Sequence[str], place: Path, jobs: Sequence[Sequence[str]]) -> None:
     """Have Hydra's launcher do the jobs; what a worker that died has left undone is launched again.
 
     A launcher gives up all of its jobs when one of its workers is killed or runs out of memory. A job that still has
@@ -119,9 +125,10 @@ def _launched(command: list[str], place: Path, jobs: Sequence[Sequence[str]]) ->
     """
     register_resolvers()
     log = place / "jobs" / "launcher.log"
+    of_task = [[word for word in job if not is_of_hydra(parsed([word])[0])] for job in jobs]
     counts = [len(jobs)]
     for _ in range(_ROUNDS):
-        why = _once(command)
+        why = _once(words, place, of_task)
         left = _undone(place, jobs)
         if not left:
             return
@@ -145,22 +152,22 @@ def _launched(command: list[str], place: Path, jobs: Sequence[Sequence[str]]) ->
         )
 
 
-def _once(command: list[str]) -> str:
-    """Run Hydra's command line, and return what went wrong with its launcher, or an empty string."""
-    before, sys.argv = sys.argv, command
-    full = os.environ.get("HYDRA_FULL_ERROR")
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints an error and ends this process
+def _once(words: Sequence[str], place: Path, jobs: Sequence[Sequence[str]]) -> str:
+    """Have Hydra's launcher do the jobs once, and return what went wrong with it, or an empty string."""
+    own = "hydra.sweep.dir='{}'".format(str(place).replace("'", "\\'"))
     try:
-        hydra.main(config_path=str(CONF), config_name="config", **version_base())(_job)()
+        with initialize_config_dir(str(CONF), "mhrun", **version_base()):
+            loader = Loader(create_config_search_path(str(CONF)))
+            overrides = [*words, own, "hydra.mode=MULTIRUN"]
+            config = loader.load_configuration("config", overrides, RunMode.MULTIRUN)
+            launcher = Plugins.instance().instantiate_launcher(
+                HydraContext(config_loader=loader, callbacks=Callbacks()), _job, config
+            )
+            for result in launcher.launch(jobs, 0):
+                _ = result.return_value  # raises what the launcher has caught
     except Exception as error:  # of a launcher: whatever it was, what the jobs have done is on disk
         lines = str(error).splitlines()
         return f"{traceback.format_exc()}{type(error).__name__}: {lines[0] if lines else ''}\n"
-    finally:
-        sys.argv = before
-        if full is None:
-            os.environ.pop("HYDRA_FULL_ERROR", None)
-        else:
-            os.environ["HYDRA_FULL_ERROR"] = full
     return ""
 
 

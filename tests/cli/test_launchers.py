@@ -38,7 +38,7 @@ def dying(monkeypatch, deaths):
     """Let Hydra's launcher be one whose worker dies at a job, one for each round, and that then gives up the others."""
     once, rounds = sweeping._once, []
 
-    def launched(command):
+    def launched(*arguments):
         job, at = sweeping._job, deaths[min(len(rounds), len(deaths) - 1)]
         rounds.append(at)
 
@@ -53,7 +53,7 @@ def dying(monkeypatch, deaths):
 
         monkeypatch.setattr(sweeping, "_job", killed)
         try:
-            return once(command)
+            return once(*arguments)
         finally:
             monkeypatch.setattr(sweeping, "_job", job)
 

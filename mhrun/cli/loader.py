@@ -1,0 +1,106 @@
+"""Hydra's loader of configurations, which puts the same files together once.
+
+Hydra reads and merges some thirty files for a configuration, and then sets single values. The first part takes most of
+the time, and is the same for all jobs of a sweep that differ in values alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.core.utils import JobRuntime
+from hydra.errors import ConfigCompositionException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+_MOST = 64  # compositions that are kept
+_SEARCH_PATH = "hydra.searchpath"
+_Key = tuple[Any, ...]
+_of_ours: dict[_Key, DictConfig] = {}  # of files of this package alone, which do not change while it runs
+
+
+class Loader(ConfigLoaderImpl):  # type: ignore[misc]
+    """Loads the configurations that Hydra's own loader does, with the same errors.
+
+    Compositions of files of this package are kept for the process. Those with files of the user's, which may change,
+    are kept as long as the loader is.
+    """
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a worker of a sweep needs: what is kept here is made again there."""
+        return {name: value for name, value in self.__dict__.items() if name != "_kept"}
+
+    def load_configuration(
+        self,
+        config_name: str | None,
+        overrides: list[str],
+        run_mode: RunMode,
+        from_shell: bool = True,
+        validate_sweep_overrides: bool = True,
+    ) -> DictConfig:
+        """Return the configuration of these overrides, not resolved.
+
+        Raises:
+            ConfigCompositionException: overrides or files that cannot be put together.
+        """
+        every = OverridesParser.create().parse_overrides(overrides)
+        if validate_sweep_overrides:
+            self.validate_sweep_overrides_legal(every, run_mode, from_shell)
+        folders: list[str] = next((one.value() for one in every if one.get_key_element() == _SEARCH_PATH), [])
+        values = [one for one in every if self._is_value(one, folders)]
+        deciding = [one.input_line or "" for one in every if one not in values]
+        kept = self.__dict__.setdefault("_kept", {}) if folders else _of_ours
+        places = tuple(str(place.path) for place in self.config_search_path.get_path())
+        key = (places, JobRuntime().get("name"), config_name, run_mode, validate_sweep_overrides, *deciding)
+        if key not in kept:
+            if len(kept) >= _MOST:
+                kept.clear()
+            kept[key] = super().load_configuration(
+                config_name, deciding, run_mode, from_shell, validate_sweep_overrides
+            )
+        found = copy.deepcopy(kept[key])
+        try:
+            self._apply_overrides_to_config(values, found)
+        except OmegaConfBaseException as error:
+            raise ConfigCompositionException().with_traceback(sys.exc_info()[2]) from error
+        _record(found, every, [one for one in every if one not in values])
+        return found
+
+    def _is_value(self, override: Override, folders: Sequence[str]) -> bool:
+        """Return whether an override sets one value when all files are put together, and chooses none of them."""
+        key = override.key_or_group
+        return not (
+            override.package is not None
+            or override.is_sweep_override()
+            or "/" in key
+            or key == _SEARCH_PATH
+            or self.repository.group_exists(key)
+            or any((Path(folder.partition("://")[2]) / key).is_dir() for folder in folders)
+        )
+
+
+def _record(config: DictConfig, overrides: Sequence[Override], there: Sequence[Override]) -> None:
+    """Write into a configuration what Hydra does of its overrides, `there` being in it, and where the process is."""
+    node = config.hydra
+    for name, is_hydras in (("hydra", True), ("task", False)):
+        lines: Any = OmegaConf.to_container(node.overrides[name], resolve=False)
+        of_files = lines[: len(lines) - sum(one.is_hydra_override() == is_hydras for one in there)]
+        own = [one.input_line for one in overrides if one.is_hydra_override() == is_hydras]
+        node.overrides[name] = [*of_files, *own]
+    node.runtime.cwd = os.getcwd()
+    names = node.job.config.override_dirname
+    node.job.override_dirname = get_overrides_dirname(
+        [override for override in overrides if not override.is_hydra_override()],
+        kv_sep=names.kv_sep,
+        item_sep=names.item_sep,
+        exclude_keys=names.exclude_keys,
+    )

@@ -1,0 +1,107 @@
+"""Configurations that are put together once: what Hydra's own loader makes of the same words, and its errors."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from hydra import initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.utils import create_config_search_path
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import OmegaConf
+
+from mhrun.cli import loader
+from mhrun.cli.compose import compose_config, register_resolvers, search_path, version_base
+from mhrun.cli.main import run
+from mhrun.paths import CONF
+from mhrun.store.folder import RunFolder
+
+GMM = "experiment=gmm_tied_means"
+OTHER = "rule@methods.mint.kernel.rule=barker"
+
+
+def loaded(kind, words, mode=RunMode.RUN):
+    """Return what a loader makes of some words, or its error."""
+    register_resolvers()
+    with initialize_config_dir(str(CONF), "mhrun", **version_base()):
+        made = kind(create_config_search_path(str(CONF)))
+        try:
+            found = made.load_configuration("config", [*words], mode, from_shell=False)
+        except HydraException as error:
+            return type(error), str(error), type(error.__cause__)
+        return OmegaConf.to_container(found), OmegaConf.is_struct(found)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (GMM, "scale=smoke", "lam=0.3", "~methods.mint", "+methods.sgld.steps=30"),
+        (GMM, OTHER, "seed=4", "hydra.verbose=true"),
+        (GMM, "data=mixture", "data.n=40", "hydra/launcher=joblib", "hydra.launcher.n_jobs=3"),
+        (GMM, "data={}"),  # a group that is set to values
+        (GMM, "lam=1", "steps=abc", "lam=2"),
+        ("+nothing=3", "nothing=4"),
+        (GMM, "nothing=3"),
+        (GMM, "~nothing"),
+        (GMM, "model.a.b=3"),
+        ("experiment=nothing", "seed=1"),
+    ],
+)
+def test_it_loads_what_hydra_does(words):
+    expected = loaded(ConfigLoaderImpl, words)
+    assert loaded(loader.Loader, words) == expected
+    assert loaded(loader.Loader, words) == expected  # now that the files are put together
+
+
+def test_of_a_sweep_too():
+    words = (GMM, "scale=smoke", "seed=1,2", "lam=0.3")
+    expected = loaded(ConfigLoaderImpl, words, RunMode.MULTIRUN)
+    assert loaded(loader.Loader, words, RunMode.MULTIRUN) == expected
+    assert "requires --multirun" in loaded(loader.Loader, ("seed=range(1,3)",))[1]
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The words of each time that files are put together, none being so yet."""
+    monkeypatch.setattr(loader, "_of_ours", {})
+    times, real = [], ConfigLoaderImpl.load_configuration
+
+    def counting(self, name, words, *others):
+        times.append(words)
+        return real(self, name, words, *others)
+
+    monkeypatch.setattr(ConfigLoaderImpl, "load_configuration", counting)
+    return times
+
+
+def test_files_are_put_together_once_for_all_values(counted):
+    for k in range(3):
+        assert compose_config([GMM, f"lam=0.{k + 1}", OTHER])["lam"] == (k + 1) / 10
+    assert sum(GMM in words for words in counted) == 2  # as the paper has it, and with the other rule
+
+
+def test_jobs_of_a_sweep_are_put_together_once(counted, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("mhrun.cli.sweep.compute", lambda config, watching: RunFolder.of(config))
+    run(["-m", GMM, "scale=smoke", "runtime.report=false", "seed=1,2,3,4"])
+    assert sum(GMM in words for words in counted) == 2  # a job, and the sweep as a whole
+
+
+def test_files_of_the_users_may_change(tmp_path):
+    (tmp_path / "experiment").mkdir()
+    file = tmp_path / "experiment" / "mine.yaml"
+    for seed in (1, 2):
+        file.write_text(f"# @package _global_\ndefaults: [gmm_tied_means, _self_]\nseed: {seed}\n")
+        assert compose_config(["experiment=mine"], [tmp_path])["seed"] == seed
+
+
+def test_what_is_kept_does_not_travel_to_workers(tmp_path):
+    (tmp_path / "experiment").mkdir()
+    made = loader.Loader(create_config_search_path(str(CONF)))
+    with initialize_config_dir(str(CONF), "mhrun", **version_base()):
+        made.load_configuration("config", [GMM, *search_path([tmp_path])], RunMode.RUN)
+    assert made._kept
+    again = pickle.loads(pickle.dumps(made))
+    assert not hasattr(again, "_kept")
