@@ -26,6 +26,7 @@ _LONGEST_REFERENCE = 10_000  # characters of a value with ${...}
 _PLAIN_TAGS = frozenset(
     f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "null", "seq", "map")
 )
+_FAST = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _UNUSABLE = re.compile("[\x00\ud800-\udfff]")  # in no file name, and in no UTF-8
 
 
@@ -49,6 +50,17 @@ def loads(text: str, name: str, most_values: int = MOST_VALUES) -> Any:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, TypeError, OverflowError) as error:
         raise UserError(f"'{name}' cannot be read: {' '.join(str(error).split())}.") from error
+
+
+def loads_ours(text: str) -> Any:
+    """Return the content of a text of this package as plain objects, read by libyaml where it is installed.
+
+    Ten times as fast as `loads`, and without its checks.
+
+    Raises:
+        yaml.YAMLError: it is no YAML.
+    """
+    return yaml.load(text, Loader=_FAST)
 
 
 def read(path: Path, most_bytes: int = MOST_BYTES) -> str:

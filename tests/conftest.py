@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import digits
@@ -17,16 +20,30 @@ from mhrun.data.mixture import MixtureSample
 # Each worker is one of several processes: one thread each.
 torch.set_num_threads(1)
 
+_DAYS = 14  # that machine code is kept after it was last added to
+
 # Tests neither read nor write the user's own data sets.
 os.environ.pop("MHRUN_DATA_DIR", None)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep the user's cache folder out of the tests, but share compiled code between the workers."""
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> None:
+    """Keep the user's cache folder out of the tests.
+
+    Workers share a new one. Machine code in it is kept in .pytest_cache from one test run to the next: its folder
+    has the digest of the sources that it was compiled from.
+    """
     root = tmp_path_factory.getbasetemp()
     shared = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
     os.environ["MHRUN_CACHE_DIR"] = str(shared / "cache")
+    (shared / "cache" / "mhrun").mkdir(parents=True, exist_ok=True)
+    assert request.config.cache is not None
+    kept = request.config.cache.mkdir("machine-code")
+    with suppress(FileExistsError):  # of another worker
+        (shared / "cache" / "mhrun" / "native").symlink_to(kept, target_is_directory=True)
+    for folder in kept.iterdir():
+        if time.time() - folder.stat().st_mtime > _DAYS * 86_400:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

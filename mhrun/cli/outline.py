@@ -8,14 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 from mhrun import yaml_file
 from mhrun.errors import UserError
 from mhrun.paths import CONF, EXPERIMENTS
 
 _COMMENT = re.compile(r"^(\w+):(?:[ \t][^#\n]*)?[ \t]#[ \t]*(.+)$", re.MULTILINE)
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _OWN_KEYS = (
     "defaults",
     "title",
@@ -71,7 +68,7 @@ def _file(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
 @cache
 def _our_file(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     written = yaml_file.read(path)
-    return yaml.load(written, Loader=_LOADER) or {}, dict(_COMMENT.findall(written))
+    return yaml_file.loads_ours(written) or {}, dict(_COMMENT.findall(written))
 
 
 def _outline(path: Path, above: tuple[Path, ...]) -> Outline:
@@ -150,7 +147,7 @@ def paper(key: str) -> Paper | None:
     head = re.split(
         r"^(?:experiments|sweeps):", path.read_text(encoding="utf-8"), maxsplit=1, flags=re.MULTILINE
     )[0]
-    about = _group(_group(yaml_file.loads(head, str(path))).get("paper"))
+    about = _group(_group(yaml_file.loads_ours(head)).get("paper"))
     names = [name.split()[-1] for name in str(about.get("authors", "")).split(", ") if name]
     cited = " & ".join(names) if len(names) < 3 else f"{names[0]} et al."
     return Paper(f"{cited} {about.get('year', '')}".strip(), str(about.get("title", "")))

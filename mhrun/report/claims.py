@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from mhrun import yaml_file
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError, nearest
 from mhrun.paths import EXPERIMENTS
@@ -153,7 +154,7 @@ def _book(config: Mapping[str, Any]) -> dict[str, Any] | None:
     if path is None:
         return None
     try:
-        book = yaml.safe_load(path.read_text())
+        book = yaml_file.loads_ours(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         first = str(error).splitlines()[0]
         raise UserError(f"the claims of {path.parent.name} cannot be read: {first}; mend {path}.") from error

@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
+from mhrun import yaml_file
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError, nearest
 from mhrun.paths import EXPERIMENTS, experiment_module
@@ -264,7 +265,7 @@ def _book(module: str) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        book = yaml.safe_load(path.read_text())
+        book = yaml_file.loads_ours(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         first = str(error).splitlines()[0]
         raise UserError(f"the tables of {module} cannot be read: {first}; mend {path}.") from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import json
 import subprocess
 import sys
@@ -24,10 +26,24 @@ def answer(
     command = [sys.executable, str(FOLDER / script), "1", *map(str, words)]
     done = subprocess.run(command, input=question, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    return plausible(done.stdout, most)
+
+
+def plausible(printed: str, most: float = 0.999) -> dict[str, float]:
+    found = json.loads(printed)
     assert 0 < found["accepted"] <= most
     assert found["wall"] > 0
     return found
+
+
+@pytest.fixture(scope="module")
+def ours():
+    """The script as a module of this process, which keeps all of its cores: a process for each problem takes long."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(FOLDER)
+        patch.setattr(sys, "argv", ["ours.py", "1"])
+        patch.setattr("worker.pin_to", lambda cores: None)
+        yield importlib.import_module("ours")
 
 
 @pytest.mark.parametrize(
@@ -42,8 +58,15 @@ def answer(
         ("sgnht_mixture", 1, 1),
     ],
 )
-def test_our_contender_answers(problem, n, batch):
-    assert answer("ours.py", problem, n, "torch", "memory")["batch"] == batch
+def test_our_contender_answers(problem, n, batch, ours, monkeypatch, capsys):
+    question = json.dumps({"chains": 2, "steps": 30, "seed": 1}) + "\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(question))
+    ours.main(1, problem, n, "torch", "memory")
+    assert plausible(capsys.readouterr().out)["batch"] == batch
+
+
+def test_our_contender_is_a_program():
+    assert answer("ours.py", "mint_100", 10_000, "torch", "memory")["batch"] == 100
 
 
 def test_the_torch_contender_answers():
