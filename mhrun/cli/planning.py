@@ -112,13 +112,13 @@ def _costs(
     from mhrun.engine.assemble import check_data, check_space, methods_of, trace_bytes
     from mhrun.engine.chains import Settings
     from mhrun.engine.estimate import costs
-    from mhrun.engine.executors import check_executor, usable_cores
+    from mhrun.engine.executors import check_executor
     from mhrun.store.identity import method_digest
     from mhrun.store.sharing import found as found_elsewhere
 
     runtime = config["runtime"]
     settings = Settings(config["executor"], runtime["threads"], runtime["block_seconds"])
-    torch.set_num_threads(settings.threads or usable_cores())
+    torch.set_num_threads(settings.threads or 1)
     methods = methods_of(config)
     check_space(methods, folder.path)
     check_data(methods)

@@ -40,6 +40,7 @@ from mhrun.cli.file_settings import check_runtime_of_files
 from mhrun.cli.hydra_settings import is_of_hydra
 from mhrun.cli.loader import Loader
 from mhrun.cli.running import compute
+from mhrun.engine.threads import CORES
 from mhrun.errors import Interrupted, UserError
 from mhrun.paths import CONF
 from mhrun.store.files import explain, read_json, write_json, write_text
@@ -247,8 +248,8 @@ def _job(config: DictConfig) -> dict[str, Any] | None:
     try:
         plain = compared(resolved(config, own.runtime.choices.get("experiment")), sweep["reference"])
         check_runtime_of_files(plain["runtime"], own.overrides.task)
-        if not alone and plain["runtime"]["threads"] is None:
-            plain["runtime"]["threads"] = _share(own.launcher)
+        if not alone and (cores := _share(own.launcher)) is not None:
+            os.environ[CORES] = str(cores)  # of this worker
         result["folder"] = str(RunFolder.of(plain).path)
         folder = compute(plain, None if alone else Notes(f"{title}:"))
         result |= {"status": DONE, "digest": folder.digest}
@@ -281,7 +282,7 @@ def _writable(text: str) -> str:
 
 def _share(launcher: DictConfig) -> int | None:
     """Return how many cores a job has, where the launcher has several on one machine; None: all it may use."""
-    from mhrun.engine.executors import usable_cores
+    from mhrun.engine.threads import usable_cores
 
     if "n_jobs" in launcher:  # joblib; -1: a job for each core, -2: for all but one
         cores = usable_cores()

@@ -17,6 +17,7 @@ from mhrun.engine.graph import GRAPH
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
 from mhrun.engine.monitoring import Monitoring
+from mhrun.engine.threads import limited, torch_threads
 from mhrun.errors import Interrupted, Refusal
 from mhrun.models.matmul import select_product
 from mhrun.random import MANY
@@ -72,7 +73,8 @@ class Settings:
 
     Args:
         native: compiled loops: auto (where they pay), on or off; or graph: the step as a captured graph.
-        threads: of compiled loops; None for all cores.
+        threads: of compiled loops and of torch; None: all cores for compiled loops, and for torch where the work of a
+            step pays for them.
         block_seconds: seconds between two blocks.
 
     Raises:
@@ -108,6 +110,18 @@ def run_method(
 
     Results whose checksums do not match are recomputed.
     """
+    with limited(torch_threads(method, settings.threads)):
+        return _run_method(method, folder, settings, watcher, stop, attributes)
+
+
+def _run_method(
+    method: Method,
+    folder: Path,
+    settings: Settings,
+    watcher: Watcher,
+    stop: Callable[[], bool],
+    attributes: Mapping[str, Any],
+) -> dict[str, Any]:
     if (summary := done(folder)) is not None or (folder / TRACE).is_dir():
         if (why := damage(folder)) is None and summary is not None:
             remove(folder / "blocks")  # after a kill between the two
@@ -183,6 +197,7 @@ def run_method(
     facts: dict[str, Any] = {
         "step_size": last.step_size[0].tolist(),
         "temperature": last.temperature[0].tolist(),
+        "torch_threads": torch.get_num_threads(),
     }
     if DIGEST in attributes:
         facts[DIGEST] = attributes[DIGEST]

@@ -19,6 +19,7 @@ from mhrun.engine.executors import choose
 from mhrun.engine.graph import GRAPH
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
+from mhrun.engine.threads import limited, torch_threads
 from mhrun.random import MANY
 from mhrun.store.blocks import steps_done
 from mhrun.store.files import read_json
@@ -131,6 +132,11 @@ def _mean_pace(method: Method, steps: int, settings: Settings, begun: str | None
 
 
 def _pace(method: Method, settings: Settings, begun: str | None, tried: float, stage: int) -> Pace:
+    with limited(torch_threads(method, settings.threads)):
+        return _pace_of_steps(method, settings, begun, tried, stage)
+
+
+def _pace_of_steps(method: Method, settings: Settings, begun: str | None, tried: float, stage: int) -> Pace:
     if method.target.dim >= MANY:
         keep_memory()  # as in the run
     executor, state = choose(method, settings.executor, begun, settings.threads), method.first_state()

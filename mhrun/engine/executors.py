@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -13,6 +12,7 @@ from mhrun.compiled import Loop, compile_loop, with_compiled_update
 from mhrun.engine.buffers import filled, info_buffers, record_of
 from mhrun.engine.graph import GRAPH, Graph
 from mhrun.engine.method import Method
+from mhrun.engine.threads import usable_cores
 from mhrun.errors import Refusal, UserError
 from mhrun.types import INFO_DEFAULTS, INFO_DTYPES, Controls, Info, Record, State
 
@@ -163,8 +163,3 @@ class TorchExecutor:
                 theta[place[k]] = target.points(state)
             infos.append(info)
         return state, record_of(theta, filled(infos, buffers))
-
-
-def usable_cores() -> int:
-    """Return the number of cores available to this process."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -17,7 +17,7 @@ import torch
 from mhrun.engine.assemble import check_data, check_space, methods_of
 from mhrun.engine.chains import Settings, Watcher, run_method
 from mhrun.engine.estimate import estimate
-from mhrun.engine.executors import check_executor, usable_cores
+from mhrun.engine.executors import check_executor
 from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method, prior_attribute
 from mhrun.engine.warnings import acceptance_range, log_ratio_noise, log_ratio_skew, valid_share, warnings_of
@@ -50,7 +50,7 @@ def run_experiment(config: Mapping[str, Any], watcher: Watcher) -> RunFolder:
                 folder.create(config)
         folder.point_latest()
         return folder
-    torch.set_num_threads(settings.threads or usable_cores())
+    torch.set_num_threads(settings.threads or 1)  # but for methods whose steps pay for more
     methods = methods_of(config)
     check_space(methods, folder.path)
     if not runtime["force"]:
@@ -217,6 +217,7 @@ def _of_method(method: Method, node: Mapping[str, Any], summary: Mapping[str, An
         "thin_stats": shape.stats_thin,
         "wall_s": summary["wall_s"],
         "executor": summary["executor"],
+        "torch_threads": summary.get("torch_threads"),
         "warnings": list(warnings_of(method, summary)),
     }
 

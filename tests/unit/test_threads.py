@@ -1,0 +1,90 @@
+"""How many threads torch has: one for small steps, all cores where they pay, and what the user chose in any case."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from kit import compute
+
+import mhrun
+from mhrun.data import Dataset
+from mhrun.engine.method import Method
+from mhrun.engine.threads import CORES, limited, torch_threads, usable_cores
+from mhrun.kernels import MetropolisHastings, Unadjusted
+from mhrun.models.gaussian_mean import GaussianMean
+from mhrun.models.perceptron import Perceptron
+from mhrun.schedules import Plan
+from mhrun.store.netcdf import Shape
+from mhrun.target import Target
+
+FULL = MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
+
+
+@pytest.fixture(autouse=True)
+def _eight_cores(monkeypatch):
+    monkeypatch.setattr("mhrun.engine.threads.os.sched_getaffinity", lambda process: range(8), raising=False)
+    monkeypatch.delenv(CORES, raising=False)
+
+
+def method(kernel, target, chains):
+    plan = Plan({"all": mhrun.Fixed(step_size=0.01)}, chains, 0, 10)
+    return Method("one", kernel, target, plan, Shape(chains, target.model.names, 0, 10, 1, 1), 0)
+
+
+def numbers(n):
+    return Target(GaussianMean(3.0), Dataset.of(np.zeros(n)))
+
+
+def images(widths, n=1000):
+    data = {"x": torch.zeros(n, widths[0]), "y": torch.arange(n) % widths[-1]}
+    return Target(Perceptron(widths), Dataset.of(data))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "target", "chains", "expected"),
+    [
+        (FULL, numbers(1000), 4, 1),
+        (FULL, numbers(1_000_000), 1, 8),
+        (Unadjusted(mhrun.SGLD(), 100), numbers(1_000_000), 1000, 1),  # a hundred of a million for each chain
+        (Unadjusted(mhrun.SGLD(), 100), images([784, 100, 10]), 4, 1),
+        (Unadjusted(mhrun.SGLD(), 1000), images([784, 100, 10]), 10, 8),
+    ],
+    ids=["small", "all data", "many chains", "network", "wide network"],
+)
+def test_more_threads_only_for_long_steps(kernel, target, chains, expected):
+    one = method(kernel, target, chains)
+    assert torch_threads(one, None) == expected
+    assert torch_threads(one, 3) == 3
+
+
+def test_jobs_have_a_share_of_the_cores(monkeypatch):
+    assert usable_cores() == 8
+    monkeypatch.setenv(CORES, "2")
+    assert usable_cores() == 2
+    assert torch_threads(method(FULL, numbers(1_000_000), 1), None) == 2
+    monkeypatch.setenv(CORES, "100")
+    assert usable_cores() == 8  # not more than there are
+
+
+def test_threads_are_given_back():
+    before = torch.get_num_threads()
+    with limited(before + 1):
+        assert torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before
+
+
+def test_a_run_records_its_threads(tmp_path):
+    words = (
+        "~methods.tempered_mcmc",
+        "~methods.mint",
+        "~methods.mcmc",
+        "~methods.sgld",
+        "~methods.mint_stored",
+    )
+    words += ("steps=20", "warmup=50")
+    one = compute(tmp_path / "one", *words, "runtime.threads=null")
+    assert one.summary()["methods"]["sghmc"]["torch_threads"] == 1
+    two = compute(tmp_path / "two", *words, "runtime.threads=2")
+    assert two.summary()["methods"]["sghmc"]["torch_threads"] == 2
+    torch.set_num_threads(1)  # as all tests have it
