@@ -379,7 +379,7 @@ def test_an_experiment_may_be_a_computation_without_methods(tmp_path, capsys, mo
     assert page.with_name("ours.csv").read_text().splitlines()[1] == "x,2.25"
     assert '"status": "complete"' in (page.parents[1] / "summary.json").read_text()
     assert run([*words, "experiment=sums", "seed=2"]) == 0
-    assert "there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     for name in ("bare", "sums"):
         assert run([*words, f"experiment={name}", *["~report.tables"] * (name == "sums")]) == 2
         captured = capsys.readouterr()

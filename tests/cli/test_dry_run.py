@@ -64,7 +64,7 @@ def test_of_a_run_that_was_begun_what_is_left_is_reported(tmp_path, capsys):
     folder = compute(tmp_path / "outputs", *FEW)
     before = files(tmp_path)
     assert run([*SMOKE, "--dry-run"]) == 0
-    assert "there already" in capsys.readouterr().out
+    assert "exists already" in capsys.readouterr().out
     (folder.path / "summary.json").unlink()  # as if it had been killed between its methods
     (folder.method("sghmc") / "done.json").unlink()
     assert run(["--dry-run", *SMOKE]) == 0

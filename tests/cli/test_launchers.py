@@ -74,7 +74,7 @@ def test_what_a_dead_worker_left_is_launched_again(tmp_path, monkeypatch, capsys
     assert "2 of 2 jobs are left undone: RuntimeError: TerminatedWorkerError" in err
     assert "1 of 2 jobs are left undone" in err
     assert err.count("job 1 of 2: seed=0") == 1  # done once
-    assert "there already" not in err
+    assert "exists already" not in err
     assert [job["status"] for job in jobs(tmp_path)] == ["done"] * 2
     assert not list(tmp_path.rglob("*.begun"))
 

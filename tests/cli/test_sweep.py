@@ -59,7 +59,7 @@ def test_a_sweep_with_a_job_that_fails(tmp_path, capsys):
     # A larger sweep does what is missing.
     assert run([*WORDS, *BARE, "lam=0.2,0.1", "tau=0.5"]) == 0
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps
-    assert capsys.readouterr().err.count("there already") == 3
+    assert capsys.readouterr().err.count("exists already") == 3
 
 
 def test_a_sweep_that_cannot_be_put_together(capsys, tmp_path):

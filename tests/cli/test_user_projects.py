@@ -89,7 +89,7 @@ def test_a_project_runs_from_any_folder_and_is_found_again(tmp_path, capsys, mon
     monkeypatch.chdir(tmp_path / "elsewhere")
     monkeypatch.setenv("MHRUN_FOLDERS", "")
     assert run(["--project", "../mine", "experiment=mine", outputs]) == 0
-    assert "there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     assert run(["list", "--project", "../mine", "mine", outputs]) == 0
     assert "complete" in capsys.readouterr().out
     assert run(["list", "mine", outputs]) == 0  # what has been run is listed, whoever's it is
