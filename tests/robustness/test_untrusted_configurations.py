@@ -201,7 +201,7 @@ GROWING = "".join(f"a{k}: [" + ", ".join(5 * [f"'${{a{k - 1}}}'"]) + "]\n" for k
 SELECTING = DOUBLING.replace("${a", "${oc.select:a")
 REFERENCES = {
     "lead to more than 500": ("a0: x\n" + DOUBLING, "a0: [1, 2]\n" + GROWING, "a0: x\n" + SELECTING),
-    "is no number": ("a: '${power:-8,0.5}'", "a: '${power:0,-1}'", "a: [['${power:9,${power:9,9}}']]"),
+    "is not a number": ("a: '${power:-8,0.5}'", "a: '${power:0,-1}'", "a: [['${power:9,${power:9,9}}']]"),
     "at most 100,000": (
         "a: '${ladder:2,2,1000000000000}'",
         "a: '${batch_sizes:10,1,1.0000001,1000000000}'",
@@ -210,7 +210,7 @@ REFERENCES = {
         "a: '${learning_rates:[1.0],1000000000,5}'",
     ),
     "beyond 10^18": ("a: '${batch_sizes:10,1,2,99999}'",),
-    "too hot": ("a: '${ladder:10,1000,1000}'",),
+    "overflows": ("a: '${ladder:10,1000,1000}'",),
     "oc.env: ": ("a: '${oc.env:PATH}'", "a: '${oc.env:SECRET,x}'", "a: '${oc.env:MHRUN_NOT_SET}'"),
     "oc.create": ("a: '${oc.create:\"{a: 1}\"}'",),
 }
