@@ -15,10 +15,11 @@ from torch import Tensor
 from mhrun.native import NativeDecision, NativeDynamics, NativePairing, NativeProposal, NativeTest, Piece
 from mhrun.random import Draws
 from mhrun.target import Target
-from mhrun.types import Contest, Controls, Difference, Evaluation, Info, State, Supply, Verdict
+from mhrun.types import Arrivals, Contest, Controls, Difference, Evaluation, Info, State, Supply, Verdict
 
-DIFFERENCE, SUPPLY = "difference", "supply"
-"""What a pairing passes to a rule: a `Difference` on a fixed batch, or a `Supply` of terms to draw from."""
+DIFFERENCE, SUPPLY, ARRIVALS = "difference", "supply", "arrivals"
+"""What a pairing passes to a rule: a `Difference` on a fixed batch, a `Supply` of terms to draw from, or `Arrivals` at
+data whose terms are bounded."""
 
 
 class Proposal(ABC):
@@ -51,7 +52,7 @@ class Proposal(ABC):
 class Pairing(ABC):
     """Chooses the data on which the two points of an acceptance test are evaluated."""
 
-    offers: str = DIFFERENCE  # what it passes to the rule: DIFFERENCE or SUPPLY
+    offers: str = DIFFERENCE  # what it passes to the rule: DIFFERENCE, SUPPLY or ARRIVALS
     m: int | None = None  # its minibatch size; None if it has no fixed one
     stationary: str | None = (
         None  # stationary distribution with a rule that `keeps_ratio`: "tempered" or "stored"; None: unknown
@@ -92,7 +93,7 @@ class Pairing(ABC):
         theta: Tensor,
         draws: Draws,
         grad_temperature: Tensor | None = None,
-    ) -> tuple[Evaluation, Difference | Supply]:
+    ) -> tuple[Evaluation, Difference | Supply | Arrivals]:
         """Return the evaluation of the candidate `theta` (C, D), and its difference from the origin or a supply."""
 
     def native(self) -> NativePairing | None:
@@ -103,7 +104,8 @@ class Pairing(ABC):
 class Rule(ABC):
     """Accepts or rejects the candidate of a contest."""
 
-    wants: str = DIFFERENCE  # what it decides from: DIFFERENCE, or SUPPLY if it grows its minibatch
+    wants: str = DIFFERENCE  # what it decides from; SUPPLY if it grows its minibatch
+    exact: bool = False  # whether the target is stationary at any minibatch size, if the model's bounds hold
     keeps_ratio: bool = False  # whether it satisfies detailed balance for the ratio it receives
     min_batch: int = 1  # smallest minibatch from which it can estimate the noise of the log-ratio
     corrects_noise: bool = (
@@ -114,8 +116,8 @@ class Rule(ABC):
 
     @property
     def wants_terms(self) -> bool:
-        """Whether it draws terms from the contest's supply."""
-        return self.wants == SUPPLY
+        """Whether it chooses how many data it reads."""
+        return self.wants != DIFFERENCE
 
     @property
     def noise_limit(self) -> float:

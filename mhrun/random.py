@@ -26,7 +26,7 @@ import math
 from collections.abc import Callable, Hashable
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -55,6 +55,7 @@ class Purpose(IntEnum):
     EXCHANGE = 4
     NOISE = 5
     GRADIENT = 6  # noise that a target adds to gradients
+    ARRIVALS = 7  # of Poisson processes over the data
 
 
 def derive_key(seed: int, name: str) -> int:
@@ -185,6 +186,22 @@ class Streams:
             if not short:
                 return found
             count *= 2
+
+    def marks(
+        self, first_step: int, steps: int, n: int, start: int, count: int, rows: Tensor | None = None
+    ) -> Tensor:
+        """Return slot, coin, gap and uniform of arrivals start, start + 1, ..., (steps, C, 4, count); see `Marks`."""
+        if self.compiled:
+            from mhrun.native.numbers import arrival_marks
+
+            chains = (self._numbers if rows is None else self._numbers[rows]).numpy()
+            return torch.from_numpy(arrival_marks(self.key, first_step, steps, chains, n, start, count))
+        words = self.words(Purpose.ARRIVALS, first_step, steps, 2 * count, 0, 2 * start, rows)
+        one, two = words[..., 0::2, :], words[..., 1::2, :]
+        slot = _scaled(one[..., 0], one[..., 1], n).double()
+        gap = -_unit(two[..., 0], two[..., 1]).log()
+        coin, uniform = _unit(one[..., 2], one[..., 3]), _unit(two[..., 2], two[..., 3])
+        return torch.stack((slot, coin, gap, uniform), dim=-2)
 
     def many_normals(
         self, purpose: Purpose, step: int, count: int, dtype: torch.dtype, use: int = 0
@@ -423,6 +440,23 @@ class Draws:
             self._grown = (self.step, (n, use), where, order)
         return order[at, start:stop].long()
 
+    def arrivals(self, n: int, start: int, stop: int, rows: Tensor | None = None) -> Marks:
+        """Return the random numbers of arrivals start..stop of a Poisson process for chains `rows` (R,); None for all.
+
+        Arrival j has the words of blocks 2j and 2j + 1.
+        """
+        self._check_unused(("arrivals", (start,)))
+        count = stop - start
+
+        def make(first: int, steps: int) -> Tensor:
+            return self.streams.marks(first, steps, n, start, count, rows)
+
+        if start or rows is not None:
+            found = make(self.step, 1)[0]
+        else:
+            found = self._take(("arrivals", n, count), 8 * count, make)
+        return Marks(found[:, 0].long(), found[:, 1], found[:, 2], found[:, 3])
+
     def piece(self, n: int, m: int) -> Tensor:
         """Return this step's piece (C, m) of a pass over all data: consecutive pieces of a random permutation.
 
@@ -493,6 +527,15 @@ class Draws:
         return kept[self.step - first]
 
 
+class Marks(NamedTuple):
+    """The random numbers of some arrivals, each (R, k)."""
+
+    slot: Tensor  # uniform below n, int64, and
+    coin: Tensor  # uniform in (0, 1): a datum by an alias table
+    gap: Tensor  # Exponential(1): time since the arrival before
+    uniform: Tensor  # in (0, 1): for thinning
+
+
 def philox(c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, key: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return Philox4x32-10 of counters, given as broadcastable int64 tensors with values below 2^32."""
     k0, k1 = key & LOW, key >> 32
@@ -510,8 +553,12 @@ def philox(c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, key: int) -> tuple[Te
 
 
 def _uniforms(words: Tensor) -> Tensor:
-    high, low = words[..., 0, 0] >> 5, words[..., 0, 1] >> 6
-    return (((high << 26) + low).double() + 0.5) * 2.0**-53
+    return _unit(words[..., 0, 0], words[..., 0, 1])
+
+
+def _unit(one: Tensor, two: Tensor) -> Tensor:
+    """Return uniforms in (0, 1) with 53 random bits from two words each."""
+    return ((((one >> 5) << 26) + (two >> 6)).double() + 0.5) * 2.0**-53
 
 
 def _normals(words: Tensor) -> Tensor:

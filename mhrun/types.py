@@ -7,6 +7,7 @@ a step has the leading dimension C. Trials, the rungs of a ladder, replicas and 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, runtime_checkable
 
@@ -91,6 +92,30 @@ class Difference(NamedTuple):
     n_lik: int = (
         0  # per-datum log-likelihoods evaluated in addition to those of the two evaluations, per chain
     )
+    known: Tensor | None = (
+        None  # (C,) the part of the mean that a surrogate knows; `mean` is of the remainders
+    )
+
+
+class Reference(NamedTuple):
+    """A point about which log-likelihoods are expanded, and a metric there."""
+
+    theta: Tensor  # (D,), float64
+    root: Tensor | None = None  # (D, D) lower triangular, root root^T: the Laplace approximation's covariance
+
+
+BOUND_KINDS = ("difference", "taylor1", "taylor2")
+"""Terms that a model may bound: log-likelihood differences, or those of remainders after order 1 or 2."""
+
+
+class Bounds(NamedTuple):
+    """Bounds on the terms of a log-ratio: |term of datum i| <= weights[i] * width(theta, theta').
+
+    `width` is symmetric in its arguments; an asymmetric one would break detailed balance.
+    """
+
+    weights: Tensor  # (n,), float64, at least 0
+    width: Callable[[Tensor, Tensor], Tensor]  # (C, D) and (C, D) -> (C,)
 
 
 class Supply(Protocol):
@@ -102,6 +127,13 @@ class Supply(Protocol):
     n: int  # number of data
     replacement: bool  # whether data are drawn with replacement
     n_lik_overhead: Tensor  # (C,) per-datum log-likelihoods evaluated so far for full-data statistics
+    known: (
+        Tensor | None
+    )  # (C,) the part of the mean that a surrogate knows; the terms are those of the remainders
+
+    def evaluated(self, size: Tensor) -> Tensor:
+        """Return how many log-likelihoods the decisions (C,) cost that used `size` data each."""
+        ...
 
     def terms(self, rows: Tensor, start: int, stop: int) -> Tensor:
         """Return terms start..stop of the minibatches of the chains `rows` (R,), as (R, stop - start)."""
@@ -116,18 +148,67 @@ class Supply(Protocol):
         ...
 
 
+class Events(NamedTuple):
+    """Some arrivals of chains (R,): each is at datum i with probability bound_i / (sum of all bounds)."""
+
+    time: Tensor  # (R, k) increasing: arrival times of a Poisson process of rate 1
+    term: Tensor  # (R, k) of the datum
+    bound: Tensor  # (R, k) of |term|, at least 0
+    uniform: Tensor  # (R, k) in (0, 1), for thinning
+
+
+class Arrivals(ABC):
+    """Poisson arrivals at single data with bounded terms, for a rule that thins them. A term is that of a `Supply`."""
+
+    n: int  # number of data
+    total: Tensor  # (C,) sum of the bounds of all data
+    violations: Tensor  # (C,) terms that exceeded their bound so far
+    n_lik_overhead: Tensor  # (C,) as of a `Supply`
+    known: Tensor | None  # (C,) as of a `Supply`
+
+    @abstractmethod
+    def arrive(self, rows: Tensor, since: Tensor, start: int, stop: int, until: Tensor) -> Events:
+        """Return arrivals start..stop of chains `rows` (R,), the first after time `since` (R,).
+
+        Those after time `until` (R,) are not evaluated: their terms are 0.
+        """
+        ...
+
+    @abstractmethod
+    def mean(self, rows: Tensor) -> Tensor:
+        """Return the mean of the terms over all data (R,), for chains `rows` (R,). Reads every datum."""
+        ...
+
+    @abstractmethod
+    def evaluated(self, size: Tensor) -> Tensor:
+        """Return how many log-likelihoods the decisions (C,) cost that used `size` data each."""
+        ...
+
+
 class Contest(NamedTuple):
     """The acceptance decision of one step: log-ratio = offset + scale * (mean of the terms over all data).
 
-    `scale` is n/T. `offset` contains the prior ratio and the proposal densities. The mean is estimated either by
-    `difference` or from terms that the rule draws from `supply`; exactly one of the two is set. A rule receives
-    only its contest and random numbers.
+    `scale` is n/T. `offset` contains the prior ratio, the proposal densities and what a surrogate knows of the mean.
+    The rest of the mean is estimated by `difference`, from terms that the rule draws from `supply`, or by thinning
+    `arrivals`; exactly one of the three is set. A rule receives only its contest and random numbers.
     """
 
     difference: Difference | None
     scale: Tensor  # (C,)
     offset: Tensor  # (C,)
     supply: Supply | None = None
+    arrivals: Arrivals | None = None
+
+    @classmethod
+    def of(cls, found: Difference | Supply | Arrivals, scale: Tensor, offset: Tensor) -> Contest:
+        """Return the contest with what a pairing has found; the part that a surrogate knows joins the offset."""
+        if found.known is not None:
+            offset = offset + scale * found.known
+        if isinstance(found, Difference):
+            return cls(found, scale, offset)
+        if isinstance(found, Arrivals):
+            return cls(None, scale, offset, arrivals=found)
+        return cls(None, scale, offset, found)
 
     @property
     def log_ratio_var(self) -> Tensor:
@@ -181,9 +262,15 @@ class Info(NamedTuple):
     valid: Tensor | None = None  # bool: theta is a valid draw
     # Skewness of the terms used / sqrt(their number); 0 for a normal log-ratio, or when all data are used.
     log_ratio_skew: Tensor | None = None
+    violations: Tensor | None = None  # terms that exceeded the model's bound; a run stops at the first
 
 
-INFO_DEFAULTS: dict[str, float] = {"exchange": NEVER, "valid": 1, "log_ratio_skew": math.nan}
+INFO_DEFAULTS: dict[str, float] = {
+    "exchange": NEVER,
+    "valid": 1,
+    "log_ratio_skew": math.nan,
+    "violations": 0,
+}
 
 INFO_DTYPES: dict[str, str] = {
     "accepted": "bool",
@@ -197,6 +284,7 @@ INFO_DTYPES: dict[str, str] = {
     "exchange": "int8",
     "valid": "bool",
     "log_ratio_skew": "float32",
+    "violations": "int32",
 }
 
 
@@ -213,7 +301,7 @@ class Field(NamedTuple):
     """A model's requirements on one field of the data.
 
     `values`: ``""``, any real numbers; ``signs``, +1 and -1; ``classes``, integers from 0 to `classes` - 1;
-    ``zeros``, the placeholder datum of a density without data.
+    ``counts``, integers from 0 on; ``zeros``, the placeholder datum of a density without data.
     """
 
     row: tuple[int, ...] | None  # shape of a row, () for a scalar; None for any shape
@@ -239,6 +327,12 @@ class Model(Protocol):
     - ``nodes(data) -> (rows, weights)``: a few weighted rows on which full-data sums of smooth functions of
       log_lik are exact.
     - ``bound(data) -> Callable[[theta, theta'], (C,)]``: the largest absolute difference of log_lik.
+    - ``bounds(data, kind, reference) -> Bounds`` for the kinds in ``bound_kinds``, some of `BOUND_KINDS`: a bound for
+      each datum, see `Bounds`. `reference` is a `Reference`, or None for kind ``difference`` without one.
+    - ``taylor(theta, reference (D,), rows, order) -> (C, m)``: the Taylor polynomial of log_lik about the reference,
+      without its constant.
+    - ``in_float64(rows) -> Rows``: the rows as log_lik computes with them in float64; by default fields of floating
+      point are converted.
     - ``fields``: name -> `Field`, the data fields that log_lik reads. Incompatible data are rejected before any
       computation.
     - ``width``, ``buffer_names``, ``first_buffers(theta) -> {BUFFER + name: (C, ...)}`` and

@@ -27,6 +27,7 @@ class _Exponential:
         self.n = 10**6  # as good as no end for minibatches of some hundreds
         self.replacement = True  # independent terms have no finite population
         self.n_lik_overhead = torch.zeros(chains, dtype=torch.int64)
+        self.known: Tensor | None = None
         self._rng = np.random.default_rng(seed)
 
     def terms(self, rows: Tensor, start: int, stop: int) -> Tensor:
@@ -36,6 +37,10 @@ class _Exponential:
     def moments(self) -> tuple[Tensor, Tensor]:
         """Return 0 and 1."""
         return torch.zeros(len(self.n_lik_overhead)).double(), torch.ones(len(self.n_lik_overhead)).double()
+
+    def evaluated(self, size: Tensor) -> Tensor:
+        """Return 0 (C,): there is no likelihood."""
+        return torch.zeros_like(size)
 
     def largest(self) -> Tensor:
         """Return infinity."""

@@ -30,6 +30,8 @@ def reads_all(subject: Subject, known: Known) -> str | None:
         return _NOT_EXACT
     if kernel.adapts:
         return "it never stops adapting and has no stationary distribution"
+    if kernel.rule is not None and kernel.rule.exact:
+        return None
     chains = subject.whole(20)
     temperature = subject.temperatures(chains)
     theta = known.draw(np.random.default_rng(subject.seed), temperature)

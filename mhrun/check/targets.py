@@ -13,10 +13,11 @@ from scipy import special
 from torch import Tensor
 
 from mhrun.data import Dataset
+from mhrun.models.bounds import constant_bounds
 from mhrun.models.function import FunctionModel
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.target import Target
-from mhrun.types import Model
+from mhrun.types import Bounds, Model, Reference, Rows
 
 Array = npt.NDArray[np.floating]
 
@@ -73,7 +74,7 @@ def mixture() -> Known:
     def log_prior(theta: Tensor) -> Tensor:
         return -0.5 * (theta[:, 0] - 0.4) ** 2
 
-    model = FunctionModel(log_lik, [0.0], log_prior, batched=True)
+    model = FunctionModel(log_lik, [0.0], log_prior, batched=True, bounds=location_bounds)
     grid = np.linspace(-9.0, 9.0, 9001)
     at = torch.from_numpy(grid)[:, None]
     log_density = (log_lik(at, {"x": torch.from_numpy(x)[None]}).sum(1) + log_prior(at)).numpy()
@@ -124,7 +125,16 @@ def correlated() -> Known:
         drawn: Array = mean + (t**0.5)[:, None] * (rng.standard_normal((len(t), 2)) @ spread.T)
         return drawn
 
-    model = FunctionModel(log_lik, [0.0, 0.0], batched=True)
+    def bounds(data: Rows, kind: str, reference: Reference | None) -> Bounds:
+        """A term is h(theta' - theta).h(x - (theta + theta') / 2), with h the matrix `half`."""
+
+        def width(theta: Tensor, to: Tensor) -> Tensor:
+            off = torch.maximum((theta @ half.T).norm(dim=-1), (to @ half.T).norm(dim=-1))
+            return ((to - theta) @ half.T).norm(dim=-1) * off.clamp_min(1.0)
+
+        return Bounds(1 + (data["x"] @ half.T).norm(dim=-1), width)
+
+    model = FunctionModel(log_lik, [0.0, 0.0], batched=True, bounds=bounds)
     return Known("correlated Gaussian, D = 2", model, Dataset.of(x), draw, uniforms, mean, 20**-0.5)
 
 
@@ -142,7 +152,11 @@ def tossed(heads: int) -> Target:
         return p(theta[:, 0]) + p(-theta[:, 0])
 
     x = (np.arange(N_TOSSED) < heads).astype(np.float64)
-    return Target(FunctionModel(log_lik, [0.0], log_prior, batched=True), Dataset.of(x))
+
+    def bounds(data: Rows, kind: str, reference: Reference | None) -> Bounds:
+        return constant_bounds([1.0, None, None], data, kind, reference)
+
+    return Target(FunctionModel(log_lik, [0.0], log_prior, batched=True, bounds=bounds), Dataset.of(x))
 
 
 class Counting:
@@ -151,6 +165,7 @@ class Counting:
     def __init__(self, model: Model) -> None:
         self.dim, self.names = model.dim, model.names
         self._model = model
+        self.bound_kinds = getattr(model, "bound_kinds", ())
         self.values = 0  # log-likelihoods alone
         self.gradients = 0  # with a gradient
 
@@ -161,6 +176,11 @@ class Counting:
     def log_prior(self, theta: Tensor) -> Tensor:
         """As the model."""
         return self._model.log_prior(theta)
+
+    def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
+        """As the model."""
+        found: Bounds = self._model.bounds(data, kind, reference)  # type: ignore[attr-defined]
+        return found
 
     def log_lik(self, theta: Tensor, rows: Any) -> Tensor:
         """As the model, and count."""
@@ -178,4 +198,15 @@ def holed() -> Target:
     def log_lik(theta: Tensor, rows: Any) -> Tensor:
         return torch.where(theta > 1, torch.nan, -0.5 * (rows["x"] - theta) ** 2)
 
-    return Target(FunctionModel(log_lik, [0.0], batched=True), gaussian_mean(30).data)
+    model = FunctionModel(log_lik, [0.0], batched=True, bounds=location_bounds)
+    return Target(model, gaussian_mean(30).data)
+
+
+def location_bounds(data: Rows, kind: str, reference: Reference | None) -> Bounds:
+    """Bounds of a term whose derivative in theta (C, 1) is at most |x| + |theta|: a mean, or two opposite ones."""
+
+    def width(theta: Tensor, to: Tensor) -> Tensor:
+        farthest = torch.maximum(theta.abs(), to.abs())[:, 0].clamp_min(1.0)
+        return (to - theta).abs()[:, 0] * farthest
+
+    return Bounds(1 + data["x"].abs(), width)

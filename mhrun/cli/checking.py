@@ -157,7 +157,8 @@ def _kernel(config: DictConfig, *, exact: bool) -> Kernel:
     from mhrun.pairing.full import Full
     from mhrun.pairing.growing import Growing
     from mhrun.pairing.shared import Shared
-    from mhrun.parts import SUPPLY
+    from mhrun.pairing.thinned import Thinned
+    from mhrun.parts import ARRIVALS, SUPPLY
     from mhrun.proposals.random_walk import RandomWalk
     from mhrun.rules.metropolis import Metropolis
     from mhrun.rules.mh_minibatch import MHMinibatch
@@ -176,6 +177,8 @@ def _kernel(config: DictConfig, *, exact: bool) -> Kernel:
         raise UserError("this names no part; say rule=, proposal=, pairing=, dynamics= or method=NAME.")
     if rule is None:
         rule = MHMinibatch(config.m) if pairing is not None and pairing.offers == SUPPLY else Metropolis()
+    if pairing is None and rule.wants == ARRIVALS:
+        pairing = Thinned()
     if pairing is None:
         pairing = Growing() if rule.wants == SUPPLY else Full() if exact else Shared(int(config.m))
     return MetropolisHastings(proposal or RandomWalk(), pairing, rule)

@@ -17,8 +17,9 @@ from mhrun.engine.graph import GRAPH
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
 from mhrun.engine.monitoring import Monitoring
+from mhrun.engine.reference import prepare_reference
 from mhrun.engine.threads import limited, torch_threads
-from mhrun.errors import Interrupted, Refusal
+from mhrun.errors import Interrupted, Refusal, UserError
 from mhrun.models.matmul import select_product
 from mhrun.random import MANY
 from mhrun.schedules.plan import Memory
@@ -26,7 +27,7 @@ from mhrun.store.blocks import Checkpoint, TraceWriter, clear, damage, done
 from mhrun.store.files import read_json, remove, write_json
 from mhrun.store.netcdf import TRACE
 from mhrun.store.sharing import DIGEST, EXECUTOR
-from mhrun.types import INFO_DTYPES, Evaluation, State
+from mhrun.types import INFO_DTYPES, Evaluation, Record, State
 
 _CHUNK_SECONDS = 0.25  # seconds between updates of progress and checks for a stop
 _CHUNK_BYTES = 64 << 20
@@ -106,7 +107,7 @@ def run_method(
 
     Raises:
         Interrupted: `stop` requested it; all results so far are in the folder.
-        UserError: the disk is full or cannot be written.
+        UserError: the disk is full or cannot be written, or a term exceeds the model's bound.
 
     Results whose checksums do not match are recomputed.
     """
@@ -138,6 +139,7 @@ def _run_method(
     plan = {"executor": executor.name, "product": select_product(begun.get("product"))}
     write_json(plan_file, plan | ({} if settled is None else {"evaluation": settled}))
 
+    setup = prepare_reference(method.target, folder)
     checkpoint = writer.resume(watcher.note)
     if checkpoint is None:
         step, state, memory = 0, method.first_state(), method.plan.start()
@@ -162,6 +164,7 @@ def _run_method(
         size = min(size, until)
         controls = method.plan.controls(memory, step + 1, size)
         state, record = executor.advance(state, step + 1, controls)
+        check_bounds(method, record, step + 1)
         memory = method.plan.learn(memory, step + 1, torch.from_numpy(record["accepted"].T.copy()))
         writer.append(step + 1, record)
         step += size
@@ -201,11 +204,27 @@ def _run_method(
     }
     if DIGEST in attributes:
         facts[DIGEST] = attributes[DIGEST]
-    writer.finish(attributes, {"executor": executor.name, **facts})
+    writer.finish(attributes, {"executor": executor.name, **facts, **setup})
     watcher.end(method.name)
     summary = done(folder)
     assert summary is not None
     return summary
+
+
+def check_bounds(method: Method, record: Record, first_step: int) -> None:
+    """Raise if a term exceeded the model's bound in these steps: from there on the draws would be biased.
+
+    Raises:
+        UserError: with the first step and the number of violations.
+    """
+    count = np.asarray(record["violations"])  # (C, K)
+    if not count.any():
+        return
+    step = first_step + int(count.any(axis=0).argmax())
+    raise UserError(
+        f"{method.name}: {int(count.sum()):,} terms exceeded their bounds, the first in step {step:,}: the bounds of "
+        f"{type(method.target.model).__name__} do not hold, and draws would be biased. Raise its constants."
+    )
 
 
 def _pack(state: State, memory: Memory) -> dict[str, np.ndarray[Any, Any]]:

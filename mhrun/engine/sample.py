@@ -54,6 +54,7 @@ def sample(
     acceptance: float | None = None,
     temper: str = "posterior",
     replacement: bool = False,
+    surrogate: str = "none",
     seed: int = 0,
     thin: int | None = 1,
     device: str = "cpu",
@@ -88,6 +89,7 @@ def sample(
         acceptance: tune the step size in burn-in to this acceptance rate, from `step_size` on.
         temper: what T acts on: posterior or likelihood.
         replacement: draw minibatches with replacement.
+        surrogate: control variate of log-likelihood differences: none, taylor1 or taylor2, see `mhrun.target.Target`.
         seed: of all random numbers.
         thin: keep every thin-th step, or every thin-th draw that a schedule collects; None keeps no draws, for models
             with very many parameters.
@@ -131,7 +133,9 @@ def sample(
         schedules["step_size"] = Fixed(step_size=float(step_size))
     else:
         schedules["step_size"] = Tuned(float(step_size), acceptance)
-    target = Target(given.model, given.data, temper=temper, replacement=replacement, device=device)
+    target = Target(
+        given.model, given.data, temper=temper, replacement=replacement, surrogate=surrogate, device=device
+    )
     starts = None if points is None else starts_of(points, target.dim, "sample", parameters_of(given.model))
     method = assembled(
         "sample",
@@ -167,6 +171,7 @@ def sample(
                 parameters,
             )
             call += (method.shape, method.seed, str(dtype), method.monitor)
+            call += () if surrogate == "none" else (surrogate,)
             _same(place.path, fingerprint(RESULTS_VERSION, *call))
             summary = run_method(method, place.path, settings, Silent(), lambda: False, attributes)
             trace = open_trace(place.path)

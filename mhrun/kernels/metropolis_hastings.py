@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.parts import SUPPLY, Kernel, Pairing, Proposal, Rule
+from mhrun.parts import ARRIVALS, DIFFERENCE, SUPPLY, Kernel, Pairing, Proposal, Rule
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import (
     Contest,
     Controls,
-    Difference,
     Evaluation,
     Info,
     State,
@@ -30,6 +29,8 @@ def disagree(rule: Rule, pairing: Pairing, target: Target) -> str | None:
     if rule.wants != pairing.offers:
         if rule.wants == SUPPLY:
             return f"{judge} grows its minibatch, which {scorer} does not allow; choose pairing growing."
+        if rule.wants == ARRIVALS:
+            return f"{judge} thins Poisson arrivals, which {scorer} does not offer; choose pairing thinned."
         return f"{scorer} leaves the minibatch to the rule, but {judge} needs a fixed one; choose another pairing."
     m = pairing.m
     if m is not None and 1 <= m < rule.min_batch and target.error_share(m) > 0:
@@ -95,7 +96,7 @@ class MetropolisHastings(Kernel):
         if reason := disagree(self.rule, self.pairing, target):
             return reason
         pairing = type(self.pairing).__name__
-        if self.pairing.offers == SUPPLY and self.proposal.gradients:
+        if self.pairing.offers != DIFFERENCE and self.proposal.gradients:
             # A test that corrects for minibatch noise cannot have the minibatch that drove the proposal.
             return (
                 f"{type(self.proposal).__name__} needs a minibatch gradient, and {pairing} draws its minibatch later; "
@@ -106,8 +107,8 @@ class MetropolisHastings(Kernel):
                 f"gradient_noise is for a dynamics: {type(self.proposal).__name__} needs the gradients of both points "
                 "without it, or its densities are not those of its moves."
             )
-        if self.pairing.offers == SUPPLY and target.common_batch:
-            return "a growing minibatch cannot be common to all chains: common_batch=false."
+        if self.pairing.offers != DIFFERENCE and target.common_batch:
+            return "a minibatch that the rule chooses cannot be common to all chains: common_batch=false."
         return self._refuses_noise(target) or self.pairing.refuses(target)
 
     def _refuses_noise(self, target: Target) -> str | None:
@@ -155,9 +156,9 @@ class MetropolisHastings(Kernel):
         n_grad = origin.n_grad + candidate.n_grad
         evaluated = torch.full_like(verdict.batch_size, n_lik)
         n_lik_overhead = torch.zeros_like(evaluated)
-        if contest.supply is not None:  # at both points; data read beyond the decision are not counted
-            n_lik_overhead = contest.supply.n_lik_overhead
-            evaluated = 2 * verdict.batch_size + n_lik_overhead
+        if (supply := contest.supply or contest.arrivals) is not None:
+            n_lik_overhead = supply.n_lik_overhead
+            evaluated = supply.evaluated(verdict.batch_size)
         # Diverging if a NaN caused the rejection; a log-ratio of -infinity is a valid rejection.
         diverging = verdict.log_ratio.isnan()
         info = Info(
@@ -170,6 +171,7 @@ class MetropolisHastings(Kernel):
             n_grad=torch.full_like(verdict.accepted, n_grad, dtype=torch.int64),
             diverging=diverging,
             log_ratio_skew=verdict.log_ratio_skew,
+            violations=None if contest.arrivals is None else contest.arrivals.violations,
         )
         chosen = choose(verdict.accepted, self._kept(candidate), self._kept(origin), on_host=draws.on_host)
         if self.pairing.hands_batch_on:
@@ -199,8 +201,4 @@ class MetropolisHastings(Kernel):
             assert candidate.grad is not None
             offset = offset.masked_fill(~candidate.grad.isfinite().all(-1), torch.nan)
         scale = (target.n / controls.temperature).double()
-        if isinstance(found, Difference):
-            contest = Contest(found, scale, offset)
-        else:
-            contest = Contest(None, scale, offset, found)
-        return candidate, contest
+        return candidate, Contest.of(found, scale, offset)

@@ -7,13 +7,14 @@ from torch import Tensor
 
 from mhrun.errors import Refusal
 from mhrun.kernels.metropolis_hastings import disagree
-from mhrun.parts import SUPPLY, Kernel, Pairing, Rule
+from mhrun.parts import ARRIVALS, SUPPLY, Kernel, Pairing, Rule
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import (
     BUFFER,
     MADE,
     REFUSED,
+    Arrivals,
     Contest,
     Controls,
     Difference,
@@ -115,6 +116,10 @@ class ReplicaExchange(Kernel):
                 f"{type(self.pairing).__name__} keeps a minibatch from step to step, but an exchange evaluates both "
                 "points anew; choose another pairing."
             )
+        if self.rule.wants == ARRIVALS:  # its bounds hold at one temperature
+            return (
+                f"{type(self.rule).__name__} decides moves of one chain, not exchanges; choose another rule."
+            )
         if target.energy_noise and self.rule.wants_terms:
             return (
                 f"{type(self.rule).__name__} grows its minibatch and allows for minibatch noise only; leave out "
@@ -173,11 +178,7 @@ class ReplicaExchange(Kernel):
         # An untempered prior cancels, even if its density is 0 at a point.
         offset = torch.where(power == 0, 0.0, power * (candidate.log_prior - origin.log_prior))
         scale = self.sign * target.n * (1 / cold - 1 / hot) + 0.0  # no -0
-        contest = (
-            Contest(found, scale, offset)
-            if isinstance(found, Difference)
-            else Contest(None, scale, offset, found)
-        )
+        contest = Contest.of(found, scale, offset)
         verdict = self.rule.decide(contest, draws)
         made = verdict.accepted
         if "stopped" in state.aux:  # a chain that has stopped keeps its place
@@ -190,7 +191,7 @@ class ReplicaExchange(Kernel):
         overhead = torch.zeros_like(each)
         if contest.supply is not None:
             overhead = contest.supply.n_lik_overhead // 2
-            each = verdict.batch_size + overhead
+            each = contest.supply.evaluated(verdict.batch_size) // 2
         chains = torch.arange(len(temperature), device=low.device)
         evaluated, n_lik_overhead = (
             torch.zeros_like(chains).index_copy(0, low, count).index_copy(0, high, count)
@@ -210,7 +211,7 @@ class ReplicaExchange(Kernel):
 
     def _scored(
         self, target: Target, kept: Evaluation, low: Tensor, high: Tensor, draws: Draws
-    ) -> tuple[Evaluation, Evaluation, Difference | Supply]:
+    ) -> tuple[Evaluation, Evaluation, Difference | Supply | Arrivals]:
         """Return the evaluations of both points of each pair (P,), and their difference or a supply of its terms."""
         own = self.kernel.pairing
         if self.pairing.keeps_full_sums and own is not None and own.keeps_full_sums:

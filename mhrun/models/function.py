@@ -15,7 +15,7 @@ from mhrun.models.naming import numbered
 from mhrun.models.parameters import Parameters, start_values
 from mhrun.models.returned import returned, unchanged
 from mhrun.random import Draws, Purpose, derive_key
-from mhrun.types import Rows
+from mhrun.types import Bounds, Reference, Rows
 
 PerDatum = Callable[[Any, Any], Tensor]
 
@@ -58,11 +58,18 @@ class FunctionModel:
             for each chain.
         simulate: ``(theta, rows) -> fields``: new data given parameters, for simulation-based calibration; `rows` has
             the experiment's data, and the returned fields replace those of the same names.
+        bounds: ``(data, kind, reference) -> Bounds``, bounds on the terms for exact minibatch tests, see
+            `mhrun.types.Bounds`; `mhrun.models.bounds.constant_bounds` makes them from bounds on derivatives. They are
+            functions of theta as chains see it, in unconstrained coordinates.
+        bound_kinds: the kinds that `bounds` covers.
 
     Raises:
         Refusal: settings that mean nothing.
         UserError: a function fails or returns a wrong shape.
     """
+
+    bound_kinds: Sequence[str] = ()
+    _bounds: Callable[[Rows, str, Reference | None], Bounds] | None = None
 
     def __init__(
         self,
@@ -75,6 +82,8 @@ class FunctionModel:
         parameters: Mapping[str, Any] | Parameters | None = None,
         start_sd: float = 0.0,
         simulate: Callable[[Any, Any], Any] | None = None,
+        bounds: Callable[[Rows, str, Reference | None], Bounds] | None = None,
+        bound_kinds: Sequence[str] = ("difference",),
     ) -> None:
         self.parameters: Parameters | None = None
         self.names: Sequence[str]
@@ -101,6 +110,13 @@ class FunctionModel:
         self._log_prior = log_prior
         self._single = single
         self._batched = batched
+        if bounds is not None:
+            self._bounds, self.bound_kinds = bounds, tuple(bound_kinds)
+
+    def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
+        """Return the given bounds, see `mhrun.types.Bounds`."""
+        assert self._bounds is not None
+        return self._bounds(data, kind, reference)
 
     def init(self, chains: int, draws: Draws) -> Tensor:
         """Return starting points (C, D): as given, or drawn from the priors.

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.models.bounds import centred_norms
 from mhrun.native import NativeModel, piece
 from mhrun.random import Draws
-from mhrun.types import Field, Rows
+from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
@@ -34,6 +35,7 @@ class GaussianMean:
 
     dim = 1
     names: Sequence[str] = ("theta",)
+    bound_kinds: Sequence[str] = BOUND_KINDS
 
     def __init__(self, prior_variance: float | None = None, start: float = 0.0) -> None:
         if prior_variance is not None and prior_variance <= 0:
@@ -72,6 +74,30 @@ class GaussianMean:
             return (step * torch.maximum((low - middle).abs(), (high - middle).abs())).abs()
 
         return largest
+
+    def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
+        """Return the bounds, see `mhrun.types.Bounds`; they hold everywhere.
+
+        A term is (theta' - theta) (x_i - (theta + theta') / 2), bounded with c the mean of the data and a half their
+        standard deviation by (1 + |x_i - c| / a) max(a, |(theta + theta') / 2 - c|) |theta' - theta|. All remainders
+        of order 1 are equal, and those of order 2 are 0.
+        """
+        centre, half, weights = centred_norms(data["x"])
+        if kind == "difference":
+
+            def width(theta: Tensor, to: Tensor) -> Tensor:
+                step, middle = (to - theta)[:, 0].double(), 0.5 * (to + theta)[:, 0].double()
+                return step.abs() * (middle - centre).abs().clamp_min(half)
+
+            return Bounds(weights, width)
+        assert reference is not None
+        about = reference.theta
+
+        def remainder(theta: Tensor, to: Tensor) -> Tensor:
+            return ((to - theta) * (0.5 * (to + theta) - about))[:, 0].double().abs()
+
+        size = 1.0 if kind == "taylor1" else 0.0
+        return Bounds(torch.full_like(weights, size), remainder)
 
     def native(self, data: Rows, *, full: bool) -> NativeModel:
         """Return the pieces of the fused loop, in float64."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -9,16 +10,20 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from mhrun.errors import Refusal, UserError
+from mhrun.models.linear import linear_bounds, predictor
 from mhrun.models.logistic_native import pieces
 from mhrun.models.naming import numbered
 from mhrun.native import NativeModel
 from mhrun.random import Draws, Purpose
-from mhrun.types import Field, Rows
+from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
 
 _STARTS = ("normal", "uniform", "zeros")
 # Rows converted at once: converted rows stay in the processor's cache, which halves the time of a pass.
 _TILE = 256
 _PART = 8192  # rows of one part of a full-data sum
+_FEW = 64  # data of a chain up to which float64 products of all chains are one batched product
+# Bounds on |f'|, |f''| and |f'''| of f(eta) = log p(y | eta), eta = x.theta (Cornish et al. 2019).
+_DERIVATIVES = (1.0, 1 / 4, 1 / (6 * math.sqrt(3)))
 
 
 class Logistic:
@@ -41,6 +46,8 @@ class Logistic:
     Raises:
         Refusal: an invalid setting.
     """
+
+    bound_kinds: Sequence[str] = BOUND_KINDS
 
     def __init__(
         self,
@@ -92,6 +99,8 @@ class Logistic:
         if len(x) == 1:
             tiles = (x[0],) if x.is_cuda else x[0].split(_TILE)
             products = torch.cat([weights @ tile.to(kind).T for tile in tiles], dim=1)
+        elif kind == torch.float64 and x.shape[1] <= _FEW:
+            products = predictor(weights, x)
         elif x.is_cuda:
             products = torch.bmm(x.to(kind), weights[:, :, None])[..., 0]
         else:  # chain by chain: bmm with a single column is four times slower
@@ -119,6 +128,21 @@ class Logistic:
             return torch.stack(found).amax(0).double()
 
         return largest
+
+    def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
+        """Return the bounds, see `mhrun.types.Bounds`; they hold everywhere."""
+        return linear_bounds(data["x"], _DERIVATIVES, kind, reference, _scale(data["x"]))
+
+    def in_float64(self, rows: Rows) -> Rows:
+        """Return the rows with x as float64 features, and the labels."""
+        return {"x": rows["x"].double() * _scale(rows["x"]), "y": rows["y"]}
+
+    def taylor(self, theta: Tensor, reference: Tensor, rows: Rows, order: int) -> Tensor:
+        """Return the Taylor polynomial of log_lik about the reference, without its constant, (C, m), float64."""
+        x, y = self.in_float64(rows).values()
+        step, share = predictor(theta.double() - reference, x), torch.sigmoid(-y * (x @ reference))
+        first = share * (y * step)
+        return first if order == 1 else first - 0.5 * share * (1 - share) * step.square()
 
     def native(self, data: Rows, *, full: bool) -> NativeModel:
         """Return the pieces of the fused loop: products in the precision of the data, the rest float64."""

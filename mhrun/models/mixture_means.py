@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.models.bounds import centred_norms
 from mhrun.models.compressed import bins_of, compress
 from mhrun.models.naming import numbered
 from mhrun.native import NativeModel, NativeSums, Piece, available, compiled, piece, routine
 from mhrun.native.maths import exp_negative_64, log_64
 from mhrun.random import Draws
-from mhrun.types import Field, Rows
+from mhrun.types import Bounds, Field, Reference, Rows
 
 # Half the width of a bin in standard deviations of a component, and nodes per bin. Exact to about 1e-11 a datum as
 # long as the means are within five standard deviations of each other; see `compress`.
@@ -45,6 +46,8 @@ class MixtureMeans:
     Raises:
         Refusal: an invalid setting.
     """
+
+    bound_kinds: Sequence[str] = ("difference",)
 
     def __init__(
         self,
@@ -94,6 +97,17 @@ class MixtureMeans:
         x = rows["x"].to(theta.dtype)
         gaps = (x[..., None] - theta[:, None, :]).square_()
         return torch.logsumexp(gaps.mul_(-0.5 / self.variance), -1) + self._constant
+
+    def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
+        """Return the bounds of kind ``difference``, as those of `mhrun.models.tied_means.TiedMeans`, of all means."""
+        centre, half, weights = centred_norms(data["x"])
+
+        def width(theta: Tensor, to: Tensor) -> Tensor:
+            one, two = theta.double(), to.double()
+            reach = torch.maximum((one - centre).abs().amax(-1), (two - centre).abs().amax(-1))
+            return (two - one).abs().amax(-1) * reach.clamp_min(half) / self.variance
+
+        return Bounds(weights, width)
 
     def log_lik_and_grad(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the log-likelihoods (C, m) and the gradient (C, D) of their mean."""

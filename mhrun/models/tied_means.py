@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.models.bounds import centred_norms
 from mhrun.models.compressed import compress
 from mhrun.native import NativeModel, piece
 from mhrun.native.maths import exp_negative_32, exp_negative_64, log1p_unit_64, log_of_ratio_32
 from mhrun.random import Draws
-from mhrun.types import Field, Rows
+from mhrun.types import Bounds, Field, Reference, Rows
 
 f32 = np.float32
 LOG_2PI = math.log(2 * math.pi)
@@ -41,6 +42,7 @@ class TiedMeans:
 
     dim = 2
     names: Sequence[str] = ("theta1", "theta2")
+    bound_kinds: Sequence[str] = ("difference",)
 
     def __init__(
         self,
@@ -123,6 +125,27 @@ class TiedMeans:
             return (after - before).abs().amax(-1) + widest**2 / 8 * curved + 4 * rounding
 
         return largest
+
+    def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
+        """Return the bounds of kind ``difference``, see `mhrun.types.Bounds`; they hold everywhere.
+
+        With the means mu_1 = theta1 and mu_2 = theta1 + theta2, the gradient of l_i in the means has the components
+        p_k (x_i - mu_k) / v, with probabilities p_k of the components, so that for any centre c and any a > 0
+
+            |l_i(theta') - l_i(theta)| <= max_k |mu'_k - mu_k| (|x_i - c| + R) / v
+                                       <= (1 + |x_i - c| / a) max(a, R) max_k |mu'_k - mu_k| / v,
+
+        where R is the largest |mu_k - c| of both points. Here c is the mean of the data and a half their standard
+        deviation.
+        """
+        centre, half, weights = centred_norms(data["x"])
+
+        def width(theta: Tensor, to: Tensor) -> Tensor:
+            one, two = (torch.stack((t[:, 0], t[:, 0] + t[:, 1]), -1).double() for t in (theta, to))
+            reach = torch.maximum((one - centre).abs().amax(-1), (two - centre).abs().amax(-1))
+            return (two - one).abs().amax(-1) * reach.clamp_min(half) / self.variance
+
+        return Bounds(weights, width)
 
     def native(self, data: Rows, *, full: bool) -> NativeModel:
         """Return the pieces of the fused loop. Per-datum arithmetic is float32, sums of all data float64."""

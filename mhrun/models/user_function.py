@@ -9,7 +9,9 @@ import torch
 
 from mhrun.build import trusted_object
 from mhrun.errors import Refusal
+from mhrun.models.bounds import constant_bounds
 from mhrun.models.function import FunctionModel, Named
+from mhrun.types import BOUND_KINDS, Bounds, Reference, Rows
 
 __all__ = ["Named", "UserFunction"]
 
@@ -35,6 +37,11 @@ class UserFunction(FunctionModel):
             each chain.
         simulate: the dotted name of a function ``(theta, rows) -> fields`` that draws new data, for
             ``mhrun check experiment=...``.
+        lipschitz: a bound on the norm of the gradient of each datum's log-likelihood in theta, everywhere: a number, or
+            the dotted name of a function ``rows -> (n,)``. Exact minibatch tests need it. It is never guessed; a run
+            stops if a term exceeds its bound. Parameters must be without constraints.
+        curvature: likewise a bound on the spectral norm of the Hessian, for ``target.surrogate=taylor1``.
+        third: likewise a bound on the norm of the third derivative, for ``target.surrogate=taylor2``.
 
     Raises:
         Refusal: settings that mean nothing.
@@ -51,6 +58,9 @@ class UserFunction(FunctionModel):
         start: Any = None,
         start_sd: float = 0.0,
         simulate: str | None = None,
+        lipschitz: float | str | None = None,
+        curvature: float | str | None = None,
+        third: float | str | None = None,
     ) -> None:
         if (parameters is None) == (dim is None):
             raise Refusal("UserFunction needs parameters (name: size, or name: prior), or dim instead.")
@@ -58,6 +68,13 @@ class UserFunction(FunctionModel):
             if dim < 1:
                 raise Refusal("a model needs at least one parameter.")
             start = _points(0.0 if start is None else start, dim)
+        named = {"lipschitz": lipschitz, "curvature": curvature, "third": third}
+        constants = [trusted_object(v, name) if isinstance(v, str) else v for name, v in named.items()]
+        given = [kind for kind, constant in zip(BOUND_KINDS, constants, strict=True) if constant is not None]
+
+        def bounds(data: Rows, kind: str, reference: Reference | None) -> Bounds:
+            return constant_bounds(constants, Named(data), kind, reference)
+
         super().__init__(
             trusted_object(log_lik, "log_lik"),
             start,
@@ -65,7 +82,11 @@ class UserFunction(FunctionModel):
             parameters=parameters,
             start_sd=start_sd,
             simulate=None if simulate is None else trusted_object(simulate, "simulate"),
+            bounds=bounds if given else None,
+            bound_kinds=given,
         )
+        if given and self.parameters is not None and not self.parameters.is_plain:
+            raise Refusal("lipschitz, curvature and third are for parameters without constraints.")
 
 
 def _points(setting: Any, dim: int) -> torch.Tensor:

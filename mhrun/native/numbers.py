@@ -11,7 +11,16 @@ import numpy.typing as npt
 
 from mhrun.native.compiler import Piece, compiled
 from mhrun.native.forms import Draw
-from mhrun.native.philox import MINIBATCH, Workspace, fill_normals, filler, independent, split_key, workspace
+from mhrun.native.philox import (
+    MINIBATCH,
+    Workspace,
+    arrival,
+    fill_normals,
+    filler,
+    independent,
+    split_key,
+    workspace,
+)
 
 u64 = np.uint64
 _PART = 1024  # elements of a large permutation drawn at once
@@ -119,4 +128,29 @@ def normals(
     out = np.empty((len(chains), count), dtype)
     place = u64((purpose << 24) + (use << 20))
     _normal_loop()(out, place, u64(step), chains.astype(u64), split_key(key))
+    return out
+
+
+@lru_cache(maxsize=1)
+def _arrival_loop() -> Piece:
+    def loop(out: Any, n: Any, start: Any, step: Any, chains: Any, key: Any) -> None:
+        for k in range(out.shape[0]):
+            for c in range(out.shape[1]):
+                draw = Draw(key, step + u64(k), chains[c])
+                for j in range(out.shape[3]):
+                    slot, coin, gap, uniform = arrival(start + u64(j), n, draw)
+                    out[k, c, 0, j] = np.float64(slot)
+                    out[k, c, 1, j] = coin
+                    out[k, c, 2, j] = gap
+                    out[k, c, 3, j] = uniform
+
+    return compiled(loop)
+
+
+def arrival_marks(
+    key: int, step: int, steps: int, chains: npt.NDArray[np.int64], n: int, start: int, count: int
+) -> npt.NDArray[np.float64]:
+    """Return slot, coin, gap and uniform of arrivals start, start + 1, ..., (steps, len(chains), 4, count)."""
+    out = np.empty((steps, len(chains), 4, count))
+    _arrival_loop()(out, u64(n), u64(start), u64(step), chains.astype(u64), split_key(key))
     return out

@@ -23,7 +23,7 @@ MUL_0, MUL_1 = u64(0xD2511F53), u64(0xCD9E8D57)
 WEYL_0, WEYL_1 = u64(0x9E3779B9), u64(0xBB67AE85)
 # Purposes, at their position in the counter (see mhrun.random.Purpose); `use` is added at 1 << 20.
 PROPOSAL, MINIBATCH, ACCEPT, EXCHANGE = u64(1 << 24), u64(2 << 24), u64(3 << 24), u64(4 << 24)
-NOISE, GRADIENT = u64(5 << 24), u64(6 << 24)
+NOISE, GRADIENT, ARRIVALS = u64(5 << 24), u64(6 << 24), u64(7 << 24)
 USE = u64(1 << 20)
 SHUFFLE = u64(1 << 31)  # blocks of a minibatch from here on put the second half of the data in order
 TILE = 256  # candidates drawn at once
@@ -104,6 +104,18 @@ def fill_uniforms(out: Any, purpose: Any, draw: Any) -> None:
 def scaled(low: Any, high: Any, n: Any) -> Any:
     """floor(n * (2^32 high + low) / 2^64) for n < 2^31."""
     return (high * n + ((low * n) >> S32)) >> S32
+
+
+@piece
+def arrival(j: Any, n: Any, draw: Any) -> Any:
+    """Return the numbers of arrival j of a Poisson process: slot below n, coin, gap and uniform, see `random.Marks`."""
+    a, b, c, d = philox(u64(2) * j, ARRIVALS, draw)
+    slot = scaled(a, b, n)
+    coin = (np.float64(((c >> u64(5)) << u64(26)) + (d >> u64(6))) + 0.5) * 2.0**-53
+    a, b, c, d = philox(u64(2) * j + u64(1), ARRIVALS, draw)
+    gap = -math.log((np.float64(((a >> u64(5)) << u64(26)) + (b >> u64(6))) + 0.5) * 2.0**-53)
+    uniform = (np.float64(((c >> u64(5)) << u64(26)) + (d >> u64(6))) + 0.5) * 2.0**-53
+    return slot, coin, gap, uniform
 
 
 class Workspace(NamedTuple):

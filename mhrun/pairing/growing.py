@@ -65,6 +65,7 @@ class Terms:
     def __init__(self, target: Target, origin: Tensor, candidate: Tensor, draws: Draws) -> None:
         self.n = target.n
         self.replacement = target.replacement
+        self.known = target.known(origin, candidate)
         self.n_lik_overhead = torch.zeros(len(origin), dtype=torch.int64, device=origin.device)
         self._target = target
         self._origin = origin
@@ -85,6 +86,10 @@ class Terms:
         """Return the largest absolute term over all data (C,)."""
         self._count_overhead()
         return self._target.full_largest(self._origin, self._candidate)
+
+    def evaluated(self, size: Tensor) -> Tensor:
+        """Return how many log-likelihoods the decisions (C,) cost; data read beyond them are not counted."""
+        return self._target.per_term * size + self.n_lik_overhead
 
     def _count_overhead(self) -> None:
         self.n_lik_overhead += 2 * self.n

@@ -24,7 +24,7 @@ _FREE = ("seed", "device", "executor", "data.storage", "data.seed")
 # Settings that change no computed number: places and presentation.
 _COSMETIC = ("runtime", "report", "scales", "title", "reproduces")
 # Settings of the target added later; their former behaviour is left out, so that older runs keep their digest.
-_LATER = ("common_batch", "gradient_noise", "energy_noise")
+_LATER = {"common_batch": False, "gradient_noise": 0, "energy_noise": 0, "surrogate": "none"}
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,7 +33,11 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     if not kept.get("monitor"):  # likewise
         kept.pop("monitor", None)
     if isinstance(kept.get("target"), Mapping):
-        kept["target"] = {key: value for key, value in kept["target"].items() if value or key not in _LATER}
+        kept["target"] = {
+            key: value
+            for key, value in kept["target"].items()
+            if key not in _LATER or (value and value != _LATER[key])
+        }
     methods = kept.get("methods") or {}
     kept["methods"] = {
         name: {key: value for key, value in method.items() if key != "label"}

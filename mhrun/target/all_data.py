@@ -10,9 +10,12 @@ from torch import Tensor
 from mhrun.data import Dataset
 from mhrun.native import native_form
 from mhrun.target.gradients import Gradients, likelihoods
+from mhrun.target.reference import in_float64
+from mhrun.target.surrogate import Surrogate
 from mhrun.types import Model, Rows
 
 _FULL_PASS = 1 << 22  # most log-likelihoods in memory during a pass over all data
+_ROUNDING = 1e-13  # share of its summands that rounding may add to a term in float64
 _VALUES = 1 << 27  # most data values in memory during a pass
 
 
@@ -25,10 +28,18 @@ class AllData:
             largest term).
         read: returns the data; called on first use, because they may be large.
         gradients: gradients of the log-likelihood of a part of the data.
+        surrogate: whose parts are subtracted from the terms of a difference.
     """
 
-    def __init__(self, model: Model, read: Callable[[], Dataset], gradients: Gradients) -> None:
+    def __init__(
+        self,
+        model: Model,
+        read: Callable[[], Dataset],
+        gradients: Gradients,
+        surrogate: Surrogate | None = None,
+    ) -> None:
         self._model = model
+        self._surrogate = surrogate
         self._read = read
         self._gradients = gradients
         self._log_lik: Callable[[Tensor], Tensor] | None = None
@@ -56,7 +67,7 @@ class AllData:
         one = torch.zeros(len(origin), dtype=torch.float64, device=origin.device)
         two = torch.zeros_like(one)
         for rows, weights in self._weighted(origin):
-            terms = self._terms(origin, candidate, rows)
+            terms = self.terms(origin, candidate, rows)
             one += (terms * weights).sum(-1)
             two += (terms.square() * weights).sum(-1)
         n = self._read().n
@@ -66,7 +77,7 @@ class AllData:
     def largest(self, origin: Tensor, candidate: Tensor) -> Tensor:
         """Return the largest |log p(x | candidate) - log p(x | origin)| (C,), float64: exact, or the model's bound."""
         if self._largest is None:
-            offered = native_form(self._model, "bound", "log_lik")
+            offered = None if self._surrogate else native_form(self._model, "bound", "log_lik")
             self._largest = offered(self._read().fields) if offered else self._largest_pass
         return self._largest(origin, candidate).double()
 
@@ -87,17 +98,31 @@ class AllData:
     def _largest_pass(self, origin: Tensor, candidate: Tensor) -> Tensor:
         found = torch.zeros(len(origin), dtype=torch.float64, device=origin.device)
         for rows in self._parts(origin):
-            found = torch.maximum(found, self._terms(origin, candidate, rows).abs().amax(-1))
+            found = torch.maximum(found, self.terms(origin, candidate, rows).abs().amax(-1))
         return found
 
-    def _terms(self, origin: Tensor, candidate: Tensor, rows: Rows) -> Tensor:
+    def terms(self, origin: Tensor, candidate: Tensor, rows: Rows) -> Tensor:
+        """Return the terms of rows (C or 1, m, ...): differences of log-likelihoods, or of their remainders; (C, m)."""
+        if self._surrogate is not None:
+            return self.rounded_terms(origin.double(), candidate.double(), rows)[0]
         there = likelihoods(self._model.log_lik(candidate, rows)).double()
         return there - self._model.log_lik(origin, rows)
+
+    def rounded_terms(self, origin: Tensor, candidate: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return the terms, computed in float64, and what rounding may add to them, each (C, m)."""
+        exact = in_float64(self._model, rows)
+        there = likelihoods(self._model.log_lik(candidate, exact)).double()
+        here = self._model.log_lik(origin, exact).double()
+        terms, size = there - here, there.abs() + here.abs()
+        if self._surrogate is not None:
+            after, before = (self._surrogate.terms(theta, rows) for theta in (candidate, origin))
+            terms, size = terms - (after - before), size + after.abs() + before.abs()
+        return terms, _ROUNDING * size
 
     def _weighted(self, theta: Tensor) -> Iterable[tuple[Rows, Tensor | float]]:
         """Return all data in parts with weight 1, or the model's few weighted nodes."""
         if self._nodes is None:
-            offered = native_form(self._model, "nodes", "log_lik")
+            offered = None if self._surrogate else native_form(self._model, "nodes", "log_lik")
             self._nodes = [offered(self._read().fields)] if offered else []
         return self._nodes or ((rows, 1.0) for rows in self._parts(theta))
 

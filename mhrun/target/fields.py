@@ -46,6 +46,7 @@ def _values(need: Field) -> str:
     return {
         "signs": "to be labels +1 and -1",
         "classes": f"to be classes, whole numbers from 0 to {need.classes - 1}",
+        "counts": "to be counts, whole numbers from 0 on",
         "zeros": "to be zeros, as it is a density without data: choose data=no_data",
     }[need.values]
 
@@ -59,6 +60,8 @@ def _wrong(need: Field, values: Tensor) -> float | None:
             bad = (part != 1) & (part != -1)
         elif need.values == "zeros":
             bad = part != 0
+        elif need.values == "counts":
+            bad = ~((part >= 0) & (part == part.double().floor()))
         else:
             bad = (
                 (part < 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -13,11 +13,13 @@ from mhrun.data import Dataset
 from mhrun.data.transforms import Transforms
 from mhrun.errors import Refusal, UserError
 from mhrun.native import NativeModel, available, native_form
+from mhrun.native.alias import alias_table
 from mhrun.random import Draws, Purpose
 from mhrun.target.all_data import AllData
 from mhrun.target.fields import unfit
 from mhrun.target.gradients import Gradients, likelihoods
-from mhrun.types import BUFFER, Difference, Evaluation, Model, Rows, State
+from mhrun.target.surrogate import SURROGATES, Surrogate
+from mhrun.types import BOUND_KINDS, BUFFER, Bounds, Difference, Evaluation, Model, Rows, State
 
 
 class Source(Protocol):
@@ -28,6 +30,14 @@ class Source(Protocol):
     def load(self) -> Dataset:
         """Return the data."""
         ...
+
+
+class AliasTable(NamedTuple):
+    """Draws of data in proportion to weights, see `mhrun.native.alias`."""
+
+    cut: Tensor  # (n,)
+    other: Tensor  # (n,)
+    total: Tensor  # () sum of the weights
 
 
 class Target:
@@ -50,10 +60,12 @@ class Target:
             minibatch noise on a density without data (Zhang et al. 2020, section 5.1).
         energy_noise: variance of normal noise added to the energy at each of the two points of a replica exchange
             (Luo et al. 2020, section 4.1).
+        surrogate: control variate of the log-likelihood differences: none, or its Taylor polynomial of order 1
+            (``taylor1``) or 2 (``taylor2``) about the posterior mode, see `Surrogate`.
         device: device of the computation.
 
     Raises:
-        Refusal: an unknown value of `temper`, or a negative variance.
+        Refusal: an unknown value of `temper` or `surrogate`, or a negative variance.
     """  # noqa: D415
 
     def __init__(
@@ -66,10 +78,15 @@ class Target:
         common_batch: bool = False,
         gradient_noise: float = 0.0,
         energy_noise: float = 0.0,
+        surrogate: str = "none",
         device: torch.device | str = "cpu",
     ) -> None:
         if temper not in ("posterior", "likelihood"):
             raise Refusal(f"temper = '{temper}' is unknown; choose posterior or likelihood.")
+        if surrogate not in SURROGATES:
+            raise Refusal(f"surrogate = '{surrogate}' is unknown; choose {', '.join(SURROGATES)}.")
+        if surrogate != "none" and getattr(data, "transforms", None) is not None:
+            raise Refusal("a surrogate expands about fixed data: leave out the transforms of the data.")
         for name, noise in (("gradient_noise", gradient_noise), ("energy_noise", energy_noise)):
             if not noise >= 0:
                 raise Refusal(f"{name} = {noise:g} is a variance; it must be at least 0.")
@@ -84,8 +101,11 @@ class Target:
         self.gradient_noise = gradient_noise
         self.energy_noise = energy_noise
         self.device = torch.device(device)
+        self.surrogate = (
+            None if surrogate == "none" else Surrogate(model, lambda: self.data, SURROGATES.index(surrogate))
+        )
         self._gradients = Gradients(model)
-        self._all = AllData(model, lambda: self.data, self._gradients)
+        self._all = AllData(model, lambda: self.data, self._gradients, self.surrogate)
 
     @cached_property
     def data(self) -> Dataset:
@@ -243,22 +263,90 @@ class Target:
         """Return the difference of two evaluations on one minibatch, from its per-datum terms."""
         assert origin.log_lik is not None
         assert candidate.log_lik is not None
-        mean, var = _moments(candidate.log_lik.double() - origin.log_lik)
+        terms = candidate.log_lik.double() - origin.log_lik
         m = origin.log_lik.shape[-1]
-        return Difference(mean, var, _sizes(m, mean), self._error(var, m))
+        if self.surrogate is not None:
+            assert origin.rows is not None
+            terms = terms - self.surrogate.terms(candidate.theta, origin.rows)
+            terms = terms + self.surrogate.terms(origin.theta, origin.rows)
+        mean, var = _moments(terms)
+        known, n_lik = self.known(origin.theta, candidate.theta), (self.per_term - 2) * m
+        return Difference(mean, var, _sizes(m, mean), self._error(var, m), n_lik, known)
 
     def difference(self, origin: Tensor, candidate: Tensor, index: Tensor) -> Difference:
         """Return the difference log p(x | candidate) - log p(x | origin) on the minibatch `index` (C, m)."""
-        rows = self.data.rows(index)
-        found = likelihoods(self.model.log_lik(candidate, rows))
-        mean, var = _moments(found - self.model.log_lik(origin, rows))
         m = index.shape[-1]
-        return Difference(mean, var, _sizes(m, mean), self._error(var, m), n_lik=2 * m)
+        if self.surrogate is not None:
+            mean, var = _moments(self.terms(origin, candidate, index))
+        else:
+            rows = self.data.rows(index)
+            found = likelihoods(self.model.log_lik(candidate, rows))
+            mean, var = _moments(found - self.model.log_lik(origin, rows))
+        known = self.known(origin, candidate)
+        return Difference(mean, var, _sizes(m, mean), self._error(var, m), self.per_term * m, known)
 
     def terms(self, origin: Tensor, candidate: Tensor, index: Tensor) -> Tensor:
-        """Return log p(x | candidate) - log p(x | origin) for each datum of `index` (R, k)."""
+        """Return log p(x | candidate) - log p(x | origin) for each datum of `index` (R, k).
+
+        With a surrogate: the difference of the remainders, see `known`.
+        """
+        return self._all.terms(origin, candidate, self.data.rows(index))
+
+    @property
+    def per_term(self) -> int:
+        """How many evaluations a term costs: at both points, and one of the expansion with a surrogate."""
+        return 2 if self.surrogate is None else 3
+
+    def known(self, origin: Tensor, candidate: Tensor) -> Tensor | None:
+        """Return the mean over all data of the surrogate's part of the difference, (C,); None without a surrogate.
+
+        The mean difference of the log-likelihoods is this plus the mean of the terms.
+        """
+        if self.surrogate is None:
+            return None
+        return (self.surrogate.total(candidate) - self.surrogate.total(origin)) / self.n
+
+    @property
+    def bound_kind(self) -> str:
+        """The kind of the bounds that terms need, one of `mhrun.types.BOUND_KINDS`."""
+        return BOUND_KINDS[0 if self.surrogate is None else self.surrogate.order]
+
+    def refuses_bounds(self) -> str | None:
+        """Return why the terms have no bounds, or None."""
+        if self.transforms is not None:
+            return "bounds hold for fixed data: leave out the transforms of the data."
+        kinds = getattr(self.model, "bound_kinds", ())
+        if self.bound_kind in kinds and native_form(self.model, "bounds", "log_lik") is not None:
+            return None
+        name = type(self.model).__name__
+        if not kinds:
+            return f"it needs bounds on the terms, and {name} has none; a model of your own can give some (lipschitz)."
+        return f"{name} has no bounds for surrogate={self.bound_kind}; it has those for {', '.join(kinds)}."
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """The model's bounds on the terms, see `terms`."""
+        reference = None if self.surrogate is None else self.surrogate.reference
+        found: Bounds = self.model.bounds(self.data.fields, self.bound_kind, reference)  # type: ignore[attr-defined]
+        return found
+
+    @cached_property
+    def bounds_table(self) -> AliasTable:
+        """The alias table of the weights of the bounds."""
+        weights = self.bounds.weights
+        cut, other = (torch.from_numpy(a).to(weights.device) for a in alias_table(weights.cpu().numpy()))
+        return AliasTable(cut, other, weights.sum())
+
+    def bounded_terms(self, origin: Tensor, candidate: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the terms of `index` (R, k), computed in float64, and what rounding may add to them, each (R, k)."""
         rows = self.data.rows(index)
-        return likelihoods(self.model.log_lik(candidate, rows)).double() - self.model.log_lik(origin, rows)
+        return self._all.rounded_terms(origin.double(), candidate.double(), rows)
+
+    def full_mean(self, origin: Tensor, candidate: Tensor) -> Tensor:
+        """Return the mean of the terms over all data (C,)."""
+        mean = (self.full_log_lik(candidate) - self.full_log_lik(origin)) / self.n
+        known = self.known(origin, candidate)
+        return mean if known is None else mean - known
 
     def full_moments(self, origin: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance (divisor n) of the terms over all data, each (C,)."""
@@ -352,6 +440,7 @@ class Target:
         """
         offered = native_form(self.model, "native", "log_prior", "log_lik")
         plain = not self.common_batch and self.transforms is None  # what a loop's own indices can be
+        plain = plain and self.surrogate is None
         if offered is None or not plain or self.device.type != "cpu" or not available():
             return None
         pieces: NativeModel = offered(self.data.fields, full=full)

@@ -37,12 +37,20 @@ def classes(rng, dim):
     return {"x": rng.integers(0, 256, (40, 784), dtype=np.uint8), "y": rng.integers(0, 10, 40)}
 
 
+def counted_rows(rng, dim):
+    return {"x": rng.normal(0, 0.5, (300, dim)), "y": rng.poisson(2.0, 300)}
+
+
+def rows_of_three_classes(rng, dim):
+    return {"x": rng.normal(size=(300, dim // 3)), "y": rng.integers(0, 3, 300)}
+
+
 def nothing(rng, dim):
     return {"x": np.zeros((60, 1))}
 
 
 # A model is tried on the first kind of data that it can read.
-KINDS = (scalars, labelled_rows, classes, nothing)
+KINDS = (scalars, labelled_rows, counted_rows, rows_of_three_classes, classes, nothing)
 
 
 def readable(model, theta, rng):

@@ -439,3 +439,28 @@ def test_many_normals_of_a_gpu_are_a_function_of_the_step():
     other = Streams(key, 3, "cuda").at(6).normal(Purpose.NOISE, 20_001)
     assert abs(float(torch.corrcoef(torch.stack([one[0], other[0]]))[0, 1])) < 5.5 / math.sqrt(20_001)
     assert stats.kstest(one.cpu().numpy().ravel(), "norm").pvalue > ALPHA
+
+
+def test_arrivals_are_equal_in_both_paths_and_in_parts():
+    key, n = derive_key(21, "arrivals"), 1_234_567
+    plain = Streams(key, 5, first_chain=2).at(7).arrivals(n, 0, 40)
+    fast = Streams(key, 5, first_chain=2, compiled=True).at(7).arrivals(n, 0, 40)
+    assert torch.equal(plain.slot, fast.slot)
+    for one, two in zip(plain, fast, strict=True):
+        assert torch.allclose(one.double(), two.double(), rtol=1e-14)
+    rows, draws = torch.tensor([3, 1]), Streams(key, 5, first_chain=2).at(7)
+    later = draws.arrivals(n, 25, 40, rows)
+    for one, two in zip(later, plain, strict=True):
+        assert torch.equal(one, two[rows, 25:])
+    alone = Streams(key, 1, first_chain=4).at(7).arrivals(n, 0, 40)
+    assert torch.equal(alone.gap[0], plain.gap[2])
+    with pytest.raises(RuntimeError, match="twice"):
+        draws.arrivals(n, 25, 30)
+
+
+def test_the_numbers_of_arrivals_follow_their_distributions():
+    marks = Streams(derive_key(22, "arrivals"), 300).at(1).arrivals(7, 0, 200)
+    assert stats.kstest(marks.gap.numpy().ravel(), stats.expon.cdf).pvalue > ALPHA
+    for uniform in (marks.coin, marks.uniform):
+        assert stats.kstest(uniform.numpy().ravel(), stats.uniform.cdf).pvalue > ALPHA
+    assert stats.chisquare(np.bincount(marks.slot.numpy().ravel(), minlength=7)).pvalue > ALPHA

@@ -1,0 +1,40 @@
+"""The reference point of a target's surrogate is stored with each method that uses it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from mhrun.store.blocks import load_block
+from mhrun.store.files import write_whole
+from mhrun.target import Target
+
+FILE = "reference.npz"
+
+
+def prepare_reference(target: Target, folder: Path) -> dict[str, Any]:
+    """Use the reference stored in a method's folder, or find it and store it there.
+
+    A resumed run therefore continues with the same bits. Methods of one process that share a target share it.
+
+    Returns:
+        what the summary states: the per-datum gradients that the search took. Empty without a surrogate.
+
+    Raises:
+        UserError: no mode was found, or the file cannot be written.
+    """
+    surrogate = target.surrogate
+    if surrogate is None:
+        return {}
+    path = folder / FILE
+    stored = load_block(path)
+    if stored is not None and not surrogate.found:
+        surrogate.unpack({name: torch.from_numpy(value).to(target.device) for name, value in stored.items()})
+    elif stored is None:
+        arrays = {name: value.cpu().numpy() for name, value in surrogate.pack().items()}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
+    return {"reference_n_grad": surrogate.n_grad}

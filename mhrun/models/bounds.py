@@ -1,0 +1,124 @@
+"""Bounds on the terms of a log-ratio, from bounds on the derivatives of a log-likelihood.
+
+Let |d^j l_i| <= L_ij be the operator norm of the j-th derivative of the log-likelihood l_i everywhere, and r_i the
+remainder of l_i after its Taylor polynomial of order k about a reference point; k = 0: r_i = l_i. With a and b the
+distances of theta and theta' from the reference and s their distance from each other,
+
+    |r_i(theta') - r_i(theta)| <= L_i,k+1 min(a^(k+1) + b^(k+1), s (a^k + a^(k-1) b + ... + b^k)) / (k+1)!
+
+The first form bounds both remainders (Cornish et al. 2019). The second integrates a bound on the gradient of r_i along
+the segment from theta to theta' and is smaller for short steps. Distances may be taken in any metric
+|v| = |root^-1 v|_2, if the derivatives are bounded in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from mhrun.errors import UserError
+from mhrun.types import BOUND_KINDS, Bounds, Reference, Rows
+
+_PART = 1 << 16  # rows whose weights are computed at once
+
+
+def order_of(kind: str) -> int:
+    """Return the order k of the Taylor polynomial: 0, 1 or 2."""
+    return BOUND_KINDS.index(kind)
+
+
+class Distances:
+    """Distances (C,) of two points from each other and from the reference, in the reference's metric."""
+
+    def __init__(self, reference: Reference | None) -> None:
+        self._centre: Tensor | float = 0.0 if reference is None else reference.theta
+        root = None if reference is None else reference.root
+        self._inverse = None if root is None else torch.linalg.inv(root).T.contiguous()
+
+    def __call__(self, theta: Tensor, to: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return |theta' - theta|, |theta - reference| and |theta' - reference|."""
+        one, two = theta.double() - self._centre, to.double() - self._centre
+        return tuple(self._norm(v) for v in (two - one, one, two))  # type: ignore[return-value]
+
+    def _norm(self, vectors: Tensor) -> Tensor:
+        return (vectors if self._inverse is None else vectors @ self._inverse).norm(dim=-1)
+
+
+def remainder_width(order: int, distances: Distances) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the width (theta, theta') -> (C,), to be multiplied by bounds on the derivative of order k + 1."""
+
+    def width(theta: Tensor, to: Tensor) -> Tensor:
+        step, a, b = distances(theta, to)
+        if order == 0:
+            return step
+        if order == 1:
+            return torch.minimum(a * a + b * b, step * (a + b)) / 2
+        return torch.minimum(a**3 + b**3, step * (a * a + b * b + a * b)) / 6
+
+    return width
+
+
+def row_norms(x: Tensor, reference: Reference | None, scale: float = 1.0) -> Tensor:
+    """Return |root^T x_i| (n,), float64: how fast the linear predictor x_i.theta changes in the reference's metric."""
+    root = None if reference is None else reference.root
+    found = torch.empty(len(x), dtype=torch.float64, device=x.device)
+    for start in range(0, len(x), _PART):
+        part = x[start : start + _PART].double() * scale
+        found[start : start + _PART] = (part if root is None else part @ root).norm(dim=-1)
+    return found
+
+
+def over_parts(function: Callable[[Rows], Tensor], data: Rows) -> Tensor:
+    """Return ``function`` of all rows (n,), float64, evaluated on parts of the data."""
+    n = len(next(iter(data.values())))
+    parts = ({k: v[i : i + _PART] for k, v in data.items()} for i in range(0, n, _PART))
+    return torch.cat([function(part).double() for part in parts])
+
+
+def centred_norms(x: Tensor) -> tuple[float, float, Tensor]:
+    """Return the mean c of the data (n,), half their standard deviation a, and 1 + |x_i - c| / a (n,), float64."""
+    n = len(x)
+    centre = float(sum(part.double().sum() for part in x.split(_PART))) / n
+    square = float(sum((part.double() - centre).square().sum() for part in x.split(_PART))) / n
+    half = 0.5 * square**0.5 or 1.0
+    return centre, half, torch.cat([1 + (part.double() - centre).abs() / half for part in x.split(_PART)])
+
+
+Constant = float | Callable[[Rows], Tensor]
+"""A bound on a derivative of the log-likelihood: one number, or a function of the rows (n, ...) that returns (n,)."""
+
+
+def constant_bounds(
+    constants: Sequence[Constant | None], data: Rows, kind: str, reference: Reference | None
+) -> Bounds:
+    """Return the bounds that follow from bounds on the norms of the first three derivatives in theta.
+
+    Args:
+        constants: of the first, the second and the third derivative; None: unknown.
+        data: all rows.
+        kind: one of `BOUND_KINDS`; order k needs the constant of derivative k + 1.
+        reference: the expansion point.
+
+    Raises:
+        UserError: a function that does not return one finite number for each datum, at least 0.
+    """
+    order = order_of(kind)
+    constant = constants[order]
+    assert constant is not None
+    field = next(iter(data.values()))
+    n = len(field)
+    if callable(constant):
+        weights = torch.as_tensor(constant(data), dtype=torch.float64)
+        if weights.shape != (n,):
+            raise UserError(
+                f"a bound must return one number for each of the {n:,} data, not {tuple(weights.shape)}."
+            )
+    else:
+        weights = torch.full((n,), float(constant), dtype=torch.float64, device=field.device)
+    if not bool((weights >= 0).all()) or not bool(weights.isfinite().all()):
+        raise UserError("a bound on a derivative must be a finite number, at least 0, for every datum.")
+    if reference is not None:
+        reference = Reference(reference.theta)  # the constants are for the Euclidean norm
+    return Bounds(weights, remainder_width(order, Distances(reference)))

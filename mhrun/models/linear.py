@@ -1,0 +1,103 @@
+"""Regressions: log-likelihoods f(eta_i, y_i) of a linear predictor eta_i = x_i.theta, with a normal or flat prior."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.models.bounds import Distances, order_of, remainder_width, row_norms
+from mhrun.models.naming import numbered
+from mhrun.random import Draws, Purpose
+from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
+
+
+def predictor(theta: Tensor, x: Tensor) -> Tensor:
+    """Return x.theta (C, m) of theta (C, D) and x (C or 1, m, D)."""
+    if len(x) == 1:
+        return theta @ x[0].T
+    return torch.bmm(x.expand(len(theta), -1, -1), theta[:, :, None])[..., 0]
+
+
+def linear_bounds(
+    x: Tensor,
+    derivatives: Sequence[float | Tensor],
+    kind: str,
+    reference: Reference | None,
+    scale: float = 1.0,
+) -> Bounds:
+    """Return the bounds of f(x_i.theta, y_i) from bounds on |f'|, |f''| and |f'''|, each a number or (n,)."""
+    order = order_of(kind)
+    weights = row_norms(x, reference, scale) ** (order + 1) * derivatives[order]
+    return Bounds(weights, remainder_width(order, Distances(reference)))
+
+
+class Regression(ABC):
+    """A regression without an intercept; give x a constant column to have one.
+
+    Fields: ``x`` (n, D), real, and ``y`` (n,). Computed in float64.
+
+    Args:
+        dim: D, the number of coefficients.
+        prior_variance: prior variance of each; flat if None.
+        start_sd: standard deviation of the normal starting points.
+
+    Raises:
+        Refusal: an invalid setting.
+    """
+
+    bound_kinds: Sequence[str] = BOUND_KINDS
+
+    def __init__(self, dim: int, prior_variance: float | None = None, start_sd: float = 0.0) -> None:
+        name = type(self).__name__
+        if dim < 1:
+            raise Refusal(f"dim = {dim} is not a valid number of coefficients; choose dim >= 1.")
+        if (prior_variance is not None and not prior_variance > 0) or not start_sd >= 0:
+            raise Refusal(
+                f"{name} needs a positive prior_variance, or null for a flat prior, and start_sd >= 0."
+            )
+        self.dim = dim
+        self.names: Sequence[str] = numbered(dim)
+        self.precision = 0.0 if prior_variance is None else 1.0 / prior_variance
+        self.start_sd = float(start_sd)
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """What the data must be: ``x`` (n, D) and ``y`` (n,)."""
+        return {"x": Field((self.dim,), setting="model.dim"), "y": Field(())}
+
+    def init(self, chains: int, draws: Draws) -> Tensor:
+        """Return starting points (C, D)."""
+        if self.start_sd == 0:
+            return torch.zeros(chains, self.dim, dtype=torch.float64, device=draws.device)
+        return self.start_sd * draws.normal(Purpose.INIT, self.dim)
+
+    def log_prior(self, theta: Tensor) -> Tensor:
+        """(C, D) -> (C,)."""
+        return -0.5 * self.precision * theta.square().sum(-1)
+
+    def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
+        """(C, D), x (C or 1, m, D) and y (C or 1, m) -> (C, m)."""
+        return self.value(predictor(theta.double(), rows["x"].double()), rows["y"])
+
+    def taylor(self, theta: Tensor, reference: Tensor, rows: Rows, order: int) -> Tensor:
+        """Return the Taylor polynomial of log_lik about the reference, without its constant, (C, m)."""
+        x = rows["x"].double()
+        step = predictor(theta.double() - reference, x)
+        first, second = self.slopes(x @ reference, rows["y"])
+        return first * step if order == 1 else (first + 0.5 * second * step) * step
+
+    @abstractmethod
+    def value(self, eta: Tensor, y: Tensor) -> Tensor:
+        """Return f(eta, y), (C, m)."""
+
+    @abstractmethod
+    def slopes(self, eta: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the first two derivatives of f in eta, each (C, m)."""
+
+    @abstractmethod
+    def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
+        """Return the bounds, see `Bounds`."""

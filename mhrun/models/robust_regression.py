@@ -1,0 +1,70 @@
+"""Linear regression with Student-t errors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.models.linear import Regression, linear_bounds
+from mhrun.types import Bounds, Reference, Rows
+
+
+class RobustRegression(Regression):
+    """y_i = x_i.theta + scale e_i with e_i ~ Student-t(degrees); theta ~ N(0, prior_variance I), or flat.
+
+    With s = (y_i - x_i.theta) / scale and nu = degrees, log p = -(nu + 1)/2 log(1 + s^2 / nu), without its constant.
+    Its derivatives in eta = x_i.theta are bounded (as in Cornish et al. 2019):
+
+        |f'| <= (nu + 1) / (2 sqrt(nu) scale),  |f''| <= (nu + 1) / (nu scale^2),
+        |f'''| <= (nu + 1) (3 + 2 sqrt 2) / (4 nu^1.5 scale^3).
+
+    Args:
+        dim: D, the number of coefficients.
+        degrees: nu, the degrees of freedom.
+        scale: scale of the errors.
+        prior_variance: prior variance of each coefficient; flat if None.
+        start_sd: standard deviation of the normal starting points.
+
+    Raises:
+        Refusal: an invalid setting.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        degrees: float = 4.0,
+        scale: float = 1.0,
+        prior_variance: float | None = None,
+        start_sd: float = 0.0,
+    ) -> None:
+        super().__init__(dim, prior_variance, start_sd)
+        if not (degrees > 0 and scale > 0):
+            raise Refusal(f"RobustRegression needs degrees > 0 and scale > 0, not {degrees:g} and {scale:g}.")
+        self.degrees = float(degrees)
+        self.scale = float(scale)
+
+    def value(self, eta: Tensor, y: Tensor) -> Tensor:
+        """Return f(eta, y), (C, m)."""
+        square = ((y - eta) / self.scale).square()
+        return -0.5 * (self.degrees + 1) * (square / self.degrees).log1p()
+
+    def slopes(self, eta: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the first two derivatives of f in eta, each (C, m)."""
+        s = (y - eta) / self.scale
+        whole = self.degrees + s.square()
+        factor = (self.degrees + 1) / self.scale
+        return factor * s / whole, factor / self.scale * (s.square() - self.degrees) / whole.square()
+
+    @property
+    def derivative_bounds(self) -> Sequence[float]:
+        """Bounds on |f'|, |f''| and |f'''|."""
+        nu, s = self.degrees, self.scale
+        first, second = (nu + 1) / (2 * math.sqrt(nu) * s), (nu + 1) / (nu * s**2)
+        return first, second, (nu + 1) * (3 + 2 * math.sqrt(2)) / (4 * nu**1.5 * s**3)
+
+    def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
+        """Return the bounds, see `mhrun.types.Bounds`; they hold everywhere."""
+        return linear_bounds(data["x"], self.derivative_bounds, kind, reference)

@@ -1,0 +1,127 @@
+"""Multinomial logistic regression."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.models.bounds import Distances, order_of, over_parts, remainder_width
+from mhrun.models.linear import predictor
+from mhrun.random import Draws, Purpose
+from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
+
+# Of log softmax in its K logits: sup of |d^j| over unit vectors, the norm of a symmetric form being that on its
+# diagonal. A unit vector's components differ by at most sqrt 2, a variance is at most range^2 / 4 and a third central
+# moment at most range^3 / (6 sqrt 3).
+_DERIVATIVES = (math.sqrt(2), 1 / 2, 2 * math.sqrt(2) / (6 * math.sqrt(3)))
+_VALUES = 1 << 22  # most values in memory while norms are computed
+
+
+class SoftmaxRegression:
+    """P(y_i = k) = exp(x_i.w_k) / sum_j exp(x_i.w_j), k = 0..K-1; w_k ~ N(0, prior_variance I), or flat.
+
+    theta holds the rows w_0, ..., w_{K-1} of the weights (K, features), D = K features. All K rows are parameters: a
+    common shift of them leaves the likelihood unchanged, so that a flat prior is improper. Without an intercept; give
+    x a constant column to have one. Fields: ``x`` (n, features), real, and ``y`` (n,), classes from 0. Computed in
+    float64.
+
+    Args:
+        features: number of features.
+        classes: K.
+        prior_variance: prior variance of each weight; flat if None.
+        start_sd: standard deviation of the normal starting points.
+
+    Raises:
+        Refusal: an invalid setting.
+    """
+
+    bound_kinds: Sequence[str] = BOUND_KINDS
+
+    def __init__(
+        self, features: int, classes: int, prior_variance: float | None = 1.0, start_sd: float = 0.0
+    ) -> None:
+        if features < 1 or classes < 2:
+            raise Refusal(
+                f"SoftmaxRegression needs features >= 1 and classes >= 2, not {features} and {classes}."
+            )
+        if (prior_variance is not None and not prior_variance > 0) or not start_sd >= 0:
+            raise Refusal("SoftmaxRegression needs a positive prior_variance, or null, and start_sd >= 0.")
+        self.features, self.classes = features, classes
+        self.dim = features * classes
+        self.names: Sequence[str] = [f"w[{k},{d}]" for k in range(classes) for d in range(features)]
+        self.precision = 0.0 if prior_variance is None else 1.0 / prior_variance
+        self.start_sd = float(start_sd)
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """What the data must be: ``x`` (n, features) and classes ``y`` (n,)."""
+        return {
+            "x": Field((self.features,), setting="model.features"),
+            "y": Field((), "classes", self.classes, "model.classes"),
+        }
+
+    def init(self, chains: int, draws: Draws) -> Tensor:
+        """Return starting points (C, D)."""
+        if self.start_sd == 0:
+            return torch.zeros(chains, self.dim, dtype=torch.float64, device=draws.device)
+        return self.start_sd * draws.normal(Purpose.INIT, self.dim)
+
+    def log_prior(self, theta: Tensor) -> Tensor:
+        """(C, D) -> (C,)."""
+        return -0.5 * self.precision * theta.square().sum(-1)
+
+    def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
+        """(C, D), x (C or 1, m, features) and y (C or 1, m) -> (C, m)."""
+        logits = self._logits(theta, rows)
+        return self._of_class(logits, rows) - logits.logsumexp(-1)
+
+    def predict(self, theta: Tensor, rows: Rows) -> Tensor:
+        """Return the log-probabilities of the classes, (C, m, K)."""
+        return self._logits(theta, rows).log_softmax(-1)
+
+    def taylor(self, theta: Tensor, reference: Tensor, rows: Rows, order: int) -> Tensor:
+        """Return the Taylor polynomial of log_lik about the reference, without its constant, (C, m)."""
+        share = self._logits(reference[None], rows).softmax(-1)  # (C or 1, m, K)
+        step = self._logits(theta.double() - reference, rows)
+        mean = (share * step).sum(-1)
+        first = self._of_class(step, rows) - mean
+        if order == 1:
+            return first
+        return first - 0.5 * (share * (step - mean[..., None]).square()).sum(-1)
+
+    def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
+        """Return the bounds, see `mhrun.types.Bounds`; they hold everywhere."""
+        order = order_of(kind)
+        norms = over_parts(lambda rows: self._norms(rows["x"].double(), reference), data)
+        weights = norms ** (order + 1) * _DERIVATIVES[order]
+        return Bounds(weights, remainder_width(order, Distances(reference)))
+
+    def _norms(self, x: Tensor, reference: Reference | None) -> Tensor:
+        """Return how fast the logits, less their mean, change in the reference's metric: spectral norms (n,)."""
+        if reference is None or reference.root is None:
+            return x.norm(dim=-1)
+        k = self.classes
+        root = reference.root.reshape(k, self.features, self.dim)
+        root = root - root.mean(0)  # a common shift of the logits changes nothing
+        found = []
+        for part in x.split(max(1, _VALUES // (k * self.dim))):
+            moves = torch.einsum("nf,kfd->nkd", part, root)
+            found.append(torch.linalg.eigvalsh(moves @ moves.mT)[:, -1].clamp_min(0).sqrt())
+        return torch.cat(found)
+
+    def _logits(self, theta: Tensor, rows: Rows) -> Tensor:
+        x, weights = rows["x"].double(), theta.double().reshape(len(theta), self.classes, self.features)
+        if len(x) == 1:
+            flat = predictor(weights.reshape(-1, self.features), x)  # (C K, m)
+            return flat.reshape(len(theta), self.classes, -1).mT
+        return x @ weights.mT
+
+    @staticmethod
+    def _of_class(values: Tensor, rows: Rows) -> Tensor:
+        """Return the values (C, m, K) of each datum's own class (C, m)."""
+        y = rows["y"].long().expand(values.shape[0], values.shape[1])
+        return values.gather(-1, y[..., None])[..., 0]

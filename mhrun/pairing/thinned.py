@@ -1,0 +1,100 @@
+"""Poisson arrivals at single data whose terms are bounded."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mhrun.parts import ARRIVALS, Pairing
+from mhrun.random import Draws
+from mhrun.target import Target
+from mhrun.types import Arrivals, Evaluation, Events
+
+_GUESS = 100  # data of a step, for plans
+_SLACK = 1e-6  # relative, of a bound
+
+
+class Thinned(Pairing):
+    """Single data at the arrivals of a Poisson process, datum i in proportion to the bound of its term.
+
+    The rule thins the arrivals (TunaMH, PoissonMH, SMH, MH-SS). With such a rule the target is the stationary
+    distribution whatever the number of data read, provided that the model's bounds hold: a violation is counted, and
+    the run stops. Two evaluations per arrival; with a surrogate, three.
+    """
+
+    offers = ARRIVALS
+    rescores = True
+    stationary = "tempered"
+
+    def refuses(self, target: Target) -> str | None:
+        """Return why the target is incompatible, or None: its model must have bounds."""
+        return target.refuses_bounds()
+
+    def reads(self, target: Target) -> int:
+        """Return a guess; the number of arrivals depends on the step size."""
+        return 2 * min(target.n, _GUESS)
+
+    def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
+        """Return the evaluation with the log-prior only: earlier log-likelihoods are never used."""
+        return target.prior(theta)
+
+    def current(
+        self, target: Target, kept: Evaluation, draws: Draws, grad_temperature: Tensor | None = None
+    ) -> Evaluation:
+        """Return the stored evaluation."""
+        return kept
+
+    def compare(
+        self,
+        target: Target,
+        origin: Evaluation,
+        theta: Tensor,
+        draws: Draws,
+        grad_temperature: Tensor | None = None,
+    ) -> tuple[Evaluation, Bounded]:
+        """Return the candidate and the arrivals."""
+        return target.prior(theta), Bounded(target, origin.theta, theta, draws)
+
+
+class Bounded(Arrivals):
+    """See `mhrun.types.Arrivals`."""
+
+    def __init__(self, target: Target, origin: Tensor, candidate: Tensor, draws: Draws) -> None:
+        self.n = target.n
+        self.known = target.known(origin, candidate)
+        self.violations = torch.zeros(len(origin), dtype=torch.int32, device=origin.device)
+        self.n_lik_overhead = torch.zeros(len(origin), dtype=torch.int64, device=origin.device)
+        self._read_all = torch.zeros(len(origin), dtype=torch.bool, device=origin.device)
+        self._target = target
+        self._origin, self._candidate, self._draws = origin, candidate, draws
+        self._width = target.bounds.width(origin, candidate)
+        self.total = self._width * target.bounds_table.total
+
+    def arrive(self, rows: Tensor, since: Tensor, start: int, stop: int, until: Tensor) -> Events:
+        """Return arrivals start..stop of chains `rows` (R,)."""
+        if start == 0:  # drawn for all chains, and for some steps at once
+            marks = [mark[rows] for mark in self._draws.arrivals(self.n, 0, stop)]
+        else:
+            marks = list(self._draws.arrivals(self.n, start, stop, rows))
+        slot, coin, gap, uniform = marks
+        time = torch.cat((since[:, None], gap), -1).cumsum(-1)[:, 1:]
+        there = time <= until[:, None]
+        longest = min(time.shape[1], int(there.sum(-1).max()) + 1)  # the others' arrivals come too late
+        time, there, slot, coin, uniform = (v[:, :longest] for v in (time, there, slot, coin, uniform))
+        cut, other, _ = self._target.bounds_table
+        index = torch.where(coin < cut[slot], slot, other[slot])
+        bound = self._target.bounds.weights[index] * self._width[rows, None]
+        term, rounding = self._target.bounded_terms(self._origin[rows], self._candidate[rows], index)
+        exceeds = there & (term.abs() > bound * (1 + _SLACK) + rounding)
+        self.violations[rows] += exceeds.sum(-1, dtype=torch.int32)
+        term = torch.minimum(torch.maximum(term, -bound), bound)
+        return Events(time, torch.where(there, term, 0.0), bound, uniform)
+
+    def mean(self, rows: Tensor) -> Tensor:
+        """Return the mean of the terms over all data (R,)."""
+        self._read_all[rows] = True
+        return self._target.full_mean(self._origin[rows], self._candidate[rows])
+
+    def evaluated(self, size: Tensor) -> Tensor:
+        """Return how many log-likelihoods the decisions (C,) cost."""
+        return torch.where(self._read_all, 2 * self.n, self._target.per_term * size)

@@ -1,0 +1,180 @@
+"""The reference point of a surrogate: the posterior mode, and the derivatives of the log-likelihood there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy import optimize
+from torch import Tensor
+
+from mhrun.data import Dataset
+from mhrun.errors import UserError
+from mhrun.native import native_form
+from mhrun.random import Streams
+from mhrun.types import Model, Rows
+
+_FEW = 20_000  # data on which the search begins
+_VALUES = 1 << 22  # most data values times chains in memory
+_ITERATIONS = 500
+# Posterior standard deviations from the mode at which no Newton step is needed, and at which a point is a reference.
+_CLOSE, _NEAR = 1e-2, 1.0
+
+
+class Found(NamedTuple):
+    """The mode and what is known there, float64."""
+
+    theta: Tensor  # (D,)
+    root: Tensor  # (D, D) Cholesky factor of the Laplace approximation's covariance
+    gradient: Tensor  # (D,) of the sum of all log-likelihoods
+    hessian: Tensor  # (D, D) of that sum
+    n_grad: int  # per-datum gradients evaluated; a Hessian counts as D of them
+
+
+def find_reference(model: Model, data: Dataset) -> Found:
+    """Return the mode of the posterior at temperature 1, by L-BFGS on some of the data, then on all, then Newton.
+
+    Raises:
+        UserError: no mode within reach: the log posterior is unbounded, or not finite where the search begins.
+    """
+    theta = model.init(1, Streams(0, 1, data.device).at(0)).double().cpu().numpy()[0]
+    cost = 0
+    for size in sorted({min(_FEW, data.n), data.n}):
+        theta, count = _search(model, data, theta, size)
+        cost += count * size
+    point = torch.from_numpy(theta).to(data.device)
+    root: Tensor | None = None
+    for newton in (True, False):  # one Newton step at most
+        gradient, hessian = _sum_gradient(model, data, point), hessian_of_sum(model, data, point)
+        cost += data.n * (1 + len(point))
+        prior_gradient, prior_hessian = _of_prior(model, point)
+        root = _root(-(hessian + prior_hessian))
+        if root is None:
+            raise _no_mode()
+        step = root.T @ (gradient + prior_gradient)  # to the mode, in standard deviations
+        off = float(step.norm())
+        if off < _CLOSE or not newton:
+            break
+        point = point + root @ step
+    if root is None or not off < _NEAR:
+        raise _no_mode()
+    return Found(point, root, gradient, hessian, cost)
+
+
+def _no_mode() -> UserError:
+    return UserError(
+        "target.surrogate needs a reference point, and no mode of the posterior was found; choose a proper prior, "
+        "another start of the model, or target.surrogate=none."
+    )
+
+
+def _search(model: Model, data: Dataset, theta: np.ndarray, size: int) -> tuple[np.ndarray, int]:
+    """Return the mode given `size` of the data, weighted to count as all, and the number of passes over them."""
+    passes = 0
+
+    def energy(values: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal passes
+        passes += 1
+        point = torch.from_numpy(np.array(values))[None].to(data.device).requires_grad_()
+        total, grad = 0.0, torch.zeros_like(point)
+        with torch.enable_grad():
+            for rows in _parts(model, data, 1, size):
+                part = model.log_lik(point, rows).double().sum()
+                grad += torch.autograd.grad(part, point)[0]
+                total += float(part.detach())
+            prior = model.log_prior(point).sum()
+            add = torch.autograd.grad(prior, point)[0] if prior.requires_grad else torch.zeros_like(point)
+        value, slope = -total / size - float(prior.detach()) / data.n, -grad[0] / size - add[0] / data.n
+        if not np.isfinite(value):
+            value = np.inf  # the line search turns back
+        return value, slope.detach().cpu().numpy()
+
+    found = optimize.minimize(
+        energy,
+        theta,
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": _ITERATIONS, "ftol": 1e-15, "gtol": 1e-9},
+    )
+    if not np.isfinite(found.x).all() or not np.isfinite(found.fun):
+        raise UserError(
+            "target.surrogate: the log posterior is not finite where the search for its mode begins."
+        )
+    return np.asarray(found.x), passes
+
+
+def _sum_gradient(model: Model, data: Dataset, point: Tensor) -> Tensor:
+    """Return the gradient (D,) of the sum of all log-likelihoods."""
+    grad = torch.zeros_like(point)
+    with torch.enable_grad():
+        at = point[None].detach().requires_grad_()
+        for rows in _parts(model, data, 1, data.n):
+            grad += torch.autograd.grad(model.log_lik(at, rows).double().sum(), at)[0][0]
+    return grad
+
+
+def hessian_of_sum(model: Model, data: Dataset, point: Tensor) -> Tensor:
+    """Return the Hessian (D, D) of the sum of all log-likelihoods, symmetric.
+
+    Chain d of D equal chains differentiates coordinate d of the gradient: one pass gives all rows.
+    """
+    dim = len(point)
+    found = point.new_zeros(dim, dim)
+    with torch.enable_grad():
+        at = point.repeat(dim, 1).requires_grad_()
+        for rows in _parts(model, data, dim, data.n):
+            total = model.log_lik(at, rows).double().sum()
+            (grad,) = torch.autograd.grad(total, at, create_graph=True)
+            if grad.requires_grad:
+                (part,) = torch.autograd.grad(grad.diagonal().sum(), at, allow_unused=True)
+                found += 0 if part is None else part
+    return 0.5 * (found + found.T)
+
+
+def _of_prior(model: Model, point: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradient (D,) and the Hessian (D, D) of the log-prior."""
+    dim = len(point)
+    with torch.enable_grad():
+        at = point.repeat(dim, 1).requires_grad_()
+        prior = model.log_prior(at).double()
+        if not prior.requires_grad:
+            return torch.zeros_like(point), point.new_zeros(dim, dim)
+        (grad,) = torch.autograd.grad(prior.sum(), at, create_graph=True)
+        second = None
+        if grad.requires_grad:
+            (second,) = torch.autograd.grad(grad.diagonal().sum(), at, allow_unused=True)
+    return grad[0].detach(), point.new_zeros(dim, dim) if second is None else second.detach()
+
+
+def _root(precision: Tensor) -> Tensor | None:
+    """Return the Cholesky factor of the inverse, or None if the matrix is not positive definite."""
+    factor, wrong = torch.linalg.cholesky_ex(precision)
+    if int(wrong) or not bool(factor.isfinite().all()):
+        return None
+    root, wrong = torch.linalg.cholesky_ex(torch.cholesky_inverse(factor))
+    return None if int(wrong) or not bool(root.isfinite().all()) else root
+
+
+def _parts(model: Model, data: Dataset, chains: int, size: int) -> Iterator[Rows]:
+    """Yield `size` data, evenly spread, in parts that fit in memory, as float64."""
+    width = max(value[0].numel() for value in data.fields.values())
+    part = max(1, _VALUES // max(chains, width))
+    for start in range(0, size, part):
+        stop = min(start + part, size)
+        if size == data.n:
+            rows: Rows = data.part(start, stop)
+        else:
+            places = torch.arange(start, stop, device=data.device) * data.n // size
+            rows = data.rows(places[None])
+        yield in_float64(model, rows)
+
+
+def in_float64(model: Model, rows: Rows) -> Rows:
+    """Return the rows with float64 fields for floating-point ones, so that remainders are more than rounding errors."""
+    offered = native_form(model, "in_float64", "log_lik")
+    if offered is not None:
+        converted: Rows = offered(rows)
+        return converted
+    return {name: v.double() if v.is_floating_point() else v for name, v in rows.items()}

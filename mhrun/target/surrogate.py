@@ -1,0 +1,118 @@
+"""Taylor expansions of the log-likelihood about a reference point: control variates for minibatches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mhrun.data import Dataset
+from mhrun.native import native_form
+from mhrun.target.reference import find_reference, in_float64
+from mhrun.types import Model, Reference, Rows
+
+SURROGATES = ("none", "taylor1", "taylor2")
+"""Values of the target's setting `surrogate`."""
+
+
+class Sums(NamedTuple):
+    """The expansion point, and the derivatives of the sum of all log-likelihoods there."""
+
+    reference: Reference
+    gradient: Tensor  # (D,)
+    hessian: Tensor  # (D, D)
+
+
+class Surrogate:
+    """t_i(theta) = l_i(ref) + (theta - ref).grad l_i(ref) [+ 1/2 (theta - ref)^T Hess l_i(ref) (theta - ref)].
+
+    With it, the terms of a difference are those of the remainders r_i = l_i - t_i, whose variance is smaller, and the
+    sum of the t_i over all data is known exactly from its stored derivatives. The reference is the posterior mode at
+    temperature 1; any point is valid, a near one is cheap.
+
+    Args:
+        model: provides the log-likelihood and, optionally, a faster ``taylor``.
+        read: returns the data; called on first use.
+        order: 1 or 2.
+    """
+
+    def __init__(self, model: Model, read: Callable[[], Dataset], order: int) -> None:
+        self.order = order
+        self._model = model
+        self._read = read
+        self._sums: Sums | None = None
+        self.n_grad = (
+            0  # per-datum gradients spent on finding the reference and the sums; a Hessian counts as D
+        )
+
+    @property
+    def sums(self) -> Sums:
+        """The expansion point and the derivatives there; found on first use.
+
+        Raises:
+            UserError: no mode was found.
+        """
+        if self._sums is None:
+            data = self._read()
+            found = find_reference(self._model, data)
+            self._sums = Sums(Reference(found.theta, found.root), found.gradient, found.hessian)
+            self.n_grad = found.n_grad
+        return self._sums
+
+    @property
+    def found(self) -> bool:
+        """Whether the reference is known."""
+        return self._sums is not None
+
+    @property
+    def reference(self) -> Reference:
+        """The expansion point."""
+        return self.sums.reference
+
+    def pack(self) -> dict[str, Tensor]:
+        """Return what was found, to be stored with a run."""
+        (theta, root), gradient, hessian = self.sums
+        found = {
+            "theta": theta,
+            "gradient": gradient,
+            "hessian": hessian,
+            "n_grad": torch.tensor(self.n_grad),
+        }
+        return found if root is None else found | {"root": root}
+
+    def unpack(self, stored: dict[str, Tensor]) -> None:
+        """Use what was stored."""
+        reference = Reference(stored["theta"], stored["root"])
+        self._sums = Sums(reference, stored["gradient"], stored["hessian"])
+        self.n_grad = int(stored["n_grad"])
+
+    def total(self, theta: Tensor) -> Tensor:
+        """Return the sum over all data of t_i(theta) - t_i(ref), (C,), float64."""
+        sums = self.sums
+        step = theta.double() - sums.reference.theta
+        first = step @ sums.gradient
+        return first if self.order == 1 else first + 0.5 * ((step @ sums.hessian) * step).sum(-1)
+
+    def terms(self, theta: Tensor, rows: Rows) -> Tensor:
+        """Return t_i(theta) - t_i(ref) of the data `rows` (C or 1, m, ...), (C, m), float64."""
+        about = self.reference.theta
+        offered = native_form(self._model, "taylor", "log_lik")
+        if offered is not None:
+            found: Tensor = offered(theta.double(), about, rows, self.order).double()
+            return found
+        return self._by_autodiff(theta.double(), in_float64(self._model, rows))
+
+    def _by_autodiff(self, theta: Tensor, rows: Rows) -> Tensor:
+        at = self.reference.theta.repeat(len(theta), 1)
+        step = theta - at
+
+        def first(point: Tensor) -> Tensor:
+            found: Tensor = torch.func.jvp(lambda t: self._model.log_lik(t, rows), (point,), (step,))[1]
+            return found
+
+        if self.order == 1:
+            return first(at).double()
+        slope, curvature = torch.func.jvp(first, (at,), (step,))[:2]
+        return (slope + 0.5 * curvature).double()

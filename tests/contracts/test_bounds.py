@@ -1,0 +1,174 @@
+"""Bounds of models hold at random and at adversarial points, and Taylor polynomials are those of the log-likelihood."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from mhrun.data import Dataset
+from mhrun.models.bounds import constant_bounds
+from mhrun.models.function import FunctionModel
+from mhrun.models.gaussian_mean import GaussianMean
+from mhrun.models.logistic import Logistic
+from mhrun.models.mixture_means import MixtureMeans
+from mhrun.models.poisson_regression import PoissonRegression
+from mhrun.models.robust_regression import RobustRegression
+from mhrun.models.softmax_regression import SoftmaxRegression
+from mhrun.models.tied_means import TiedMeans
+from mhrun.types import Reference
+
+RNG = np.random.default_rng(3)
+X = RNG.normal(size=(12, 3)) * np.array([1.0, 0.3, 2.0])
+SIGNS, COUNTS, CLASSES = RNG.choice([-1, 1], 12), RNG.poisson(2.0, 12), RNG.integers(0, 4, 12)
+
+
+def sine(theta, rows):
+    """Derivatives of every order are bounded by powers of |x|: that of order j by |x|^j."""
+    return torch.sin((rows["x"] * theta[:, None]).sum(-1))
+
+
+def sine_bounds(data, kind, reference):
+    constants = [lambda rows, j=j: rows["x"].norm(dim=-1) ** j for j in (1, 2, 3)]
+    return constant_bounds(constants, data, kind, reference)
+
+
+SINE = FunctionModel(
+    sine, np.zeros(3), batched=True, bounds=sine_bounds, bound_kinds=("difference", "taylor1", "taylor2")
+)
+CASES = {
+    "logistic": (Logistic(3), {"x": X, "y": SIGNS}),
+    "logistic_bytes": (Logistic(3), {"x": RNG.integers(0, 256, (12, 3), dtype=np.uint8), "y": SIGNS}),
+    "robust": (RobustRegression(3, degrees=4.0, scale=0.7), {"x": X, "y": X.sum(1)}),
+    "robust_cauchy": (RobustRegression(3, degrees=1.0), {"x": X, "y": X.sum(1)}),
+    "poisson": (PoissonRegression(3), {"x": X, "y": COUNTS}),
+    "softmax": (SoftmaxRegression(3, 4), {"x": X, "y": CLASSES}),
+    "tied_means": (TiedMeans(), {"x": X.ravel()}),
+    "mixture_means": (MixtureMeans(4), {"x": 3 * X.ravel()}),
+    "gaussian_mean": (GaussianMean(), {"x": X.ravel()}),
+    "function": (SINE, {"x": X}),
+}
+PAIRS = [(name, kind) for name, (model, _) in CASES.items() for kind in model.bound_kinds]
+# Bounds that a search should nearly reach; the others are products of separate bounds.
+TIGHT = {"logistic": 0.8, "logistic_bytes": 0.8, "robust": 0.8, "robust_cauchy": 0.8, "function": 0.8}
+
+
+# The bytes as they are stored, for a model that converts them itself.
+RAW = {id(CASES["logistic_bytes"][0]): Dataset.of(CASES["logistic_bytes"][1]).rows(torch.arange(12)[None])}
+
+
+def a_reference(dim, seed=4):
+    rng = np.random.default_rng(seed)
+    root = np.tril(rng.normal(size=(dim, dim)) * 0.3) + np.eye(dim)
+    return Reference(torch.from_numpy(0.3 * rng.normal(size=dim)), torch.from_numpy(root))
+
+
+def whole(model, data):
+    """Return the rows in float64, as a surrogate computes with them."""
+    rows = {name: field[None] for name, field in Dataset.of(data).fields.items()}
+    return model.in_float64(rows) if hasattr(model, "in_float64") else rows
+
+
+def polynomial(model, theta, reference, rows, order):
+    """Return the Taylor polynomial without its constant, by nested forward differentiation."""
+    at, step = reference.repeat(len(theta), 1), theta - reference
+
+    def first(point):
+        return torch.func.jvp(lambda t: model.log_lik(t, rows), (point,), (step,))[1]
+
+    if order == 1:
+        return first(at)
+    slope, curvature = torch.func.jvp(first, (at,), (step,))
+    return slope + 0.5 * curvature
+
+
+def ratios(model, rows, bounds, kind, reference, theta, to):
+    """Return |term| / bound, (C, n), less what rounding may add."""
+    values = [model.log_lik(to, rows), -model.log_lik(theta, rows)]
+    if kind != "difference":
+        order = int(kind[-1])
+        expand = model.taylor if hasattr(model, "taylor") else lambda *args: polynomial(model, *args)
+        given = RAW.get(id(model), rows)
+        values += [-expand(to, reference.theta, given, order), expand(theta, reference.theta, given, order)]
+    rounding = 1e-14 * sum(value.detach().abs() for value in values)
+    return (sum(values).abs() - rounding).clamp_min(0) / (bounds.weights * bounds.width(theta, to)[:, None])
+
+
+def points(model, rows, about, rng, count):
+    """Return pairs of points: at all scales, near and far, along data and at random, and equal coordinates."""
+    dim = model.dim
+    scale = 10 ** rng.uniform(-2.5, 1.2, (count, 1))
+    one = about + torch.from_numpy(scale * rng.normal(size=(count, dim)))
+    two = about + torch.from_numpy(10 ** rng.uniform(-2.5, 1.2, (count, 1)) * rng.normal(size=(count, dim)))
+    near = one + torch.from_numpy(10 ** rng.uniform(-2.5, -1, (count, 1)) * rng.normal(size=(count, dim)))
+    lines = [(one, two), (one, near), (about.expand_as(two), two), (one, 2 * about - one)]
+    if rows["x"].dim() == 3 and dim == rows["x"].shape[-1]:
+        along = rows["x"][0, rng.integers(0, rows["x"].shape[1], count)].double()
+        along = along / along.norm(dim=-1, keepdim=True).clamp_min(1e-9)
+        lines += [(about + torch.from_numpy(scale) * along, about - torch.from_numpy(scale) * along)]
+        lines += [(one, one + torch.from_numpy(scale) * along)]
+    return (torch.cat([a for a, _ in lines]), torch.cat([b for _, b in lines]))
+
+
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
+@pytest.mark.parametrize("metric", ["euclid", "laplace"])
+def test_no_point_exceeds_a_bound(name, kind, metric):
+    """At random pairs, and where gradient ascent on the ratio leads from the worst of them."""
+    model, data = CASES[name]
+    rows = whole(model, data)
+    reference = a_reference(model.dim)
+    if metric == "euclid":
+        reference = Reference(reference.theta)
+    bounds = model.bounds(Dataset.of(data).fields, kind, reference)
+    assert bounds.weights.dtype == torch.float64
+    rng = np.random.default_rng(5)
+    theta, to = points(model, rows, reference.theta, rng, 1000)
+    if name == "gaussian_mean" and kind == "taylor2":
+        assert float(bounds.weights.max()) == 0  # its remainder is 0, and there is no ratio
+        return
+    found = ratios(model, rows, bounds, kind, reference, theta, to).nan_to_num(0.0)
+    worst = found.amax(1).topk(40).indices
+    both = torch.stack((theta[worst], to[worst])).requires_grad_()
+    optimiser = torch.optim.Adam([both], lr=0.02)
+    largest = float(found.max())
+    for _ in range(60):
+        optimiser.zero_grad()
+        ratio = ratios(model, rows, bounds, kind, reference, *both).amax(1).nan_to_num(0.0)
+        largest = max(largest, float(ratio.detach().max()))
+        (-ratio.sum()).backward()
+        optimiser.step()
+    assert largest <= 1 + 1e-6, f"{largest:.6f} of the bound"
+    if metric == "euclid":
+        assert largest > TIGHT.get(name, 0.1)
+
+
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
+def test_widths_are_symmetric(name, kind):
+    model, data = CASES[name]
+    reference = a_reference(model.dim)
+    width = model.bounds(Dataset.of(data).fields, kind, reference).width
+    rng = np.random.default_rng(6)
+    one, two = (torch.from_numpy(rng.normal(size=(500, model.dim))) for _ in range(2))
+    assert torch.equal(width(one, two), width(two, one))
+    assert float(width(one, one).max()) == 0
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("name", [name for name, (model, _) in CASES.items() if hasattr(model, "taylor")])
+def test_taylor_forms_are_the_polynomials(name, order):
+    model, data = CASES[name]
+    rows, about = Dataset.of(data).rows(torch.arange(12)[None]), a_reference(model.dim).theta
+    theta = about + torch.from_numpy(np.random.default_rng(7).normal(size=(5, model.dim)))
+    wanted = polynomial(model, theta, about, whole(model, data), order)
+    assert torch.allclose(model.taylor(theta, about, rows, order), wanted, rtol=1e-9, atol=1e-11)
+    each = {name: value.repeat_interleave(5, 0) for name, value in rows.items()}
+    assert torch.allclose(model.taylor(theta, about, each, order), wanted, rtol=1e-9, atol=1e-11)
+
+
+def test_a_constant_that_is_too_small_is_seen():
+    """A negative control of the attack."""
+    fields = Dataset.of({"x": X}).fields
+    bounds = constant_bounds([0.3, None, None], fields, "difference", None)
+    rows = whole(SINE, {"x": X})
+    theta, to = points(SINE, rows, torch.zeros(3, dtype=torch.float64), np.random.default_rng(8), 500)
+    assert float(ratios(SINE, rows, bounds, "difference", None, theta, to).nan_to_num(0.0).max()) > 1
