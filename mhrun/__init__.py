@@ -92,6 +92,7 @@ _WHERE = {
     "Tuned": "mhrun.schedules.tuned",
     "Decay": "mhrun.priors.decay",
     "GammaPrecision": "mhrun.priors.gamma",
+    "Calibration": "mhrun.monitors.calibration",
     "GradientNoise": "mhrun.monitors.gradient_noise",
     "Monitor": "mhrun.monitors",
     "Predictive": "mhrun.monitors.predictive",

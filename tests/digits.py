@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 import mhrun.data.mnist_pairs as pairs
-from mhrun.data import files, images
+from mhrun.data import cifar, files, images
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -52,3 +53,25 @@ def install(
     for split, (_, labels) in (("train", train), ("test", test)):
         patch.setitem(images._FILES, split, (images._FILES[split][0], len(labels)))
     patch.setenv("MHRUN_DATA_DIR", str(place.parent))
+
+
+def install_colours(patch: pytest.MonkeyPatch) -> None:
+    """Have CIFAR's loader find noisy images whose brightest channel and half are of the class."""
+
+    def read(name: str, split: str, chosen: npt.NDArray[np.int64]) -> tuple[Bytes, Bytes]:
+        rng = np.random.default_rng(0)
+        labels = rng.integers(0, 10, 60_000).astype(np.uint8)[chosen]
+        images = rng.integers(0, 120, (len(chosen), 3, 32, 32)).astype(np.uint8)
+        for image, label in zip(images, labels, strict=True):
+            image[label % 3, 8 * (label // 3) : 8 * (label // 3) + 8] += 120
+        return labels, images.reshape(len(chosen), -1)
+
+    def made(kind: str, recipe: object, size: int, dtype: type, fill: Callable[[Bytes], None]) -> Bytes:
+        out = np.empty(size, dtype)
+        fill(out)
+        return out
+
+    patch.setattr(cifar, "_decoded", read)
+    patch.setattr(cifar, "_unpacked", read)
+    patch.setattr(cifar, "_zip", lambda: Path(__file__))
+    patch.setattr(cifar, "generated", made)

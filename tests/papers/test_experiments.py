@@ -69,6 +69,20 @@ class Case:
 
 
 CASES = {
+    "cifar_cycles": Case(
+        (
+            "data.n=120",
+            "m=20",
+            "scales.smoke.length.part=2",
+            "explore=0.6",
+            "monitor.data.n=40",
+            *(
+                f"methods.{name}.schedules.noise.samples=3"
+                for name in ("sgld", "sghmc", "sgld_half", "sghmc_half")
+            ),
+        ),
+        r"\w+\.sigmas_under\.\w+",  # where all seeds are alike
+    ),
     "backward_moves": Case(("draws=60", "dims=[10,100]")),
     "compensation": Case(("draws=2000", "timed=2000", "variances=[0.2]", "dims=[50,500]", "half_width=300")),
     "corrections": Case(("half_widths=[2000,4000]",)),
@@ -294,6 +308,7 @@ def images(tmp_path_factory):
         place = tmp_path_factory.mktemp("images")
         digits.install(place, patch, train, test)
         tables.install(place / "data", patch)
+        digits.install_colours(patch)
         signed.cache_clear()
         yield train, test
     signed.cache_clear()

@@ -1,0 +1,180 @@
+"""Section 5.3 of Zhang et al. (2020): networks on CIFAR-10 and CIFAR-100 (Tables 2 and 3, Figure 3c)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+
+from mhrun.report.metrics import Metrics, MetricTable, estimate, value
+from mhrun.report.plots import finished, panels, points
+from mhrun.report.vocabulary import COLOURS, Array, Figure, Run, Style, by_rows
+
+from .networks import CYCLICAL, OPTIMISERS, SNAPSHOTS, TRADITIONAL
+
+SCORES: Mapping[str, str] = {
+    "error": "error_of_ensemble",
+    "nll": "nll_of_ensemble",
+    "brier": "brier_of_ensemble",
+    "ece": "ece_of_ensemble",
+    "information": "mutual_information",
+    "error_alone": "error",
+    "nll_alone": "nll",
+    "ece_alone": "ece",
+}
+HALF = ("sgld_half", "sghmc_half")
+
+
+def monitored(run: Run) -> dict[str, dict[str, Array]]:
+    """Return the metrics of the chains after each quarter of the steps, method -> name -> (C, M)."""
+    found = {}
+    for method in run.methods:
+        metrics = run.monitor(method)  # opens the trace
+        found[method] = {str(name): np.asarray(metrics[name].to_numpy(), dtype=float) for name in metrics}
+    return found
+
+
+def at_end(run: Run, method: str, name: str) -> Array:
+    """Return a metric of the chains after the last step (C,)."""
+    return by_cycles(run, method, name)[:, -1]
+
+
+def by_cycles(run: Run, method: str, name: str) -> Array:
+    """Return a metric of the chains after each quarter of the steps (C, M): cycles where there are any."""
+    return run.cached(monitored)[method][name]
+
+
+def pairs() -> list[tuple[str, str]]:
+    """Return the pairs of methods that Table 2 orders, the one with the lower error first."""
+    found = []
+    for i in range(2):
+        found += [(CYCLICAL[i], TRADITIONAL[i]), (CYCLICAL[i], SNAPSHOTS[i])]
+        found += [(SNAPSHOTS[i], TRADITIONAL[i]), (TRADITIONAL[i], OPTIMISERS[i])]
+    return found
+
+
+def metrics(run: Run) -> Metrics:
+    """Everything of this experiment that a claim or a table speaks of; errors in per cent.
+
+    ``under.OTHER``: the error of OTHER's ensemble less that of the method's, mean over seeds; ``sigmas_under.OTHER``:
+    it in standard errors. ``error_group``: of all chains together. ``falls``: of the steps from M to M + 1 cycles,
+    those in which the mean error does not rise by more than a standard error; ``lower_at``: the numbers of cycles at
+    which it is below that of the Snapshot ensemble.
+    """
+    found = MetricTable.by_method(run, _of_method)
+    errors = {method: at_end(run, method, "error_of_ensemble") for method in run.methods}
+    for one, two in pairs():
+        if {one, two} <= set(errors):
+            gap = estimate(errors[two] - errors[one])
+            sigmas = gap.value / gap.se if gap.se and np.isfinite(gap.se) else float("nan")
+            found.add(one, {f"under.{two}": gap, f"sigmas_under.{two}": float(sigmas)})
+            found.add(one, {f"seeds_under.{two}": float((errors[one] < errors[two]).mean())})
+    for i, method in enumerate(CYCLICAL):
+        if {method, TRADITIONAL[i], HALF[i]} <= set(run.methods):
+            groups = {m: found.number(f"{m}.error_group") for m in (method, TRADITIONAL[i], HALF[i])}
+            found.add(method, {"group_under": groups[TRADITIONAL[i]] - groups[method]})
+            single = found.number(f"{method}.error")
+            found.add(method, {"single_under_half": groups[HALF[i]] - single})
+    for method in (*CYCLICAL, *SNAPSHOTS):
+        if method not in run.methods:
+            continue
+        curve = by_cycles(run, method, "error_of_ensemble")
+        found.series(method, "error", {m: estimate(e) for m, e in enumerate(curve.T, 1)})
+        steps = [estimate(step) for step in np.diff(curve, axis=1).T]
+        found.add(method, {"falls": float(sum(s.value <= np.nan_to_num(s.se) for s in steps))})
+        found.add(method, {"gain": estimate(curve[:, 0] - curve[:, -1])})
+    for i, method in enumerate(CYCLICAL):
+        if {method, SNAPSHOTS[i]} <= set(run.methods):
+            one, two = (by_cycles(run, m, "error_of_ensemble").mean(axis=0) for m in (method, SNAPSHOTS[i]))
+            found.add(method, {f"lower_at.{SNAPSHOTS[i]}": float((one < two).sum())})
+        if {method, TRADITIONAL[i]} <= set(run.methods):
+            over = at_end(run, method, "error") - at_end(run, TRADITIONAL[i], "error")
+            found.add(method, {"single_over": estimate(over)})
+    return found
+
+
+def _of_method(run: Run, method: str) -> Metrics:
+    found: Metrics = {name: estimate(at_end(run, method, source)) for name, source in SCORES.items()}
+    # One ensemble of all chains: no standard error.
+    found |= {
+        f"{name}_group": float(at_end(run, method, f"{name}_of_group")[0]) for name in ("error", "nll", "ece")
+    }
+    over = at_end(run, method, "error") - at_end(run, method, "error_of_ensemble")
+    return found | {"ensemble_gain": estimate(over)}
+
+
+def order_table(run: Run) -> pd.DataFrame:
+    """Table 2's orders: by how much the error of the first method's ensemble is below that of the second."""
+    found, rows = run.cached(metrics), {}
+    for one, two in pairs():
+        if f"{one}.under.{two}" in found:
+            names = {"below, points": "under", "share of seeds": "seeds_under"}
+            rows[f"{run.label(one)} below {run.label(two)}"] = {
+                head: found[f"{one}.{name}.{two}"] for head, name in names.items()
+            }
+    return by_rows(rows)
+
+
+def parallel_table(run: Run) -> pd.DataFrame:
+    """Test error of parallel chains, per cent (Table 3)."""
+    found, rows = run.cached(metrics), {}
+    chains = int(run.config["chains"])
+    for i, family in enumerate(("SGLD", "SGHMC")):
+        names = {
+            f"cyclical, {chains} chains": (CYCLICAL[i], "error_group"),
+            f"decreasing, {chains} chains": (TRADITIONAL[i], "error_group"),
+            f"decreasing, {chains} chains of half the steps": (HALF[i], "error_group"),
+            "cyclical, one chain": (CYCLICAL[i], "error"),
+        }
+        rows[family] = {head: found.get(f"{method}.{name}") for head, (method, name) in names.items()}
+    return by_rows(rows)
+
+
+def cycles_table(run: Run) -> pd.DataFrame:
+    """Test error of the ensemble of the first M cycles, per cent (Figure 3c)."""
+    found = run.cached(metrics)
+    return by_rows(
+        {
+            run.label(method): {
+                f"M = {m}": found.get(f"{method}.error_{m}") for m in range(1, int(run.config["cycles"]) + 1)
+            }
+            for method in (*CYCLICAL, *SNAPSHOTS)
+            if method in run.methods
+        }
+    )
+
+
+def cycles_figure(run: Run) -> Figure:
+    """Test error of ensembles by the number of cycles, and of one network against all (Figure 3c)."""
+    found = run.cached(metrics)
+    figure, (left, right) = panels(2, size=(4.6, 3.4), share="")
+    looks = {CYCLICAL: (COLOURS[1], ("-", "--")), SNAPSHOTS: (COLOURS[2], ("-", "--"))}
+    for family, (colour, lines) in looks.items():
+        for method, line in zip(family, lines, strict=True):
+            if method in run.methods:
+                curve = by_cycles(run, method, "error_of_ensemble")
+                cycles = np.arange(1, curve.shape[1] + 1)
+                style: Style = {"color": colour, "linestyle": line, "label": run.label(method)}
+                points(left, cycles, [estimate(e) for e in curve.T], **style)
+                left.set_xticks(cycles)
+    shown = [m for m in (*OPTIMISERS, *SNAPSHOTS, *TRADITIONAL, *CYCLICAL) if m in run.methods]
+    for place, method in enumerate(shown):
+        for name, fill in (("error_alone", "white"), ("error", COLOURS[0])):
+            style = {"color": COLOURS[0], "markerfacecolor": fill, "markersize": 6}
+            points(right, [-place], [found[f"{method}.{name}"]], upright=False, **style)
+    left.set(xlabel="cycles M", ylabel="test error (%)")
+    right.set(xlabel="test error (%)", yticks=-np.arange(len(shown)))
+    right.set_yticklabels([run.label(method) for method in shown])
+    return finished(figure, legend="right", axes=[left])
+
+
+def passes(run: Run) -> float:
+    """Return the passes through the training data of a method."""
+    return int(run.config["steps"]) / (int(run.config["data"]["n"]) // int(run.config["m"]))
+
+
+def lead(run: Run) -> float:
+    """Return the least by which an ensemble of a cyclical method is better than its last network, in points."""
+    found = run.cached(metrics)
+    return min(value(found.get(f"{method}.ensemble_gain")) for method in CYCLICAL)
