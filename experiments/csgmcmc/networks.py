@@ -131,17 +131,29 @@ def noise_table(run: Run) -> pd.DataFrame:
     return by_rows(rows)
 
 
+# A colour for each family of methods; the line tells its two members apart.
+_COLOUR = {
+    OPTIMISERS: COLOURS[7],
+    SNAPSHOTS: COLOURS[2],
+    TRADITIONAL: COLOURS[0],
+    CYCLICAL: COLOURS[1],
+}
+
+
 def noise_figure(run: Run) -> Figure:
     """Test errors of SGLD and SGHMC with noise from the first step on and after 75 % of the steps (section 5.3)."""
     found, there = run.cached(metrics), readings(run)
     figure, axes = panels(len(there), size=(3.8, 2.6), share="", xlabel="test error (%)", ylim=(-1.5, 0.5))
     for axis, (end, reading) in zip(axes, there.items(), strict=True):
-        for place, (method, colour) in enumerate(zip(TRADITIONAL, COLOURS, strict=False)):
+        for place, method in enumerate(TRADITIONAL):
             early = (f"{method}_early{end}", "white", "from the first step", 0.12)
-            for name, fill, words, overhead in (early, (method + end, colour, "after 75 %", -0.12)):
+            for name, fill, words, overhead in (
+                early,
+                (method + end, _COLOUR[TRADITIONAL], "after 75 %", -0.12),
+            ):
                 if isinstance(number := found.get(f"{name}.error"), Estimate):
-                    style: Style = {"color": colour, "markerfacecolor": fill, "markersize": 6}
-                    style["label"] = f"{method.upper()}, noise {words}"
+                    style: Style = {"color": _COLOUR[TRADITIONAL], "markerfacecolor": fill, "markersize": 6}
+                    style["label"] = f"noise {words}"
                     points(axis, [overhead - place], [number], upright=False, **style)
         axis.set_title(f"noise at {reading}")
         axis.set_yticks([0, -1], [method.upper() for method in TRADITIONAL])
@@ -162,17 +174,13 @@ def convergence_table(run: Run) -> pd.DataFrame:
     return by_rows(rows)
 
 
-_FAMILIES = (OPTIMISERS, SNAPSHOTS, TRADITIONAL, CYCLICAL)
-_SHADES = (COLOURS[7], COLOURS[2], COLOURS[0], COLOURS[1])
-
-
 def entropy_figure(run: Run) -> Figure:
     """Empirical distribution of the predictive entropy on letters, of networks that have learnt digits (Figure 4)."""
     there = readings(run)
     of_all: Style = {"xlabel": "entropy on letters (nats)", "xlim": (0, np.log(10)), "ylim": (0, 1)}
     figure, axes = panels(len(there), size=(4.6, 3.6), ylabel="share of the letters", **of_all)
     for axis, (end, reading) in zip(axes, there.items(), strict=True):
-        for family, colour in zip(_FAMILIES, _SHADES, strict=True):
+        for family, colour in _COLOUR.items():
             for method, line in zip(family, ("-", "--"), strict=True):
                 name = method + end if family in (TRADITIONAL, CYCLICAL) else method
                 if name in run.methods:

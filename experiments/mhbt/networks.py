@@ -10,7 +10,7 @@ from scipy import stats
 
 from mhrun.report.metrics import Metrics, MetricTable, value
 from mhrun.report.plots import finished, label_edges, levels, logarithmic, panels
-from mhrun.report.vocabulary import COLOURS, Array, Axes, Figure, Run, Style, by_rows
+from mhrun.report.vocabulary import COLOURS, Array, Axes, Figure, Run, Style, by_rows, method_styles
 
 from ..mint.network import monitored
 
@@ -219,16 +219,19 @@ def rates_figure(run: Run) -> Figure:
     """Errors against the learning rate (Table 1, Figure 3a)."""
     titles = ("median error (%)", "share of failed trainings", "lowest error (%)")
     figure, axes = panels(3, size=(3.4, 3.1), share="", xlabel=r"learning rate $\epsilon$")
-    for method, colour in zip(GRIDS, COLOURS, strict=False):
+    looks = method_styles(run.methods)
+    for method in GRIDS:
         if method not in run.methods or method == SHORT:
             continue
         x, by_training, line = rates(run), best(run, method), "-" if method in PAPER_MEDIANS else "--"
         shown = np.median(by_training, axis=1), (by_training > FAILED).mean(axis=1), by_training.min(axis=1)
-        style: Style = {"color": colour, "linestyle": line, "linewidth": 1.3, "marker": "o", "markersize": 3}
+        style: Style = looks[method] | {"linestyle": line, "linewidth": 1.3, "markersize": 3}
         for axis, values in zip(axes, shown, strict=True):
             axis.plot(x, values, **style, label=run.label(method))
         if method in PAPER_MEDIANS:
-            axes[0].plot(PAPER_RATES, PAPER_MEDIANS[method], "x", color=colour, markersize=5, alpha=0.7)
+            axes[0].plot(
+                PAPER_RATES, PAPER_MEDIANS[method], "x", color=style["color"], markersize=5, alpha=0.7
+            )
     for axis, title in zip(axes, titles, strict=True):
         axis.set_title(title)
     axes[1].set_ylim(-0.03, 1.03)
@@ -241,12 +244,13 @@ def trajectories(run: Run) -> Figure:
     """Errors of the first training of each method against passes through the data (Figure 3b)."""
     labels: Style = {"xlabel": "passes through the data", "ylabel": "error on test images (%)"}
     figure, (axis,) = panels(1, size=(5.4, 3.4), **labels)
-    for method, colour in zip(("rsgld", "sgd", "sgld", *SINGLE), COLOURS, strict=False):
+    looks = method_styles(run.methods)
+    for method in ("rsgld", "sgd", "sgld", *SINGLE):
         if method in run.methods:
             place = 0 if method in SINGLE else best_rate(run, method)
             name = run.label(method) if method in SINGLE else f"{run.label(method)}, {rates(run)[place]:g}"
             path = errors(run, method)[place, 0]
-            axis.plot(passes(run, method), path, color=colour, linewidth=1.2, label=name)
+            axis.plot(passes(run, method), path, color=looks[method]["color"], linewidth=1.2, label=name)
     logarithmic(axis)
     return finished(figure, legend="right")
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from mhrun.report.metrics import Metrics, MetricTable, estimate
 from mhrun.report.plots import band, legend_right, levels, panels
-from mhrun.report.vocabulary import COLOURS, Array, Figure, Run, Style
+from mhrun.report.vocabulary import Array, Figure, Run, Style, method_styles
 
 from ..shared.classify import accuracy, running_mean
 
@@ -45,10 +45,10 @@ def curves(run: Run) -> Figure:
     of_all: Style = {"xscale": "log", "xlabel": "passes through the data", "ylim": (0.9, 1.0)}
     figure, axes = panels(2, size=(4.7, 3.4), ylabel="accuracy on test images", **of_all)
     m, n = int(run.config["m"]), run.target.n
-    for method, colour in zip(run.methods, COLOURS, strict=False):
+    for method, look in method_styles(run.methods).items():
         x = (run.methods[method]["warmup"] + run.draw_steps(method)) * m / n
         for axis, values in zip(axes, run.cached(_accuracies)[method], strict=True):
-            band(axis, x, values, color=colour, label=run.label(method))
+            band(axis, x, values, color=look["color"], linestyle=look["linestyle"], label=run.label(method))
     for axis, title in zip(axes, ("single draws", "mean of the draws so far"), strict=True):
         levels(axis, 0.99, line=":", color="grey")
         axis.set_title(title)
