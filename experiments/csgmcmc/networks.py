@@ -22,7 +22,7 @@ CYCLICAL = ("csgld", "csghmc")
 EIGHT = tuple(m for family in zip(OPTIMISERS, SNAPSHOTS, TRADITIONAL, CYCLICAL, strict=True) for m in family)
 READINGS: Mapping[str, str] = {"": "T = 1/n", "_t1": "T = 1"}  # ending of the samplers' names -> their noise
 LEVELS = (0.1, 0.5, 1.0)  # entropies at which curves are compared
-TOLD = (
+METRICS = (
     "entropy_inside",
     "entropy_outside",
     "auroc",
@@ -42,7 +42,7 @@ def readings(run: Run) -> dict[str, str]:
 
 
 def last(run: Run, method: str, name: str) -> Array:
-    """Return what the last look told of the chains (C,)."""
+    """Return a monitor's last metric of each chain (C,)."""
     return np.asarray(run.monitor(method)[name].to_numpy()[:, -1], dtype=float)
 
 
@@ -94,7 +94,7 @@ def metrics(run: Run) -> Metrics:
 
 
 def _of_method(run: Run, method: str) -> Metrics:
-    names = {name: name for name in TOLD}
+    names = {name: name for name in METRICS}
     names |= {"error": "error_of_ensemble", "nll": "nll_of_ensemble", "error_alone": "error"}
     return {name: estimate(last(run, method, text)) for name, text in names.items()}
 

@@ -50,7 +50,7 @@ def variance(run: Run) -> float:
 
 
 def collected(run: Run, method: str) -> list[Array]:
-    """Return the draws of each chain (S, 2), those that are of the target's law."""
+    """Return the draws of each chain (S, 2), restricted to valid draws."""
     return [
         draws[valid] for draws, valid in zip(run.draws(method, marked=True), run.valid(method), strict=True)
     ]

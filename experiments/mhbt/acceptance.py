@@ -148,7 +148,7 @@ def by_dimension(runs: Sequence[Run]) -> dict[int, Run]:
 
 
 def sweep_metrics(runs: Sequence[Run]) -> Metrics:
-    """What a claim says of several dimensions.
+    """What a claim states about several dimensions.
 
     `falls`: how many of the steps from one dimension to the next lower the largest learning rate; `grad_temperature`:
     of its logarithm against that of d, by least squares; `wins`: in how many dimensions above 1 a proposal accepts at

@@ -29,7 +29,7 @@ class Truth(NamedTuple):
     mean: Array  # (D,)
     sd: float
     c: float  # n / T
-    ratio: float  # variance of the law of the chain over sd^2
+    ratio: float  # stationary variance of the chain over sd^2
 
 
 def truth(run: Run, method: str) -> Truth:
@@ -43,7 +43,7 @@ def truth(run: Run, method: str) -> Truth:
 
 
 def variance_ratio(c: float, m: int, n: int) -> float:
-    """Return the variance of MHBT's law over that of the tempered posterior, for a Gaussian mean.
+    """Return MHBT's stationary variance over that of the tempered posterior, for a Gaussian mean.
 
     Averaged over minibatches with replacement, exp(c mean_I l) has the precision c / (1 + c/m); drawing without
     replacement takes (m - 1) / (n - 1) of the second cumulant away. To first order in c/m this is
@@ -78,13 +78,13 @@ def total_variation(one: Array, other: Array) -> float:
 
 
 def bias(dim: int, ratio: float) -> float:
-    """Return the distance between the law of a chain and the tempered posterior, both on the cells."""
+    """Return the distance between a chain's stationary distribution and the tempered posterior, both on the cells."""
     return total_variation(probabilities(dim), probabilities(dim, ratio))
 
 
 @cache
 def noise(dim: int, draws: int) -> float:
-    """Return the distance between the histograms of two samples of one law, on average."""
+    """Return the distance between the histograms of two samples of the same distribution, on average."""
     rng = np.random.default_rng(0)
     p = probabilities(dim)
     pairs = rng.multinomial(draws, p, (REPEATS, 2)) / draws

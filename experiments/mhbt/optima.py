@@ -1,4 +1,4 @@
-"""Theorems 1 and 2 of Wu, Wang & Wong (2020), illustrated: local optima and divergence of the law of MHBT."""
+"""Theorems 1 and 2 of Wu, Wang & Wong (2020), illustrated: optima and divergence of MHBT's distribution."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def margin(log_density: Array, optimum: float, delta: float) -> float:
 
 
 def divergence(densities_of: LogDensities) -> float:
-    """Return the Kullback-Leibler divergence of the law from the tempered density, on the grid."""
+    """Return the Kullback-Leibler divergence of the stationary distribution from the tempered density, on the grid."""
     p, q = (values - logsumexp(values) for values in densities_of)
     return float(np.exp(p) @ (p - q))
 
@@ -98,7 +98,7 @@ def gaussian_divergence(c: float, m: int, n: int, dim: int = 2) -> float:
 
 
 def computed(run: Run) -> Mapping[tuple[int, float], LogDensities]:
-    """Return the laws of each data set at each c, (trial, c) -> laws."""
+    """Return the distributions of each data set at each c, (trial, c) -> distributions."""
     return run.cached(_computed)
 
 
@@ -150,7 +150,7 @@ def _of_sizes(config: Mapping[str, Any]) -> Metrics:
 
 
 def optima(run: Run) -> pd.DataFrame:
-    """Where the optima of the law of MHBT are (Theorem 1)."""
+    """Optima of MHBT's stationary distribution (Theorem 1)."""
     config, rows = run.config, {}
     for c in config["heats"]:
         delta = DELTA / math.sqrt(c)
@@ -165,7 +165,7 @@ def optima(run: Run) -> pd.DataFrame:
 
 
 def divergences(run: Run) -> pd.DataFrame:
-    """Divergence of the law of MHBT from the tempered posterior (Theorem 2)."""
+    """Divergence of MHBT's stationary distribution from the tempered posterior (Theorem 2)."""
     config, found = run.config, run.cached(metrics)
     rows = {
         f"m = {m:,}": {
@@ -195,7 +195,7 @@ def remark(run: Run) -> pd.DataFrame:
 
 
 def densities(run: Run) -> Figure:
-    """The law of MHBT and the tempered posterior in one dimension (Theorem 1)."""
+    """MHBT's stationary distribution and the tempered posterior in one dimension (Theorem 1)."""
     heats = run.config["heats"]
     figure, axes = panels(len(heats), size=(2.6, 2.8), share="x", xlabel=r"$\theta$", xlim=(-4, 4))
     for axis, c in zip(axes, heats, strict=True):
@@ -203,7 +203,7 @@ def densities(run: Run) -> Figure:
         for optimum in population_optima():
             axis.axvspan(optimum - delta, optimum + delta, color="0.92", linewidth=0)
             axis.axvline(optimum, color="black", linewidth=0.6, linestyle="--")
-        lines = (("--", COLOURS[6], "tempered posterior"), ("-", COLOURS[0], "law of MHBT"))
+        lines = (("--", COLOURS[6], "tempered posterior"), ("-", COLOURS[0], "MHBT"))
         for values, (line, colour, name) in zip(densities_of, lines, strict=True):
             axis.plot(GRID, values - values.max(), line, color=colour, linewidth=1.2, label=name)
         axis.set(title=f"c = {c:g}", ylim=(-1.6 * c, 0.08 * c))
@@ -212,7 +212,7 @@ def densities(run: Run) -> Figure:
 
 
 def divergence_figure(run: Run) -> Figure:
-    """Divergence of the law of MHBT from the tempered posterior against m, at c = 20 (Theorem 2)."""
+    """Divergence of MHBT's stationary distribution from the tempered posterior against m, at c = 20 (Theorem 2)."""
     sizes, found = np.array(run.config["sizes"]), run.cached(metrics)
     figure, (axis,) = panels(
         1, size=(4.8, 3.2), xscale="log", yscale="log", xlabel="m", ylabel="Kullback-Leibler divergence"

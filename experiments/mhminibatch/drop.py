@@ -1,4 +1,4 @@
-"""Figure 3, right, of Seita et al. (2017): the temperature drops once the digits are told apart."""
+"""Figure 3, right, of Seita et al. (2017): the temperature drops once the digits are separated."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def density_of(run: Run, method: str) -> str:
 
 
 def stationary(run: Run, method: str) -> Stationary | None:
-    """Return the law that a method's chain has, where it is known."""
+    """Return the stationary distribution of a method, if it is known."""
     known = run.samples(method)
     if known.distribution is None:
         return None

@@ -44,7 +44,7 @@ def readings(run: Run) -> dict[str, tuple[str, str]]:
 
 
 def monitored(run: Run, method: str, name: str) -> Array | None:
-    """Return what was told of each chain at each look (C, L), or None if it was not told of this method."""
+    """Return a monitor's metric of each chain at each of its runs (C, L), or None if the method lacks it."""
     metrics = run.monitor(method)
     return np.asarray(metrics[name].to_numpy(), dtype=float) if name in metrics else None
 

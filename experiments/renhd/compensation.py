@@ -123,7 +123,7 @@ def simulated(run: Run) -> dict[str, Array]:
     return out
 
 
-# --- What is told --------------------------------------------------------------------------------------------
+# --- Metrics and tables ------------------------------------------------------------------------------------
 
 
 def hermite(order: int) -> list[Fraction]:

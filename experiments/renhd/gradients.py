@@ -18,7 +18,7 @@ def sizes(run: Run) -> list[int]:
 
 
 def monitored(run: Run, method: str, name: str) -> Array:
-    """Return what was told of each chain at each look (C, L)."""
+    """Return a monitor's metric of each chain at each of its runs (C, L)."""
     found: Array = run.monitor(method)[name].to_numpy().astype(float)
     return found
 

@@ -32,7 +32,7 @@ def variance(run: Run) -> float:
 
 
 def collected(run: Run, method: str) -> list[Array]:
-    """Return the draws of each ladder's coldest chain (S, 2), or of each chain, those of the target's law."""
+    """Return the draws of each ladder's coldest chain (S, 2), or of each chain, restricted to valid draws."""
     draws = run.draws(method, marked=True)
     return [chain[valid] for chain, valid in zip(draws, run.valid(method), strict=True)]
 

@@ -1,4 +1,4 @@
-"""What can be known of the mixture with tied means without sampling: its modes and its laws, by quadrature."""
+"""The mixture with tied means by quadrature: its modes, and the stationary distributions of chains on it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Truth:
         return log_density
 
     def log_stored(self, temperature: float, m: int) -> Density:
-        """Return the log of the law of the chain that stores minibatches, (P, 2) -> (P,).
+        """Return the log density of the stationary distribution with stored minibatches, (P, 2) -> (P,).
 
         The chain is exact for exp(c mean_I l) on points and minibatches I, l the log-likelihood of one datum;
         over I, drawn with replacement, that averages to (mean exp(c l / m))^m. Its second order,
@@ -111,11 +111,11 @@ class Truth:
     def stationary(
         self, kind: str, temperature: float, m: int = 0, cells: int | None = None
     ) -> Stationary | None:
-        """Return the cell probabilities of the `tempered` or the `stored` law.
+        """Return the cell probabilities of the stationary distribution `tempered` or `stored`.
 
         On `cells` x `cells` cells of [-4, 4]^2, 40 if None; but at temperatures near 1 the tempered density
-        is two spikes, and with None it has 30 x 30 cells about each mode. None is returned where there is
-        no law to speak of: the density does not end within reach.
+        is two spikes, and with None it has 30 x 30 cells about each mode. None is returned if the
+        density does not decay within reach.
 
         Raises:
             ArithmeticError: the cells hold more than there is, which is an error of the quadrature.
@@ -129,7 +129,9 @@ class Truth:
         hot = kind == "tempered"
         log_density = self.log_tempered(temperature) if hot else self.log_stored(temperature, m)
         if not hot and self.target.n / temperature > m:
-            return None  # beyond c = m the best few minibatches make the law, and it has no scale of its own
+            return (
+                None  # beyond c = m the best few minibatches determine the distribution, which has no scale
+            )
         if (kind, temperature, m) not in self._totals:
             self._totals[kind, temperature, m] = self._log_total(log_density, temperature)
         total = self._totals[kind, temperature, m]
@@ -142,7 +144,9 @@ class Truth:
         p = np.exp(np.concatenate(masses) - total)
         outside = 1 - p.sum()
         if outside < -EXACT:
-            raise ArithmeticError(f"the cells of the {kind} law at T = {temperature:g} sum to {p.sum():.9f}.")
+            raise ArithmeticError(
+                f"the cells of the {kind} distribution at T = {temperature:g} sum to {p.sum():.9f}."
+            )
         return Stationary(grids, np.append(p, max(0.0, outside)))
 
     def _log_total(self, log_density: Density, temperature: float) -> float | None:

@@ -89,11 +89,11 @@ def _crashed(error: BaseException) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    asked = [word for word in arguments if word not in _HELP]
-    if not asked or asked[0] == "help" or len(asked) < len(arguments):
+    words = [word for word in arguments if word not in _HELP]
+    if not words or words[0] == "help" or len(words) < len(arguments):
         from mhrun.cli.help import page
 
-        topic = asked[1:2] if asked[:1] == ["help"] else [word for word in asked if word in COMMANDS][:1]
+        topic = words[1:2] if words[:1] == ["help"] else [word for word in words if word in COMMANDS][:1]
         print(page("".join(topic)), end="")
         return OK
     if arguments[0] in ("--version", "-V"):

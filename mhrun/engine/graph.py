@@ -32,7 +32,7 @@ class Dynamic(Exception):
 
 
 @dataclass
-class Asked:
+class Requests:
     """The requests of a step, in order."""
 
     numbers: list[Callable[[Draws], Tensor]] = field(default_factory=list)
@@ -115,29 +115,29 @@ class _Recorder(_Source):
     """Answers from `Draws`, and records the requests."""
 
     def __init__(
-        self, draws: Draws, requested: Asked, way: Callable[[Draws], Draws] = lambda draws: draws
+        self, draws: Draws, requested: Requests, way: Callable[[Draws], Draws] = lambda draws: draws
     ) -> None:
         super().__init__(draws)
-        self._draws, self._asked, self._way = draws, requested, way
+        self._draws, self._requests, self._way = draws, requested, way
 
     def tensor(self, ask: Callable[[Draws], Tensor]) -> Tensor:
         way = self._way
-        self._asked.numbers.append(lambda draws: ask(way(draws)))
+        self._requests.numbers.append(lambda draws: ask(way(draws)))
         return ask(self._draws)
 
     def kind(self, ask: Callable[[Draws], Any]) -> Any:
         way, answer = self._way, ask(self._draws)
-        self._asked.kinds.append((lambda draws: ask(way(draws)), answer))
+        self._requests.kinds.append((lambda draws: ask(way(draws)), answer))
         return answer
 
     def part(self, name: str, rows: Tensor, every: int = 1) -> _Recorder:
         way = self._way
         child = self._draws.part(name, rows, every)
-        return _Recorder(child, self._asked, lambda draws: way(draws).part(name, rows, every))
+        return _Recorder(child, self._requests, lambda draws: way(draws).part(name, rows, every))
 
     def again(self) -> _Recorder:
         way = self._way
-        return _Recorder(self._draws.again(), self._asked, lambda draws: way(draws).again())
+        return _Recorder(self._draws.again(), self._requests, lambda draws: way(draws).again())
 
 
 class _Given(_Source):
@@ -168,7 +168,7 @@ Names = tuple[tuple[str, ...], ...]
 class _Kind(NamedTuple):
     """A kind of step and its graph; None if it runs in torch."""
 
-    asked: Asked
+    requests: Requests
     given: Names  # what the state and the controls have before it
     run: Step | None
     evaluation: list[str]  # names of the tensors of the next state, in the order of the outputs
@@ -224,17 +224,17 @@ class Graph:
     def _step(self, state: State, controls: Controls) -> tuple[State, Info]:
         kernel, target = self._method.kernel, self._method.target
         given = _given(state, controls)
-        kind = next((k for k in self._kinds if k.given == given and k.asked.holds(self._draws)), None)
+        kind = next((k for k in self._kinds if k.given == given and k.requests.holds(self._draws)), None)
         if kind is None:
             return self._captured(state, controls)
         if kind.run is None:
             return kernel.step(target, state, controls, self._draws)
-        numbers = [ask(self._draws) for ask in kind.asked.numbers]
+        numbers = [ask(self._draws) for ask in kind.requests.numbers]
         return _unpacked(kind, kind.run([*_tensors(state, controls), *numbers]))
 
     def _captured(self, state: State, controls: Controls) -> tuple[State, Info]:
         """Do a step of a new kind in torch, capture it, and compare the two."""
-        method, requested = self._method, Asked()
+        method, requested = self._method, Requests()
         before = [value.clone() for value in _tensors(state, controls)]
         recorder = cast(Draws, _Recorder(self._draws, requested))
         try:
@@ -273,7 +273,7 @@ class Graph:
             point = Evaluation.of(dict(zip(evaluation, tensors[:first], strict=True)))
             here = State(point, dict(zip(aux, tensors[first:second], strict=True)))
             now = Controls(**dict(zip(given, tensors[second:third], strict=True)))
-            answers = iter([answer for _, answer in kind.asked.kinds])
+            answers = iter([answer for _, answer in kind.requests.kinds])
             numbers = cast(Draws, _Given(draws, iter(tensors[third:]), answers))
             after, info = method.kernel.step(method.target, here, now, numbers)
             return [

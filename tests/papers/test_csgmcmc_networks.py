@@ -356,7 +356,7 @@ def test_the_order_of_figure_4(rng):
         """Three seeds, two looks, of which the last counts."""
         values = {
             name: rng.random((3, 2))
-            for name in (*networks.TOLD, "error_of_ensemble", "error", "nll_of_ensemble")
+            for name in (*networks.METRICS, "error_of_ensemble", "error", "nll_of_ensemble")
         }
         values["entropy_outside"][:, 1] = entropy
         for k in range(1, 24):
