@@ -89,11 +89,11 @@ def _crashed(error: BaseException) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    words = [word for word in arguments if word not in _HELP]
-    if not words or words[0] == "help" or len(words) < len(arguments):
+    plain = [word for word in arguments if word not in _HELP]
+    if not plain or plain[0] == "help" or len(plain) < len(arguments):
         from mhrun.cli.help import page
 
-        topic = words[1:2] if words[:1] == ["help"] else [word for word in words if word in COMMANDS][:1]
+        topic = plain[1:2] if plain[:1] == ["help"] else [word for word in plain if word in COMMANDS][:1]
         print(page("".join(topic)), end="")
         return OK
     if arguments[0] in ("--version", "-V"):

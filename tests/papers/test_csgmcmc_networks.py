@@ -398,6 +398,7 @@ def test_what_a_compiler_takes_is_no_part_of_an_estimate(monkeypatch, data):
     """The first step of all waits five seconds, each after it takes a tenth."""
 
     class Executor:
+        name = "torch"
         now, calls = 0.0, 0
 
         def prepare(self, state):
