@@ -24,16 +24,10 @@ class Uncertainty(Predictive):
     - ``entropy_inside``, ``entropy_outside``: its mean on the test data, and on data of other classes;
     - ``outside_below_0.1``, ...: the share of the outside data whose entropy is at most that (Zhang et al. 2020,
       Figure 4), at 0.1, 0.2, ... up to the log of the number of classes;
-<<<<<<< HEAD
     - ``auroc``: the probability that an outside datum has a higher entropy than an inside one, ties counting half;
+    - ``fpr95``: the share of the outside data whose entropy is at most that of 95 % of the inside data;
     - ``confident_outside``: the share of the outside data, in per cent, assigned to a class with a probability above
       `sure`; all of these are errors. ``confident_errors``: the share of the test data assigned to a wrong class so.
-=======
-    - ``auroc``: the chance that a datum outside has a higher entropy than one inside, ties counting half;
-    - ``fpr95``: the share of the data outside whose entropy is at most that of 95 % of the data inside;
-    - ``confident_outside``: the share of the data outside, in per cent, that are put into a class with a probability
-      above `sure`; all of these are errors. ``confident_errors``: that of the test data put so into a wrong class.
->>>>>>> e6fcc78 (CIFAR-10 by cyclical and traditional SG-MCMC: Tables 2 and 3 and Figure 3(c) of Zhang et al., and scores of class probabilities)
 
     Args:
         data: the test data, of the classes of the training data.
