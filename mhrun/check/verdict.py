@@ -29,7 +29,7 @@ class Verdict(NamedTuple):
     p: float | None = None
 
 
-def by_uniforms(check_name: str, uniforms: Array, what: str) -> Verdict:
+def by_uniforms(check_name: str, uniforms: Array, what: str, alpha: float = ALPHA) -> Verdict:
     """Judge whether each column of (C, k) is uniform: Kolmogorov-Smirnov distance, k comparisons in one."""
     if not uniforms.size:
         return Verdict(check_name, FAILS, f"{what}: there are no draws to judge")
@@ -39,7 +39,7 @@ def by_uniforms(check_name: str, uniforms: Array, what: str) -> Verdict:
     worst = min(tests, key=lambda test: test.pvalue)
     p = min(1.0, float(worst.pvalue) * len(tests))
     detail = f"{what}: KS distance {worst.statistic:.4f} in {len(uniforms):,} chains, p = {p:.2g}"
-    return Verdict(check_name, HOLDS if p > ALPHA else FAILS, detail, float(worst.statistic), p)
+    return Verdict(check_name, HOLDS if p > alpha else FAILS, detail, float(worst.statistic), p)
 
 
 def by_flows(

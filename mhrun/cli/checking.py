@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mhrun import yaml_file
+from mhrun.cli.calibrating import calibrate, is_calibration
 from mhrun.cli.compose import cause, composed, explained, register_resolvers
 from mhrun.cli.resolution import bounded
 from mhrun.errors import Refusal, UserError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from mhrun.parts import Kernel
 
 _KINDS = ("rule", "pairing", "proposal", "dynamics", "kernel")
-_STYLES = {"holds": "green", "fails": "bold red", "measured": "yellow", "does not apply": "dim"}
+STYLES = {"holds": "green", "fails": "bold red", "measured": "yellow", "does not apply": "dim"}
 
 
 def check(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = False) -> int:
@@ -36,8 +37,11 @@ def check(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = Fals
     """
     if not words:
         raise UserError(
-            "check needs a part: mhrun check rule=NAME, or the dotted name of a class (mhrun check --help)."
+            "check needs a part: mhrun check rule=NAME, an experiment of your own, experiment=NAME, or the dotted name "
+            "of a class (mhrun check --help)."
         )
+    if is_calibration(words):
+        return calibrate(words, folders, as_json=as_json)
     config = _composed(list(words), folders)
     import torch
 
@@ -222,7 +226,7 @@ def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> Non
     for heading in ("check", "verdict", "what was found"):
         table.add_column(heading)
     for verdict in found:
-        style = _STYLES[verdict.outcome]
+        style = STYLES[verdict.outcome]
         table.add_row(verdict.check, f"[{style}]{verdict.outcome}[/]", verdict.detail.replace("[", r"\["))
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(table)

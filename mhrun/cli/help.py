@@ -105,7 +105,14 @@ with probability 1e-4. The exit status is 1 if a check fails.
   mhrun check rule=barker
   mhrun check rule=barker 'checks=[invariance,balance]'
   mhrun check my.Rule --project mine
+  mhrun check experiment=mine --project mine     # is the model and are its methods right?
 
+With experiment=NAME: parameters are drawn from the model's priors, data by its function simulate, and the ranks of the
+parameters among the draws of each method must be uniform (simulation-based calibration).
+
+  replications=100   data sets; at least 20
+  n=500              data in each
+  steps=, warmup=    of each method; at most 5000 if they are not given
   checks=[...]    only these
   --json          print the verdicts as JSON
 {_OWN}""",

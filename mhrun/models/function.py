@@ -127,6 +127,21 @@ class FunctionModel:
         start = self._starts(chains, draws).to(draws.device)
         return start + self.start_sd * draws.normal(Purpose.INIT, self.dim) if self.start_sd else start
 
+    def refuses_simulation(self) -> str | None:
+        """Return why parameters and data cannot be drawn from the model, or None."""
+        if self.parameters is None:
+            return "theta has no declared priors to draw from; name parameters with priors, such as HalfNormal(1.0)."
+        if self.simulate is None:
+            return (
+                "the model does not say how data are drawn; give it simulate, the name of a function (theta, rows) -> "
+                "new fields."
+            )
+        if flat := self.parameters.without_prior:
+            return f"{', '.join(flat)} has no declared prior to draw from; give it one, such as Normal(0, 1)."
+        if self._log_prior is not None:
+            return "log_prior cannot be drawn from; declare the priors in parameters instead."
+        return None
+
     @property
     def prior_summary(self) -> str:
         """The prior in a line, for run metadata."""
@@ -136,14 +151,20 @@ class FunctionModel:
         name = getattr(self._log_prior, "__name__", type(self._log_prior).__name__)
         return name if declared == "flat" else f"{declared}; and {name}"
 
-    def draw_prior(self, chains: int, key: int) -> Tensor:
-        """Return independent draws of theta (C, D) from the declared priors; chain c's depends on key and c alone."""
+    def draw_prior(self, chains: int, key: int, *, strict: bool = False) -> Tensor:
+        """Return independent draws of theta (C, D) from the declared priors; chain c's depends on key and c alone.
+
+        Parameters without a prior, and those of which a thousand draws are outside of their constraint, are at u = 0.
+
+        Raises:
+            Refusal: if `strict`, there is such a parameter.
+        """
         assert self.parameters is not None
         drawn: list[dict[str, Tensor]] = []
         with torch.random.fork_rng(devices=[]):
             for chain in range(chains):
                 torch.manual_seed(derive_key(key, f"prior/{chain}") >> 1)
-                drawn.append(self.parameters.sample())
+                drawn.append(self.parameters.sample(strict=strict))
         together = {name: torch.stack([one[name] for one in drawn]) for name in self.parameters.shapes}
         return self.parameters.theta(together, "a draw from the prior")
 

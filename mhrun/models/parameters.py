@@ -137,12 +137,24 @@ class Parameters:
                 total = total + p.prior.log_prob(self._value(p, free)).reshape(len(theta), -1).sum(-1)
         return total
 
-    def sample(self) -> dict[str, Tensor]:
-        """Return one draw of each parameter from its prior, by torch's generator; one without prior is at u = 0."""
+    def sample(self, *, strict: bool = False) -> dict[str, Tensor]:
+        """Return one draw of each parameter from its prior, by torch's generator.
+
+        Without a prior, or where no draw is within the constraint, it is at u = 0; if `strict`, that is refused.
+        """
         drawn = {}
         for p in self.all:
             if p.prior is not None and (value := _inside(p)) is not None:
                 drawn[p.name] = value
+            elif strict:
+                raise Refusal(
+                    f"parameters.{p.name} cannot be drawn: "
+                    + (
+                        "it has no prior."
+                        if p.prior is None
+                        else f"no draw of its prior is {constraint_words(p.constraint)}."
+                    )
+                )
             else:
                 zero = torch.zeros(p.free, dtype=torch.float64)
                 drawn[p.name] = zero if p.transform is None else p.transform(zero)

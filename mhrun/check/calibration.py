@@ -1,0 +1,233 @@
+"""Simulation-based calibration of a model with a method (Talts et al. 2018).
+
+Parameters theta* are drawn from the prior, data from the likelihood at theta*, and draws theta_1, ..., theta_R from the
+method on these data. If model, simulation and method agree, the rank of theta* among the draws is uniform.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mhrun.check.verdict import FAILS, FALSE_ALARMS, HOLDS, NONE, Verdict, by_uniforms
+from mhrun.data import Dataset
+from mhrun.errors import UserError
+from mhrun.models.function import FunctionModel, Named, explained
+from mhrun.models.parameters import Parameters
+from mhrun.random import derive_key
+from mhrun.target import Target
+from mhrun.types import Model, Rows
+
+Array = npt.NDArray[np.floating]
+
+LOG_LIK = "log-likelihood"  # also ranked: a quantity of parameters and data (Modrak et al. 2023)
+MOST, LEAST = 39, 7  # draws that theta* is ranked among
+BINS = 8  # of a histogram: each has (R + 1) / 8 ranks
+_SHARE = 0.5  # of the effective sample size: draws so far apart are nearly independent
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True)
+class Replicates(Dataset):
+    """L data sets of one size at once: chain c has data set c // times.
+
+    Args:
+        drawn: fields with new values for each data set, (L, n, ...); the others are those of `fields`.
+        times: chains for each data set.
+    """
+
+    drawn: dict[str, Tensor] = field(default_factory=dict)
+    times: int = 1
+
+    @property
+    def chains(self) -> int:
+        """How many chains there are, times L."""
+        return self.times * len(next(iter(self.drawn.values())))
+
+    def rows(self, index: Tensor) -> Rows:
+        """Return the data at `index` (C or 1, m) of each chain's data set: name -> (C, m, ...)."""
+        own = index.expand(self.chains, -1)
+        which = torch.arange(self.chains).div(self.times, rounding_mode="floor")[:, None]
+        return {
+            name: self.drawn[name][which, own] if name in self.drawn else value[own]
+            for name, value in self.fields.items()
+        }
+
+    def part(self, start: int, stop: int) -> Rows:
+        """Return the rows start..stop of each chain's data set: name -> (C, stop - start, ...)."""
+        return {
+            name: self.drawn[name][:, start:stop].repeat_interleave(self.times, 0)
+            if name in self.drawn
+            else value[start:stop][None].expand(self.chains, *[-1] * value.dim())
+            for name, value in self.fields.items()
+        }
+
+    def one(self, which: int) -> Dataset:
+        """Return one of the data sets."""
+        return Dataset(
+            {
+                name: self.drawn[name][which].contiguous() if name in self.drawn else value
+                for name, value in self.fields.items()
+            }
+        )
+
+
+class Simulated(NamedTuple):
+    """Parameters from the prior with data from the model."""
+
+    truth: Array  # (L, P) in the user's coordinates
+    data: Replicates
+
+
+def refuses(model: Model) -> str | None:
+    """Return why a model cannot be calibrated, or None."""
+    if not isinstance(model, FunctionModel):
+        return f"{type(model).__name__} has no priors to draw from; write it as functions with parameters."
+    return model.refuses_simulation()
+
+
+def simulated(model: Any, data: Dataset, replications: int, times: int, seed: int) -> Simulated:
+    """Return parameters from the prior, and for each a data set from the model.
+
+    Raises:
+        UserError: the model cannot be drawn from, or `simulate` fails or returns what are no fields of the data.
+    """
+    if (reason := refuses(model)) is not None:
+        raise UserError(reason)
+    named: Parameters = model.parameters
+    theta = model.draw_prior(replications, derive_key(seed, "calibration"), strict=True)
+    values = named.values(theta)
+    found: dict[str, list[Tensor]] = {}
+    with torch.random.fork_rng(devices=[]):
+        for k in range(replications):
+            torch.manual_seed(derive_key(seed, f"simulate/{k}") >> 1)
+            one = {name: value[k] for name, value in values.items()}
+            rows = {name: value.clone() for name, value in data.fields.items()}
+            with explained("simulate", one | rows):
+                new = model.simulate(Named(one), Named(rows))
+            for name, value in _fields(new, data).items():
+                found.setdefault(name, []).append(value)
+    drawn = {name: torch.stack(parts) for name, parts in found.items()}
+    if any(len(value) != replications for value in drawn.values()):
+        raise UserError("simulate must return the same fields each time.")
+    return Simulated(named.flat(theta).numpy(), Replicates(data.fields, drawn=drawn, times=times))
+
+
+def _fields(new: Any, data: Dataset) -> dict[str, Tensor]:
+    """Return the fields that `simulate` returned, as the data have them."""
+    if isinstance(new, Tensor) and list(data.fields) == ["x"]:
+        new = {"x": new}
+    if not isinstance(new, Mapping) or not new:
+        raise UserError(
+            f"simulate must return new fields by name, such as {{'{list(data.fields)[-1]}': ...}}."
+        )
+    found = {}
+    for name, value in new.items():
+        if name not in data.fields:
+            raise UserError(f"simulate returned '{name}'; the data have {', '.join(data.fields)}.")
+        like = data.fields[name]
+        if not isinstance(value, Tensor) or value.shape != like.shape:
+            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise UserError(
+                f"simulate must return {name} of shape {tuple(like.shape)}, and returned {shape}."
+            )
+        if not value.isfinite().all():
+            raise UserError(f"simulate returned {name} that is not finite.")
+        found[name] = value.detach().to(like.dtype)
+    return found
+
+
+class Calibration(NamedTuple):
+    """What was found of a method."""
+
+    verdict: Verdict
+    histograms: dict[str, list[int]]  # quantity -> counts of ranks in BINS bins
+    p: dict[str, float]  # quantity -> p-value of uniform ranks
+
+
+def calibrated(
+    name: str,
+    model: Any,
+    given: Simulated,
+    draws: Array,
+    ess: Callable[[Array], float],
+    comparisons: int,
+    seed: int,
+) -> Calibration:
+    """Judge whether the ranks of the true parameters among draws are uniform.
+
+    Args:
+        name: of the method.
+        model: the model.
+        given: the true parameters and their data.
+        draws: (L, chains of a data set, S, P).
+        ess: the effective sample size of draws (chains, S).
+        comparisons: methods that are judged; each fails by chance with probability 1e-4 / comparisons.
+        seed: breaks ties of ranks.
+    """
+    replications, chains, steps, size = draws.shape
+    each = [[ess(one[..., d]) for d in range(size)] for one in draws]
+    worth = float(np.median(np.nan_to_num(np.min(each, axis=1), nan=0.0)))
+    # Ranks 0..R in bins of equal size: R + 1 is a multiple of BINS.
+    count = int(min(MOST, _SHARE * worth) + 1) // BINS * BINS - 1
+    if count < LEAST:
+        detail = f"a data set's chains are worth {worth:.0f} independent draws of {chains * steps:,}, too few to rank"
+        return Calibration(
+            Verdict(name, NONE, f"{detail}; raise steps and warmup, or tune the method"), {}, {}
+        )
+    together = draws.reshape(replications, chains * steps, size)
+    kept = together[:, np.linspace(0, chains * steps - 1, count).round().astype(int)]
+    quantities = dict(zip(model.names, np.moveaxis(kept, -1, 0), strict=True))
+    truth = dict(zip(model.names, given.truth.T, strict=True))
+    true_log_lik, log_lik = _log_likelihoods(model, given, kept)
+    quantities, truth = quantities | {LOG_LIK: log_lik}, truth | {LOG_LIK: true_log_lik}
+    rng = np.random.default_rng(seed)
+    histograms, p, columns = {}, {}, []
+    for quantity, values in quantities.items():
+        ties = (values == truth[quantity][:, None]).sum(1)
+        ranks = (values < truth[quantity][:, None]).sum(1) + rng.integers(0, ties + 1)
+        u = (ranks + rng.random(replications)) / (count + 1)
+        pair = np.column_stack(
+            (u, np.abs(2 * u - 1))
+        )  # the second sees draws that are too narrow or too wide
+        histograms[quantity] = np.histogram(u, BINS, (0, 1))[0].tolist()
+        p[quantity] = float(by_uniforms(quantity, pair, "").p or 0.0)
+        columns.append(pair)
+    least = min(p, key=p.__getitem__)
+    alpha = FALSE_ALARMS / comparisons
+    found = by_uniforms(name, np.hstack(columns), "", alpha)
+    detail = (
+        f"{replications} data sets, ranks among {count} draws of {chains * steps:,}: least uniform is {least} "
+        f"{bars(histograms[least])}, p = {p[least]:.2g} of {len(p)} quantities"
+    )
+    return Calibration(
+        Verdict(name, FAILS if found.outcome == FAILS else HOLDS, detail, found.statistic, found.p),
+        histograms,
+        p,
+    )
+
+
+def _log_likelihoods(model: Any, given: Simulated, kept: Array) -> tuple[Array, Array]:
+    """Return the log-likelihood of each data set at its parameters (L,), and at the draws (L, R)."""
+    named: Parameters = model.parameters
+    at_truth, at_draws = [], []
+    for k, (true, draws) in enumerate(zip(given.truth, kept, strict=True)):
+        points = torch.from_numpy(np.vstack((true, draws)))
+        theta = named.theta(named.named(points), "a draw")
+        with torch.no_grad():
+            values = Target(model, given.data.one(k)).full_log_lik(theta).numpy()
+        at_truth.append(values[0])
+        at_draws.append(values[1:])
+    return np.asarray(at_truth), np.asarray(at_draws)
+
+
+def bars(counts: Sequence[int]) -> str:
+    """Return a histogram as a word of bars; a level one is flat at half height."""
+    level = 2 * sum(counts) / max(1, len(counts))
+    return "".join(_BARS[min(len(_BARS) - 1, int(len(_BARS) * count / max(level, 1)))] for count in counts)

@@ -1,0 +1,253 @@
+"""``mhrun check experiment=NAME``: simulation-based calibration of a user's model with the methods of an experiment."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mhrun.cli.compose import compose_config
+from mhrun.errors import Refusal, UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from mhrun.check.calibration import Calibration, Simulated
+    from mhrun.engine.method import Method
+    from mhrun.target import Target
+
+_REPLICATIONS, _STEPS, _N = 100, 5000, 500
+_SHOWN = 12  # quantities whose histograms are printed, the least uniform first
+_OWN = ("replications", "n")
+
+
+def is_calibration(words: Sequence[str]) -> bool:
+    """Return whether the words of a check name an experiment."""
+    return any(word.lstrip("+").partition("=")[0] == "experiment" for word in words)
+
+
+def calibrate(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = False) -> int:
+    """Calibrate each method of an experiment, print the verdicts, and return 1 if one fails.
+
+    Raises:
+        UserError: words that mean nothing, or a model that cannot be simulated.
+    """
+    own = {key: value for key, _, value in (w.partition("=") for w in words) if key in _OWN}
+    rest = [word for word in words if word.partition("=")[0] not in _OWN]
+    replications = _whole("replications", own.get("replications", str(_REPLICATIONS)), 20)
+    config = compose_config(rest, folders, compare=False) | {"device": "cpu"}
+    import torch
+
+    from mhrun.check.calibration import refuses, simulated
+    from mhrun.engine.assemble import methods_of
+
+    torch.set_num_threads(1)
+    methods = methods_of(config)
+    given = {word.partition("=")[0] for word in rest}
+    began, found = time.perf_counter(), dict[str, Any]()
+    simulations: dict[int, Simulated] = {}
+    for method in methods:
+        target = method.target
+        if (reason := refuses(target.model)) is not None:
+            raise UserError(f"{method.name}: {reason}")
+        if id(target) not in simulations:
+            data = _first(target, _whole("n", own.get("n", str(min(_N, target.n))), 1))
+            simulations[id(target)] = simulated(
+                target.model, data, replications, method.shape.chains, int(config["seed"])
+            )
+        drawn = simulations[id(target)]
+        drawn = drawn._replace(data=_times(drawn.data, method.shape.chains))
+        counts = {
+            key: getattr(method.shape, key) if key in given else min(getattr(method.shape, key), _STEPS)
+            for key in ("warmup", "steps")
+        }
+        try:
+            found[method.name] = _calibration(method, drawn, counts, len(methods), as_json)
+        except Refusal as error:
+            raise UserError(f"{method.name}: {error}") from error
+    seconds = time.perf_counter() - began
+    (_as_json if as_json else _as_table)(str(config["experiment"]), found, methods, simulations, seconds)
+    return 1 if any(one.verdict.outcome == "fails" for one in found.values()) else 0
+
+
+def _calibration(
+    method: Method, given: Simulated, counts: Mapping[str, int], methods: int, quiet: bool
+) -> Calibration:
+    """Run a method on each data set, and judge the ranks."""
+    import numpy as np
+
+    from mhrun.check.calibration import Calibration, calibrated
+    from mhrun.check.verdict import NONE, Verdict
+    from mhrun.diagnostics.chains import ess
+
+    replications = len(given.truth)
+    hot = method.plan.controls(method.plan.start(), method.shape.total, 1).temperature[
+        0, :: method.kernel.rungs
+    ]
+    if bool((hot != 1).any()):
+        detail = f"it samples at temperature {float(hot.max()):g}, not the posterior"
+        return Calibration(Verdict(method.name, NONE, detail), {}, {})
+    if _at_once(method):
+        draws, valid = _run(method, given.data, counts, method.shape.chains * replications, method.seed)
+        draws = draws.reshape(replications, -1, *draws.shape[1:])
+    else:
+        parts = []
+        for k in range(replications):
+            if not quiet and sys.stderr.isatty():
+                print(f"\r\x1b[K{method.name}: data set {k + 1} of {replications}", end="", file=sys.stderr)
+            one, valid = _run(method, given.data.one(k), counts, method.shape.chains, method.seed + k)
+            parts.append(one[:: method.kernel.rungs])
+        if not quiet and sys.stderr.isatty():
+            print("\r\x1b[K", end="", file=sys.stderr)
+        draws = np.stack(parts)
+    if not valid:
+        return Calibration(Verdict(method.name, NONE, "only some of its draws are valid"), {}, {})
+    model = method.target.model
+    return calibrated(method.name, model, given, draws, ess, methods, method.seed)
+
+
+def _at_once(method: Method) -> bool:
+    """Return whether all chains of a step read the same rows, so that data sets can be run as chains of one run."""
+    from mhrun.kernels import MetropolisHastings, Unadjusted
+    from mhrun.parts import DIFFERENCE
+
+    if type(method.kernel) is MetropolisHastings:
+        return method.kernel.pairing is not None and method.kernel.pairing.offers == DIFFERENCE
+    return type(method.kernel) is Unadjusted
+
+
+def _run(
+    method: Method, data: Any, counts: Mapping[str, int], chains: int, seed: int
+) -> tuple[npt.NDArray[np.float64], bool]:
+    """Return the draws (C, S, P) of a method on other data, and whether all are valid."""
+    from mhrun.engine.assemble import assembled
+    from mhrun.engine.chains import Settings, Silent, run_method
+    from mhrun.store.netcdf import flat_draws, open_trace
+    from mhrun.target import Target
+
+    old = method.target
+    target = Target(
+        old.model, data, temper=old.temper, replacement=old.replacement, common_batch=old.common_batch
+    )
+    rest = {"chains": chains, "thin": 1, "thin_stats": None, "seed": seed}
+    own = assembled(
+        method.name,
+        method.kernel,
+        target,
+        method.plan.schedules,
+        {**counts, **rest},
+        dtype=method.dtype,
+        starts=method.starts,
+        monitor=None,
+    )
+    own.check_data()
+    with tempfile.TemporaryDirectory(prefix="mhrun-") as folder:
+        run_method(own, Path(folder), Settings(), Silent(), lambda: False, {})
+        with open_trace(Path(folder)) as trace:
+            return flat_draws(trace["posterior"]), bool(trace["sample_stats"]["valid"].all())
+
+
+def _first(target: Target, n: int) -> Any:
+    """Return the first n data of a target."""
+    from mhrun.data import Dataset
+
+    return Dataset({name: value[:n] for name, value in target.data.fields.items()})
+
+
+def _times(data: Any, times: int) -> Any:
+    import dataclasses
+
+    return dataclasses.replace(data, times=times)
+
+
+def _whole(key: str, text: str, least: int) -> int:
+    if not text.isdigit() or int(text) < least:
+        raise UserError(f"{key} = {text} must be a whole number, at least {least}.")
+    return int(text)
+
+
+def _as_table(
+    experiment: str,
+    found: Mapping[str, Calibration],
+    methods: Sequence[Method],
+    simulations: Mapping[int, Simulated],
+    seconds: float,
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from mhrun.check.calibration import bars
+    from mhrun.check.verdict import FALSE_ALARMS
+    from mhrun.cli.checking import STYLES
+
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    table = Table(title=f"calibration of {experiment}", title_justify="left", title_style="bold")
+    for heading in ("method", "verdict", "what was found"):
+        table.add_column(heading)
+    for name, one in found.items():
+        table.add_row(name, f"[{STYLES[one.verdict.outcome]}]{one.verdict.outcome}[/]", one.verdict.detail)
+    console.print(table)
+    for name, one in found.items():
+        if not one.histograms:
+            continue
+        ranks = Table(title=f"ranks of {name}", title_justify="left", title_style="bold")
+        for heading in ("quantity", "ranks", "counts", "p"):
+            ranks.add_column(heading)
+        for quantity in sorted(one.p, key=one.p.__getitem__)[:_SHOWN]:
+            counts = one.histograms[quantity]
+            row = (
+                quantity.replace("[", r"\["),
+                bars(counts),
+                " ".join(map(str, counts)),
+                f"{one.p[quantity]:.2g}",
+            )
+            ranks.add_row(*row)
+        console.print(ranks)
+        if len(one.p) > _SHOWN:
+            console.print(f"and {len(one.p) - _SHOWN} more, nearer to uniform.", highlight=False)
+    failed = [name for name, one in found.items() if one.verdict.outcome == "fails"]
+    judged = sum(one.verdict.outcome in ("holds", "fails") for one in found.values())
+    conclusion = (
+        f"{len(failed)} fail: {', '.join(failed)}. Model, simulate and method do not agree: ∪ draws too narrow, "
+        "∩ too wide, a tilt is bias"
+        if failed
+        else f"no method fails, {len(found) - judged} not judged"
+        if judged < len(found)
+        else "no method fails"
+    )
+    n = next(iter(simulations.values())).data.n
+    console.print(
+        f"{conclusion}. {seconds:.0f} s; {n:,} data in a set; methods that are right have a failure with probability "
+        f"{FALSE_ALARMS:g}; seed {methods[0].seed}.",
+        highlight=False,
+    )
+
+
+def _as_json(
+    experiment: str,
+    found: Mapping[str, Calibration],
+    methods: Sequence[Method],
+    simulations: Mapping[int, Simulated],
+    seconds: float,
+) -> None:
+    from mhrun import __version__
+    from mhrun.check.verdict import FALSE_ALARMS
+
+    content = {
+        "checked": f"experiment={experiment}",
+        "version": __version__,
+        "seed": methods[0].seed,
+        "false_alarms": FALSE_ALARMS,
+        "seconds": round(seconds, 1),
+        "fails": sum(one.verdict.outcome == "fails" for one in found.values()),
+        "checks": [
+            {**one.verdict._asdict(), "ranks": one.histograms, "p_of_quantities": one.p}
+            for one in found.values()
+        ],
+    }
+    print(json.dumps(content, indent=2))

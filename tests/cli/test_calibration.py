@@ -1,0 +1,155 @@
+"""Simulation-based calibration from the command line: a right model holds, wrong ones fail. False alarms: 1e-4."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from mhrun.check.calibration import Replicates, bars
+from mhrun.cli.main import run
+from mhrun.data import Dataset
+from mhrun.errors import UserError
+from mhrun.models.function import FunctionModel
+
+MODEL = """
+import torch
+from torch.distributions import Normal
+
+def log_lik(theta, rows):
+    return Normal(theta.slope * rows.x[:, 0], theta.sigma).log_prob(rows.y)
+
+def log_prior(theta):
+    return theta.slope
+
+def simulate(theta, rows):
+    return {"y": Normal(theta.slope * rows.x[:, 0], theta.sigma).sample()}
+
+def too_wide(theta, rows):
+    return {"y": Normal(theta.slope * rows.x[:, 0], 2 * theta.sigma).sample()}
+
+def wrong_field(theta, rows):
+    return {"z": rows.y}
+
+def wrong_shape(theta, rows):
+    return {"y": rows.y[:3]}
+"""
+FILES = {
+    "own.py": MODEL,
+    "conf/model/line.yaml": "defaults: [user_function, _self_]\nlog_lik: own.log_lik\nsimulate: own.simulate\n"
+    "parameters:\n  slope: Normal(0, 1)\n  sigma: Gamma(4, 4)\n",
+    "conf/data/rows.yaml": "defaults: [table, _self_]\nfile: rows.csv\ntarget: y\n",
+    "conf/experiment/mine.yaml": "# @package _global_\n"
+    "defaults: [/data: rows, /model: line, /method@methods.full: mcmc]\n"
+    "chains: 3\nsteps: 300\nwarmup: 300\nmethods: {full: {schedules: {step_size: {start: 0.3}}}}\n",
+}
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch, rng):
+    monkeypatch.setenv("MHRUN_TRUST", "")
+    monkeypatch.setenv("MHRUN_FOLDERS", "")
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    table = "x,y\n" + "".join(f"{a:.3f},{b:.3f}\n" for a, b in rng.normal(size=(20, 2)))
+    (tmp_path / "rows.csv").write_text(table)
+    monkeypatch.chdir(tmp_path)
+    path = list(sys.path)
+    yield tmp_path
+    sys.path[:] = path
+    sys.modules.pop("own", None)
+
+
+def checked(capsys, *words):
+    status = run(["check", "--project", ".", "--json", "experiment=mine", "replications=80", *words])
+    printed = capsys.readouterr()
+    assert status in (0, 1), printed.err
+    return status, json.loads(printed.out)["checks"]
+
+
+def test_a_right_model_holds(project, capsys):
+    status, (found,) = checked(capsys)
+    assert status == 0, found["detail"]
+    assert found["outcome"] == "holds"
+    assert set(found["ranks"]) == {"slope", "sigma", "log-likelihood"}
+    assert all(sum(counts) == 80 for counts in found["ranks"].values())
+
+
+def test_a_model_that_its_data_do_not_follow_fails(project, capsys):
+    status, (found,) = checked(capsys, "model.simulate=own.too_wide")
+    assert status == 1
+    assert found["outcome"] == "fails"
+    assert found["p_of_quantities"]["sigma"] < 1e-10
+    counts = found["ranks"]["sigma"]
+    assert counts[0] > 60  # the true scale is below the draws
+
+
+def test_a_sequential_test_is_run_on_one_data_set_after_another(project, capsys):
+    """Its chains read other data than each other in a step."""
+    (project / "conf/experiment/mine.yaml").write_text(
+        "# @package _global_\ndefaults: [/data: rows, /model: line, /method@methods.one: mhminibatch]\n"
+        "chains: 3\nsteps: 40\nwarmup: 20\nm: 10\ntemperature: 1.0\n"
+        "methods: {one: {schedules: {step_size: {start: 0.3}}}}\n"
+    )
+    status, (found,) = checked(capsys, "replications=20")
+    assert found["outcome"] in ("holds", "does not apply")
+    assert status == 0
+
+
+def test_what_is_printed_has_a_histogram_for_each_quantity(project, capsys):
+    assert (
+        run(["check", "--project", ".", "experiment=mine", "replications=20", "steps=100", "warmup=100"]) == 0
+    )
+    printed = capsys.readouterr().out
+    assert "calibration of mine" in printed
+    assert "no method fails" in printed
+    assert bars([1, 1, 1, 1]) == "▅▅▅▅"
+    assert bars([8, 0, 0, 0]) == "█▁▁▁"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["model.simulate=null"], "does not say how data are drawn; give it simulate"),
+        (["model.parameters.slope=1"], "slope has no declared prior to draw from"),
+        (["model.log_prior=own.log_prior"], "log_prior cannot be drawn from"),
+        (["model.simulate=own.wrong_field"], "simulate returned 'z'; the data have x, y"),
+        (["model.simulate=own.wrong_shape"], r"must return y of shape \(20,\), and returned \(3,\)"),
+        (["replications=3"], "replications = 3 must be a whole number, at least 20"),
+    ],
+)
+def test_models_that_cannot_be_drawn_from_are_refused_in_one_line(project, capsys, words, message):
+    assert run(["check", "--project", ".", "experiment=mine", *words]) == 2
+    error = capsys.readouterr().err
+    assert re.search(message, error), error
+    assert error.count("\n") == 1
+
+
+def test_replicates_are_read_by_their_chains():
+    y = torch.arange(6.0)
+    data = Replicates({"x": 10 * y, "y": y}, drawn={"y": torch.stack((y + 100, y + 200))}, times=2)
+    shared = data.rows(torch.tensor([[1, 3]]))
+    assert shared["y"].tolist() == [[101, 103], [101, 103], [201, 203], [201, 203]]
+    assert shared["x"].tolist() == [[10, 30]] * 4
+    own = data.rows(torch.tensor([[0], [1], [2], [3]]))
+    assert own["y"].tolist() == [[100], [101], [202], [203]]
+    assert data.part(1, 3)["y"].tolist() == [[101, 102]] * 2 + [[201, 202]] * 2
+    assert data.part(1, 3)["x"].shape == (4, 2)
+    assert data.one(1).fields["y"].tolist() == (y + 200).tolist()
+    assert isinstance(data, Dataset)
+
+
+def test_a_prior_that_cannot_be_drawn_is_no_start_at_zero(rng):
+    """A draw for calibration is of the prior or refused: not the point where chains would begin."""
+    model = FunctionModel(
+        lambda theta, batch: batch.x,
+        parameters={"s": {"shape": 1, "prior": "Normal(0, 1)", "constraint": "greater_than(40)"}},
+    )
+    assert np.isfinite(model.draw_prior(2, 0).numpy()).all()
+    with pytest.raises(UserError, match="no draw of its prior is above 40"):
+        model.draw_prior(2, 0, strict=True)
