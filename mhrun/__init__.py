@@ -28,6 +28,7 @@ _WHERE = {
     "PoissonRegression": "mhrun.models.poisson_regression",
     "RobustRegression": "mhrun.models.robust_regression",
     "SoftmaxRegression": "mhrun.models.softmax_regression",
+    "PyroModel": "mhrun.models.pyro_model",
     "TiedMeans": "mhrun.models.tied_means",
     "UserFunction": "mhrun.models.user_function",
     "Dataset": "mhrun.data.dataset",

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from mhrun.engine.method import Method
     from mhrun.target import Target
 
+STYLES = {"holds": "green", "fails": "bold red", "measured": "yellow", "does not apply": "dim"}
+
 _REPLICATIONS, _STEPS, _N = 100, 5000, 500
+_FEWEST = 20  # data sets whose ranks show anything
 _SHOWN = 12  # quantities whose histograms are printed, the least uniform first
 _OWN = ("replications", "n")
 
@@ -39,7 +42,7 @@ def calibrate(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = 
     """
     own = {key: value for key, _, value in (w.partition("=") for w in words) if key in _OWN}
     rest = [word for word in words if word.partition("=")[0] not in _OWN]
-    replications = _whole("replications", own.get("replications", str(_REPLICATIONS)), 20)
+    replications = _whole("replications", own.get("replications", str(_REPLICATIONS)), _FEWEST)
     config = compose_config(rest, folders, compare=False) | {"device": "cpu"}
     import torch
 
@@ -183,7 +186,6 @@ def _as_table(
 
     from mhrun.check.calibration import bars
     from mhrun.check.verdict import FALSE_ALARMS
-    from mhrun.cli.checking import STYLES
 
     console = Console(width=None if sys.stdout.isatty() else 160)
     table = Table(title=f"calibration of {experiment}", title_justify="left", title_style="bold")

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from mhrun import yaml_file
-from mhrun.cli.calibrating import calibrate, is_calibration
+from mhrun.cli.calibrating import STYLES, calibrate, is_calibration
 from mhrun.cli.compose import cause, composed, explained, register_resolvers
 from mhrun.cli.resolution import bounded
 from mhrun.errors import Refusal, UserError
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from mhrun.parts import Kernel
 
 _KINDS = ("rule", "pairing", "proposal", "dynamics", "kernel")
-STYLES = {"holds": "green", "fails": "bold red", "measured": "yellow", "does not apply": "dim"}
 
 
 def check(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = False) -> int:
