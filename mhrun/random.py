@@ -90,6 +90,7 @@ class Streams:
         self.device = torch.device(device)
         self.compiled = compiled
         self._numbers = torch.arange(first_chain, first_chain + chains, device=self.device)
+        self._generator: torch.Generator | None = None
 
     @property
     def numbers(self) -> Tensor:
@@ -180,8 +181,9 @@ class Streams:
             counters = (blocks, (steps & LOW)[:, None], high[:, None], chains[:, None])
             words = torch.stack(torch.broadcast_tensors(*philox(*counters, self.key)), -1)
             found, short = _distinct(_stream(words, n), m)
-            if self.device.type == "cuda":  # checked on the device, without synchronisation
-                torch._assert_async(~short)
+            if self.device.type != "cpu":  # checked on the device, without synchronisation
+                if self.device.type == "cuda":
+                    torch._assert_async(~short)
                 return found
             if not short:
                 return found
@@ -212,8 +214,13 @@ class Streams:
         depend on the number of chains.
         """
         if self.device.type == "cuda":
-            seed = derive_key(self.key, f"{int(purpose)}/{use}/{step}") >> 1
-            generator = torch.Generator(self.device).manual_seed(seed)
+            part = (
+                f"/{self.first_chain}" if self.first_chain else ""
+            )  # another part of a set has other numbers
+            seed = derive_key(self.key, f"{int(purpose)}/{use}/{step}{part}") >> 1
+            if self._generator is None:
+                self._generator = torch.Generator(self.device)
+            generator = self._generator.manual_seed(seed)
             return torch.randn(self.chains, count, dtype=dtype, device=self.device, generator=generator)
         if not self.compiled:
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -124,7 +125,15 @@ def each(values: npt.NDArray[np.float64], theta: Tensor) -> Tensor:
         raise Refusal(
             f"{len(values)} frictions or thermostats for {len(theta)} chains; give one, or one for each rung."
         )
-    return torch.as_tensor(values, dtype=theta.dtype, device=theta.device).repeat(times)
+    if len(values) == 1:
+        return theta.new_full((times,), float(values[0]))
+    return _placed(tuple(values.tolist()), theta.dtype, theta.device).repeat(times)
+
+
+@lru_cache(maxsize=64)
+def _placed(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return values on a device, copied there once: a step waits for no copy."""
+    return torch.tensor(values, dtype=dtype, device=device)
 
 
 @piece

@@ -178,12 +178,23 @@ def table(
 
 def inverse(u: Tensor, table: Quantiles) -> Tensor:
     """Return draws (C,), float64, from uniforms u (C,) in (0, 1), on the device of u."""
-    probabilities, points = table.to(u.device)
+    probabilities, points = table if table.points.device == u.device else _placed(table, u.device)
     u = u.double()
     above = torch.searchsorted(probabilities, u, right=True).clamp_(1, len(points) - 1)
     low, high = probabilities[above - 1], probabilities[above]
     share = ((u - low) / (high - low)).clamp_(0.0, 1.0)  # beyond the ends if the masses do not sum to 1
     return torch.lerp(points[above - 1], points[above], share)
+
+
+_there: dict[tuple[int, torch.device], tuple[Quantiles, Quantiles]] = {}
+
+
+def _placed(table: Quantiles, device: torch.device) -> Quantiles:
+    """Return the table on a device, copied there once: a decision waits for no copy."""
+    key = id(table.points), device
+    if key not in _there:
+        _there[key] = table, table.to(device)  # the first keeps the id
+    return _there[key][1]
 
 
 @piece
