@@ -72,7 +72,10 @@ figures: $(READY)  ## Make the reports of everything that has been run again
 bench: $(READY)  ## Measure speed against JAX (in an environment of its own, .venv-peers)
 	$(BIN)/python benchmarks/run.py
 
+gpu-check: $(READY)  ## Check values, launches and throughput on a GPU, in a few minutes
+	$(BIN)/python benchmarks/gpu_check.py
+
 clean:  ## Remove the environments; runs stay
 	rm -rf $(VENV) .venv-peers site .mypy_cache .ruff_cache .pytest_cache
 
-.PHONY: help setup run quick test test-slow lint docs docs-serve docs-results docs-refresh hooks figures bench clean
+.PHONY: help setup run quick test test-slow lint docs docs-serve docs-results docs-refresh hooks figures bench gpu-check clean

@@ -358,6 +358,23 @@ def _against_peers(
     return table
 
 
+def module_steps(console: Console) -> list[dict[str, Any]]:
+    """A step of SGHMC on a torch module over a plain training step of the same module, one thread."""
+    command = [sys.executable, str(HERE / "modules.py"), "cpu"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    rows: list[dict[str, Any]] = [json.loads(line) for line in printed.splitlines()]
+    table = Table(title="SGHMC on a torch module, CPU ms of a step per chain", title_justify="left")
+    for column in ("network", "chains", "plain SGD-M", "mhrun", "ratio", "aim"):
+        table.add_column(column, justify="left" if column == "network" else "right")
+    for row in rows:
+        aim = "1.15" if row["chains"] == 1 else "1.0"
+        cells = (f"{row['plain_ms']:.2f}", f"{row['ours_ms']:.2f}", f"{row['ratio']:.2f}", aim)
+        table.add_row(row["network"], str(row["chains"]), *cells)
+    console.print(table)
+    return rows
+
+
 def start_up(rounds: int, console: Console) -> dict[str, float]:
     """CPU seconds of the light commands, and of the first compiled block with nothing cached."""
     found = {}
@@ -412,6 +429,7 @@ TABLES: dict[str, Callable[[argparse.Namespace, Console], Any]] = {
     "against_jax": lambda options, console: against_jax(options.rounds, options.chain_steps, console),
     "over_n": lambda options, console: over_n(options.rounds, options.chain_steps, options.largest, console),
     "mh_minibatch": lambda options, console: mh_minibatch(options.rounds, options.chain_steps, console),
+    "modules": lambda options, console: module_steps(console),
     "network": lambda options, console: network(options.rounds, options.chain_steps, console),
     "dynamics": lambda options, console: dynamics(options.rounds, options.chain_steps, console),
     "ladders": lambda options, console: ladders(options.rounds, options.chain_steps, console),
@@ -419,7 +437,7 @@ TABLES: dict[str, Callable[[argparse.Namespace, Console], Any]] = {
 }
 
 
-OURS_ALONE = {"start_up", "without_replacement", "over_n", "ladders"}
+OURS_ALONE = {"start_up", "modules", "without_replacement", "over_n", "ladders"}
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -203,6 +204,16 @@ class ModuleModel:
                 "this model has a custom likelihood and predicts no classes; `outputs` has the module's own."
             )
         return torch.log_softmax(self.outputs(theta, rows), -1)
+
+    def module_at(self, theta: Tensor) -> nn.Module:
+        """Return a copy of the module with parameters theta (D,) or (width,), buffers included, in evaluation mode."""
+        (point,), buffers = self._split(theta[None])
+        found = copy.deepcopy(self._prepared.module).to(theta.device, theta.dtype).eval()
+        with torch.no_grad():
+            nn.utils.vector_to_parameters(point, found.parameters())
+            for name, value in buffers.items():
+                found.get_buffer(name).copy_(value[0])
+        return found
 
     def values_per_datum(self, rows: Rows) -> int:
         """Return how many values a forward pass keeps for the gradient of one datum, from two small passes."""

@@ -84,3 +84,24 @@ def test_contenders_of_mh_minibatch_agree(tmp_path, monkeypatch):
     # About five standard errors of a difference of two means over 5 chains.
     assert abs(ours["accepted"] - theirs["accepted"]) < 0.11
     assert abs(ours["batch"] / theirs["batch"] - 1) < 0.4
+
+
+def test_steps_on_modules_are_timed_beside_plain_training(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    modules = importlib.import_module("modules")
+    for name in ("cnn", "lstm"):
+        found = modules.ratio(name, 2, rounds=1, repeats=1)
+        assert found["plain_ms"] > 0
+        assert 0.1 < found["ratio"] < 10
+
+
+def test_the_gpu_check_says_in_a_line_that_there_is_no_gpu(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    gpu_check, modules = (importlib.import_module(name) for name in ("gpu_check", "modules"))
+    monkeypatch.setattr(gpu_check.torch.cuda, "is_available", lambda: False)
+    assert gpu_check.main() == 0
+    assert capsys.readouterr().out == "gpu-check: no GPU here, so that nothing was checked.\n"
+    # Its checks of values and of many chains run on any device.
+    monkeypatch.setattr(modules, "NETWORKS", {name: modules.NETWORKS[name] for name in ("cnn", "mlp")})
+    assert gpu_check.values("cpu", gpu_check.Console(file=io.StringIO()))
+    assert gpu_check.wide("cpu", 2) > 0

@@ -164,6 +164,9 @@ def test_likelihood_gradient_and_buffers_are_the_module_s_own(rng, name, evaluat
         outputs = torch.log_softmax(own[c].eval()(rows["x"][c]), -1)
         assert torch.allclose(predicted[c], outputs, atol=1e-9)
         assert torch.allclose(log_lik[c], outputs.gather(1, rows["y"][c][:, None])[:, 0], atol=1e-9)
+    for c in range(C):
+        plain_again = model.module_at(points[c])(rows["x"][c])
+        assert torch.allclose(torch.log_softmax(plain_again, -1), predicted[c], atol=1e-9)
     if not buffers:
         again = model.log_lik_and_grad(theta, rows)
         assert all(torch.equal(a, b) for a, b in zip(again, model.train(theta, {}, rows)[:2], strict=True))
