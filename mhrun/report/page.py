@@ -89,6 +89,11 @@ class FigureOnPage(NamedTuple):
     content: Mapping[str, bytes] | str  # what `draw` returned, or a line in its place
 
     @property
+    def is_drawn(self) -> bool:
+        """Whether there is a figure, and no line in its place."""
+        return not isinstance(self.content, str)
+
+    @property
     def svg(self) -> str:
         """The figure as an SVG element; empty where it is a picture, or there is a line in its place."""
         return "" if isinstance(self.content, str) else self.content.get("svg", b"").decode()

@@ -16,7 +16,7 @@ def lighter(png: bytes) -> bytes:
     with Image.open(io.BytesIO(png)) as picture:
         plain = Image.new("RGB", picture.size, "white")
         plain.paste(picture, mask=picture.getchannel("A") if "A" in picture.getbands() else None)
-    small = plain.quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=1, dither=Image.Dither.NONE)
+    small = plain.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     off = np.abs(np.asarray(small.convert("RGB"), dtype=int) - np.asarray(plain, dtype=int))
     if off.max(initial=0) > _OFF or off.mean() > _MEAN_OFF:
         return png
