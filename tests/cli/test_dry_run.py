@@ -173,7 +173,7 @@ def test_an_estimate_between_two_bounds_is_said_so():
 
 
 def test_an_estimate_is_about_what_a_run_takes(tmp_path, monkeypatch):
-    """Steps that take milliseconds each: within a factor of three of the CPU time, which other processes do not change."""
+    """Steps that take milliseconds each: within a factor of three of the CPU time, whatever else runs."""
     clock = SimpleNamespace(perf_counter=time.process_time, monotonic=time.process_time)
     monkeypatch.setattr("mhrun.engine.estimate.time", clock)
     monkeypatch.setattr("mhrun.store.blocks.time", clock)
