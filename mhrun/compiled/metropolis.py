@@ -12,6 +12,7 @@ from mhrun.compiled.deciding import decision_of
 from mhrun.compiled.growing import GrowingLoop
 from mhrun.compiled.loop import Loop, register
 from mhrun.compiled.loop_inputs import Chains, LoopInputs, Range, Schedule, Stream
+from mhrun.compiled.thinned import ThinnedLoop
 from mhrun.kernels import MetropolisHastings
 from mhrun.native import (
     FULL,
@@ -28,6 +29,7 @@ from mhrun.native import (
     piece,
 )
 from mhrun.native.philox import MINIBATCH, Workspaces, filler, split_key
+from mhrun.parts import ARRIVALS
 from mhrun.target import Target
 from mhrun.types import Controls, Evaluation, Record, State
 
@@ -237,6 +239,8 @@ def _loop(
 
 def metropolis_loop(kernel: MetropolisHastings, target: Target, key: int, threads: int) -> Loop | None:
     """Return the loop of a kernel, or None if one of its parts has no compiled form."""
+    if kernel.rule.wants == ARRIVALS:
+        return ThinnedLoop.of(kernel, target, key, threads)
     if kernel.rule.wants_terms:
         return GrowingLoop.of(kernel, target, key, threads)
     return MetropolisLoop.of(kernel, target, key, threads)

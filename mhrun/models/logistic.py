@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,9 +12,10 @@ from torch.nn.functional import logsigmoid
 
 from mhrun.errors import Refusal, UserError
 from mhrun.models.linear import linear_bounds, predictor
+from mhrun.models.logistic_bounds import bound_pieces
 from mhrun.models.logistic_native import pieces
 from mhrun.models.naming import numbered
-from mhrun.native import NativeModel
+from mhrun.native import NativeBounds, NativeModel
 from mhrun.random import Draws, Purpose
 from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
 
@@ -132,6 +134,12 @@ class Logistic:
     def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
         """Return the bounds, see `mhrun.types.Bounds`; they hold everywhere."""
         return linear_bounds(data["x"], _DERIVATIVES, kind, reference, _scale(data["x"]))
+
+    def native_bounds(self, data: Rows, kind: str, surrogate: Any) -> NativeBounds:
+        """Return the pieces of the fused loop on bounded terms."""
+        x, y = self._fields({name: value[None] for name, value in data.items()})
+        order = BOUND_KINDS.index(kind)
+        return bound_pieces(x[0].numpy(), y[0].numpy(), _scale(x), self.precision, order, surrogate)
 
     def in_float64(self, rows: Rows) -> Rows:
         """Return the rows with x as float64 features, and the labels."""

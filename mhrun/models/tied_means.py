@@ -13,7 +13,7 @@ from torch import Tensor
 from mhrun.errors import Refusal
 from mhrun.models.bounds import centred_norms
 from mhrun.models.compressed import compress
-from mhrun.native import NativeModel, piece
+from mhrun.native import NativeBounds, NativeModel, piece
 from mhrun.native.maths import exp_negative_32, exp_negative_64, log1p_unit_64, log_of_ratio_32
 from mhrun.random import Draws
 from mhrun.types import Bounds, Field, Reference, Rows
@@ -147,6 +147,12 @@ class TiedMeans:
 
         return Bounds(weights, width)
 
+    def native_bounds(self, data: Rows, kind: str, surrogate: Any) -> NativeBounds:
+        """Return the pieces of the fused loop on bounded terms."""
+        x, (centre, half, _) = data["x"].numpy(), centred_norms(data["x"])
+        args = (x, self.variance, *self.prior_variances, *_statistics(data, self.variance), centre, half)
+        return NativeBounds(args, _log_prior, _width, _terms, _total)
+
     def native(self, data: Rows, *, full: bool) -> NativeModel:
         """Return the pieces of the fused loop. Per-datum arithmetic is float32, sums of all data float64."""
         empty = np.empty(0)
@@ -165,6 +171,14 @@ class TiedMeans:
             terms=_terms,
             full_pass_stats=_full_pass_stats,
         )
+
+
+@piece
+def _width(args: Any, origin: Any, candidate: Any) -> Any:
+    v, centre, half = args[1], args[-2], args[-1]
+    one, two = origin[0] + origin[1], candidate[0] + candidate[1]
+    reach = max(abs(origin[0] - centre), abs(one - centre), abs(candidate[0] - centre), abs(two - centre))
+    return max(abs(candidate[0] - origin[0]), abs(two - one)) * max(reach, half) / v
 
 
 def _cells(x: Any) -> tuple[Any, float]:

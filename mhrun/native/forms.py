@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from mhrun.native.compiler import Piece, piece
 
-SHARED, STORED, FULL, GROWING = 0, 1, 2, 3  # how a pairing scores
+SHARED, STORED, FULL, GROWING, THINNED = 0, 1, 2, 3, 4  # how a pairing scores
 UNDECIDED, REJECT, ACCEPT = -1, 0, 1  # verdicts of a sequential test
 
 
@@ -80,10 +80,46 @@ class NativeSums(NamedTuple):
     score: Piece
 
 
+@piece
+def nothing_known(args: Any, origin: Any, candidate: Any) -> Any:
+    """Return 0: the part of a log-likelihood difference that a surrogate knows, without one."""
+    return 0.0
+
+
+class NativeBounds(NamedTuple):
+    """The pieces of a model whose terms are bounded, see `mhrun.types.Bounds`; in float64.
+
+    `terms` and `total` may share arguments with a `NativeModel`.
+    """
+
+    args: tuple[Any, ...]
+    log_prior: Piece  # (args, theta (D,)) -> float
+    width: Piece  # (args, origin, candidate) -> float, at least 0
+    terms: Piece  # (args, index, m, origin, candidate, out (m,)): the term of each datum
+    total: Piece  # (args, theta) -> sum of l_i over all data
+    known: Piece = nothing_known  # (args, origin, candidate) -> the surrogate's part, summed over all data
+
+
+@piece
+def no_share(args: Any, total: Any) -> Any:
+    """Return 0: a of a rule without excess arrivals."""
+    return 0.0
+
+
+class NativeThinning(NamedTuple):
+    """The pieces of a rule that thins Poisson arrivals, see `mhrun.rules.thinning.Thinning`."""
+
+    args: tuple[Any, ...]
+    share: Piece  # (args, total bound B) -> a
+    lifts: bool
+    only_lowers: bool
+    at_most: float
+
+
 class NativePairing(NamedTuple):
     """A pairing, as one of the scoring modes of the Metropolis-Hastings loop."""
 
-    mode: int  # SHARED, STORED, FULL or GROWING
+    mode: int  # SHARED, STORED, FULL, GROWING or THINNED
     m: int | None  # minibatch size; None for all data, or if the rule determines it
 
 

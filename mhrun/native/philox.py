@@ -113,9 +113,22 @@ def arrival(j: Any, n: Any, draw: Any) -> Any:
     slot = scaled(a, b, n)
     coin = (np.float64(((c >> u64(5)) << u64(26)) + (d >> u64(6))) + 0.5) * 2.0**-53
     a, b, c, d = philox(u64(2) * j + u64(1), ARRIVALS, draw)
-    gap = -math.log((np.float64(((a >> u64(5)) << u64(26)) + (b >> u64(6))) + 0.5) * 2.0**-53)
+    gap = -log_64((np.float64(((a >> u64(5)) << u64(26)) + (b >> u64(6))) + 0.5) * 2.0**-53)
     uniform = (np.float64(((c >> u64(5)) << u64(26)) + (d >> u64(6))) + 0.5) * 2.0**-53
     return slot, coin, gap, uniform
+
+
+@piece
+def fill_arrivals(
+    start: Any, count: Any, n: Any, draw: Any, slots: Any, coins: Any, gaps: Any, uniforms: Any
+) -> None:
+    """Fill the arrays with the numbers of arrivals start, ..., start + count - 1."""
+    for j in range(count):  # without a branch, so that it runs in vector lanes
+        slot, coin, gap, uniform = arrival(u64(start + j), n, draw)
+        slots[j] = np.int64(slot)
+        coins[j] = coin
+        gaps[j] = gap
+        uniforms[j] = uniform
 
 
 class Workspace(NamedTuple):

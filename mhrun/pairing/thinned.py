@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mhrun.native import THINNED, NativePairing
 from mhrun.parts import ARRIVALS, Pairing
 from mhrun.random import Draws
 from mhrun.target import Target
@@ -54,6 +55,10 @@ class Thinned(Pairing):
     ) -> tuple[Evaluation, Bounded]:
         """Return the candidate and the arrivals."""
         return target.prior(theta), Bounded(target, origin.theta, theta, draws)
+
+    def native(self) -> NativePairing:
+        """Return the form of this pairing in a compiled loop."""
+        return NativePairing(THINNED, None)
 
 
 class Bounded(Arrivals):

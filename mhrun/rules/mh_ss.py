@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.native import NativeThinning, piece
 from mhrun.rules.thinning import Thinning
 
 
@@ -37,3 +40,12 @@ class MHSS(Thinning):
     def only_lowers(self) -> bool:
         """Whether an arrival that is kept rejects: gamma = 0."""
         return self.gamma == 0
+
+    def thinning(self) -> NativeThinning:
+        """Return the form of this rule in a compiled loop."""
+        return self._native((self.gamma,), _share)
+
+
+@piece
+def _share(args: Any, total: Any) -> Any:
+    return args[0]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.native import NativeThinning, piece
 from mhrun.rules.thinning import Thinning
 
 
@@ -35,3 +38,12 @@ class PoissonMH(Thinning):
     def share(self, total: Tensor) -> Tensor:
         """Return rate / B (C,); 0 if nothing is to be read."""
         return (self.rate / total).masked_fill(total == 0, 0.0)
+
+    def thinning(self) -> NativeThinning:
+        """Return the form of this rule in a compiled loop."""
+        return self._native((self.rate,), _share)
+
+
+@piece
+def _share(args: Any, total: Any) -> Any:
+    return args[0] / total if total > 0 else 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from mhrun.native import NativeThinning, no_share
 from mhrun.rules.thinning import Thinning
 
 
@@ -28,3 +29,7 @@ class SMH(Thinning):
     def only_lowers(self) -> bool:
         """True: an arrival that is kept rejects."""
         return True
+
+    def thinning(self) -> NativeThinning:
+        """Return the form of this rule in a compiled loop."""
+        return self._native((), no_share)

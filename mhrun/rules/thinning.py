@@ -8,6 +8,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
+from mhrun.native import NativeThinning, Piece
 from mhrun.parts import ARRIVALS, Rule
 from mhrun.random import Draws, Purpose
 from mhrun.types import Arrivals, Contest, Events, Verdict
@@ -79,6 +80,11 @@ class Thinning(Rule):
         self._thin(supply, undecided.nonzero()[:, 0], beta, a, rate, log_u, log_ratio, size)
         unknown = torch.full_like(log_ratio, torch.nan)
         return Verdict(log_u < log_ratio, log_ratio, torch.where(whole, 0.0, unknown), size)
+
+    def _native(self, args: tuple[float, ...], share: Piece) -> NativeThinning:
+        """Return the form of this rule in a compiled loop."""
+        most = math.inf if self.at_most is None else float(self.at_most)
+        return NativeThinning(args, share, self.lifts, self.only_lowers, most)
 
     def _thin(
         self,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.native import NativeThinning, piece
 from mhrun.rules.thinning import Thinning
 
 
@@ -38,3 +41,12 @@ class TunaMH(Thinning):
     def share(self, total: Tensor) -> Tensor:
         """Return chi B (C,)."""
         return self.chi * total
+
+    def thinning(self) -> NativeThinning:
+        """Return the form of this rule in a compiled loop."""
+        return self._native((self.chi,), _share)
+
+
+@piece
+def _share(args: Any, total: Any) -> Any:
+    return args[0] * total

@@ -12,7 +12,7 @@ from torch import Tensor
 from mhrun.data import Dataset
 from mhrun.data.transforms import Transforms
 from mhrun.errors import Refusal, UserError
-from mhrun.native import NativeModel, available, native_form
+from mhrun.native import NativeBounds, NativeModel, available, native_form
 from mhrun.native.alias import alias_table
 from mhrun.random import Draws, Purpose
 from mhrun.target.all_data import AllData
@@ -444,6 +444,15 @@ class Target:
         if offered is None or not plain or self.device.type != "cpu" or not available():
             return None
         pieces: NativeModel = offered(self.data.fields, full=full)
+        return pieces
+
+    def native_bounds(self) -> NativeBounds | None:
+        """Return the model's pieces for a compiled CPU loop on bounded terms, or None."""
+        offered = native_form(self.model, "native_bounds", "log_prior", "log_lik", "bounds")
+        if offered is None or self.common_batch or self.device.type != "cpu" or not available():
+            return None
+        surrogate = None if self.surrogate is None else self.surrogate.sums
+        pieces: NativeBounds | None = offered(self.data.fields, self.bound_kind, surrogate)
         return pieces
 
     def add_gradient_noise(self, grad: Tensor, draws: Draws) -> Tensor:

@@ -1,0 +1,238 @@
+"""The Metropolis-Hastings step whose rule thins Poisson arrivals, as one compiled loop."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mhrun.compiled.loop_inputs import Schedule, Stream
+from mhrun.kernels import MetropolisHastings
+from mhrun.native import (
+    THINNED,
+    Draw,
+    NativeBounds,
+    NativeProposal,
+    NativeThinning,
+    Piece,
+    StepControls,
+    compiled,
+    native_form,
+    over_chains,
+)
+from mhrun.native.philox import ACCEPT, fill_arrivals, split_key, uniform
+from mhrun.target import Target
+from mhrun.types import Controls, Evaluation, Record, State
+
+u64 = np.uint64
+_TILE = 64  # arrivals held at once
+_SLACK, _ROUNDING = 1e-6, 1e-11  # of a bound, relative and absolute
+_loops: dict[tuple[Piece, ...], Piece] = {}
+
+
+class Table(NamedTuple):
+    """The alias table of the bounds' weights."""
+
+    n: Any  # uint64
+    slots: Any  # (n, 3): cut, other datum and weight, together in memory
+    total: Any
+
+
+class Out(NamedTuple):
+    """What is recorded of each step, (C, K, ...)."""
+
+    theta: Any
+    accepted: Any
+    log_ratio: Any
+    log_ratio_var: Any
+    batch_size: Any
+    diverging: Any
+    violations: Any
+
+
+class Block(NamedTuple):
+    """What the loop works on."""
+
+    stream: Stream
+    table: Table
+    chains: tuple[Any, Any]  # theta (C, D) and its log prior (C,), changed in place
+    schedule: Schedule
+    args: tuple[Any, Any, Any]  # of the model's, the proposal's and the rule's pieces
+    rule: tuple[Any, Any, Any]  # lifts, only_lowers, most arrivals
+    out: Out
+
+
+class ThinnedLoop:
+    """See `MetropolisHastings`: the same step and the same random numbers, compiled."""
+
+    def __init__(
+        self,
+        model: NativeBounds,
+        proposal: NativeProposal,
+        thinning: NativeThinning,
+        target: Target,
+        key: int,
+        threads: int,
+    ) -> None:
+        self._model, self._proposal, self._thinning = model, proposal, thinning
+        self._target, self._key, self._threads = target, key, threads
+        self._slots: npt.NDArray[np.float64] | None = None
+        moving = (proposal.propose, proposal.log_ratio)
+        bounded = (model.log_prior, model.width, model.terms, model.known, model.total)
+        pieces = (*moving, thinning.share, *bounded)
+        if pieces not in _loops:
+            _loops[pieces] = compiled(_loop(*pieces))
+        self._loop = _loops[pieces]
+
+    @classmethod
+    def of(cls, kernel: MetropolisHastings, target: Target, key: int, threads: int) -> ThinnedLoop | None:
+        """Return the loop of a kernel, or None if one of its parts has no compiled form."""
+        moves = native_form(kernel.proposal, "native", "sample", "log_density")
+        scores = native_form(kernel.pairing, "native", "start", "current", "compare")
+        thins = native_form(kernel.rule, "thinning", "decide", "share")
+        if moves is None or scores is None or thins is None:
+            return None
+        moving, scoring = moves(), scores()
+        if moving is None or scoring is None or scoring.mode != THINNED:
+            return None
+        model = target.native_bounds()
+        return None if model is None else cls(model, moving, thins(), target, key, threads)
+
+    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
+        """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
+        steps, chains = controls.step_size.shape
+        n, thinning = self._target.n, self._thinning
+        theta = state.evaluation.theta.double().numpy().copy()
+        log_prior = state.evaluation.log_prior.double().numpy().copy()
+        out = Out(
+            theta=np.empty((chains, steps, theta.shape[1])),
+            accepted=np.empty((chains, steps), np.bool_),
+            log_ratio=np.empty((chains, steps), np.float32),
+            log_ratio_var=np.empty((chains, steps), np.float32),
+            batch_size=np.empty((chains, steps), np.int32),
+            diverging=np.empty((chains, steps), np.bool_),
+            violations=np.zeros((chains, steps), np.int32),
+        )
+        if self._slots is None:
+            drawn, weights = self._target.bounds_table, self._target.bounds.weights
+            self._slots = torch.stack((drawn.cut, drawn.other.double(), weights), -1).numpy()
+        block = Block(
+            stream=Stream(split_key(self._key), u64(first_step)),
+            table=Table(u64(n), self._slots, float(self._target.bounds_table.total)),
+            chains=(theta, log_prior),
+            schedule=Schedule.of(controls, self._target),
+            args=(self._model.args, self._proposal.args, thinning.args),
+            rule=(thinning.lifts, thinning.only_lowers, min(thinning.at_most, n)),
+            out=out,
+        )
+        over_chains(self._loop, chains, self._threads, block, own=lambda part: part)
+        record: dict[str, npt.NDArray[Any]] = out._asdict()
+        size = out.batch_size.astype(np.int64)
+        # Only a step that is decided on all data has no variance.
+        record["n_lik"] = np.where(out.log_ratio_var == 0, 2 * n, self._target.per_term * size)
+        for name in ("n_lik_overhead", "n_grad"):
+            record[name] = np.broadcast_to(np.int64(0), (chains, steps))
+        return State(Evaluation(torch.from_numpy(theta), torch.from_numpy(log_prior)), {}), record
+
+
+def _loop(
+    propose: Piece,
+    proposal_ratio: Piece,
+    share: Piece,
+    log_prior: Piece,
+    width: Piece,
+    terms: Piece,
+    known: Piece,
+    total: Piece,
+) -> Piece:
+    def loop(first_chain: Any, last_chain: Any, part: Any, block: Any) -> None:
+        # Tuples are taken apart here, once: in the loops each array that is taken out counts a reference.
+        key, first_step = block.stream
+        n, slots, total_weight = block.table
+        theta, kept_prior = block.chains
+        step_size, noise_temperature, scale, prior_power = block.schedule
+        model, proposal, rule = block.args
+        lifts, only_lowers, most = block.rule
+        out_theta, out_accepted, out_log_ratio, out_var, out_size, out_diverging, out_violations = block.out
+        steps, dim = step_size.shape[0], theta.shape[1]
+        index, marks, values = np.empty(_TILE, np.int64), np.empty(_TILE), np.empty(_TILE)
+        coins, gaps, sizes = np.empty(_TILE), np.empty(_TILE), np.empty(_TILE)
+        candidate = np.empty(dim)
+        for c in range(first_chain, last_chain):
+            current = theta[c]
+            for k in range(steps):
+                draw = Draw(key, first_step + u64(k), u64(c))
+                controls = StepControls(step_size[k, c], noise_temperature[k, c])
+                propose(proposal, current, controls, draw, candidate)
+                prior = log_prior(model, candidate)
+                offset = prior_power[k, c] * (prior - kept_prior[c])
+                offset += proposal_ratio(proposal, current, candidate)
+                beta = scale[k, c] / np.float64(n)
+                sure = known(model, current, candidate)
+                log_ratio = offset + beta * sure
+                span = beta * width(model, current, candidate)
+                whole_bound = span * total_weight
+                a = share(rule, whole_bound)
+                rate = (1 + a) * whole_bound
+                log_u = math.log(uniform(ACCEPT, draw))
+                size, noise, wrong = np.int64(0), np.nan, 0
+                if log_ratio > -np.inf and not rate <= most:
+                    log_ratio += beta * (total(model, candidate) - total(model, current) - sure)
+                    size, noise = np.int64(n), 0.0
+                elif log_ratio > -np.inf and rate > 0 and not (only_lowers and log_u >= log_ratio):
+                    time, j, going = 0.0, 0, True
+                    while going:
+                        left = rate - time
+                        drawn = np.int64(min(np.float64(_TILE), left + 2 * math.sqrt(left) + 2))
+                        fill_arrivals(j, drawn, n, draw, index, coins, gaps, marks)
+                        j += int(drawn)
+                        count = 0
+                        for i in range(drawn):
+                            time += gaps[i]
+                            if not time <= rate:
+                                going = False
+                                break
+                            at = index[i]
+                            if coins[i] >= slots[at, 0]:
+                                at = np.int64(slots[at, 1])
+                            index[i] = at
+                            sizes[i] = slots[at, 2]
+                            count += 1
+                        terms(model, index, count, current, candidate, values)
+                        for i in range(count):
+                            b = span * sizes[i]
+                            t = beta * values[i]
+                            if abs(t) > b * (1 + _SLACK) + _ROUNDING * beta:
+                                wrong += 1
+                            t = min(max(t, -b), b)
+                            kappa = a * b
+                            if lifts:
+                                kappa += 0.5 * (b - abs(t))
+                            f, g = max(-t, 0.0) + kappa, max(t, 0.0) + kappa
+                            size += 1
+                            if values[i] != values[i]:
+                                log_ratio = np.nan
+                            elif marks[i] * (1 + a) * b < f:
+                                if only_lowers:
+                                    log_ratio = -np.inf
+                                    going = False
+                                    break
+                                log_ratio += math.log(g) - math.log(f)
+                accept = log_u < log_ratio
+                if accept:
+                    kept_prior[c] = prior
+                    for d in range(dim):
+                        theta[c, d] = candidate[d]
+                for d in range(dim):
+                    out_theta[c, k, d] = theta[c, d]
+                out_accepted[c, k] = accept
+                out_log_ratio[c, k] = log_ratio
+                out_var[c, k] = noise
+                out_size[c, k] = size
+                out_diverging[c, k] = log_ratio != log_ratio
+                out_violations[c, k] = wrong
+
+    return loop

@@ -1,0 +1,107 @@
+"""The pieces of logistic regression for compiled loops on bounded terms; float64."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mhrun.models.logistic_native import _log_prior, _log_sigmoid, _total
+from mhrun.native import NativeBounds, piece
+from mhrun.native.maths import exp_negative_64
+
+
+def bound_pieces(
+    x: npt.NDArray[Any], y: npt.NDArray[Any], scale: float, precision: float, order: int, surrogate: Any
+) -> NativeBounds:
+    """Return the pieces for x (n, D) and y (n,), +1 or -1.
+
+    Args:
+        x: the rows.
+        y: the labels.
+        scale: factor applied to x.
+        precision: prior precision of each weight.
+        order: of the surrogate; 0 for none.
+        surrogate: its `Sums`, or None.
+    """
+    dim = x.shape[1]
+    zero = np.zeros(1, x.dtype if x.dtype.kind == "f" else np.float32)
+    about, inverse, gradient, hessian = np.zeros(dim), np.eye(dim), np.zeros(dim), np.zeros((dim, dim))
+    eta = np.zeros(len(x) if order else 1)
+    if surrogate is not None:
+        about, root = surrogate.reference.theta.numpy(), surrogate.reference.root.numpy()
+        inverse = np.ascontiguousarray(np.linalg.inv(root).T)
+        gradient, hessian = surrogate.gradient.numpy(), surrogate.hessian.numpy()
+        eta = np.concatenate([part @ (about * scale) for part in np.array_split(x, max(1, len(x) >> 16))])
+    args = (np.ascontiguousarray(x), y, zero, scale, precision, order, about, inverse, gradient, hessian, eta)
+    return NativeBounds(args, _log_prior, _width, _terms, _total, _known)
+
+
+@piece
+def _norms(inverse: Any, about: Any, origin: Any, candidate: Any) -> Any:
+    """Return |candidate - origin|, |origin - about| and |candidate - about| in the metric."""
+    dim = len(origin)
+    step, one, two = 0.0, 0.0, 0.0
+    for e in range(dim):
+        a, b = 0.0, 0.0
+        for d in range(dim):
+            a += inverse[d, e] * (origin[d] - about[d])
+            b += inverse[d, e] * (candidate[d] - about[d])
+        step += (b - a) * (b - a)
+        one += a * a
+        two += b * b
+    return math.sqrt(step), math.sqrt(one), math.sqrt(two)
+
+
+@piece
+def _width(args: Any, origin: Any, candidate: Any) -> Any:
+    order = args[5]
+    step, a, b = _norms(args[7], args[6], origin, candidate)
+    if order == 0:
+        return step
+    if order == 1:
+        return min(a * a + b * b, step * (a + b)) / 2
+    return min(a * a * a + b * b * b, step * (a * a + b * b + a * b)) / 6
+
+
+@piece
+def _known(args: Any, origin: Any, candidate: Any) -> Any:
+    order, about, gradient, hessian = args[5], args[6], args[8], args[9]
+    dim, total = len(origin), 0.0
+    if order == 0:
+        return total
+    for d in range(dim):
+        total += gradient[d] * (candidate[d] - origin[d])
+    if order == 2:
+        for d in range(dim):
+            one, two = 0.0, 0.0
+            for e in range(dim):
+                one += hessian[d, e] * (origin[e] - about[e])
+                two += hessian[d, e] * (candidate[e] - about[e])
+            total += 0.5 * (two * (candidate[d] - about[d]) - one * (origin[d] - about[d]))
+    return total
+
+
+@piece
+def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any) -> None:
+    x, y, scale, order, eta = args[0], args[1], args[3], args[5], args[10]
+    for j in range(m):
+        i = index[j]
+        one, two = 0.0, 0.0
+        for d in range(len(origin)):
+            value = np.float64(x[i, d])
+            one += value * origin[d]
+            two += value * candidate[d]
+        sign = np.float64(y[i])
+        one, two = sign * scale * one, sign * scale * two
+        term = _log_sigmoid(two) - _log_sigmoid(one)
+        if order > 0:
+            at = sign * eta[i]
+            e = exp_negative_64(-abs(at))
+            share = (e if at > 0 else 1.0) / (1.0 + e)  # sigmoid(-at), the derivative
+            term -= share * (two - one)
+            if order == 2:
+                term += 0.5 * share * (1 - share) * ((two - at) * (two - at) - (one - at) * (one - at))
+        out[j] = term

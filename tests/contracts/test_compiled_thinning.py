@@ -1,0 +1,131 @@
+"""The compiled loop on arrivals takes the same steps as the torch step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from kit import advance, advance_compiled, begin, controls
+
+from mhrun.compiled import compile_loop
+from mhrun.data import Dataset
+from mhrun.kernels import MetropolisHastings
+from mhrun.models.function import FunctionModel
+from mhrun.models.logistic import Logistic
+from mhrun.models.tied_means import TiedMeans
+from mhrun.native import available
+from mhrun.native.alias import alias_table
+from mhrun.pairing.thinned import Thinned
+from mhrun.proposals.random_walk import RandomWalk
+from mhrun.random import derive_key
+from mhrun.rules.mh_ss import MHSS
+from mhrun.rules.poisson_mh import PoissonMH
+from mhrun.rules.smh import SMH
+from mhrun.rules.tunamh import TunaMH
+from mhrun.target import Target
+
+KEY, CHAINS, STEPS = derive_key(8, "thinning"), 4, 30
+RULES = {"tunamh": TunaMH(1e-2), "poisson_mh": PoissonMH(20.0), "smh": SMH(), "mh_ss": MHSS(0.3)}
+RNG = np.random.default_rng(6)
+N = 3000
+
+
+def logistic(kind, surrogate):
+    x = RNG.normal(size=(N, 3)) * np.array([1.0, 0.5, 0.2])
+    y = np.where(RNG.random(N) < 1 / (1 + np.exp(-x.sum(1))), 1, -1)
+    fields = {
+        "x": RNG.integers(0, 256, (N, 3), dtype=np.uint8) if kind == "bytes" else x.astype(kind),
+        "y": y,
+    }
+    return Target(Logistic(3, 1.0, "zeros"), Dataset.of(fields), surrogate=surrogate)
+
+
+def mixture():
+    x = RNG.normal(size=N) * 1.4 + (RNG.random(N) < 0.5)
+    return Target(TiedMeans(), Dataset.of(x.astype(np.float32)), temper="likelihood")
+
+
+CASES = {
+    "tied_means": (mixture, 0.1, 60.0),
+    "logistic": (lambda: logistic("float32", "none"), 0.02, 20.0),
+    "logistic_1": (lambda: logistic("float32", "taylor1"), 0.05, 1.0),
+    "logistic_2": (lambda: logistic("float64", "taylor2"), 0.1, 1.0),
+    "logistic_2_bytes": (lambda: logistic("bytes", "taylor2"), 0.1, 1.0),
+}
+
+
+@pytest.mark.skipif(not available(), reason="needs numba")
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        *(("tied_means", rule) for rule in RULES),
+        ("logistic", "tunamh"),
+        ("logistic_1", "smh"),
+        ("logistic_2", "mh_ss"),
+        ("logistic_2_bytes", "smh"),
+    ],
+)
+def test_every_field_agrees(name, rule):
+    """From the start, where logistic chains decide on all data, and from the mode."""
+    make, step, temperature = CASES[name]
+    target = make()
+    kernel = MetropolisHastings(RandomWalk(), Thinned(), RULES[rule])
+    begins = torch.zeros(CHAINS, target.dim).double()
+    if target.surrogate is not None:  # two chains at the mode
+        begins[2:] = target.surrogate.reference.theta
+    state, draws = begin(kernel, target, begins, KEY)
+    control = controls(step, temperature, chains=CHAINS)
+    after, thetas, infos = advance(kernel, target, state, control, draws, STEPS)
+    compiled, found, record = advance_compiled(kernel, target, state, control, STEPS, KEY)
+    assert np.abs(thetas - found).max() < 1e-9
+    for field in ("accepted", "batch_size", "n_lik", "n_lik_overhead", "n_grad", "diverging", "violations"):
+        there = torch.stack([getattr(info, field) for info in infos], 1).numpy()
+        assert np.array_equal(record[field], there), field
+    for field in ("log_ratio", "log_ratio_var"):
+        there = torch.stack([getattr(info, field) for info in infos], 1).numpy()
+        assert np.allclose(record[field], there, rtol=1e-4, atol=1e-4, equal_nan=True), field
+    assert record["violations"].sum() == 0
+    assert record["accepted"].any()
+    assert torch.allclose(compiled.evaluation.log_prior, after.evaluation.log_prior)
+
+
+def test_violations_are_counted_in_both():
+    target = mixture()
+    target.bounds.weights.mul_(0.3)
+    kernel = MetropolisHastings(RandomWalk(), Thinned(), RULES["tunamh"])
+    state, draws = begin(kernel, target, CHAINS, KEY)
+    control = controls(0.3, 60.0, chains=CHAINS)
+    _, _, infos = advance(kernel, target, state, control, draws, STEPS)
+    count = torch.stack([info.violations for info in infos], 1).numpy()
+    assert count.sum() > 0
+    if available():
+        _, _, record = advance_compiled(kernel, target, state, control, STEPS, KEY)
+        assert np.array_equal(record["violations"], count)
+
+
+def test_a_model_without_pieces_has_no_loop():
+    def bounds(data, kind, reference):
+        raise AssertionError("not needed to know that there is no loop")
+
+    model = FunctionModel(lambda t, rows: -(rows["x"] - t).abs(), [0.0], batched=True, bounds=bounds)
+    kernel = MetropolisHastings(RandomWalk(), Thinned(), RULES["smh"])
+    assert compile_loop(kernel, Target(model, Dataset.of(np.zeros(9))), KEY, 1) is None
+
+
+@pytest.mark.parametrize(
+    "weights", [[1.0], [0.0, 0.0], [1.0, 0.0, 3.0], np.random.default_rng(1).gamma(0.3, size=1000)]
+)
+def test_alias_tables_have_the_weights(weights):
+    cut, other = alias_table(weights)
+    n = len(cut)
+    share = np.bincount(np.arange(n), cut, n) + np.bincount(other, 1 - cut, n)
+    wanted = np.asarray(weights) / np.sum(weights) if np.sum(weights) else np.full(n, 1 / n)
+    assert share / n == pytest.approx(wanted, abs=1e-14)
+
+
+def test_compiled_alias_tables_are_equal(monkeypatch):
+    weights = np.random.default_rng(2).gamma(0.5, size=500)
+    plain = alias_table(weights)
+    monkeypatch.setattr("mhrun.native.alias._FEW", 10)
+    for one, two in zip(alias_table(weights), plain, strict=True):
+        assert one == pytest.approx(two, abs=1e-12)
