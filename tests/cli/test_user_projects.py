@@ -310,9 +310,7 @@ def test_a_tensor_may_have_the_name_of_a_method_of_a_mapping():
 
 
 def test_the_tutorial_runs_as_written(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(
-        "mhrun.engine.experiment.usable_cores", lambda: 1
-    )  # a test is one of several processes
+    monkeypatch.setattr("mhrun.engine.threads.usable_cores", lambda: 1)  # a test is one of several processes
     shown = re.findall(r'```(\w+)(?: title="([^"]+)")?\n(.*?)```', TUTORIAL.read_text(), re.DOTALL)
     assert [kind for kind, _, _ in shown].count("bash") == 5
     for kind, name, text in shown:
