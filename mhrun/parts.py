@@ -17,6 +17,11 @@ from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Arrivals, Contest, Controls, Difference, Evaluation, Info, State, Supply, Verdict
 
+AUTO = "auto"
+"""A setting that a pilot run finds (`mhrun.engine.pilot`)."""
+
+AUTO_M = 2  # stands for a minibatch size that is not known yet
+
 DIFFERENCE, SUPPLY, ARRIVALS = "difference", "supply", "arrivals"
 """What a pairing passes to a rule: a `Difference` on a fixed batch, a `Supply` of terms to draw from, or `Arrivals` at
 data whose terms are bounded."""
@@ -54,6 +59,7 @@ class Pairing(ABC):
 
     offers: str = DIFFERENCE  # what it passes to the rule: DIFFERENCE, SUPPLY or ARRIVALS
     m: int | None = None  # its minibatch size; None if it has no fixed one
+    m_is_open: bool = False  # whether a pilot chooses m
     stationary: str | None = (
         None  # stationary distribution with a rule that `keeps_ratio`: "tempered" or "stored"; None: unknown
     )
@@ -157,6 +163,9 @@ class Dynamics(ABC):
     energies: bool = (
         False  # whether it needs `aux["log_density"]` (C,), the estimated full-data log posterior
     )
+    noise_gain: float | None = (
+        None  # c if gradient noise of variance V adds c e V / 2 to T; None: unknown, or an optimiser
+    )
     marks_valid: bool = False  # whether `aux["valid"]` (C,) marks the steps at which theta is a draw
 
     @property
@@ -187,6 +196,7 @@ class Kernel(ABC):
     adapts: bool = False  # whether adaptation never ends, so that the stationary distribution is unknown
     keeps_buffers: bool = False  # whether it keeps a module's buffers with theta (BatchNorm in training mode)
     rungs: int = 1  # number of rungs of a ladder
+    m_is_open: bool = False  # whether a pilot chooses the minibatch size of its gradients
     rule: Rule | None = None  # of its acceptance test
     pairing: Pairing | None = None  # of its acceptance test
 

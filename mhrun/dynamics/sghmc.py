@@ -47,6 +47,11 @@ class SGHMC(Dynamics):
         self.noise_estimate = noise_estimate
         self.refresh = checked(refresh)
 
+    @property
+    def noise_gain(self) -> float:  # type: ignore[override]
+        """Gradient noise adds e V / 2 a to T."""
+        return 1 / self.friction
+
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
         """Return zero momenta (C, D)."""
         return {"momentum": torch.zeros_like(theta)}

@@ -31,6 +31,8 @@ class SGLD(Dynamics):
         Refusal: a negative variance.
     """
 
+    noise_gain = 1.0
+
     def __init__(self, known_noise: float = 0.0) -> None:
         if not known_noise >= 0:
             raise Refusal(f"known_noise = {known_noise:g} is a variance; it must be at least 0.")

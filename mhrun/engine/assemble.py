@@ -13,6 +13,7 @@ import torch
 
 from mhrun.build import build
 from mhrun.data.memory import in_bytes
+from mhrun.engine import pilot
 from mhrun.engine.method import Method
 from mhrun.engine.starts import Starts, starts_of
 from mhrun.errors import Refusal, UserError
@@ -62,6 +63,7 @@ def methods_of(config: Mapping[str, Any]) -> list[Method]:
                 dtype=_DTYPES[config["dtype"]],
                 starts=starts_of(node.get("starts"), target.dim, where, parameters_of(target.model)),
                 monitor=_monitor(config, node, where),
+                precondition=node.get("precondition"),
                 where=f"{where}.",
             )
         except Refusal as error:
@@ -83,6 +85,7 @@ def assembled(
     dtype: torch.dtype,
     starts: Starts | None,
     monitor: Any,
+    precondition: str | None = None,
     where: str = "",
 ) -> Method:
     """Return a checked method from its parts; used by `mhrun.sample` and the command line.
@@ -96,6 +99,7 @@ def assembled(
         dtype: of the state.
         starts: starting points; None for those of the model.
         monitor: observes the chains during the run, or None.
+        precondition: the scale that a pilot finds, see `Method`.
         where: prefix of the names of settings, for messages.
 
     Raises:
@@ -118,8 +122,10 @@ def assembled(
     if monitor is not None:
         _is_a("monitor", monitor, Monitor, f"{where}monitor")
         monitor = monitor.bind(plan.collected)
-    method = Method(name, kernel, target, plan, shape, seed, dtype, starts, monitor)
+    method = Method(name, kernel, target, plan, shape, seed, dtype, starts, monitor, precondition)
     method.check()
+    if reason := pilot.refuses(method):
+        raise Refusal(reason)
     return method
 
 

@@ -20,6 +20,7 @@ from mhrun.engine.estimate import estimate
 from mhrun.engine.executors import check_executor
 from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method, prior_attribute
+from mhrun.engine.pilot import piloted
 from mhrun.engine.warnings import acceptance_range, log_ratio_noise, log_ratio_skew, valid_share, warnings_of
 from mhrun.errors import Interrupted
 from mhrun.kernels.stationary import samples
@@ -109,6 +110,9 @@ def _run(
     if not config["runtime"]["force"]:
         for method in methods:
             _take(folder, method.name, digests[method.name], watcher)
+    pilots: dict[str, Any] = {}
+    for place, method in enumerate(methods):
+        methods[place], pilots[method.name] = piloted(method, folder.method(method.name), watcher.note)
     for line in estimate([(method, folder.method(method.name)) for method in methods], settings):
         watcher.note(line)
         log.info(line)
@@ -119,7 +123,9 @@ def _run(
             attributes[DIGEST] = digests[method.name]
             log.info("%s: %d chains, %d steps", method.name, method.shape.chains, method.shape.total)
             result = run_method(method, folder.method(method.name), settings, watcher, stop, attributes)
-            summary["methods"][method.name] = _of_method(method, config["methods"][method.name], result)
+            summary["methods"][method.name] = _of_method(
+                method, config["methods"][method.name], result, pilots[method.name]
+            )
             log.info("%s: done, %.1f s", method.name, result["wall_s"])
             for warning in summary["methods"][method.name]["warnings"]:
                 watcher.note(warning)
@@ -180,7 +186,9 @@ def _each_claimed(
         waiting = left
 
 
-def _of_method(method: Method, node: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, Any]:
+def _of_method(
+    method: Method, node: Mapping[str, Any], summary: Mapping[str, Any], pilot: Mapping[str, Any] | None
+) -> dict[str, Any]:
     shape = method.shape
     totals = {
         name: np.asarray(values, dtype=float) for name, values in summary["totals"].items()
@@ -205,9 +213,9 @@ def _of_method(method: Method, node: Mapping[str, Any], summary: Mapping[str, An
         "log_ratio_noise_sd": log_ratio_noise(summary),
         "log_ratio_skew": skew,
         "log_ratio_skew_95": skew_95,
-        "likelihood_evals": int(totals["n_lik"].sum()),
+        "likelihood_evals": int(totals["n_lik"].sum()) + (pilot or {}).get("n_lik", 0),
         "overhead_evals": int(totals["n_lik_overhead"].sum()),
-        "gradient_evals": int(totals["n_grad"].sum()),
+        "gradient_evals": int(totals["n_grad"].sum()) + (pilot or {}).get("n_grad", 0),
         "diverging": int(totals["sum_diverging"].sum()),
         "valid_share": valid_share(method, summary),
         "steps": shape.steps,
@@ -218,8 +226,17 @@ def _of_method(method: Method, node: Mapping[str, Any], summary: Mapping[str, An
         "wall_s": summary["wall_s"],
         "executor": summary["executor"],
         "torch_threads": summary.get("torch_threads"),
-        "warnings": list(warnings_of(method, summary)),
-    }
+        "warnings": [*warnings_of(method, summary), *_pilot_warnings(method.name, pilot)],
+    } | ({} if pilot is None else {"pilot": dict(pilot)})
+
+
+def _pilot_warnings(name: str, pilot: Mapping[str, Any] | None) -> list[str]:
+    if pilot is None or pilot.get("settled", True):
+        return []
+    return [
+        f"{name}: the pilot's step size did not settle: acceptance {pilot['acceptance_found']:.3g}, aimed at "
+        f"{pilot['aim']:.2f}. Give a step size, or better starting points."
+    ]
 
 
 def _thin_in_words(method: Method) -> int | list[int] | str | None:

@@ -42,6 +42,8 @@ class Method:
         dtype: of the state.
         starts: starting points; None for those of the model.
         monitor: computes metrics during the run.
+        precondition: the scale of proposals and dynamics that a pilot finds: dense, diagonal, none; None: auto
+            where the step size is open, else none.
     """
 
     name: str
@@ -53,6 +55,7 @@ class Method:
     dtype: torch.dtype = torch.float64
     starts: Starts | None = None
     monitor: Monitor | None = None
+    precondition: str | None = None
 
     def check(self) -> None:
         """Check that the parts are compatible.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import warnings
@@ -16,15 +17,17 @@ from mhrun.diagnostics.chains import some_coordinates
 from mhrun.engine.assemble import assembled
 from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.method import Method, prior_attribute
+from mhrun.engine.pilot import piloted
 from mhrun.engine.starts import starts_of
 from mhrun.engine.user_model import user_model
 from mhrun.engine.warnings import draws_warnings, valid_share, warnings_of
 from mhrun.errors import UserError
 from mhrun.models.parameters import parameters_of
 from mhrun.monitors import Monitor
-from mhrun.parts import Kernel
+from mhrun.parts import AUTO, Kernel
 from mhrun.schedules import Schedule
 from mhrun.schedules.fixed import Fixed
+from mhrun.schedules.plan import is_auto
 from mhrun.schedules.tuned import Tuned
 from mhrun.store.files import read_json, write_json
 from mhrun.store.fingerprint import fingerprint
@@ -43,7 +46,7 @@ def sample(
     data: Any,
     kernel: Kernel,
     *,
-    step_size: float | Schedule,
+    step_size: float | str | Schedule = AUTO,
     steps: int = 10_000,
     warmup: int = 1_000,
     chains: int = 4,
@@ -52,6 +55,7 @@ def sample(
     parameters: Mapping[str, Any] | None = None,
     log_prior: Callable[[Any], torch.Tensor] | None = None,
     acceptance: float | None = None,
+    precondition: str | None = None,
     temper: str = "posterior",
     replacement: bool = False,
     surrogate: str = "none",
@@ -75,7 +79,9 @@ def sample(
             `Dataset`. None for a density without data: then the function is its logarithm, ``theta -> ()``, and a
             minibatch is m = 1.
         kernel: how the chains move.
-        step_size: a number, or a schedule that governs the step size.
+        step_size: a number, a schedule that governs the step size, or "auto": a pilot finds it, with a scale for
+            the moves, and the chains begin where the pilot leaves them. What it found is printed in one line and kept
+            in the attribute ``pilot`` of the trace.
         steps: steps that count; every chain does them.
         warmup: steps of burn-in before them.
         chains: how many chains C, run together.
@@ -86,7 +92,10 @@ def sample(
             ``"HalfNormal(1.0)"``), size, or ``{"shape": ..., "prior": ..., "constraint": ...}``. Constraints follow
             from the priors' supports; see `mhrun.models.parameters.Parameters`.
         log_prior: ``theta -> ()``, with a function, added to the priors of `parameters`; flat if None.
-        acceptance: tune the step size in burn-in to this acceptance rate, from `step_size` on.
+        acceptance: tune the step size in burn-in to this acceptance rate, from `step_size` on. With
+            ``step_size="auto"``, None is the most efficient rate of the kernel.
+        precondition: the scale of proposals or of a dynamics: dense, diagonal or none. None: dense for up to 50
+            parameters and diagonal for up to 200 where the step size is auto, else none.
         temper: what T acts on: posterior or likelihood.
         replacement: draw minibatches with replacement.
         surrogate: control variate of log-likelihood differences: none, taylor1 or taylor2, see `mhrun.target.Target`.
@@ -123,9 +132,12 @@ def sample(
     schedules: dict[str, Schedule] = {"temperature": Fixed(temperature=temperature)}
     if points is not None and len(points) not in (1, chains):
         raise UserError(f"start has {len(points)} rows for {chains} chains; give one row, or one per chain.")
-    if not isinstance(step_size, Real):
+    if is_auto(step_size):
+        wanted = AUTO if acceptance is None else acceptance
+        schedules["step_size"] = Tuned(AUTO, wanted) if kernel.decides else Fixed(step_size=AUTO)
+    elif not isinstance(step_size, Real):
         if not isinstance(step_size, Schedule):
-            raise UserError(f"step_size = {step_size!r} must be a number, or a schedule.")
+            raise UserError(f"step_size = {step_size!r} must be a number, auto, or a schedule.")
         if acceptance is not None:
             raise UserError("acceptance= tunes a number; leave it out where step_size is a schedule.")
         schedules["step_size"] = step_size
@@ -146,10 +158,11 @@ def sample(
         dtype=dtype,
         starts=starts,
         monitor=monitor,
+        precondition=precondition,
     )
     method.check_data()
     settings = Settings(executor=executor)
-    attributes = {"seed": method.seed} | prior_attribute(given.model)
+    attributes: dict[str, Any] = {"seed": method.seed} | prior_attribute(given.model)
     if folder is not None:
         place = RunFolder(Path(folder))
         try:
@@ -172,17 +185,31 @@ def sample(
             )
             call += (method.shape, method.seed, str(dtype), method.monitor)
             call += () if surrogate == "none" else (surrogate,)
+            call += (method.precondition,) if method.precondition else ()
             _same(place.path, fingerprint(RESULTS_VERSION, *call))
+            method, found = piloted(method, place.path, _say)
+            attributes |= _known(found)
             summary = run_method(method, place.path, settings, Silent(), lambda: False, attributes)
             trace = open_trace(place.path)
             _warn(method, summary, trace)
             return trace
+    method, found = piloted(method, None, _say)
+    attributes |= _known(found)
     with tempfile.TemporaryDirectory(prefix="mhrun-") as temporary:
         summary = run_method(method, Path(temporary), settings, Silent(), lambda: False, attributes)
         with open_trace(Path(temporary)) as trace:
             loaded = trace.load()
     _warn(method, summary, loaded)
     return loaded
+
+
+def _say(line: str) -> None:
+    print(f"mhrun: {line.removeprefix('sample: ')}", file=sys.stderr)
+
+
+def _known(found: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return what a pilot found as an attribute of the trace."""
+    return {} if found is None else {"pilot": json.dumps(found, sort_keys=True)}
 
 
 def _warn(method: Method, summary: Mapping[str, Any], trace: xr.DataTree) -> None:

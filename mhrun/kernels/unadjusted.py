@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal, UserError
-from mhrun.parts import Dynamics, Kernel
+from mhrun.parts import AUTO, AUTO_M, Dynamics, Kernel
 from mhrun.priors import Prior as OwnPrior
 from mhrun.random import Draws
 from mhrun.target import Target
@@ -21,7 +23,7 @@ class Unadjusted(Kernel):
 
     Args:
         dynamics: the transition of theta.
-        m: minibatch size; None for all data.
+        m: minibatch size; None for all data; "auto": a pilot chooses it.
         passes: take minibatches as consecutive pieces of all data in a random order, drawn anew for each pass, as
             optimisers do; the remaining n mod m data of a pass are skipped.
         prior: an additional prior of this method; the model's prior applies too.
@@ -38,7 +40,7 @@ class Unadjusted(Kernel):
         return self.dynamics.needs_noise
 
     def __init__(
-        self, dynamics: Dynamics, m: int | None, passes: bool = False, prior: OwnPrior | None = None
+        self, dynamics: Dynamics, m: int | str | None, passes: bool = False, prior: OwnPrior | None = None
     ) -> None:
         if not isinstance(dynamics, Dynamics):
             raise Refusal(
@@ -46,7 +48,9 @@ class Unadjusted(Kernel):
                 "mhrun.dynamics, and a new one derives from mhrun.parts.Dynamics."
             )
         self.dynamics = dynamics
-        self.m = m
+        self.m = cast("int | None", AUTO_M if m == AUTO else m)
+        if m == AUTO:
+            self.m_is_open = True
         self.passes = passes
         self.prior = prior
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from torch import Tensor
 
 from mhrun.native import STORED, NativePairing
-from mhrun.parts import Pairing
+from mhrun.parts import AUTO, AUTO_M, Pairing
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Difference, Evaluation
@@ -26,8 +28,10 @@ class Stored(Pairing):
 
     m: int
 
-    def __init__(self, m: int) -> None:
-        self.m = m
+    def __init__(self, m: int | str) -> None:
+        self.m = cast(int, AUTO_M if m == AUTO else m)
+        if m == AUTO:
+            self.m_is_open = True
 
     def refuses(self, target: Target) -> str | None:
         """Return why a minibatch of m cannot be drawn, or None."""

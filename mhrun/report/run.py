@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import torch
 import xarray as xr
 
 from mhrun.build import build
@@ -86,7 +87,12 @@ class Run:
         """The schedules of a method, combined."""
         node, about = self.config["methods"][method], self.methods[method]
         schedules = build(node["schedules"], f"methods.{method}.schedules")
-        return Plan(schedules, about["chains"], about["warmup"], about["steps"])
+        plan = Plan(schedules, about["chains"], about["warmup"], about["steps"])
+        if plan.is_open and (found := about.get("pilot")):
+            plan = plan.filled(
+                torch.tensor(found["step_size_by_chain"], dtype=torch.float64), found["acceptance"]
+            )
+        return plan
 
     def rungs(self, method: str) -> int:
         """The number of rungs of a method's ladders; 1 without ladders.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.schedules.plan import OF_TARGET, Memory, Stateless, numbers, on_grid
+from mhrun.schedules.plan import OF_TARGET, Memory, Stateless, is_auto, numbers, on_grid
 
 
 class Cosine(Stateless):
@@ -26,7 +26,7 @@ class Cosine(Stateless):
     Snapshot ensembles (Huang et al. 2017) collect the last draw of each cycle of an optimiser: ``samples=1``.
 
     Args:
-        start: step size at the beginning of a cycle; a list: one for each chain.
+        start: step size at the beginning of a cycle; "auto": four times what a pilot finds; a list: one for each chain.
         cycles: number of cycles; the last is shorter if the steps do not divide evenly.
         explore: share of a cycle spent in exploration.
         exploring: noise temperature in the exploration stage.
@@ -42,7 +42,7 @@ class Cosine(Stateless):
 
     def __init__(
         self,
-        start: float | list[float],
+        start: float | list[float] | str,
         cycles: int,
         explore: float = 0.8,
         exploring: float = 0.0,
@@ -50,7 +50,8 @@ class Cosine(Stateless):
         samples: int | None = None,
         apart: int = 1,
     ) -> None:
-        self.first = numbers("start", start)
+        self._open = is_auto(start)
+        self.first = numbers("start", 1.0 if isinstance(start, str) and self._open else start)  # type: ignore[arg-type]
         if not bool((self.first > 0).all()) or not 0 <= explore < 1 or cycles < 1:
             raise Refusal("Cosine needs start > 0, cycles >= 1 and 0 <= explore < 1.")
         if not (exploring >= 0 and (sampling is None or sampling >= 0)):
@@ -65,6 +66,20 @@ class Cosine(Stateless):
         self.apart = apart
         self.total = cycles
         self.length = 1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a pilot finds the step size."""
+        return self._open
+
+    def filled(self, step_size: Tensor, acceptance: float | None) -> Cosine:
+        """Return the cycles from four times the step sizes that a pilot found (C,): half of that on average."""
+        if not self._open:
+            return self
+        found = copy.copy(self)
+        found._open = False
+        found.first = 4.0 * step_size.double()
+        return found
 
     def bind(self, warmup: int, steps: int) -> Cosine:
         """Return the cycles of all steps.

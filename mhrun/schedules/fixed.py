@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Any
+
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.schedules.plan import Memory, Stateless, numbers
+from mhrun.schedules.plan import Memory, Stateless, is_auto, numbers
 
 
 class Fixed(Stateless):
     """Each given quantity is constant: one value for all chains, or one per chain.
+
+    A step size may be "auto": a pilot finds it.
 
     Raises:
         Refusal: a step size that is not positive, or a negative temperature.
@@ -17,11 +22,17 @@ class Fixed(Stateless):
 
     def __init__(
         self,
-        step_size: float | list[float] | None = None,
+        step_size: float | list[float] | str | None = None,
         temperature: float | list[float] | None = None,
         noise_temperature: float | list[float] | None = None,
     ) -> None:
-        given = {"step_size": step_size, "temperature": temperature, "noise_temperature": noise_temperature}
+        self._open = is_auto(step_size)
+        step_size = 1.0 if self._open else step_size
+        given: dict[str, Any] = {
+            "step_size": step_size,
+            "temperature": temperature,
+            "noise_temperature": noise_temperature,
+        }
         self._values = {
             name: numbers(name, value)[None] for name, value in given.items() if value is not None
         }
@@ -32,6 +43,20 @@ class Fixed(Stateless):
                 raise Refusal(
                     f"{name} = {lowest:g} must be {'at least 0' if 'noise' in name else 'positive'}."
                 )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a pilot finds the step size."""
+        return self._open
+
+    def filled(self, step_size: Tensor, acceptance: float | None) -> Fixed:
+        """Return the schedule with these step sizes (C,)."""
+        if not self._open:
+            return self
+        found = copy.copy(self)
+        found._open = False
+        found._values = self._values | {"step_size": step_size.double()[None]}
+        return found
 
     def values(self, memory: Memory, first_step: int, steps: int) -> dict[str, Tensor]:
         """Return the constants, (1, 1 or C)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.parts import AUTO
 from mhrun.types import Controls
 
 OF_TARGET = math.nan  # stands for a noise temperature equal to the target's
@@ -28,6 +29,15 @@ class Schedule(ABC):
     """
 
     quantities: tuple[str, ...]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its step size is ``auto``: a pilot finds it (`mhrun.engine.pilot`). Until then it is 1."""
+        return False
+
+    def filled(self, step_size: Tensor, acceptance: float | None) -> Schedule:
+        """Return the schedule with the step sizes (C,) and the acceptance rate that a pilot found, if it is open."""
+        return self
 
     @property
     def tuned_to(self) -> tuple[float, float] | None:
@@ -87,6 +97,7 @@ class Plan:
         self.schedules = {name: schedule.bind(warmup, steps) for name, schedule in schedules.items()}
         self.chains = chains
         self.total = warmup + steps
+        self.warmup = warmup
         owner: dict[str, str] = {}
         for name, schedule in self.schedules.items():
             if not schedule.quantities:
@@ -123,6 +134,16 @@ class Plan:
     def adapts(self) -> bool:
         """Whether a schedule adapts to acceptances."""
         return self.steps_until_update(1) is not None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a pilot must find the step size."""
+        return any(schedule.is_open for schedule in self.schedules.values())
+
+    def filled(self, step_size: Tensor, acceptance: float | None) -> Plan:
+        """Return the plan with the step sizes (C,) and the acceptance rate that a pilot found."""
+        schedules = {name: s.filled(step_size, acceptance) for name, s in self.schedules.items()}
+        return Plan(schedules, self.chains, self.warmup, self.total - self.warmup)
 
     @property
     def tuned_to(self) -> tuple[float, float] | None:
@@ -202,6 +223,11 @@ def numbers(name: str, value: float | list[float]) -> Tensor:
     if found.numel() == 0:
         raise Refusal(f"{name} = [] has no value; give a number, or one for each chain.")
     return found
+
+
+def is_auto(value: Any) -> bool:
+    """Say whether a setting is left to a pilot."""
+    return isinstance(value, str) and value == AUTO
 
 
 def _own(memory: Memory, name: str) -> Memory:

@@ -8,7 +8,9 @@ import math
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.schedules.plan import Memory, Stateless, numbers, on_grid
+from mhrun.schedules.plan import Memory, Stateless, is_auto, numbers, on_grid
+
+_FALL = 4.0  # the first step size over the last, where a pilot finds them
 
 
 class Polynomial(Stateless):
@@ -18,7 +20,8 @@ class Polynomial(Stateless):
     a = (b + 1)^exponent start; with b = 0 the decay is start t^-exponent.
 
     Args:
-        start: the first step size; a list: one for each chain, only without `end`.
+        start: the first step size; a list: one for each chain, only without `end`; "auto": a pilot finds a step size,
+            and the decay is from twice of it to half of it.
         end: the last step size, or None.
         exponent: exponent of the decay.
         hold: steps at `start` before the decay begins.
@@ -32,12 +35,19 @@ class Polynomial(Stateless):
 
     def __init__(
         self,
-        start: float | list[float],
-        end: float | None,
+        start: float | list[float] | str,
+        end: float | str | None,
         exponent: float = 0.55,
         hold: int = 0,
         b: float = 0.0,
     ) -> None:
+        self._open = is_auto(start) or is_auto(end)
+        if self._open:
+            if not (is_auto(start) and (is_auto(end) or end is None)):
+                raise Refusal("start = auto goes with end = auto or end = null: a pilot finds both.")
+            start, end = 1.0, (None if end is None else 1.0 / _FALL)
+        if isinstance(start, str) or isinstance(end, str):
+            raise Refusal(f"start = {start!r} and end = {end!r} must be numbers, or auto.")
         self.first = numbers("start", start)
         lowest = float(self.first.min())
         if not (lowest > 0 and (end is None or 0 < end < lowest)):
@@ -55,6 +65,21 @@ class Polynomial(Stateless):
         self.hold = hold
         self.b = float(b)
         self._b = math.inf  # b + 1: the first step has number 1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a pilot finds the step sizes."""
+        return self._open
+
+    def filled(self, step_size: Tensor, acceptance: float | None) -> Polynomial:
+        """Return the decay from twice the step size that a pilot found, of (C,) the least, to half of it."""
+        if not self._open:
+            return self
+        found = copy.copy(self)
+        found._open = False
+        found.first = step_size.double().min()[None] * _FALL**0.5
+        found.last = None if self.last is None else float(found.first) / _FALL
+        return found
 
     def bind(self, warmup: int, steps: int) -> Polynomial:
         """Return the decay over all steps.

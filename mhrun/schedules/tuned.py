@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.schedules.plan import Memory, Schedule
+from mhrun.schedules.plan import Memory, Schedule, is_auto
 
 
 class Tuned(Schedule):
@@ -18,8 +18,9 @@ class Tuned(Schedule):
     set to its average over the second half of the windows, and is constant after that, as in the papers.
 
     Args:
-        start: initial step size.
-        acceptance: the target acceptance rate; 0.30 in Li & Wong (2017).
+        start: initial step size; "auto": a pilot finds it.
+        acceptance: the target acceptance rate; 0.30 in Li & Wong (2017); "auto", with ``start="auto"``: the most
+            efficient one (`mhrun.kernels.acceptance`).
         window: steps between two changes.
         gain: gain of the first change. The optimal gain is 1 / (derivative of the acceptance rate by log step).
 
@@ -29,18 +30,48 @@ class Tuned(Schedule):
 
     quantities: tuple[str, ...] = ("step_size",)
 
-    def __init__(self, start: float, acceptance: float, window: int = 50, gain: float = 3.0) -> None:
+    def __init__(
+        self, start: float | str, acceptance: float | str, window: int = 50, gain: float = 3.0
+    ) -> None:
+        self._open = is_auto(start)
+        self._any_rate = is_auto(acceptance)
+        if self._any_rate and not self._open:
+            raise Refusal("acceptance = auto goes with start = auto: a pilot finds both.")
+        start, acceptance = (1.0 if self._open else start), (0.5 if self._any_rate else acceptance)
+        if isinstance(start, str) or isinstance(acceptance, str):
+            raise Refusal(f"start = {start!r} and acceptance = {acceptance!r} must be numbers, or auto.")
         if start <= 0:
             raise Refusal(f"step size {start:g} must be positive.")
         if not 0 < acceptance < 1:
             raise Refusal(f"acceptance = {acceptance:g} must lie strictly between 0 and 1.")
         if window < 1:
             raise Refusal(f"window = {window} must be at least 1.")
-        self.first = float(start)
+        self.first: float | Tensor = float(start)
         self.acceptance = acceptance
         self.window = window
         self.windows = 0
         self.gain = gain
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a pilot finds the initial step size."""
+        return self._open
+
+    def filled(self, step_size: Tensor, acceptance: float | None) -> Tuned:
+        """Return the schedule that begins at these step sizes (C,), and goes on tuning to this acceptance rate."""
+        if not self._open:
+            return self
+        found = copy.copy(self)
+        found._open = False
+        found.first = step_size.double().contiguous()
+        if acceptance is not None:
+            found.acceptance = acceptance
+        return found
+
+    @property
+    def wanted(self) -> float | None:
+        """The acceptance rate that a pilot aims at; None for the most efficient one."""
+        return None if self._any_rate else self.acceptance
 
     @property
     def tuned_to(self) -> tuple[float, float]:
@@ -59,7 +90,10 @@ class Tuned(Schedule):
 
     def start(self, chains: int) -> Memory:
         """Return the initial log step sizes, a zero sum for their average, and zero acceptance counts."""
-        log_step = torch.full((chains,), self.first, dtype=torch.float64).log()
+        if isinstance(self.first, Tensor):
+            log_step = self.first.expand(chains).log()
+        else:
+            log_step = torch.full((chains,), self.first, dtype=torch.float64).log()
         zero = torch.zeros(chains, dtype=torch.float64)
         return {"log_step": log_step, "sum": zero, "accepted": zero.clone()}
 

@@ -409,6 +409,10 @@ class Target:
         log_lik, grad, after = self.model.train(theta, buffers, self.data.rows(index))  # type: ignore[attr-defined]
         return self._scaled(grad, theta, temperature), log_lik, after
 
+    def log_lik_and_grad(self, theta: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the log-likelihoods (C, m) on the minibatch `index` (C, m), and the gradient (C, D) of their mean."""
+        return self._gradients.log_lik_and_grad(theta, self.data.rows(index))
+
     def gradient_full(self, theta: Tensor, temperature: Tensor) -> Tensor:
         """Return the gradient (C, D) of the log posterior from all data, at n gradients a chain; see `gradient`."""
         _, grad = self._both(theta)

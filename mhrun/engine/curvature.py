@@ -1,0 +1,135 @@
+"""A mode of the posterior and the curvature there, from all data or a random part of them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+from mhrun.random import Purpose, Streams, derive_key
+from mhrun.target import Target
+
+ROWS = 20_000  # data that modes and curvature are computed from, at most
+_VALUES = 1 << 24  # numbers of one evaluation, at most
+_MODES = 4  # chains that an ascent begins from
+_ITERATIONS = 200
+_DIFFERENCE = 1e-4  # of a coordinate, relative, in a finite difference of gradients
+_FLAT = 1e-8  # eigenvalues are at least this share of the largest
+
+
+class Surface:
+    """The log posterior at temperature 1 in the units of its gradient, from a fixed part of the data.
+
+    f(theta) = n mean log p(x | theta) + T prior_power(T) log prior: its gradient is that which proposals and dynamics
+    use, and f / T is the log of the tempered target.
+
+    Args:
+        target: the target.
+        temperature: T.
+        seed: of the choice of data.
+    """
+
+    def __init__(self, target: Target, temperature: float, seed: int) -> None:
+        self.target = target
+        self.temperature = temperature
+        self.size = min(target.n, ROWS)
+        streams = Streams(derive_key(seed, "reference"), 1, target.device)
+        self._index = streams.at(0).index(target.n, self.size, replacement=False)
+        self.n_grad = 0  # gradients of single data evaluated
+
+    def value_and_grad(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Return f (C,) and its gradient (C, D) at theta (C, D), float64."""
+        many = max(1, _VALUES // (self.size * max(1, len(theta[0]) // 8)))
+        parts = [self._part(theta[first : first + many]) for first in range(0, len(theta), many)]
+        return torch.cat([value for value, _ in parts]), torch.cat([grad for _, grad in parts])
+
+    def _part(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        heat = torch.full((len(theta),), self.temperature, dtype=torch.float64, device=theta.device)
+        point = self.target.evaluate(theta, self._index, heat)
+        assert point.grad is not None
+        assert point.log_lik_mean is not None
+        self.n_grad += len(theta) * self.size
+        prior = self.target.prior_power(heat) * heat * point.log_prior
+        return (self.target.n * point.log_lik_mean + prior).double(), point.grad.double()
+
+    def single_gradients(self, theta: Tensor, count: int) -> Tensor:
+        """Return the gradients (count, D) of the log-likelihoods of single data at one point theta (D,)."""
+        index = self._index[0, :count, None]
+        at = theta.expand(len(index), -1).contiguous()
+        self.n_grad += len(index)
+        _, grad = self.target.log_lik_and_grad(at, index)
+        return grad.double()
+
+
+class Mode(NamedTuple):
+    """Modes of a surface."""
+
+    theta: Tensor  # (C, D), where each chain's ascent ended; of many chains they are shared
+    best: int  # the chain with the highest one
+    converged: bool
+
+
+def find_modes(surface: Surface, theta: Tensor) -> Mode:
+    """Return the modes that ascents by L-BFGS end at, from the first points of the chains theta (C, D)."""
+    starts = theta[:_MODES].double().cpu()
+    ends, heights, good = [], [], []
+    for start in starts:
+        found = minimize(
+            _objective,
+            start.numpy(),
+            args=(surface, theta),
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": _ITERATIONS, "maxcor": 20},
+        )
+        ends.append(torch.from_numpy(np.asarray(found.x)))
+        heights.append(-float(found.fun))
+        good.append(bool(found.success) and np.isfinite(found.fun))
+    modes = torch.stack(ends)[torch.arange(len(theta)) % len(ends)]
+    best = int(np.argmax(heights))
+    return Mode(modes.to(theta.device), best, all(good))
+
+
+def _objective(x: npt.NDArray[np.float64], surface: Surface, like: Tensor) -> tuple[float, Any]:
+    value, grad = surface.value_and_grad(torch.from_numpy(x)[None].to(device=like.device, dtype=like.dtype))
+    if not bool(value.isfinite().all() and grad.isfinite().all()):
+        return 1e300, np.zeros_like(x)
+    return -float(value), -grad[0].cpu().numpy()
+
+
+def hessian(surface: Surface, theta: Tensor) -> Tensor:
+    """Return minus the Hessian (D, D) of the surface at theta (D,), by central differences of gradients."""
+    dim = len(theta)
+    steps = _DIFFERENCE * (1 + theta.double().abs())
+    shifts = torch.diag(steps).to(theta)
+    _, grads = surface.value_and_grad(torch.cat([theta + shifts, theta - shifts]))
+    found = -(grads[:dim] - grads[dim:]).cpu() / (2 * steps.cpu())[:, None]
+    return (found + found.T) / 2
+
+
+def largest_curvature(surface: Surface, theta: Tensor, iterations: int = 20) -> float:
+    """Return the largest |eigenvalue| of the Hessian at theta (D,), by power iteration on differences of gradients."""
+    streams = Streams(derive_key(0, "power"), 1, theta.device)
+    direction = streams.at(0).normal(Purpose.INIT, len(theta))[0].double()
+    found = 0.0
+    for _ in range(iterations):
+        direction = direction / direction.norm()
+        step = _DIFFERENCE * (1 + float(theta.abs().max()))
+        both = torch.stack([theta + step * direction.to(theta), theta - step * direction.to(theta)])
+        _, grads = surface.value_and_grad(both)
+        direction = (grads[1] - grads[0]) / (2 * step)
+        found = float(direction.norm())
+        if not found > 0:
+            return 0.0
+    return found
+
+
+def spectrum(curvature: Tensor) -> tuple[Tensor, Tensor]:
+    """Return eigenvalues (D,), positive, and eigenvectors (D, D) of a curvature; flat directions get a floor."""
+    values, vectors = torch.linalg.eigh(curvature)
+    values = values.abs()
+    return values.clamp_min(float(values.max()) * _FLAT).clamp_min(1e-300), vectors

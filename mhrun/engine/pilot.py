@@ -1,0 +1,312 @@
+"""Pilot runs: they find the step size, the minibatch size and the scale that a method leaves open.
+
+1. From the chains' first points, ascents to modes of the posterior, and the curvature H at the highest one
+   (`mhrun.engine.curvature`).
+2. The scale: a Cholesky factor S of H^-1 (``dense``) or 1 / sqrt(diag H) (``diagonal``). Proposals and dynamics then
+   move in coordinates phi, theta = mode + S phi, in which the posterior at T = 1 has unit variance.
+3. With an acceptance test, `mhrun.engine.tuning` moves the chains and tunes the step size to an acceptance rate.
+4. A dynamics gets the step size at which its stationary variance is 10 % too large on a quadratic posterior.
+
+The method's chains begin where the pilot leaves them. Its random numbers are functions of the seed and the method's
+name: the same method has the same pilot.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mhrun.engine.method import Method
+from mhrun.engine.curvature import Surface, find_modes, hessian, largest_curvature, spectrum
+from mhrun.engine.tuning import tune
+from mhrun.errors import UserError
+from mhrun.kernels import MetropolisHastings, Unadjusted
+from mhrun.kernels.preconditioned import Scale, preconditioned
+from mhrun.parts import Kernel
+from mhrun.random import Purpose, Streams, derive_key
+from mhrun.store.blocks import load_block
+from mhrun.store.files import write_whole
+
+FILE = "pilot.npz"
+SCALES = ("auto", "dense", "diagonal", "none")
+
+_DENSE, _DIAGONAL = 50, 200  # most parameters for which a scale of this kind is the default
+_VARIANCE_ERROR = 0.1  # relative error of the variance that the step size of a dynamics is chosen for
+_SPREAD = 2.0  # posterior standard deviations of the points that chains begin at, about their modes
+_SINGLE = 512  # data whose gradients the noise of a minibatch is estimated from
+_LEAST_M, _MOST_M = 100, 1_000  # of a minibatch of gradients that the pilot chooses: n / 20 between these
+
+
+class Found(NamedTuple):
+    """What a pilot found."""
+
+    step_size: Tensor  # (C,)
+    starts: Tensor  # (C, D)
+    scale: Scale | None
+    acceptance: float | None  # the rate that the step size has, and is tuned to
+    m: int | None  # the minibatch size, if it was open
+    facts: dict[str, Any]  # for people: what was chosen, why, and what it cost
+
+
+def is_open(method: Method) -> bool:
+    """Return whether a method leaves a setting to a pilot."""
+    return method.plan.is_open or _m_is_open(method.kernel) or method.precondition not in (None, "none")
+
+
+def _m_is_open(kernel: Kernel) -> bool:
+    return kernel.m_is_open or (kernel.pairing is not None and kernel.pairing.m_is_open)
+
+
+def refuses(method: Method) -> str | None:
+    """Return why a method cannot leave settings to a pilot, or None."""
+    if method.precondition is not None and method.precondition not in SCALES:
+        return f"precondition = '{method.precondition}' is unknown; choose {', '.join(SCALES)}."
+    if not is_open(method):
+        return None
+    kernel = method.kernel
+    name = type(kernel).__name__
+    if type(kernel) not in (MetropolisHastings, Unadjusted):
+        return f"a pilot finds the settings of MetropolisHastings and Unadjusted alone; give {name} numbers, not auto."
+    if isinstance(kernel, Unadjusted) and method.plan.is_open and kernel.dynamics.noise_gain is None:
+        return f"no rule finds the step size of {type(kernel.dynamics).__name__}; give a number, not auto."
+    if (
+        isinstance(kernel, MetropolisHastings)
+        and method.plan.is_open
+        and kernel.proposal.best_acceptance is None
+    ):
+        name = type(kernel.proposal).__name__
+        return f"no acceptance rate is known to be best for {name}; give a step size, not auto."
+    return None
+
+
+def piloted(
+    method: Method, folder: Path | None, note: Callable[[str], None]
+) -> tuple[Method, dict[str, Any] | None]:
+    """Return a method with the settings that a pilot finds, and what it found; the method itself if none are open.
+
+    Args:
+        method: checked; its data can be loaded.
+        folder: of the method, where the pilot is kept: another call reads it. None keeps nothing.
+        note: called with one line on what was found.
+    """
+    if not is_open(method):
+        return method, None
+    found = _load(method, folder)
+    if found is None:
+        found = pilot(method)
+        note(line(method.name, found.facts))
+        if folder is not None:
+            _save(found, folder)
+    return filled(method, found), found.facts
+
+
+def filled(method: Method, found: Found) -> Method:
+    """Return the method with the settings that a pilot found."""
+    kernel = with_m(method.kernel, found.m) if found.m is not None else method.kernel
+    kernel = kernel if found.scale is None else preconditioned(kernel, found.scale)
+    points = found.starts
+    return replace(
+        method,
+        kernel=kernel,
+        plan=method.plan.filled(found.step_size, found.acceptance),
+        starts=lambda chains, draws: points[torch.arange(chains) % len(points)],
+        precondition=None,
+    )
+
+
+def with_m(kernel: Kernel, m: int) -> Kernel:
+    """Return a kernel with this minibatch size."""
+    kernel = copy.copy(kernel)
+    if isinstance(kernel, MetropolisHastings):
+        kernel.pairing = copy.copy(kernel.pairing)
+        kernel.pairing.m, kernel.pairing.m_is_open = m, False
+    elif isinstance(kernel, Unadjusted):
+        kernel.m, kernel.m_is_open = m, False
+    return kernel
+
+
+def pilot(method: Method) -> Found:
+    """Find the settings that a method leaves open.
+
+    Raises:
+        UserError: a dynamics on a model without gradients.
+    """
+    target, chains = method.target, method.shape.chains
+    key = derive_key(method.seed, f"{method.name}/pilot")
+    heat = method.plan.controls(method.plan.start(), method.shape.total, 1).temperature[0]
+    surface = Surface(target, float(heat.min()), method.seed)
+    theta = method.first_points()
+    facts: dict[str, Any] = {}
+    try:
+        theta, scale, curvature = _reference(method, surface, theta, key, facts, heat)
+    except UserError:
+        if not method.kernel.decides:
+            raise
+        scale, curvature, facts["why"] = None, None, "the model has no gradients, so that there is no scale; "
+    if isinstance(method.kernel, MetropolisHastings):
+        found = tune(method, scale, theta, heat, key)
+        step, theta, m = found.step_size, found.theta, found.m
+        facts |= found.facts
+        acceptance = found.acceptance
+    else:
+        step, m = _step_of_dynamics(method, surface, theta, scale, curvature, float(heat.min()), facts)
+        acceptance = None
+    facts |= {"n_grad": facts.get("n_grad", 0) + surface.n_grad, "n_lik": facts.get("n_lik", 0)}
+    facts |= {"step_size": float(step.log().mean().exp()), "m": m, "acceptance": acceptance}
+    facts["step_size_by_chain"] = step.expand(chains).tolist()
+    return Found(step.expand(chains).contiguous(), theta, scale, acceptance, m, facts)
+
+
+def line(name: str, facts: dict[str, Any]) -> str:
+    """Return what a pilot found as one line."""
+    words = [f"step size {facts['step_size']:.3g}"]
+    if facts["m"] is not None:
+        words.append(f"m = {facts['m']:,}")
+    if "scale" in facts:
+        words.append(f"{facts['scale']} scale (condition number {facts['condition']:.3g})")
+    cost = " and ".join(
+        f"{facts[key]:.2g} {what}".replace("e+0", "e")
+        for key, what in (("n_lik", "likelihoods"), ("n_grad", "gradients"))
+        if facts.get(key)
+    )
+    return f"{name}: pilot: {', '.join(words)}: {facts['why'].strip()} It took {cost}."
+
+
+def _reference(
+    method: Method, surface: Surface, theta: Tensor, key: int, facts: dict[str, Any], heat: Tensor
+) -> tuple[Tensor, Scale | None, Tensor | None]:
+    """Return points for the chains to begin at, the scale, and the curvature in scaled coordinates, if it is known."""
+    dim = method.target.dim
+    modes = find_modes(surface, theta)
+    if not bool(modes.theta.isfinite().all()):
+        return theta, None, None
+    best = modes.theta[modes.best].to(theta.dtype)
+    if dim > _DIAGONAL:
+        return modes.theta.to(theta.dtype), None, None
+    curvature = hessian(surface, best)
+    if not bool(curvature.isfinite().all()) or not bool(curvature.abs().max() > 0):
+        return modes.theta.to(theta.dtype), None, None
+    values, vectors = spectrum(curvature)
+    facts["condition"] = float(values.max() / values.min())
+    root = torch.linalg.cholesky(vectors @ torch.diag(1 / values) @ vectors.T)
+    z = Streams(key, len(theta)).at(0).normal(Purpose.INIT, dim).cpu()
+    off = _SPREAD * heat.sqrt()[:, None] * (z @ root.T)
+    points = _inside(surface, modes.theta.double().cpu(), off, theta)
+    kind = method.precondition or "auto"
+    if kind == "auto":
+        kind = "dense" if dim <= _DENSE else "diagonal"
+    if kind == "none":
+        del facts["condition"]
+        return points, None, curvature
+    facts["scale"] = kind
+    # A diagonal scale has the curvature of each coordinate with the others held fixed.
+    diagonal = curvature.diagonal().abs().clamp_min(float(values.min())).rsqrt()
+    scale = Scale(best.cpu(), root if kind == "dense" else diagonal)
+    factor = scale.factor if scale.dense else torch.diag(scale.factor)
+    return points, scale, factor.T @ (vectors @ torch.diag(values) @ vectors.T) @ factor
+
+
+def _inside(surface: Surface, modes: Tensor, off: Tensor, like: Tensor) -> Tensor:
+    """Return modes + off, nearer to the mode where the density is not finite."""
+    share = torch.ones(len(modes), 1, dtype=torch.float64)
+    for _ in range(10):
+        points = (modes + share * off).to(like)
+        value, _ = surface.value_and_grad(points)
+        bad = ~value.isfinite().cpu()
+        if not bool(bad.any()):
+            return points
+        share[bad] /= 2
+    share[bad] = 0.0
+    return (modes + share * off).to(like)
+
+
+def _step_of_dynamics(
+    method: Method,
+    surface: Surface,
+    theta: Tensor,
+    scale: Scale | None,
+    curvature: Tensor | None,
+    heat: float,
+    facts: dict[str, Any],
+) -> tuple[Tensor, int | None]:
+    """Return the step size of a dynamics and its minibatch size, if that is open.
+
+    On a quadratic posterior of curvature H with gradient noise of covariance V, the variance is too large by the
+    relative error e (H + c V / T) / 2, with c the dynamics' `noise_gain`. The step size e makes its largest eigenvalue
+    10 %: at most a tenth of the stability bound 2 / lambda_max(H).
+    """
+    kernel, target = method.kernel, method.target
+    assert isinstance(kernel, Unadjusted)
+    gain = kernel.dynamics.noise_gain or 0.0
+    m = None
+    if kernel.m_is_open:
+        m = min(target.n, max(_LEAST_M, min(_MOST_M, target.n // 20)))
+    size = m or kernel.m or target.n
+    place = theta[0] if scale is None else scale.center.to(theta)
+    spread = torch.zeros(1, target.dim, dtype=torch.float64)
+    if target.n > 1 and size < target.n:
+        single = surface.single_gradients(place, _SINGLE).cpu()
+        single = single if scale is None else scale.pull(single)
+        spread = (single - single.mean(0)) / math.sqrt(max(1, len(single) - 1))
+    share = float(torch.as_tensor(target.error_share(size))) * target.n**2 / size
+    if curvature is not None:
+        total = curvature.double() + gain / heat * share * spread.T @ spread
+        total += gain / heat * target.gradient_noise * torch.eye(len(total), dtype=torch.float64)
+        largest = float(torch.linalg.eigvalsh(total).max())
+        bound = float(torch.linalg.eigvalsh(curvature.double()).max())
+    else:
+        bound = largest_curvature(surface, place)
+        noise = float(torch.linalg.eigvalsh(spread @ spread.T).max()) * share + target.gradient_noise
+        largest = bound + gain / heat * noise
+    if not 0 < largest < math.inf:
+        raise UserError(
+            f"{method.name}: the curvature of the log posterior is {largest:g} where chains begin, which gives no step "
+            "size; give step_size a number."
+        )
+    step = 2 * _VARIANCE_ERROR / largest
+    facts["stability_bound"] = 2 / bound if bound > 0 else math.inf
+    facts["why"] = (
+        f"its stationary variance is then about {_VARIANCE_ERROR:.0%} too large, of which minibatch noise is "
+        f"{1 - bound / largest:.0%}; steps are stable below {facts['stability_bound']:.3g}."
+    )
+    facts["variance_error"] = _VARIANCE_ERROR
+    return torch.tensor([step], dtype=torch.float64), m
+
+
+def _save(found: Found, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, Any] = {
+        "step_size": found.step_size.numpy(),
+        "starts": found.starts.cpu().numpy(),
+        "facts": np.frombuffer(json.dumps(found.facts).encode(), np.uint8),
+    }
+    if found.scale is not None:
+        arrays |= {"center": found.scale.center.numpy(), "factor": found.scale.factor.numpy()}
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    write_whole(folder / FILE, lambda file: file.write(buffer.getvalue()))
+
+
+def _load(method: Method, folder: Path | None) -> Found | None:
+    """Return a pilot that was kept; None if there is none, or it is damaged."""
+    content = None if folder is None or not (folder / FILE).is_file() else load_block(folder / FILE)
+    if content is None or not {"step_size", "starts", "facts"} <= content.keys():
+        return None
+    facts = json.loads(content["facts"].tobytes().decode())
+    scale = (
+        Scale(*(torch.from_numpy(content[k]) for k in ("center", "factor"))) if "factor" in content else None
+    )
+    starts = torch.from_numpy(content["starts"]).to(method.target.device)
+    return Found(
+        torch.from_numpy(content["step_size"]), starts, scale, facts["acceptance"], facts["m"], facts
+    )

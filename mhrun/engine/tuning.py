@@ -1,0 +1,193 @@
+"""Tunes the step size of a Metropolis-Hastings kernel to an acceptance rate, and its minibatch to the noise."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from mhrun.engine.method import Method
+from mhrun.kernels import MetropolisHastings
+from mhrun.kernels.acceptance import efficient_acceptance
+from mhrun.kernels.preconditioned import Scale, preconditioned
+from mhrun.random import Streams, derive_key
+from mhrun.schedules.tuned import Tuned
+from mhrun.types import Controls, State
+
+WINDOW = 25  # steps between two changes
+LIMIT = 60  # windows, at most
+LEAST = 6
+_POOLED = 4  # windows whose acceptance rate must agree
+_SETTLED = 0.35  # of logit(acceptance), from the rate that is aimed at
+_GAIN = 2.0
+_NOISE = 1.0  # largest standard deviation of the minibatch noise of a log-ratio
+_MEASURED = 50_000  # data of a minibatch while an open size is found, at most
+
+
+class Tuning(NamedTuple):
+    """What tuning found."""
+
+    step_size: Tensor  # (C,)
+    theta: Tensor  # (C, D), where the chains are
+    acceptance: float  # the rate that the step size is to be tuned to from here on
+    m: int | None  # the minibatch size, if it was open
+    facts: dict[str, Any]
+
+
+class _Chains:
+    """Chains that move in windows of steps at one step size each."""
+
+    def __init__(
+        self, method: Method, kernel: MetropolisHastings, theta: Tensor, heat: Tensor, key: int
+    ) -> None:
+        self.method, self.kernel, self.heat = method, kernel, heat
+        self.streams = Streams(derive_key(key, "tune"), len(theta), theta.device)
+        self.draws = self.streams.at(0)
+        self.step = 0
+        self.state: State = kernel.start(method.target, theta, self.draws)
+        self.n_lik = self.n_grad = 0
+
+    @torch.no_grad()
+    def window(self, step_size: Tensor) -> tuple[float, float]:
+        """Return the acceptance rate of `WINDOW` steps and the mean variance of the noise of their log-ratios."""
+        device, dtype = self.method.target.device, self.method.dtype
+        controls = Controls(step_size, self.heat, self.heat).each(lambda c: c.to(device=device, dtype=dtype))
+        accepted, noise, count = 0.0, 0.0, 0
+        for _ in range(WINDOW):
+            self.step += 1
+            self.draws.step = self.step
+            self.state, info = self.kernel.step(self.method.target, self.state, controls, self.draws)
+            accepted += float(info.accepted.double().mean())
+            var = info.log_ratio_var[info.log_ratio_var.isfinite()]
+            noise, count = noise + float(var.double().sum()), count + len(var)
+            self.n_lik += int(info.n_lik.sum())
+            self.n_grad += int(info.n_grad.sum())
+        return accepted / WINDOW, noise / max(1, count)
+
+
+def tune(method: Method, scale: Scale | None, theta: Tensor, heat: Tensor, key: int) -> Tuning:
+    """Move the chains, and tune a step size for all of them to the best acceptance rate of the kernel.
+
+    log step += gain (rate - aim) after each window, with a gain that falls as k^-0.6 once the rate is between 5 % and
+    95 %, until the rate of the last windows agrees with the aim, or for `LIMIT` windows. If minibatch noise of the
+    log-ratio has a standard deviation above 1 in a test that does not correct for it, the minibatch is made larger
+    where its size is open, else the step is made smaller.
+
+    Args:
+        method: whose kernel it is.
+        scale: of its proposal, or None.
+        theta: where chains begin (C, D).
+        heat: temperature of each chain (C,).
+        key: of the random numbers.
+    """
+    kernel = method.kernel
+    assert isinstance(kernel, MetropolisHastings)
+    kernel, open_m = _measuring(kernel, method), kernel.pairing.m_is_open
+    kernel = kernel if scale is None else _scaled(kernel, scale)
+    given = next((s.wanted for s in method.plan.schedules.values() if isinstance(s, Tuned)), None)
+    best = efficient_acceptance(kernel, method.target.dim)
+    aim = given if given is not None else best.best if best is not None else 0.3
+    chains = _Chains(method, kernel, theta, heat, key)
+    dim = method.target.dim
+    first = 1.36 * dim ** (-1 / 3) if kernel.proposal.gradients else 2.38 * dim**-0.5
+    by_heat = torch.ones_like(heat) if kernel.proposal.gradients else heat.sqrt()
+    facts: dict[str, Any] = {"aim": aim}
+    if not method.plan.is_open:  # the scale alone was left open, or m
+        now = method.plan.controls(method.plan.start(), 1, 1).step_size[0]
+        rate, noise = chains.window(now)
+        settled, step, windows = True, now, 1
+    else:
+        log_step, rate, noise, settled, windows = _search(chains, math.log(first), by_heat, aim)
+        step = math.exp(log_step) * by_heat
+    m = None
+    why = f"acceptance {rate:.2f}, aimed at {aim:.2f}"
+    sd = math.sqrt(noise)
+    rule = kernel.rule
+    if open_m:
+        m = _size(method, kernel, noise)
+        why += f", and noise of the log-ratio with sd at most 1 at m = {m:,}"
+    elif not (rule.corrects_noise or rule.wants_terms) and sd > _NOISE:
+        if kernel.pairing.keeps_batch:
+            why += f"; minibatch noise has sd {sd:.2g}, which no step size lowers"
+        elif method.plan.is_open:
+            step, rate, sd = _quieter(chains, step, sd)
+            aim = min(0.95, rate)
+            why = f"minibatch noise of the log-ratio has sd {sd:.2g} at it, and would dominate at a larger one; "
+            why += f"acceptance {rate:.2f}"
+    facts |= {"acceptance_found": rate, "noise_sd": sd, "settled": settled, "windows": windows}
+    facts |= {"n_lik": chains.n_lik, "n_grad": chains.n_grad}
+    how = f"settled in {windows * WINDOW} steps" if settled else f"not settled in {windows * WINDOW} steps"
+    facts["why"] = f"{why}; {how}."
+    return Tuning(step, chains.state.evaluation.theta, aim, m, facts)
+
+
+def _search(
+    chains: _Chains, log_step: float, by_heat: Tensor, aim: float
+) -> tuple[float, float, float, bool, int]:
+    """Return the logarithm of the step size, acceptance and noise at it, whether it settled, and windows."""
+    rates, logs, noises = list[float](), list[float](), list[float]()
+    decaying = 0
+    while len(rates) < LIMIT:
+        rate, noise = chains.window(math.exp(log_step) * by_heat)
+        rates.append(rate)
+        logs.append(log_step)
+        noises.append(noise)
+        pooled = sum(rates[-_POOLED:]) / min(len(rates), _POOLED)
+        if decaying >= LEAST and abs(_logit(pooled) - _logit(aim)) < _SETTLED:
+            break
+        decaying += decaying > 0 or 0.05 < rate < 0.95
+        log_step += _GAIN * max(1, decaying) ** -0.6 * (rate - aim) / (aim * (1 - aim)) * 0.5
+    few = slice(-_POOLED, None)
+    pooled = sum(rates[few]) / len(rates[few])
+    settled = abs(_logit(pooled) - _logit(aim)) < _SETTLED
+    return sum(logs[few]) / len(logs[few]), pooled, sum(noises[few]) / len(noises[few]), settled, len(rates)
+
+
+def _quieter(chains: _Chains, step: Tensor, sd: float) -> tuple[Tensor, float, float]:
+    """Return a step size at which the noise has a standard deviation of about 1, the acceptance rate and the noise."""
+    rate = 0.0
+    for _ in range(4):
+        step = step / max(1.0, sd / _NOISE)
+        found = [chains.window(step) for _ in range(2)]
+        rate = sum(rate for rate, _ in found) / 2
+        sd = math.sqrt(sum(noise for _, noise in found) / 2)
+        if sd < 1.1 * _NOISE:
+            break
+    return step, rate, sd
+
+
+def _measuring(kernel: MetropolisHastings, method: Method) -> MetropolisHastings:
+    """Return the kernel with a large minibatch, if its size is open."""
+    if not kernel.pairing.m_is_open:
+        return kernel
+    import copy
+
+    found = copy.copy(kernel)
+    found.pairing = copy.copy(kernel.pairing)
+    found.pairing.m = min(_MEASURED, max(2, method.target.n // 2))
+    return found
+
+
+def _scaled(kernel: MetropolisHastings, scale: Scale) -> MetropolisHastings:
+    found = preconditioned(kernel, scale)
+    assert isinstance(found, MetropolisHastings)
+    return found
+
+
+def _size(method: Method, kernel: MetropolisHastings, noise: float) -> int:
+    """Return the least minibatch whose noise has a standard deviation of 1, two figures, from that of another one."""
+    n, m = method.target.n, kernel.pairing.m or method.target.n
+    share = float(torch.as_tensor(method.target.error_share(m)))
+    if noise <= 0 or share <= 0:
+        return m
+    single = noise * m / share  # variance of one term, times (n / T)^2
+    wanted = single / (1 + (0.0 if method.target.replacement else single / n)) / _NOISE**2
+    digits = max(0, math.floor(math.log10(max(1.0, wanted))) - 1)
+    return int(min(n, max(2, math.ceil(wanted / 10**digits) * 10**digits)))
+
+
+def _logit(rate: float) -> float:
+    rate = min(max(rate, 1e-3), 1 - 1e-3)
+    return math.log(rate) - math.log1p(-rate)

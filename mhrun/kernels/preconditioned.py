@@ -1,0 +1,170 @@
+"""Proposals and dynamics in scaled coordinates: theta = center + S phi."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.kernels.metropolis_hastings import MetropolisHastings
+from mhrun.kernels.unadjusted import Unadjusted
+from mhrun.native import NativeDynamics, NativeProposal, native_form
+from mhrun.native.forms import symmetric
+from mhrun.native.scaling import scaled_move, scaled_proposal, scaled_ratio
+from mhrun.parts import Dynamics, Kernel, Proposal
+from mhrun.random import Draws
+from mhrun.types import Controls, Evaluation
+
+
+class Scale:
+    """theta = center + S phi: the linear map from scaled coordinates phi to parameters theta.
+
+    With S S^T the covariance of the posterior, phi has unit variance in every direction.
+
+    Args:
+        center: (D,).
+        factor: S, its diagonal (D,) or a lower triangular matrix (D, D).
+
+    Raises:
+        Refusal: a factor that is not finite, or not invertible.
+    """
+
+    def __init__(self, center: Tensor, factor: Tensor) -> None:
+        self.center = center.double()
+        self.factor = factor.double()
+        self.dense = factor.dim() == 2
+        diagonal = self.factor.diagonal() if self.dense else self.factor
+        if not bool(self.factor.isfinite().all()) or not bool((diagonal > 0).all()):
+            raise Refusal("the scale of a preconditioner must be finite, with a positive diagonal.")
+        self.inverse = (
+            torch.linalg.solve_triangular(
+                self.factor, torch.eye(len(self.factor), dtype=torch.float64), upper=False
+            )
+            if self.dense
+            else 1 / self.factor
+        )
+
+    def to_phi(self, theta: Tensor) -> Tensor:
+        """Return phi (C, D) of theta (C, D)."""
+        off = theta - self.center.to(theta)
+        return off @ self.inverse.to(theta).T if self.dense else off * self.inverse.to(theta)
+
+    def to_theta(self, phi: Tensor) -> Tensor:
+        """Return theta (C, D) of phi (C, D)."""
+        factor = self.factor.to(phi)
+        return self.center.to(phi) + (phi @ factor.T if self.dense else phi * factor)
+
+    def pull(self, grad: Tensor) -> Tensor:
+        """Return the gradient with respect to phi (C, D) of one with respect to theta (C, D): S^T grad."""
+        factor = self.factor.to(grad)
+        return grad @ factor if self.dense else grad * factor
+
+    def native(self, own: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the arguments of a compiled piece that wraps one with the arguments `own`."""
+        arrays = (self.center.numpy(), self.factor.contiguous().numpy(), self.inverse.contiguous().numpy())
+        return (*arrays, own)
+
+
+class PreconditionedProposal(Proposal):
+    """A proposal in scaled coordinates: phi' ~ q(phi -> .), theta' = center + S phi'.
+
+    The Jacobian of the map is constant and cancels, so that the acceptance test has the densities of `proposal` at phi.
+
+    Args:
+        proposal: the proposal q.
+        scale: center and S.
+    """
+
+    def __init__(self, proposal: Proposal, scale: Scale) -> None:
+        self.proposal = proposal
+        self.scale = scale
+        self.gradients = proposal.gradients
+        self.ratio = proposal.ratio
+        self.best_acceptance = proposal.best_acceptance
+
+    @property
+    def needs_noise(self) -> bool:
+        """Whether its density degenerates at a noise temperature of 0."""
+        return self.proposal.needs_noise
+
+    def _scaled(self, point: Evaluation) -> Evaluation:
+        grad = None if point.grad is None else self.scale.pull(point.grad)
+        return point._replace(theta=self.scale.to_phi(point.theta), grad=grad)
+
+    def sample(self, origin: Evaluation, controls: Controls, draws: Draws) -> Tensor:
+        """Return the proposed points (C, D)."""
+        return self.scale.to_theta(self.proposal.sample(self._scaled(origin), controls, draws))
+
+    def log_density(self, origin: Evaluation, to: Tensor, controls: Controls) -> Tensor | None:
+        """Return log q (C,) in scaled coordinates, or None for a symmetric q."""
+        return self.proposal.log_density(self._scaled(origin), self.scale.to_phi(to), controls)
+
+    def native(self) -> NativeProposal | None:
+        """Return the pieces of a compiled loop, or None if the proposal has none."""
+        form = native_form(self.proposal, "native", "sample", "log_density")
+        own: NativeProposal | None = form() if form is not None else None
+        if own is None:
+            return None
+        ratio = own.log_ratio if own.log_ratio is symmetric else scaled_ratio(own.log_ratio, self.scale.dense)
+        args = self.scale.native(own.args)
+        return NativeProposal(args, scaled_proposal(own.propose, self.scale.dense), ratio)
+
+
+class PreconditionedDynamics(Dynamics):
+    """A dynamics in scaled coordinates: it moves phi by the gradient S^T g; momenta are those of phi.
+
+    The stationary distribution for small steps is that of `dynamics`: a constant S S^T in place of the identity
+    (Girolami & Calderhead 2011; Li et al. 2016, without the terms of a scale that depends on theta).
+
+    Args:
+        dynamics: the dynamics.
+        scale: center and S.
+    """
+
+    def __init__(self, dynamics: Dynamics, scale: Scale) -> None:
+        self.dynamics = dynamics
+        self.scale = scale
+        self.energies = dynamics.energies
+        self.marks_valid = dynamics.marks_valid
+        self.noise_gain = dynamics.noise_gain
+
+    def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
+        """Return the initial `aux` of the dynamics."""
+        return self.dynamics.start(self.scale.to_phi(theta), draws)
+
+    def move(
+        self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the next theta (C, D) and aux."""
+        phi, aux = self.dynamics.move(self.scale.to_phi(theta), self.scale.pull(grad), aux, controls, draws)
+        return self.scale.to_theta(phi), aux
+
+    def native(self) -> NativeDynamics | None:
+        """Return the piece of a compiled loop, or None if the dynamics has none."""
+        form = native_form(self.dynamics, "native", "start", "move")
+        own: NativeDynamics | None = form() if form is not None else None
+        if own is None:
+            return None
+        args = self.scale.native(own.args)
+        return own._replace(args=args, move=scaled_move(own.move, self.scale.dense))
+
+
+def preconditioned(kernel: Kernel, scale: Scale) -> Kernel:
+    """Return a kernel whose proposal or dynamics moves in scaled coordinates.
+
+    Raises:
+        Refusal: a kernel that has neither.
+    """
+    found = copy.copy(kernel)
+    if isinstance(found, MetropolisHastings):
+        found.proposal = PreconditionedProposal(found.proposal, scale)
+    elif isinstance(found, Unadjusted):
+        found.dynamics = PreconditionedDynamics(found.dynamics, scale)
+    else:
+        raise Refusal(
+            f"{type(kernel).__name__} cannot be preconditioned; choose MetropolisHastings or Unadjusted."
+        )
+    return found
