@@ -175,7 +175,12 @@ _PARTS = ("Proposal", "Pairing", "Rule", "Dynamics", "Model", "Kernel", "Schedul
 def _as(annotation: Any, value: Any, what: str) -> Any:
     """Return a value converted to its annotation; only plain types are checked."""
     kind = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
-    kind, _, optional = kind.partition(" | ")
+    kinds = kind.split(" | ")
+    if kinds[0] in ("int", "float") and "str" in kinds[1:]:  # a number or auto, or a name
+        if value == "auto" or (isinstance(value, str) and kinds[0] == "float"):
+            return value
+        kinds.remove("str")
+    kind, _, optional = " | ".join(kinds).partition(" | ")
     if (optional and optional != "None") or (value is None and optional):
         return value
     number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -27,6 +28,7 @@ from mhrun import units
 from mhrun.cli.file_settings import check_runtime_of_files
 from mhrun.cli.hydra_settings import LAUNCHER, check_node, check_words, is_of_hydra
 from mhrun.cli.loader import Loader
+from mhrun.cli.own import NAME, is_own, own_words
 from mhrun.cli.places import endless_defaults, experiments
 from mhrun.cli.resolution import bounded, environment, name_part, power
 from mhrun.errors import UserError, nearest
@@ -97,8 +99,12 @@ def compose_config(
     """
     register_resolvers()
     try:
+        if own := is_own(words):
+            words, line = own_words(words, lambda some: resolved(composed(some, folders), NAME))
+            if line and compare:
+                print(f"mhrun: {line}", file=sys.stderr)
         config = composed(words, folders)
-        plain = resolved(config, config.hydra.runtime.choices.get("experiment"))
+        plain = resolved(config, NAME if own else config.hydra.runtime.choices.get("experiment"))
         check_runtime_of_files(plain["runtime"], words)
     except (HydraException, OmegaConfBaseException) as error:
         raise explained(error, words, folders) from error

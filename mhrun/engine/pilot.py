@@ -26,8 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhrun.engine.method import Method
 from mhrun.engine.curvature import Surface, find_modes, hessian, largest_curvature, spectrum
+from mhrun.engine.method import Method
+from mhrun.engine.threads import limited
 from mhrun.engine.tuning import tune
 from mhrun.errors import UserError
 from mhrun.kernels import MetropolisHastings, Unadjusted
@@ -36,15 +37,15 @@ from mhrun.parts import Kernel
 from mhrun.random import Purpose, Streams, derive_key
 from mhrun.store.blocks import load_block
 from mhrun.store.files import write_whole
+from mhrun.store.sharing import PILOT
 
-FILE = "pilot.npz"
 SCALES = ("auto", "dense", "diagonal", "none")
 
 _DENSE, _DIAGONAL = 50, 200  # most parameters for which a scale of this kind is the default
 _VARIANCE_ERROR = 0.1  # relative error of the variance that the step size of a dynamics is chosen for
 _SPREAD = 2.0  # posterior standard deviations of the points that chains begin at, about their modes
 _SINGLE = 512  # data whose gradients the noise of a minibatch is estimated from
-_LEAST_M, _MOST_M = 100, 1_000  # of a minibatch of gradients that the pilot chooses: n / 20 between these
+_LEAST_M, _MOST_M = 100, 5_000  # of a minibatch of gradients that the pilot chooses: n / 5 between these
 
 
 class Found(NamedTuple):
@@ -103,7 +104,8 @@ def piloted(
         return method, None
     found = _load(method, folder)
     if found is None:
-        found = pilot(method)
+        with limited(1):  # sums over threads round differently
+            found = pilot(method)
         note(line(method.name, found.facts))
         if folder is not None:
             _save(found, folder)
@@ -250,7 +252,7 @@ def _step_of_dynamics(
     gain = kernel.dynamics.noise_gain or 0.0
     m = None
     if kernel.m_is_open:
-        m = min(target.n, max(_LEAST_M, min(_MOST_M, target.n // 20)))
+        m = min(target.n, max(_LEAST_M, min(_MOST_M, target.n // 5)))
     size = m or kernel.m or target.n
     place = theta[0] if scale is None else scale.center.to(theta)
     spread = torch.zeros(1, target.dim, dtype=torch.float64)
@@ -294,12 +296,12 @@ def _save(found: Found, folder: Path) -> None:
         arrays |= {"center": found.scale.center.numpy(), "factor": found.scale.factor.numpy()}
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
-    write_whole(folder / FILE, lambda file: file.write(buffer.getvalue()))
+    write_whole(folder / PILOT, lambda file: file.write(buffer.getvalue()))
 
 
 def _load(method: Method, folder: Path | None) -> Found | None:
     """Return a pilot that was kept; None if there is none, or it is damaged."""
-    content = None if folder is None or not (folder / FILE).is_file() else load_block(folder / FILE)
+    content = None if folder is None or not (folder / PILOT).is_file() else load_block(folder / PILOT)
     if content is None or not {"step_size", "starts", "facts"} <= content.keys():
         return None
     facts = json.loads(content["facts"].tobytes().decode())

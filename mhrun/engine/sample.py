@@ -16,6 +16,7 @@ import torch
 from mhrun.diagnostics.chains import some_coordinates
 from mhrun.engine.assemble import assembled
 from mhrun.engine.chains import Settings, Silent, run_method
+from mhrun.engine.defaults import default_kernel, default_method, gradients_of
 from mhrun.engine.method import Method, prior_attribute
 from mhrun.engine.pilot import piloted
 from mhrun.engine.starts import starts_of
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 def sample(
     model: Model | torch.nn.Module | Callable[..., torch.Tensor],
     data: Any,
-    kernel: Kernel,
+    kernel: Kernel | None = None,
     *,
     step_size: float | str | Schedule = AUTO,
     steps: int = 10_000,
@@ -78,7 +79,8 @@ def sample(
         data: an array, a mapping of arrays with one length, a pandas DataFrame (each column is a field), or a
             `Dataset`. None for a density without data: then the function is its logarithm, ``theta -> ()``, and a
             minibatch is m = 1.
-        kernel: how the chains move.
+        kernel: how the chains move; None: the default for the number of data and of parameters, which is printed in one
+            line (`mhrun.engine.defaults`).
         step_size: a number, a schedule that governs the step size, or "auto": a pilot finds it, with a scale for
             the moves, and the chains begin where the pilot leaves them. What it found is printed in one line and kept
             in the attribute ``pilot`` of the trace.
@@ -129,6 +131,13 @@ def sample(
         raise UserError("temperature must be a number; schedules of it go with mhrun's configurations.")
     given = user_model(model, data, start=start, log_prior=log_prior, parameters=parameters)
     points = given.points
+    target = Target(
+        given.model, given.data, temper=temper, replacement=replacement, surrogate=surrogate, device=device
+    )
+    if kernel is None:
+        name, why = default_method(target, gradients_of(target))
+        kernel = default_kernel(name)
+        _say(f"no kernel was named: {why}.")
     schedules: dict[str, Schedule] = {"temperature": Fixed(temperature=temperature)}
     if points is not None and len(points) not in (1, chains):
         raise UserError(f"start has {len(points)} rows for {chains} chains; give one row, or one per chain.")
@@ -145,9 +154,6 @@ def sample(
         schedules["step_size"] = Fixed(step_size=float(step_size))
     else:
         schedules["step_size"] = Tuned(float(step_size), acceptance)
-    target = Target(
-        given.model, given.data, temper=temper, replacement=replacement, surrogate=surrogate, device=device
-    )
     starts = None if points is None else starts_of(points, target.dim, "sample", parameters_of(given.model))
     method = assembled(
         "sample",

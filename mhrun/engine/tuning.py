@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any, NamedTuple
 
@@ -162,8 +163,6 @@ def _measuring(kernel: MetropolisHastings, method: Method) -> MetropolisHastings
     """Return the kernel with a large minibatch, if its size is open."""
     if not kernel.pairing.m_is_open:
         return kernel
-    import copy
-
     found = copy.copy(kernel)
     found.pairing = copy.copy(kernel.pairing)
     found.pairing.m = min(_MEASURED, max(2, method.target.n // 2))
@@ -177,14 +176,14 @@ def _scaled(kernel: MetropolisHastings, scale: Scale) -> MetropolisHastings:
 
 
 def _size(method: Method, kernel: MetropolisHastings, noise: float) -> int:
-    """Return the least minibatch whose noise has a standard deviation of 1, two figures, from that of another one."""
+    """Return the least minibatch whose noise has a standard deviation of 1, rounded up to three figures."""
     n, m = method.target.n, kernel.pairing.m or method.target.n
     share = float(torch.as_tensor(method.target.error_share(m)))
     if noise <= 0 or share <= 0:
         return m
     single = noise * m / share  # variance of one term, times (n / T)^2
     wanted = single / (1 + (0.0 if method.target.replacement else single / n)) / _NOISE**2
-    digits = max(0, math.floor(math.log10(max(1.0, wanted))) - 1)
+    digits = max(0, math.floor(math.log10(max(1.0, wanted))) - 2)
     return int(min(n, max(2, math.ceil(wanted / 10**digits) * 10**digits)))
 
 

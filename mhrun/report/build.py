@@ -149,9 +149,12 @@ def _general(
     if not run.methods:
         return [], []
     own = parts.tables.keys() | parts.figures.keys()
+    there = {
+        n: f for n, f in TABLES.items() if n != "pilots" or any("pilot" in m for m in run.methods.values())
+    }
     tables = [
-        _table(n, f, run, guard, place)._replace(explained=EXPLAINED)
-        for n, f in TABLES.items()
+        _table(n, f, run, guard, place)._replace(explained=EXPLAINED if n == "posterior" else {})
+        for n, f in there.items()
         if n not in own
     ]
     figures = [_figure(n, f, run, guard, place) for n, f in FIGURES.items() if n not in own]

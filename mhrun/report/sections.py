@@ -60,6 +60,27 @@ def posterior(run: Run) -> pd.DataFrame | str:
     return frame
 
 
+def pilots(run: Run) -> pd.DataFrame | str:
+    """Settings that pilot runs found.
+
+    The step size is in posterior standard deviations where there is a scale. Chains begin where the pilot left them;
+    what it evaluated is in the counts of the methods.
+    """
+    rows = {}
+    for method, about in run.methods.items():
+        if found := about.get("pilot"):
+            rows[run.label(method)] = {
+                "step size": found["step_size"],
+                "minibatch": found.get("m"),
+                "scale": found.get("scale", "none"),
+                "condition number": found.get("condition"),
+                "likelihoods": float(found["n_lik"]),
+                "gradients": float(found["n_grad"]),
+                "why": found["why"].strip(),
+            }
+    return pd.DataFrame.from_dict(rows, orient="index") if rows else "No method left a setting to a pilot."
+
+
 def marginals(run: Run) -> Figure | str:
     """Marginal posteriors of the methods over each other.
 
@@ -175,7 +196,7 @@ def work(run: Run) -> Figure | str:
     return finished(figure, legend="right")
 
 
-TABLES: Mapping[str, Callable[[Run], pd.DataFrame | str]] = {"posterior": posterior}
+TABLES: Mapping[str, Callable[[Run], pd.DataFrame | str]] = {"posterior": posterior, "pilots": pilots}
 FIGURES: Mapping[str, Callable[[Run], Figure | str]] = {
     "marginals": marginals,
     "chains": chains,

@@ -24,6 +24,8 @@ from mhrun.store.netcdf import TRACE
 DIGEST = "method_digest"
 """Key of ``done.json``."""
 EXECUTOR = "executor.json"
+PILOT = "pilot.npz"
+"""What a pilot found, see `mhrun.engine.pilot`."""
 
 
 def found(folder: RunFolder, name: str, digest: str) -> Path | None:
@@ -64,6 +66,8 @@ def take(folder: RunFolder, name: str, digest: str) -> str | None:
         partial.mkdir(parents=True)
         for part in (TRACE, EXECUTOR, DONE):
             _link(source / part, partial / part)
+        if (source / PILOT).is_file():
+            _link(source / PILOT, partial / PILOT)
         if damage(partial) is not None:  # replaced, or gone, meanwhile
             return None
         remove(own)  # it may have the note of an executor

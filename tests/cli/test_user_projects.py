@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -340,3 +342,26 @@ def test_init_leaves_what_is_there(tmp_path, capsys):
     for words in (["init", "mine"], ["init"], ["init", "a", "b"]):
         assert run(words) == 2
         assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_data_and_a_model_are_enough(tmp_path, capsys):
+    """No experiment, no method and no step size are named: a default method takes their place, and says so."""
+    rows = "\n".join(f"{x:.3f}" for x in torch.linspace(-1.0, 3.0, 40).tolist())
+    model = "def log_lik(theta, rows):\n    return -0.5 * (rows.x[:, 0] - theta.mu) ** 2\n"
+    conf = (
+        "defaults: [user_function, _self_]\nlog_lik: plain.log_lik\nparameters: {mu: 'Normal(0.0, 10.0)'}\n"
+    )
+    write(tmp_path, {"rows.csv": f"x\n{rows}\n", "plain.py": model, "conf/model/mine.yaml": conf})
+    words = ["--project", ".", "data=table", "data.file=rows.csv", "data.standardise=false", "model=mine"]
+    few = ["steps=400", "warmup=100", "runtime.report=false", "runtime.threads=1"]
+    assert run([*words, *few]) == 0, capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.count("no method was named: Langevin moves with an acceptance test on all data (MALA)") == 1
+    assert "mala: pilot: step size" in said
+    about = json.loads(Path("outputs/own/latest/summary.json").read_text())["methods"]["mala"]
+    assert about["pilot"]["settled"]
+    assert abs(about["accept_rate"] - 0.574) < 0.15
+    assert about["likelihood_evals"] > 4 * 500 * 40  # with those of the pilot
+    # Words without a model are still a mistake in one line.
+    assert run(words[:-1]) == 2
+    assert "write +data=NAME" in capsys.readouterr().err

@@ -293,3 +293,28 @@ def test_figures_of_paper_scale_runs_keep_their_colours(tmp_path, monkeypatch):
     with Image.open(tmp_path / "density.png") as copied, Image.open(written[1]) as small:
         assert [copied.getpixel((300 * k + 150, 300)) for k in range(4)] == colours
         assert small.size == (480, 240)
+
+
+@pytest.mark.long
+def test_the_regression_tutorial(tmp_path, monkeypatch, capsys):
+    """With fewer rows and steps than on the page."""
+    monkeypatch.setenv("MHRUN_TRUST", "")
+    monkeypatch.chdir(tmp_path)
+    page = "tutorials/regression.md"
+    for title, text in [*blocks(page, "python"), *blocks(page, "yaml")]:
+        if title:
+            Path(title).parent.mkdir(parents=True, exist_ok=True)
+            Path(title).write_text(text.replace("20_000", "1_000"))
+    exec(Path("rows.py").read_text(), {})
+    assert len(Path("conf/experiment/mine.yaml").read_text().splitlines()) <= 15
+    lines = [line for _, text in blocks(page, "bash") for line in text.splitlines()]
+    few = ["executor=torch", "steps=200", "warmup=100", "runtime.threads=1", "~methods.mhminibatch"]
+    assert run([*shlex.split(lines[0])[1:], *few]) == 0, capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.count(": pilot: step size") == 3
+    assert run(shlex.split(lines[1])[1:]) == 0
+    assert "mean off by (sd)" in capsys.readouterr().out
+    text = next(Path("outputs/mine").glob("*/report/index.html")).read_text()
+    for section in ("posterior", "pilots"):
+        assert f'id="table-{section}"' in text
+    assert "Settings that pilot runs found" in text

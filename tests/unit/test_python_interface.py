@@ -195,7 +195,7 @@ def test_a_model_object_and_the_compiled_loop(mixture):
         ({"seed": None}, "seed = None must be a whole number"),
         ({"seed": 2**70}, "must be a whole number"),  # which the trace could not note at the end
         ({"thin": 2.5}, "thin = 2.5 must be a whole number"),
-        ({"step_size": "small"}, "a number, or a schedule"),
+        ({"step_size": "small"}, "a number, auto, or a schedule"),
         ({"start": "here"}, "must be numbers"),
         ({"start": []}, "at least one number"),
         ({"start": [[0.0]] * 3}, "3 rows for 4 chains"),

@@ -1,0 +1,44 @@
+"""A run of a model on data without an experiment: the settings of conf/config.yaml and a default method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+NAME = "own"
+"""The name of the experiment of such a run."""
+
+
+def is_own(words: Sequence[str]) -> bool:
+    """Say whether these words choose data and a model, and no experiment."""
+    keys = [word.lstrip("+").partition("=")[0] for word in words]
+    return "experiment" not in keys and {"data", "model"} <= set(keys)
+
+
+def own_words(
+    words: Sequence[str], compose: Callable[[Sequence[str]], Mapping[str, Any]]
+) -> tuple[list[str], str]:
+    """Return the overrides of such a run, with a default method if none is named, and a line on it, or nothing.
+
+    Args:
+        words: as they were given.
+        compose: returns the resolved configuration of some overrides.
+
+    Raises:
+        UserError: data that cannot be loaded, or settings that mean nothing.
+    """
+    found = [_added(word) for word in words]
+    config = compose(found)
+    if config["methods"]:
+        return found, ""
+    from mhrun.engine.defaults import default_method, gradients_of
+    from mhrun.target import target_of
+
+    target = target_of(config)
+    name, why = default_method(target, gradients_of(target))
+    return [*found, f"+method@methods.{name}={name}"], f"no method was named: {why}."
+
+
+def _added(word: str) -> str:
+    """Return an override that chooses data or a model as one that adds it: there is none to be replaced."""
+    return f"+{word}" if word.startswith(("data=", "model=")) else word

@@ -1,0 +1,59 @@
+"""The method that is taken where none is named."""
+
+from __future__ import annotations
+
+from mhrun.dynamics.sghmc import SGHMC
+from mhrun.errors import UserError
+from mhrun.kernels import MetropolisHastings, Unadjusted
+from mhrun.pairing.full import Full
+from mhrun.parts import AUTO, Kernel
+from mhrun.proposals.langevin import LangevinProposal
+from mhrun.proposals.random_walk import RandomWalk
+from mhrun.rules.metropolis import Metropolis
+from mhrun.target import Target
+
+MALA, RANDOM_WALK, STOCHASTIC_GRADIENT = "mala", "mcmc", "sghmc"
+"""Names of the methods in conf/method."""
+
+_DATA, _PARAMETERS = 200_000, 200  # up to which a method on all data is the default
+
+
+def default_method(target: Target, has_gradients: bool) -> tuple[str, str]:
+    """Return the name of the default method for a target, and why it is that, as one line.
+
+    - Up to 200,000 data and 200 parameters: Langevin moves with an acceptance test on all data (MALA), or a random walk
+      where the model has no gradients. Both are exact.
+    - More: SGHMC on minibatches, without an acceptance test.
+    """
+    size = f"n = {target.n:,} and D = {target.dim:,}"
+    if target.n <= _DATA and target.dim <= _PARAMETERS:
+        if has_gradients:
+            return MALA, f"Langevin moves with an acceptance test on all data (MALA): exact, for {size}"
+        return (
+            RANDOM_WALK,
+            f"a random walk with an acceptance test on all data: exact, for {size} without gradients",
+        )
+    return STOCHASTIC_GRADIENT, f"SGHMC on minibatches: no acceptance test and a small bias, for {size}"
+
+
+def default_kernel(name: str) -> Kernel:
+    """Return the kernel of a default method."""
+    if name == STOCHASTIC_GRADIENT:
+        return Unadjusted(SGHMC(), m=AUTO)
+    proposal = LangevinProposal() if name == MALA else RandomWalk()
+    return MetropolisHastings(proposal, Full(), Metropolis())
+
+
+def gradients_of(target: Target) -> bool:
+    """Return whether the log-likelihood has gradients, from one datum at the model's first point."""
+    import torch
+
+    from mhrun.random import Streams
+
+    streams = Streams(0, 1, target.device)
+    theta = target.model.init(1, streams.at(0)).double().to(target.device)
+    try:
+        target.log_lik_and_grad(theta, torch.zeros(1, 1, dtype=torch.int64, device=target.device))
+    except UserError:
+        return False
+    return True
