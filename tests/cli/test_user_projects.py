@@ -22,6 +22,7 @@ from mhrun.models.user_function import Named, UserFunction
 from mhrun.paths import PACKAGE, STARTER
 from mhrun.random import Streams
 from mhrun.report.build import parts_of
+from mhrun.report.run import Run
 from mhrun.store import sources
 from mhrun.store.folder import RunFolder
 from mhrun.target import Target
@@ -306,6 +307,41 @@ def test_a_tensor_may_have_the_name_of_a_method_of_a_mapping():
     assert {**named} == dict(named)
     with pytest.raises(AttributeError, match="there is no 'y' here, but values, items, x"):
         _ = named.y
+
+
+CONSTRAINED = {
+    "own.py": "from torch.distributions import Normal\n"
+    "def log_lik(theta, rows):\n"
+    "    each = Normal(theta.means, theta.scale).log_prob(rows.x) + theta.shares.log()\n"
+    "    return each.logsumexp(-1)\n",
+    "conf/model/location.yaml": "defaults: [user_function, _self_]\nlog_lik: own.log_lik\nparameters:\n"
+    "  shares: Dirichlet([1, 1])\n"
+    "  means: {shape: 2, prior: 'Normal(0, 3)', constraint: ordered}\n"
+    "  scale: HalfNormal(1.0)\n",
+}
+
+
+def test_runs_are_reported_and_compared_in_the_users_coordinates(tmp_path, capsys):
+    """A simplex has more numbers than the chains have coordinates."""
+    write(tmp_path / "mine", FILES | CONSTRAINED)
+    outputs = f"runtime.outputs={tmp_path / 'outputs'}"
+    words = ["experiment=mine", outputs, "+methods.a.starts=[[0.3, 0.7, -1.0, 2.0, 0.8]]"]
+    assert run(["--project", "mine", *words, "runtime.report=true"]) == 0
+    found = Run(RunFolder((tmp_path / "outputs" / "mine" / "latest").resolve()))
+    assert list(found.target.model.names) == ["shares[0]", "shares[1]", "means[0]", "means[1]", "scale"]
+    assert found.target.dim == 4
+    draws = found.draws("a")
+    assert draws.shape == (2, 40, 5)
+    assert np.allclose(draws[..., :2].sum(-1), 1)
+    assert (draws[..., 2] < draws[..., 3]).all()
+    with found.trace("a") as trace:
+        assert np.array_equal(draws[..., 4], trace["posterior"]["scale"])
+        assert trace["warmup_posterior"]["scale"].shape == (2, 50)
+    table = (found.folder.report / "posterior.csv").read_text()
+    assert "shares[1]" in table
+    assert found.methods["a"]["prior"].startswith("shares: Dirichlet([1, 1]); means: Normal(0, 3); scale")
+    assert run(["compare", "--project", "mine", "mine", outputs]) == 0
+    assert "R-hat is above 1.1" in capsys.readouterr().err  # of 40 draws
 
 
 # --- The tutorial -----------------------------------------------------------------------------------------
