@@ -37,7 +37,8 @@ class Parameters:
 
     T is `torch.distributions.biject_to` of each parameter's constraint, and the log-prior of u is
     log p(T(u)) + log |dT/du|. A vector theta has the unconstrained coordinates of all parameters, in their order. A
-    simplex of K numbers has K - 1 of them; a number that is unconstrained has one, which is itself.
+    simplex of K numbers has K - 1 of them; a number that is unconstrained has one, which is itself. A temperature T
+    tempers the density of u, the Jacobian included.
 
     Args:
         settings: name -> a size (1 is a number, k a vector, [k, l] a matrix); a `torch.distributions.Distribution`, or
@@ -326,7 +327,11 @@ def _constraint(setting: Any, prior: Distribution | None, where: str) -> Constra
     if isinstance(setting, str):
         setting = constraint_of(setting, f"{where}.constraint")
     if setting is None:
-        return constraints.real if prior is None else prior.support  # type: ignore[return-value]
+        support: Any = constraints.real if prior is None else prior.support
+        while isinstance(support, constraints.MixtureSameFamilyConstraint):
+            support = support.base_constraint
+        found: Constraint = support
+        return found
     if not isinstance(setting, Constraint):
         raise Refusal(
             f"{where}.constraint = {setting!r} is no constraint; give one such as positive, unit_interval, simplex, "
@@ -371,6 +376,12 @@ def _check(p: Parameter, where: str) -> None:
         raise Refusal(
             f"{where}: the prior's values are {constraint_words(support)}, and the constraint asks for values "
             f"{constraint_words(p.constraint)}; leave the constraint out, or choose another prior."
+        )
+    if bool(
+        p.prior.log_prob(value).isnan().any()
+    ):  # as torch has the support of some transformed distributions
+        raise Refusal(
+            f"{where}: the prior has no density at some values; give a constraint, such as positive."
         )
 
 

@@ -90,6 +90,27 @@ def test_a_log_prior_integrates_to_one_in_the_unconstrained_coordinate(prior):
     assert float(torch.trapezoid(density, u)) == pytest.approx(1.0, abs=1e-6)
 
 
+def test_priors_of_the_users_own_making_have_their_supports():
+    normal = td.MixtureSameFamily(
+        td.Categorical(torch.ones(2)), Normal(torch.tensor([-1.0, 1.0]), torch.ones(2))
+    )
+    shifted = td.TransformedDistribution(Normal(0.0, 1.0), [td.ExpTransform(), td.AffineTransform(0.0, 2.0)])
+    parameters = Parameters(
+        {
+            "m": normal,
+            "s": {"prior": shifted, "constraint": "positive"},
+            "v": td.MultivariateNormal(torch.zeros(2), torch.eye(2)),
+        }
+    )
+    with pytest.raises(
+        Refusal, match=r"parameters.s: the prior has no density at some values; give a constraint"
+    ):
+        Parameters({"s": shifted})
+    theta = torch.zeros(1, 4, dtype=torch.float64)
+    wanted = stats.norm.logpdf(1.0) + stats.lognorm.logpdf(1.0, 1.0, scale=2.0) + 2 * stats.norm.logpdf(0.0)
+    assert float(parameters.log_prior(theta)) == pytest.approx(wanted)
+
+
 def test_gradients_go_through_transforms():
     model = FunctionModel(
         lambda theta, batch: Normal(theta.mu, theta.sigma).log_prob(batch.x),
