@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,6 +31,7 @@ from mhrun.store.netcdf import TRACE
 from mhrun.store.sharing import DIGEST, EXECUTOR
 from mhrun.types import INFO_DTYPES, Evaluation, Record, State
 
+_SILENT_SECONDS = 1.0  # of compilation, before a line says so
 _CHUNK_SECONDS = 0.25  # seconds between updates of progress and checks for a stop
 _CHUNK_BYTES = 64 << 20
 _BLOCK_BYTES = 256 << 20
@@ -151,7 +154,8 @@ def _run_method(
         monitoring = Monitoring(method.monitor, method.target, method.shape.chains)
         if checkpoint is not None:
             monitoring.unpack(checkpoint.arrays)
-    executor.prepare(state)
+    with _announced(watcher, f"{method.name}: compiling its loop; later runs have it from the cache"):
+        executor.prepare(state)
     writer.start_clock()
     watcher.begin(method.name, step, method.shape.total, executor.name)
 
@@ -225,6 +229,18 @@ def check_bounds(method: Method, record: Record, first_step: int) -> None:
         f"{method.name}: {int(count.sum()):,} terms exceeded their bounds, the first in step {step:,}: the bounds of "
         f"{type(method.target.model).__name__} do not hold, and draws would be biased. Raise its constants."
     )
+
+
+@contextmanager
+def _announced(watcher: Watcher, line: str) -> Iterator[None]:
+    """Note a line if the body takes longer than a user waits without a word."""
+    timer = threading.Timer(_SILENT_SECONDS, watcher.note, [line])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _pack(state: State, memory: Memory) -> dict[str, np.ndarray[Any, Any]]:

@@ -345,3 +345,21 @@ def test_a_network_on_a_gpu_that_is_stopped_is_the_whole_one(tmp_path, pairing):
             found.append({f"{g}/{n}": trace[g][n].to_numpy() for g in ("posterior", "monitor")
                           for n in trace[g].data_vars if n != "wall_s"})  # fmt: skip
     assert_same_bits(*found)
+
+
+def test_compiling_is_announced_where_it_takes_a_while(outputs, monkeypatch):
+    """A line for a loop that is slow to compile, and none for one that the cache has."""
+    slow, watcher = [0.3], Silent()
+    watcher.note = (notes := []).append
+    monkeypatch.setattr("mhrun.engine.chains._SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(
+        "mhrun.engine.executors.TorchExecutor.prepare", lambda self, state: time.sleep(slow[0])
+    )
+    words = (*FEW, "~methods.sghmc", "executor=torch", "steps=20", "warmup=50")
+    run_experiment(config(outputs, *words), watcher)
+    assert sum("mint: compiling its loop" in line for line in notes) == 1
+    notes.clear()
+    slow[0] = 0.0
+    run_experiment(config(outputs, *words, "seed=1"), watcher)
+    time.sleep(0.2)
+    assert not any("compiling" in line for line in notes)
