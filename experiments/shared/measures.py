@@ -53,6 +53,6 @@ def size_histograms(run: Run, methods: Sequence[str], lowest: float, cells: int)
         size = run.stat(method, "batch_size")[0]
         axis.hist(size, bins=list(edges), color=looks[method]["color"])
         axis.axvline(size.mean(), color="black", linestyle="--", linewidth=1)
-        axis.set_title(f"{run.label(method)}: mean {size.mean():,.0f}", fontsize=9)
+        axis.set_title(f"{run.label(method)}\nmean {size.mean():,.0f}", fontsize=9)
     axes[0].set_ylabel("decisions")
     return figure
