@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mhrun.errors import Refusal
 from mhrun.models.bounds import centred_norms
-from mhrun.native import NativeModel, piece
+from mhrun.native import NativeBounds, NativeModel, piece
 from mhrun.random import Draws
 from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
 
@@ -99,6 +99,14 @@ class GaussianMean:
         size = 1.0 if kind == "taylor1" else 0.0
         return Bounds(torch.full_like(weights, size), remainder)
 
+    def native_bounds(self, data: Rows, kind: str, surrogate: Any) -> NativeBounds | None:
+        """Return the pieces of the fused loop on bounded terms, for kind ``difference``."""
+        if kind != "difference":
+            return None
+        centre, half, _ = centred_norms(data["x"])
+        args = (data["x"].numpy(), self.precision, *_statistics(data), centre, half)
+        return NativeBounds(args, _log_prior, _width, _terms, _total)
+
     def native(self, data: Rows, *, full: bool) -> NativeModel:
         """Return the pieces of the fused loop, in float64."""
         low, high = (float(value) for value in torch.aminmax(data["x"]))
@@ -180,6 +188,12 @@ def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any)
     step, middle = candidate[0] - origin[0], 0.5 * (candidate[0] + origin[0])
     for j in range(m):
         out[j] = step * (x[index[j]] - middle)
+
+
+@piece
+def _width(args: Any, origin: Any, candidate: Any) -> Any:
+    middle = 0.5 * (candidate[0] + origin[0])
+    return abs(candidate[0] - origin[0]) * max(abs(middle - args[5]), args[6])
 
 
 @piece

@@ -31,6 +31,7 @@ from mhrun.rules.metropolis import Metropolis
 from mhrun.rules.smh import SMH
 from mhrun.rules.tunamh import TunaMH
 from mhrun.target import Target
+from mhrun.types import Reference
 
 RNG = np.random.default_rng(12)
 N = 400
@@ -223,3 +224,29 @@ def test_arrivals_do_not_depend_on_how_they_are_cut_into_parts(monkeypatch):
     state = kernel.start(target, torch.zeros(1, 1).double(), streams.at(0))
     _, alone, _ = advance(kernel, target, state, controls(0.2, 8.0, chains=1), streams.at(0), 15)
     assert np.array_equal(alone[0], runs[0][0][2])
+
+
+def test_bounds_do_not_grow_with_the_data_and_are_those_of_the_paper():
+    """Arrivals per step of 10-d logistic regression at the optimal random walk (Cornish et al. 2019, figure 1).
+
+    The mean sum of the paper's bounds is about 374 and 70 at n = 2^10 for orders 1 and 2; it grows like n^0 and n^-1/2.
+    """
+    dim, found = 10, []
+    for log_n in (10, 12, 16):
+        rng = np.random.default_rng(1)
+        x = rng.normal(size=(2**log_n, dim))
+        y = np.where(rng.random(2**log_n) < 1 / (1 + np.exp(-x.sum(1))), 1, -1)
+        target = Target(Logistic(dim, 1.0, "zeros"), Dataset.of({"x": x, "y": y}), surrogate="taylor1")
+        theta, root = target.surrogate.reference
+        away = torch.from_numpy(rng.normal(size=(2000, dim))) @ root.T
+        to = away + 2.38 / dim**0.5 * torch.from_numpy(rng.normal(size=(2000, dim))) @ root.T
+        for order in (1, 2):
+            bounds = target.model.bounds(target.data.fields, f"taylor{order}", Reference(theta))
+            ends = sum(point.norm(dim=1) ** (order + 1) for point in (away, to)) / (1, 2, 6)[order]
+            paper = float(ends.mean() * bounds.weights.sum())
+            ours = float(bounds.width(theta + away, theta + to).mean() * bounds.weights.sum())
+            assert ours < (0.7, 0.9)[order - 1] * paper
+            found.append(paper)
+    assert found[:2] == pytest.approx([374, 70], rel=0.1)  # of other data
+    slopes = np.log(np.divide(found[4:], found[2:4])) / np.log(2**4)
+    assert slopes == pytest.approx([0, -0.5], abs=0.05)
