@@ -11,6 +11,7 @@ from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.kernels import MetropolisHastings
 from mhrun.models.function import FunctionModel
+from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.logistic import Logistic
 from mhrun.models.tied_means import TiedMeans
 from mhrun.native import available
@@ -45,7 +46,12 @@ def mixture():
     return Target(TiedMeans(), Dataset.of(x.astype(np.float32)), temper="likelihood")
 
 
+def gaussian():
+    return Target(GaussianMean(1.0), Dataset.of(RNG.normal(0.2, 1.0, N)))
+
+
 CASES = {
+    "gaussian_mean": (gaussian, 0.1, 60.0),
     "tied_means": (mixture, 0.1, 60.0),
     "logistic": (lambda: logistic("float32", "none"), 0.02, 20.0),
     "logistic_1": (lambda: logistic("float32", "taylor1"), 0.05, 1.0),
@@ -59,6 +65,7 @@ CASES = {
     ("name", "rule"),
     [
         *(("tied_means", rule) for rule in RULES),
+        ("gaussian_mean", "tunamh"),
         ("logistic", "tunamh"),
         ("logistic_1", "smh"),
         ("logistic_2", "mh_ss"),
