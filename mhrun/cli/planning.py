@@ -113,6 +113,7 @@ def _costs(
     from mhrun.engine.chains import Settings
     from mhrun.engine.estimate import costs
     from mhrun.engine.executors import check_executor
+    from mhrun.engine.pilot import piloted
     from mhrun.store.identity import method_digest
     from mhrun.store.sharing import found as found_elsewhere
 
@@ -134,6 +135,8 @@ def _costs(
         seen |= set(digests.values())
     # A forced run starts again: it has no folder to resume from.
     begun = folder.path / "methods" if not runtime["force"] else folder.path / "none"
+    # An open minibatch size decides what a step reads: the pilot is run, and nothing of it is kept.
+    methods = [piloted(method, None, lambda line: None)[0] for method in methods]
     found = costs([(method, begun / method.name) for method in methods], settings, tried)
     return found, sum(trace_bytes(method) for method in methods)
 
