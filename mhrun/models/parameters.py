@@ -349,7 +349,8 @@ def _transform(
         return None, shape
     try:
         transform = biject_to(constraint)
-        free = tuple(transform.inverse_shape(torch.Size(shape)))
+        # Numbers that are constrained one by one keep their shape; inverse_shape imports sympy, for half a second.
+        free = tuple(transform.inverse_shape(torch.Size(shape))) if constraint.event_dim else shape
     except NotImplementedError as error:
         raise Refusal(
             f"{where}: there is no transform to {constraint}; choose real, positive, unit_interval, simplex, ordered "
