@@ -83,15 +83,16 @@ def _calibration(
 ) -> Calibration:
     """Run a method on each data set, and judge the ranks."""
     import numpy as np
+    import torch
 
     from mhrun.check.calibration import Calibration, calibrated
     from mhrun.check.verdict import NONE, Verdict
     from mhrun.diagnostics.chains import ess
+    from mhrun.engine.pilot import is_open
 
     replications = len(given.truth)
-    hot = method.plan.controls(method.plan.start(), method.shape.total, 1).temperature[
-        0, :: method.kernel.rungs
-    ]
+    plan = method.plan.filled(torch.ones(method.shape.chains), None) if is_open(method) else method.plan
+    hot = plan.controls(plan.start(), method.shape.total, 1).temperature[0, :: method.kernel.rungs]
     if bool((hot != 1).any()):
         detail = f"it samples at temperature {float(hot.max()):g}, not the posterior"
         return Calibration(Verdict(method.name, NONE, detail), {}, {})
@@ -115,10 +116,13 @@ def _calibration(
 
 
 def _at_once(method: Method) -> bool:
-    """Return whether all chains of a step read the same rows, so that data sets can be run as chains of one run."""
+    """Return whether data sets can be run as chains of one run: a step reads for all chains, and no pilot is needed."""
+    from mhrun.engine.pilot import is_open
     from mhrun.kernels import MetropolisHastings, Unadjusted
     from mhrun.parts import DIFFERENCE
 
+    if is_open(method):  # a pilot finds the settings for one posterior
+        return False
     if type(method.kernel) is MetropolisHastings:
         return method.kernel.pairing is not None and method.kernel.pairing.offers == DIFFERENCE
     return type(method.kernel) is Unadjusted
@@ -130,6 +134,7 @@ def _run(
     """Return the draws (C, S, P) of a method on other data, and whether all are valid."""
     from mhrun.engine.assemble import assembled
     from mhrun.engine.chains import Settings, Silent, run_method
+    from mhrun.engine.pilot import piloted
     from mhrun.store.netcdf import flat_draws, open_trace
     from mhrun.target import Target
 
@@ -147,8 +152,10 @@ def _run(
         dtype=method.dtype,
         starts=method.starts,
         monitor=None,
+        precondition=method.precondition,
     )
     own.check_data()
+    own, _ = piloted(own, None, lambda line: None)
     with tempfile.TemporaryDirectory(prefix="mhrun-") as folder:
         run_method(own, Path(folder), Settings(), Silent(), lambda: False, {})
         with open_trace(Path(folder)) as trace:

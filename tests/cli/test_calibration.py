@@ -102,6 +102,19 @@ def test_a_sequential_test_is_run_on_one_data_set_after_another(project, capsys,
     assert status == 0
 
 
+def test_settings_that_are_left_to_a_pilot_are_found_for_each_data_set(project, capsys, monkeypatch):
+    monkeypatch.setattr("mhrun.cli.calibrating._FEWEST", 3)
+    from mhrun.engine import pilot
+
+    found_by_pilots, whole = [], pilot.pilot
+    monkeypatch.setattr(pilot, "pilot", lambda method: found_by_pilots.append(1) or whole(method))
+    words = ["methods.full.schedules.step_size.start=auto", "replications=3", "steps=100", "warmup=200"]
+    status, (found,) = checked(capsys, *words)
+    assert len(found_by_pilots) == 3
+    assert status == 0
+    assert found["outcome"] in ("holds", "does not apply")
+
+
 def test_what_is_printed_has_a_histogram_for_each_quantity(project, capsys):
     assert (
         run(["check", "--project", ".", "experiment=mine", "replications=20", "steps=100", "warmup=100"]) == 0
