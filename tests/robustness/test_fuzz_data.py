@@ -89,6 +89,7 @@ FITS = {  # all others are refused
     "logistic": {"mnist_1v7", "mnist_1v7_deformed"},
     "mixture_means": {"fifty_means", "gaussian", "mixture", "tied_mixture"},
     "perceptron": {"mnist", "notmnist"},
+    "recurrent": {"mnist", "notmnist"},
     "tied_means": {"fifty_means", "gaussian", "mixture", "tied_mixture"},
     "user_function": {"fifty_means", "gaussian", "mixture", "tied_mixture"},
 }
