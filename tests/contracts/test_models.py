@@ -49,8 +49,19 @@ def nothing(rng, dim):
     return {"x": np.zeros((60, 1))}
 
 
+def colours(rng, dim):
+    return {"x": rng.integers(0, 256, (40, 3, 32, 32), dtype=np.uint8), "y": rng.integers(0, 10, 40)}
+
+
 # A model is tried on the first kind of data that it can read.
-KINDS = (scalars, labelled_rows, counted_rows, rows_of_three_classes, classes, nothing)
+KINDS = (scalars, labelled_rows, counted_rows, rows_of_three_classes, classes, colours, nothing)
+
+# Networks are made small. BatchNorm has another likelihood in training mode, on purpose: see test_module_state.
+SMALL = {
+    "convolutional": {"widths": [4, 8], "dense": 8},
+    "recurrent": {"hidden": 6, "dense": 5},
+    "residual": {"blocks": [1, 1], "widths": [4, 8], "norm": "group"},
+}
 
 
 def readable(model, theta, rng):
@@ -68,7 +79,8 @@ def readable(model, theta, rng):
 
 @pytest.fixture(params=MODELS, ids=lambda path: path.stem)
 def case(request, rng):
-    model = build(yaml.safe_load(request.param.read_text()))
+    settings = yaml.safe_load(request.param.read_text())
+    model = build(settings | SMALL.get(request.param.stem, {}))
     draws = Streams(derive_key(0, "start"), 6).at(0)
     start = model.init(6, draws)
     data = readable(model, start, rng)
