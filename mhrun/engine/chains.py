@@ -20,6 +20,7 @@ from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
 from mhrun.engine.monitoring import Monitoring
 from mhrun.engine.reference import prepare_reference
+from mhrun.engine.settle import settle_evaluation
 from mhrun.engine.threads import limited, torch_threads
 from mhrun.errors import Interrupted, Refusal, UserError
 from mhrun.models.matmul import select_product
@@ -138,7 +139,7 @@ def _run_method(
     plan_file = folder / EXECUTOR
     begun = read_json(plan_file) or {}
     executor = choose(method, settings.executor, begun.get("executor"), settings.threads, watcher.note)
-    settled = method.settle_evaluation(begun.get("evaluation"), executor.name == GRAPH)
+    settled = settle_evaluation(method, begun.get("evaluation"), executor.name == GRAPH)
     plan = {"executor": executor.name, "product": select_product(begun.get("product"))}
     write_json(plan_file, plan | ({} if settled is None else {"evaluation": settled}))
 

@@ -19,6 +19,7 @@ from mhrun.engine.executors import choose
 from mhrun.engine.graph import GRAPH
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
+from mhrun.engine.settle import settle_evaluation
 from mhrun.engine.threads import limited, torch_threads
 from mhrun.random import MANY
 from mhrun.store.blocks import steps_done
@@ -141,7 +142,7 @@ def _pace_of_steps(method: Method, settings: Settings, begun: str | None, tried:
         keep_memory()  # as in the run
     executor, state = choose(method, settings.executor, begun, settings.threads), method.first_state()
     executor.prepare(state)
-    method.settle_evaluation(graph=executor.name == GRAPH)
+    settle_evaluation(method, graph=executor.name == GRAPH)
     memory, count, spent, again = method.plan.start(), 1, 0.0, True
     # The work before the first step is not representative.
     first = min(stage + 1, method.shape.total)

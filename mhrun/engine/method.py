@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mhrun.engine.settle import fastest
 from mhrun.engine.starts import Starts
 from mhrun.errors import Refusal, UserError
 from mhrun.monitors import Monitor
@@ -108,26 +107,6 @@ class Method:
             f"{type(self.kernel).__name__} has no acceptance ratio; use GroupNorm or FRN, put the layer into "
             "evaluation mode, or choose a dynamics without a test."
         )
-
-    def settle_evaluation(self, begun_with: str | None = None, graph: bool = False) -> str | None:
-        """Select how a module is evaluated at the chains' parameters, and return it for the run's record.
-
-        ``bound`` and ``vmapped`` round differently, so that a run goes on with what it began with. Otherwise the two
-        are timed on a minibatch of the run, if it is long; for one chain, ``bound`` is never slower. A captured graph
-        needs ``vmapped``. None for a model that has one way only.
-        """
-        model: Any = self.target.model
-        select = getattr(model, "select_evaluation", None)
-        if select is None:
-            return None
-        chosen = begun_with
-        if chosen is None:
-            chosen = model.evaluation if model.evaluation != "auto" else None
-        if chosen is None:
-            pays = self.shape.chains > 1 and self.compiling_pays()
-            chosen = "vmapped" if graph else fastest(self) if pays else "bound"
-        select(chosen)
-        return chosen
 
     def check_data(self) -> None:
         """Load the data, and evaluate the starting points on a few of them.

@@ -6,21 +6,40 @@ import hashlib
 import math
 import platform
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from mhrun.data.generated import kept
+from mhrun.engine.method import Method
 from mhrun.errors import UserError
 from mhrun.store.fingerprint import fingerprint
-
-if TYPE_CHECKING:
-    from mhrun.engine.method import Method
 
 _MOST = 512  # data of the trial minibatch, at most
 _ROUNDS = 4
 _CLEARLY = 0.8  # `vmapped` is chosen if it takes less than this share of the time of `bound`
+
+
+def settle_evaluation(method: Method, begun_with: str | None = None, graph: bool = False) -> str | None:
+    """Select how a module is evaluated at the chains' parameters, and return it for the run's record.
+
+    ``bound`` and ``vmapped`` round differently, so that a run goes on with what it began with. Otherwise the two are
+    timed on a minibatch of the run, if it is long; for one chain, ``bound`` is never slower. A captured graph needs
+    ``vmapped``. None for a model that has one way only.
+    """
+    model: Any = method.target.model
+    select = getattr(model, "select_evaluation", None)
+    if select is None:
+        return None
+    chosen = begun_with
+    if chosen is None:
+        chosen = model.evaluation if model.evaluation != "auto" else None
+    if chosen is None:
+        pays = method.shape.chains > 1 and method.compiling_pays()
+        chosen = "vmapped" if graph else fastest(method) if pays else "bound"
+    select(chosen)
+    return chosen
 
 
 def fastest(method: Method) -> str:
