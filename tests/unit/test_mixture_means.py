@@ -105,7 +105,7 @@ def test_the_ladder_of_table_3():
     for words in ((100, 50, 1.4, 7), (100, 0, 1.4, 3), (100, 10, 1.0, 3), (100, 10, 1.4, 1)):
         with pytest.raises(Refusal):
             batch_sizes(*words)
-    with pytest.raises(Refusal, match="no whole number"):
+    with pytest.raises(Refusal, match="not a multiple of 7 rungs"):
         batch_temperatures(100_000, 1000, 1.4, 7, 0.995, 8)
 
 
