@@ -57,6 +57,8 @@ def choose(
         Refusal: executor=compiled without a compiled loop.
         UserError: the run began with a compiled loop that is unavailable now.
     """
+    if choice not in EXECUTORS:
+        raise Refusal(f"executor = '{choice}' is unknown; choose {', '.join(EXECUTORS)}.")
     if begun_with == TORCH or (begun_with is None and choice == "torch"):
         return TorchExecutor(method, TORCH)
     if begun_with == GRAPH or (begun_with is None and choice == GRAPH):

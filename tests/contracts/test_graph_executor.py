@@ -58,7 +58,7 @@ def both(kernel, target, dtype=torch.float64, backend="eager"):
     one, setting = method(kernel, target, dtype), []
     graph = Graph(one, setting.append, backend)
     records = []
-    for executor in (choose(one, "off", None, 1), graph):
+    for executor in (choose(one, "torch", None, 1), graph):
         state, parts = one.first_state(), []
         for first, size in ((1, 4), (5, STEPS - 4)):
             controls = one.plan.controls(one.plan.start(), first, size)

@@ -52,7 +52,15 @@ IN_TORCH = {  # methods whose parts have no compiled form
         "tact_hmc",
         "planar_flow",
     ),
-    *("cmint", "mint_langevin", "mhbt_langevin", "mhbt_rsgld", "rsgld", "parallel_tempering_langevin"),
+    *(
+        "cmint",
+        "mala",
+        "mint_langevin",
+        "mhbt_langevin",
+        "mhbt_rsgld",
+        "rsgld",
+        "parallel_tempering_langevin",
+    ),
 }
 
 
@@ -162,7 +170,7 @@ def ran(name, case, wish):
     method = Method("one", kernel, target, plan, shape, 3, torch.float64)
     if kernel.refuses(target):
         return None
-    if wish == "on" and compile_loop(kernel, target, method.key, 1) is None:
+    if wish == "compiled" and compile_loop(kernel, target, method.key, 1) is None:
         return None
     whole = temperature.expand(STEPS, chains).contiguous()
     controls = Controls(torch.full_like(whole, step_size), whole, whole)
@@ -187,11 +195,11 @@ def test_torch_and_compiled_agree_in_every_field(name, interpreted):
     """To rounding; the scale of a log-ratio is that of its terms, n/T times 1."""
     compared = 0
     for case, (make, _, _, heat, _) in CASES.items():
-        fast = ran(name, case, "on")
+        fast = ran(name, case, "compiled")
         if fast is None:
             continue
         compared += 1
-        plain = ran(name, case, "off")
+        plain = ran(name, case, "torch")
         assert set(plain) == set(fast), (case, set(plain) ^ set(fast))
         rounding = 1e-9 + 1e-12 * make().n / heat
         for field, value in plain.items():
