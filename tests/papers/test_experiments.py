@@ -292,7 +292,7 @@ CASES = {
 }
 ELSEWHERE = {"gmm_tied_means"}  # see test_report
 # Figures that every run has take half of the time: drawn for runs of each kind, and of the others its own alone.
-WITH_GENERAL_FIGURES = {"five_modes", "exchange_rates", "mhbt_gaussian", "mint_network", "worst_case"}
+WITH_GENERAL_FIGURES = {"five_modes", "mhbt_gaussian", "mint_network", "worst_case"}
 SWEPT = {"logistic_ess_priors", "logistic_ess_readings"}  # whose claims are all of a sweep
 
 
