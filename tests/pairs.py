@@ -93,5 +93,8 @@ def models() -> dict[str, dict[str, Any]]:
     """Return the settings of each model."""
     found = {name: node("model", name) for name in names("model")}
     found["perceptron"]["layers"] = [784, 3, 10]
+    found["convolutional"] |= {"widths": [4, 8], "dense": 8}
+    found["recurrent"] |= {"hidden": 6, "dense": 5}
+    found["residual"] |= {"blocks": [1], "widths": [4]}
     found["user_function"] |= {"log_lik": "own.log_lik", "dim": 1}
     return found

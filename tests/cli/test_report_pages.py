@@ -41,6 +41,21 @@ def own_figures(page: str) -> int:
     )
 
 
+# Figures of every run take seconds, and have tests of their own; here they are drawn where the page as a whole counts.
+WITH_GENERAL_FIGURES = {
+    "test_the_report_has_everything",
+    "test_the_page_is_whole_by_itself",
+    "test_unusual_runs_have_their_reports",
+    "test_a_report_made_again_is_the_same",
+}
+
+
+@pytest.fixture(autouse=True)
+def _few_figures(request, monkeypatch):
+    if request.node.originalname not in WITH_GENERAL_FIGURES:
+        monkeypatch.setattr("mhrun.report.build.FIGURES", {})
+
+
 def test_values_for_people():
     assert shown(Estimate(1.02345, 0.0512)) == "1.023 ± 0.051"
     assert shown(Estimate(1.0, float("nan"))) == "1"
