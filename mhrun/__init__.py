@@ -53,6 +53,7 @@ _WHERE = {
     "ReplicaExchange": "mhrun.kernels",
     "Unadjusted": "mhrun.kernels",
     "CrankNicolson": "mhrun.proposals.crank_nicolson",
+    "HamiltonianProposal": "mhrun.proposals.hamiltonian",
     "LangevinProposal": "mhrun.proposals.langevin",
     "RandomWalk": "mhrun.proposals.random_walk",
     "ReversibleLangevinProposal": "mhrun.proposals.reversible_langevin",

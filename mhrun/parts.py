@@ -6,16 +6,30 @@ by these attributes alone, never by the name of a class.
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 from torch import Tensor
 
+from mhrun.errors import Refusal
 from mhrun.native import NativeDecision, NativeDynamics, NativePairing, NativeProposal, NativeTest, Piece
 from mhrun.random import Draws
 from mhrun.target import Target
-from mhrun.types import Arrivals, Contest, Controls, Difference, Evaluation, Info, State, Supply, Verdict
+from mhrun.types import (
+    Arrivals,
+    Contest,
+    Controls,
+    Difference,
+    Evaluation,
+    Info,
+    State,
+    Supply,
+    Trajectory,
+    Verdict,
+)
 
 AUTO = "auto"
 """A setting that a pilot run finds (`mhrun.engine.pilot`)."""
@@ -36,10 +50,22 @@ class Proposal(ABC):
         0.234  # most efficient acceptance rate for large D with Metropolis's rule; None: unknown
     )
 
+    follows: bool = False  # whether it is a `TrajectoryProposal`
+    leapfrog_steps: int = 1  # gradients of a step; more than one along a trajectory
+    leapfrog_is_open: bool = False  # whether a pilot chooses this number
+
     @property
     def needs_noise(self) -> bool:
         """Whether its density degenerates at a noise temperature of 0."""
         return self.gradients and self.ratio
+
+    def first_step_size(self, dim: int) -> float:
+        """Return a step size that suits a standard normal target of D = `dim`; a pilot tunes from there.
+
+        2.38 / sqrt(D) is that of a random walk (Roberts, Gelman & Gilks 1997), 1.36 / D^(1/3) that of Langevin moves
+        (Roberts & Rosenthal 1998).
+        """
+        return 1.36 * dim ** (-1 / 3) if self.gradients else 2.38 * dim**-0.5
 
     @abstractmethod
     def sample(self, origin: Evaluation, controls: Controls, draws: Draws) -> Tensor:
@@ -52,6 +78,56 @@ class Proposal(ABC):
     def native(self) -> NativeProposal | None:
         """Return the pieces of a compiled loop, or None."""
         return None
+
+
+class TrajectoryProposal(Proposal):
+    """Proposes the end of a trajectory: a map of (theta, momentum) that keeps volume and is its own inverse.
+
+    It has no tractable density q. The acceptance test has the ratio of the momenta's densities in the place of
+    q(theta' -> theta) / q(theta -> theta'). Both points, and the gradients between them, must be on the same data.
+    """
+
+    gradients = True
+    follows = True
+
+    def filled(self, leapfrog_steps: int) -> Self:
+        """Return the proposal with this number of leapfrog steps, which a pilot has found."""
+        found = copy.copy(self)
+        found.leapfrog_steps, found.leapfrog_is_open = leapfrog_steps, False
+        return found
+
+    @abstractmethod
+    def follow(
+        self,
+        origin: Evaluation,
+        gradient: Callable[[Tensor], Tensor],
+        controls: Controls,
+        draws: Draws,
+    ) -> Trajectory:
+        """Return the trajectory from the current point, with fresh momenta.
+
+        `gradient` returns that of the full-data log posterior (C, D) at points (C, D), on the data of `origin`.
+        """
+
+    @abstractmethod
+    def log_ratio(self, trajectory: Trajectory, candidate: Evaluation, controls: Controls) -> Tensor:
+        """Return the log-ratio (C,) of the momenta's densities, that at the candidate over that at the origin."""
+
+    def sample(self, origin: Evaluation, controls: Controls, draws: Draws) -> Tensor:
+        """Refuse: a trajectory needs gradients on its way.
+
+        Raises:
+            Refusal: always.
+        """
+        raise Refusal(f"{type(self).__name__} follows a trajectory; it goes with kernel MetropolisHastings.")
+
+    def log_density(self, origin: Evaluation, to: Tensor, controls: Controls) -> Tensor | None:
+        """Refuse: it has no density; see `log_ratio`.
+
+        Raises:
+            Refusal: always.
+        """
+        raise Refusal(f"{type(self).__name__} has no density; it goes with kernel MetropolisHastings.")
 
 
 class Pairing(ABC):

@@ -56,6 +56,15 @@ BUFFER = "buffer/"
 """Prefix of the names in `State.aux` of a module's buffers, which belong to theta and not to the kernel."""
 
 
+class Trajectory(NamedTuple):
+    """A path from the current point to a candidate, which random momenta determine; see `TrajectoryProposal`."""
+
+    theta: Tensor  # (C, D) the candidate
+    first: Tensor  # (C, D) momentum at the current point
+    last: Tensor  # (C, D) momentum half a step before the candidate
+    step_size: Tensor  # (C,)
+
+
 class State(NamedTuple):
     """The state of the chains. `aux` holds momentum, thermostats and the like, name -> (C, ...).
 
@@ -256,7 +265,7 @@ class Info(NamedTuple):
         Tensor  # the part of n_lik spent on full-data statistics, which papers leave out of their counts
     )
     n_grad: Tensor  # per-datum gradients evaluated in this step
-    diverging: Tensor  # bool: a value was not finite and the step was rejected
+    diverging: Tensor  # bool: a value was not finite, or a trajectory unstable, and the step was rejected
     # Fields that only some kernels set; None stands for the value in INFO_DEFAULTS.
     exchange: Tensor | None = None  # int8, of ladders: NEVER, REFUSED or MADE
     valid: Tensor | None = None  # bool: theta is a valid draw

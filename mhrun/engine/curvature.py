@@ -128,6 +128,15 @@ def largest_curvature(surface: Surface, theta: Tensor, iterations: int = 20) -> 
     return found
 
 
+def is_degenerate(curvature: Tensor) -> bool:
+    """Return whether a curvature is not that of a proper mode: an eigenvalue is negative, or flat beside the largest.
+
+    So it is where the density is unbounded, as in the funnel of a hierarchy, or flat.
+    """
+    values = torch.linalg.eigvalsh(curvature)
+    return bool(values.min() <= _FLAT * values.max())
+
+
 def spectrum(curvature: Tensor) -> tuple[Tensor, Tensor]:
     """Return eigenvalues (D,), positive, and eigenvectors (D, D) of a curvature; flat directions get a floor."""
     values, vectors = torch.linalg.eigh(curvature)

@@ -4,8 +4,11 @@
    (`mhrun.engine.curvature`).
 2. The scale: a Cholesky factor S of H^-1 (``dense``) or 1 / sqrt(diag H) (``diagonal``). Proposals and dynamics then
    move in coordinates phi, theta = mode + S phi, in which the posterior at T = 1 has unit variance.
-3. With an acceptance test, `mhrun.engine.tuning` moves the chains and tunes the step size to an acceptance rate.
-4. A dynamics gets the step size at which its stationary variance is 10 % too large on a quadratic posterior.
+3. With trajectories of an open number of leapfrog steps: their length is a quarter of the longest period of the scaled
+   target, pi/2 times its largest standard deviation, so that coordinates of a normal target end independent of where
+   they began.
+4. With an acceptance test, `mhrun.engine.tuning` moves the chains and tunes the step size to an acceptance rate.
+5. A dynamics gets the step size at which its stationary variance is 10 % too large on a quadratic posterior.
 
 The method's chains begin where the pilot leaves them. Its random numbers are functions of the seed and the method's
 name: the same method has the same pilot.
@@ -26,10 +29,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mhrun.engine.curvature import Surface, find_modes, hessian, largest_curvature, spectrum
+from mhrun.engine.adaptation import QUARTER, adapt
+from mhrun.engine.curvature import Surface, find_modes, hessian, is_degenerate, largest_curvature, spectrum
 from mhrun.engine.method import Method
 from mhrun.engine.threads import limited
-from mhrun.engine.tuning import tune
+from mhrun.engine.tuning import tune, with_leapfrog_steps
 from mhrun.errors import UserError
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.kernels.preconditioned import Scale, preconditioned
@@ -56,16 +60,23 @@ class Found(NamedTuple):
     scale: Scale | None
     acceptance: float | None  # the rate that the step size has, and is tuned to
     m: int | None  # the minibatch size, if it was open
+    leapfrog_steps: int | None  # of a trajectory, if their number was open
     facts: dict[str, Any]  # for people: what was chosen, why, and what it cost
 
 
 def is_open(method: Method) -> bool:
     """Return whether a method leaves a setting to a pilot."""
-    return method.plan.is_open or _m_is_open(method.kernel) or method.precondition not in (None, "none")
+    kernel = method.kernel
+    open_size = _m_is_open(kernel) or _leapfrog_is_open(kernel)
+    return method.plan.is_open or open_size or method.precondition not in (None, "none")
 
 
 def _m_is_open(kernel: Kernel) -> bool:
     return kernel.m_is_open or (kernel.pairing is not None and kernel.pairing.m_is_open)
+
+
+def _leapfrog_is_open(kernel: Kernel) -> bool:
+    return isinstance(kernel, MetropolisHastings) and kernel.proposal.leapfrog_is_open
 
 
 def refuses(method: Method) -> str | None:
@@ -87,6 +98,11 @@ def refuses(method: Method) -> str | None:
     ):
         name = type(kernel.proposal).__name__
         return f"no acceptance rate is known to be best for {name}; give a step size, not auto."
+    if _leapfrog_is_open(kernel) and method.target.dim > _DIAGONAL:
+        return (
+            f"a pilot finds leapfrog_steps from the curvature, for up to {_DIAGONAL} parameters, not "
+            f"{method.target.dim:,}; give a number, not auto."
+        )
     return None
 
 
@@ -115,6 +131,9 @@ def piloted(
 def filled(method: Method, found: Found) -> Method:
     """Return the method with the settings that a pilot found."""
     kernel = with_m(method.kernel, found.m) if found.m is not None else method.kernel
+    if found.leapfrog_steps is not None:
+        assert isinstance(kernel, MetropolisHastings)
+        kernel = with_leapfrog_steps(kernel, found.leapfrog_steps)
     kernel = kernel if found.scale is None else preconditioned(kernel, found.scale)
     points = found.starts
     return replace(
@@ -156,17 +175,26 @@ def pilot(method: Method) -> Found:
             raise
         scale, curvature, facts["why"] = None, None, "the model has no gradients, so that there is no scale; "
     if isinstance(method.kernel, MetropolisHastings):
-        found = tune(method, scale, theta, heat, key)
-        step, theta, m = found.step_size, found.theta, found.m
+        length = _length(curvature) if _leapfrog_is_open(method.kernel) else None
+        if scale is not None and method.kernel.proposal.follows:
+            found, scale, rounds = adapt(
+                method, scale, theta, heat, key, length=length, known=curvature is not None
+            )
+            if rounds or curvature is None:
+                facts |= {"condition": scale.condition, "rounds": rounds}
+        else:
+            found = tune(method, scale, theta, heat, key, length)
+        step, theta, m, count = found.step_size, found.theta, found.m, found.leapfrog_steps
         facts |= found.facts
         acceptance = found.acceptance
     else:
         step, m = _step_of_dynamics(method, surface, theta, scale, curvature, float(heat.min()), facts)
-        acceptance = None
+        acceptance, count = None, None
     facts |= {"n_grad": facts.get("n_grad", 0) + surface.n_grad, "n_lik": facts.get("n_lik", 0)}
     facts |= {"step_size": float(step.log().mean().exp()), "m": m, "acceptance": acceptance}
+    facts |= {} if count is None else {"leapfrog_steps": count}
     facts["step_size_by_chain"] = step.expand(chains).tolist()
-    return Found(step.expand(chains).contiguous(), theta, scale, acceptance, m, facts)
+    return Found(step.expand(chains).contiguous(), theta, scale, acceptance, m, count, facts)
 
 
 def line(name: str, facts: dict[str, Any]) -> str:
@@ -174,8 +202,11 @@ def line(name: str, facts: dict[str, Any]) -> str:
     words = [f"step size {facts['step_size']:.3g}"]
     if facts["m"] is not None:
         words.append(f"m = {facts['m']:,}")
+    if (count := facts.get("leapfrog_steps")) is not None:
+        words.append(f"{count} leapfrog step{'s' * (count > 1)}")
     if "scale" in facts:
-        words.append(f"{facts['scale']} scale (condition number {facts['condition']:.3g})")
+        origin = ", from draws" if "rounds" in facts else ""
+        words.append(f"{facts['scale']} scale{origin} (condition number {facts['condition']:.3g})")
     cost = " and ".join(
         f"{facts[key]:.2g} {what}".replace("e+0", "e")
         for key, what in (("n_lik", "likelihoods"), ("n_grad", "gradients"))
@@ -199,14 +230,19 @@ def _reference(
     if not bool(curvature.isfinite().all()) or not bool(curvature.abs().max() > 0):
         return modes.theta.to(theta.dtype), None, None
     values, vectors = spectrum(curvature)
+    kind = method.precondition or "auto"
+    if kind == "auto":
+        kind = "dense" if dim <= _DENSE else "diagonal"
+    follows = isinstance(method.kernel, MetropolisHastings) and method.kernel.proposal.follows
+    if follows and kind != "none" and is_degenerate(curvature):
+        facts["scale"] = kind
+        unit = torch.eye(dim) if kind == "dense" else torch.ones(dim)
+        return theta, Scale(torch.zeros(dim), unit), None
     facts["condition"] = float(values.max() / values.min())
     root = torch.linalg.cholesky(vectors @ torch.diag(1 / values) @ vectors.T)
     z = Streams(key, len(theta)).at(0).normal(Purpose.INIT, dim).cpu()
     off = _SPREAD * heat.sqrt()[:, None] * (z @ root.T)
     points = _inside(surface, modes.theta.double().cpu(), off, theta)
-    kind = method.precondition or "auto"
-    if kind == "auto":
-        kind = "dense" if dim <= _DENSE else "diagonal"
     if kind == "none":
         del facts["condition"]
         return points, None, curvature
@@ -230,6 +266,12 @@ def _inside(surface: Surface, modes: Tensor, off: Tensor, like: Tensor) -> Tenso
         share[bad] /= 2
     share[bad] = 0.0
     return (modes + share * off).to(like)
+
+
+def _length(curvature: Tensor | None) -> float:
+    """Return a quarter of the longest period, from the curvature (D, D) in the coordinates that chains move in."""
+    least = 1.0 if curvature is None else float(torch.linalg.eigvalsh(curvature.double()).min())
+    return QUARTER * max(least, 1e-300) ** -0.5
 
 
 def _step_of_dynamics(
@@ -310,5 +352,11 @@ def _load(method: Method, folder: Path | None) -> Found | None:
     )
     starts = torch.from_numpy(content["starts"]).to(method.target.device)
     return Found(
-        torch.from_numpy(content["step_size"]), starts, scale, facts["acceptance"], facts["m"], facts
+        torch.from_numpy(content["step_size"]),
+        starts,
+        scale,
+        facts["acceptance"],
+        facts["m"],
+        facts.get("leapfrog_steps"),
+        facts,
     )

@@ -13,6 +13,7 @@ from mhrun.engine.method import Method
 from mhrun.kernels import MetropolisHastings
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.preconditioned import Scale, preconditioned
+from mhrun.parts import TrajectoryProposal
 from mhrun.random import Streams, derive_key
 from mhrun.schedules.tuned import Tuned
 from mhrun.types import Controls, State
@@ -24,6 +25,11 @@ _POOLED = 4  # windows whose acceptance rate must agree
 _SETTLED = 0.35  # of logit(acceptance), from the rate that is aimed at
 _GAIN = 2.0
 _NOISE = 1.0  # largest standard deviation of the minibatch noise of a log-ratio
+MOST_LEAPFROG_STEPS = 100
+_TUNED_LEAPFROG_STEPS = 12  # most of them while a step size is tuned, which depends little on their number
+_LONGER = 1.25  # largest factor of the tuned step size at which a whole number of steps makes a trajectory
+_MOST_ACCEPTED = 0.95
+_KEPT = 200  # most parameters of which draws are kept
 _MEASURED = 50_000  # data of a minibatch while an open size is found, at most
 
 
@@ -34,25 +40,44 @@ class Tuning(NamedTuple):
     theta: Tensor  # (C, D), where the chains are
     acceptance: float  # the rate that the step size is to be tuned to from here on
     m: int | None  # the minibatch size, if it was open
+    leapfrog_steps: int | None  # of a trajectory, if their number was open
+    draws: (
+        Tensor | None
+    )  # (C, S, D), float64, of the last half of the steps, if the proposal follows trajectories
     facts: dict[str, Any]
 
 
 class _Chains:
-    """Chains that move in windows of steps at one step size each."""
+    """Chains that move in windows of steps at one step size each, and trajectories at one length, if it is given."""
 
     def __init__(
-        self, method: Method, kernel: MetropolisHastings, theta: Tensor, heat: Tensor, key: int
+        self,
+        method: Method,
+        kernel: MetropolisHastings,
+        theta: Tensor,
+        heat: Tensor,
+        key: int,
+        length: float | None,
     ) -> None:
-        self.method, self.kernel, self.heat = method, kernel, heat
+        self.method, self.kernel, self.heat, self.length = method, kernel, heat, length
         self.streams = Streams(derive_key(key, "tune"), len(theta), theta.device)
         self.draws = self.streams.at(0)
         self.step = 0
         self.state: State = kernel.start(method.target, theta, self.draws)
         self.n_lik = self.n_grad = 0
+        self.kept: list[Tensor] = []  # theta after each step, of trajectories
+
+    @property
+    def last_half(self) -> Tensor | None:
+        """Theta of the last half of the steps, (C, S, D)."""
+        return torch.stack(self.kept[len(self.kept) // 2 :], 1).double().cpu() if self.kept else None
 
     @torch.no_grad()
     def window(self, step_size: Tensor) -> tuple[float, float]:
         """Return the acceptance rate of `WINDOW` steps and the mean variance of the noise of their log-ratios."""
+        if self.length is not None:
+            count = min(_TUNED_LEAPFROG_STEPS, leapfrog_steps(self.length, step_size))
+            self.kernel = with_leapfrog_steps(self.kernel, count)
         device, dtype = self.method.target.device, self.method.dtype
         controls = Controls(step_size, self.heat, self.heat).each(lambda c: c.to(device=device, dtype=dtype))
         accepted, noise, count = 0.0, 0.0, 0
@@ -63,12 +88,21 @@ class _Chains:
             accepted += float(info.accepted.double().mean())
             var = info.log_ratio_var[info.log_ratio_var.isfinite()]
             noise, count = noise + float(var.double().sum()), count + len(var)
+            if self.kernel.proposal.follows and self.method.target.dim <= _KEPT:
+                self.kept.append(self.state.evaluation.theta)
             self.n_lik += int(info.n_lik.sum())
             self.n_grad += int(info.n_grad.sum())
         return accepted / WINDOW, noise / max(1, count)
 
 
-def tune(method: Method, scale: Scale | None, theta: Tensor, heat: Tensor, key: int) -> Tuning:
+def tune(
+    method: Method,
+    scale: Scale | None,
+    theta: Tensor,
+    heat: Tensor,
+    key: int,
+    length: float | None = None,
+) -> Tuning:
     """Move the chains, and tune a step size for all of them to the best acceptance rate of the kernel.
 
     log step += gain (rate - aim) after each window, with a gain that falls as k^-0.6 once the rate is between 5 % and
@@ -82,6 +116,8 @@ def tune(method: Method, scale: Scale | None, theta: Tensor, heat: Tensor, key: 
         theta: where chains begin (C, D).
         heat: temperature of each chain (C,).
         key: of the random numbers.
+        length: of trajectories, step size times their steps, if their number of steps is open: it changes with the
+            step size.
     """
     kernel = method.kernel
     assert isinstance(kernel, MetropolisHastings)
@@ -90,9 +126,9 @@ def tune(method: Method, scale: Scale | None, theta: Tensor, heat: Tensor, key: 
     given = next((s.wanted for s in method.plan.schedules.values() if isinstance(s, Tuned)), None)
     best = efficient_acceptance(kernel, method.target.dim)
     aim = given if given is not None else best.best if best is not None else 0.3
-    chains = _Chains(method, kernel, theta, heat, key)
+    chains = _Chains(method, kernel, theta, heat, key, length)
     dim = method.target.dim
-    first = 1.36 * dim ** (-1 / 3) if kernel.proposal.gradients else 2.38 * dim**-0.5
+    first = kernel.proposal.first_step_size(dim)
     by_heat = torch.ones_like(heat) if kernel.proposal.gradients else heat.sqrt()
     facts: dict[str, Any] = {"aim": aim}
     if not method.plan.is_open:  # the scale alone was left open, or m
@@ -102,8 +138,13 @@ def tune(method: Method, scale: Scale | None, theta: Tensor, heat: Tensor, key: 
     else:
         log_step, rate, noise, settled, windows = _search(chains, math.log(first), by_heat, aim)
         step = math.exp(log_step) * by_heat
-    m = None
+    m = count = None
     why = f"acceptance {rate:.2f}, aimed at {aim:.2f}"
+    if length is not None:
+        count = max(1, min(MOST_LEAPFROG_STEPS, math.ceil(length / (_LONGER * float(step.mean())))))
+        if method.plan.is_open and count < MOST_LEAPFROG_STEPS:
+            step, rate = _of_length(chains, length, count, step)
+            aim, why = (min(_MOST_ACCEPTED, rate), f"acceptance {rate:.2f}") if given is None else (aim, why)
     sd = math.sqrt(noise)
     rule = kernel.rule
     if open_m:
@@ -121,7 +162,26 @@ def tune(method: Method, scale: Scale | None, theta: Tensor, heat: Tensor, key: 
     facts |= {"n_lik": chains.n_lik, "n_grad": chains.n_grad}
     how = f"settled in {windows * WINDOW} steps" if settled else f"not settled in {windows * WINDOW} steps"
     facts["why"] = f"{why}; {how}."
-    return Tuning(step, chains.state.evaluation.theta, aim, m, facts)
+    return Tuning(step, chains.state.evaluation.theta, aim, m, count, chains.last_half, facts)
+
+
+def leapfrog_steps(length: float, step_size: Tensor) -> int:
+    """Return the number of leapfrog steps of a trajectory of this length, at the mean step size of the chains (C,)."""
+    return max(1, min(MOST_LEAPFROG_STEPS, round(length / float(step_size.mean()))))
+
+
+def _of_length(chains: _Chains, length: float, count: int, step: Tensor) -> tuple[Tensor, float]:
+    """Return the step size at which so many leapfrog steps have this length, and its acceptance rate."""
+    exact = step * (length / (count * float(step.mean())))
+    return exact, sum(chains.window(exact)[0] for _ in range(_POOLED)) / _POOLED
+
+
+def with_leapfrog_steps(kernel: MetropolisHastings, count: int) -> MetropolisHastings:
+    """Return the kernel with trajectories of this number of leapfrog steps."""
+    found = copy.copy(kernel)
+    assert isinstance(found.proposal, TrajectoryProposal)
+    found.proposal = found.proposal.filled(count)
+    return found
 
 
 def _search(

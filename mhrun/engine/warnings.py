@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from mhrun.diagnostics.chains import ESS, RHAT, some_coordinates, worth
 from mhrun.engine.method import Method
+from mhrun.kernels import MetropolisHastings
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.stationary import samples
 from mhrun.store.blocks import SKEW_EDGES
@@ -42,12 +43,25 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
             f"{method.name}: {still} of {shape.chains} chains never moved after burn-in: no candidate was accepted. "
             "Lower the step size or choose other starting points."
         )
+    yield from _trajectory_warnings(method, summary)
     yield from _tuning_warnings(method, summary)
     yield from _noise_warnings(method, summary)
     if (share := valid_share(method, summary)) < 1 and not stopped:
         yield (
             f"{method.name}: {share:.1%} of its draws follow the target; the trace marks them as valid "
             "(sample_stats)."
+        )
+
+
+def _trajectory_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if trajectories diverged: the density is narrow where the step size is too large for it."""
+    kernel = method.kernel.of_a_chain
+    count = int(np.sum(summary["totals"]["sum_diverging"]))
+    if count and isinstance(kernel, MetropolisHastings) and kernel.proposal.follows:
+        yield (
+            f"{method.name}: {count:,} of {method.shape.chains * method.shape.steps:,} trajectories diverged: the step "
+            "size is too large where the density is narrow, and draws may lack that region. Aim at a higher acceptance "
+            "rate, or write effects as standardised ones times their scale."
         )
 
 
@@ -95,7 +109,7 @@ def draws_warnings(
     if draws.shape[1] >= 4 and np.isfinite(draws).all():
         found = worth(draws[..., some_coordinates(draws.shape[-1])])
         if found["rhat"] > RHAT:
-            yield f"{name}: R-hat is {found['rhat']:.3g}, above {RHAT:g}: the chains have not converged."
+            yield f"{name}: R-hat is {found['rhat']:.4g}, above {RHAT:g}: the chains have not converged."
         if np.isnan(found["ess"]):
             yield f"{name}: ESS and R-hat are undefined: a coordinate never moves."
         elif found["ess"] < ESS:

@@ -12,6 +12,7 @@ _ONE_DIMENSION = (
 )
 _BARKER = 0.158 / 0.234  # Agrawal et al. (2023): most efficient random walk with Barker's rule
 _FACTOR = 3.0
+_TRAJECTORIES = 0.99
 
 
 class Acceptance(NamedTuple):
@@ -27,11 +28,13 @@ def efficient_acceptance(kernel: Kernel, dim: int) -> Acceptance | None:
 
     - Random walk: 0.234 + 0.207 / D (Roberts, Gelman & Gilks 1997; Gelman, Roberts & Gilks 1996).
     - Langevin: 0.574 (Roberts & Rosenthal 1998).
+    - Hamiltonian: 0.8; 0.6 to 0.9 cost about the same (Betancourt, Byrne & Girolami 2014).
     - With Barker's probability, as tests that correct for minibatch noise have it: 0.675 times as much (Agrawal, Vats,
       Latuszynski & Roberts 2023: 0.158 for a random walk).
 
     Efficiency depends little on the rate near its best value: the range reaches from a third of it to where a third as
-    many candidates are rejected.
+    many candidates are rejected. That of trajectories ends at 0.99: their length, not only their step size, makes them
+    efficient.
 
     Args:
         kernel: any kernel; one without an acceptance test, or that is a ladder, has no such rate.
@@ -46,4 +49,5 @@ def efficient_acceptance(kernel: Kernel, dim: int) -> Acceptance | None:
         best += _ONE_DIMENSION / dim
     if kernel.rule.barker:
         best *= _BARKER
-    return Acceptance(best, best / _FACTOR, 1 - (1 - best) / _FACTOR)
+    high = _TRAJECTORIES if kernel.proposal.follows else 1 - (1 - best) / _FACTOR
+    return Acceptance(best, best / _FACTOR, high)

@@ -112,6 +112,11 @@ class EquiEnergy(Kernel):
                 f"{type(rule).__name__} grows its minibatch, and a truncated energy is not a sum over data; "
                 "choose another rule."
             )
+        if proposal.follows:
+            raise Refusal(
+                f"EquiEnergy takes gradients at both points alone, and {type(proposal).__name__} follows a trajectory; "
+                "choose another proposal."
+            )
         self.proposal = proposal
         self.rule = rule
         self.rungs = rungs

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.parts import ARRIVALS, DIFFERENCE, SUPPLY, Kernel, Pairing, Proposal, Rule
+from mhrun.parts import ARRIVALS, DIFFERENCE, SUPPLY, Kernel, Pairing, Proposal, Rule, TrajectoryProposal
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import (
@@ -17,9 +18,11 @@ from mhrun.types import (
     Evaluation,
     Info,
     State,
+    Trajectory,
     choose,
 )
 
+_DIVERGED = 1000.0  # loss of a trajectory's log-ratio above which it is said to diverge, as in Stan
 _ROOMS = {"proposal": "proposals", "pairing": "pairing", "rule": "rules"}
 
 
@@ -102,6 +105,11 @@ class MetropolisHastings(Kernel):
                 f"{type(self.proposal).__name__} needs a minibatch gradient, and {pairing} draws its minibatch later; "
                 "choose a proposal without gradients."
             )
+        if self.proposal.follows and (self.pairing.keeps_batch or self.pairing.hands_batch_on):
+            return (
+                f"{type(self.proposal).__name__} follows a trajectory on one set of data, and {pairing} evaluates the "
+                "candidate on another minibatch; choose pairing full, or shared."
+            )
         if self.proposal.gradients and target.gradient_noise:
             return (
                 f"gradient_noise is for a dynamics: {type(self.proposal).__name__} needs the gradients of both points "
@@ -133,8 +141,9 @@ class MetropolisHastings(Kernel):
         return None
 
     def reads(self, target: Target) -> int:
-        """Ask the pairing."""
-        return self.pairing.reads(target)
+        """Return the data of the pairing, and those of the gradients along a trajectory."""
+        between = self.proposal.leapfrog_steps - 1
+        return self.pairing.reads(target) + between * (self.pairing.m or target.n)
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
         """Return the initial state at theta (C, D)."""
@@ -147,13 +156,16 @@ class MetropolisHastings(Kernel):
         """Move every chain one step."""
         grad_temperature = controls.temperature if self.proposal.gradients else None
         origin = self.pairing.current(target, state.evaluation, draws, grad_temperature)
-        theta = self.proposal.sample(origin, controls, draws)
-        candidate, contest = self.contest(target, origin, theta, controls, draws)
+        path = self._followed(target, origin, controls, draws) if self.proposal.follows else None
+        theta = self.proposal.sample(origin, controls, draws) if path is None else path.theta
+        candidate, contest = self.contest(target, origin, theta, controls, draws, path)
         verdict = self.rule.decide(contest, draws)
 
         found = contest.difference
         n_lik = origin.n_lik + candidate.n_lik + (0 if found is None else found.n_lik)
         n_grad = origin.n_grad + candidate.n_grad
+        if path is not None:
+            n_grad += (self.proposal.leapfrog_steps - 1) * _size(origin, target)
         evaluated = torch.full_like(verdict.batch_size, n_lik)
         n_lik_overhead = torch.zeros_like(evaluated)
         if (supply := contest.supply or contest.arrivals) is not None:
@@ -161,6 +173,8 @@ class MetropolisHastings(Kernel):
             evaluated = supply.evaluated(verdict.batch_size)
         # Diverging if a NaN caused the rejection; a log-ratio of -infinity is a valid rejection.
         diverging = verdict.log_ratio.isnan()
+        if path is not None:  # a trajectory that is unstable where it leads
+            diverging = diverging | (verdict.log_ratio < -_DIVERGED)
         info = Info(
             accepted=verdict.accepted,
             log_ratio=verdict.log_ratio,
@@ -184,16 +198,33 @@ class MetropolisHastings(Kernel):
             return Evaluation(point.theta, point.log_prior)
         return point._replace(batch=None, log_lik=None, rows=None, n_lik=0, n_grad=0)
 
+    def _followed(self, target: Target, origin: Evaluation, controls: Controls, draws: Draws) -> Trajectory:
+        """Return the trajectory of the proposal, on the data of the current point."""
+        gradient = partial(target.gradient_full, temperature=controls.temperature)
+        if origin.batch is not None:
+            gradient = partial(target.gradient, index=origin.batch, temperature=controls.temperature)
+        return cast(TrajectoryProposal, self.proposal).follow(origin, gradient, controls, draws)
+
     def contest(
-        self, target: Target, origin: Evaluation, theta: Tensor, controls: Controls, draws: Draws
+        self,
+        target: Target,
+        origin: Evaluation,
+        theta: Tensor,
+        controls: Controls,
+        draws: Draws,
+        path: Trajectory | None = None,
     ) -> tuple[Evaluation, Contest]:
-        """Return the evaluation of the candidates theta (C, D), and the contest with the origin."""
+        """Return the evaluation of the candidates theta (C, D), and the contest with the origin.
+
+        `path`: the trajectory that led to the candidates, if the proposal follows one.
+        """
         grad_temperature = controls.temperature if self.proposal.gradients else None
         candidate, found = self.pairing.compare(target, origin, theta, draws, grad_temperature)
 
         offset = target.prior_power(controls.temperature) * (candidate.log_prior - origin.log_prior)
-        forward = self.proposal.log_density(origin, theta, controls)
-        if forward is not None:
+        if path is not None:
+            offset = offset + cast(TrajectoryProposal, self.proposal).log_ratio(path, candidate, controls)
+        elif (forward := self.proposal.log_density(origin, theta, controls)) is not None:
             backward = self.proposal.log_density(candidate, origin.theta, controls)
             assert backward is not None
             offset = offset + backward - forward
@@ -202,3 +233,8 @@ class MetropolisHastings(Kernel):
             offset = offset.masked_fill(~candidate.grad.isfinite().all(-1), torch.nan)
         scale = (target.n / controls.temperature).double()
         return candidate, Contest.of(found, scale, offset)
+
+
+def _size(point: Evaluation, target: Target) -> int:
+    """Return the number of data that a point is evaluated on."""
+    return target.n if point.batch is None else point.batch.shape[-1]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -14,9 +15,9 @@ from mhrun.kernels.unadjusted import Unadjusted
 from mhrun.native import NativeDynamics, NativeProposal, native_form
 from mhrun.native.forms import symmetric
 from mhrun.native.scaling import scaled_move, scaled_proposal, scaled_ratio
-from mhrun.parts import Dynamics, Kernel, Proposal
+from mhrun.parts import Dynamics, Kernel, Proposal, TrajectoryProposal
 from mhrun.random import Draws
-from mhrun.types import Controls, Evaluation
+from mhrun.types import Controls, Evaluation, Trajectory
 
 
 class Scale:
@@ -46,6 +47,12 @@ class Scale:
             if self.dense
             else 1 / self.factor
         )
+
+    @property
+    def condition(self) -> float:
+        """The largest over the smallest eigenvalue of S S^T."""
+        values = torch.linalg.svdvals(self.factor) if self.dense else self.factor.sort(descending=True).values
+        return float((values[0] / values[-1]) ** 2)
 
     def to_phi(self, theta: Tensor) -> Tensor:
         """Return phi (C, D) of theta (C, D)."""
@@ -84,11 +91,16 @@ class PreconditionedProposal(Proposal):
         self.gradients = proposal.gradients
         self.ratio = proposal.ratio
         self.best_acceptance = proposal.best_acceptance
+        self.leapfrog_steps = proposal.leapfrog_steps
 
     @property
     def needs_noise(self) -> bool:
         """Whether its density degenerates at a noise temperature of 0."""
         return self.proposal.needs_noise
+
+    def first_step_size(self, dim: int) -> float:
+        """Return a step size that suits a standard normal target, see `mhrun.parts.Proposal`."""
+        return self.proposal.first_step_size(dim)
 
     def _scaled(self, point: Evaluation) -> Evaluation:
         grad = None if point.grad is None else self.scale.pull(point.grad)
@@ -111,6 +123,42 @@ class PreconditionedProposal(Proposal):
         ratio = own.log_ratio if own.log_ratio is symmetric else scaled_ratio(own.log_ratio, self.scale.dense)
         args = self.scale.native(own.args)
         return NativeProposal(args, scaled_proposal(own.propose, self.scale.dense), ratio)
+
+
+class PreconditionedTrajectory(PreconditionedProposal, TrajectoryProposal):
+    """A trajectory in scaled coordinates, whose momenta are those of phi: a mass matrix of (S S^T)^-1.
+
+    Args:
+        proposal: follows the trajectory.
+        scale: center and S.
+    """
+
+    proposal: TrajectoryProposal
+
+    def filled(self, leapfrog_steps: int) -> Self:
+        """Return the proposal with this number of leapfrog steps."""
+        found = super().filled(leapfrog_steps)
+        found.proposal = self.proposal.filled(leapfrog_steps)
+        return found
+
+    def follow(
+        self,
+        origin: Evaluation,
+        gradient: Callable[[Tensor], Tensor],
+        controls: Controls,
+        draws: Draws,
+    ) -> Trajectory:
+        """Return the trajectory; its end is theta (C, D), its momenta are those of phi."""
+
+        def pulled(phi: Tensor) -> Tensor:
+            return self.scale.pull(gradient(self.scale.to_theta(phi)))
+
+        path = self.proposal.follow(self._scaled(origin), pulled, controls, draws)
+        return path._replace(theta=self.scale.to_theta(path.theta))
+
+    def log_ratio(self, trajectory: Trajectory, candidate: Evaluation, controls: Controls) -> Tensor:
+        """Return the log-ratio (C,) of the momenta's densities."""
+        return self.proposal.log_ratio(trajectory, self._scaled(candidate), controls)
 
 
 class PreconditionedDynamics(Dynamics):
@@ -160,7 +208,10 @@ def preconditioned(kernel: Kernel, scale: Scale) -> Kernel:
     """
     found = copy.copy(kernel)
     if isinstance(found, MetropolisHastings):
-        found.proposal = PreconditionedProposal(found.proposal, scale)
+        follows = isinstance(found.proposal, TrajectoryProposal)
+        found.proposal = (PreconditionedTrajectory if follows else PreconditionedProposal)(
+            found.proposal, scale
+        )
     elif isinstance(found, Unadjusted):
         found.dynamics = PreconditionedDynamics(found.dynamics, scale)
     else:

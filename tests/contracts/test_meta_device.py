@@ -133,6 +133,12 @@ TESTS = {
         mhrun.Metropolis,
     ),
     "Langevin, full, Metropolis": (mhrun.LangevinProposal, mhrun.Full, mhrun.Metropolis),
+    "Hamiltonian, full, Metropolis": (lambda: mhrun.HamiltonianProposal(3), mhrun.Full, mhrun.Metropolis),
+    "Hamiltonian, shared, Barker": (
+        lambda: mhrun.HamiltonianProposal(3),
+        lambda: mhrun.Shared(M),
+        mhrun.Barker,
+    ),
     "random walk, shared, penalty": (mhrun.RandomWalk, lambda: mhrun.Shared(M), mhrun.Penalty),
 }
 

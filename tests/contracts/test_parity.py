@@ -54,6 +54,7 @@ IN_TORCH = {  # methods whose parts have no compiled form
     ),
     *(
         "cmint",
+        "hmc",
         "mala",
         "mint_langevin",
         "mhbt_langevin",

@@ -1,0 +1,75 @@
+"""The scale of trajectories from draws, where the curvature at a mode does not fit the posterior."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mhrun.engine.method import Method
+from mhrun.engine.tuning import Tuning, tune
+from mhrun.kernels.preconditioned import Scale
+from mhrun.random import derive_key
+
+QUARTER = math.pi / 2  # a quarter of the period of a standard normal target
+ROUNDS = 4
+_FITS = 3.0  # largest ratio of a variance to what the scale makes of it
+_AUTOCORRELATION = 4  # draws that count as one in the estimate of a covariance
+
+
+class Adapted(NamedTuple):
+    """A tuned step size, and the scale that it belongs to."""
+
+    tuning: Tuning
+    scale: Scale
+    rounds: int  # in which the scale was changed
+
+
+def adapt(
+    method: Method, scale: Scale, theta: Tensor, heat: Tensor, key: int, *, length: float | None, known: bool
+) -> Adapted:
+    """Tune the step size, and take the scale from the draws until it fits them, in at most `ROUNDS` rounds.
+
+    In scaled coordinates every variance should be T. If one, in any direction for a dense scale, is off by more than a
+    factor of 3, the scale is changed by their covariance, w C + (1 - w) I with w = s / (s + D) and s a quarter of the
+    number of draws, and the step size is tuned again. Without a curvature to begin from it is always changed, and the
+    first trajectories have the number of steps that the kernel has.
+
+    Args:
+        method: whose proposal follows trajectories.
+        scale: to begin with.
+        theta: where chains begin (C, D).
+        heat: temperature of each chain (C,).
+        key: of the random numbers.
+        length: of trajectories at the known curvature, if their number of steps is open; after a change it is pi/2.
+        known: whether chains begin at modes, whose curvature the scale has. Covariances are then those within the
+            chains, else those of all draws.
+    """
+    found = tune(method, scale, theta, heat, key, length if known else None)
+    for k in range(ROUNDS):
+        assert found.draws is not None
+        phi = scale.to_phi(found.draws) / heat.sqrt().cpu()[:, None, None]
+        phi = phi - (phi.mean(1, keepdim=True) if known else phi.mean((0, 1)))
+        flat = phi.reshape(-1, phi.shape[-1])
+        covariance = flat.T @ flat / len(flat)
+        if not scale.dense:
+            covariance = torch.diag(covariance.diagonal())
+        values = torch.linalg.eigvalsh(covariance)
+        if (known or k) and bool(((values < _FITS) & (values > 1 / _FITS)).all()):
+            return Adapted(found, scale, k)
+        effective = len(flat) / _AUTOCORRELATION
+        share = effective / (effective + len(covariance))
+        scale = _changed(scale, share * covariance, 1 - share, found.draws.mean((0, 1)))
+        again = derive_key(key, f"round {k}")
+        tuned = tune(method, scale, found.theta, heat, again, None if length is None else QUARTER)
+        facts = tuned.facts | {name: tuned.facts[name] + found.facts[name] for name in ("n_lik", "n_grad")}
+        found = tuned._replace(facts=facts)
+    return Adapted(found, scale, ROUNDS)
+
+
+def _changed(scale: Scale, covariance: Tensor, ridge: float, center: Tensor) -> Scale:
+    """Return the scale S R, with R R^T = covariance + ridge I."""
+    root = torch.linalg.cholesky(covariance + ridge * torch.eye(len(covariance), dtype=torch.float64))
+    return Scale(center, scale.factor @ root if scale.dense else scale.factor * root.diagonal())
