@@ -8,8 +8,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 from mhrun.build import trusted, trusted_object
 from mhrun.diagnostics.grid import Estimate
@@ -315,17 +318,30 @@ def draw(make: Callable[[], Any], name: str) -> dict[str, bytes] | str:
         figure = make()
         if isinstance(figure, str):
             return figure
-        drawn = {}
+        drawn, frame = {}, tight_frame(figure)
         for kind in FORMATS:
             buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, metadata={"CreationDate": None} if kind == "pdf" else None)
+            about = {"CreationDate": None} if kind == "pdf" else None
+            figure.savefig(buffer, format=kind, bbox_inches=frame, metadata=about)
             drawn[kind] = buffer.getvalue()
-        if (svg := inline_svg(figure, name)) is not None:
+        if (svg := inline_svg(figure, name, frame)) is not None:
             drawn["svg"] = svg.encode()
         return drawn
     finally:
         for number in set(plt.get_fignums()) - before:
             plt.close(number)
+
+
+def tight_frame(figure: Figure) -> Bbox:
+    """Return the smallest frame, in inches, that holds a figure and all its text, with the usual margin.
+
+    The figure is laid out here, once. matplotlib would do so again for each format that it is saved in, which takes as
+    long as drawing it.
+    """
+    figure.set_dpi(mpl.rcParams["savefig.dpi"])
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    return figure.get_tightbbox().padded(mpl.rcParams["savefig.pad_inches"])
 
 
 def write_drawn(drawn: Mapping[str, bytes], path: Path) -> None:

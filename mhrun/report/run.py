@@ -36,6 +36,8 @@ class Run:
         self._cached: dict[Callable[..., Any], Any] = {}
         self._failed: dict[Callable[..., Any], Exception] = {}
         self._targets: dict[str, Target] = {}
+        self._traces: dict[str, xr.DataTree] = {}
+        self._monitors: dict[str, xr.Dataset] = {}
 
     def cached(self, function: Callable[[Run], T]) -> T:
         """Return ``function(self)``, computed at the first call; an error is raised again at each call."""
@@ -123,16 +125,24 @@ class Run:
         return pd.DataFrame.from_dict(rows, orient="index")
 
     def trace(self, method: str) -> xr.DataTree:
-        """The trace of a method; arrays are read lazily.
+        """The trace of a method; arrays are read lazily, again at each use.
+
+        It is opened once, as that takes longer than to read a statistic of a short run. The returned tree is a view:
+        closing it leaves the file open for the next reader.
 
         Raises:
             UserError: it cannot be read, or does not belong to this run.
         """
+        if (why := damage(self.folder.method(method))) is not None:
+            raise UserError(f"{self.folder.method(method)}: {why}; run the same command again to recompute it.")
+        if method not in self._traces:
+            self._traces[method] = self._open(method)
+        return self._traces[method].copy()
+
+    def _open(self, method: str) -> xr.DataTree:
         place, summary = self.folder.method(method), self.methods[method]
-        if (why := damage(place)) is not None:
-            raise UserError(f"{place}: {why}; run the same command again to recompute it.")
         try:
-            found = open_trace(place)
+            found = open_trace(place, cache=False)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"{place / TRACE} cannot be read: {type(error).__name__}.") from error
         arrays = [
@@ -235,8 +245,11 @@ class Run:
 
     def monitor(self, method: str) -> xr.Dataset:
         """The metrics of the monitor (chain, monitor_run); empty without a monitor."""
-        with self.trace(method) as trace:
-            return trace["monitor"].to_dataset().load() if "monitor" in trace.children else xr.Dataset()
+        if method not in self._monitors:
+            with self.trace(method) as trace:
+                there = "monitor" in trace.children
+                self._monitors[method] = trace["monitor"].to_dataset().load() if there else xr.Dataset()
+        return self._monitors[method]
 
     def stat(self, method: str, name: str) -> npt.NDArray[Any]:
         """A per-step statistic after burn-in (C, S)."""

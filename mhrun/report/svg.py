@@ -17,6 +17,7 @@ from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.contour import ContourSet
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedFormatter, FuncFormatter
+from matplotlib.transforms import Bbox
 
 from mhrun.report.tables import shown
 
@@ -40,7 +41,7 @@ class _Points(NamedTuple):
     titles: list[str]
 
 
-def inline_svg(figure: Figure, name: str) -> str | None:
+def inline_svg(figure: Figure, name: str, frame: Bbox | None = None) -> str | None:
     """Return a figure as an ``<svg>`` element for a page; None if it shows densities or is too large.
 
     Points and bars have a ``<title>`` with their values, which browsers show on hover. Text is escaped, ids begin with
@@ -49,6 +50,7 @@ def inline_svg(figure: Figure, name: str) -> str | None:
     Args:
         figure: drawn already; invisible points are added to it.
         name: of the figure, unique on its page.
+        frame: the part of it to show, in inches; None: all of it with its text.
     """
     if any(_is_density(axis) for axis in figure.axes):
         return None
@@ -68,7 +70,7 @@ def inline_svg(figure: Figure, name: str) -> str | None:
         added.set_in_layout(False)
     buffer = io.BytesIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "path.simplify_threshold": 0.3}):
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+        figure.savefig(buffer, format="svg", bbox_inches=frame, transparent=True, metadata={"Date": None})
     if len(buffer.getvalue()) > 3 * LARGEST:
         return None
     text = _for_page(buffer.getvalue(), name, [found.titles for found in points], bars)

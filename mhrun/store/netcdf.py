@@ -71,11 +71,11 @@ class Shape(NamedTuple):
         return self.warmup + self.steps
 
 
-def open_trace(folder: Path) -> xr.DataTree:
-    """Open the trace of a method's folder; arrays are read lazily."""
+def open_trace(folder: Path, *, cache: bool = True) -> xr.DataTree:
+    """Open the trace of a method's folder; arrays are read lazily, and kept in memory if `cache`."""
     import xarray as xr
 
-    return xr.open_datatree(folder / TRACE, engine="h5netcdf")
+    return xr.open_datatree(folder / TRACE, engine="h5netcdf", cache=cache)
 
 
 def flat_draws(posterior: Any) -> Array:

@@ -27,9 +27,7 @@ BARE = (*QUICK, "runtime.report=false")  # a page of the sweep, none of its runs
 @pytest.fixture(autouse=True)
 def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "mhrun.report.build.FIGURES", {}
-    )  # those that every run has, which take most of the time
+    monkeypatch.setattr("mhrun.report.build.FIGURES", {})  # those of every run, which take most of the time
 
 
 def test_a_sweep_with_a_job_that_fails(tmp_path, capsys):

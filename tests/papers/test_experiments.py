@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from functools import cache
 from types import SimpleNamespace
 
 import digits
@@ -25,7 +24,6 @@ from mhrun.report import build
 from mhrun.report.build import build_report
 from mhrun.report.claims import judge_all
 from mhrun.report.run import Run
-from mhrun.store.netcdf import open_trace
 
 FEW = ("steps=24", "chains=2")
 COOL = "temperature=3"  # so that the images are told apart within these steps
@@ -47,6 +45,7 @@ MANY_ALIKE = without(
     "mhminibatch_printed",
     "mhminibatch_released",
 )
+FEW_SAMPLES = ("scales.smoke.samples=100", "scales.smoke.cyclical=130", "scales.smoke.warmup=20")
 BRIEF = ("chains=2", *(f"scales.smoke.{length}=24" for length in ("small", "full", "large")))
 
 FEW_LETTERS = (
@@ -140,10 +139,16 @@ CASES = {
         ("simulated=4000", "decisions=300", "sizes=[16,64,128]", "exact_sizes=[50,200]", "firsts=[16,32]"),
         r"skewed\.slope",  # all distances are chance
     ),
-    "logistic_ess": Case((), like=("logistic_ess_full", "logistic_ess_equal")),
-    "logistic_ess_grid": Case(("within.mean=1e9", "within.variance=1e9")),  # so that some step size will do
+    "logistic_ess": Case(
+        ("scales.smoke.samples=120",),
+        like=("logistic_ess_full", "logistic_ess_equal"),
+    ),
+    "logistic_ess_grid": Case(
+        (*FEW_SAMPLES, "within.mean=1e9", "within.variance=1e9")
+    ),  # so that some step size will do
     "logistic_ess_readings": Case(
         (
+            *FEW_SAMPLES,
             "within.mean=1e9",
             "within.variance=1e9",
             *(f"readings.each_step.batch.{data}=60" for data in ("australian", "german", "heart")),
@@ -319,9 +324,8 @@ def images(tmp_path_factory):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Coarser quadrature, narrower grids, one format of figures, traces opened once: the rest is as it is."""
+    """Coarser quadrature, narrower grids, one format of figures: the rest is as it is."""
     monkeypatch.setattr("mhrun.report.build.FORMATS", ("png",))
-    monkeypatch.setattr("mhrun.report.run.open_trace", cache(lambda folder: open_trace(folder).load()))
     solve = experiment_module("mhminibatch.corrections").ridges
     masses = experiment_module("compared.mixture").log_masses
     for module, name, coarser in (
