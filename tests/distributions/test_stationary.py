@@ -167,7 +167,7 @@ def marginal_cdf(values):
 
 def test_the_stored_chain_is_exact_on_the_augmented_space():
     """MINT, section 3.2: started from its law by enumeration, it stays there."""
-    target, state, theta = exact_start(60_000, 1)
+    target, state, theta = exact_start(20_000, 1)
     temperature = len(X) / C_EFFECTIVE
     kernel = MetropolisHastings(RandomWalk(), Stored(M), Metropolis())
     end = run(kernel, target, theta, 25, 1.2, temperature, 8, state=state)[:, -1, 0]

@@ -18,6 +18,7 @@ from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.preconditioned import Scale, preconditioned
 from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.models.logistic import Logistic
+from mhrun.proposals.crank_nicolson import CrankNicolson
 from mhrun.store.sharing import PILOT
 from mhrun.target import Target
 
@@ -330,15 +331,16 @@ def test_a_scale_maps_there_and_back(dense):
 CORRELATED = GaussianMixture([[0.0, 0.0]], 1.0)
 
 
-@pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize(
-    "kernel",
+    ("kernel", "dense"),
     [
-        full(),
-        full(__import__("mhrun.proposals.crank_nicolson", fromlist=["CrankNicolson"]).CrankNicolson()),
-        mhrun.Unadjusted(mhrun.SGHMC(), m=1),
+        pytest.param(full(), False, id="random walk, diagonal"),
+        pytest.param(full(), True, id="random walk, dense", marks=pytest.mark.slow),
+        pytest.param(full(CrankNicolson()), False, id="Crank-Nicolson, diagonal", marks=pytest.mark.slow),
+        pytest.param(full(CrankNicolson()), True, id="Crank-Nicolson, dense"),
+        pytest.param(mhrun.Unadjusted(mhrun.SGHMC(), m=1), False, id="SGHMC, diagonal"),
+        pytest.param(mhrun.Unadjusted(mhrun.SGHMC(), m=1), True, id="SGHMC, dense", marks=pytest.mark.slow),
     ],
-    ids=["random walk", "Crank-Nicolson", "SGHMC"],
 )
 def test_compiled_and_torch_steps_agree_in_scaled_coordinates(kernel, dense):
     target = Target(CORRELATED, mhrun.NoData().load())
@@ -352,8 +354,6 @@ def test_compiled_and_torch_steps_agree_in_scaled_coordinates(kernel, dense):
 @pytest.mark.parametrize("proposal", ["RandomWalk", "LangevinProposal", "CrankNicolson"])
 def test_tests_in_scaled_coordinates_keep_the_target(proposal):
     """Means and variances of a standard normal, 64 chains: each within 5 standard errors by batches (seed fixed)."""
-    from mhrun.proposals.crank_nicolson import CrankNicolson
-
     make = {"CrankNicolson": CrankNicolson}.get(proposal) or getattr(mhrun, proposal)
     target = Target(CORRELATED, mhrun.NoData().load())
     moves = preconditioned(full(make()), scale(True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from itertools import combinations
 
@@ -356,9 +357,15 @@ def logistic_data(n):
     return Dataset({"x": torch.from_numpy(x), "y": torch.from_numpy(y)})
 
 
+def pairs():
+    """Yield every rule on one model, and one rule of each kind on every model; the other pairs as slow tests."""
+    for name, problem in itertools.product(RULES, PROBLEMS):
+        quick = problem in ("tied means", "few data") or "," not in name
+        yield pytest.param(name, problem, marks=[] if quick else pytest.mark.slow)
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("problem", PROBLEMS)
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(("name", "problem"), list(pairs()))
 def test_the_compiled_loop_reads_and_decides_the_same(name, problem):
     model, data, step, weight = PROBLEMS[problem]
     target = Target(model(), data(), temper="likelihood")
