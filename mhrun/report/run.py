@@ -134,7 +134,9 @@ class Run:
             UserError: it cannot be read, or does not belong to this run.
         """
         if (why := damage(self.folder.method(method))) is not None:
-            raise UserError(f"{self.folder.method(method)}: {why}; run the same command again to recompute it.")
+            raise UserError(
+                f"{self.folder.method(method)}: {why}; run the same command again to recompute it."
+            )
         if method not in self._traces:
             self._traces[method] = self._open(method)
         return self._traces[method].copy()
