@@ -22,6 +22,7 @@ FILLED = {  # what a configuration of conf/data leaves to be said
     "gaussian": {"n": 50},
     "gaussian_sample": {"n": 50, "dim": 3},
     "mixture": {"n": 50, "means": [0.0, 1.0]},
+    "regression_sample": {"n": 50, "dim": 3},
     "tied_mixture": {"n": 50},
     "fifty_means": {"n": 50},
     "memmap": {"file": "x.npy"},

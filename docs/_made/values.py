@@ -36,6 +36,7 @@ from mhrun.report.tables import shown
 from mhrun.store.identity import RESULTS_VERSION
 
 MISSING = "not run yet"
+NONE = "–"  # a metric that the run has, and that is not a number: an error level that was never reached
 METRICS = parts.ROOT / "docs" / "results" / "metrics"
 _TOTALS = {
     "reproduced": REPRODUCED,
@@ -88,7 +89,7 @@ def _ratio(words: list[str]) -> str:
         if kind not in ("metric", "method") or len(half) != _ARGUMENTS[kind] + 1:
             raise UnknownValue(f"'ratio {' '.join(words)}' is no ratio of two metrics or counts.")
         values.append(_metric(*half[1:]) if kind == "metric" else _method(*half[1:]))
-    if None in values:
+    if None in values or NONE in values:
         return MISSING
     return shown(float(f"{_number(values[0]) / _number(values[1]):.2g}"))
 
@@ -110,7 +111,10 @@ def _claim(paper: str, experiment: str, name: str, form: str) -> str:
 
 
 def _metric(experiment: str, name: str) -> Any:
-    value = measured(experiment).get("metrics", {}).get(name)
+    metrics = measured(experiment).get("metrics", {})
+    value = metrics.get(name)
+    if name in metrics and (value is None or (isinstance(value, list) and value[0] is None)):
+        return NONE
     return Estimate(*value) if isinstance(value, list) else value
 
 

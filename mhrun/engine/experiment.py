@@ -216,6 +216,7 @@ def _of_method(
         "likelihood_evals": int(totals["n_lik"].sum()) + (pilot or {}).get("n_lik", 0),
         "overhead_evals": int(totals["n_lik_overhead"].sum()),
         "gradient_evals": int(totals["n_grad"].sum()) + (pilot or {}).get("n_grad", 0),
+        "reference_n_grad": summary.get("reference_n_grad", 0),  # of the mode and its derivatives
         "diverging": int(totals["sum_diverging"].sum()),
         "valid_share": valid_share(method, summary),
         "steps": shape.steps,

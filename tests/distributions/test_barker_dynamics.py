@@ -117,6 +117,17 @@ def test_the_bias_falls_with_the_step_and_the_correction_removes_that_of_small_n
     assert abs(corrected) < noisy / 4
 
 
+def test_the_tables_of_the_page_are_those_of_the_transition_density():
+    """docs/algorithms/sgbd.md: relative excess of the variance at e lambda, and at e = 0.02 with noise."""
+    exact = [
+        stationary_variance(product / CURVATURE, points=251) * CURVATURE - 1 for product in (0.05, 0.2, 0.8)
+    ]
+    assert exact == pytest.approx([0.07, 0.25, 0.88], abs=0.005)
+    settings = ((0.0, False), (5.0, False), (5.0, True), (30.0, False), (30.0, True))
+    noisy = [stationary_variance(0.02, *setting, points=251) * CURVATURE - 1 for setting in settings]
+    assert noisy == pytest.approx([0.11, 0.21, 0.13, 0.55, 0.27], abs=0.006)
+
+
 @pytest.mark.long
 def test_an_estimated_noise_corrects_as_a_known_one_does():
     estimated, known = (sampled(SGBD(noise), 0.02, 5.0) for noise in (None, 5.0))

@@ -1,0 +1,113 @@
+"""What the arena's reports compute, against other ways to compute it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mhrun.cli.compose import compose_config
+from mhrun.data.regression_sample import RegressionSample
+from mhrun.diagnostics.grid import Estimate
+from mhrun.engine.chains import Silent
+from mhrun.engine.experiment import run_experiment
+from mhrun.models.logistic import Logistic
+from mhrun.paths import experiment_module
+from mhrun.report.run import Run
+from mhrun.target import Target
+
+errors = experiment_module("arena.errors")
+truth = experiment_module("arena.truth")
+growth = experiment_module("arena.growth")
+
+
+def exact_truth(means):
+    zero = np.zeros(1)
+    return truth.Truth(np.array(means), np.full(len(means), 2.0), 0.0, zero, zero + 1, False, 0, 1.0)
+
+
+def test_importance_sampling_agrees_with_quadrature_within_its_stated_error(monkeypatch):
+    """20 seeds on a skewed posterior in one dimension; squares over stated ones are 1 on average, 0.3 about it."""
+    monkeypatch.setattr(truth, "LEAST", 40_000)
+    monkeypatch.setattr(truth, "MOST", 40_000)
+    target = Target(Logistic(1, prior_variance=4.0, start="zeros"), RegressionSample(150, 1, signal=1.0))
+    theta = np.linspace(-10, 20, 20_001)
+    x, y = (target.data.fields[name].double().numpy() for name in ("x", "y"))
+    log_density = -np.logaddexp(0, -y * (theta[:, None] * x[:, 0])).sum(axis=1) - theta**2 / 8
+    mass = np.exp(log_density - log_density.max())
+    mass /= mass.sum()
+    square = []
+    for seed in range(20):
+        found = truth.by_importance(target, seed)
+        u = (theta - found.center[0]) / found.scale[0]
+        mean = np.array([mass @ u, mass @ u**2])
+        sd = np.sqrt([mass @ u**2 - mean[0] ** 2, mass @ u**4 - mean[1] ** 2])
+        assert found.sd == pytest.approx(sd, rel=0.1)
+        square.append(np.mean(((found.mean - mean) / sd) ** 2) / found.error)
+    assert 0.25 < np.mean(square) < 2.4
+    assert found.effective < 0.999
+
+
+def test_the_error_of_independent_draws_is_one_over_the_root_of_their_number():
+    """1e-5 for the whole, by the standard error that is reported."""
+    rng = np.random.default_rng(2)
+    draws = rng.normal(3.0, 2.0, (200, 400, 3))
+    spent = errors.Cost(np.arange(1, 401) * 50.0, np.arange(1, 401) * 1e-3, 0.0)
+    found = errors.course(spent, draws, exact_truth([3.0] * 3))
+    count = found.evaluations / 50
+    assert (np.abs(found.error - count**-0.5) < 5.2 * found.se).all()
+    assert found.seconds == pytest.approx(count * 1e-3)
+    size = errors.effective(draws)
+    assert isinstance(size, Estimate)
+    assert 0.85 * 200 * 400 < size.value <= 200 * 400
+    biased = errors.course(spent, draws + 1.0, exact_truth([3.0] * 3))
+    assert biased.error[-1] == pytest.approx((0.25 + 1 / 400) ** 0.5, rel=0.05)
+
+
+def test_the_cost_of_an_error_is_interpolated_and_has_an_error():
+    found = errors.Course(
+        np.array([10.0, 1000.0]), np.array([1.0, 100.0]), np.array([1.0, 0.1]), np.array([0.1, 0.01])
+    )
+    assert errors.cost_of(found, "evaluations", 0.316228).value == pytest.approx(100, rel=1e-4)
+    assert errors.cost_of(found, "seconds", 0.316228).value == pytest.approx(10, rel=1e-4)
+    assert errors.cost_of(found, "evaluations", 0.1).se == pytest.approx(200)
+    assert np.isnan(errors.cost_of(found, "evaluations", 0.05).value)
+
+
+def test_exponents_of_growth_are_those_of_powers():
+    found = growth.exponent({10: Estimate(30.0, 3.0), 1000: Estimate(300.0, 30.0)})
+    assert found.value == pytest.approx(0.5)
+    assert found.se == pytest.approx(0.1 * 2**0.5 / np.log(100))
+    assert np.isnan(growth.exponent({10: 3.0}).value)
+
+
+def test_costs_are_those_of_one_chain_and_the_set_up_is_shared(outputs):
+    others = (
+        "mint",
+        "penalty",
+        "mhminibatch",
+        "austere",
+        "tunamh",
+        "sghmc",
+        "mala",
+        "penalty_cv",
+        "smh1",
+        "mh_ss",
+    )
+    words = ["scale=smoke", "chains=3", "warmup=60", "data.n=80", "model.dim=2", "thin=5", "executor=torch"]
+    words += [f"scales.smoke.{length}=20" for length in ("full", "few", "gradient")]
+    words += [f"runtime.outputs={outputs}", *(f"~methods.{method}" for method in others)]
+    run = Run(run_experiment(compose_config(["experiment=arena_logistic", *words], compare=False), Silent()))
+    spent = errors.cost(run, "metropolis")
+    pilot = run.methods["metropolis"]["pilot"]
+    assert spent.evaluations == pytest.approx(80 * np.array([5, 10, 15, 20]))
+    assert spent.setup == pytest.approx(80 * 60 + (pilot["n_lik"] + pilot["n_grad"]) / 3, abs=81)
+    assert (np.diff(spent.seconds) >= 0).all()
+    assert spent.seconds[-1] < run.methods["metropolis"]["wall_s"] / 3
+    about = run.methods["smh2"]
+    assert about["reference_n_grad"] > 80
+    common = (about["pilot"]["n_lik"] + about["pilot"]["n_grad"] + about["reference_n_grad"]) / 3
+    burnt = errors.cost(run, "smh2").setup - common
+    total = (about["likelihood_evals"] - about["pilot"]["n_lik"]) / 3
+    assert 0 <= burnt < total
+    assert errors.cost(run, "sgld").evaluations[-1] == 20 * run.methods["sgld"]["pilot"]["m"]
+    assert [m for m in run.methods if errors.is_exact(run, m)] == ["metropolis", "smh2"]
