@@ -22,19 +22,27 @@ A batch costs O(m), can be extended, and is a permutation at m = n.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Hashable
 from enum import IntEnum
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-MUL_0, MUL_1 = 0xD2511F53, 0xCD9E8D57
-WEYL_0, WEYL_1 = 0x9E3779B9, 0xBB67AE85
-LOW = 0xFFFFFFFF
+from mhrun.philox import (
+    LOW,
+    distinct_of,
+    enough,
+    independent_of,
+    normals_of,
+    philox,
+    scaled_of,
+    stream_of,
+    uniforms_of,
+    unit_of,
+)
+
 MANY = 4096  # normals per chain and step above which steps are not prefetched
 _PREFETCH = 1 << 17  # numbers generated per call when steps are prefetched
 _HELD = 1 << 27  # most permutation indices kept in memory
@@ -139,7 +147,7 @@ class Streams:
                 independent_indices(self.key, first_step, steps, chains.numpy(), n, m, use, start)
             )
         words = self.words(Purpose.MINIBATCH, first_step, steps, -(-m // 2), use, start, rows)
-        return _independent(words, n, m)
+        return independent_of(words, n, m)
 
     def permuted(
         self,
@@ -180,7 +188,7 @@ class Streams:
             blocks = torch.arange(-(-count // 2), device=self.device)
             counters = (blocks, (steps & LOW)[:, None], high[:, None], chains[:, None])
             words = torch.stack(torch.broadcast_tensors(*philox(*counters, self.key)), -1)
-            found, short = _distinct(_stream(words, n), m)
+            found, short = distinct_of(stream_of(words, n), m)
             if self.device.type != "cpu":  # checked on the device, without synchronisation
                 if self.device.type == "cuda":
                     torch._assert_async(~short)
@@ -200,9 +208,9 @@ class Streams:
             return torch.from_numpy(arrival_marks(self.key, first_step, steps, chains, n, start, count))
         words = self.words(Purpose.ARRIVALS, first_step, steps, 2 * count, 0, 2 * start, rows)
         one, two = words[..., 0::2, :], words[..., 1::2, :]
-        slot = _scaled(one[..., 0], one[..., 1], n).double()
-        gap = -_unit(two[..., 0], two[..., 1]).log()
-        coin, uniform = _unit(one[..., 2], one[..., 3]), _unit(two[..., 2], two[..., 3])
+        slot = scaled_of(one[..., 0], one[..., 1], n).double()
+        gap = -unit_of(two[..., 0], two[..., 1]).log()
+        coin, uniform = unit_of(one[..., 2], one[..., 3]), unit_of(two[..., 2], two[..., 3])
         return torch.stack((slot, coin, gap, uniform), dim=-2)
 
     def many_normals(
@@ -350,10 +358,10 @@ class Draws:
             self._check_unused((purpose, use))
             if (found := self.streams.many_normals(purpose, self.step, count, dtype, use)) is not None:
                 return found
-            return _normals(self.streams.words(purpose, self.step, 1, blocks, use))[0, :, :count].to(dtype)
+            return normals_of(self.streams.words(purpose, self.step, 1, blocks, use))[0, :, :count].to(dtype)
 
         def make(first: int, steps: int) -> Tensor:
-            return _normals(self.streams.words(purpose, first, steps, blocks, use))[..., :count]
+            return normals_of(self.streams.words(purpose, first, steps, blocks, use))[..., :count]
 
         self._check_unused((purpose, use))
         return self._take((purpose, use, count), 4 * blocks, make).to(dtype)
@@ -364,7 +372,7 @@ class Draws:
         return self._take(
             (purpose, use),
             4,
-            lambda first, steps: _uniforms(self.streams.words(purpose, first, steps, 1, use)),
+            lambda first, steps: uniforms_of(self.streams.words(purpose, first, steps, 1, use)),
         )
 
     def uniforms(self, purpose: Purpose, count: int, use: int = 0) -> Tensor:
@@ -541,89 +549,3 @@ class Marks(NamedTuple):
     coin: Tensor  # uniform in (0, 1): a datum by an alias table
     gap: Tensor  # Exponential(1): time since the arrival before
     uniform: Tensor  # in (0, 1): for thinning
-
-
-def philox(c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, key: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return Philox4x32-10 of counters, given as broadcastable int64 tensors with values below 2^32."""
-    k0, k1 = key & LOW, key >> 32
-    for _ in range(10):
-        # The products need 64 bits; int64 wraps, which leaves the bits right once the sign is masked off.
-        p0, p1 = c0 * MUL_0, c2 * MUL_1
-        c0, c1, c2, c3 = (
-            ((p1 >> 32) & LOW) ^ c1 ^ k0,
-            p1 & LOW,
-            ((p0 >> 32) & LOW) ^ c3 ^ k1,
-            p0 & LOW,
-        )
-        k0, k1 = (k0 + WEYL_0) & LOW, (k1 + WEYL_1) & LOW
-    return c0, c1, c2, c3
-
-
-def _uniforms(words: Tensor) -> Tensor:
-    return _unit(words[..., 0, 0], words[..., 0, 1])
-
-
-def _unit(one: Tensor, two: Tensor) -> Tensor:
-    """Return uniforms in (0, 1) with 53 random bits from two words each."""
-    return ((((one >> 5) << 26) + (two >> 6)).double() + 0.5) * 2.0**-53
-
-
-def _normals(words: Tensor) -> Tensor:
-    unit = (words.double() + 0.5) * 2.0**-32
-    radius, angle = (-2.0 * unit[..., 0::2].log()).sqrt_(), 2.0 * math.pi * unit[..., 1::2]
-    pairs = torch.stack((radius * angle.cos(), radius * angle.sin()), dim=-1)  # (K, C, blocks, 2, 2)
-    return pairs.flatten(start_dim=2)
-
-
-def _scaled(low: Tensor, high: Tensor, n: int) -> Tensor:
-    """Return floor(n * (2^32 high + low) / 2^64)."""
-    return (high * n + ((low * n) >> 32)) >> 32
-
-
-def _independent(words: Tensor, n: int, m: int) -> Tensor:
-    first, second = _scaled(words[..., 0], words[..., 1], n), _scaled(words[..., 2], words[..., 3], n)
-    return torch.cat((first, second[..., : m - first.shape[-1]]), dim=-1)
-
-
-def _stream(words: Tensor, n: int) -> Tensor:
-    """Return the stream of uniform indices (..., 2 blocks): elements 2b and 2b + 1 are the halves of block b."""
-    return _scaled(words[..., 0::2], words[..., 1::2], n).flatten(start_dim=-2)
-
-
-def _distinct(candidates: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    """Return the first m distinct values of each stream (R, K), in order of first occurrence, (R, m).
-
-    The second result () is True if a stream has fewer than m; the values are then invalid.
-    """
-    ascending, order = candidates.sort(dim=-1, stable=True)  # equal values stay in order
-    repeats = torch.zeros_like(candidates, dtype=torch.bool)
-    repeats.scatter_(-1, order[:, 1:], ascending[:, 1:] == ascending[:, :-1])
-    place = (~repeats).cumsum(-1) - 1
-    short = (place[:, -1] < m - 1).any()
-    place.masked_fill_(repeats, m).clamp_max_(m)  # surplus values go to column m, which is dropped
-    found = candidates.new_zeros(len(candidates), m + 1).scatter_(-1, place, candidates)
-    return found[:, :m], short
-
-
-@lru_cache(maxsize=64)
-def enough(n: int, m: int) -> int:
-    """Return a number of uniform indices below n of which m <= n // 2 are distinct, except with probability 1e-18.
-
-    The number of draws until m values are distinct is a sum of geometric variables. By Chernoff's inequality it
-    exceeds m + e - 1 with probability at most z^-e prod_i (1 - i/n) / (1 - z i/n), i = 1..m-1, for every z in
-    (1, n / (m - 1)).
-    """
-    if m == 1:
-        return 1
-    z = (n / (m - 1)) ** np.linspace(0.02, 0.98, 64)
-    if m <= 4096:
-        q = np.arange(1, m)[:, None] / n
-        cumulant = (np.log1p(-q) - np.log1p(-q * z)).sum(0)
-    else:  # each term is bounded by its integral from i to i + 1
-
-        def integral(x: Any) -> Any:  # of log(1 - t) from 0 to x
-            return -(1 - x) * np.log1p(-x) - x
-
-        z = z[z * m < n]
-        cumulant = n * integral(m / n) - n / z * integral(z * m / n)
-    return m - 1 + math.ceil(((18 * math.log(10) + cumulant) / np.log(z)).min())

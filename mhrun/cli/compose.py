@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from types import UnionType
 from typing import Any
 
 import hydra
@@ -17,8 +16,6 @@ import yaml
 from hydra import initialize_config_dir
 from hydra._internal.utils import create_config_search_path
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import QuotedString
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -26,11 +23,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from mhrun import units
 from mhrun.cli.file_settings import check_runtime_of_files
-from mhrun.cli.hydra_settings import LAUNCHER, check_node, check_words, is_of_hydra
+from mhrun.cli.hydra_settings import LAUNCHER, check_node, is_of_hydra
 from mhrun.cli.loader import Loader
 from mhrun.cli.own import NAME, is_own, own_words
 from mhrun.cli.places import endless_defaults, experiments
 from mhrun.cli.resolution import bounded, environment, name_part, power
+from mhrun.cli.settings import check_settings
+from mhrun.cli.words import parsed
 from mhrun.errors import UserError, nearest
 from mhrun.names import checked_name
 from mhrun.paths import CONF
@@ -146,12 +145,12 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
     plain.experiment = experiment
     try:
         written = OmegaConf.to_container(plain, resolve=False)
-        _check(written)
+        check_settings(written)
         with bounded():
             if _has_missing(written) and (missing := sorted(map(str, OmegaConf.missing_keys(plain)))):
                 raise UserError(f"{', '.join(missing)} must be given; add {missing[0]}=VALUE.")
             whole: dict[str, Any] = OmegaConf.to_container(plain, resolve=True)  # type: ignore[assignment]
-        _check(whole)
+        check_settings(whole)
     except RecursionError as error:
         raise UserError("these settings are too deep: groups, lists or ${...} in one another.") from error
     except (OmegaConfBaseException, UserError) as error:
@@ -176,159 +175,6 @@ def _has_missing(node: Any) -> bool:
     if isinstance(node, dict):
         return any(map(_has_missing, node.values()))
     return any(map(_has_missing, node)) if isinstance(node, list) else node == "???"
-
-
-_KINDS: dict[str, tuple[type | UnionType, str]] = {
-    "seed": (int, "a whole number"),
-    "data": (dict, "a group of settings; choose one, such as data=mixture"),
-    "model": (dict, "a group of settings; choose one, such as model=tied_means"),
-    "target": (dict, "a group of settings"),
-    "methods": (dict, "a group of methods"),
-    "report": (dict, "a group of settings"),
-    "runtime": (dict, "a group of settings"),
-    "runtime.outputs": (str, "a folder"),
-    "runtime.force": (bool, "true or false"),
-    "runtime.report": (bool, "true or false"),
-    "runtime.data_dir": (str | None, "a folder, or null"),
-}
-_NAMED = ("tables", "figures", "sweep_tables", "sweep_figures")  # of the report; each is a file
-
-
-# What every configuration has, until somebody takes it away.
-_ALWAYS = ("scale", "device", "dtype", "executor", "chains", "warmup", "steps", "thin", "thin_stats")
-_ALWAYS_RUNTIME = ("threads", "block_seconds")
-
-
-def _check(config: Any) -> None:
-    """Refuse what no part would: settings of the whole that are missing or of the wrong kind."""
-    runtime = config.get("runtime")
-    for where, there, keys in (("", config, _ALWAYS), ("runtime.", runtime, _ALWAYS_RUNTIME)):
-        for key in keys:
-            if isinstance(there, dict) and key not in there:
-                raise UserError(f"{where}{key} cannot be left out; give it a value, or leave it as it is.")
-    for path, (kind, should) in _KINDS.items():
-        node = config
-        for key in path.split("."):
-            node = node.get(key)
-        if not isinstance(node, kind) or (kind is int and isinstance(node, bool)):
-            raise UserError(f"{path} = {_short(node)} must be {should}.")
-    _check_runtime(runtime)
-    names: dict[str, str] = {}
-    for name in config["methods"]:
-        twin = names.setdefault(checked_name(name, "the method").lower(), name)
-        if twin != name:
-            raise UserError(
-                f"the methods {twin} and {name} are one folder where capitals make no difference; rename one."
-            )
-    for group in _NAMED:
-        if isinstance(config["report"].get(group), dict):
-            for name in config["report"][group]:
-                checked_name(name, f"report.{group}:")
-    for name in ("data", "model"):
-        own = [isinstance(method, dict) and bool(method.get(name)) for method in config["methods"].values()]
-        needed = not all(own) if own else not config["report"]
-        if needed and "_target_" not in config[name]:
-            raise UserError(f"the experiment has no {name}; choose one in its defaults (/{name}: NAME).")
-    for name, method in config["methods"].items():
-        for part in ("kernel", "schedules"):
-            if not isinstance(method, dict) or not isinstance(method.get(part), dict):
-                raise UserError(f"methods.{name} has no {part}; begin from a method in conf/method.")
-
-
-def _check_runtime(runtime: Mapping[str, Any]) -> None:
-    """Refuse threads and block_seconds that mean nothing, whether the run is there already or not."""
-    threads, seconds = runtime["threads"], runtime["block_seconds"]
-    whole = isinstance(threads, int) and not isinstance(threads, bool) and threads > 0
-    if not whole and threads is not None and not _refers(threads):
-        raise UserError(f"runtime.threads = {_short(threads)} must be a whole number, at least 1, or null.")
-    if not _refers(seconds):
-        number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-        if not number or not 0 <= seconds < float("inf"):
-            raise UserError(f"runtime.block_seconds = {_short(seconds)} must be a number, at least 0.")
-
-
-def _refers(value: Any) -> bool:
-    """Return whether a value is a ${...} that is not resolved yet."""
-    return isinstance(value, str) and "${" in value
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def sweep_jobs(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
-    """Return the overrides of each job of a sweep, as Hydra's own sweeper will make them, and the keys swept.
-
-    Raises:
-        UserError: words that cannot be read as overrides.
-    """
-    jobs: list[list[str]] = [[]]
-    swept = []
-    for override in parsed(words):
-        if override.is_sweep_override():
-            key = override.get_key_element()
-            if key in swept:
-                raise UserError(f"{key} is given several values twice; say all of them in one: {key}=A,B,C.")
-            values = [f"{key}={value}" for value in override.sweep_string_iterator()]
-            swept.append(key)
-        else:
-            values = [override.input_line or ""]
-        jobs = [[*job, value] for job in jobs for value in values]
-    return jobs, swept
-
-
-_LONGEST_WORD = 20_000  # characters
-_DEEPEST_WORD = 20  # brackets in one another, and parts of a key
-
-
-def parsed(words: Sequence[str]) -> list[Any]:
-    """Return words as Hydra's overrides.
-
-    Raises:
-        UserError: one of them cannot be read as such, is too long or too deep, or is a setting of Hydra's that does
-            not count.
-    """
-    for word in words:
-        _check_word(word)
-    try:
-        found = list(OverridesParser.create().parse_overrides(list(words)))
-    except (HydraException, ValueError, ArithmeticError) as error:
-        bad = next((w for w in words if "=" not in w and not w.startswith("~")), None)
-        bad = bad or next((w for w in words if not _reads(w)), " ".join(words))
-        key, _, value = bad.partition("=")
-        quoted = f"{key}='{value}'"
-        hint = f'put the value in quotes: "{quoted}"' if value and _reads(quoted) else "write KEY=VALUE"
-        raise UserError(f"'{bad}' cannot be read as an override: {hint} (mhrun --help).") from error
-    check_words(found)
-    for override in found:
-        if override.key_or_group == "experiment" and isinstance(override._value, str | QuotedString):
-            checked_name(override.value(), "the experiment")
-    return found
-
-
-def _check_word(word: str) -> None:
-    """Refuse a word that would take minutes to read, or more levels than Python can go down."""
-    shown = word if len(word) <= 60 else f"{word[:57]}..."
-    if any("\ud800" <= character <= "\udfff" for character in word):
-        raise UserError(f"{shown!r} is not UTF-8.")
-    if len(word) > _LONGEST_WORD:
-        raise UserError(
-            f"'{shown}' has {len(word):,} characters, more than {_LONGEST_WORD:,}; put it into a file."
-        )
-    depth = deepest = 0
-    for character in word:
-        depth += (character in "[{(") - (character in "]})")
-        deepest = max(deepest, depth)
-    if deepest > _DEEPEST_WORD or word.partition("=")[0].count(".") > _DEEPEST_WORD:
-        raise UserError(f"'{shown}' has more than {_DEEPEST_WORD} levels.")
-
-
-def _reads(word: str) -> bool:
-    try:
-        return bool(OverridesParser.create().parse_overrides([word]))
-    except (HydraException, ValueError, ArithmeticError):
-        return False
 
 
 def search_path(folders: Sequence[Path]) -> list[str]:

@@ -133,7 +133,8 @@ def _dispatch(arguments: list[str]) -> int:
     if words.show:
         import yaml
 
-        from mhrun.cli.compose import compose_config, sweep_jobs
+        from mhrun.cli.compose import compose_config
+        from mhrun.cli.words import sweep_jobs
 
         shown = words.rest
         if words.multirun:

@@ -11,7 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from mhrun.cli.compose import compose_config, sweep_jobs
+from mhrun.cli.compose import compose_config
+from mhrun.cli.words import sweep_jobs
 from mhrun.errors import UserError
 from mhrun.store.folder import RunFolder
 

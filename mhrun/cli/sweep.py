@@ -27,12 +27,10 @@ from mhrun.cli.compose import (
     compose_config,
     composed,
     explained,
-    parsed,
     reference_of,
     register_resolvers,
     resolved,
     search_path,
-    sweep_jobs,
     version_base,
 )
 from mhrun.cli.crash import BUG, crash_of, show_traceback
@@ -40,6 +38,7 @@ from mhrun.cli.file_settings import check_runtime_of_files
 from mhrun.cli.hydra_settings import is_of_hydra
 from mhrun.cli.loader import Loader
 from mhrun.cli.running import compute
+from mhrun.cli.words import parsed, sweep_jobs
 from mhrun.engine.threads import CORES
 from mhrun.errors import Interrupted, UserError
 from mhrun.paths import CONF

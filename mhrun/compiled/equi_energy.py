@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from mhrun.compiled.loop import register
-from mhrun.compiled.loop_inputs import Stream
+from mhrun.compiled.loop_inputs import Stream, constant_fields, record_arrays
 from mhrun.kernels import EquiEnergy
 from mhrun.kernels.bank import ENERGY, SEEN, STAMP, THETA
 from mhrun.native import (
@@ -132,18 +132,7 @@ class EquiEnergyLoop:
         theta = state.evaluation.theta.double().numpy().copy()
         for name in ("energy", "grad", "stamp"):
             aux[name] = aux[name].clone()
-        out = Out(
-            theta=np.empty((chains, steps, theta.shape[1])),
-            accepted=np.empty((chains, steps), np.bool_),
-            log_ratio=np.empty((chains, steps), np.float32),
-            log_ratio_var=np.empty((chains, steps), np.float32),
-            batch_size=np.empty((chains, steps), np.int32),
-            n_lik=np.empty((chains, steps), np.int64),
-            n_grad=np.empty((chains, steps), np.int64),
-            diverging=np.empty((chains, steps), np.bool_),
-            exchange=np.empty((chains, steps), np.int8),
-            valid=np.empty((chains, steps), np.bool_),
-        )
+        out = record_arrays(Out, steps, chains, theta.shape[1])
         point = kernel.energies.point(target).numpy().copy()
         values, grad = np.empty(self._sums.size), np.empty(len(point))
         _anchored(self._sums.score)(self._model.args, self._sums.whole, point, grad, values)
@@ -170,7 +159,7 @@ class EquiEnergyLoop:
         )
         over_chains(self._loop, chains // kernel.rungs, self._threads, block, own=self._work)
         record: dict[str, npt.NDArray[Any]] = out._asdict()
-        record["n_lik_overhead"] = np.broadcast_to(np.int64(0), (chains, steps))
+        record |= constant_fields(steps, chains, n_lik_overhead=0)
         moved = torch.from_numpy(theta)
         log_prior = target.model.log_prior(moved).double()
         return State(Evaluation(moved, log_prior), aux), record

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mhrun.compiled.loop_inputs import Schedule, Stream
+from mhrun.compiled.loop_inputs import Schedule, Stream, constant_fields, record_arrays
+from mhrun.compiled.part_forms import forms_of
 from mhrun.kernels import MetropolisHastings
 from mhrun.native import (
     ACCEPT,
@@ -102,18 +103,14 @@ class GrowingLoop:
     @classmethod
     def of(cls, kernel: MetropolisHastings, target: Target, key: int, threads: int) -> GrowingLoop | None:
         """Return the loop of a kernel, or None if one of its parts has no compiled form."""
-        moves = native_form(kernel.proposal, "native", "sample", "log_density")
-        scores = native_form(kernel.pairing, "native", "start", "current", "compare")
-        tests = native_form(kernel.rule, "sequential", "decide")
-        if moves is None or scores is None or tests is None:
-            return None
-        moving, scoring, test = moves(), scores(), tests(target.n)
-        if moving is None or scoring is None or scoring.mode != GROWING or test is None:
+        forms, tests = forms_of(kernel), native_form(kernel.rule, "sequential", "decide")
+        test = None if tests is None else tests(target.n)
+        if forms is None or test is None or forms.pairing.mode != GROWING:
             return None
         model = target.native(full=test.wants_full_pass_stats)
         if model is None or model.terms is None or model.full_pass_stats is None:
             return None
-        return cls(model, moving, test, target, key, threads)
+        return cls(model, forms.proposal, test, target, key, threads)
 
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
         """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
@@ -121,15 +118,7 @@ class GrowingLoop:
         n, wants_full_pass_stats = self._target.n, self._test.wants_full_pass_stats
         theta = state.evaluation.theta.double().numpy().copy()
         log_prior = state.evaluation.log_prior.double().numpy().copy()
-        out = Out(
-            theta=np.empty((chains, steps, theta.shape[1])),
-            accepted=np.empty((chains, steps), np.bool_),
-            log_ratio=np.empty((chains, steps), np.float32),
-            log_ratio_var=np.empty((chains, steps), np.float32),
-            log_ratio_skew=np.empty((chains, steps), np.float32),
-            batch_size=np.empty((chains, steps), np.int32),
-            diverging=np.empty((chains, steps), np.bool_),
-        )
+        out = record_arrays(Out, steps, chains, theta.shape[1])
         block = Block(
             stream=Stream(split_key(self._key), u64(first_step)),
             stages=Stages(n, np.asarray(self._test.sizes, np.int64), self._test.pilot, wants_full_pass_stats),
@@ -141,9 +130,8 @@ class GrowingLoop:
         over_chains(self._loop, chains, self._threads, block, own=self._work)
         record: dict[str, npt.NDArray[Any]] = out._asdict()
         overhead = 2 * n if wants_full_pass_stats else 0
-        record["n_lik_overhead"] = np.broadcast_to(np.int64(overhead), (chains, steps))
+        record |= constant_fields(steps, chains, n_lik_overhead=overhead, n_grad=0)
         record["n_lik"] = 2 * out.batch_size.astype(np.int64) + overhead
-        record["n_grad"] = np.broadcast_to(np.int64(0), (chains, steps))
         return State(Evaluation(torch.from_numpy(theta), torch.from_numpy(log_prior)), {}), record
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from mhrun.native import Piece, compiled, over_chains
 from mhrun.native.philox import Workspaces
 from mhrun.target import Target
-from mhrun.types import Controls, Record, State
+from mhrun.types import INFO_DTYPES, Controls, Record, State
 
 _alone: dict[Piece, Piece] = {}
 
@@ -54,6 +54,30 @@ class Schedule(NamedTuple):
             (target.n / controls.temperature).numpy(),
             target.prior_power(controls.temperature).numpy(),
         )
+
+
+Out = TypeVar("Out", bound=tuple[Any, ...])
+
+
+def record_arrays(out: type[Out], steps: int, chains: int, dim: int) -> Out:
+    """Return a NamedTuple of uninitialised arrays: ``theta`` (C, K, D), and fields of `Info`, (C, K) each."""
+
+    def array(name: str) -> npt.NDArray[Any]:
+        if name == "theta":
+            return np.empty((chains, steps, dim))
+        return np.empty((chains, steps), INFO_DTYPES[name])
+
+    made: Any = out
+    found: Out = made._make(array(name) for name in made._fields)
+    return found
+
+
+def constant_fields(steps: int, chains: int, **values: float) -> dict[str, npt.NDArray[Any]]:
+    """Return fields of `Info` (C, K) that are the same in all steps, without memory for each step."""
+    return {
+        name: np.broadcast_to(np.asarray(value, INFO_DTYPES[name]), (chains, steps))
+        for name, value in values.items()
+    }
 
 
 class LoopInputs(NamedTuple):

@@ -8,10 +8,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mhrun.compiled.deciding import decision_of
 from mhrun.compiled.growing import GrowingLoop
 from mhrun.compiled.loop import Loop, register
-from mhrun.compiled.loop_inputs import Chains, LoopInputs, Range, Schedule, Stream
+from mhrun.compiled.loop_inputs import (
+    Chains,
+    LoopInputs,
+    Range,
+    Schedule,
+    Stream,
+    constant_fields,
+    record_arrays,
+)
+from mhrun.compiled.part_forms import decision_of, forms_of
 from mhrun.compiled.thinned import ThinnedLoop
 from mhrun.kernels import MetropolisHastings
 from mhrun.native import (
@@ -25,7 +33,6 @@ from mhrun.native import (
     NativeProposal,
     Piece,
     StepControls,
-    native_form,
     piece,
 )
 from mhrun.native.philox import MINIBATCH, Workspaces, filler, split_key
@@ -107,18 +114,11 @@ class MetropolisLoop:
     @classmethod
     def of(cls, kernel: MetropolisHastings, target: Target, key: int, threads: int) -> MetropolisLoop | None:
         """Return the loop of a kernel, or None if one of its parts has no compiled form."""
-        forms = (
-            native_form(kernel.proposal, "native", "sample", "log_density"),
-            native_form(kernel.pairing, "native", "start", "current", "compare"),
-        )
-        moving, scoring = (form() if form is not None else None for form in forms)
-        decision = decision_of(kernel.rule)
-        if moving is None or scoring is None or decision is None:
+        forms, decision = forms_of(kernel), decision_of(kernel.rule)
+        if forms is None or decision is None:
             return None
-        model = target.native(full=scoring.mode == FULL)
-        if model is None:
-            return None
-        return cls(model, moving, scoring, decision, target, key, threads)
+        model = target.native(full=forms.pairing.mode == FULL)
+        return None if model is None else cls(model, *forms, decision, target, key, threads)
 
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
         """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
@@ -134,13 +134,7 @@ class MetropolisLoop:
         kept = np.stack([(empty if f is None else f).double().numpy() for f in fields], axis=1)
         where = Chains(theta, kept)
         share = 0.0 if self.mode == FULL else float(self._target.error_share(self._m))
-        out = Out(
-            theta=np.empty((chains, steps, theta.shape[1])),
-            accepted=np.empty((chains, steps), np.bool_),
-            log_ratio=np.empty((chains, steps), np.float32),
-            log_ratio_var=np.empty((chains, steps), np.float32),
-            diverging=np.empty((chains, steps), np.bool_),
-        )
+        out = record_arrays(Out, steps, chains, theta.shape[1])
         block = Block(
             stream=Stream(split_key(self._key), u64(first_step)),
             batch=Batch(self.mode, self._m, u64(n), share),
@@ -157,13 +151,9 @@ class MetropolisLoop:
 
     def _finished(self, where: Chains, out: Out) -> tuple[State, Record]:
         record: dict[str, npt.NDArray[Any]] = out._asdict()
-        for name, value in (
-            ("batch_size", np.int32(self._m)),
-            ("n_lik", np.int64(2 * self._m if self.mode == SHARED else self._m)),
-            ("n_lik_overhead", np.int64(0)),
-            ("n_grad", np.int64(0)),
-        ):
-            record[name] = np.broadcast_to(value, out.accepted.shape)
+        chains, steps = out.accepted.shape
+        n_lik = 2 * self._m if self.mode == SHARED else self._m
+        record |= constant_fields(steps, chains, batch_size=self._m, n_lik=n_lik, n_lik_overhead=0, n_grad=0)
         evaluation = Evaluation(torch.from_numpy(where.theta), torch.from_numpy(where.kept[:, 0].copy()))
         if self.mode != SHARED:
             mean, var = (torch.from_numpy(where.kept[:, k].copy()) for k in (1, 2))

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from mhrun.compiled.deciding import decision_of
 from mhrun.compiled.loop import Loop, compile_loop, register
 from mhrun.compiled.loop_inputs import Range
 from mhrun.compiled.metropolis import MetropolisLoop
+from mhrun.compiled.part_forms import decision_of
 from mhrun.compiled.unadjusted import UnadjustedLoop
 from mhrun.kernels import ReplicaExchange
 from mhrun.native import (

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from mhrun.compiled.loop import register
-from mhrun.compiled.loop_inputs import LoopInputs, Range, Stream
+from mhrun.compiled.loop_inputs import LoopInputs, Range, Stream, constant_fields, record_arrays
 from mhrun.kernels import Unadjusted
 from mhrun.native import Draw, NativeDynamics, NativeModel, Piece, StepControls, native_form, piece
 from mhrun.native.philox import GRADIENT, MINIBATCH, Workspaces, fill_normals, filler, split_key
@@ -116,7 +116,7 @@ class UnadjustedLoop:
         for a, name in enumerate(numbers):
             scalars[:, a] = state.aux[name].double().numpy()
         where = Chains(theta, vectors, scalars, state.aux["stopped"].numpy().copy())
-        out = Out(np.empty((chains, steps, theta.shape[1])), np.empty((chains, steps), np.bool_))
+        out = record_arrays(Out, steps, chains, theta.shape[1])
         prior_weight = self._target.prior_power(controls.temperature) * controls.temperature
         block = Block(
             stream=Stream(split_key(self._key), u64(first_step)),
@@ -137,15 +137,17 @@ class UnadjustedLoop:
     def _finished(self, where: Chains, out: Out) -> tuple[State, Record]:
         record: dict[str, npt.NDArray[Any]] = out._asdict()
         record["accepted"] = record["valid"] = np.logical_not(out.diverging)
-        for name, value in (
-            ("log_ratio", np.float32(np.nan)),
-            ("log_ratio_var", np.float32(np.nan)),
-            ("batch_size", np.int32(self._m)),
-            ("n_lik", np.int64(0)),
-            ("n_lik_overhead", np.int64(0)),
-            ("n_grad", np.int64(self._m)),
-        ):
-            record[name] = np.broadcast_to(value, out.diverging.shape)
+        chains, steps = out.diverging.shape
+        record |= constant_fields(
+            steps,
+            chains,
+            log_ratio=np.nan,
+            log_ratio_var=np.nan,
+            batch_size=self._m,
+            n_lik=0,
+            n_lik_overhead=0,
+            n_grad=self._m,
+        )
         names, numbers = self._dynamics.vectors, self._dynamics.scalars
         aux = {name: torch.from_numpy(where.vectors[:, a].copy()) for a, name in enumerate(names)}
         aux |= {name: torch.from_numpy(where.scalars[:, a].copy()) for a, name in enumerate(numbers)}

@@ -15,6 +15,7 @@ import torch
 from mhrun.data.dataset import Dataset
 from mhrun.data.files import CATALOGUE, content, data_dir
 from mhrun.data.generated import generated
+from mhrun.data.selection import Selection, check_split
 from mhrun.data.transforms import transforms
 from mhrun.errors import Refusal, UserError, nearest
 
@@ -71,23 +72,17 @@ class Cifar:
     ) -> None:
         if name not in NAMES:
             raise Refusal(f"there are no images '{name}'; choose {', '.join(NAMES)}.{nearest(name, NAMES)}")
-        if split not in _COUNTS:
-            raise Refusal(f"split = '{split}' is unknown; choose train or test.")
-        there = _COUNTS[split]
-        count = there - skip if n is None else n
-        if skip < 0 or count < 1 or skip + count > there:
-            raise Refusal(f"skip = {skip:,} and n = {count:,} want more than the {there:,} images there are.")
-        if shuffle is not None and shuffle < 0:
-            raise Refusal(f"shuffle = {shuffle} is a seed; it must not be negative.")
+        check_split(split)
+        selection = Selection.of(_COUNTS[split], n, skip, shuffle)
         if side not in (32, 16, 8):
             raise Refusal(f"side = {side} must be 32, 16 or 8 pixels.")
         self.name = name
         self.split = split
-        self.n = count
+        self.n = selection.n
         self.skip = skip
         self.shuffle = shuffle
         self.side = side
-        self.transforms = transforms(count, augment, permuted, side)
+        self.transforms = transforms(self.n, augment, permuted, side)
 
     def load(self) -> Dataset:
         """Return the data set; the first call decodes the images and keeps them in the cache folder.
@@ -95,10 +90,7 @@ class Cifar:
         Raises:
             UserError: the files are not there, damaged, or hold other images.
         """
-        order = np.arange(_COUNTS[self.split])
-        if self.shuffle is not None:
-            order = np.random.default_rng(self.shuffle).permutation(len(order))
-        chosen = order[self.skip : self.skip + self.n]
+        chosen = Selection(_COUNTS[self.split], self.n, self.skip, self.shuffle).rows()
         if self.name == _JPEG:
             source: Any = Path(_zip()).stat().st_size
         else:

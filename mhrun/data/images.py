@@ -8,6 +8,7 @@ import torch
 from mhrun.data.dataset import Dataset
 from mhrun.data.files import CATALOGUE, content
 from mhrun.data.idx import parse_idx
+from mhrun.data.selection import Selection, check_split
 from mhrun.data.transforms import transforms
 from mhrun.errors import Refusal, UserError, nearest
 
@@ -44,22 +45,16 @@ class Images:
         splits = _splits()
         if name not in splits:
             raise Refusal(f"there are no images '{name}'.{nearest(name, splits)}")
-        if split not in _FILES:
-            raise Refusal(f"split = '{split}' is unknown; choose train or test.")
+        check_split(split)
         if split not in splits[name]:
             raise Refusal(f"{name} has no {split} images; choose split={' or '.join(splits[name])}.")
-        there = _FILES[split][1]
-        count = there - skip if n is None else n
-        if skip < 0 or count < 1 or skip + count > there:
-            raise Refusal(f"skip = {skip:,} and n = {count:,} want more than the {there:,} images there are.")
-        if shuffle is not None and shuffle < 0:
-            raise Refusal(f"shuffle = {shuffle} is a seed; it must not be negative.")
+        selection = Selection.of(_FILES[split][1], n, skip, shuffle)
         self.name = name
         self.split = split
-        self.n = count
+        self.n = selection.n
         self.skip = skip
         self.shuffle = shuffle
-        self.transforms = transforms(count, "none", permuted, None)
+        self.transforms = transforms(self.n, "none", permuted, None)
 
     def load(self) -> Dataset:
         """Return the data set, from the files in the data folder.
@@ -77,10 +72,7 @@ class Images:
                 f"The {self.split} images of {self.name} should be {there:,} of 28 x 28 and are {images.shape}; "
                 f"delete the files and fetch them again: mhrun fetch {self.name}."
             )
-        order = np.arange(there)
-        if self.shuffle is not None:
-            order = np.random.default_rng(self.shuffle).permutation(there)
-        chosen = order[self.skip : self.skip + self.n]
+        chosen = Selection(there, self.n, self.skip, self.shuffle).rows()
         x, y = images.reshape(there, PIXELS)[chosen], labels[chosen].astype(np.int64)
         return Dataset(
             {"x": torch.from_numpy(x), "y": torch.from_numpy(y)},

@@ -164,8 +164,8 @@ class Table:
         if columns:
             fields["x"] = np.column_stack(list(columns.values()))[kept]
         if self.target:
-            y, told_of_y = self._outcome(used[self.target], train, path)
-            fields["y"], facts = y[kept], facts | told_of_y
+            y, facts_of_y = self._outcome(used[self.target], train, path)
+            fields["y"], facts = y[kept], facts | facts_of_y
         return Dataset(
             {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in fields.items()},
             f"{path.name}: {int(kept.sum()):,} rows of {len(frame):,}, {len(columns)} columns of x",

@@ -11,7 +11,7 @@ from torch import Tensor
 from mhrun.data import Dataset
 from mhrun.diagnostics.calibration import brier, calibration_error
 from mhrun.errors import Refusal
-from mhrun.monitors.predictive import Predictive
+from mhrun.monitors.predictive import Predictive, or_nan
 from mhrun.target import Source, Target
 
 
@@ -66,39 +66,25 @@ class Calibration(Predictive):
             memory["entropy"] = torch.zeros(chains, self.data.n, dtype=torch.float64, device=target.device)
         return memory
 
-    def observe(
-        self,
-        target: Target,
-        memory: Mapping[str, Tensor],
-        step: int,
-        theta: Tensor,
-        valid: Tensor | None = None,
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Update averages and snapshots; return the metrics where they are due."""
-        new, metrics = super().observe(target, memory, step, theta, valid)
-        snapshot, emits = self.takes_snapshot(step), self.emits(step)
-        if not snapshot and not emits:
-            return new, metrics
-        p = self.predictions(target, theta, self.data).double().exp()
-        if snapshot:
-            share = torch.ones(len(theta), device=theta.device) if valid is None else valid.float()
-            new["entropy"] = memory["entropy"] + torch.where(
-                share[:, None] > 0, torch.special.entr(p).sum(-1), 0.0
-            )
-        if emits:
-            metrics |= self._scores(target, p, "")
-            if self.collects:
-                none = new["collected"] == 0
-                mean = self.of_ensemble(new, "probability")
-                of_all = self._scores(target, mean, "_of_ensemble")
-                spread = (
-                    torch.special.entr(mean).sum(-1) - new["entropy"] / new["collected"].clamp_min(1)[:, None]
-                )
-                of_all["mutual_information"] = spread.mean(-1)
-                metrics |= {name: value.masked_fill(none, torch.nan) for name, value in of_all.items()}
-            if self.collects and self.group:
-                metrics |= self._of_groups(target, new)
-        return new, metrics
+    def own_snapshot(
+        self, target: Target, memory: Mapping[str, Tensor], theta: Tensor, log_p: Tensor, share: Tensor
+    ) -> dict[str, Tensor]:
+        """Return the sum of the entropies (C, n) of the snapshots' predictions."""
+        entropy = torch.special.entr(log_p.double().exp()).sum(-1)
+        return {"entropy": memory["entropy"] + torch.where(share[:, None] > 0, entropy, 0.0)}
+
+    def own_metrics(self, target: Target, memory: Mapping[str, Tensor], log_p: Tensor) -> dict[str, Tensor]:
+        """Return the scores of the current networks, of the ensembles and of the groups."""
+        metrics = self._scores(target, log_p.double().exp(), "")
+        if not self.collects:
+            return metrics
+        count = memory["collected"]
+        mean = self.of_ensemble(memory, "probability")
+        of_all = self._scores(target, mean, "_of_ensemble")
+        spread = torch.special.entr(mean).sum(-1) - memory["entropy"] / count.clamp_min(1)[:, None]
+        of_all["mutual_information"] = spread.mean(-1)
+        metrics |= {name: or_nan(value, count) for name, value in of_all.items()}
+        return metrics | (self._of_groups(target, memory) if self.group else {})
 
     def _scores(self, target: Target, p: Tensor, end: str) -> dict[str, Tensor]:
         y = self.on(target.device, self.data).fields["y"]
@@ -118,6 +104,6 @@ class Calibration(Predictive):
         y = self.on(target.device, self.data).fields["y"]
         found = self._missed(target, p.log()) | {"ece": calibration_error(p, y)}
         return {
-            f"{name}_of_group": value.masked_fill(counts == 0, torch.nan).repeat_interleave(self.group)
+            f"{name}_of_group": or_nan(value, counts).repeat_interleave(self.group)
             for name, value in found.items()
         }

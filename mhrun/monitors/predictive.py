@@ -176,6 +176,7 @@ class Predictive(Monitor):
             log_p = self.predictions(target, theta, self.data)
             if snapshot:
                 new["probability"] = self.with_snapshot(memory["probability"], log_p, share)
+                new |= self.own_snapshot(target, memory, theta, log_p, share)
             metrics = self._missed(target, log_p)
         if not emits:
             return new, {}
@@ -185,13 +186,37 @@ class Predictive(Monitor):
             found = {"error": none, "nll": none}
             if step > self.after:
                 found = self._missed(target, self.predictions(target, new["mean"], self.data))
-            metrics |= {f"{name}_of_mean": _or_nan(value, new["averaged"]) for name, value in found.items()}
+            metrics |= {f"{name}_of_mean": or_nan(value, new["averaged"]) for name, value in found.items()}
         if self.collects:
             found = self._missed(target, self.of_ensemble(new, "probability").log())
             metrics |= {
-                f"{name}_of_ensemble": _or_nan(value, new["collected"]) for name, value in found.items()
+                f"{name}_of_ensemble": or_nan(value, new["collected"]) for name, value in found.items()
             }
-        return new, metrics
+        return new, metrics | self.own_metrics(target, new, log_p)
+
+    def own_snapshot(
+        self, target: Target, memory: Mapping[str, Tensor], theta: Tensor, log_p: Tensor, share: Tensor
+    ) -> dict[str, Tensor]:
+        """Return what a subclass keeps in its memory of a snapshot; nothing here.
+
+        Args:
+            target: the target.
+            memory: before the snapshot.
+            theta: the parameters (C, D).
+            log_p: their log-probabilities (C, n, K) on the test data.
+            share: 1 for chains whose parameters are a snapshot, else 0, (C,).
+        """
+        return {}
+
+    def own_metrics(self, target: Target, memory: Mapping[str, Tensor], log_p: Tensor) -> dict[str, Tensor]:
+        """Return the further metrics (C,) of a subclass; none here.
+
+        Args:
+            target: the target.
+            memory: after this step.
+            log_p: log-probabilities (C, n, K) of the current parameters on the test data.
+        """
+        return {}
 
     @staticmethod
     def with_snapshot(total: Tensor, log_p: Tensor, share: Tensor) -> Tensor:
@@ -224,6 +249,6 @@ class Predictive(Monitor):
         return {"error": wrong.masked_fill(loss.isnan(), torch.nan), "nll": loss}
 
 
-def _or_nan(value: Tensor, count: Tensor) -> Tensor:
+def or_nan(value: Tensor, count: Tensor) -> Tensor:
     """Return a value (C,), with NaN for chains whose count is 0."""
     return value.masked_fill(count == 0, torch.nan)

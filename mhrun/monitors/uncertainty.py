@@ -14,7 +14,7 @@ from torch import Tensor
 from mhrun.data import Dataset
 from mhrun.diagnostics.calibration import false_positives
 from mhrun.errors import Refusal
-from mhrun.monitors.predictive import Predictive
+from mhrun.monitors.predictive import Predictive, or_nan
 from mhrun.target import Source, Target
 
 
@@ -85,28 +85,19 @@ class Uncertainty(Predictive):
             )
         return {**memory, "outside": self.nothing(target, chains, self.outside)}
 
-    def observe(
-        self,
-        target: Target,
-        memory: Mapping[str, Tensor],
-        step: int,
-        theta: Tensor,
-        valid: Tensor | None = None,
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Update averages and snapshots; return the metrics where they are due."""
-        new, metrics = super().observe(target, memory, step, theta, valid)
-        if self.takes_snapshot(step):
-            share = torch.ones_like(theta[:, 0]) if valid is None else valid.float()
-            log_p = self.predictions(target, theta, self.outside)
-            new["outside"] = self.with_snapshot(memory["outside"], log_p, share)
-        if self.emits(step):
-            there = self._sureness(target, new)
-            metrics |= {
-                name: value.masked_fill(new["collected"] == 0, torch.nan) for name, value in there.items()
-            }
-        return new, metrics
+    def own_snapshot(
+        self, target: Target, memory: Mapping[str, Tensor], theta: Tensor, log_p: Tensor, share: Tensor
+    ) -> dict[str, Tensor]:
+        """Return the sums of the snapshots' class probabilities (C, n, K) on the outside data."""
+        outside = self.predictions(target, theta, self.outside)
+        return {"outside": self.with_snapshot(memory["outside"], outside, share)}
 
-    def _sureness(self, target: Target, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def own_metrics(self, target: Target, memory: Mapping[str, Tensor], log_p: Tensor) -> dict[str, Tensor]:
+        """Return the metrics of the ensembles on both data sets."""
+        found = self._entropies(target, memory)
+        return {name: or_nan(value, memory["collected"]) for name, value in found.items()}
+
+    def _entropies(self, target: Target, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
         inside, outside = (self.of_ensemble(memory, name) for name in ("probability", "outside"))
         near, far = _entropy(inside), _entropy(outside)
         missed = inside.argmax(-1) != self.on(target.device, self.data).fields["y"]

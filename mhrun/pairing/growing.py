@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from mhrun.native import GROWING, NativePairing
-from mhrun.parts import SUPPLY, Pairing
+from mhrun.pairing.deferred import Deferred
+from mhrun.parts import SUPPLY
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Evaluation
 
 
-class Growing(Pairing):
+class Growing(Deferred):
     """A fresh minibatch at each step, shared by both points, which the rule extends until it can decide.
 
     Used by the adaptive tests (Korattikara et al. 2014, Bardenet et al. 2014, Seita et al. 2017). Two evaluations per
@@ -20,7 +21,6 @@ class Growing(Pairing):
     """
 
     offers = SUPPLY
-    rescores = True
 
     def refuses(self, target: Target) -> str | None:
         """Return why the target is incompatible: with replacement, a test could never have read all data."""
@@ -32,16 +32,6 @@ class Growing(Pairing):
     def reads(self, target: Target) -> int:
         """Return a guess; the tests read between hundreds and tens of thousands of data."""
         return min(target.n, 10_000)
-
-    def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
-        """Return the evaluation with the log-prior only: earlier log-likelihoods are never used."""
-        return target.prior(theta)
-
-    def current(
-        self, target: Target, kept: Evaluation, draws: Draws, grad_temperature: Tensor | None = None
-    ) -> Evaluation:
-        """Return the stored evaluation."""
-        return kept
 
     def compare(
         self,

@@ -12,8 +12,8 @@ import pytest
 from kit import FEW
 from matplotlib import pyplot as plt
 
-from mhrun.cli.compose import sweep_jobs
 from mhrun.cli.main import run
+from mhrun.cli.words import sweep_jobs
 from mhrun.errors import UserError
 from mhrun.report.sweep_figure import sweep_figure
 from mhrun.store.folder import runs

@@ -16,8 +16,9 @@ import torch
 from scipy import stats
 
 from mhrun import Fixed
-from mhrun.cli.compose import compose_config, sweep_jobs
+from mhrun.cli.compose import compose_config
 from mhrun.cli.main import run, taken_apart
+from mhrun.cli.words import sweep_jobs
 from mhrun.compiled import loop_inputs
 from mhrun.data import Dataset
 from mhrun.engine.executors import choose

@@ -17,7 +17,8 @@ from mhrun.data.no_data import NoData
 from mhrun.native import Draw
 from mhrun.native import philox as pieces
 from mhrun.native.numbers import permutations
-from mhrun.random import LOW, MANY, Purpose, Streams, derive_key, enough, philox
+from mhrun.philox import LOW, enough, philox
+from mhrun.random import MANY, Purpose, Streams, derive_key
 from mhrun.target import Target
 
 

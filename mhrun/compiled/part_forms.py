@@ -1,13 +1,31 @@
-"""Pieces that accept or reject."""
+"""The compiled forms of the parts of a Metropolis-Hastings kernel."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from mhrun.native import NativeDecision, Piece, native_form, piece
+from mhrun.kernels import MetropolisHastings
+from mhrun.native import NativeDecision, NativePairing, NativeProposal, Piece, native_form, piece
 from mhrun.native.philox import ACCEPT, uniform
 from mhrun.parts import Rule
+
+
+class Forms(NamedTuple):
+    """What moves and scores the chains."""
+
+    proposal: NativeProposal
+    pairing: NativePairing
+
+
+def forms_of(kernel: MetropolisHastings) -> Forms | None:
+    """Return the compiled forms of a kernel's proposal and pairing; None if one of them has none."""
+    moves = native_form(kernel.proposal, "native", "sample", "log_density")
+    scores = native_form(kernel.pairing, "native", "start", "current", "compare")
+    if moves is None or scores is None:
+        return None
+    proposal, pairing = moves(), scores()
+    return None if proposal is None or pairing is None else Forms(proposal, pairing)
 
 
 def decision_of(rule: Rule) -> NativeDecision | None:

@@ -1,0 +1,92 @@
+"""Checks of the settings of a whole configuration; parts check their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import UnionType
+from typing import Any
+
+from mhrun.errors import UserError
+from mhrun.names import checked_name
+
+_KINDS: dict[str, tuple[type | UnionType, str]] = {
+    "seed": (int, "a whole number"),
+    "data": (dict, "a group of settings; choose one, such as data=mixture"),
+    "model": (dict, "a group of settings; choose one, such as model=tied_means"),
+    "target": (dict, "a group of settings"),
+    "methods": (dict, "a group of methods"),
+    "report": (dict, "a group of settings"),
+    "runtime": (dict, "a group of settings"),
+    "runtime.outputs": (str, "a folder"),
+    "runtime.force": (bool, "true or false"),
+    "runtime.report": (bool, "true or false"),
+    "runtime.data_dir": (str | None, "a folder, or null"),
+}
+_NAMED = ("tables", "figures", "sweep_tables", "sweep_figures")  # of the report; each is a file
+
+
+# What every configuration has, until somebody takes it away.
+_ALWAYS = ("scale", "device", "dtype", "executor", "chains", "warmup", "steps", "thin", "thin_stats")
+_ALWAYS_RUNTIME = ("threads", "block_seconds")
+
+
+def check_settings(config: Any) -> None:
+    """Check the settings that belong to no part: runtime, names of methods, figures and tables, required groups.
+
+    Raises:
+        UserError: one is missing, or of the wrong kind.
+    """
+    runtime = config.get("runtime")
+    for where, there, keys in (("", config, _ALWAYS), ("runtime.", runtime, _ALWAYS_RUNTIME)):
+        for key in keys:
+            if isinstance(there, dict) and key not in there:
+                raise UserError(f"{where}{key} cannot be left out; give it a value, or leave it as it is.")
+    for path, (kind, should) in _KINDS.items():
+        node = config
+        for key in path.split("."):
+            node = node.get(key)
+        if not isinstance(node, kind) or (kind is int and isinstance(node, bool)):
+            raise UserError(f"{path} = {_short(node)} must be {should}.")
+    _check_runtime(runtime)
+    names: dict[str, str] = {}
+    for name in config["methods"]:
+        twin = names.setdefault(checked_name(name, "the method").lower(), name)
+        if twin != name:
+            raise UserError(
+                f"the methods {twin} and {name} are one folder where capitals make no difference; rename one."
+            )
+    for group in _NAMED:
+        if isinstance(config["report"].get(group), dict):
+            for name in config["report"][group]:
+                checked_name(name, f"report.{group}:")
+    for name in ("data", "model"):
+        own = [isinstance(method, dict) and bool(method.get(name)) for method in config["methods"].values()]
+        needed = not all(own) if own else not config["report"]
+        if needed and "_target_" not in config[name]:
+            raise UserError(f"the experiment has no {name}; choose one in its defaults (/{name}: NAME).")
+    for name, method in config["methods"].items():
+        for part in ("kernel", "schedules"):
+            if not isinstance(method, dict) or not isinstance(method.get(part), dict):
+                raise UserError(f"methods.{name} has no {part}; begin from a method in conf/method.")
+
+
+def _check_runtime(runtime: Mapping[str, Any]) -> None:
+    """Refuse threads and block_seconds that mean nothing, whether the run is there already or not."""
+    threads, seconds = runtime["threads"], runtime["block_seconds"]
+    whole = isinstance(threads, int) and not isinstance(threads, bool) and threads > 0
+    if not whole and threads is not None and not _refers(threads):
+        raise UserError(f"runtime.threads = {_short(threads)} must be a whole number, at least 1, or null.")
+    if not _refers(seconds):
+        number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not number or not 0 <= seconds < float("inf"):
+            raise UserError(f"runtime.block_seconds = {_short(seconds)} must be a number, at least 0.")
+
+
+def _refers(value: Any) -> bool:
+    """Return whether a value is a ${...} that is not resolved yet."""
+    return isinstance(value, str) and "${" in value
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,88 @@
+"""Words of the command line as Hydra's overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import QuotedString
+from hydra.errors import HydraException
+
+from mhrun.cli.hydra_settings import check_words
+from mhrun.errors import UserError
+from mhrun.names import checked_name
+
+
+def sweep_jobs(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
+    """Return the overrides of each job of a sweep, as Hydra's own sweeper will make them, and the keys swept.
+
+    Raises:
+        UserError: words that cannot be read as overrides.
+    """
+    jobs: list[list[str]] = [[]]
+    swept = []
+    for override in parsed(words):
+        if override.is_sweep_override():
+            key = override.get_key_element()
+            if key in swept:
+                raise UserError(f"{key} is given several values twice; say all of them in one: {key}=A,B,C.")
+            values = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            swept.append(key)
+        else:
+            values = [override.input_line or ""]
+        jobs = [[*job, value] for job in jobs for value in values]
+    return jobs, swept
+
+
+_LONGEST_WORD = 20_000  # characters
+_DEEPEST_WORD = 20  # brackets in one another, and parts of a key
+
+
+def parsed(words: Sequence[str]) -> list[Any]:
+    """Return words as Hydra's overrides.
+
+    Raises:
+        UserError: one of them cannot be read as such, is too long or too deep, or is a setting of Hydra's that does
+            not count.
+    """
+    for word in words:
+        _check_word(word)
+    try:
+        found = list(OverridesParser.create().parse_overrides(list(words)))
+    except (HydraException, ValueError, ArithmeticError) as error:
+        bad = next((w for w in words if "=" not in w and not w.startswith("~")), None)
+        bad = bad or next((w for w in words if not _reads(w)), " ".join(words))
+        key, _, value = bad.partition("=")
+        quoted = f"{key}='{value}'"
+        hint = f'put the value in quotes: "{quoted}"' if value and _reads(quoted) else "write KEY=VALUE"
+        raise UserError(f"'{bad}' cannot be read as an override: {hint} (mhrun --help).") from error
+    check_words(found)
+    for override in found:
+        if override.key_or_group == "experiment" and isinstance(override._value, str | QuotedString):
+            checked_name(override.value(), "the experiment")
+    return found
+
+
+def _check_word(word: str) -> None:
+    """Refuse a word that would take minutes to read, or more levels than Python can go down."""
+    shown = word if len(word) <= 60 else f"{word[:57]}..."
+    if any("\ud800" <= character <= "\udfff" for character in word):
+        raise UserError(f"{shown!r} is not UTF-8.")
+    if len(word) > _LONGEST_WORD:
+        raise UserError(
+            f"'{shown}' has {len(word):,} characters, more than {_LONGEST_WORD:,}; put it into a file."
+        )
+    depth = deepest = 0
+    for character in word:
+        depth += (character in "[{(") - (character in "]})")
+        deepest = max(deepest, depth)
+    if deepest > _DEEPEST_WORD or word.partition("=")[0].count(".") > _DEEPEST_WORD:
+        raise UserError(f"'{shown}' has more than {_DEEPEST_WORD} levels.")
+
+
+def _reads(word: str) -> bool:
+    try:
+        return bool(OverridesParser.create().parse_overrides([word]))
+    except (HydraException, ValueError, ArithmeticError):
+        return False

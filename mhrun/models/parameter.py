@@ -1,0 +1,284 @@
+"""One named parameter: its shape, prior and constraint from a setting, and its unconstrained coordinates."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Transform, biject_to, constraints
+from torch.distributions.constraints import Constraint
+
+from mhrun.errors import Refusal, nearest
+from mhrun.models.prior_text import constraint_of, prior_of
+
+_TAKEN = ("chain", "draw", "step")
+_MANY = 4
+_TRIED = 200  # points on which a constraint is compared with the support of its prior
+
+
+class Parameter(NamedTuple):
+    """One named parameter, `text` being its prior in words."""
+
+    name: str
+    shape: tuple[int, ...]  # in the user's coordinates; () for a number
+    prior: Distribution | None  # of this shape; None: flat, or part of the model's log_prior
+    transform: Transform | None  # from the unconstrained coordinates; None where they are the user's
+    free: tuple[int, ...]  # shape in the unconstrained coordinates
+    constraint: Constraint
+    text: str
+
+
+def constraint_words(constraint: Constraint) -> str:
+    """Return a constraint in words, for messages."""
+    if isinstance(constraint, constraints.independent):
+        return constraint_words(constraint.base_constraint)
+    for kind, words in (
+        (constraints.interval, "between {lower_bound:g} and {upper_bound:g}"),
+        (constraints.half_open_interval, "between {lower_bound:g} and {upper_bound:g}"),
+        (constraints.greater_than, "above {lower_bound:g}"),
+        (constraints.greater_than_eq, "above {lower_bound:g}"),
+        (constraints.less_than, "below {upper_bound:g}"),
+    ):
+        if isinstance(constraint, kind):
+            bounds = {k: v for k, v in vars(constraint).items() if k.endswith("_bound")}
+            if all(isinstance(v, int | float) or v.numel() == 1 for v in bounds.values()):
+                bounds = {k: float(v) for k, v in bounds.items()}
+                return "positive" if bounds == {"lower_bound": 0.0} else words.format(**bounds)
+            return "within its bounds"
+    return {
+        "Simplex": "a simplex (positive, with sum 1)",
+        "Ordered": "increasing",
+        "Real": "a finite number",
+    }.get(type(constraint).__name__.strip("_"), f"in {constraint}")
+
+
+def parameter_of(name: Any, setting: Any) -> Parameter:
+    """Return one parameter from its setting."""
+    where = f"parameters.{name}"
+    if str(name) in _TAKEN:
+        raise Refusal(f"{where}: traces have a dimension '{name}' of their own; choose another name.")
+    if not str(name).isidentifier():
+        raise Refusal(f"{where}: '{name}' is no name; use letters, digits and _, beginning with a letter.")
+    if isinstance(setting, str | Distribution):
+        setting = {"prior": setting}
+    elif not isinstance(setting, Mapping):
+        setting = {"shape": setting}
+    if isinstance(setting.get("prior"), str) and setting["prior"].count("(") != setting["prior"].count(")"):
+        _prior(setting["prior"], where)  # explains it: its other half is an unknown key
+    for key in setting:
+        if key not in ("shape", "prior", "constraint"):
+            raise Refusal(
+                f"{where} has no '{key}'.{nearest(str(key), ('shape', 'prior', 'constraint'))} It takes shape, prior "
+                "and constraint."
+            )
+    given = setting.get("prior")
+    prior = _prior(given, where)
+    text = "flat" if prior is None else given if isinstance(given, str) else _in_words(prior)
+    shape = _shape(where, setting["shape"]) if setting.get("shape") is not None else None
+    if shape is None and prior is None:
+        raise Refusal(f"{where} needs a shape or a prior, such as {{shape: 1, prior: HalfNormal(1.0)}}.")
+    if prior is not None:
+        prior, shape = _fitted(prior, shape, where)
+    assert shape is not None
+    constraint = _constraint(setting.get("constraint"), prior, where)
+    transform, free = _transform(constraint, shape, where)
+    found = Parameter(str(name), shape, prior, transform, free, constraint, text)
+    _check(found, where)
+    return found
+
+
+def _in_words(prior: Distribution) -> str:
+    """Return a distribution as ``Normal(loc=0, scale=1)``; the shape stands for many numbers."""
+    own = [key for key in prior.arg_constraints if key in vars(prior)] or list(prior.arg_constraints)
+    values = {key: getattr(prior, key) for key in own}
+    numbers = ", ".join(
+        f"{key}={_shown(value)}" if value.numel() <= _MANY else f"{key}: {list(value.shape)}"
+        for key, value in values.items()
+        if isinstance(value, Tensor)
+    )
+    return f"{type(prior).__name__}({numbers})"
+
+
+def _prior(setting: Any, where: str) -> Distribution | None:
+    if setting is None:
+        return None
+    if isinstance(setting, str):
+        setting = prior_of(setting, f"{where}.prior")
+    if not isinstance(setting, Distribution):
+        raise Refusal(
+            f"{where}.prior = {setting!r} is no distribution; give one of torch.distributions, or its text, such as "
+            "Normal(0, 1)."
+        )
+    try:
+        discrete = setting.support.is_discrete  # type: ignore[union-attr]
+    except (NotImplementedError, AttributeError) as error:
+        raise Refusal(f"{where}.prior: {type(setting).__name__} has no support of its own.") from error
+    if discrete:
+        raise Refusal(
+            f"{where}.prior: {type(setting).__name__} is of whole numbers, and parameters are continuous; sum such a "
+            "parameter out of the likelihood."
+        )
+    return _quiet(setting)
+
+
+def _shape(where: str, setting: Any) -> tuple[int, ...]:
+    sizes = setting if isinstance(setting, list | tuple) else [setting]
+    if not all(isinstance(k, int) and not isinstance(k, bool) and k >= 1 for k in sizes):
+        raise Refusal(f"{where} = {setting!r} is no size; give 1 for a number, k or [k, l] for more.")
+    return () if setting == 1 else tuple(sizes)
+
+
+def _fitted(
+    prior: Distribution, shape: tuple[int, ...] | None, where: str
+) -> tuple[Distribution, tuple[int, ...]]:
+    """Return a prior for a whole parameter, and its shape."""
+    event, own = tuple(prior.event_shape), tuple(prior.batch_shape + prior.event_shape)
+    if shape is None:
+        return prior, own
+    batch = shape[: len(shape) - len(event)]
+    if event and (len(shape) < len(event) or shape[len(batch) :] != event):
+        raise Refusal(
+            f"{where}: a draw of the prior has shape {list(own)}, which does not fit shape = {list(shape)}."
+        )
+    try:
+        return (prior if tuple(prior.batch_shape) == batch else prior.expand(batch)), shape
+    except (RuntimeError, NotImplementedError) as error:
+        raise Refusal(
+            f"{where}: a draw of the prior has shape {list(own)}, which does not fit shape = {list(shape)}."
+        ) from error
+
+
+def _constraint(setting: Any, prior: Distribution | None, where: str) -> Constraint:
+    if isinstance(setting, str):
+        setting = constraint_of(setting, f"{where}.constraint")
+    if setting is None:
+        support: Any = constraints.real if prior is None else prior.support
+        while isinstance(support, constraints.MixtureSameFamilyConstraint):
+            support = support.base_constraint
+        found: Constraint = support
+        return found
+    if not isinstance(setting, Constraint):
+        raise Refusal(
+            f"{where}.constraint = {setting!r} is no constraint; give one such as positive, unit_interval, simplex, "
+            "ordered or interval(0, 2)."
+        )
+    return setting
+
+
+def _transform(
+    constraint: Constraint, shape: tuple[int, ...], where: str
+) -> tuple[Transform | None, tuple[int, ...]]:
+    """Return the transform from unconstrained coordinates to a constraint, and their shape."""
+    base = constraint.base_constraint if isinstance(constraint, constraints.independent) else constraint
+    if isinstance(base, type(constraints.real)):
+        return None, shape
+    try:
+        transform = biject_to(constraint)
+        # Numbers that are constrained one by one keep their shape; inverse_shape imports sympy, for half a second.
+        free = tuple(transform.inverse_shape(torch.Size(shape))) if constraint.event_dim else shape
+    except NotImplementedError as error:
+        raise Refusal(
+            f"{where}: there is no transform to {constraint}; choose real, positive, unit_interval, simplex, ordered "
+            "or an interval."
+        ) from error
+    except (ValueError, RuntimeError, IndexError) as error:
+        raise Refusal(f"{where}: shape {list(shape)} cannot be {constraint_words(constraint)}.") from error
+    if constraint.event_dim and shape[-1] < 2:
+        raise Refusal(f"{where}: {constraint_words(constraint)} needs at least 2 numbers; set shape.")
+    return transform, free
+
+
+def _check(p: Parameter, where: str) -> None:
+    """Refuse a constraint that lets a parameter leave the support of its prior."""
+    generator = torch.Generator().manual_seed(0)
+    free = 2.0 * torch.randn(_TRIED, *p.free, generator=generator, dtype=torch.float64)
+    value = free if p.transform is None else p.transform(free)
+    if tuple(value.shape[1:]) != p.shape:
+        raise Refusal(f"{where}: shape {list(p.shape)} cannot be {constraint_words(p.constraint)}.")
+    if p.prior is None:
+        return
+    support: Constraint = p.prior.support  # type: ignore[assignment]
+    if not bool(support.check(value).all()):
+        raise Refusal(
+            f"{where}: the prior's values are {constraint_words(support)}, and the constraint asks for values "
+            f"{constraint_words(p.constraint)}; leave the constraint out, or choose another prior."
+        )
+    if bool(
+        p.prior.log_prob(value).isnan().any()
+    ):  # as torch has the support of some transformed distributions
+        raise Refusal(
+            f"{where}: the prior has no density at some values; give a constraint, such as positive."
+        )
+
+
+def draw_inside(p: Parameter) -> Tensor | None:
+    """Return a draw (*shape) of the prior within the constraint, or None where a thousand draws are outside.
+
+    Numbers that are independent and constrained one by one are redrawn one by one.
+    """
+    assert p.prior is not None
+    single = not p.prior.event_shape and not p.constraint.event_dim
+    value = p.prior.sample().double()
+    for _ in range(1000):
+        free = value if p.transform is None else p.transform.inv(value)
+        fits = p.constraint.check(value)
+        if bool(fits.all()) and bool(free.isfinite().all()):
+            return value
+        again = p.prior.sample().double()
+        value = torch.where(fits & free.isfinite(), value, again) if single else again
+    return None
+
+
+def unconstrained(p: Parameter, value: Tensor, where: str) -> Tensor:
+    """Return the unconstrained coordinates of a value (..., *shape).
+
+    Raises:
+        Refusal: the constraint excludes it.
+    """
+    if not bool(p.constraint.check(value).all()) or not bool(value.isfinite().all()):
+        raise Refusal(
+            f"{where} of {p.name} = {_shown(value)} is not {constraint_words(p.constraint)}; choose another."
+        )
+    free: Tensor = value if p.transform is None else p.transform.inv(value)
+    if not bool(free.isfinite().all()):
+        raise Refusal(
+            f"{where} of {p.name} = {_shown(value)} is on the edge of what it may be; choose a value inside."
+        )
+    return free
+
+
+def log_jacobian_of(p: Parameter, free: Tensor) -> Tensor:
+    """Return log |dT/du| (C,) of one parameter at its unconstrained coordinates (C, *free)."""
+    assert p.transform is not None
+    value = p.transform.log_abs_det_jacobian(free, p.transform(free))
+    return value.reshape(len(free), -1).sum(-1).to(free.dtype)
+
+
+def _quiet(prior: Distribution) -> Distribution:
+    """Return a prior in float64 whose log_prob takes any number: chains may propose what is none."""
+    return changed(prior, lambda t: t.double() if t.is_floating_point() else t)
+
+
+def changed(thing: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return a copy of a distribution, transform or constraint with `change` applied to each of its tensors."""
+    if isinstance(thing, Tensor):
+        return change(thing)
+    if isinstance(thing, list | tuple) and not hasattr(thing, "_fields"):
+        return type(thing)(changed(one, change) for one in thing) if type(thing) in (list, tuple) else thing
+    if not isinstance(thing, Distribution | Transform | Constraint):
+        return thing
+    found = copy.copy(thing)
+    for key, value in vars(thing).items():
+        found.__dict__[key] = changed(value, change)
+    if isinstance(found, Distribution):
+        found._validate_args = False
+    return found
+
+
+def _shown(value: Tensor) -> str:
+    numbers = value.reshape(-1)[:4].tolist()
+    text = ", ".join(f"{number:g}" for number in numbers) + ", ..." * (value.numel() > 4)
+    return f"[{text}]" if value.dim() else text
