@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mhrun.compiled.loop_inputs import Schedule, Stream
+from mhrun.compiled.loop_inputs import Schedule, Stream, constant_fields, record_arrays
+from mhrun.compiled.part_forms import forms_of
 from mhrun.kernels import MetropolisHastings
 from mhrun.native import (
     THINNED,
@@ -90,16 +91,11 @@ class ThinnedLoop:
     @classmethod
     def of(cls, kernel: MetropolisHastings, target: Target, key: int, threads: int) -> ThinnedLoop | None:
         """Return the loop of a kernel, or None if one of its parts has no compiled form."""
-        moves = native_form(kernel.proposal, "native", "sample", "log_density")
-        scores = native_form(kernel.pairing, "native", "start", "current", "compare")
-        thins = native_form(kernel.rule, "thinning", "decide", "share")
-        if moves is None or scores is None or thins is None:
+        forms, thins = forms_of(kernel), native_form(kernel.rule, "thinning", "decide", "share")
+        if forms is None or thins is None or forms.pairing.mode != THINNED:
             return None
-        moving, scoring = moves(), scores()
-        if moving is None or scoring is None or scoring.mode != THINNED:
-            return None
-        model = target.native_bounds()
-        return None if model is None else cls(model, moving, thins(), target, key, threads)
+        model = target.bounded.native()
+        return None if model is None else cls(model, forms.proposal, thins(), target, key, threads)
 
     def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
         """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
@@ -107,21 +103,13 @@ class ThinnedLoop:
         n, thinning = self._target.n, self._thinning
         theta = state.evaluation.theta.double().numpy().copy()
         log_prior = state.evaluation.log_prior.double().numpy().copy()
-        out = Out(
-            theta=np.empty((chains, steps, theta.shape[1])),
-            accepted=np.empty((chains, steps), np.bool_),
-            log_ratio=np.empty((chains, steps), np.float32),
-            log_ratio_var=np.empty((chains, steps), np.float32),
-            batch_size=np.empty((chains, steps), np.int32),
-            diverging=np.empty((chains, steps), np.bool_),
-            violations=np.zeros((chains, steps), np.int32),
-        )
+        out = record_arrays(Out, steps, chains, theta.shape[1])
         if self._slots is None:
-            drawn, weights = self._target.bounds_table, self._target.bounds.weights
+            drawn, weights = self._target.bounded.table, self._target.bounded.bounds.weights
             self._slots = torch.stack((drawn.cut, drawn.other.double(), weights), -1).numpy()
         block = Block(
             stream=Stream(split_key(self._key), u64(first_step)),
-            table=Table(u64(n), self._slots, float(self._target.bounds_table.total)),
+            table=Table(u64(n), self._slots, float(self._target.bounded.table.total)),
             chains=(theta, log_prior),
             schedule=Schedule.of(controls, self._target),
             args=(self._model.args, self._proposal.args, thinning.args),
@@ -133,8 +121,7 @@ class ThinnedLoop:
         size = out.batch_size.astype(np.int64)
         # Only a step that is decided on all data has no variance.
         record["n_lik"] = np.where(out.log_ratio_var == 0, 2 * n, self._target.per_term * size)
-        for name in ("n_lik_overhead", "n_grad"):
-            record[name] = np.broadcast_to(np.int64(0), (chains, steps))
+        record |= constant_fields(steps, chains, n_lik_overhead=0, n_grad=0)
         return State(Evaluation(torch.from_numpy(theta), torch.from_numpy(log_prior)), {}), record
 
 

@@ -8,6 +8,7 @@ momenta are redrawn) selects one of a few graphs.
 from __future__ import annotations
 
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
@@ -45,7 +46,7 @@ class Requests:
         return all(ask(draws) == answer for ask, answer in self.kinds)
 
 
-class _Source:
+class _Source(ABC):
     """The interface of `Draws` over two functions: one for tensors, and one for answers that select a kind of step."""
 
     def __init__(self, draws: Draws, rows: int | None = None) -> None:
@@ -54,11 +55,13 @@ class _Source:
         self.chains = draws.chains if rows is None else rows
         self.streams = Streams(0, self.chains, draws.device)  # no compiled generator or update within a graph
 
+    @abstractmethod
     def tensor(self, ask: Callable[[Draws], Tensor]) -> Tensor:
-        raise NotImplementedError
+        """Return the random numbers of a request."""
 
+    @abstractmethod
     def kind(self, ask: Callable[[Draws], Any]) -> Any:
-        raise NotImplementedError
+        """Return the answer of a request that selects a kind of step."""
 
     def normal(self, *args: Any, **named: Any) -> Tensor:
         return self.tensor(lambda draws: draws.normal(*args, **named))

@@ -102,8 +102,11 @@ class Method:
         norms = tuple(getattr(self.target.model, "batch_norms", ()))
         if not norms or self.kernel.keeps_buffers:
             return None
+        where = (
+            f"layer {norms[0]}" if norms[0] else "the module itself"
+        )  # a layer of a Sequential is a number
         return (
-            f"BatchNorm in training mode ({norms[0]}) makes a datum's likelihood depend on its minibatch, so that "
+            f"BatchNorm in training mode ({where}) makes a datum's likelihood depend on its minibatch, so that "
             f"{type(self.kernel).__name__} has no acceptance ratio; use GroupNorm or FRN, put the layer into "
             "evaluation mode, or choose a dynamics without a test."
         )

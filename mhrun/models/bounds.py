@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import UserError
+from mhrun.models.function import explained
 from mhrun.types import BOUND_KINDS, Bounds, Reference, Rows
 
 _PART = 1 << 16  # rows whose weights are computed at once
@@ -109,16 +110,22 @@ def constant_bounds(
     assert constant is not None
     field = next(iter(data.values()))
     n = len(field)
+    which = ("first", "second", "third")[order]
     if callable(constant):
-        weights = torch.as_tensor(constant(data), dtype=torch.float64)
+        with explained(f"the bound on the {which} derivative", data):
+            weights = torch.as_tensor(constant(data), dtype=torch.float64)
         if weights.shape != (n,):
             raise UserError(
                 f"a bound must return one number for each of the {n:,} data, not {tuple(weights.shape)}."
             )
     else:
         weights = torch.full((n,), float(constant), dtype=torch.float64, device=field.device)
-    if not bool((weights >= 0).all()) or not bool(weights.isfinite().all()):
-        raise UserError("a bound on a derivative must be a finite number, at least 0, for every datum.")
+    if bool((wrong := ~((weights >= 0) & weights.isfinite())).any()):
+        i = int(wrong.nonzero()[0])
+        raise UserError(
+            f"the bound on the {which} derivative is {float(weights[i]):g} for datum {i}; it must be a finite number, "
+            "at least 0, for every datum."
+        )
     if reference is not None:
         reference = Reference(reference.theta)  # the constants are for the Euclidean norm
     return Bounds(weights, remainder_width(order, Distances(reference)))

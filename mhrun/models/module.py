@@ -77,7 +77,7 @@ class ModuleModel:
             parameter.detach().zero_()
         if self._prepared.dropouts:
             warnings.warn(
-                f"dropout is off in {', '.join(self._prepared.dropouts)}: a likelihood cannot be random. Remove "
+                f"dropout is off in layer {', '.join(self._prepared.dropouts)}: a likelihood cannot be random. Remove "
                 "dropout, or pass module.eval(), to silence this.",
                 UserWarning,
                 stacklevel=2,

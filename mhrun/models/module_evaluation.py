@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,7 +23,7 @@ Buffers = Mapping[str, Tensor]
 BOUND, VMAPPED = "bound", "vmapped"
 
 
-class Evaluator:
+class Evaluator(ABC):
     """Evaluates a module at theta (C, D), with a buffer of its own for each chain.
 
     Args:
@@ -58,17 +59,17 @@ class Evaluator:
             return x
         return x.to(theta.dtype)
 
+    @abstractmethod
     def outputs(self, theta: Tensor, buffers: Buffers, rows: Rows) -> Tensor:
         """Return the outputs (C, m, ...) in evaluation mode."""
-        raise NotImplementedError
 
+    @abstractmethod
     def log_lik(self, theta: Tensor, buffers: Buffers, rows: Rows) -> Tensor:
         """Return log-likelihoods (C, m) in evaluation mode."""
-        raise NotImplementedError
 
+    @abstractmethod
     def train(self, theta: Tensor, buffers: Buffers, rows: Rows) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return log-likelihoods (C, m), the gradient (C, D) of their mean, and the buffers after it."""
-        raise NotImplementedError
 
 
 class Bound(Evaluator):

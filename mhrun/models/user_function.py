@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -69,6 +70,9 @@ class UserFunction(FunctionModel):
                 raise Refusal("a model needs at least one parameter.")
             start = _points(0.0 if start is None else start, dim)
         named = {"lipschitz": lipschitz, "curvature": curvature, "third": third}
+        for name, value in named.items():
+            if isinstance(value, int | float) and not 0 <= value < math.inf:
+                raise Refusal(f"{name} = {value:g} bounds a norm; it must be a finite number, at least 0.")
         constants = [trusted_object(v, name) if isinstance(v, str) else v for name, v in named.items()]
         given = [kind for kind, constant in zip(BOUND_KINDS, constants, strict=True) if constant is not None]
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from mhrun.native import THINNED, NativePairing
-from mhrun.parts import ARRIVALS, Pairing
+from mhrun.pairing.deferred import Deferred
+from mhrun.parts import ARRIVALS
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Arrivals, Evaluation, Events
@@ -15,7 +16,7 @@ _GUESS = 100  # data of a step, for plans
 _SLACK = 1e-6  # relative, of a bound
 
 
-class Thinned(Pairing):
+class Thinned(Deferred):
     """Single data at the arrivals of a Poisson process, datum i in proportion to the bound of its term.
 
     The rule thins the arrivals (TunaMH, PoissonMH, SMH, MH-SS). With such a rule the target is the stationary
@@ -24,26 +25,17 @@ class Thinned(Pairing):
     """
 
     offers = ARRIVALS
-    rescores = True
     stationary = "tempered"
 
     def refuses(self, target: Target) -> str | None:
         """Return why the target is incompatible, or None: its model must have bounds."""
-        return target.refuses_bounds()
+        if target.transforms is not None:
+            return "bounds hold for fixed data: leave out the transforms of the data."
+        return target.bounded.refuses()
 
     def reads(self, target: Target) -> int:
         """Return a guess; the number of arrivals depends on the step size."""
         return 2 * min(target.n, _GUESS)
-
-    def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
-        """Return the evaluation with the log-prior only: earlier log-likelihoods are never used."""
-        return target.prior(theta)
-
-    def current(
-        self, target: Target, kept: Evaluation, draws: Draws, grad_temperature: Tensor | None = None
-    ) -> Evaluation:
-        """Return the stored evaluation."""
-        return kept
 
     def compare(
         self,
@@ -72,8 +64,8 @@ class Bounded(Arrivals):
         self._read_all = torch.zeros(len(origin), dtype=torch.bool, device=origin.device)
         self._target = target
         self._origin, self._candidate, self._draws = origin, candidate, draws
-        self._width = target.bounds.width(origin, candidate)
-        self.total = self._width * target.bounds_table.total
+        self._width = target.bounded.bounds.width(origin, candidate)
+        self.total = self._width * target.bounded.table.total
 
     def arrive(self, rows: Tensor, since: Tensor, start: int, stop: int, until: Tensor) -> Events:
         """Return arrivals start..stop of chains `rows` (R,)."""
@@ -86,10 +78,10 @@ class Bounded(Arrivals):
         there = time <= until[:, None]
         longest = min(time.shape[1], int(there.sum(-1).max()) + 1)  # the others' arrivals come too late
         time, there, slot, coin, uniform = (v[:, :longest] for v in (time, there, slot, coin, uniform))
-        cut, other, _ = self._target.bounds_table
+        cut, other, _ = self._target.bounded.table
         index = torch.where(coin < cut[slot], slot, other[slot])
-        bound = self._target.bounds.weights[index] * self._width[rows, None]
-        term, rounding = self._target.bounded_terms(self._origin[rows], self._candidate[rows], index)
+        bound = self._target.bounded.bounds.weights[index] * self._width[rows, None]
+        term, rounding = self._target.bounded.terms(self._origin[rows], self._candidate[rows], index)
         exceeds = there & (term.abs() > bound * (1 + _SLACK) + rounding)
         self.violations[rows] += exceeds.sum(-1, dtype=torch.int32)
         term = torch.minimum(torch.maximum(term, -bound), bound)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
@@ -23,13 +24,13 @@ class MHSS(Thinning):
         at_most: most arrivals expected in a step that is not decided on all data; None: n.
 
     Raises:
-        Refusal: a negative gamma.
+        Refusal: `gamma` is negative or not finite, or `at_most` is not positive.
     """
 
     def __init__(self, gamma: float = 0.1, at_most: float | None = None) -> None:
         super().__init__(at_most)
-        if not gamma >= 0:
-            raise Refusal(f"gamma = {gamma:g} must be at least 0.")
+        if not 0 <= gamma < math.inf:
+            raise Refusal(f"gamma = {gamma:g} must be at least 0 and finite.")
         self.gamma = float(gamma)
 
     def share(self, total: Tensor) -> Tensor:

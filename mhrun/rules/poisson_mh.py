@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
@@ -24,15 +25,15 @@ class PoissonMH(Thinning):
         at_most: most arrivals expected in a step that is not decided on all data; None: n.
 
     Raises:
-        Refusal: the rate is not positive.
+        Refusal: `rate` is not positive and finite, or `at_most` is not positive.
     """
 
     lifts = True
 
     def __init__(self, rate: float = 100.0, at_most: float | None = None) -> None:
         super().__init__(at_most)
-        if not rate > 0:
-            raise Refusal(f"rate = {rate:g} must be positive.")
+        if not 0 < rate < math.inf:
+            raise Refusal(f"rate = {rate:g} must be positive and finite.")
         self.rate = float(rate)
 
     def share(self, total: Tensor) -> Tensor:

@@ -19,6 +19,9 @@ class SMH(Thinning):
 
     Args:
         at_most: most arrivals expected in a step that is not decided on all data; None: n.
+
+    Raises:
+        Refusal: `at_most` is not positive.
     """
 
     def share(self, total: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
+from mhrun.errors import Refusal
 from mhrun.native import NativeThinning, Piece
 from mhrun.parts import ARRIVALS, Rule
 from mhrun.random import Draws, Purpose
@@ -35,6 +36,9 @@ class Thinning(Rule):
 
     Args:
         at_most: most arrivals expected in a step that is not decided on all data; None: n.
+
+    Raises:
+        Refusal: `at_most` is not positive.
     """
 
     wants = ARRIVALS
@@ -44,6 +48,8 @@ class Thinning(Rule):
     lifts: bool = False
 
     def __init__(self, at_most: float | None = None) -> None:
+        if at_most is not None and not at_most > 0:
+            raise Refusal(f"at_most = {at_most:g} must be positive; leave it out for n.")
         self.at_most = at_most
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
@@ -27,15 +28,15 @@ class TunaMH(Thinning):
         at_most: most arrivals expected in a step that is not decided on all data; None: n.
 
     Raises:
-        Refusal: chi is not positive.
+        Refusal: `chi` is not positive and finite, or `at_most` is not positive.
     """
 
     lifts = True
 
     def __init__(self, chi: float = 1e-5, at_most: float | None = None) -> None:
         super().__init__(at_most)
-        if not chi > 0:
-            raise Refusal(f"chi = {chi:g} must be positive.")
+        if not 0 < chi < math.inf:
+            raise Refusal(f"chi = {chi:g} must be positive and finite.")
         self.chi = float(chi)
 
     def share(self, total: Tensor) -> Tensor:

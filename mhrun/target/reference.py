@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -37,8 +38,29 @@ def find_reference(model: Model, data: Dataset) -> Found:
     """Return the mode of the posterior at temperature 1, by L-BFGS on some of the data, then on all, then Newton.
 
     Raises:
-        UserError: no mode within reach: the log posterior is unbounded, or not finite where the search begins.
+        UserError: no mode within reach: the log posterior is unbounded, or not finite where the search begins; or the
+            log-likelihood does not have two derivatives.
     """
+    with _differentiated():
+        return _found(model, data)
+
+
+@contextmanager
+def _differentiated() -> Iterator[None]:
+    """Explain an error of automatic differentiation in one line."""
+    try:
+        yield
+    except RuntimeError as error:
+        first = str(error).strip().partition("\n")[0]
+        if not any(word in first for word in ("require grad", "once_differentiable", "derivative")):
+            raise
+        raise UserError(
+            f"target.surrogate needs two derivatives of the log-likelihood, and torch finds none: {first.rstrip('.')}; "
+            "choose target.surrogate=none."
+        ) from error
+
+
+def _found(model: Model, data: Dataset) -> Found:
     theta = model.init(1, Streams(0, 1, data.device).at(0)).double().cpu().numpy()[0]
     cost = 0
     for size in sorted({min(_FEW, data.n), data.n}):
@@ -82,14 +104,19 @@ def _search(model: Model, data: Dataset, theta: np.ndarray, size: int) -> tuple[
         with torch.enable_grad():
             for rows in _parts(model, data, 1, size):
                 part = model.log_lik(point, rows).double().sum()
+                if not part.requires_grad:
+                    raise UserError(
+                        "target.surrogate: log_lik has no gradient with respect to theta; use torch operations "
+                        "throughout, or choose target.surrogate=none."
+                    )
                 grad += torch.autograd.grad(part, point)[0]
                 total += float(part.detach())
             prior = model.log_prior(point).sum()
             add = torch.autograd.grad(prior, point)[0] if prior.requires_grad else torch.zeros_like(point)
-        value, slope = -total / size - float(prior.detach()) / data.n, -grad[0] / size - add[0] / data.n
+        value, gradient = -total / size - float(prior.detach()) / data.n, -grad[0] / size - add[0] / data.n
         if not np.isfinite(value):
             value = np.inf  # the line search turns back
-        return value, slope.detach().cpu().numpy()
+        return value, gradient.detach().cpu().numpy()
 
     found = optimize.minimize(
         energy,

@@ -114,5 +114,5 @@ class Surrogate:
 
         if self.order == 1:
             return first(at).double()
-        slope, curvature = torch.func.jvp(first, (at,), (step,))[:2]
-        return (slope + 0.5 * curvature).double()
+        linear, quadratic = torch.func.jvp(first, (at,), (step,))[:2]
+        return (linear + 0.5 * quadratic).double()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,14 +12,14 @@ from torch import Tensor
 from mhrun.data import Dataset
 from mhrun.data.transforms import Transforms
 from mhrun.errors import Refusal, UserError
-from mhrun.native import NativeBounds, NativeModel, available, native_form
-from mhrun.native.alias import alias_table
+from mhrun.native import NativeModel, available, native_form
 from mhrun.random import Draws, Purpose
 from mhrun.target.all_data import AllData
+from mhrun.target.bounded import BoundedTerms
 from mhrun.target.fields import unfit
 from mhrun.target.gradients import Gradients, likelihoods
 from mhrun.target.surrogate import SURROGATES, Surrogate
-from mhrun.types import BOUND_KINDS, BUFFER, Bounds, Difference, Evaluation, Model, Rows, State
+from mhrun.types import BUFFER, Difference, Evaluation, Model, Rows, State
 
 
 class Source(Protocol):
@@ -30,14 +30,6 @@ class Source(Protocol):
     def load(self) -> Dataset:
         """Return the data."""
         ...
-
-
-class AliasTable(NamedTuple):
-    """Draws of data in proportion to weights, see `mhrun.native.alias`."""
-
-    cut: Tensor  # (n,)
-    other: Tensor  # (n,)
-    total: Tensor  # () sum of the weights
 
 
 class Target:
@@ -106,6 +98,8 @@ class Target:
         )
         self._gradients = Gradients(model)
         self._all = AllData(model, lambda: self.data, self._gradients, self.surrogate)
+        plain = not common_batch and self.device.type == "cpu"
+        self.bounded = BoundedTerms(model, lambda: self.data, self._all, self.surrogate, native=plain)
 
     @cached_property
     def data(self) -> Dataset:
@@ -306,42 +300,6 @@ class Target:
             return None
         return (self.surrogate.total(candidate) - self.surrogate.total(origin)) / self.n
 
-    @property
-    def bound_kind(self) -> str:
-        """The kind of the bounds that terms need, one of `mhrun.types.BOUND_KINDS`."""
-        return BOUND_KINDS[0 if self.surrogate is None else self.surrogate.order]
-
-    def refuses_bounds(self) -> str | None:
-        """Return why the terms have no bounds, or None."""
-        if self.transforms is not None:
-            return "bounds hold for fixed data: leave out the transforms of the data."
-        kinds = getattr(self.model, "bound_kinds", ())
-        if self.bound_kind in kinds and native_form(self.model, "bounds", "log_lik") is not None:
-            return None
-        name = type(self.model).__name__
-        if not kinds:
-            return f"it needs bounds on the terms, and {name} has none; a model of your own can give some (lipschitz)."
-        return f"{name} has no bounds for surrogate={self.bound_kind}; it has those for {', '.join(kinds)}."
-
-    @cached_property
-    def bounds(self) -> Bounds:
-        """The model's bounds on the terms, see `terms`."""
-        reference = None if self.surrogate is None else self.surrogate.reference
-        found: Bounds = self.model.bounds(self.data.fields, self.bound_kind, reference)  # type: ignore[attr-defined]
-        return found
-
-    @cached_property
-    def bounds_table(self) -> AliasTable:
-        """The alias table of the weights of the bounds."""
-        weights = self.bounds.weights
-        cut, other = (torch.from_numpy(a).to(weights.device) for a in alias_table(weights.cpu().numpy()))
-        return AliasTable(cut, other, weights.sum())
-
-    def bounded_terms(self, origin: Tensor, candidate: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the terms of `index` (R, k), computed in float64, and what rounding may add to them, each (R, k)."""
-        rows = self.data.rows(index)
-        return self._all.rounded_terms(origin.double(), candidate.double(), rows)
-
     def full_mean(self, origin: Tensor, candidate: Tensor) -> Tensor:
         """Return the mean of the terms over all data (C,)."""
         mean = (self.full_log_lik(candidate) - self.full_log_lik(origin)) / self.n
@@ -448,15 +406,6 @@ class Target:
         if offered is None or not plain or self.device.type != "cpu" or not available():
             return None
         pieces: NativeModel = offered(self.data.fields, full=full)
-        return pieces
-
-    def native_bounds(self) -> NativeBounds | None:
-        """Return the model's pieces for a compiled CPU loop on bounded terms, or None."""
-        offered = native_form(self.model, "native_bounds", "log_prior", "log_lik", "bounds")
-        if offered is None or self.common_batch or self.device.type != "cpu" or not available():
-            return None
-        surrogate = None if self.surrogate is None else self.surrogate.sums
-        pieces: NativeBounds | None = offered(self.data.fields, self.bound_kind, surrogate)
         return pieces
 
     def add_gradient_noise(self, grad: Tensor, draws: Draws) -> Tensor:

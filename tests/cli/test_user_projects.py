@@ -401,3 +401,27 @@ def test_data_and_a_model_are_enough(tmp_path, capsys):
     # Words without a model are still a mistake in one line.
     assert run(words[:-1]) == 2
     assert "write +data=NAME" in capsys.readouterr().err
+
+
+def test_exact_minibatch_methods_need_no_other_setting(tmp_path):
+    """On a table with logistic regression; a method without a default temperature asks for one."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(80, 2, generator=g)
+    y = (torch.rand(80, generator=g) < torch.sigmoid(x[:, 0])).int()
+    lines = [f"{a:.4f},{b:.4f},{c}" for (a, b), c in zip(x.tolist(), y.tolist(), strict=True)]
+    write(tmp_path, {"rows.csv": "\n".join(["a,b,y", *lines]) + "\n"})
+    words = ["data=table", "data.file=rows.csv", "data.target=y", "data.outcome=sign", "model=logistic"]
+    words += ["model.dim=2", "steps=30", "warmup=50", "chains=2", "executor=torch", "runtime.report=false"]
+    names = ("tunamh", "smh2", "mh_ss")
+    assert run([*words, *(f"+method@methods.{name}={name}" for name in names)]) == 0
+    found = json.loads(Path("outputs/own/latest/summary.json").read_text())["methods"]
+    assert sorted(found) == sorted(names)
+    for name in names:
+        assert found[name]["pilot"]["step_size"] > 0
+
+
+def test_a_method_without_a_temperature_asks_for_one(tmp_path, capsys):
+    write(tmp_path, {"rows.csv": "x\n" + "1\n2\n"})
+    words = ["data=table", "data.file=rows.csv", "model=gaussian_mean", "+method@methods.a=mint"]
+    assert run(words) == 2
+    assert capsys.readouterr().err.strip().endswith("add +temperature=VALUE.")

@@ -98,7 +98,7 @@ def test_every_field_agrees(name, rule):
 
 def test_violations_are_counted_in_both():
     target = mixture()
-    target.bounds.weights.mul_(0.3)
+    target.bounded.bounds.weights.mul_(0.3)
     kernel = MetropolisHastings(RandomWalk(), Thinned(), RULES["tunamh"])
     state, draws = begin(kernel, target, CHAINS, KEY)
     control = controls(0.3, 60.0, chains=CHAINS)

@@ -1,8 +1,15 @@
-"""The import graph has no circles, imports for type checking included; layers are checked by import-linter."""
+"""Structure of the package: no circles of imports, and abstract methods that are declared as such.
+
+Layers are checked by import-linter.
+"""
 
 from __future__ import annotations
 
+import ast
+
 import grimp
+
+from mhrun.paths import PACKAGE
 
 
 def circles(imported: dict[str, set[str]]) -> list[set[str]]:
@@ -25,3 +32,15 @@ def test_modules_do_not_import_each_other():
     graph = grimp.build_graph("mhrun", exclude_type_checking_imports=False, cache_dir=None)
     found = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     assert circles(found) == []
+
+
+def test_methods_of_base_classes_are_abstract():
+    """A method that raises NotImplementedError lets a class be made that cannot work."""
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            raised = node.exc if isinstance(node, ast.Raise) else None
+            raised = raised.func if isinstance(raised, ast.Call) else raised
+            if isinstance(raised, ast.Name) and raised.id == "NotImplementedError":
+                found.append(f"{path.name}:{node.lineno}")
+    assert found == []

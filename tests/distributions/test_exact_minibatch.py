@@ -167,7 +167,9 @@ def test_acceptance_probabilities_are_those_of_the_papers(rule):
     """Against sums over all Poisson counts of three data, written from the definitions; reads as many as it should."""
     data, theta, to, temperature, chains = np.array([-0.6, 0.3, 1.4]), 0.1, 0.55, 1.3, 20_000
     target = Target(GaussianMean(1.0), Dataset.of(data))
-    bounds = target.bounds.weights * target.bounds.width(torch.tensor([[theta]]), torch.tensor([[to]]))
+    bounds = target.bounded.bounds.weights * target.bounded.bounds.width(
+        torch.tensor([[theta]]), torch.tensor([[to]])
+    )
     bounds = bounds.numpy() / temperature
     d = (0.5 * (data - to) ** 2 - 0.5 * (data - theta) ** 2) / temperature
     rho = 0.5 * (theta**2 - to**2) / temperature

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
+import io
 import multiprocessing
 import os
 import shutil
@@ -15,12 +17,14 @@ import pytest
 import torch
 from kit import FEW, StopAfter, assert_same_bits, compute, config, contents
 
+from mhrun.cli.main import run
 from mhrun.data import Dataset
 from mhrun.durations import in_words
 from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.estimate import Pace
 from mhrun.engine.experiment import run_experiment
 from mhrun.engine.method import Method
+from mhrun.engine.tuning import _Chains
 from mhrun.errors import Interrupted, UserError
 from mhrun.kernels import MetropolisHastings
 from mhrun.models.perceptron import Perceptron
@@ -32,6 +36,7 @@ from mhrun.report.run import Run
 from mhrun.rules.metropolis import Metropolis
 from mhrun.schedules import Plan
 from mhrun.schedules.fixed import Fixed
+from mhrun.store.folder import RunFolder
 from mhrun.store.netcdf import Shape, open_trace
 from mhrun.target import Target
 
@@ -94,8 +99,8 @@ def test_a_thinned_run_that_is_stopped_has_the_draws_and_all_statistics_of_the_w
         assert_same_bits({k: found[k] for k in statistics}, {k: expected[name][k] for k in statistics})
 
 
-def _killed_at(call: int, outputs: Path, words: tuple[str, ...]) -> None:
-    """Run in a child that kills itself at its `call`-th dealing with the disk."""
+def _kill_at(call: int) -> None:
+    """Have this process kill itself at its `call`-th dealing with the disk."""
     count = 0
 
     def counted(function):
@@ -116,6 +121,11 @@ def _killed_at(call: int, outputs: Path, words: tuple[str, ...]) -> None:
         (builtins, "open"),
     ):
         setattr(module, name, counted(getattr(module, name)))
+
+
+def _killed_at(call: int, outputs: Path, words: tuple[str, ...]) -> None:
+    """Run in a child that kills itself at its `call`-th dealing with the disk."""
+    _kill_at(call)
     run_experiment(config(outputs, *words, "runtime.block_seconds=0"), Silent())
 
 
@@ -181,6 +191,64 @@ def test_a_soak_of_kills_at_random_moments(whole, outputs):
     folder = compute(outputs, *words)
     for name in METHODS:
         assert_same_bits(contents(folder, name), expected[name])
+
+
+def _command(outputs: Path, window: int | None = None, call: int | None = None) -> None:
+    """Run a command whose step size a pilot finds, with a SIGKILL in a window of the pilot or at a call to the disk."""
+    windows = 0
+    moved = _Chains.window
+
+    def killed(chains, step_size):
+        nonlocal windows
+        windows += 1
+        if windows == window:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return moved(chains, step_size)
+
+    _Chains.window = killed
+    if call is not None:
+        _kill_at(call)
+    words = [
+        *("experiment=gmm_tied_means", "scale=smoke", *FEW, "~methods.sghmc", "executor=torch"),
+        *("schedule@methods.mint.schedules.step_size=tuned", "steps=60", "warmup=50"),
+        *(
+            "runtime.threads=1",
+            "runtime.report=false",
+            "runtime.block_seconds=0",
+            f"runtime.outputs={outputs}",
+        ),
+    ]
+    with contextlib.redirect_stderr(io.StringIO()):
+        os._exit(run(words))
+
+
+def test_a_command_with_a_pilot_ends_with_the_same_bits_after_kills(tmp_path):
+    """Kills in the pilot, then at some of the dealings with the disk, each in a new process."""
+
+    def exit_code(outputs, **kill):
+        child = FORK.Process(target=_command, args=(outputs,), kwargs=kill)
+        child.start()
+        child.join(120)
+        return child.exitcode
+
+    def found(outputs):
+        (pilot,) = outputs.glob("*/[0-9a-f]*/methods/mint/pilot.npz")
+        return pilot, contents(RunFolder(pilot.parents[2]), "mint")
+
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    assert exit_code(whole) == 0
+    assert exit_code(stopped, window=3) == -signal.SIGKILL
+    assert not list(stopped.rglob("pilot.npz"))
+    codes = []
+    for call in range(20, 2000, 60):
+        codes.append(exit_code(stopped, call=call))
+        if codes[-1] == 0:
+            break
+    assert codes == [-signal.SIGKILL] * (len(codes) - 1) + [0]
+    assert len(codes) > 2
+    (one, expected), (two, bits) = found(whole), found(stopped)
+    assert one.read_bytes() == two.read_bytes()
+    assert_same_bits(bits, expected)
 
 
 def _waits(outputs: Path, words: tuple[str, ...], queue) -> None:

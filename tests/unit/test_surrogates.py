@@ -155,7 +155,7 @@ def test_unsuitable_targets_are_refused():
     kernel = MetropolisHastings(RandomWalk(), Thinned(), TunaMH())
     assert "FunctionModel has none" in kernel.refuses(Target(flat, Dataset.of(np.ones(20))))
     tied = Target(TiedMeans(), Dataset.of(X[:, 0]), surrogate="taylor2")
-    assert "TiedMeans has no bounds for surrogate=taylor2; it has those for difference" in kernel.refuses(
+    assert "TiedMeans has no bounds for surrogate=taylor2; choose target.surrogate=none" in kernel.refuses(
         tied
     )
     wrong = MetropolisHastings(RandomWalk(), Shared(10), TunaMH())

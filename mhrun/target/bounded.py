@@ -1,0 +1,119 @@
+"""Terms of a log-ratio with a bound for each datum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mhrun.data import Dataset
+from mhrun.errors import UserError
+from mhrun.native import NativeBounds, available, native_form
+from mhrun.native.alias import alias_table
+from mhrun.random import Streams
+from mhrun.target.all_data import AllData
+from mhrun.target.surrogate import SURROGATES, Surrogate
+from mhrun.types import BOUND_KINDS, Bounds, Model
+
+_CHECKED = 1000  # bounds of 0 that are compared with terms
+
+
+class AliasTable(NamedTuple):
+    """Draws of data in proportion to weights, see `mhrun.native.alias`."""
+
+    cut: Tensor  # (n,)
+    other: Tensor  # (n,)
+    total: Tensor  # () sum of the weights
+
+
+class BoundedTerms:
+    """The terms log p(x | candidate) - log p(x | origin), or those of a surrogate's remainders, and bounds on them.
+
+    Args:
+        model: provides the bounds, see `mhrun.types.Model`.
+        read: returns the data; called on first use.
+        all_data: evaluates the terms.
+        surrogate: of the target, or None.
+        native: whether a compiled CPU loop can use them.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        read: Callable[[], Dataset],
+        all_data: AllData,
+        surrogate: Surrogate | None,
+        *,
+        native: bool,
+    ) -> None:
+        self._model = model
+        self._read = read
+        self._all = all_data
+        self._surrogate = surrogate
+        self._native = native
+
+    @property
+    def kind(self) -> str:
+        """The kind of the bounds that the terms need, one of `mhrun.types.BOUND_KINDS`."""
+        return BOUND_KINDS[0 if self._surrogate is None else self._surrogate.order]
+
+    def refuses(self) -> str | None:
+        """Return why the terms have no bounds, or None."""
+        kinds = getattr(self._model, "bound_kinds", ())
+        if self.kind in kinds and native_form(self._model, "bounds", "log_lik") is not None:
+            return None
+        name = type(self._model).__name__
+        if not kinds:
+            return f"it needs bounds on the terms, and {name} has none; a model of your own can give some (lipschitz)."
+        known = [SURROGATES[BOUND_KINDS.index(kind)] for kind in kinds]
+        wanted = SURROGATES[BOUND_KINDS.index(self.kind)]
+        return f"{name} has no bounds for surrogate={wanted}; choose target.surrogate={' or '.join(known)}."
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """The model's bounds.
+
+        Raises:
+            UserError: a bound of 0 does not hold.
+        """
+        reference = None if self._surrogate is None else self._surrogate.reference
+        found: Bounds = self._model.bounds(self._read().fields, self.kind, reference)  # type: ignore[attr-defined]
+        self._check_zeros(found.weights)
+        return found
+
+    def _check_zeros(self, weights: Tensor) -> None:
+        """Compare bounds of 0 with terms between two points: a datum with such a bound is never read by a chain."""
+        never = (weights == 0).nonzero()[:_CHECKED, 0]
+        if not len(never):
+            return
+        theta = self._model.init(1, Streams(0, 1, weights.device).at(0)).double()
+        term, rounding = self.terms(theta, theta + 1.0, never[None])
+        if bool((wrong := term.abs()[0] > rounding[0]).any()):
+            i = int(never[wrong][0])
+            raise UserError(
+                f"the bound of datum {i} is 0, and its term is {float(term[0][wrong][0]):.3g} between two points; give "
+                "a bound that holds everywhere."
+            )
+
+    @cached_property
+    def table(self) -> AliasTable:
+        """The alias table of the weights of the bounds."""
+        weights = self.bounds.weights
+        cut, other = (torch.from_numpy(a).to(weights.device) for a in alias_table(weights.cpu().numpy()))
+        return AliasTable(cut, other, weights.sum())
+
+    def terms(self, origin: Tensor, candidate: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the terms of `index` (R, k), computed in float64, and what rounding may add to them, each (R, k)."""
+        return self._all.rounded_terms(origin.double(), candidate.double(), self._read().rows(index))
+
+    def native(self) -> NativeBounds | None:
+        """Return the model's pieces for a compiled CPU loop on bounded terms, or None."""
+        offered = native_form(self._model, "native_bounds", "log_prior", "log_lik", "bounds")
+        if offered is None or not self._native or not available():
+            return None
+        sums = None if self._surrogate is None else self._surrogate.sums
+        pieces: NativeBounds | None = offered(self._read().fields, self.kind, sums)
+        return pieces
