@@ -22,7 +22,7 @@ PASSED, FAILED, UNCHECKED = "self-check passed", "self-check failed", "self-chec
 COUNTED = (REPRODUCED, NOT_REPRODUCED, NOT_AT_SCALE)
 """The verdicts on a paper's claims. Self-checks, and claims that our experiment cannot judge, get none."""
 
-_TOLD = 3  # settings that are named; the rest are counted
+_NAMED = 3  # settings that are named; the rest are counted
 _REQUIRED = {"id", "artefact", "quantity", "paper", "metric", "rule"}
 _OPTIONAL = {"note", "self_check", "revised", "not_judged"}
 
@@ -170,9 +170,9 @@ def _other_settings(config: Mapping[str, Any]) -> str:
         return "settings could not be compared"
     if not departures:
         return ""
-    lines = [re.sub(r"^(scale = \S+).*", r"\1", line) for line in departures[:_TOLD]]
-    if len(departures) > _TOLD:
-        lines.append(f"and {len(departures) - _TOLD} more")
+    lines = [re.sub(r"^(scale = \S+).*", r"\1", line) for line in departures[:_NAMED]]
+    if len(departures) > _NAMED:
+        lines.append(f"and {len(departures) - _NAMED} more")
     return f"other settings than the paper's: {', '.join(lines)}"
 
 

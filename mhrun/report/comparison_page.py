@@ -64,8 +64,8 @@ _CAPTION = (
     "effective sample size. "
 )
 _OF_DISTANCES = (
-    "Distances have two standard errors. An open arrow is the upper end of a distance that cannot be told from "
-    "zero. "
+    "Distances have two standard errors. An open arrow is the upper end of a distance that does not differ "
+    "significantly from 0. "
 )
 
 

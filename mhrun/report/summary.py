@@ -36,7 +36,7 @@ COLUMNS = {
 }
 FLOOR = (
     "noise floor",
-    "What Monte Carlo error alone gives: a distance of this size cannot be told from none",
+    "What Monte Carlo error alone gives: a distance of this size is not significant",
 )
 
 
