@@ -18,98 +18,31 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import problem_dynamics
 import problem_growing
 import problem_logistic
 import problem_network
+from contenders import (
+    HERE,
+    PEER,
+    ROOT,
+    Contender,
+    Goal,
+    N,
+    against_peers,
+    in_turn,
+    make_peers,
+    ours,
+    steps_of,
+    stop_all,
+)
 from rich.console import Console
 from rich.table import Table
-
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
-PEERS = ROOT / ".venv-peers"
-PEER = PEERS / "bin" / "python"
-N = 1_000_000
-
-
-class Contender:
-    """A process that does the work when asked."""
-
-    def __init__(self, python: str | Path, script: str, *arguments: object, **environment: str) -> None:
-        self._process = subprocess.Popen(
-            [str(python), str(HERE / script), *map(str, arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | environment,
-        )
-
-    def request(self, chains: int, steps: int, seed: int = 0) -> dict[str, float]:
-        """Return the seconds of one piece of work, and what it found: the acceptance rate at least."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"chains": chains, "steps": steps, "seed": seed}) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise SystemExit("a contender died; its message is above.")
-        return json.loads(answer)
-
-    def stop(self) -> None:
-        """End the process."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-
-
-Field = Mapping[str, tuple[Contender, float]]
-"""Contenders by name, each with the share of the steps that it is asked for: less where it is slow."""
-
-
-class Goal(NamedTuple):
-    """What our time over a peer's should not exceed."""
-
-    peer: str
-    chains: int
-    ratio: float
-
-
-def make_peers() -> None:
-    wanted, made = HERE / "peers.txt", PEERS / "peers.txt"
-    if made.exists() and made.read_text() == wanted.read_text():
-        return
-    print(f"making {PEERS.name} ...", flush=True)
-    if not PEER.exists():
-        subprocess.run([sys.executable, "-m", "venv", str(PEERS)], check=True)
-    subprocess.run([str(PEER), "-m", "pip", "install", "--quiet", "-r", str(wanted)], check=True)
-    made.write_text(wanted.read_text())
-
-
-def in_turn(field: Field, chains: int, rounds: int, chain_steps: int, clock: str) -> dict[str, Any]:
-    """Ask all contenders, round after round; return the cost and what they found, each by name."""
-    seen: dict[str, list[dict[str, float]]] = {name: [] for name in field}
-    for contender, share in field.values():  # what is compiled is compiled now
-        contender.request(chains, _steps(chain_steps, share, chains))
-    for seed in range(1, rounds + 1):
-        for name, (contender, share) in field.items():
-            seen[name].append(contender.request(chains, _steps(chain_steps, share, chains), seed))
-    cost = {
-        name: statistics.median(a[clock] for a in answers)
-        / (_steps(chain_steps, field[name][1], chains) * chains)
-        * 1e6
-        for name, answers in seen.items()
-    }
-    found = {
-        what: {name: statistics.mean(a[what] for a in answers) for name, answers in seen.items()}
-        for what in ("accepted", "batch")
-        if all(what in answers[0] for answers in seen.values())
-    }
-    return {"us_per_chain_step": cost, **found}
 
 
 def without_replacement(rounds: int, chain_steps: int, console: Console) -> list[dict[str, Any]]:
@@ -120,12 +53,12 @@ def without_replacement(rounds: int, chain_steps: int, console: Console) -> list
         ("MINT, m = 1000", "mint_1000", 0.2),
         ("MHminibatch, m = 50", "mh_minibatch", 0.2),
     ):
-        field = {"without": (_ours(1, problem, N), share), "with": (_ours(1, f"{problem}_with", N), share)}
+        field = {"without": (ours(1, problem, N), share), "with": (ours(1, f"{problem}_with", N), share)}
         rows += [
             {"what": what, "C": chains} | in_turn(field, chains, rounds, chain_steps, "cpu")
             for chains in (1, 20)
         ]
-        _stop(field)
+        stop_all(field)
     table = Table(
         title="Minibatches, n = 1e6, one core: microseconds per chain-step (median)", title_justify="left"
     )
@@ -147,8 +80,8 @@ def against_jax(rounds: int, chain_steps: int, console: Console) -> list[dict[st
     rows: list[dict[str, Any]] = []
     for cores in sorted({1, min(2, len(os.sched_getaffinity(0)))}):
         field = {
-            "ours": (_ours(cores, "mint", N), 1.0),
-            "ours, plain torch": (_ours(cores, "mint", N, executor="torch"), 0.02),
+            "ours": (ours(cores, "mint", N), 1.0),
+            "ours, plain torch": (ours(cores, "mint", N, executor="torch"), 0.02),
             "JAX": (Contender(PEER, "jax_mint.py", cores, N), 1.0),
         }
         clock = "cpu" if cores == 1 else "wall"
@@ -156,7 +89,7 @@ def against_jax(rounds: int, chain_steps: int, console: Console) -> list[dict[st
             {"cores": cores, "clock": clock, "C": chains} | in_turn(field, chains, rounds, chain_steps, clock)
             for chains in (1, 20, 100)
         ]
-        _stop(field)
+        stop_all(field)
     table = Table(title="MINT, n = 1e6, m = 1000: microseconds per chain-step (median)", title_justify="left")
     for column in (
         "cores",
@@ -184,16 +117,16 @@ def against_jax(rounds: int, chain_steps: int, console: Console) -> list[dict[st
 def over_n(rounds: int, chain_steps: int, largest: int, console: Console) -> list[dict[str, Any]]:
     """Cost per step against the number of data, on one core, data memory-mapped at 10^8."""
     sizes = [n for n in (10**4, 10**5, 10**6, 10**7, 10**8) if n <= largest]
-    contenders = {n: _ours(1, "mint", n, storage="file" if n >= 10**8 else "memory") for n in sizes}
+    contenders = {n: ours(1, "mint", n, storage="file" if n >= 10**8 else "memory") for n in sizes}
     for contender in contenders.values():
-        contender.request(20, _steps(chain_steps, 1, 20))
+        contender.request(20, steps_of(chain_steps, 1, 20))
     seen: dict[int, list[float]] = {n: [] for n in sizes}
     for seed in range(1, rounds + 1):
         for n, contender in contenders.items():
-            seen[n].append(contender.request(20, _steps(chain_steps, 1, 20), seed)["cpu"])
+            seen[n].append(contender.request(20, steps_of(chain_steps, 1, 20), seed)["cpu"])
     for contender in contenders.values():
         contender.stop()
-    per_step = 1e6 / (20 * _steps(chain_steps, 1, 20))
+    per_step = 1e6 / (20 * steps_of(chain_steps, 1, 20))
     rows = [{"n": n, "us_per_chain_step": statistics.median(times) * per_step} for n, times in seen.items()]
     table = Table(title="MINT against n: m = 1000, C = 20, one core (CPU time)", title_justify="left")
     for column in ("n", "microseconds per chain-step", "of n = 1e4"):
@@ -211,15 +144,15 @@ def mh_minibatch(rounds: int, chain_steps: int, console: Console) -> list[dict[s
         n, table = problem_growing.N, Path(folder) / "quantiles.npz"
         save_quantiles(table)
         field = {
-            "ours": (_ours(1, "mh_minibatch", n), 1.0),
+            "ours": (ours(1, "mh_minibatch", n), 1.0),
             "JAX": (Contender(PEER, "jax_growing.py", 1, n, table), 0.1),
             "NumPy": (Contender(PEER, "numpy_growing.py", 1, n, table), 0.02),
         }
         rows = [{"C": c} | in_turn(field, c, rounds, chain_steps, "cpu") for c in (1, 10)]
-        _stop(field)
+        stop_all(field)
     goals = [Goal("JAX", 10, 0.75), Goal("NumPy", 10, 1 / 8)]
     title = "MHminibatch, n = 1e6, m = 50, one core: microseconds per chain-step (median)"
-    console.print(_against_peers(title, rows, goals))
+    console.print(against_peers(title, rows, goals))
     return rows
 
 
@@ -238,13 +171,13 @@ def logistic(rounds: int, chain_steps: int, console: Console) -> dict[str, list[
     found = {}
     for name, (peer, what, share, goals) in parts.items():
         field = {
-            "ours": (_ours(1, f"{name}_logistic", n), share),
+            "ours": (ours(1, f"{name}_logistic", n), share),
             peer: (Contender(PEER, "jax_logistic.py", 1, name, n), share),
         }
         rows = [{"C": c} | in_turn(field, c, rounds, chain_steps, "cpu") for c in (1, 10)]
-        _stop(field)
+        stop_all(field)
         title = f"Logistic regression, {what}, one core: microseconds per chain-step"
-        console.print(_against_peers(title, rows, goals))
+        console.print(against_peers(title, rows, goals))
         found[name] = rows
     return found
 
@@ -253,15 +186,15 @@ def network(rounds: int, chain_steps: int, console: Console) -> list[dict[str, A
     """MINT with a Langevin proposal on 784-200-10, m = 200: microseconds per chain-step."""
     n, share = problem_network.N, 0.002
     field = {
-        "ours": (_ours(1, "mint_network", n, executor="auto"), share),
+        "ours": (ours(1, "mint_network", n, executor="auto"), share),
         "JAX": (Contender(PEER, "jax_network.py", 1, n), share),
         "torch SGD": (Contender(sys.executable, "torch_network.py", 1, n), share),
     }
     rows = [{"C": c} | in_turn(field, c, rounds, chain_steps, "cpu") for c in (1, 10)]
-    _stop(field)
+    stop_all(field)
     goals = [Goal("JAX", 1, 1.0), Goal("JAX", 10, 0.75), Goal("torch SGD", 1, 1.5)]
     title = "784-200-10 network, MINT with Langevin moves, m = 200, one core: microseconds per chain-step"
-    console.print(_against_peers(title, rows, goals))
+    console.print(against_peers(title, rows, goals))
     ten, one = (row["us_per_chain_step"]["ours"] for row in reversed(rows))
     console.print(f"ten chains over ten single ones: {ten / one:.2f} (goal <= 1.2)")
     return rows
@@ -278,15 +211,15 @@ def dynamics(rounds: int, chain_steps: int, console: Console) -> dict[str, list[
     ):
         for name in problem_dynamics.ALGORITHMS:
             field = {
-                "ours": (_ours(1, f"{name}_{target}", n, executor=executor), shares[0]),
+                "ours": (ours(1, f"{name}_{target}", n, executor=executor), shares[0]),
                 "BlackJAX": (Contender(PEER, "jax_dynamics.py", 1, target, name), shares[1]),
                 "posteriors": (Contender(PEER, "posteriors_dynamics.py", 1, target, name), shares[2]),
             }
             rows = [{"C": c} | in_turn(field, c, rounds, chain_steps, "cpu") for c in (1, 10)]
-            _stop(field)
+            stop_all(field)
             title = f"{name.upper()}, {target}, one core: microseconds per chain-step"
             seen = "near a centre" if target == "mixture" else "-"
-            console.print(_against_peers(title, rows, goals, seen))
+            console.print(against_peers(title, rows, goals, seen))
             found[f"{name}_{target}"] = rows
     return found
 
@@ -301,18 +234,18 @@ def ladders(rounds: int, chain_steps: int, console: Console) -> list[dict[str, A
     rows = []
     for name, (what, n, share, executor) in parts.items():
         field = {
-            "ladder": _ours(1, f"ladder_{name}", n, executor=executor),
-            "single": _ours(1, f"rungs_{name}", n, executor=executor),
+            "ladder": ours(1, f"ladder_{name}", n, executor=executor),
+            "single": ours(1, f"rungs_{name}", n, executor=executor),
         }
         seen: dict[str, list[float]] = {"ladder": [], "single": []}
         sizes = {"ladder": 8, "single": 1}
         for seed in range(rounds + 1):
             for which, contender in field.items():
-                steps = _steps(chain_steps, share, 8)
+                steps = steps_of(chain_steps, share, 8)
                 found = contender.request(sizes[which], steps, seed)
                 if seed:  # the first compiles
                     seen[which].append(found["cpu"] / (steps * sizes[which]) * 1e6)
-        _stop({which: (contender, 1.0) for which, contender in field.items()})
+        stop_all({which: (contender, 1.0) for which, contender in field.items()})
         rows.append({"what": what} | {which: statistics.median(times) for which, times in seen.items()})
     table = Table(
         title="Ladders of 8 rungs, an exchange every 40 steps, one core (CPU time)", title_justify="left"
@@ -332,30 +265,6 @@ def save_quantiles(path: Path) -> None:
 
     table = quantiles(correction("paper", problem_growing.SIGMA))
     np.savez(path, probabilities=table.probabilities.numpy(), points=table.points.numpy())
-
-
-def _against_peers(
-    title: str, rows: list[dict[str, Any]], goals: list[Goal], seen: str = "acceptance"
-) -> Table:
-    table = Table(title=title, title_justify="left")
-    for column in ("C", "peer", "ours", "peer's", "ours / peer's", "goal", f"{seen} (ours, peer's)"):
-        table.add_column(column, justify="right")
-    aims = {(goal.peer, goal.chains): f"<= {goal.ratio:.3g}" for goal in goals}
-    for row in rows:
-        cost, accepted = row["us_per_chain_step"], row["accepted"]
-        for peer in cost:
-            if peer == "ours":
-                continue
-            table.add_row(
-                str(row["C"]),
-                peer,
-                f"{cost['ours']:.2f}",
-                f"{cost[peer]:.2f}",
-                f"{cost['ours'] / cost[peer]:.3f}",
-                aims.get((peer, row["C"]), ""),
-                f"{accepted['ours']:.4f}, {accepted[peer]:.4f}",
-            )
-    return table
 
 
 def module_steps(console: Console) -> list[dict[str, Any]]:
@@ -389,7 +298,7 @@ def start_up(rounds: int, console: Console) -> dict[str, float]:
         found[f"mhrun {' '.join(words)}, CPU s"] = statistics.median(times)
     with tempfile.TemporaryDirectory() as empty:
         for name in ("first compiled block, nothing cached, s", "first compiled block, cached, s"):
-            contender = _ours(1, "mint", 10_000, MHRUN_CACHE_DIR=empty)
+            contender = ours(1, "mint", 10_000, MHRUN_CACHE_DIR=empty)
             found[name] = contender.request(1, 100)["wall"]
             contender.stop()
     table = Table(title="Start-up", title_justify="left")
@@ -399,21 +308,6 @@ def start_up(rounds: int, console: Console) -> dict[str, float]:
         table.add_row(name, f"{value:.3f}")
     console.print(table)
     return found
-
-
-def _ours(
-    cores: int, problem: str, n: int, executor: str = "compiled", storage: str = "memory", **environment: str
-) -> Contender:
-    return Contender(sys.executable, "ours.py", cores, problem, n, executor, storage, **environment)
-
-
-def _stop(field: Field) -> None:
-    for contender, _ in field.values():
-        contender.stop()
-
-
-def _steps(chain_steps: int, share: float, chains: int) -> int:
-    return max(10, int(chain_steps * share) // chains)
 
 
 def _children() -> float:

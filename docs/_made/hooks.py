@@ -178,7 +178,7 @@ def _members(page: Any, name: str) -> str:
 
 
 def _parts_of(page: Any, group: str) -> str:
-    """Return a row for each file of a group: its name and what it says of itself."""
+    """Return a row for each file of a group: its name and description."""
     rows = [f"| `{name}` | {_cell(parts.first_comment(group, name))} |" for name in parts.names(group)]
     return "\n".join(["| name | what it is |", "|---|---|", *rows])
 

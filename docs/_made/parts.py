@@ -46,7 +46,7 @@ def names(group: str) -> list[str]:
 
 
 def first_comment(group: str, name: str) -> str:
-    """Return what a configuration file says of itself: the comment at its head."""
+    """Return the description of a configuration file: the comment at its head."""
     lines = []
     for line in (CONF / group / f"{name}.yaml").read_text().splitlines():
         if not line.startswith("#"):
@@ -96,7 +96,7 @@ def summary(target: str) -> str:
 
 @cache
 def meanings(target: str, kind: Any = griffe.DocstringSectionKind.parameters) -> dict[str, str]:
-    """Return what the docstring of a class says of its arguments, or of its attributes."""
+    """Return the descriptions of the arguments of a class, or of its attributes, from its docstring."""
     docstring = _class(target).docstring
     sections = docstring.parse("google") if docstring else []
     return {
@@ -108,14 +108,14 @@ def meanings(target: str, kind: Any = griffe.DocstringSectionKind.parameters) ->
 
 
 def info_fields() -> list[tuple[str, str]]:
-    """Return the statistics of a step with what `mhrun.types` says of them."""
+    """Return the statistics of a step with their descriptions in `mhrun.types`."""
     text = (ROOT / "mhrun" / "types.py").read_text()
     body = text.partition("class Info(")[2].partition("\n\n\n")[0]
     return re.findall(r"^    (\w+): (?:\(\s*)?Tensor[^#\n]*(?:\n\s*)?# (.+)$", body, re.MULTILINE)
 
 
 def fields(name: str) -> list[tuple[str, str, str]]:
-    """Return the fields of a named tuple of `mhrun.types`: name, type and what its comment or docstring says of it."""
+    """Return the fields of a named tuple of `mhrun.types`: name, type and description."""
     found = _class(f"mhrun.types.{name}")
     tree = ast.parse(textwrap.dedent(found.source)).body[0]
     lines = textwrap.dedent(found.source).splitlines()
@@ -153,7 +153,7 @@ def targets(group: str) -> list[str]:
 
 
 def floors() -> list[list[tuple[str, str]]]:
-    """Return the rooms of the package by floor, the highest first, each with what it says of itself."""
+    """Return the packages by layer, the highest first, each with its description."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
     return [[(room.strip(), _first_line(room.strip())) for room in layer.split("|")] for layer in layers]

@@ -19,7 +19,6 @@ from mhrun.engine.graph import GRAPH
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
 from mhrun.engine.monitoring import Monitoring
-from mhrun.engine.reference import prepare_reference
 from mhrun.engine.settle import settle_evaluation
 from mhrun.engine.threads import limited, torch_threads
 from mhrun.errors import Interrupted, Refusal, UserError
@@ -29,6 +28,7 @@ from mhrun.schedules.plan import Memory
 from mhrun.store.blocks import Checkpoint, TraceWriter, clear, damage, done
 from mhrun.store.files import read_json, remove, write_json
 from mhrun.store.netcdf import TRACE
+from mhrun.store.reference import prepare_reference
 from mhrun.store.sharing import DIGEST, EXECUTOR
 from mhrun.types import INFO_DTYPES, Evaluation, Record, State
 

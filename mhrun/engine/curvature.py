@@ -1,4 +1,4 @@
-"""A mode of the posterior and the curvature there, from all data or a random part of them."""
+"""Modes and curvature of the posterior from some of the data, for pilots; a surrogate has `mhrun.target.reference`."""
 
 from __future__ import annotations
 

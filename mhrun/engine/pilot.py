@@ -185,7 +185,7 @@ def pilot(method: Method) -> Found:
         else:
             found = tune(method, scale, theta, heat, key, length)
         step, theta, m, count = found.step_size, found.theta, found.m, found.leapfrog_steps
-        facts |= found.facts
+        facts |= found.facts | {"why": facts.get("why", "") + found.facts["why"]}
         acceptance = found.acceptance
     else:
         step, m = _step_of_dynamics(method, surface, theta, scale, curvature, float(heat.min()), facts)

@@ -1,4 +1,4 @@
-"""The reference point of a surrogate: the posterior mode, and the derivatives of the log-likelihood there."""
+"""The mode of the posterior and derivatives of the log-likelihood there, from all data in float64, for a surrogate."""
 
 from __future__ import annotations
 

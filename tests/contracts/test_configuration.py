@@ -109,8 +109,11 @@ def check(kernel, target):
             continue
         assert value.shape == (chains,), name
     assert info.accepted.dtype == torch.bool
-    may_read_none = isinstance(kernel, MetropolisHastings) and kernel.rule.exact
-    assert (info.n_lik + info.n_grad >= (0 if may_read_none else 1)).all()
+    evaluated = info.n_lik + info.n_grad
+    if isinstance(kernel, MetropolisHastings) and kernel.rule.exact:  # which may read no data
+        assert ((evaluated >= info.batch_size) & ((evaluated > 0) == (info.batch_size > 0))).all()
+    else:
+        assert (evaluated > 0).all()
     assert set(after.aux) == set(state.aux)
 
 

@@ -11,7 +11,6 @@ from kit import advance, begin, controls
 
 import mhrun
 from mhrun.data import Dataset
-from mhrun.engine.reference import FILE
 from mhrun.errors import Refusal, UserError
 from mhrun.kernels import MetropolisHastings
 from mhrun.models.bounds import constant_bounds
@@ -30,6 +29,7 @@ from mhrun.rules.austere import Austere
 from mhrun.rules.metropolis import Metropolis
 from mhrun.rules.smh import SMH
 from mhrun.rules.tunamh import TunaMH
+from mhrun.store.reference import FILE
 from mhrun.target import Target
 from mhrun.types import Reference
 

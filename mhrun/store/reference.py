@@ -1,4 +1,4 @@
-"""The reference point of a target's surrogate is stored with each method that uses it."""
+"""The mode about which a surrogate expands (`mhrun.target.reference`), stored with each method that uses it."""
 
 from __future__ import annotations
 
