@@ -19,7 +19,8 @@ from scipy.stats import norm
 
 from mhrun.cli.main import run
 from mhrun.diagnostics.distances import energy_distance, shifts
-from mhrun.report.compare import Row, _doubts, run_names, unlike
+from mhrun.report.compare import Comparison, Row, _doubts, run_names, unlike
+from mhrun.report.comparison_page import finding
 from mhrun.store.folder import RunFolder
 
 
@@ -29,6 +30,28 @@ def autoregressive(rng, chains, steps, rho, dim=1):
     for t in range(1, steps):
         draws[:, t] = rho * draws[:, t - 1] + np.sqrt(1 - rho**2) * draws[:, t]
     return draws
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ({}, ""),
+        ({"a": (1.3, 5.0), "b": (1.2, 4.0)}, "No method has converged: R-hat is 1.200 at least."),
+        ({"a": (1.0, 5.0)}, "a has 5 effective draws per million evaluations."),
+        (
+            {"a": (1.0, 5.0), "b": (1.2, 9.0)},
+            "a has 5 effective draws per million evaluations, and no other method has converged.",
+        ),
+        (
+            {"a": (1.0, 5.0), "b": (1.0, 9.0), "c": (1.0, 3.0)},
+            "b has 9 effective draws per million evaluations, 1.800 times as many as the next of 3 "
+            "that have converged.",
+        ),
+    ],
+)
+def test_the_finding_names_the_most_efficient_method_that_converged(rows, sentence):
+    rows = {name: {"rhat": rhat, "per_million": rate} for name, (rhat, rate) in rows.items()}
+    assert finding(Comparison(rows, {}, [], None)) == sentence
 
 
 # --- Distances ----------------------------------------------------------------------------------------------
@@ -142,7 +165,7 @@ def test_the_page_has_a_table_a_figure_and_what_to_know(there, capsys):
     (place,) = page.iterdir()
     text = (place / "index.html").read_text()
     assert text.count("<figure>") == 1
-    assert "per million evaluations" in re.search(r'class="finding">([^<]*)<', text)[1]
+    assert re.search(r'class="finding">([^<]*)<', text)[1].startswith("No method")  # these chains are short
     assert '<th title="Mean of the coordinate that is furthest off' in text
     assert "another temperature than" in text
     assert matplotlib.image.imread(place / "compare.png").shape[0] > 200
