@@ -200,7 +200,7 @@ def test_a_function_makes_the_module_of_each_chain():
     ("name", "layer"), [("dropout", "1"), ("lstm", "lstm"), ("attention", "layer.dropout")]
 )
 def test_dropout_is_off_with_a_warning(name, layer):
-    with pytest.warns(UserWarning, match=f"dropout is off in .*{layer}"):
+    with pytest.warns(UserWarning, match=f"dropout is off in layer .*{layer}"):
         ModuleModel(MODULES[name]())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -229,7 +229,7 @@ def sghmc(m=8):
 def test_batch_norm_is_refused_in_a_metropolis_hastings_test(rng):
     target = Target(made("batch norm"), data(rng))
     test = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(8), mhrun.Metropolis())
-    with pytest.raises(Refusal, match=r"BatchNorm in training mode \(2\).*GroupNorm or FRN"):
+    with pytest.raises(Refusal, match=r"BatchNorm in training mode \(layer 2\).*GroupNorm or FRN"):
         method(target, test, steps=2).check()
     norm = layers(nn.BatchNorm2d(4, track_running_stats=False)).eval()  # always of the minibatch
     with pytest.raises(Refusal, match="GroupNorm or FRN"):
