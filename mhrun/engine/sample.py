@@ -16,7 +16,7 @@ import torch
 from mhrun.diagnostics.chains import some_coordinates
 from mhrun.engine.assemble import assembled
 from mhrun.engine.chains import Settings, Silent, run_method
-from mhrun.engine.defaults import default_kernel, default_method, gradients_of
+from mhrun.engine.defaults import default_counts, default_kernel, default_method, gradients_of
 from mhrun.engine.method import Method, prior_attribute
 from mhrun.engine.pilot import piloted
 from mhrun.engine.starts import starts_of
@@ -48,8 +48,8 @@ def sample(
     kernel: Kernel | None = None,
     *,
     step_size: float | str | Schedule = AUTO,
-    steps: int = 10_000,
-    warmup: int = 1_000,
+    steps: int | None = None,
+    warmup: int | None = None,
     chains: int = 4,
     temperature: float = 1.0,
     start: Any = None,
@@ -84,8 +84,8 @@ def sample(
         step_size: a number, a schedule that governs the step size, or "auto": a pilot finds it, with a scale for
             the moves, and the chains begin where the pilot leaves them. What it found is printed in one line and kept
             in the attribute ``pilot`` of the trace.
-        steps: steps that count; every chain does them.
-        warmup: steps of burn-in before them.
+        steps: steps that count; every chain does them. None: 10,000, or 2,000 with HMC as the default kernel.
+        warmup: steps of burn-in before them. None: 1,000, or 500 with HMC as the default kernel.
         chains: how many chains C, run together.
         temperature: T of the target.
         start: where chains begin: (D,) or (C, D), needed with a function without `parameters`; or name -> values, with
@@ -134,10 +134,15 @@ def sample(
     target = Target(
         given.model, given.data, temper=temper, replacement=replacement, surrogate=surrogate, device=device
     )
+    name: str | None = None
     if kernel is None:
         name, why = default_method(target, gradients_of(target))
         kernel = default_kernel(name)
         _say(f"no kernel was named: {why}.")
+    steps, warmup = (
+        given if given is not None else default
+        for given, default in zip((steps, warmup), default_counts(name), strict=True)
+    )
     schedules: dict[str, Schedule] = {"temperature": Fixed(temperature=temperature)}
     if points is not None and len(points) not in (1, chains):
         raise UserError(f"start has {len(points)} rows for {chains} chains; give one row, or one per chain.")

@@ -392,11 +392,14 @@ def test_data_and_a_model_are_enough(tmp_path, capsys):
     few = ["steps=400", "warmup=100", "runtime.report=false", "runtime.threads=1"]
     assert run([*words, *few]) == 0, capsys.readouterr().err
     said = capsys.readouterr().err
-    assert said.count("no method was named: Langevin moves with an acceptance test on all data (MALA)") == 1
-    assert "mala: pilot: step size" in said
-    about = json.loads(Path("outputs/own/latest/summary.json").read_text())["methods"]["mala"]
+    assert (
+        said.count("no method was named: Hamiltonian Monte Carlo with an acceptance test on all data (HMC)")
+        == 1
+    )
+    assert "hmc: pilot: step size" in said
+    about = json.loads(Path("outputs/own/latest/summary.json").read_text())["methods"]["hmc"]
     assert about["pilot"]["settled"]
-    assert abs(about["accept_rate"] - 0.574) < 0.15
+    assert abs(about["accept_rate"] - about["pilot"]["acceptance"]) < 0.15
     assert about["likelihood_evals"] > 4 * 500 * 40  # with those of the pilot
     # Words without a model are still a mistake in one line.
     assert run(words[:-1]) == 2
