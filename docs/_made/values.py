@@ -91,7 +91,8 @@ def _ratio(words: list[str]) -> str:
         values.append(_metric(*half[1:]) if kind == "metric" else _method(*half[1:]))
     if None in values or NONE in values:
         return MISSING
-    return shown(float(f"{_number(values[0]) / _number(values[1]):.2g}"))
+    ratio = float(f"{_number(values[0]) / _number(values[1]):.2g}")
+    return f"{ratio:g}" if abs(ratio) < 1000 else shown(ratio)
 
 
 def _claim(paper: str, experiment: str, name: str, form: str) -> str:

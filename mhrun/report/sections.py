@@ -20,6 +20,7 @@ from mhrun.report.style import COLOURS, method_styles
 
 METHODS = 8  # that a figure shows; the table has all
 _MARGINALS, _PAIRED = 6, 4  # coordinates
+_CHAINS = 16  # whose traces a panel shows
 _POINTS = 300  # of a trace, and of a method in a panel of pairs
 _BINS = 20  # of ranks
 
@@ -106,7 +107,8 @@ def chains(run: Run) -> Figure | str:
     """Chains of each method at the parameter with its largest R-hat: trace and ranks.
 
     Left: one line for each chain; chains that agree overlap. Right: how often each chain has the draws of each rank
-    among all chains, over what chance gives; chains that agree are flat at 1.
+    among all chains, over what chance gives; chains that agree are flat at 1. Of more than 16 chains, 16 at equal
+    distances are drawn; ranks are among all.
     """
     there = _with_draws(run)
     if not there:
@@ -117,16 +119,17 @@ def chains(run: Run) -> Figure | str:
         draws, name = about.draws[..., place], about.coordinates[place].name
         trace, rank = axes[2 * row], axes[2 * row + 1]
         every = max(1, draws.shape[1] // _POINTS)
-        for c, line in enumerate(draws):
-            colour = COLOURS[c % len(COLOURS)]
-            trace.plot(np.arange(0, draws.shape[1], every), line[::every], linewidth=0.5, color=colour)
-        for c, share in enumerate(_rank_shares(draws)):
+        some = np.unique(np.linspace(0, len(draws) - 1, min(len(draws), _CHAINS)).round().astype(int))
+        for k, (c, share) in enumerate(zip(some, _rank_shares(draws, some), strict=True)):
+            colour = COLOURS[k % len(COLOURS)]
+            trace.plot(np.arange(0, draws.shape[1], every), draws[c, ::every], linewidth=0.5, color=colour)
             edges = np.linspace(0, 1, len(share) + 1)
-            rank.stairs(share, edges, color=COLOURS[c % len(COLOURS)], linewidth=1.0)
+            rank.stairs(share, edges, baseline=None, color=colour, linewidth=1.0)
         rank.axhline(1.0, color="black", linewidth=0.6, linestyle=":")
-        rank.set(ylim=(0, max(2.0, rank.get_ylim()[1])), ylabel="over chance")
+        rank.set(ylim=(0, max(2.0, rank.get_ylim()[1])), ylabel="share, relative")
         trace.set_ylabel(name)
-        trace.set_title(run.label(method), fontsize=8, loc="left")
+        shown = f", {len(some)} of {len(draws):,} chains" if len(some) < len(draws) else ""
+        trace.set_title(f"{run.label(method)}{shown}", fontsize=8, loc="left")
         if row == len(there) - 1:
             trace.set_xlabel("draw")
             rank.set_xlabel("rank among all chains")
@@ -247,15 +250,15 @@ def _density(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], 
     return middle, kernel @ counts
 
 
-def _rank_shares(draws: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return how often each chain has the draws of each bin of ranks, over its share by chance (C, bins)."""
+def _rank_shares(draws: npt.NDArray[np.float64], some: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Return how often some chains have the draws of each bin of ranks, over what chance gives (len(some), bins)."""
     chains, count = draws.shape
     order = draws.ravel().argsort(kind="stable")
     ranks = np.empty(draws.size, np.int64)
     ranks[order] = np.arange(draws.size)
     bins = min(_BINS, max(2, count // 10))
     places = (ranks.reshape(chains, count) * bins) // draws.size
-    return np.stack([np.bincount(row, minlength=bins) for row in places]) * bins / count
+    return np.stack([np.bincount(row, minlength=bins) for row in places[some]]) * bins / count
 
 
 def _scatter(axis: Axes, about: Summarised, names: tuple[str, str], colour: str, label: str) -> None:

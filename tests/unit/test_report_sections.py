@@ -10,7 +10,7 @@ from arviz_stats.base.array import array_stats
 from kit import FEW, compute
 from matplotlib import pyplot as plt
 
-from mhrun.report import efficiency
+from mhrun.report import efficiency, sections
 from mhrun.report.coordinates import SHOWN, coordinates_of
 from mhrun.report.history import acceptance_history, batch_sizes, step_size_history
 from mhrun.report.run import Run
@@ -120,6 +120,21 @@ def test_densities_and_ranks():
     assert y.sum() * (x[1] - x[0]) == pytest.approx(1.0, abs=0.01)
     assert y.max() == pytest.approx((2 * np.pi) ** -0.5, rel=0.05)
     draws = rng.standard_normal((4, 4_000))
-    assert _rank_shares(draws) == pytest.approx(1.0, abs=0.35)  # 200 ranks a bin: five standard errors
+    every = np.arange(4)
+    assert _rank_shares(draws, every) == pytest.approx(1.0, abs=0.35)  # 200 ranks a bin: five standard errors
     draws[0] += 10
-    assert _rank_shares(draws)[0, -1] == pytest.approx(4.0)
+    assert _rank_shares(draws, every)[0, -1] == pytest.approx(4.0)
+    assert _rank_shares(draws, every[2:]).tolist() == _rank_shares(draws, every)[2:].tolist()
+
+
+def test_some_of_many_chains_are_drawn(monkeypatch):
+    """A line for each of 100,000 chains would take ten minutes."""
+    draws = np.random.default_rng(1).standard_normal((300, 40, 1))
+    about = SimpleNamespace(draws=draws, worst=0, coordinates=[SimpleNamespace(name="theta")])
+    monkeypatch.setattr(sections, "_with_draws", lambda run: {"a": about})
+    figure = sections.chains(SimpleNamespace(label=lambda method: "A"))
+    trace, _ = figure.axes
+    assert len(trace.lines) == 16
+    assert np.array_equal(trace.lines[0].get_ydata(), draws[0, :, 0])
+    assert np.array_equal(trace.lines[-1].get_ydata(), draws[-1, :, 0])
+    assert trace.get_title("left") == "A, 16 of 300 chains"
