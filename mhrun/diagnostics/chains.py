@@ -27,6 +27,20 @@ def worth(draws: npt.NDArray[np.float64]) -> dict[str, float]:
     }
 
 
+def worth_of_predictions(predictions: npt.NDArray[np.float64]) -> dict[str, float]:
+    """Return `worth` in function space, of predictions (C, S, ...) at each draw: those of ``mhrun.predict(each=True)``.
+
+    The weights of a network differ from chain to chain by symmetries that no prediction shows; R-hat and effective
+    sample sizes of predictions do not (Izmailov, Vikram, Hoffman & Wilson 2021, section 4). At most 64 outputs, evenly
+    spaced, are diagnosed; constant ones are left out.
+    """
+    flat = predictions.reshape(*predictions.shape[:2], -1)
+    flat = flat[..., np.ptp(flat, axis=(0, 1)) > 0]
+    if not flat.shape[-1]:
+        return dict.fromkeys(("rhat", "ess", "ess_tail"), float("nan"))
+    return worth(flat[..., some_coordinates(flat.shape[-1])])
+
+
 def some_coordinates(dim: int, most: int = COORDINATES) -> npt.NDArray[np.int64]:
     """Return the indices of at most so many of D coordinates, evenly spaced."""
     return np.arange(dim) if dim <= most else np.linspace(0, dim - 1, most).astype(np.int64)

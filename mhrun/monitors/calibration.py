@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mhrun.data import Dataset
-from mhrun.diagnostics.calibration import brier, calibration_error
+from mhrun.diagnostics.calibration import brier, calibration_error, temperature_scaled
 from mhrun.errors import Refusal
 from mhrun.monitors.predictive import Predictive, or_nan
 from mhrun.target import Source, Target
@@ -20,6 +20,8 @@ class Calibration(Predictive):
 
     - ``brier``, ``ece``, ``ece_mass``: Brier score, and expected calibration error with 15 bins of equal width and of
       equal mass; ``brier_of_ensemble``, ... of the ensemble;
+    - ``nll_scaled_of_ensemble``, ``ece_scaled_of_ensemble``: of the ensemble after temperature scaling, by
+      cross-validation on the two halves of the test data (`mhrun.diagnostics.calibration.temperature_scaled`);
     - ``mutual_information``: entropy of the mean prediction less mean entropy of the predictions of the snapshots, in
       nats (mean over the test data);
     - ``error_of_group``, ``nll_of_group``, ``ece_of_group``: of the ensembles of `group` consecutive chains together,
@@ -83,6 +85,10 @@ class Calibration(Predictive):
         of_all = self._scores(target, mean, "_of_ensemble")
         spread = torch.special.entr(mean).sum(-1) - memory["entropy"] / count.clamp_min(1)[:, None]
         of_all["mutual_information"] = spread.mean(-1)
+        if self.data.n > 1:
+            y = self.on(target.device, self.data).fields["y"]
+            scaled = temperature_scaled(mean.log(), y)
+            of_all |= {"nll_scaled_of_ensemble": scaled.nll, "ece_scaled_of_ensemble": scaled.ece}
         metrics |= {name: or_nan(value, count) for name, value in of_all.items()}
         return metrics | (self._of_groups(target, memory) if self.group else {})
 

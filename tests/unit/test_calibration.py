@@ -5,9 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy import optimize, special
 
 from mhrun.data import Dataset
-from mhrun.diagnostics.calibration import brier, calibration_error, false_positives
+from mhrun.diagnostics.calibration import (
+    best_temperature,
+    brier,
+    calibration_error,
+    false_positives,
+    temperature_scaled,
+)
 from mhrun.errors import Refusal
 from mhrun.models.perceptron import Perceptron
 from mhrun.monitors.calibration import Calibration
@@ -53,6 +60,44 @@ def test_brier_score_is_that_of_plain_loops(predicted):
     assert brier(torch.from_numpy(p), torch.from_numpy(y)).tolist() == pytest.approx(expected)
 
 
+def nll(beta, log_p, y):
+    q = beta * log_p
+    return -np.mean(q[np.arange(len(y)), y] - special.logsumexp(q, axis=-1))
+
+
+def test_the_best_temperature_has_the_least_loss(predicted):
+    """Against SciPy's minimiser, and on scores that were made too sharp by a known factor."""
+    p, y = predicted
+    log_p = np.maximum(np.log(np.maximum(p, 1e-300)), -70.0)
+    found = best_temperature(torch.from_numpy(p).log(), torch.from_numpy(y))
+    for c in range(C):
+        best = optimize.minimize_scalar(
+            lambda log_beta, c=c: nll(np.exp(log_beta), log_p[c], y), bounds=(-5, 5), method="bounded"
+        )
+        assert nll(1 / float(found[c]), log_p[c], y) <= best.fun + 1e-9
+    rng = np.random.default_rng(0)
+    right = rng.dirichlet(np.ones(K), 20_000)
+    drawn = (rng.random((20_000, 1)) > right.cumsum(-1)).sum(-1)
+    sharp = torch.from_numpy(2.5 * np.log(right))[None].log_softmax(-1)
+    classes = torch.from_numpy(drawn)
+    assert float(best_temperature(sharp, classes)) == pytest.approx(2.5, rel=0.05)
+    scaled = temperature_scaled(sharp, classes)
+    assert float(scaled.temperature) == pytest.approx(2.5, rel=0.07)
+    assert float(scaled.ece) < 0.02 < float(calibration_error(sharp.exp(), classes))
+    assert float(scaled.nll) == pytest.approx(-np.log(right[np.arange(20_000), drawn]).mean(), abs=1e-3)
+
+
+def test_each_half_is_scored_at_the_temperature_of_the_other(predicted):
+    p, y = predicted
+    log_p, classes = torch.from_numpy(p).log(), torch.from_numpy(y)
+    scaled = temperature_scaled(log_p, classes, bins=5)
+    at = [best_temperature(log_p[:, k::2], classes[k::2]).numpy() for k in (0, 1)]
+    held = np.maximum(np.log(np.maximum(p, 1e-300)), -70.0)
+    for c in range(C):
+        wanted = [nll(1 / at[k][c], held[c, 1 - k :: 2], y[1 - k :: 2]) for k in (0, 1)]
+        assert float(scaled.nll[c]) == pytest.approx(np.mean(wanted))
+
+
 def test_false_positives_count_what_lies_below_the_quantile():
     low = torch.arange(1.0, 101.0)[None]
     high = torch.tensor([[95.0, 95.5, 94.0, 200.0]])
@@ -82,5 +127,8 @@ def test_ensembles_of_chains_and_mutual_information(rng):
     information = (torch.special.entr(mean).sum(-1) - entropy).mean(-1)
     assert torch.allclose(metrics["mutual_information"], information)
     assert (information > 0).all()
+    scaled = temperature_scaled(mean.log(), y)
+    assert torch.allclose(metrics["nll_scaled_of_ensemble"], scaled.nll)
+    assert torch.allclose(metrics["ece_scaled_of_ensemble"], scaled.ece)
     with pytest.raises(Refusal, match="no whole number of groups of 2"):
         monitor.start(target, 3)

@@ -10,7 +10,7 @@ import torch
 from significance import Z
 
 from mhrun.data import Dataset
-from mhrun.diagnostics.chains import ess, rhat
+from mhrun.diagnostics.chains import ess, rhat, worth, worth_of_predictions
 from mhrun.diagnostics.grid import (
     Grid,
     chi_squared,
@@ -127,6 +127,19 @@ def test_modes():
     draws = np.array([[[0.0, 1.005], [0.9, -1.0], [5.0, 5.0]]])
     assert nearest(draws, modes).tolist() == [[0, 1, 0]]
     assert hits(draws, modes[0], 0.01).tolist() == [[True, False, False]]
+
+
+def test_exchanged_hidden_units_are_not_seen_in_function_space(rng):
+    """f(x) = a_1 tanh(w_1 x) + a_2 tanh(w_2 x), with the units of half of the chains exchanged."""
+    draws = np.array([1.0, -2.0, 0.5, 2.0]) + 0.1 * rng.normal(size=(4, 300, 4))  # w_1, w_2, a_1, a_2
+    draws[2:] = draws[2:, :, [1, 0, 3, 2]]
+    x = np.append(np.linspace(-1, 1, 6), 0.0)
+    predictions = (draws[..., 2:, None] * np.tanh(draws[..., :2, None] * x)).sum(2)  # 0 at x = 0
+    found = worth_of_predictions(predictions)
+    assert worth(draws)["rhat"] > 1.5
+    assert found["rhat"] < 1.02
+    assert found == worth(predictions[..., :6])
+    assert np.isnan(worth_of_predictions(predictions[..., 6:])["ess"])
 
 
 def test_chain_diagnostics_are_arvizs(rng):
