@@ -319,3 +319,19 @@ def test_the_regression_tutorial(tmp_path, monkeypatch, capsys):
     for section in ("posterior", "pilots"):
         assert f'id="table-{section}"' in text
     assert "Settings that pilot runs found" in text
+
+
+@pytest.mark.long
+def test_the_tutorial_on_a_million_rows(tmp_path, monkeypatch, capsys):
+    """With fewer rows and steps than on the page."""
+    monkeypatch.chdir(tmp_path)
+    page = "tutorials/million-rows.md"
+    (rows,) = [text for title, text in blocks(page, "python") if title]
+    exec(rows.replace("1_000_000", "500"), {})
+    (command,) = [text for _, text in blocks(page, "bash")]
+    few = ["executor=torch", "steps=100", "warmup=50", "runtime.threads=1", "runtime.report=false"]
+    assert run([*shlex.split(command)[1:], *few]) == 0, capsys.readouterr().err
+    (folder,) = Path("outputs/own").glob("*/summary.json")
+    methods = json.loads(folder.read_text())["methods"]
+    assert methods["mh_ss"]["reference_n_grad"] > 500
+    assert methods["mcmc"]["likelihood_evals"] > 4 * 150 * 500

@@ -1,4 +1,4 @@
-"""What the reports on Seita et al. (2017) and the comparison of tests compute, against other ways to compute it."""
+"""What the reports on Seita et al. (2017) compute, against other ways to compute it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import pytest
 from scipy import stats
 from scipy.special import expit
 
-from mhrun.diagnostics.grid import Estimate
 from mhrun.paths import experiment_module
 
 lemmas = experiment_module("mhminibatch.lemmas")
-common = experiment_module("compared.common")
 mixture = experiment_module("mhminibatch.mixture")
 
 
@@ -92,40 +90,3 @@ def test_table_4_is_judged_by_both_standard_errors():
     ):
         assert found[name] == pytest.approx(abs(mean - paper) / np.hypot(sd / np.sqrt(10), error))
     assert mixture._scores("barker", scores) == {}
-
-
-def _run(spent):
-    return SimpleNamespace(at_draws=lambda method, name: spent)
-
-
-def test_the_error_of_independent_draws_is_one_over_their_number():
-    """1e-5 for the whole, by the standard error that is reported."""
-    rng = np.random.default_rng(2)
-    draws = rng.normal(3.0, 2.0, (200, 400, 3))
-    spent = np.tile(np.arange(1, 401) * 50.0, (200, 1))
-    found = common.course(_run(spent), "any", draws, np.full(3, 3.0), np.full(3, 2.0))
-    count = found.spent / 50
-    assert (np.abs(found.error - 1 / count) < 5.2 * found.se).all()
-    assert found.se == pytest.approx(np.sqrt(2 / 3 / 200) / count, rel=0.4)
-    size = common.effective(draws)
-    assert isinstance(size, Estimate)
-    assert 0.85 * 200 * 400 < size.value <= 200 * 400
-    biased = common.course(_run(spent), "any", draws + 1.0, np.full(3, 3.0), np.full(3, 2.0))
-    assert biased.error[-1] == pytest.approx(0.25 + 1 / 400, rel=0.1)
-
-
-def test_the_cost_of_an_error_is_read_between_looks():
-    found = common.Course(np.array([10.0, 1000.0]), np.array([1.0, 0.01]), np.array([0.1, 0.002]))
-    assert common.cost_of(found, 0.1).value == pytest.approx(100)
-    assert common.cost_of(found, 0.1).se == pytest.approx(20)
-    assert common.cost_of(found, 0.01).value == pytest.approx(1000)
-    assert common.cost_of(found, 2.0).value == 10
-    assert np.isnan(common.cost_of(found, 0.005).value)
-
-
-def test_methods_that_differ_in_their_step_are_one_test():
-    run = SimpleNamespace(methods={"a_s1": 0, "a_s2": 0, "b": 0, "austere_c_s1": 0})
-    assert common.tests(run) == {"a": ["a_s1", "a_s2"], "b": ["b"], "austere_c": ["austere_c_s1"]}
-    found = {"a_s1.ess_per_million": Estimate(1.0, 9.0), "a_s2.ess_per_million": Estimate(2.0, 9.0)}
-    found |= {"b.ess_per_million": Estimate(np.nan, np.nan), "austere_c_s1.ess_per_million": 3.0}
-    assert common.best(run, found) == ["a_s2", "b", "austere_c_s1"]

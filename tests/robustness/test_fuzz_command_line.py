@@ -39,7 +39,7 @@ from mhrun.paths import CONF, ROOT
 from mhrun.store.folder import RunFolder
 
 # Those whose data are made here: what a machine has of the others is no matter of words.
-LIGHT = ("gmm_tied_means", "gaussian_grid", "mhbt_gaussian", "mhbt_mixture", "tests_compared", "worst_case")
+LIGHT = ("gmm_tied_means", "gaussian_grid", "mhbt_gaussian", "mhbt_mixture", "mixture_tests", "worst_case")
 
 EDGES = [
     "0",
@@ -327,7 +327,7 @@ FELL = {  # where a number that is far too large once was no refusal, or took al
         "methods.sgnht.starts.uniform.1",
     ],
     "mhbt_gaussian": ["model.dim"],
-    "tests_compared": ["methods.mhminibatch_released.kernel.rule.half_width_steps"],
+    "mixture_tests": ["methods.mhminibatch_released.kernel.rule.half_width_steps"],
 }
 
 

@@ -81,7 +81,7 @@ model: {_target_: mhrun.models.user_function.UserFunction, log_lik: evilmod.log_
     [(TRUSTING, "hydra.job.env_set"), (CALLING, "hydra.callbacks"), (ADDING, "hydra.overrides")],
 )
 def test_a_sweep_runs_no_code_that_a_file_names(capsys, tmp_path, hostile, key):
-    write("experiment/evil", "# @package _global_\ndefaults: [tests_compared, _self_]\n" + hostile)
+    write("experiment/evil", "# @package _global_\ndefaults: [mixture_tests, _self_]\n" + hostile)
     (tmp_path / "conf" / "evilmod.py").write_text(CODE)
     words = ("-m", *FOLDER, "experiment=evil", "scale=smoke", "runtime.report=false", "steps=2", "warmup=50")
     assert key in refused(capsys, *words, "seed=1,2")
@@ -145,7 +145,7 @@ def test_nor_by_a_package_or_a_group(capsys, key):
 
 def test_a_default_that_the_sweep_replaces_is_composed_and_checked_too(capsys):
     """The sweep as a whole has the experiment's own choice, which none of its jobs has."""
-    write("experiment/evil", "# @package _global_\ndefaults: [tests_compared, {/other: bad}, _self_]\n")
+    write("experiment/evil", "# @package _global_\ndefaults: [mixture_tests, {/other: bad}, _self_]\n")
     write("other/bad", "# @package hydra.callbacks\na: {_target_: os.system}\n")
     for name in ("one", "two"):
         write(f"other/{name}", f"name: {name}\n")

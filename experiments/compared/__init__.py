@@ -1,1 +1,0 @@
-"""Every acceptance test on the same posteriors: beyond the papers."""
