@@ -71,10 +71,10 @@ CASES = {
     "arena_growth": Case(
         (
             *("scales.smoke.n=[60,80,100,120]", "scales.smoke.full=[30,30,30,30]", "scales.smoke.few=40"),
-            *without(*(f"{test}_n{k}" for test in ("smh1", "mh_ss") for k in (1, 2, 3, 4))),
             *without(
-                *(f"tunamh_n{k}" for k in (1, 2, 3)), "metropolis_n2", "metropolis_n3", "smh2_n2", "smh2_n3"
+                *(f"{test}_n{k}" for test in ("smh1", "tunamh", "mh_ss") for k in (1, 2, 3)), "mh_ss_n4"
             ),
+            *without("metropolis_n2", "metropolis_n3", "smh2_n2", "smh2_n3"),
         )
     ),
     "arena_logistic": Case(
