@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +19,11 @@ _VALUES = 1 << 24  # numbers of one evaluation, at most
 _MODES = 4  # chains that an ascent begins from
 _ITERATIONS = 200
 _DIFFERENCE = 1e-4  # of a coordinate, relative, in a finite difference of gradients
+_OFF = 0.5  # standard deviations of the tempered target that the mode of a part of the data may be off
+_NEWTON, _FARTHEST = (
+    3,
+    20.0,
+)  # steps towards the mode of all data, and how many times the expected distance one may be
 _FLAT = 1e-8  # eigenvalues are at least this share of the largest
 
 
@@ -92,6 +98,45 @@ def find_modes(surface: Surface, theta: Tensor) -> Mode:
     modes = torch.stack(ends)[torch.arange(len(theta)) % len(ends)]
     best = int(np.argmax(heights))
     return Mode(modes.to(theta.device), best, all(good))
+
+
+def on_all_data(surface: Surface, modes: Tensor, best: int, curvature: Tensor) -> Tensor:
+    """Return modes (C, D) of a part of the data, moved towards those of all data by Newton steps.
+
+    The mode of a part is about sqrt(n / size - 1) standard deviations of the posterior at T = 1 off. Where that is more
+    than half a standard deviation of the target, chains would begin in its tails, and a pilot would tune its step size
+    there. A step s solves H s = g, with the curvature H of the part and the gradient g on all data. Modes that are the
+    same but for this error are moved once.
+
+    Args:
+        surface: of the part; what is evaluated is added to its count.
+        modes: where ascents on it ended.
+        best: the highest one.
+        curvature: minus its Hessian (D, D) there.
+    """
+    target, error = surface.target, math.sqrt(surface.target.n / surface.size - 1)
+    if error <= _OFF * math.sqrt(surface.temperature):
+        return modes
+    values, vectors = spectrum(curvature)
+    scaled = (vectors * values.sqrt()).T  # (D, D): |scaled x| is a distance in standard deviations at T = 1
+    starts = modes.double().cpu()
+    apart = (starts - starts[best]) @ scaled.T
+    starts[apart.norm(dim=1) < error] = starts[best]
+    points, which = starts.unique(dim=0, return_inverse=True)
+    heat = torch.full((len(points),), surface.temperature, dtype=torch.float64, device=modes.device)
+    for _ in range(_NEWTON):
+        grad = target.gradient_full(points.to(modes), heat).double().cpu()
+        surface.n_grad += len(points) * target.n
+        step = ((grad @ vectors) / values) @ vectors.T
+        far = (step @ scaled.T).norm(dim=1)
+        if not float(far.max()) < _FARTHEST * error * math.sqrt(
+            len(scaled)
+        ):  # no quadratic: better not moved
+            return modes
+        points = points + step
+        if float(far.max()) < _OFF * math.sqrt(surface.temperature):
+            break
+    return points[which].to(modes)
 
 
 def _objective(x: npt.NDArray[np.float64], surface: Surface, like: Tensor) -> tuple[float, Any]:

@@ -11,11 +11,22 @@ import torch
 from kit import KEY, C, advance, advance_compiled, begin, controls
 
 import mhrun
-from mhrun.engine.curvature import Surface, find_modes, hessian, is_degenerate, largest_curvature, spectrum
+from mhrun.data import Dataset
+from mhrun.engine.curvature import (
+    Surface,
+    find_modes,
+    hessian,
+    is_degenerate,
+    largest_curvature,
+    on_all_data,
+    spectrum,
+)
 from mhrun.engine.pilot import pilot, piloted
 from mhrun.errors import Refusal, UserError
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.preconditioned import Scale, preconditioned
+from mhrun.models.function import FunctionModel
+from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.models.logistic import Logistic
 from mhrun.proposals.crank_nicolson import CrankNicolson
@@ -391,3 +402,37 @@ def test_a_pilot_is_the_methods_own(tmp_path):
     assert len(lines) == 1  # it was read
     assert torch.equal(again.first_points(), done.first_points())
     assert facts["n_lik"] > 0
+
+
+@pytest.mark.parametrize(("temperature", "moved"), [(1.0, True), (1e4, False)])
+def test_chains_of_many_data_begin_at_the_mode_of_all_of_them(monkeypatch, temperature, moved):
+    """A part of 500 of 200,000 data has its mode about 20 standard deviations off at T = 1, and 0.2 at T = 10^4."""
+    monkeypatch.setattr("mhrun.engine.curvature.ROWS", 500)
+    n = 200_000
+    x = np.random.default_rng(5).normal(0.3, 1.0, n)
+    target = Target(GaussianMean(), Dataset.of(x))
+    surface = Surface(target, temperature, seed=1)
+    modes = find_modes(surface, torch.zeros(3, 1, dtype=torch.float64))
+    curvature = hessian(surface, modes.theta[0])
+    before, spent = (float(modes.theta[0]) - x.mean()) * n**0.5, surface.n_grad
+    after = (on_all_data(surface, modes.theta, modes.best, curvature) - x.mean()) * n**0.5
+    assert abs(before) > 5
+    assert after.abs().max() < 0.01 if moved else after[0] == pytest.approx(before)
+    assert surface.n_grad - spent == (2 * n if moved else 0)  # one mode: a step, and one that finds it there
+
+
+def test_modes_that_are_apart_stay_apart_on_all_data(monkeypatch):
+    """Two modes of one likelihood, |theta| = 1: each moves to its own on all data."""
+    monkeypatch.setattr("mhrun.engine.curvature.ROWS", 200)
+    n = 20_000
+    x = np.random.default_rng(6).normal(1.0, 1.0, n)
+
+    def log_lik(theta, batch):
+        return -0.5 * (batch["x"] - theta[0] ** 2) ** 2
+
+    target = Target(FunctionModel(log_lik, torch.zeros(1)), Dataset.of(x))
+    surface = Surface(target, 1.0, seed=1)
+    modes = find_modes(surface, torch.tensor([[-0.8], [1.2], [-1.5]], dtype=torch.float64))
+    found = on_all_data(surface, modes.theta, modes.best, hessian(surface, modes.theta[modes.best]))
+    assert found[:, 0].abs().numpy() == pytest.approx(np.sqrt(x.mean()), abs=0.2 * n**-0.5)
+    assert found[:, 0].sign().tolist() == [-1, 1, -1]
