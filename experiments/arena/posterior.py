@@ -71,11 +71,6 @@ def _of_method(run: Run, method: str) -> Metrics:
     return found
 
 
-def exact_methods(run: Run) -> list[str]:
-    """Return the methods that declare themselves exact."""
-    return [method for method in run.methods if is_exact(run, method)]
-
-
 def error(run: Run) -> Figure:
     """Root mean square error of posterior means against evaluations and against seconds."""
     figure, (left, right) = panels(2, size=(4.0, 4.2), xscale="log", yscale="log")
