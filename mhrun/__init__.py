@@ -40,6 +40,7 @@ _WHERE = {
     "MnistPair": "mhrun.data.mnist_pairs",
     "NoData": "mhrun.data.no_data",
     "Npz": "mhrun.data.arrays",
+    "RegressionSample": "mhrun.data.regression_sample",
     "Statlog": "mhrun.data.statlog",
     "Cifar": "mhrun.data.cifar",
     "Table": "mhrun.data.table",

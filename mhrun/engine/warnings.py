@@ -43,6 +43,8 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
             f"{method.name}: {still} of {shape.chains} chains never moved after burn-in: no candidate was accepted. "
             "Lower the step size or choose other starting points."
         )
+    if method.plan.lost_cycles:
+        yield f"{method.name}: {method.plan.lost_cycles}."
     yield from _trajectory_warnings(method, summary)
     yield from _tuning_warnings(method, summary)
     yield from _noise_warnings(method, summary)

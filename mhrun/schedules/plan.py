@@ -117,15 +117,19 @@ class Plan:
         if len(collecting) > 1:
             raise Refusal("two schedules choose which draws are collected; keep one.")
         self.collected: npt.NDArray[np.int64] | None = None  # steps whose draws are collected; None: all
+        self.lost_cycles = ""  # what to say of cycles in burn-in
         if collecting:
             schedule, steps_of = collecting[0]
             self.collected = steps_of[steps_of > warmup]
             cycles, left = (len(np.unique(schedule.cycle_of(steps))) for steps in (steps_of, self.collected))
             if left < cycles and cycles > 1:
-                raise Refusal(
+                lost = (
                     f"{cycles - left} of {cycles} cycles lie in the {warmup} steps of burn-in, whose draws do not "
-                    "count; choose warmup=0."
+                    "count"
                 )
+                if 2 * left <= cycles:
+                    raise Refusal(f"{lost}; choose warmup=0.")
+                self.lost_cycles = lost
             if not len(self.collected):
                 raise Refusal("no draw after burn-in is collected; lower warmup.")
         self._check()

@@ -190,7 +190,8 @@ def test_steps_decided_on_all_data_are_metropolis_steps(rule):
     one, two = pairs(target, size, 1, 5)
     one, two = one.repeat(4000, 1), two.repeat(4000, 1)
     ratio = float((target.log_density(two[:1], 2.0) - target.log_density(one[:1], 2.0)).exp())
-    made = {"tunamh": TunaMH(0.05, at_most=0.0), "smh": SMH(0.0), "mh_ss": MHSS(0.5, 0.0)}[rule]
+    least = 1e-12  # arrivals in expectation, above which all data are read
+    made = {"tunamh": TunaMH(0.05, at_most=least), "smh": SMH(least), "mh_ss": MHSS(0.5, least)}[rule]
     found, read = accepted(target, made, one, two, 2.0)
     assert (read == N).all()
     assert_mean(found, min(1.0, ratio)) if ratio < 1 else np.testing.assert_array_equal(found, 1.0)

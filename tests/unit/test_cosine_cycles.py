@@ -97,6 +97,14 @@ def test_cycles_without_meaning_are_refused(make, message):
         make()
 
 
+def test_some_cycles_may_be_burn_in():
+    plan = Plan({"a": Cosine(0.1, 10, 0.5)}, 2, 30, 70)
+    assert plan.lost_cycles == "3 of 10 cycles lie in the 30 steps of burn-in, whose draws do not count"
+    assert plan.collected is not None
+    assert plan.collected.min() > 30
+    assert not Plan({"a": Cosine(0.1, 10, 0.5)}, 2, 0, 100).lost_cycles
+
+
 WORDS = [
     "experiment=gmm_tied_means",
     "scale=smoke",
