@@ -119,9 +119,9 @@ def on_all_data(surface: Surface, modes: Tensor, best: int, curvature: Tensor) -
         return modes
     values, vectors = spectrum(curvature)
     scaled = (vectors * values.sqrt()).T  # (D, D): |scaled x| is a distance in standard deviations at T = 1
-    starts = modes.double().cpu()
+    starts = modes.double().cpu().clone()
     apart = (starts - starts[best]) @ scaled.T
-    starts[apart.norm(dim=1) < error] = starts[best]
+    starts[apart.norm(dim=1) < error] = starts[best].clone()
     points, which = starts.unique(dim=0, return_inverse=True)
     heat = torch.full((len(points),), surface.temperature, dtype=torch.float64, device=modes.device)
     for _ in range(_NEWTON):

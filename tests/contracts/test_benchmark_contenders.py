@@ -44,6 +44,7 @@ def ours():
         patch.setattr(sys, "argv", ["ours.py", "1"])
         patch.setattr("worker.pin_to", lambda cores: None)
         yield importlib.import_module("ours")
+    del sys.modules["ours"]  # a name that the worked example of the documentation has too
 
 
 @pytest.mark.parametrize(

@@ -412,7 +412,7 @@ def test_chains_of_many_data_begin_at_the_mode_of_all_of_them(monkeypatch, tempe
     x = np.random.default_rng(5).normal(0.3, 1.0, n)
     target = Target(GaussianMean(), Dataset.of(x))
     surface = Surface(target, temperature, seed=1)
-    modes = find_modes(surface, torch.zeros(3, 1, dtype=torch.float64))
+    modes = find_modes(surface, torch.tensor([[0.0], [5.0], [-7.0]], dtype=torch.float64))
     curvature = hessian(surface, modes.theta[0])
     before, spent = (float(modes.theta[0]) - x.mean()) * n**0.5, surface.n_grad
     after = (on_all_data(surface, modes.theta, modes.best, curvature) - x.mean()) * n**0.5
