@@ -436,3 +436,25 @@ def test_modes_that_are_apart_stay_apart_on_all_data(monkeypatch):
     found = on_all_data(surface, modes.theta, modes.best, hessian(surface, modes.theta[modes.best]))
     assert found[:, 0].abs().numpy() == pytest.approx(np.sqrt(x.mean()), abs=0.2 * n**-0.5)
     assert found[:, 0].sign().tolist() == [-1, 1, -1]
+
+
+def test_modes_of_several_coordinates_move_together(monkeypatch):
+    """Four coordinates, 200 of 2,000 data: the gradient on all data is that of a point near the mode."""
+    monkeypatch.setattr("mhrun.engine.curvature.ROWS", 200)
+    target = Target(
+        FunctionModel(logistic, torch.zeros(D, dtype=torch.float64)), Dataset.of({"x": X, "y": Y})
+    )
+    surface = Surface(target, 1.0, seed=1)
+    modes = find_modes(
+        surface, torch.randn(6, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    )
+    curvature = hessian(surface, modes.theta[modes.best])
+    root = torch.linalg.cholesky(torch.linalg.inv(curvature))
+
+    def distance(points):
+        return (target.gradient_full(points, torch.ones(6, dtype=torch.float64)) @ root).norm(dim=1)
+
+    assert distance(modes.theta).min() > 1
+    found = on_all_data(surface, modes.theta, modes.best, curvature)
+    assert distance(found).max() < 0.5
+    assert found.unique(dim=0).shape == (1, D)
