@@ -72,7 +72,9 @@ CASES = {
         (
             *("scales.smoke.n=[60,80,100,120]", "scales.smoke.full=[30,30,30,30]", "scales.smoke.few=40"),
             *without(
-                *(f"{test}_n{k}" for test in ("smh1", "tunamh", "mh_ss") for k in (1, 2, 3)), "mh_ss_n4"
+                *(f"{test}_n{k}" for test in ("smh1", "tunamh", "mh_ss") for k in (1, 2, 3)),
+                "smh1_n4",
+                "mh_ss_n4",
             ),
             *without("metropolis_n2", "metropolis_n3", "smh2_n2", "smh2_n3"),
         )
