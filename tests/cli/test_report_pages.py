@@ -192,7 +192,7 @@ TEMPERED = ("~methods.mint", "~methods.mint_stored", "~methods.tempered_mcmc")
         pytest.param(("thin=20", "steps=400", "warmup=60", *SLOW), 3, id="thinned"),
         pytest.param((*SHORT, "steps=1", *SLOW), 3, id="one step"),
         pytest.param((*SHORT, "chains=1", *SLOW), 3, id="one chain"),
-        pytest.param((*SHORT, "chains=2", *SLOW), 3, id="two chains"),
+        pytest.param((*SHORT, "chains=2", *SLOW), 3, id="two chains", marks=pytest.mark.slow),
         pytest.param((*SHORT, "temperature=1", *SLOW), 1, id="not tempered"),
         pytest.param((*SHORT, *TEMPERED, *SLOW), 1, id="without tempered methods"),
         pytest.param((*SHORT, *SLOW, "~methods.mcmc"), 2, id="tempered methods alone"),
@@ -200,8 +200,9 @@ TEMPERED = ("~methods.mint", "~methods.mint_stored", "~methods.tempered_mcmc")
             (*SHORT, *SLOW, "chains=4", "tau=0.7", "lam=0.65", "data.n=1000000", "~methods.mint"),
             3,
             id="all data",
+            marks=pytest.mark.slow,
         ),
-        pytest.param((*SHORT, *SLOW, "lam=0"), 3, id="lambda 0"),
+        pytest.param((*SHORT, *SLOW, "lam=0"), 3, id="lambda 0", marks=pytest.mark.slow),
     ],
 )
 def test_unusual_runs_have_their_reports(outputs, words, figures):

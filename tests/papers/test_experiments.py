@@ -316,6 +316,8 @@ CASES = {
 ELSEWHERE = {"gmm_tied_means"}  # see test_report
 # Figures that every run has take half of the time: drawn for runs of each kind, and of the others its own alone.
 WITH_GENERAL_FIGURES = {"five_modes", "mhbt_gaussian", "mint_network", "worst_case"}
+# Experiments whose report has the functions of another one's that is tested.
+AS_OTHERS = {"logistic_ess_readings", "mint_network_moving", "out_of_distribution_t1"}
 SWEPT = {"logistic_ess_priors", "logistic_ess_readings"}  # whose claims are all of a sweep
 
 
@@ -382,7 +384,9 @@ def test_every_experiment_is_tested():
     assert sorted([*named, *ELSEWHERE]) == sorted(experiments())
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in AS_OTHERS else ()) for name in CASES]
+)
 def test_an_experiment_has_all_of_its_report(name, images, quick, whole_columns, outputs, monkeypatch):
     config = small(name, outputs)
     folder = run_experiment(config, Silent())
