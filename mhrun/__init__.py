@@ -15,6 +15,7 @@ __version__ = "0.2.0"
 _WHERE = {
     "sample": "mhrun.engine.sample",
     "predict": "mhrun.engine.predict",
+    "rung": "mhrun.diagnostics.ladders",
     "Target": "mhrun.target",
     "FunctionModel": "mhrun.models.function",
     "GaussianLocation": "mhrun.models.gaussian_location",

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from mhrun.errors import UserError
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+RUNGS = "rungs"  # attribute of the trace of a ladder
 REFUSED, MADE = 1, 2  # codes of a trace; 0 where no exchange was proposed
 
 
@@ -58,3 +64,28 @@ def travel(exchange: npt.NDArray[np.integer]) -> Travel:
             last[rows, cold] = 1
         coldest[:, k] = at[:, 0]
     return Travel((pairs > 0).sum(-1), (pairs == MADE).sum(-1), trips, coldest)
+
+
+def rung(trace: xr.DataTree, number: int = 0) -> xr.DataTree:
+    """Return the chains of one rung of each ladder in a trace, numbered from 0. Rung 0 is the coldest.
+
+    A trace without ladders has one rung.
+
+    Raises:
+        UserError: there is no such rung.
+    """
+    rungs = int(trace.attrs.get(RUNGS, 1))
+    if not 0 <= number < rungs:
+        raise UserError(f"rung = {number} is not one of the {rungs} rungs, 0 to {rungs - 1}.")
+    if rungs == 1:
+        return trace
+    groups = {}
+    for group in trace.subtree:
+        data = group.to_dataset(inherit=False)
+        if "chain" in data.dims:
+            data = data.isel(chain=slice(number, None, rungs))
+            data = data.assign_coords(chain=np.arange(data.sizes["chain"]))
+        groups[group.path] = data
+    found = type(trace).from_dict(groups, name=trace.name)
+    del found.attrs[RUNGS]
+    return found

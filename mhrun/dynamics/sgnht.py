@@ -67,6 +67,14 @@ class SGNHT(Dynamics):
                 "keep = false resets the thermostat at each refreshment; set refresh to a number of steps."
             )
 
+    @property
+    def noise_gain(self) -> float:  # type: ignore[override]
+        """Gradient noise adds at most e V / 2 a to T in a direction: the thermostat removes its mean over coordinates.
+
+        On a ladder: of the first rung, the coldest.
+        """
+        return float(1 / self.friction[0])
+
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
         """Return zero momenta (C, D) and the initial thermostats (C,).
 

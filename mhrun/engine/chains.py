@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mhrun.diagnostics.ladders import RUNGS
 from mhrun.engine.executors import EXECUTORS, choose
 from mhrun.engine.graph import GRAPH
 from mhrun.engine.machine import keep_memory
@@ -115,6 +116,8 @@ def run_method(
 
     Results whose checksums do not match are recomputed.
     """
+    if method.kernel.rungs > 1:
+        attributes = {**attributes, RUNGS: method.kernel.rungs}
     with limited(torch_threads(method, settings.threads)):
         return _run_method(method, folder, settings, watcher, stop, attributes)
 

@@ -11,6 +11,8 @@
 4. With an acceptance test, `mhrun.engine.tuning` moves the chains and tunes the step size to an acceptance rate.
 5. A dynamics gets the step size at which its stationary variance is 10 % too large on a quadratic posterior.
 
+On a ladder the kernel of a rung is piloted, each chain at its own temperature and without exchanges.
+
 The method's chains begin where the pilot leaves them. Its random numbers are functions of the seed and the method's
 name: the same method has the same pilot.
 """
@@ -20,7 +22,6 @@ from __future__ import annotations
 import copy
 import io
 import json
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -36,15 +37,15 @@ from mhrun.engine.curvature import (
     find_modes,
     hessian,
     is_degenerate,
-    largest_curvature,
     on_all_data,
     spectrum,
 )
+from mhrun.engine.dynamics_step import step_of_dynamics
 from mhrun.engine.method import Method
 from mhrun.engine.threads import limited
 from mhrun.engine.tuning import tune, with_leapfrog_steps
 from mhrun.errors import UserError
-from mhrun.kernels import MetropolisHastings, Unadjusted
+from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
 from mhrun.kernels.preconditioned import Scale, preconditioned
 from mhrun.parts import Kernel
 from mhrun.random import Purpose, Streams, derive_key
@@ -55,10 +56,7 @@ from mhrun.store.sharing import PILOT
 SCALES = ("auto", "dense", "diagonal", "none")
 
 _DENSE, _DIAGONAL = 50, 200  # most parameters for which a scale of this kind is the default
-_VARIANCE_ERROR = 0.1  # relative error of the variance that the step size of a dynamics is chosen for
 _SPREAD = 2.0  # posterior standard deviations of the points that chains begin at, about their modes
-_SINGLE = 512  # data whose gradients the noise of a minibatch is estimated from
-_LEAST_M, _MOST_M = 100, 5_000  # of a minibatch of gradients that the pilot chooses: n / 5 between these
 
 
 class Found(NamedTuple):
@@ -73,9 +71,14 @@ class Found(NamedTuple):
     facts: dict[str, Any]  # for people: what was chosen, why, and what it cost
 
 
+def _of_a_rung(kernel: Kernel) -> Kernel:
+    """Return the kernel that moves a rung of a ladder; without a ladder, the kernel itself."""
+    return kernel.kernel if isinstance(kernel, ReplicaExchange) else kernel
+
+
 def is_open(method: Method) -> bool:
     """Return whether a method leaves a setting to a pilot."""
-    kernel = method.kernel
+    kernel = _of_a_rung(method.kernel)
     open_size = _m_is_open(kernel) or _leapfrog_is_open(kernel)
     return method.plan.is_open or open_size or method.precondition not in (None, "none")
 
@@ -94,10 +97,13 @@ def refuses(method: Method) -> str | None:
         return f"precondition = '{method.precondition}' is unknown; choose {', '.join(SCALES)}."
     if not is_open(method):
         return None
-    kernel = method.kernel
+    kernel = _of_a_rung(method.kernel)
     name = type(kernel).__name__
     if type(kernel) not in (MetropolisHastings, Unadjusted):
-        return f"a pilot finds the settings of MetropolisHastings and Unadjusted alone; give {name} numbers, not auto."
+        return (
+            "a pilot finds the settings of MetropolisHastings and Unadjusted, and of ladders of them, alone; give "
+            f"{name} numbers, not auto."
+        )
     if isinstance(kernel, Unadjusted) and method.plan.is_open and kernel.dynamics.noise_gain is None:
         return f"no rule finds the step size of {type(kernel.dynamics).__name__}; give a number, not auto."
     if (
@@ -139,11 +145,15 @@ def piloted(
 
 def filled(method: Method, found: Found) -> Method:
     """Return the method with the settings that a pilot found."""
-    kernel = with_m(method.kernel, found.m) if found.m is not None else method.kernel
+    kernel = _of_a_rung(method.kernel)
+    kernel = kernel if found.m is None else with_m(kernel, found.m)
     if found.leapfrog_steps is not None:
         assert isinstance(kernel, MetropolisHastings)
         kernel = with_leapfrog_steps(kernel, found.leapfrog_steps)
     kernel = kernel if found.scale is None else preconditioned(kernel, found.scale)
+    if isinstance(method.kernel, ReplicaExchange):
+        ladder = copy.copy(method.kernel)
+        ladder.kernel, kernel = kernel, ladder
     points = found.starts
     return replace(
         method,
@@ -171,6 +181,7 @@ def pilot(method: Method) -> Found:
     Raises:
         UserError: a dynamics on a model without gradients.
     """
+    method = replace(method, kernel=_of_a_rung(method.kernel))
     target, chains = method.target, method.shape.chains
     key = derive_key(method.seed, f"{method.name}/pilot")
     heat = method.plan.controls(method.plan.start(), method.shape.total, 1).temperature[0]
@@ -197,7 +208,7 @@ def pilot(method: Method) -> Found:
         facts |= found.facts | {"why": facts.get("why", "") + found.facts["why"]}
         acceptance = found.acceptance
     else:
-        step, m = _step_of_dynamics(method, surface, theta, scale, curvature, float(heat.min()), facts)
+        step, m = step_of_dynamics(method, surface, theta, scale, curvature, float(heat.min()), facts)
         acceptance, count = None, None
     facts |= {"n_grad": facts.get("n_grad", 0) + surface.n_grad, "n_lik": facts.get("n_lik", 0)}
     facts |= {"step_size": float(step.log().mean().exp()), "m": m, "acceptance": acceptance}
@@ -283,59 +294,6 @@ def _length(curvature: Tensor | None) -> float:
     """Return a quarter of the longest period, from the curvature (D, D) in the coordinates that chains move in."""
     least = 1.0 if curvature is None else float(torch.linalg.eigvalsh(curvature.double()).min())
     return QUARTER * max(least, 1e-300) ** -0.5
-
-
-def _step_of_dynamics(
-    method: Method,
-    surface: Surface,
-    theta: Tensor,
-    scale: Scale | None,
-    curvature: Tensor | None,
-    heat: float,
-    facts: dict[str, Any],
-) -> tuple[Tensor, int | None]:
-    """Return the step size of a dynamics and its minibatch size, if that is open.
-
-    On a quadratic posterior of curvature H with gradient noise of covariance V, the variance is too large by the
-    relative error e (H + c V / T) / 2, with c the dynamics' `noise_gain`. The step size e makes its largest eigenvalue
-    10 %: at most a tenth of the stability bound 2 / lambda_max(H).
-    """
-    kernel, target = method.kernel, method.target
-    assert isinstance(kernel, Unadjusted)
-    gain = kernel.dynamics.noise_gain or 0.0
-    m = None
-    if kernel.m_is_open:
-        m = min(target.n, max(_LEAST_M, min(_MOST_M, target.n // 5)))
-    size = m or kernel.m or target.n
-    place = theta[0] if scale is None else scale.center.to(theta)
-    spread = torch.zeros(1, target.dim, dtype=torch.float64)
-    if target.n > 1 and size < target.n:
-        single = surface.single_gradients(place, _SINGLE).cpu()
-        single = single if scale is None else scale.pull(single)
-        spread = (single - single.mean(0)) / math.sqrt(max(1, len(single) - 1))
-    share = float(torch.as_tensor(target.error_share(size))) * target.n**2 / size
-    if curvature is not None:
-        total = curvature.double() + gain / heat * share * spread.T @ spread
-        total += gain / heat * target.gradient_noise * torch.eye(len(total), dtype=torch.float64)
-        largest = float(torch.linalg.eigvalsh(total).max())
-        bound = float(torch.linalg.eigvalsh(curvature.double()).max())
-    else:
-        bound = largest_curvature(surface, place)
-        noise = float(torch.linalg.eigvalsh(spread @ spread.T).max()) * share + target.gradient_noise
-        largest = bound + gain / heat * noise
-    if not 0 < largest < math.inf:
-        raise UserError(
-            f"{method.name}: the curvature of the log posterior is {largest:g} where chains begin, which gives no step "
-            "size; give step_size a number."
-        )
-    step = 2 * _VARIANCE_ERROR / largest
-    facts["stability_bound"] = 2 / bound if bound > 0 else math.inf
-    facts["why"] = (
-        f"its stationary variance is then about {_VARIANCE_ERROR:.0%} too large, of which minibatch noise is "
-        f"{1 - bound / largest:.0%}; steps are stable below {facts['stability_bound']:.3g}."
-    )
-    facts["variance_error"] = _VARIANCE_ERROR
-    return torch.tensor([step], dtype=torch.float64), m
 
 
 def _save(found: Found, folder: Path) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mhrun.data import Dataset
 from mhrun.data.frames import is_frame
+from mhrun.diagnostics.ladders import rung
 from mhrun.errors import UserError
 from mhrun.models.function import Named, explained
 from mhrun.models.module import ModuleModel
@@ -48,7 +49,7 @@ def predict(
 
     Returns:
         (datum, ...): (datum, class) for classes; with `each`, (chain, draw, datum, ...). The mean is over the draws of
-        all chains, but those that ``sample_stats["valid"]`` excludes.
+        all chains, but those that ``sample_stats["valid"]`` excludes; of a ladder, the draws of its coldest rung.
 
     Raises:
         UserError: a trace without draws, a model that predicts nothing, or data that do not fit.
@@ -59,6 +60,7 @@ def predict(
         raise UserError("predict needs a trace with draws, as mhrun.sample returns it; thin=None keeps none.")
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise UserError(f"every = {every!r} must be a whole number, at least 1.")
+    trace = rung(trace)
     data = Dataset.of(x)
     valid = _valid(trace)[:, ::every]
     quantity, names = _quantity(trace, model, x, data)

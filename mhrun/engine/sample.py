@@ -6,7 +6,7 @@ import json
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -50,8 +50,8 @@ def sample(
     step_size: float | str | Schedule = AUTO,
     steps: int | None = None,
     warmup: int | None = None,
-    chains: int = 4,
-    temperature: float = 1.0,
+    chains: int | None = None,
+    temperature: float | Sequence[float] = 1.0,
     start: Any = None,
     parameters: Mapping[str, Any] | None = None,
     log_prior: Callable[[Any], torch.Tensor] | None = None,
@@ -86,8 +86,8 @@ def sample(
             in the attribute ``pilot`` of the trace.
         steps: steps that count; every chain does them. None: 10,000, or 2,000 with HMC as the default kernel.
         warmup: steps of burn-in before them. None: 1,000, or 500 with HMC as the default kernel.
-        chains: how many chains C, run together.
-        temperature: T of the target.
+        chains: how many chains C, run together. None: 4, or with a ladder 4 ladders, 4 times its rungs.
+        temperature: T of the target; with `ReplicaExchange` a list, T of each rung, the coldest first.
         start: where chains begin: (D,) or (C, D), needed with a function without `parameters`; or name -> values, with
             them. Parameters that have no value start at draws from their priors.
         parameters: with a function, name -> prior (a `torch.distributions.Distribution` or its text, such as
@@ -115,7 +115,8 @@ def sample(
     Returns:
         A DataTree with the groups ``posterior`` and ``sample_stats`` (and ``warmup_...``). The posterior has a variable
         for each of the `parameters`, within its constraint, or ``theta``. Where a method has draws at
-        some steps only, ``sample_stats["valid"]`` says which they are.
+        some steps only, ``sample_stats["valid"]`` says which they are. With a ladder it holds all rungs:
+        ``mhrun.rung(trace, 0)`` has the coldest.
 
     Raises:
         UserError: parts that do not go together, settings that have no meaning, or a folder that holds the
@@ -127,8 +128,6 @@ def sample(
         )
     if isinstance(dtype, str) or dtype not in (torch.float64, torch.float32):
         raise UserError(f"dtype = {dtype!r} must be torch.float64 or torch.float32.")
-    if not isinstance(cast(Any, temperature), int | float):
-        raise UserError("temperature must be a number; schedules of it go with mhrun's configurations.")
     given = user_model(model, data, start=start, log_prior=log_prior, parameters=parameters)
     points = given.points
     target = Target(
@@ -143,7 +142,11 @@ def sample(
         given if given is not None else default
         for given, default in zip((steps, warmup), default_counts(name), strict=True)
     )
-    schedules: dict[str, Schedule] = {"temperature": Fixed(temperature=temperature)}
+    rungs = getattr(kernel, "rungs", 1)  # what is no kernel is refused below
+    chains = 4 * rungs if chains is None else chains
+    schedules: dict[str, Schedule] = {
+        "temperature": Fixed(temperature=_temperatures(temperature, rungs, chains))
+    }
     if points is not None and len(points) not in (1, chains):
         raise UserError(f"start has {len(points)} rows for {chains} chains; give one row, or one per chain.")
     if is_auto(step_size):
@@ -212,6 +215,33 @@ def sample(
             loaded = trace.load()
     _warn(method, summary, loaded)
     return loaded
+
+
+def _temperatures(given: float | Sequence[float], rungs: int, chains: int) -> float | list[float]:
+    """Return the temperature of all chains, or of each, from that of the target or of each rung."""
+    if isinstance(cast(Any, given), Real) and not isinstance(given, bool):
+        return float(cast(Any, given))
+    try:
+        values = [float(t) for t in cast(Any, given)]
+    except (TypeError, ValueError):
+        raise UserError(
+            "temperature must be a number, or with a ladder a list of one for each rung; schedules of it go with "
+            "mhrun's configurations."
+        ) from None
+    if len(values) != rungs:
+        raise UserError(
+            f"temperature has {len(values)} values for {rungs} rung{'s' * (rungs > 1)}; give "
+            + (
+                "one for each."
+                if rungs > 1
+                else "a number, or a kernel with a ladder, mhrun.ReplicaExchange."
+            )
+        )
+    if chains % rungs:
+        raise UserError(f"chains = {chains} must be a multiple of the {rungs} rungs of a ladder.")
+    if values != sorted(values):
+        raise UserError(f"temperature = {values} must increase: the first rung is the coldest.")
+    return values * (chains // rungs)
 
 
 def _say(line: str) -> None:

@@ -59,6 +59,14 @@ def test_chains_that_begin_at_no_density_are_refused(value):
         mhrun.sample(log_lik, np.ones(50), kernel, start=[[0.0], [1.0]], chains=2, step_size=1.0, steps=50)
 
 
+LADDER = mhrun.ReplicaExchange(
+    mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()),
+    mhrun.Full(),
+    mhrun.Metropolis(),
+    rungs=2,
+)
+
+
 @pytest.mark.parametrize(
     ("how", "message"),
     [
@@ -66,6 +74,11 @@ def test_chains_that_begin_at_no_density_are_refused(value):
         ({"dtype": "float32"}, "must be torch.float64 or torch.float32"),
         ({"steps": "100"}, "steps = '100' must be a whole number"),
         ({"temperature": mhrun.Fixed(temperature=2.0)}, "temperature must be a number"),
+        ({"temperature": "warm"}, "temperature must be a number"),
+        ({"temperature": [1.0, 2.0]}, "2 values for 1 rung; give a number, or a kernel with a ladder"),
+        ({"kernel": LADDER, "temperature": [1.0, 2.0, 4.0]}, "3 values for 2 rungs; give one for each"),
+        ({"kernel": LADDER, "temperature": [2.0, 1.0]}, "must increase"),
+        ({"kernel": LADDER, "temperature": [1.0, 2.0], "chains": 3}, "multiple"),
         ({"step_size": mhrun.Cosine(0.1, 2), "acceptance": 0.3}, "acceptance= tunes a number"),
         (
             {"step_size": mhrun.Cosine(0.1, 4), "steps": 100, "warmup": 100},

@@ -91,6 +91,34 @@ def test_draws_that_are_not_valid_are_left_out(fitted):
     assert int(np.isfinite(each).sum()) == len(x)
 
 
+def test_predictions_of_a_ladder_are_of_its_coldest_rung():
+    ladder = mhrun.ReplicaExchange(METROPOLIS, mhrun.Full(), mhrun.Metropolis(), rungs=3)
+    data = torch.randn(50, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    trace = mhrun.sample(
+        lambda theta, x: -0.5 * (x[:, 0] - theta[0]) ** 2,
+        data,
+        ladder,
+        start=[0.0],
+        temperature=[1.0, 3.0, 9.0],
+        step_size=0.05,
+        steps=20,
+        warmup=5,
+    )
+    theta = trace["posterior"]["theta"].to_numpy()
+    assert theta.shape == (12, 20, 1)  # four ladders
+    for number in range(3):
+        part = mhrun.rung(trace, number)
+        assert np.array_equal(part["posterior"]["theta"], theta[number::3])
+        assert part["sample_stats"]["accepted"].shape == (4, 20)
+        assert np.array_equal(part["posterior"]["chain"], range(4))
+    with pytest.raises(UserError, match="rung = 3 is not one of the 3 rungs"):
+        mhrun.rung(trace, 3)
+    found = mhrun.predict(trace, lambda theta, batch: theta[0] + 0 * batch[:, 0], data)
+    assert np.allclose(found, theta[::3].mean())
+    cold = mhrun.rung(trace)
+    assert mhrun.rung(cold) is cold  # one rung is left
+
+
 def test_modules_predict_classes_or_their_outputs():
     x = torch.randn(30, 2, generator=torch.Generator().manual_seed(1))
     net = nn.Linear(2, 3)

@@ -1,0 +1,72 @@
+"""The step size and the minibatch size of a dynamics, from the curvature of the posterior and its gradients' noise."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mhrun.engine.curvature import Surface, largest_curvature
+from mhrun.engine.method import Method
+from mhrun.errors import UserError
+from mhrun.kernels import Unadjusted
+from mhrun.kernels.preconditioned import Scale
+
+_VARIANCE_ERROR = 0.1  # relative error of the variance that the step size of a dynamics is chosen for
+_SINGLE = 512  # data whose gradients the noise of a minibatch is estimated from
+_LEAST_M, _MOST_M = 100, 5_000  # of a minibatch of gradients that the pilot chooses: n / 5 between these
+
+
+def step_of_dynamics(
+    method: Method,
+    surface: Surface,
+    theta: Tensor,
+    scale: Scale | None,
+    curvature: Tensor | None,
+    heat: float,
+    facts: dict[str, Any],
+) -> tuple[Tensor, int | None]:
+    """Return the step size of a dynamics and its minibatch size, if that is open.
+
+    On a quadratic posterior of curvature H with gradient noise of covariance V, the variance is too large by the
+    relative error e (H + c V / T) / 2, with c the dynamics' `noise_gain`. The step size e makes its largest eigenvalue
+    10 %: at most a tenth of the stability bound 2 / lambda_max(H).
+    """
+    kernel, target = method.kernel, method.target
+    assert isinstance(kernel, Unadjusted)
+    gain = kernel.dynamics.noise_gain or 0.0
+    m = None
+    if kernel.m_is_open:
+        m = min(target.n, max(_LEAST_M, min(_MOST_M, target.n // 5)))
+    size = m or kernel.m or target.n
+    place = theta[0] if scale is None else scale.center.to(theta)
+    spread = torch.zeros(1, target.dim, dtype=torch.float64)
+    if target.n > 1 and size < target.n:
+        single = surface.single_gradients(place, _SINGLE).cpu()
+        single = single if scale is None else scale.pull(single)
+        spread = (single - single.mean(0)) / math.sqrt(max(1, len(single) - 1))
+    share = float(torch.as_tensor(target.error_share(size))) * target.n**2 / size
+    if curvature is not None:
+        total = curvature.double() + gain / heat * share * spread.T @ spread
+        total += gain / heat * target.gradient_noise * torch.eye(len(total), dtype=torch.float64)
+        largest = float(torch.linalg.eigvalsh(total).max())
+        bound = float(torch.linalg.eigvalsh(curvature.double()).max())
+    else:
+        bound = largest_curvature(surface, place)
+        noise = float(torch.linalg.eigvalsh(spread @ spread.T).max()) * share + target.gradient_noise
+        largest = bound + gain / heat * noise
+    if not 0 < largest < math.inf:
+        raise UserError(
+            f"{method.name}: the curvature of the log posterior is {largest:g} where chains begin, which gives no step "
+            "size; give step_size a number."
+        )
+    step = 2 * _VARIANCE_ERROR / largest
+    facts["stability_bound"] = 2 / bound if bound > 0 else math.inf
+    facts["why"] = (
+        f"its stationary variance is then about {_VARIANCE_ERROR:.0%} too large, of which minibatch noise is "
+        f"{1 - bound / largest:.0%}; steps are stable below {facts['stability_bound']:.3g}."
+    )
+    facts["variance_error"] = _VARIANCE_ERROR
+    return torch.tensor([step], dtype=torch.float64), m
