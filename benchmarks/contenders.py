@@ -21,7 +21,7 @@ N = 1_000_000
 
 
 class Contender:
-    """A process that does the work when asked."""
+    """A process that does the work on request."""
 
     def __init__(self, python: str | Path, script: str, *arguments: object, **environment: str) -> None:
         self._process = subprocess.Popen(
@@ -51,7 +51,7 @@ class Contender:
 
 
 Field = Mapping[str, tuple[Contender, float]]
-"""Contenders by name, each with the share of the steps that it is asked for: less where it is slow."""
+"""Contenders by name, each with the share of the steps that it runs: less where it is slow."""
 
 
 class Goal(NamedTuple):

@@ -2,7 +2,7 @@
 
 ``--only`` makes some of them, and writes them to a file that bears their names.
 
-Contenders are processes of their own, asked in turn, round after round, so that a busy machine is busy
+Contenders are processes of their own, called in turn, round after round, so that a busy machine is busy
 for all of them; medians over rounds. One core: CPU time. Several cores: wall time.
 """
 

@@ -1,6 +1,6 @@
 """What every contender speaks: one JSON question per line in, one JSON answer per line out.
 
-A contender is a process of its own, in its own environment. It is asked ``{"chains", "steps", "seed"}``
+A contender is a process of its own, in its own environment. It receives ``{"chains", "steps", "seed"}``
 and answers with the seconds that it took, by the wall and of its CPU, and the acceptance rate, by which
 the contenders are checked to be the same algorithm; where minibatches grow, their mean size too. Only the
 standard library is used here, so that any environment can import it.

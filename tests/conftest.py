@@ -48,7 +48,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixture
 
 @pytest.fixture(autouse=True)
 def _own_data_folder() -> Iterator[None]:
-    """Let no test say where the next looks for data sets, as a run does for its process."""
+    """Restore the folder of data sets after each test: a run sets it for its process."""
     before = files._chosen
     yield
     files._chosen = before

@@ -38,7 +38,7 @@ def differs_in_mean(by_chain: Array, expected: float) -> bool:
 
 
 def assert_counts(observed: Array, probability: Array, what: str = "") -> None:
-    """Counts of independent draws follow a law: Pearson's chi-squared."""
+    """Counts of independent draws against probabilities: Pearson's chi-squared."""
     expected = probability * observed.sum()
     p = stats.chisquare(observed, expected * observed.sum() / expected.sum()).pvalue
     assert p > ALPHA, f"{what}: p = {p:.2g}"

@@ -1,4 +1,4 @@
-"""`mhrun check`: what is right passes, and each thing that is wrong fails the law that it breaks.
+"""`mhrun check`: correct parts pass, and each wrong one fails the check that it should.
 
 A right kernel has a failing law with probability 1e-4 (`mhrun.check.verdict`); seeds are fixed.
 """
@@ -46,7 +46,7 @@ def of_parts(proposal=RandomWalk, rule=Metropolis, kernel=MetropolisHastings):
 
 
 def judged(make, *checks, **settings):
-    """Return the outcomes of some laws, or of all but the slow ones."""
+    """Return the outcomes of some checks, or of all but the slow ones."""
     chosen = checks or [name for name in CHECKS if name not in ("compiled", "minibatches")]
     return {verdict.check: verdict for verdict in run_suite(subject(make, **settings), chosen)}
 

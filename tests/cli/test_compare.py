@@ -25,7 +25,7 @@ from mhrun.store.folder import RunFolder
 
 
 def autoregressive(rng, chains, steps, rho, dim=1):
-    """Draws of AR(1) chains with variance 1, begun in their law: (chains, steps, dim)."""
+    """Draws of stationary AR(1) chains with variance 1: (chains, steps, dim)."""
     draws = rng.normal(size=(chains, steps, dim))
     for t in range(1, steps):
         draws[:, t] = rho * draws[:, t - 1] + np.sqrt(1 - rho**2) * draws[:, t]

@@ -1,4 +1,4 @@
-"""Shell completion: what a line can become, and the scripts in the shells that are installed."""
+"""Shell completion: the candidates for a line, and the scripts in the installed shells."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ OPTIONS = {"bash": ["--norc"], "zsh": ["-f"], "fish": ["-N"]}
 
 @pytest.fixture
 def shell(tmp_path, monkeypatch):
-    """Return a function that completes a line in a shell, `mhrun` being this one."""
+    """Return a function that completes a line in a shell with this `mhrun`."""
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "mhrun"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m mhrun "$@"\n')

@@ -117,7 +117,7 @@ def network(monitor=None, kernel=None, steps=40):
 
 
 class Looks(Silent):
-    """Counts what it is told of evaluations, and the looks."""
+    """Counts evaluations and observations."""
 
     lik = 0
 
@@ -127,7 +127,7 @@ class Looks(Silent):
 
 @pytest.mark.parametrize("average", [None, 3])
 def test_monitor_runs_are_counted_and_timed(tmp_path, monkeypatch, average):
-    """Of 40 steps: a look to tell at 8, 16, ...; a snapshot at 15, 20, ...; parameters averaged at 12, 15, ..."""
+    """In 40 steps: observations at 8, 16, ...; snapshots at 15, 20, ...; parameters averaged at 12, 15, ..."""
     monitored = []
     real = Predictive.observe
 

@@ -136,7 +136,7 @@ def swept(*words: str) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Return the exit status of a sweep and what it said."""
+    """Return the exit status of a sweep and its output."""
     return process.wait(3000), Path("said.txt").read_text()
 
 

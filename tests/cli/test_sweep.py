@@ -123,7 +123,7 @@ def test_a_sweep_with_a_run_that_was_deleted(tmp_path, capsys):
 
 
 def test_the_table_of_a_sweep(tmp_path):
-    """Methods with one label are told apart, no test means no acceptance, and errors are beside estimates."""
+    """Equal labels are distinguished, methods without a test have no acceptance, and estimates have errors."""
     words = [word for word in WORDS if word != "~methods.sgld"]
     words += ["+method@methods.barker=mint", "rule@methods.barker.kernel.rule=barker"]
     words += [*QUICK, "report.sweep=[accept_rate,tv,chi2]"]

@@ -32,7 +32,7 @@ TUTORIAL = PACKAGE.parent / "docs" / "own-model.md"
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch, tmp_path):
-    """Let a test trust whom it likes, and forget its modules afterwards."""
+    """Let a test trust projects, and forget their modules afterwards."""
     monkeypatch.setenv("MHRUN_TRUST", "")
     monkeypatch.setenv("MHRUN_FOLDERS", "")
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""The captured step: results as in torch, one compilation for each kind of step, and a line where it cannot be."""
+"""The captured step: results as in torch, one compilation for each kind of step, a note where it is impossible."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def numbers():
 
 
 def network():
-    """A network of more parameters than are asked about on the host."""
+    """A network with more parameters than are compared on the host."""
     rng = np.random.default_rng(2)
     data = {
         "x": torch.from_numpy(rng.normal(size=(N, 40)).astype(np.float32)),
@@ -143,7 +143,7 @@ class Drifts(mhrun.RandomWalk):
 
 
 def test_a_step_that_waits_or_remembers_is_found():
-    """Each would go wrong in a graph, and the run goes on without one."""
+    """Each would be wrong in a graph, so that the run continues without one."""
     for proposal, words in ((Looks(), "DataDependent"), (Drifts(), "its graph and torch differ")):
         one, value = method(MetropolisHastings(proposal, mhrun.Shared(M), mhrun.Metropolis()), numbers()), []
         graph = Graph(one, value.append, "eager")

@@ -93,7 +93,7 @@ def drawn(rule, c, step=STEP, x=X):
 
 @cache
 def predicted_variance(rule, c):
-    """Return the variance of the law, in that of the posterior, from the chain's matrix on a grid of 121 points."""
+    """Return the stationary variance, relative to the posterior's, from the transition matrix on a grid of 121."""
     grid = np.linspace(-4.5, 4.5, 121)
     theta, to = np.meshgrid(grid, grid, indexing="ij")
     off = ~np.eye(len(grid), dtype=bool)
@@ -150,7 +150,7 @@ def test_the_default_keeps_the_target_on_skewed_terms():
 
 
 def test_an_error_of_each_decision_below_a_bound_can_widen_the_distribution():
-    """With its design chosen for each test AustereMH's law is a tenth wider, as its errors say; MINT's a third."""
+    """With a design for each test AustereMH's variance is a tenth too large, as its errors predict; MINT's a third."""
     assert predicted_variance(PER_STEP, 40.0) == pytest.approx(1.12, abs=0.01)
     assert predicted_variance(CONSERVATIVE, 40.0) == pytest.approx(1.0, abs=0.005)
     assert differs_in_mean((drawn(Metropolis(), 40.0)[0] ** 2).mean(1), 1.12)

@@ -1,4 +1,4 @@
-"""Dynamics without a test: the law that each has at its step size, its noise, and the loops of the papers."""
+"""Dynamics without a test: the stationary distribution at a given step size, the noise, and the papers' loops."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_the_bias_falls_with_the_step():
     ("e", "a", "rough"), [(0.02, 0.05, 0.0), (0.02, 0.05, ROUGH), (0.005, 0.1, 4 * ROUGH)]
 )
 def test_a_thermostat_pays_for_noise_that_it_is_not_given(e, a, rough):
-    """With D = 100 the thermostat hardly fluctuates, and the law is that at its root."""
+    """With D = 100 the thermostat hardly fluctuates, and theta follows the distribution at the root of its drift."""
     target = Target(gaussian(100), NOTHING, gradient_noise=rough)
     theta, state = run(SGNHT(a), target, e, 3000, chains=30, burn=1500)
     root = thermostat_root(e, a, 1.0, rough)
@@ -176,7 +176,7 @@ def density(x):
 
 
 def stationary(e, friction=None, points=141):
-    """Return a grid and the stationary law of the discretised dynamics on it, by its own transitions.
+    """Return a grid and the stationary distribution of the discretised dynamics on it, from its transition matrix.
 
     With a friction the state is (theta before, theta): the momentum is their difference.
     """

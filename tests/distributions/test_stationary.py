@@ -125,7 +125,7 @@ M, C_EFFECTIVE, PRIOR = 3, 4.0, 0.5  # c = n/T; prior N(0, 1/PRIOR)
 
 
 def augmented_density():
-    """The law of section 3.2 by enumeration: subsets I with weight w_I, and theta | I ~ N(mean_I, var).
+    """The distribution of section 3.2 by enumeration: subsets I with weight w_I, and theta | I ~ N(mean_I, var).
 
     exp(c mean_I log N(x; theta, 1)) exp(-PRIOR theta^2 / 2) is a Gaussian in theta, for each of the 20 I.
     """
@@ -166,7 +166,7 @@ def marginal_cdf(values):
 
 
 def test_the_stored_chain_is_exact_on_the_augmented_space():
-    """MINT, section 3.2: started from its law by enumeration, it stays there."""
+    """MINT, section 3.2: the distribution found by enumeration is invariant."""
     target, state, theta = exact_start(20_000, 1)
     temperature = len(X) / C_EFFECTIVE
     kernel = MetropolisHastings(RandomWalk(), Stored(M), Metropolis())
@@ -310,7 +310,7 @@ def test_the_bias_of_langevin_falls_with_the_step():
 @pytest.mark.parametrize("estimate", [0.0, 0.05])
 @pytest.mark.parametrize("m", [None, 8])
 def test_sghmc_has_its_discrete_stationary_distribution(m, estimate):
-    """v' = (1-a) v - e h theta + noise, theta' = theta + v': a linear map, its law by Lyapunov's equation."""
+    """v' = (1-a) v - e h theta + noise, theta' = theta + v': a linear map, with the covariance of Lyapunov's equation."""
     a, e, temperature = 0.2, 0.02, 1.5
     target, noise = quadratic_target(0.2)
     theta = torch.zeros(6000, 2, dtype=torch.float64)

@@ -71,7 +71,7 @@ def ensemble(thetas, x):
 
 
 def sureness(thetas, test, outside, sure):
-    """What is told of one chain's ensemble, written out."""
+    """The metrics of one chain's ensemble, written out."""
     near, far = (ensemble(thetas, some.fields["x"].numpy()) for some in (test, outside))
     entropies = [-np.sum(p * np.log(p), axis=1) for p in (near, far)]
     above = [1.0 if b > a else 0.5 if b == a else 0.0 for a in entropies[0] for b in entropies[1]]
@@ -166,7 +166,7 @@ SMALL = [
 
 @pytest.mark.usefixtures("few_images")
 def test_a_run_that_is_stopped_tells_the_same(tmp_path):
-    """Every few chunks, a Ctrl-C: what was told and the networks that were collected have the same bits."""
+    """With a Ctrl-C every few chunks, metrics and collected networks have the same bits."""
     config = compose_config(SMALL)
     config["methods"] = {name: config["methods"][name] for name in KEPT}
     found = []
@@ -353,7 +353,7 @@ def test_what_figure_3c_is_judged_by():
 
 def test_the_order_of_figure_4(rng):
     def dataset(entropy):
-        """Three seeds, two looks, of which the last counts."""
+        """Three seeds, two observations, of which the last counts."""
         values = {
             name: rng.random((3, 2))
             for name in (*networks.METRICS, "error_of_ensemble", "error", "nll_of_ensemble")

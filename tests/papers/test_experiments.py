@@ -328,7 +328,7 @@ def small(name, outputs):
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory):
-    """A few hundred images that are easily told apart."""
+    """A few hundred images that are easy to classify."""
     rng = np.random.default_rng(17)
     signed = experiment_module("shared.classify")._signed
     with pytest.MonkeyPatch.context() as patch:
@@ -362,7 +362,7 @@ def quick(monkeypatch):
 
 @pytest.fixture
 def whole_columns(monkeypatch):
-    """A column of a metric that no method has would stay empty, and nobody would be told."""
+    """A column of a metric that no method has would silently stay empty."""
     real = Run.by_method
 
     def by_method(run, found, columns):

@@ -28,7 +28,7 @@ KEY = derive_key(3, "networks")
 
 
 def monitored(runs, **numbers):
-    """What was told of the chains at `runs` looks."""
+    """Metrics of the chains at `runs` observations."""
     values = {
         name: (("chain", "monitor_run"), np.asarray(each, dtype=float)) for name, each in numbers.items()
     }

@@ -171,7 +171,7 @@ def assert_one_line(words: list[str], status: int, err: str) -> None:
 
 @pytest.fixture
 def _checked_only(tmp_path, monkeypatch):
-    """Let a dry run end after its checks: parts are built, methods are asked, nothing is tried."""
+    """Let a dry run end after its checks: parts are built and checked, no step is timed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("mhrun.engine.estimate.costs", lambda *_: [])
     monkeypatch.setattr(planning, "_memory", lambda *_: [])

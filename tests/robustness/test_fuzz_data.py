@@ -592,7 +592,7 @@ def test_a_digest_is_that_of_the_file_as_it_is_now(tmp_path):
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
 def test_a_place_that_cannot_be_written(finished, outputs, monkeypatch, number, capsys):
-    """Of a complete run nothing is written; all else is refused in a line."""
+    """A complete run is left as it is; everything else is refused in one line."""
     folder = copied(finished[0], outputs)
     settings = settings_of(outputs)
     run_experiment(settings, Silent())  # config.yaml says these outputs
@@ -678,7 +678,7 @@ ACTS = {
 
 
 def damaged(finished, outputs, rng: random.Random, kept: int, name: str, how: str, act: str) -> str | None:
-    """Damage one thing in a copy of a run folder, do something with it, and return what is told."""
+    """Damage one thing in a copy of a run folder, do something with it, and return its output."""
     folder = copied(finished[kept], outputs)
     if not os.path.lexists((folder.path / name).parent):
         return None
@@ -813,7 +813,7 @@ def test_a_summary_that_was_written_without_a_checksum_is_read(finished, outputs
 
 
 def test_one_report_that_fails_stops_no_other(finished, outputs, monkeypatch, capsys):
-    """A bug, the user's mistake, user's code that exits: each is a line, and the last one is made."""
+    """A bug, a user's mistake and user code that exits are one line each, and the report after them is made."""
     errors = {"a": KeyError, "b": UserError("no such thing"), "c": SystemExit(0), "d": None}
     for name in errors:
         shutil.copytree(finished[0].path, outputs / name / finished[0].digest)
@@ -841,7 +841,7 @@ def test_one_report_that_fails_stops_no_other(finished, outputs, monkeypatch, ca
 
 
 def test_a_link_in_the_place_of_a_file_is_not_written_through(finished, outputs, tmp_path):
-    """Of the stopped run the trace is put together, the log goes on, and the report is made."""
+    """The stopped run's trace is assembled, its log is continued, and its report is made."""
     folder, mine = copied(finished[1], outputs), tmp_path / "mine"
     mine.write_text("mine")
     for name in ("log.txt", ".lock", "report", "summary.json.partial", "methods/mint/trace.nc.partial"):

@@ -130,7 +130,7 @@ def _killed_at(call: int, outputs: Path, words: tuple[str, ...]) -> None:
 
 
 def test_a_kill_at_any_dealing_with_the_disk_loses_nothing(whole, outputs):
-    """Each child goes on from what the one before left, and is killed some calls later."""
+    """Each child process resumes what the one before left, and is killed some calls later."""
     words, expected = whole
     kills = 0
     for call in range(1, 2000, 7):
@@ -337,7 +337,7 @@ def test_a_list_of_draws_survives_a_stop(whole, outputs):
 
 
 class Noted(Silent):
-    """Keeps what it is told."""
+    """Records the notes that it receives."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

@@ -1,4 +1,4 @@
-"""An exception that nobody expected ends in one line, with the details in a file."""
+"""An unexpected exception ends in one line, with the details in a file."""
 
 from __future__ import annotations
 

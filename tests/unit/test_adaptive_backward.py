@@ -92,7 +92,7 @@ CASES = {
 
 @pytest.mark.parametrize(("change", "most"), [(0.05, 0.5), (0.1, 0.25), (0.3, 0.5), (0.04, 0.9), (0.6, 0.5)])
 def test_beta_is_lowered_as_the_rule_says(target, monkeypatch, change, most):
-    """Each chain by its own rates, in steps of a share of what it was, to no less than 1 - most of it."""
+    """Each chain adapts by its own rates, by a factor per epoch, and never below 1 - `most`."""
     names, requested = list(CASES), []
 
     def tried(self, target, theta, controls, draws, beta, rows, test):
@@ -404,7 +404,7 @@ def test_a_kernel_asks_its_pairing(target):
 
 @pytest.mark.long
 def test_an_adapting_run_that_is_stopped_is_the_whole_one(rng, tmp_path):
-    """Stopped after every chunk, in the middle of epochs; beta and acceptances are told at each look."""
+    """Stopped after every chunk, in the middle of epochs; beta and acceptances are recorded at each observation."""
     fields = {"x": rng.normal(size=(N, 4)), "y": rng.integers(0, 3, N)}
     data = Dataset.of(fields)
     plan = Plan({"s": Fixed(step_size=1e-3, temperature=5.0, noise_temperature=0.1)}, 2, 0, 24)

@@ -141,7 +141,7 @@ def test_arrays_of_every_kind_are_accepted_or_refused():
 
 
 def test_a_pass_through_a_map_is_read_ahead_and_the_same(rng, monkeypatch):
-    """Parts that begin and end within pages; nothing is asked of what is no map, or of one that has gone."""
+    """Ranges that begin and end within pages; arrays that are not mapped, or no longer, are left alone."""
     x = rng.normal(size=(5000, 3))
     np.save("x.npy", x)
     before, requested = len(mapping._MAPS), []
@@ -229,7 +229,7 @@ def test_full_passes_over_wide_rows_go_in_blocks(rng, monkeypatch):
 
 
 def test_generated_numbers_are_whole(tmp_path, monkeypatch):
-    """Also after a power cut that left a file too short; and a full disk is told of, where a map would kill us."""
+    """Also after a power cut that left a file too short; a full disk is an error in a line and does not kill the process."""
     monkeypatch.setenv("MHRUN_CACHE_DIR", str(tmp_path))
 
     def ones():

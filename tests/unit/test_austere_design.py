@@ -17,7 +17,7 @@ from mhrun.rules.austere_design import DESIGNS, Design, Designs, average, conser
 
 
 def plain_profile(n_data: int, m: int, epsilon: float, mu_std: float, cells: int) -> tuple[float, float]:
-    """Return error and looks from the densities themselves, cell by cell, with nothing factored out."""
+    """Return the error and the expected number of stages from the densities on a grid, with nothing factored out."""
     bound = -ndtri(epsilon)
     edges = np.linspace(-bound, bound, cells + 1)
     centres = (edges[1:] + edges[:-1]) / 2
@@ -89,7 +89,7 @@ def test_the_test_itself_has_this_error_and_usage(rng):
 
 
 def agrees(z, expected, epsilon, m):
-    """Compare walks z (looks before the last, walks) with a profile: 4 standard errors."""
+    """Compare walks z (stages before the last, walks) with a profile: 4 standard errors."""
     out = np.abs(z) > -ndtri(epsilon)
     stopped = out.any(axis=0)
     first = out.argmax(axis=0)

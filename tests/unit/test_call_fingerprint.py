@@ -104,7 +104,7 @@ def test_another_process_says_the_same():
 
 
 def test_parts_that_were_used_are_those_that_they_were(tmp_path):
-    """A call that is stopped and said again in one notebook has the same objects in it."""
+    """A call that is interrupted and repeated in one notebook has the same fingerprint."""
     model = GaussianMixture([[0.0], [3.0]])
     before = fingerprint(model)
     model.log_prior(torch.zeros(2, 1, dtype=torch.float64))

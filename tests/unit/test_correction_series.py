@@ -1,4 +1,4 @@
-"""The correction as a series: exact coefficients, the law that it promises, and what the rule does with it."""
+"""The correction as a series: its exact coefficients, the distribution that it has, and its use by the rule."""
 
 from __future__ import annotations
 

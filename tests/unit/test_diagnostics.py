@@ -72,7 +72,7 @@ def known_shares(rng):
 
 
 def test_chi_squared_is_unbiased_where_a_plain_distance_is_not(rng, known_shares):
-    """With exact draws the estimate is about zero, the total variation is not; with a wrong law it is right."""
+    """The estimate is about zero for exact draws, unlike the total variation, and right for a wrong distribution."""
     exact = rng.multinomial(400, known_shares, size=40) / 400
     found = chi_squared(exact, known_shares)
     assert abs(found.value) < Z * found.se

@@ -1,4 +1,4 @@
-"""Equi-energy jumps: rings, banks, top-ups and ratios in plain numbers, the law, compiled and plain, resume."""
+"""Equi-energy jumps: rings, banks, top-ups and ratios in plain NumPy; distribution; compiled and torch; resume."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ SIZES = [0.8, 1.5, 3.0]
 
 
 def exact(spacing, heats=HEATS):
-    """Return a grid, its energies, and its masses under each rung's law, with the floor and without."""
+    """Return a grid, its energies, and its probabilities on each rung, with the energy floor and without."""
     x = np.linspace(-60, 60, 120_001)
     h = -MODES.log_lik(torch.from_numpy(x)[:, None], {"x": torch.zeros(1, 1, 1)})[:, 0].numpy()
     levels = h[np.abs(x - 3).argmin()] + np.append(0.0, spacing * np.cumsum(heats[:-1]))
@@ -304,7 +304,7 @@ def test_each_rung_has_its_distribution(keep):
 @pytest.mark.long
 @pytest.mark.parametrize("rule", [Metropolis(), Barker()])
 def test_jumps_keep_the_distribution_with_a_bank_of_exact_draws(rule):
-    """From the cold rung's own law, with exact draws of the hot rung in the bank, three jumps leave it as it is."""
+    """With exact draws of the hot rung in the bank, three jumps leave the cold rung's distribution invariant."""
     target, ladders, each = Target(MODES, NoData().load()), 400, 25
     made = kernel([1, 1], (3.0,), RandomWalk(), rule, spacing=1.5, jump=0.999, capacity=64)
     x, h, densities, _ = exact(1.5, [1.0, 3.0])

@@ -30,7 +30,7 @@ from mhrun.types import Controls
 
 
 def followed(exchange):
-    """One ladder, one exchange after the other: offered, made, round trips, the coldest replica."""
+    """Follow each ladder exchange by exchange: proposed, accepted, round trips, the coldest replica."""
     rungs, times = exchange.shape
     offered, made = np.zeros(rungs - 1, int), np.zeros(rungs - 1, int)
     replicas, journeys, trips, coldest = list(range(rungs)), ["cold"] + ["none"] * (rungs - 1), 0, []
@@ -77,7 +77,7 @@ def test_rungs_have_their_numbers():
 
 
 class Seen(Metropolis):
-    """Metropolis's rule that remembers what it was asked."""
+    """Metropolis's rule that records its contests."""
 
     def decide(self, contest, draws):
         self.contest = contest
@@ -119,7 +119,7 @@ KERNELS = {
 @pytest.mark.parametrize("pairing", [Full(), Shared(30), Shared(200)])
 @pytest.mark.parametrize("name", KERNELS)
 def test_compiled_exchanges_are_the_plain_ones(rng, name, pairing, temper, threads):
-    """Kept sums and fresh ones, minibatches and all data, priors tempered or not, noise that the rule is told of."""
+    """Kept sums and fresh ones, minibatches and all data, priors tempered or not, noise that the rule knows."""
     target = Target(
         GaussianMean(3.0),
         Dataset.of(rng.normal(0.3, 1, 200)),

@@ -1,4 +1,4 @@
-"""What is told of the chains while they run: against NumPy on every draw, and through interruptions."""
+"""Monitors: their metrics against NumPy on every draw, and through interruptions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def missed(log_p, y):
 
 
 def expected(thetas, test, every, average, collect, after):
-    """The columns from all draws (C, steps, D): a dictionary of (C, looks)."""
+    """The columns from all draws (C, steps, D): a dictionary of (C, observations)."""
     x, y = (test.fields[name].numpy() for name in "xy")
     columns = {}
     steps = np.arange(1, thetas.shape[1] + 1)
@@ -294,7 +294,7 @@ DROPPED = tuple(
 @pytest.mark.long
 @pytest.mark.usefixtures("few_images")
 def test_a_network_that_is_stopped_tells_the_same(tmp_path):
-    """Every few chunks, a Ctrl-C: each number that was told has the bits of a run that was not stopped."""
+    """With a Ctrl-C every few chunks each metric has the bits of an uninterrupted run."""
     small = ["m=6", "data.n=60", "monitor.data.n=50", "scales.smoke.hidden=4", "thin_stats=1", *DROPPED]
     quiet = ["runtime.threads=1", "runtime.report=false", "runtime.block_seconds=0"]
     config = compose_config(["experiment=mint_network", "scale=smoke", *small, *quiet])
@@ -361,7 +361,7 @@ def test_images_that_are_not_there_are_refused(settings, message):
 
 
 def test_the_noise_of_gradients_is_tested_coordinate_by_coordinate(rng):
-    """One datum's gradient is far from normal, 400 are not; what never moves is left out; looks cost nothing."""
+    """One datum's gradient is far from normal, 400 are not; a constant coordinate is left out; no cost is counted."""
     x = torch.from_numpy(rng.exponential(1, (4000, 6)))
     x[:, :2] = 0.0  # never lit: of the weights 6 x 3 and biases 3, those of two inputs stand still
     data = Dataset.of({"x": x, "y": torch.from_numpy(rng.integers(0, 3, 4000))})

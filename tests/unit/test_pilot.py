@@ -1,4 +1,4 @@
-"""Pilots: step sizes, minibatch sizes and scales that nobody gave."""
+"""Pilots: step sizes, minibatch sizes and scales that are left open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A planar flow: its volume, its density, its gradients, what it fits, and that it goes on where it stopped."""
+"""A planar flow: its volume, its density, its gradients, what it fits, and its resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Priors of a method's own: gradients against autograd, Gibbs steps against the gamma law."""
+"""Priors that belong to a method: gradients against autograd, Gibbs steps against the gamma distribution."""
 
 from __future__ import annotations
 

@@ -278,7 +278,7 @@ def test_streams_that_are_too_short_are_lengthened(monkeypatch):
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize(("n", "m"), [(1, 1), (10, 3), (1001, 100), (64, 64)])
 def test_a_pass_is_a_permutation_in_pieces(n, m, compiled, monkeypatch):
-    """Whatever is kept of it, and wherever a run goes on."""
+    """Whatever part is cached, and wherever a run resumes."""
     streams = Streams(derive_key(5, "pass"), 3, compiled=compiled)
     target = Target(None, NoData() if n == 1 else Dataset.of(np.zeros(n, np.float32)))
     pieces_ = n // m

@@ -1,4 +1,4 @@
-"""Exchanges of replicas: the swap's ratio in plain numbers, the product law, compiled and plain, counts."""
+"""Exchanges of replicas: the ratio in plain NumPy, the invariance of the product, compiled against torch, counts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def ladder(target, kernel, temperatures, ladders, steps, step_size, compiled_loo
 
 
 class Seen(Metropolis):
-    """Metropolis's rule that remembers what it was asked."""
+    """Metropolis's rule that records its contests."""
 
     def decide(self, contest, draws):
         self.contest = contest

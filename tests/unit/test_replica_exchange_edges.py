@@ -93,7 +93,7 @@ def test_a_prior_that_is_not_tempered_cancels_where_it_is_0(rng):
 
 
 def test_a_rung_that_tempers_itself_is_exchanged_where_it_has_the_rung_s_temperature():
-    """Tact's theta has temperature T / lambda(x): its law is exp(-U / T) at the steps that are valid, and no other."""
+    """Tact's theta has temperature T / lambda(x): it follows exp(-U / T) at the valid steps only."""
     target = Target(GaussianMixture([[0.0]], 1.0), NOTHING)
     kernel = ReplicaExchange(
         Unadjusted(TACTHMC(step_of_x=0.1, flat=0.3, refresh=10), 1), Shared(1), Barker(), 2

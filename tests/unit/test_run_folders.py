@@ -332,7 +332,7 @@ def test_a_trace_holds_the_steps_that_are_named(tmp_path, thin, often, warmup):
 
 
 def test_what_is_reported_is_kept_in_order_through_blocks_and_damage(tmp_path):
-    """Three looks at a block's end, in its middle, and none in another; what a lost block told is told again."""
+    """Observations at a block's end, in its middle, and none in another; those of a lost block are made again."""
     shape, rng = Shape(2, ("a",), 0, 40, None), np.random.default_rng(5)
     whole = record(rng, 2, 40)
     errors = rng.normal(size=(41, 2))

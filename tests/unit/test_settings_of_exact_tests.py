@@ -1,4 +1,4 @@
-"""Settings of exact minibatch tests that mean nothing: refused in a line that names the setting and a remedy."""
+"""Invalid settings of exact minibatch tests are refused in a line that names the setting and a remedy."""
 
 from __future__ import annotations
 

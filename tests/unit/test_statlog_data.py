@@ -1,4 +1,4 @@
-"""Statlog's small sets: the same bits from every copy of the files, and what is told of a file that is none."""
+"""Statlog's small sets: the same bits from every copy of the files, and one-line errors for damaged files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of the user's own: columns in roles, and what is no table told in a line."""
+"""Tables of the user: the roles of columns, and one-line errors for files that are no tables."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_rows_are_split_by_a_seed_and_scaled_as_those_for_training(frame):
 
 
 def test_types_that_parquet_has_and_csv_has_not(frame):
-    """The same numbers as of a text file; what is no number and no category is told."""
+    """The same numbers as from a text file; values that are neither numbers nor categories are named."""
     n = len(frame)
     frame = frame.astype({"b": "Int64", "kind": "category"}).assign(
         single=frame.a.astype(np.float32), flag=pd.array(frame.b > 4, dtype="boolean")

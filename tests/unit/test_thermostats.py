@@ -108,7 +108,7 @@ def solve_noise(move, expected, e, s, t):
 
 
 def badodab_moments(e, a, s, temperature, rough):
-    """Return the stationary E theta^2 and the mean of |v|^2 where the thermostat looks, at a frozen s."""
+    """Return the stationary E theta^2 and the mean of |v|^2 that the thermostat sees, at a fixed s."""
     k, out = CURVATURE, math.exp(-s)
     kick = np.array([[1.0, 0.0], [-e * k, 1.0]])
     drift = np.array([[1.0, 0.5], [0.0, 1.0]])
@@ -127,7 +127,7 @@ def badodab_moments(e, a, s, temperature, rough):
 @pytest.mark.parametrize("rough", [0.0, 30.0])
 @pytest.mark.parametrize("temperature", [1.0, 4.0])
 def test_the_splitting_has_its_distribution_and_no_bias_of_half_the_friction(rough, temperature):
-    """With D = 100 the thermostat hardly fluctuates: the law is that at its root, and theta's variance T / k."""
+    """With D = 100 the thermostat hardly fluctuates: theta has variance T / k at the root of its drift."""
     e, a = 0.01, 0.2
     target = Target(gaussian(100), NOTHING, gradient_noise=rough)
     root = brentq(lambda s: badodab_moments(e, a, s, temperature, rough)[1] - e * temperature, 1e-3, 3.0)
