@@ -310,7 +310,7 @@ def test_the_bias_of_langevin_falls_with_the_step():
 @pytest.mark.parametrize("estimate", [0.0, 0.05])
 @pytest.mark.parametrize("m", [None, 8])
 def test_sghmc_has_its_discrete_stationary_distribution(m, estimate):
-    """v' = (1-a) v - e h theta + noise, theta' = theta + v': a linear map, with the covariance of Lyapunov's equation."""
+    """v' = (1-a) v - e h theta + noise, theta' = theta + v': linear, with the covariance of Lyapunov's equation."""
     a, e, temperature = 0.2, 0.02, 1.5
     target, noise = quadratic_target(0.2)
     theta = torch.zeros(6000, 2, dtype=torch.float64)

@@ -229,7 +229,7 @@ def test_full_passes_over_wide_rows_go_in_blocks(rng, monkeypatch):
 
 
 def test_generated_numbers_are_whole(tmp_path, monkeypatch):
-    """Also after a power cut that left a file too short; a full disk is an error in a line and does not kill the process."""
+    """Also after a power cut that left a file too short; a full disk ends in one line, not in a killed process."""
     monkeypatch.setenv("MHRUN_CACHE_DIR", str(tmp_path))
 
     def ones():
