@@ -28,6 +28,14 @@ class Batch(NamedTuple):
     gradient_sd: Any  # variance of the noise that the target adds
 
 
+class Anchor(NamedTuple):
+    """A surrogate of order 1: the control variate of a gradient."""
+
+    reduces: Any  # whether there is one
+    theta: Any  # (D,) its reference
+    mean: Any  # (D,) the mean gradient of all log-likelihoods there
+
+
 class Chains(NamedTuple):
     """The state of the chains, changed in place."""
 
@@ -57,6 +65,7 @@ class Block(NamedTuple):
 
     stream: Stream
     batch: Batch
+    anchor: Anchor
     chains: Chains
     schedule: Schedule
     args: tuple[Any, Any]  # of the model's and the dynamics' pieces
@@ -95,7 +104,8 @@ class UnadjustedLoop:
             return None
         form = native_form(kernel.dynamics, "native", "start", "move")
         native = form() if form is not None else None
-        model = target.native(full=False) if native is not None else None
+        first = target.surrogate is None or target.surrogate.order == 1
+        model = target.native(full=False, plain=first) if native is not None else None
         if native is None or model is None:
             return None
         return cls(model, native, m, target, key, threads)
@@ -121,6 +131,7 @@ class UnadjustedLoop:
         block = Block(
             stream=Stream(split_key(self._key), u64(first_step)),
             batch=Batch(self._m, u64(self._target.n), self._target.gradient_noise**0.5),
+            anchor=self._anchor(theta.shape[1]),
             chains=where,
             schedule=Schedule(
                 controls.step_size.numpy(), controls.noise_temperature.numpy(), prior_weight.numpy()
@@ -134,6 +145,12 @@ class UnadjustedLoop:
 
         return LoopInputs(block, steps, (theta,), where.stopped, out.theta, finish)
 
+    def _anchor(self, dim: int) -> Anchor:
+        if self._target.surrogate is None:
+            return Anchor(False, np.zeros(dim), np.zeros(dim))
+        sums = self._target.surrogate.sums
+        return Anchor(True, sums.reference.theta.numpy(), sums.gradient.numpy() / self._target.n)
+
     def _finished(self, where: Chains, out: Out) -> tuple[State, Record]:
         record: dict[str, npt.NDArray[Any]] = out._asdict()
         record["accepted"] = record["valid"] = np.logical_not(out.diverging)
@@ -146,7 +163,7 @@ class UnadjustedLoop:
             batch_size=self._m,
             n_lik=0,
             n_lik_overhead=0,
-            n_grad=self._m,
+            n_grad=self._target.per_gradient * self._m,
         )
         names, numbers = self._dynamics.vectors, self._dynamics.scalars
         aux = {name: torch.from_numpy(where.vectors[:, a].copy()) for a, name in enumerate(names)}
@@ -160,6 +177,7 @@ def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> P
         # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
         key, first_step = block.stream
         m, n, gradient_sd = block.batch
+        reduces, about, mean_about = block.anchor
         theta, vectors, scalars, stopped = block.chains
         step_size, noise_temperature, prior_weight = block.schedule
         model, dynamics = block.args
@@ -167,6 +185,7 @@ def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> P
         dim = theta.shape[1]
         index = np.empty(m + 1, np.int64)
         grad, prior, before, noise = np.empty(dim), np.empty(dim), np.empty(dim), np.empty(dim)
+        grad_about = np.empty(dim)
         for c in range(chains.first, chains.last):
             current = theta[c]
             chain = u64(c)
@@ -176,6 +195,10 @@ def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> P
                     controls = StepControls(step_size[k, c], noise_temperature[k, c])
                     fill(index, m, n, draw, MINIBATCH, 0, work)
                     gradient(model, index, m, current, grad)
+                    if reduces:
+                        gradient(model, index, m, about, grad_about)
+                        for d in range(dim):
+                            grad[d] -= grad_about[d] - m * mean_about[d]
                     prior_gradient(model, current, prior)
                     for d in range(dim):
                         grad[d] = grad[d] * (np.float64(n) / m) + prior_weight[k, c] * prior[d]

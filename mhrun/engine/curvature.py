@@ -62,13 +62,21 @@ class Surface:
         prior = self.target.prior_power(heat) * heat * point.log_prior
         return (self.target.n * point.log_lik_mean + prior).double(), point.grad.double()
 
-    def single_gradients(self, theta: Tensor, count: int) -> Tensor:
-        """Return the gradients (count, D) of the log-likelihoods of single data at one point theta (D,)."""
-        index = self._index[0, :count, None]
-        at = theta.expand(len(index), -1).contiguous()
-        self.n_grad += len(index)
+    def single_gradients(self, points: Tensor, count: int) -> Tensor:
+        """Return gradients of K single data (P, K, D) at points (P, D); K is count / P, or all that were read if fewer.
+
+        They are those of the log-likelihoods, less their control variate if there is a surrogate.
+        """
+        many = len(points)
+        each = min(count // many, self.size)
+        index = self._index[0, :each].repeat(many)[:, None]
+        at = points.repeat_interleave(each, 0)
+        self.n_grad += self.target.per_gradient * len(index)
         _, grad = self.target.log_lik_and_grad(at, index)
-        return grad.double()
+        grad = grad.double()
+        if self.target.surrogate is not None:
+            grad = grad - self.target.surrogate.gradient_error(at, self.target.data.rows(index))
+        return grad.reshape(many, -1, grad.shape[-1])
 
 
 class Mode(NamedTuple):

@@ -13,10 +13,14 @@ from mhrun.engine.method import Method
 from mhrun.errors import UserError
 from mhrun.kernels import Unadjusted
 from mhrun.kernels.preconditioned import Scale
+from mhrun.random import Purpose, Streams, derive_key
 
 _VARIANCE_ERROR = 0.1  # relative error of the variance that the step size of a dynamics is chosen for
 _SINGLE = 512  # data whose gradients the noise of a minibatch is estimated from
-_LEAST_M, _MOST_M = 100, 5_000  # of a minibatch of gradients that the pilot chooses: n / 5 between these
+_POINTS = 8  # where it is estimated with a control variate
+# Of a minibatch of gradients that the pilot chooses: n / 5 between these; with a control variate the least, because the
+# noise of its gradients grows with n as the curvature does.
+_LEAST_M, _MOST_M = 100, 5_000
 
 
 def step_of_dynamics(
@@ -40,13 +44,17 @@ def step_of_dynamics(
     m = None
     if kernel.m_is_open:
         m = min(target.n, max(_LEAST_M, min(_MOST_M, target.n // 5)))
+        if target.surrogate is not None:
+            m = min(target.n, _LEAST_M)
     size = m or kernel.m or target.n
     place = theta[0] if scale is None else scale.center.to(theta)
     spread = torch.zeros(1, target.dim, dtype=torch.float64)
     if target.n > 1 and size < target.n:
-        single = surface.single_gradients(place, _SINGLE).cpu()
+        points = place[None] if target.surrogate is None else _around(theta, scale, heat, method.seed)
+        single = surface.single_gradients(points, _SINGLE).cpu()
         single = single if scale is None else scale.pull(single)
-        spread = (single - single.mean(0)) / math.sqrt(max(1, len(single) - 1))
+        few = max(1, single.shape[1] - 1) * len(points)
+        spread = ((single - single.mean(1, keepdim=True)) / math.sqrt(few)).flatten(0, 1)
     share = float(torch.as_tensor(target.error_share(size))) * target.n**2 / size
     if curvature is not None:
         total = curvature.double() + gain / heat * share * spread.T @ spread
@@ -70,3 +78,11 @@ def step_of_dynamics(
     )
     facts["variance_error"] = _VARIANCE_ERROR
     return torch.tensor([step], dtype=torch.float64), m
+
+
+def _around(theta: Tensor, scale: Scale | None, heat: float, seed: int) -> Tensor:
+    """Return points (P, D) one standard deviation about the mode: a control variate has no noise at the mode itself."""
+    if scale is None:
+        return theta[:_POINTS]
+    z = Streams(derive_key(seed, "noise"), _POINTS, theta.device).at(0).normal(Purpose.INIT, theta.shape[1])
+    return scale.to_theta(heat**0.5 * z).to(theta)

@@ -12,6 +12,7 @@ from mhrun.parts import AUTO, AUTO_M, Dynamics, Kernel
 from mhrun.priors import Prior as OwnPrior
 from mhrun.random import Draws
 from mhrun.target import Target
+from mhrun.target.gradients import likelihoods
 from mhrun.types import BUFFER, Controls, Evaluation, Info, State
 
 
@@ -20,6 +21,9 @@ class Unadjusted(Kernel):
 
     A chain with a non-finite value stops at its last finite point, and all its later steps are marked as diverging. The
     other chains continue.
+
+    With a surrogate of the target, a minibatch's gradient has it as a control variate (`Target.reduced_gradient`). With
+    SGLD and ``taylor1`` this is SGLD-CV (Baker et al. 2019).
 
     Args:
         dynamics: the transition of theta.
@@ -64,6 +68,11 @@ class Unadjusted(Kernel):
             return reason
         if self.m is None and target.has_buffers:
             return "layers that keep statistics of minibatches (BatchNorm) need minibatches; set m."
+        if target.surrogate is not None and target.has_buffers:
+            return (
+                "the log-likelihood with layers that keep statistics of minibatches (BatchNorm) has no fixed "
+                "derivatives for a surrogate; choose target.surrogate=none."
+            )
         return target.refuses_batch(self.m) if self.m is not None else None
 
     def refuses_ladder(self) -> str | None:
@@ -78,6 +87,10 @@ class Unadjusted(Kernel):
     def reads(self, target: Target) -> int:
         """Return the minibatch size."""
         return self.m if self.m is not None else target.n
+
+    def _gradients_of(self, target: Target) -> int:
+        """Return the per-datum gradients of a step."""
+        return target.n if self.m is None else target.per_gradient * self.m
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
         """Return the initial state at theta (C, D)."""
@@ -108,7 +121,7 @@ class Unadjusted(Kernel):
         elif index is None:
             grad = target.gradient_full(theta, controls.temperature)
         else:
-            grad = target.gradient(theta, index, controls.temperature)
+            grad = target.reduced_gradient(theta, index, controls.temperature)
         grad = target.add_gradient_noise(grad, draws)
         if self.prior is not None:
             grad = self.prior.add_gradient(target, theta, grad, aux)
@@ -124,7 +137,7 @@ class Unadjusted(Kernel):
             batch_size=torch.full_like(stopped, self.reads(target), dtype=torch.int32),
             n_lik=torch.full_like(stopped, n_lik, dtype=torch.int64),
             n_lik_overhead=torch.zeros_like(stopped, dtype=torch.int64),
-            n_grad=torch.full_like(stopped, self.reads(target), dtype=torch.int64),
+            n_grad=torch.full_like(stopped, self._gradients_of(target), dtype=torch.int64),
             diverging=stopped,
             valid=~stopped & aux["valid"] if self.dynamics.marks_valid else ~stopped,
         )
@@ -155,11 +168,10 @@ class Unadjusted(Kernel):
         target: Target, theta: Tensor, index: Tensor | None, temperature: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the gradient (C, D) and the value (C,) of the log posterior, from one minibatch or all data."""
-        point = (
-            target.evaluate_full(theta, temperature)
-            if index is None
-            else target.evaluate(theta, index, temperature)
-        )
+        if index is not None:
+            log_lik, grad = target.log_lik_and_reduced_gradient(theta, index, temperature)
+            return grad, Unadjusted._energy(target, target.prior(theta), likelihoods(log_lik), temperature)
+        point = target.evaluate_full(theta, temperature)
         assert point.grad is not None
         return point.grad, Unadjusted._energy(target, point, point.log_lik_mean, temperature)
 

@@ -92,7 +92,7 @@ class GradientNoise(Predictive):
             self.repeats
         ):  # of one minibatch at a time: gradients of wide networks fill memories
             index = streams.at(repeat, ahead=1).index(target.n, b, replacement=target.replacement)
-            gradient = target.gradient(theta, index, one)
+            gradient = target.reduced_gradient(theta, index, one)
             found.append(gradient[:, chosen])
             gap = gradient - mean
             mean += gap / (repeat + 1)

@@ -52,8 +52,8 @@ class Target:
             minibatch noise on a density without data (Zhang et al. 2020, section 5.1).
         energy_noise: variance of normal noise added to the energy at each of the two points of a replica exchange
             (Luo et al. 2020, section 4.1).
-        surrogate: control variate of the log-likelihood differences: none, or its Taylor polynomial of order 1
-            (``taylor1``) or 2 (``taylor2``) about the posterior mode, see `Surrogate`.
+        surrogate: control variate of log-likelihood differences, and of the gradients of a dynamics: none, or the
+            Taylor polynomial of order 1 (``taylor1``) or 2 (``taylor2``) about the posterior mode, see `Surrogate`.
         device: device of the computation.
 
     Raises:
@@ -360,6 +360,29 @@ class Target:
         _, grad = self._gradients.log_lik_and_grad(theta, self.data.rows(index))
         return self._scaled(grad, theta[:, : self.dim], temperature)
 
+    def reduced_gradient(self, theta: Tensor, index: Tensor, temperature: Tensor) -> Tensor:
+        """Return `gradient` (C, D) with the surrogate as a control variate; the same without a surrogate."""
+        return self.log_lik_and_reduced_gradient(theta, index, temperature)[1]
+
+    def log_lik_and_reduced_gradient(
+        self, theta: Tensor, index: Tensor, temperature: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the log-likelihoods (C, m) on the minibatch `index` (C or 1, m), and `reduced_gradient` (C, D).
+
+        With remainders r_i = l_i - t_i the gradient is sum_all grad t_i + n mean_I grad r_i + that of the prior: the
+        mean over minibatches is that of `gradient`, the variance is that of grad r_i.
+        """
+        rows = self.data.rows(index)
+        log_lik, grad = self._gradients.log_lik_and_grad(theta, rows)
+        if self.surrogate is not None:
+            grad = grad - self.surrogate.gradient_error(theta, rows).to(grad)
+        return log_lik, self._scaled(grad, theta[:, : self.dim], temperature)
+
+    @property
+    def per_gradient(self) -> int:
+        """How many gradients a datum of `reduced_gradient` costs: one, and that of the expansion with a surrogate."""
+        return 1 if self.surrogate is None else 2
+
     def train(
         self, theta: Tensor, index: Tensor, temperature: Tensor, buffers: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -395,15 +418,17 @@ class Target:
             return grad
         return self._gradients.add_prior(grad, theta, after - before)
 
-    def native(self, *, full: bool) -> NativeModel | None:
+    def native(self, *, full: bool, plain: bool = False) -> NativeModel | None:
         """Return the model's pieces for a compiled CPU loop, or None.
 
-        `full`: whether the loop needs sums over all data.
+        Args:
+            full: whether the loop needs sums over all data.
+            plain: whether it needs the pieces of the log-likelihood where there is a surrogate, which they do not use.
         """
         offered = native_form(self.model, "native", "log_prior", "log_lik")
-        plain = not self.common_batch and self.transforms is None  # what a loop's own indices can be
-        plain = plain and self.surrogate is None
-        if offered is None or not plain or self.device.type != "cpu" or not available():
+        usable = not self.common_batch and self.transforms is None  # what a loop's own indices can be
+        usable = usable and (plain or self.surrogate is None)
+        if offered is None or not usable or self.device.type != "cpu" or not available():
             return None
         pieces: NativeModel = offered(self.data.fields, full=full)
         return pieces
