@@ -144,6 +144,9 @@ class Pairing(ABC):
     hands_batch_on: bool = (
         False  # whether the next step evaluates the current point on this candidate's minibatch
     )
+    gradient_m: int | None = (
+        None  # minibatch size of a proposal's gradients, where they are independent of the decision's data
+    )
     keeps_full_sums: bool = False  # whether the state stores the current point's full-data sum
 
     @abstractmethod

@@ -99,11 +99,12 @@ class MetropolisHastings(Kernel):
         if reason := disagree(self.rule, self.pairing, target):
             return reason
         pairing = type(self.pairing).__name__
-        if self.pairing.offers != DIFFERENCE and self.proposal.gradients:
+        if self.pairing.offers != DIFFERENCE and self.proposal.gradients and self.pairing.gradient_m is None:
             # A test that corrects for minibatch noise cannot have the minibatch that drove the proposal.
+            more = ", or set pairing.gradient_m" if self.pairing.offers == ARRIVALS else ""
             return (
                 f"{type(self.proposal).__name__} needs a minibatch gradient, and {pairing} draws its minibatch later; "
-                "choose a proposal without gradients."
+                f"choose a proposal without gradients{more}."
             )
         if self.proposal.follows and (self.pairing.keeps_batch or self.pairing.hands_batch_on):
             return (
@@ -142,8 +143,8 @@ class MetropolisHastings(Kernel):
 
     def reads(self, target: Target) -> int:
         """Return the data of the pairing, and those of the gradients along a trajectory."""
-        between = self.proposal.leapfrog_steps - 1
-        return self.pairing.reads(target) + between * (self.pairing.m or target.n)
+        between, m = self.proposal.leapfrog_steps - 1, self.pairing.gradient_m or self.pairing.m or target.n
+        return self.pairing.reads(target) + between * m
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
         """Return the initial state at theta (C, D)."""
@@ -165,7 +166,8 @@ class MetropolisHastings(Kernel):
         n_lik = origin.n_lik + candidate.n_lik + (0 if found is None else found.n_lik)
         n_grad = origin.n_grad + candidate.n_grad
         if path is not None:
-            n_grad += (self.proposal.leapfrog_steps - 1) * _size(origin, target)
+            each = 1 if self.pairing.gradient_m is None else target.per_gradient
+            n_grad += (self.proposal.leapfrog_steps - 1) * each * _size(origin, target)
         evaluated = torch.full_like(verdict.batch_size, n_lik)
         n_lik_overhead = torch.zeros_like(evaluated)
         if (supply := contest.supply or contest.arrivals) is not None:
@@ -202,7 +204,8 @@ class MetropolisHastings(Kernel):
         """Return the trajectory of the proposal, on the data of the current point."""
         gradient = partial(target.gradient_full, temperature=controls.temperature)
         if origin.batch is not None:
-            gradient = partial(target.gradient, index=origin.batch, temperature=controls.temperature)
+            estimate = target.gradient if self.pairing.gradient_m is None else target.reduced_gradient
+            gradient = partial(estimate, index=origin.batch, temperature=controls.temperature)
         return cast(TrajectoryProposal, self.proposal).follow(origin, gradient, controls, draws)
 
     def contest(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mhrun.errors import Refusal
 from mhrun.native import THINNED, NativePairing
 from mhrun.pairing.deferred import Deferred
 from mhrun.parts import ARRIVALS
@@ -22,16 +23,43 @@ class Thinned(Deferred):
     The rule thins the arrivals (TunaMH, PoissonMH, SMH, MH-SS). With such a rule the target is the stationary
     distribution whatever the number of data read, provided that the model's bounds hold: a violation is counted, and
     the run stops. Two evaluations per arrival; with a surrogate, three.
+
+    A proposal that needs gradients gets them from a second minibatch, drawn independently of both points and of the
+    arrivals; g(theta) and g(theta') are on the same data. Given that minibatch the step is a Metropolis-Hastings step,
+    and the target stays invariant (Yuan & Wang 2024; with TunaMH, Tuna-SGLD). With a surrogate these gradients have it
+    as a control variate.
+
+    Args:
+        gradient_m: size of that minibatch; None: a proposal with gradients is refused.
+
+    Raises:
+        Refusal: a size below 1.
     """
 
     offers = ARRIVALS
     stationary = "tempered"
 
+    def __init__(self, gradient_m: int | None = None) -> None:
+        if gradient_m is not None and gradient_m < 1:
+            raise Refusal(f"gradient_m = {gradient_m} is not a valid minibatch size; choose 1 <= m <= n.")
+        self.gradient_m = gradient_m
+
     def refuses(self, target: Target) -> str | None:
         """Return why the target is incompatible, or None: its model must have bounds."""
         if target.transforms is not None:
             return "bounds hold for fixed data: leave out the transforms of the data."
+        if self.gradient_m is not None and (reason := target.refuses_batch(self.gradient_m)):
+            return reason
         return target.bounded.refuses()
+
+    def current(
+        self, target: Target, kept: Evaluation, draws: Draws, grad_temperature: Tensor | None = None
+    ) -> Evaluation:
+        """Return the stored evaluation, with a gradient on a fresh minibatch if one is needed."""
+        if grad_temperature is None:
+            return kept
+        assert self.gradient_m is not None
+        return _with_gradient(target, kept, target.batch(draws, self.gradient_m), grad_temperature)
 
     def reads(self, target: Target) -> int:
         """Return a guess; the number of arrivals depends on the step size."""
@@ -45,12 +73,22 @@ class Thinned(Deferred):
         draws: Draws,
         grad_temperature: Tensor | None = None,
     ) -> tuple[Evaluation, Bounded]:
-        """Return the candidate and the arrivals."""
-        return target.prior(theta), Bounded(target, origin.theta, theta, draws)
+        """Return the candidate, with a gradient on the origin's minibatch if one is needed, and the arrivals."""
+        candidate = target.prior(theta)
+        if grad_temperature is not None:
+            assert origin.batch is not None
+            candidate = _with_gradient(target, candidate, origin.batch, grad_temperature)
+        return candidate, Bounded(target, origin.theta, theta, draws)
 
-    def native(self) -> NativePairing:
-        """Return the form of this pairing in a compiled loop."""
-        return NativePairing(THINNED, None)
+    def native(self) -> NativePairing | None:
+        """Return the form of this pairing in a compiled loop; None with gradients."""
+        return NativePairing(THINNED, None) if self.gradient_m is None else None
+
+
+def _with_gradient(target: Target, point: Evaluation, index: Tensor, temperature: Tensor) -> Evaluation:
+    """Return the point with its gradient on the minibatch `index` (C, m)."""
+    grad = target.reduced_gradient(point.theta, index, temperature)
+    return point._replace(grad=grad, batch=index, n_grad=target.per_gradient * index.shape[-1])
 
 
 class Bounded(Arrivals):

@@ -61,6 +61,7 @@ IN_TORCH = {  # methods whose parts have no compiled form
         "mhbt_rsgld",
         "rsgld",
         "parallel_tempering_langevin",
+        "tuna_sgld",
     ),
 }
 
