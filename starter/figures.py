@@ -7,18 +7,12 @@ from matplotlib import pyplot as plt
 from mhrun.diagnostics.chains import ess, rhat
 
 
-def names(run):
-    """Return the names of the parameters, slopes by their columns."""
-    columns = iter(run.target.data.facts["columns"])
-    return [next(columns) if name.startswith("slopes") else name for name in run.target.model.names]
-
-
 def parameters(run):
     """Mean and standard deviation of each parameter, how many independent draws they are worth, and R-hat."""
     rows = {}
     for method in run.methods:
         draws = run.draws(method)
-        for d, name in enumerate(names(run)):
+        for d, name in enumerate(run.target.model.names):
             one = draws[..., d]
             rows[f"{run.label(method)}: {name}"] = {
                 "mean": one.mean(),

@@ -12,9 +12,11 @@ from torch.distributions import Distribution, Transform, biject_to, constraints
 from torch.distributions.constraints import Constraint
 
 from mhrun.errors import Refusal, nearest
+from mhrun.models.axes import Axis, axes_of, check_shape, shape_from
 from mhrun.models.prior_text import constraint_of, prior_of
 
 _TAKEN = ("chain", "draw", "step")
+_SETTINGS = ("shape", "prior", "constraint", "dims")
 _MANY = 4
 _TRIED = 200  # points on which a constraint is compared with the support of its prior
 
@@ -29,6 +31,14 @@ class Parameter(NamedTuple):
     free: tuple[int, ...]  # shape in the unconstrained coordinates
     constraint: Constraint
     text: str
+    axes: tuple[
+        Axis, ...
+    ] = ()  # one for each dimension of `shape`, or none: then traces call them NAME_dim_0, ...
+
+    @property
+    def dimensions(self) -> tuple[Axis, ...]:
+        """Its axes in traces."""
+        return self.axes or tuple(Axis(f"{self.name}_dim_{k}", None) for k in range(len(self.shape)))
 
 
 def constraint_words(constraint: Constraint) -> str:
@@ -69,15 +79,16 @@ def parameter_of(name: Any, setting: Any) -> Parameter:
     if isinstance(setting.get("prior"), str) and setting["prior"].count("(") != setting["prior"].count(")"):
         _prior(setting["prior"], where)  # explains it: its other half is an unknown key
     for key in setting:
-        if key not in ("shape", "prior", "constraint"):
+        if key not in _SETTINGS:
             raise Refusal(
-                f"{where} has no '{key}'.{nearest(str(key), ('shape', 'prior', 'constraint'))} It takes shape, prior "
-                "and constraint."
+                f"{where} has no '{key}'.{nearest(str(key), _SETTINGS)} It takes shape, prior, constraint and dims."
             )
+    axes = () if setting.get("dims") is None else axes_of(setting["dims"], f"{where}.dims")
     given = setting.get("prior")
     prior = _prior(given, where)
     text = "flat" if prior is None else given if isinstance(given, str) else _in_words(prior)
-    shape = _shape(where, setting["shape"]) if setting.get("shape") is not None else None
+    sizes = setting.get("shape") if setting.get("shape") is not None else shape_from(axes)
+    shape = _shape(where, sizes, labelled=sizes is not setting.get("shape")) if sizes is not None else None
     if shape is None and prior is None:
         raise Refusal(f"{where} needs a shape or a prior, such as {{shape: 1, prior: HalfNormal(1.0)}}.")
     if prior is not None:
@@ -85,7 +96,9 @@ def parameter_of(name: Any, setting: Any) -> Parameter:
     assert shape is not None
     constraint = _constraint(setting.get("constraint"), prior, where)
     transform, free = _transform(constraint, shape, where)
-    found = Parameter(str(name), shape, prior, transform, free, constraint, text)
+    if axes:
+        check_shape(axes, shape, f"{where}.dims")
+    found = Parameter(str(name), shape, prior, transform, free, constraint, text, axes)
     _check(found, where)
     return found
 
@@ -124,11 +137,11 @@ def _prior(setting: Any, where: str) -> Distribution | None:
     return _quiet(setting)
 
 
-def _shape(where: str, setting: Any) -> tuple[int, ...]:
+def _shape(where: str, setting: Any, *, labelled: bool = False) -> tuple[int, ...]:
     sizes = setting if isinstance(setting, list | tuple) else [setting]
     if not all(isinstance(k, int) and not isinstance(k, bool) and k >= 1 for k in sizes):
         raise Refusal(f"{where} = {setting!r} is no size; give 1 for a number, k or [k, l] for more.")
-    return () if setting == 1 else tuple(sizes)
+    return () if setting == 1 and not labelled else tuple(sizes)
 
 
 def _fitted(

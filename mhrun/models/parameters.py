@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal, UserError
+from mhrun.models.axes import Axis, check_shared
 from mhrun.models.parameter import (
     Parameter,
     changed,
@@ -31,7 +33,8 @@ class Parameters:
 
     Args:
         settings: name -> a size (1 is a number, k a vector, [k, l] a matrix); a `torch.distributions.Distribution`, or
-            its text, such as ``HalfNormal(1.0)``, which is the prior; or a mapping of `shape`, `prior` and `constraint`
+            its text, such as ``HalfNormal(1.0)``, which is the prior; or a mapping of `shape`, `prior`, `dims` (names
+            of the axes in traces, or name -> labels, see `mhrun.models.axes`) and `constraint`
             (`real`, `positive`, `unit_interval`, `simplex`, `ordered`, ``interval(a, b)``, ``greater_than(a)``,
             ``less_than(b)``, or a `torch.distributions.constraints.Constraint`). Without `constraint` it is the
             support of the prior; a narrower one truncates the prior, whose density is then known up to a factor.
@@ -50,7 +53,9 @@ class Parameters:
             raise Refusal("a model needs at least one parameter.")
         self.all = tuple(parameter_of(name, setting) for name, setting in settings.items())
         self.shapes = {p.name: p.shape for p in self.all}
-        self.names: Sequence[str] = [name for p in self.all for name in flat_names(p.name, p.shape)]
+        self.dimensions = {p.name: p.dimensions for p in self.all}  # of traces
+        check_shared((p.name, p.axes, p.shape) for p in self.all)
+        self.names: Sequence[str] = [name for p in self.all for name in flat_names(p.name, p.shape, p.axes)]
         self.size = len(self.names)  # numbers in the user's coordinates
         self._sizes = [math.prod(p.free) for p in self.all]
         self.dim = sum(self._sizes)
@@ -183,13 +188,15 @@ def parameters_of(model: object) -> Parameters | None:
     return found if isinstance(found, Parameters) else None
 
 
-def flat_names(key: str, shape: tuple[int, ...]) -> Iterator[str]:
-    """Yield the names of the numbers of a parameter: ``scale``, or ``slopes[0]``, or ``weights[0,1]``."""
+def flat_names(key: str, shape: tuple[int, ...], axes: tuple[Axis, ...] = ()) -> Iterator[str]:
+    """Yield the names of the numbers of a parameter: ``scale``, ``slopes[0]`` or with labels ``slopes[age]``."""
     if not shape:
         yield key
         return
-    for place in torch.cartesian_prod(*map(torch.arange, shape)).reshape(-1, len(shape)):
-        yield f"{key}[{','.join(str(int(i)) for i in place)}]"
+    labels = [axis.labels for axis in axes] or [None] * len(shape)
+    along = [range(size) if own is None else own for size, own in zip(shape, labels, strict=True)]
+    for place in itertools.product(*along):
+        yield f"{key}[{','.join(map(str, place))}]"
 
 
 def start_values(setting: Any, parameters: Parameters) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from torch.distributions.constraints import Constraint
 
 from mhrun.build import trusted_object
 from mhrun.errors import Refusal
+from mhrun.models.axes import is_axis
 from mhrun.models.function import FunctionModel, explained
 from mhrun.models.parameters import Parameters
 from mhrun.random import derive_key
@@ -134,6 +135,9 @@ class _Sites:
                         f"the site '{name}' is not in every run of the model; its sites must be fixed."
                     )
                 self.latents[name] = _latent(name, node, second[name], self.plate)
+        for setting in self.latents.values():  # an axis cannot have the name of a parameter
+            if any(axis in self.latents for axis in setting.get("dims", ())):
+                del setting["dims"]
         if not self.latents:
             raise Refusal("the Pyro model has no latent site, so that there is nothing to sample.")
 
@@ -267,7 +271,18 @@ def _latent(name: str, node: Any, again: Any, plate: str) -> dict[str, Any]:
     if _bounds(support) != _bounds(again["fn"].support) or node["value"].shape != again["value"].shape:
         raise Refusal(f"the support of '{name}' depends on other parameters; rescale it so that it does not.")
     shape = list(node["value"].shape)
-    return {"shape": shape or 1, "constraint": support}
+    found: dict[str, Any] = {"shape": shape or 1, "constraint": support}
+    return found | ({"dims": dims} if (dims := _plates(name, node)) else {})
+
+
+def _plates(name: str, node: Any) -> list[str]:
+    """Return the axes of a latent site, with the names of its plates; empty without plates."""
+    batch = node["value"].dim() - node["fn"].event_dim
+    axes = [f"{name}_dim_{k}" for k in range(node["value"].dim())]
+    frames = [frame for frame in node["cond_indep_stack"] if frame.vectorized and is_axis(frame.name)]
+    for frame in frames:
+        axes[batch + frame.dim] = frame.name
+    return axes if frames else []
 
 
 def _bounds(support: Any) -> list[Any]:

@@ -2,9 +2,10 @@
 
 Groups are ``posterior`` and ``sample_stats`` (chain, draw), and the same for the burn-in with the prefix ``warmup_``.
 The posterior holds theta (chain, draw, parameter) or, for a model with named parameters, each parameter in the user's
-coordinates (chain, draw, NAME_dim_0, ...), in the order of the attribute ``parameters``. For wide models statistics may
-be kept more often than theta; the two groups then have different draws. Group ``monitor`` (chain, monitor_run) has the
-metrics computed during the run, with the ``step`` of each row.
+coordinates (chain, draw, ...), in the order of the attribute ``parameters``. Other dimensions are NAME_dim_0, ... or
+the parameter's own `dims`, with their labels as coordinates. For wide models statistics may be kept more often than
+theta; the two groups then have different draws. Group ``monitor`` (chain, monitor_run) has the metrics computed during
+the run, with the ``step`` of each row.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch
 
 from mhrun import __version__
 from mhrun.errors import UserError
+from mhrun.models.axes import Axis
 from mhrun.models.parameters import Parameters
 from mhrun.store.files import explain, remove
 from mhrun.types import INFO_DEFAULTS
@@ -202,11 +204,10 @@ def _group(
             _variable(group, "theta", "float64", ("chain", "draw", "parameter"), compress=repeats)
         else:
             group.attrs["parameters"] = " ".join(shape.layout.shapes)
-            for name, sizes in shape.layout.shapes.items():
-                own = tuple(f"{name}_dim_{k}" for k in range(len(sizes)))
-                for dimension, size in zip(own, sizes, strict=True):
-                    group.dimensions[dimension] = size
-                    group.create_variable(dimension, (dimension,), data=np.arange(size, dtype=np.int64))
+            for name, axes in shape.layout.dimensions.items():
+                for axis, size in zip(axes, shape.layout.shapes[name], strict=True):
+                    _dimension(group, axis, size)
+                own = tuple(axis.name for axis in axes)
                 _variable(group, name, "float64", ("chain", "draw", *own), compress=repeats)
         if isinstance(shape.thin, tuple):
             group.create_variable("step", ("draw",), "int64")
@@ -217,6 +218,19 @@ def _group(
     for name, dtype in info.items():
         _variable(group, name, dtype, ("chain", "draw"))
     _variable(group, "wall_s", "float64", ("draw",))
+
+
+def _dimension(group: Any, axis: Axis, size: int) -> None:
+    """Create a dimension with its coordinate, unless another parameter has."""
+    if axis.name in group.dimensions:
+        return
+    group.dimensions[axis.name] = size
+    if axis.labels is not None and isinstance(axis.labels[0], str):
+        labels = group.create_variable(axis.name, (axis.name,), h5py.string_dtype())
+        labels[...] = np.asarray(axis.labels, dtype=object)
+    else:
+        values = np.arange(size, dtype=np.int64) if axis.labels is None else np.asarray(axis.labels)
+        group.create_variable(axis.name, (axis.name,), data=values)
 
 
 def _written(theta: Array, layout: Parameters | None) -> dict[str, Array]:

@@ -297,6 +297,68 @@ def test_traces_have_variables_in_the_users_coordinates(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
+def test_axes_have_names_and_labels_in_traces(tmp_path):
+    """One axis with labels that two parameters share, one with numbers, one with a name alone."""
+    settings = {
+        "slopes": {"prior": Normal(0.0, 1.0), "dims": {"feature": ["age", "net income"]}},
+        "shift": {
+            "shape": [2, 3],
+            "prior": Normal(0.0, 1.0),
+            "dims": {"feature": ["age", "net income"], "year": None},
+        },
+        "level": {"shape": 2, "dims": {"temperature": [10, 20.5]}},
+        "one": {"prior": Normal(0.0, 1.0), "dims": {"only": ["here"]}},
+        "plain": "Dirichlet([1.0, 1.0])",
+    }
+
+    def log_lik(theta, batch):
+        assert theta.one.shape == (1,)
+        return Normal(theta.slopes.sum() + theta.shift.sum() + theta.level.square().sum(), 1.0).log_prob(
+            batch.x
+        )
+
+    trace = run(model=log_lik, parameters=settings, folder=tmp_path, start={"level": [1.0, 2.0]})
+    for posterior in (trace["posterior"], trace["warmup_posterior"]):
+        assert posterior["slopes"].dims == ("chain", "draw", "feature")
+        assert posterior["shift"].dims == ("chain", "draw", "feature", "year")
+        assert list(posterior["feature"].values) == ["age", "net income"]
+        assert list(posterior["year"].values) == [0, 1, 2]
+        assert list(posterior["temperature"].values) == [10.0, 20.5]
+        assert posterior["plain"].dims == ("chain", "draw", "plain_dim_0")
+    both = trace["posterior"]["slopes"] * trace["posterior"]["shift"].sel(feature="age", year=1)
+    assert both.shape[:2] == (2, 40)
+    names = Parameters(settings).names
+    assert list(names[:3]) == ["slopes[age]", "slopes[net income]", "shift[age,0]"]
+    assert list(names[8:]) == ["level[10]", "level[20.5]", "one[here]", "plain[0]", "plain[1]"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"a": {"shape": 2, "dims": ["f", "g"]}}, r"a.dims has 2 names, and the parameter's shape is \[2\]"),
+        ({"a": {"shape": 2, "dims": {"f": ["x"]}}}, "a.dims.f has 1 labels for 2 numbers"),
+        ({"a": {"shape": 1, "dims": "f"}}, r"the parameter's shape is \[\]"),
+        ({"a": {"shape": 2, "dims": "chain"}}, "traces have a dimension 'chain'"),
+        ({"a": {"shape": 2, "dims": "no name"}}, "'no name' is no name"),
+        ({"a": {"shape": 2, "dims": 3}}, "must name the axes"),
+        ({"a": {"shape": 2, "dims": {"f": "xy"}}}, "must be a list of labels"),
+        ({"a": {"shape": 2, "dims": {"f": [True, False]}}}, "must be names or numbers; quote words"),
+        ({"a": {"shape": 2, "dims": {"f": ["x", "x"]}}}, "has a label twice"),
+        ({"a": {"shape": [2, 2], "dims": ["f", "f"]}}, "has a name twice"),
+        (
+            {"a": {"shape": 2, "dims": "f"}, "b": {"shape": 3, "dims": "f"}},
+            "'f' has other labels or another size",
+        ),
+        ({"a": {"shape": 2, "dims": "b"}, "b": 1}, "'b' is a parameter and an axis"),
+        ({"a": {"shape": 2, "dim": "f"}}, "has no 'dim'. Did you mean 'dims'"),
+    ],
+)
+def test_axes_that_mean_nothing_are_refused(settings, message):
+    with pytest.raises(Refusal, match=message):
+        Parameters(settings)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_an_interrupted_run_goes_on_in_the_same_coordinates(tmp_path, monkeypatch):
     from mhrun.engine import sample as module
     from mhrun.errors import Interrupted

@@ -119,7 +119,7 @@ def test_chains_start_at_draws_from_the_prior_and_run():
     trace = mhrun.sample(
         model, MODELS["hierarchical"][1], kernel, step_size=0.05, steps=20, warmup=5, temperature=9
     )
-    assert trace["posterior"]["effects"].dims == ("chain", "draw", "effects_dim_0")
+    assert trace["posterior"]["effects"].dims == ("chain", "draw", "groups")
     assert (trace["posterior"]["spread"] > 0).all()
     assert "hierarchical" in trace.attrs["prior"]
 
