@@ -16,9 +16,11 @@ import torch
 
 from mhrun.data import Dataset, files, images
 from mhrun.data.mixture import MixtureSample
+from mhrun.engine import jobs
 
-# Each worker is one of several processes: one thread each.
+# Each worker is one of several processes: one thread each, and no processes for methods.
 torch.set_num_threads(1)
+jobs._PAYS = float("inf")
 
 _DAYS = 14  # that machine code is kept after it was last added to
 

@@ -68,7 +68,14 @@ _VALUES: dict[str, tuple[str, ...]] = {
 }
 _KEYS = (
     *("scale", "seed", "chains", "warmup", "steps", "thin", "thin_stats", "data", "model", "+monitor"),
-    *("runtime.outputs", "runtime.threads", "runtime.block_seconds", "runtime.data_dir", *_VALUES),
+    *(
+        "runtime.outputs",
+        "runtime.threads",
+        "runtime.jobs",
+        "runtime.block_seconds",
+        "runtime.data_dir",
+        *_VALUES,
+    ),
 )
 _CHECKED = ("rule", "proposal", "pairing", "dynamics", "method")
 _CHECK_KEYS = ("checks", "seed", "chains", "step_size", "n", "m", "effective")

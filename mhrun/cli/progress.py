@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import dataclass
 from typing import IO
 
 from rich.console import Console
@@ -28,7 +29,7 @@ def watcher(stream: IO[str] | None = None) -> Bars | Lines:
 
 
 class Bars:
-    """A bar per method: steps, acceptance, evaluations, and one clock.
+    """A bar per method, of which several may run at a time: steps, acceptance, evaluations, and one clock.
 
     The clock shows the remaining time, and the elapsed time once the method is done. A terminal of 80 columns has a bar
     of `_BAR` characters with the share done; from `_WIDE` columns on it also shows the steps and the executor.
@@ -55,7 +56,7 @@ class Bars:
             console=console,
             refresh_per_second=5,
         )
-        self._task: TaskID | None = None
+        self._tasks: dict[str, TaskID] = {}  # of the methods
 
     def begin(self, method: str, step: int, total: int, executor: str) -> None:
         """Start a bar, and report the step from which a method resumes."""
@@ -63,13 +64,14 @@ class Bars:
         if step:
             self.note(_resumed(method, step, total), style="cyan")
         name = f"{method} [dim]({executor})[/dim]" if self._wide else method
-        self._task = self._progress.add_task(name, total=total, completed=step, facts="")
+        if method in self._tasks:  # begun by a worker that has ended
+            self._progress.remove_task(self._tasks[method])
+        self._tasks[method] = self._progress.add_task(name, total=total, completed=step, facts="")
 
-    def advance(self, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
+    def advance(self, method: str, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
         """Move the bar."""
-        assert self._task is not None
         facts = _facts(accept_rate, n_lik, n_grad, short=not self._wide)
-        self._progress.update(self._task, completed=step, facts=facts)
+        self._progress.update(self._tasks[method], completed=step, facts=facts)
 
     def end(self, method: str) -> None:
         """Leave the finished bar; the next one appears below it."""
@@ -106,37 +108,48 @@ def _resumed(method: str, step: int, total: int) -> str:
     return f"{method}: resumed at step {step:,} of {total:,}"
 
 
+@dataclass
+class _Begun:
+    """A method in progress."""
+
+    total: int  # steps
+    first: int  # step of this start
+    time: float  # of this start
+    facts: str = ""
+
+    def __post_init__(self) -> None:
+        self.last = self.time  # when a line was written
+
+
 class Lines:
     """A line every few seconds, for logs and pipes."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
-        self._method, self._total, self._first = "", 0, 0
-        self._began = self._last = 0.0
-        self._latest = ""
+        self._begun: dict[str, _Begun] = {}
 
     def begin(self, method: str, step: int, total: int, executor: str) -> None:
         """Report that a method starts, or the step from which it resumes."""
-        self._method, self._total, self._first = method, total, step
-        self._began = self._last = time.monotonic()
+        self._begun[method] = _Begun(total, step, time.monotonic())
         begun = _resumed(method, step, total) if step else f"{method}: {total:,} steps"
         self._write(f"{begun} ({executor})")
 
-    def advance(self, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
+    def advance(self, method: str, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
         """Write a line at intervals."""
-        now = time.monotonic()
-        self._latest = _facts(accept_rate, n_lik, n_grad)
-        if now - self._last > _EVERY:
-            self._last = now
-            left = (now - self._began) / max(step - self._first, 1) * (self._total - step)
-            share = f"{step / self._total:.0%}"
+        now, begun = time.monotonic(), self._begun[method]
+        begun.facts = _facts(accept_rate, n_lik, n_grad)
+        if now - begun.last > _EVERY:
+            begun.last = now
+            left = (now - begun.time) / max(step - begun.first, 1) * (begun.total - step)
+            share = f"{step / begun.total:.0%}"
             self._write(
-                f"{self._method}: step {step:,} of {self._total:,} ({share}), {self._latest}, {left:.0f} s left"
+                f"{method}: step {step:,} of {begun.total:,} ({share}), {begun.facts}, {left:.0f} s left"
             )
 
     def end(self, method: str) -> None:
         """Report that the method is done."""
-        self._write(f"{method}: done in {time.monotonic() - self._began:.1f} s, {self._latest}")
+        begun = self._begun[method]
+        self._write(f"{method}: done in {time.monotonic() - begun.time:.1f} s, {begun.facts}")
 
     def note(self, message: str) -> None:
         """Write the message."""
@@ -164,7 +177,7 @@ class Notes:
         if step:
             self.note(_resumed(method, step, total))
 
-    def advance(self, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
+    def advance(self, method: str, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
         """Ignore it."""
 
     def end(self, method: str) -> None:

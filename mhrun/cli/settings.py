@@ -27,7 +27,7 @@ _NAMED = ("tables", "figures", "sweep_tables", "sweep_figures")  # of the report
 
 # What every configuration has, until somebody takes it away.
 _ALWAYS = ("scale", "device", "dtype", "executor", "chains", "warmup", "steps", "thin", "thin_stats")
-_ALWAYS_RUNTIME = ("threads", "block_seconds")
+_ALWAYS_RUNTIME = ("threads", "jobs", "block_seconds")
 
 
 def check_settings(config: Any) -> None:
@@ -71,11 +71,13 @@ def check_settings(config: Any) -> None:
 
 
 def _check_runtime(runtime: Mapping[str, Any]) -> None:
-    """Refuse threads and block_seconds that mean nothing, whether the run is there already or not."""
-    threads, seconds = runtime["threads"], runtime["block_seconds"]
-    whole = isinstance(threads, int) and not isinstance(threads, bool) and threads > 0
-    if not whole and threads is not None and not _refers(threads):
-        raise UserError(f"runtime.threads = {_short(threads)} must be a whole number, at least 1, or null.")
+    """Refuse threads, jobs and block_seconds that mean nothing, whether the run is there already or not."""
+    for name in ("threads", "jobs"):
+        count = runtime[name]
+        whole = isinstance(count, int) and not isinstance(count, bool) and count > 0
+        if not whole and count is not None and not _refers(count):
+            raise UserError(f"runtime.{name} = {_short(count)} must be a whole number, at least 1, or null.")
+    seconds = runtime["block_seconds"]
     if not _refers(seconds):
         number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         if not number or not 0 <= seconds < float("inf"):

@@ -42,12 +42,12 @@ _BLOCK_SHARE = 0.05  # largest share of the time spent on writing states
 
 
 class Watcher(Protocol):
-    """Receives the progress of a method."""
+    """Receives the progress of methods, of which several may run at a time."""
 
     def begin(self, method: str, step: int, total: int, executor: str) -> None:
         """A method starts, or resumes, after `step` steps."""
 
-    def advance(self, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
+    def advance(self, method: str, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
         """Steps are done; counts are of all chains since the first step, the rate since this start."""
 
     def end(self, method: str) -> None:
@@ -63,7 +63,7 @@ class Silent:
     def begin(self, method: str, step: int, total: int, executor: str) -> None:
         """Ignore it."""
 
-    def advance(self, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
+    def advance(self, method: str, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
         """Ignore it."""
 
     def end(self, method: str) -> None:
@@ -82,6 +82,7 @@ class Settings:
         threads: of compiled loops and of torch; None: all cores for compiled loops, and for torch where the work of a
             step pays for them.
         block_seconds: seconds between two blocks.
+        block_bytes: most bytes held between two blocks.
 
     Raises:
         Refusal: an invalid setting.
@@ -90,6 +91,7 @@ class Settings:
     executor: str = "auto"
     threads: int | None = None
     block_seconds: float = 10.0
+    block_bytes: int = _BLOCK_BYTES
 
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
@@ -182,6 +184,7 @@ def _run_method(
                 writer.note(step, metrics)
         accepted += float(record["accepted"].mean()) * size
         watcher.advance(
+            method.name,
             step,
             accepted / (step - since),
             *(int(writer.totals[k].sum()) for k in ("n_lik", "n_grad")),
@@ -195,7 +198,7 @@ def _run_method(
             fits = _CHUNK_BYTES // (40 + draw) // method.shape.chains
             count = max(1, min(int(count * min(faster, 8.0)), fits))
         stopping = stop()
-        full = writer.pending_bytes() > _BLOCK_BYTES or now - last_block > wait
+        full = writer.pending_bytes() > settings.block_bytes or now - last_block > wait
         if full or stopping or step == method.shape.total:
             kept = {} if monitoring is None else monitoring.pack()
             writer.commit(Checkpoint(step, _pack(state, memory) | kept))

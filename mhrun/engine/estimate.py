@@ -64,16 +64,18 @@ class Cost(NamedTuple):
         return f"{self.method}: {self.steps:,} steps of {chains}{monitor_runs}, {about(self.seconds)}"
 
 
-def estimate(methods: Sequence[tuple[Method, Path]], settings: Settings) -> list[str]:
+def estimate(methods: Sequence[tuple[Method, Path]], settings: Settings, jobs: int = 1) -> list[str]:
     """Return a line for each unfinished method and one for the total, from a short trial whose steps are discarded.
 
-    A run that is expected to be short is not tried; then there are no lines.
+    A run that is expected to be short is not tried; then there are no lines. `jobs` methods run at a time.
     """
     left = [(m, max(0, m.shape.total - steps_done(folder)), folder) for m, folder in methods]
     if sum(m.guess() * steps for m, steps, _ in left) < _WORTH:
         return []
     found = costs(methods, settings)
-    return [*(cost.line for cost in found), f"in all {about(total(found))}"] if found else []
+    least, most = total(found)
+    least = max(least / jobs, max((cost.seconds[0] for cost in found), default=0.0))
+    return [*(cost.line for cost in found), f"in all {about((least, most))}"] if found else []
 
 
 def costs(

@@ -19,16 +19,17 @@ from mhrun.engine.chains import Settings, Watcher, run_method
 from mhrun.engine.estimate import estimate
 from mhrun.engine.executors import check_executor
 from mhrun.engine.machine import machine, versions
-from mhrun.engine.method import Method, prior_attribute
+from mhrun.engine.method import Method, prior_attribute, trace_attributes
 from mhrun.engine.pilot import piloted
 from mhrun.engine.warnings import acceptance_range, log_ratio_noise, log_ratio_skew, valid_share, warnings_of
-from mhrun.errors import Interrupted
+from mhrun.engine.workers import PILOT, RUN, Workers
+from mhrun.errors import Interrupted, UserError
 from mhrun.kernels.stationary import samples
 from mhrun.store.files import explain, open_log, remove
 from mhrun.store.folder import COMPLETE, RunFolder
 from mhrun.store.identity import FORMAT, RESULTS_VERSION, method_digest
 from mhrun.store.netcdf import COLLECTED
-from mhrun.store.sharing import DIGEST, claimed, take
+from mhrun.store.sharing import claimed, take
 
 log = logging.getLogger("mhrun")
 
@@ -111,16 +112,26 @@ def _run(
         for method in methods:
             _take(folder, method.name, digests[method.name], watcher)
     pilots: dict[str, Any] = {}
-    for place, method in enumerate(methods):
-        methods[place], pilots[method.name] = piloted(method, folder.method(method.name), watcher.note)
-    for line in estimate([(method, folder.method(method.name)) for method in methods], settings):
-        watcher.note(line)
-        log.info(line)
     try:
-        for method in _each_claimed(config, folder, methods, digests, watcher, stop):
-            attributes = {"experiment": config["experiment"], "method": method.name, "digest": folder.digest}
-            attributes |= prior_attribute(method.target.model)
-            attributes[DIGEST] = digests[method.name]
+        with Workers(config, folder, methods, settings, digests, watcher, stop) as workers:
+            for line in workers.do(PILOT, methods).values():
+                raise UserError(line)
+            for place, method in enumerate(methods):
+                methods[place], pilots[method.name] = piloted(
+                    method, folder.method(method.name), watcher.note
+                )
+            for line in estimate(
+                [(method, folder.method(method.name)) for method in methods], settings, workers.count
+            ):
+                watcher.note(line)
+                log.info(line)
+            refused = workers.do(RUN, methods)
+        summary["jobs"] = workers.count
+        refused_last = sorted(methods, key=lambda method: method.name in refused)
+        for method in _each_claimed(config, folder, refused_last, digests, watcher, stop):
+            if method.name in refused:
+                raise UserError(refused[method.name])
+            attributes = trace_attributes(config, folder.digest, method, digests[method.name])
             log.info("%s: %d chains, %d steps", method.name, method.shape.chains, method.shape.total)
             result = run_method(method, folder.method(method.name), settings, watcher, stop, attributes)
             summary["methods"][method.name] = _of_method(

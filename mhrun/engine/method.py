@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from mhrun.parts import Kernel
 from mhrun.random import MANY, Streams, derive_key
 from mhrun.schedules import Plan
 from mhrun.store.netcdf import Shape
+from mhrun.store.sharing import DIGEST
 from mhrun.target import Target
 from mhrun.types import BUFFER, Model, State, prior_summary_of
 
@@ -192,6 +194,12 @@ def prior_attribute(model: Model) -> dict[str, str]:
     """Return the prior of a model as an attribute of its traces; none if the model does not describe it."""
     summary = prior_summary_of(model)
     return {} if summary is None else {"prior": summary}
+
+
+def trace_attributes(config: Mapping[str, Any], run: str, method: Method, digest: str) -> dict[str, str]:
+    """Return the attributes of a method's trace: experiment, method, the digests of run and method, and the prior."""
+    found = {"experiment": str(config["experiment"]), "method": method.name, "digest": run, DIGEST: digest}
+    return found | prior_attribute(method.target.model)
 
 
 def _finite(values: Tensor, what: str) -> None:

@@ -278,6 +278,10 @@ class RunFolder:
             "host": socket.gethostname(),
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
+        for left in self.path.glob(".worker-*.lock"):  # of a process that was killed: they end soon
+            if not left.is_symlink():
+                with suppress(OSError), filelock.FileLock(left):
+                    pass
         try:
             with suppress(UserError):  # only read by people who wait
                 write_text(owner, json.dumps(about))
@@ -285,6 +289,26 @@ class RunFolder:
         finally:
             with suppress(OSError):
                 owner.unlink(missing_ok=True)
+            lock.release()
+
+    @contextmanager
+    def worker_lock(self, number: int) -> Iterator[None]:
+        """Lock the folder for a worker process of the one that holds it: `held` waits for both.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
+        path = self.path / f".worker-{number}.lock"
+        try:
+            if path.is_symlink():
+                path.unlink(missing_ok=True)
+            lock = filelock.FileLock(path)
+            lock.acquire()
+        except OSError as error:
+            raise explain(error, path) from error
+        try:
+            yield
+        finally:
             lock.release()
 
 

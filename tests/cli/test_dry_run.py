@@ -121,7 +121,7 @@ class Looks(Silent):
 
     lik = 0
 
-    def advance(self, step, accept_rate, n_lik, n_grad):
+    def advance(self, method, step, accept_rate, n_lik, n_grad):
         self.lik = n_lik
 
 

@@ -149,7 +149,7 @@ def test_the_cursor_comes_back_whatever_ends_a_run(tmp_path, monkeypatch, error)
 
     def stopped(config, watching):
         watching.begin("mint", 0, 100, "plain")
-        watching.advance(10, 0.3, 20, 0)
+        watching.advance("mint", 10, 0.3, 20, 0)
         assert hide in terminal.getvalue()
         assert show not in terminal.getvalue()
         raise error
@@ -166,7 +166,7 @@ def test_each_method_has_one_bar(monkeypatch):
     bars = Bars(terminal)
     for method in ("mint", "mcmc"):
         bars.begin(method, 0, 100, "plain")
-        bars.advance(100, 0.3, 20, 0)
+        bars.advance(method, 100, 0.3, 20, 0)
         bars.end(method)
     bars.close()
     bars.close()
@@ -180,7 +180,7 @@ def shown(width, *advances, first=0):
     bars = Bars(terminal, width)
     bars.begin("mhminibatch_printed", first, 4000, "compiled")
     for step in advances:
-        bars.advance(step, 0.31, 480_000, 1200)
+        bars.advance("mhminibatch_printed", step, 0.31, 480_000, 1200)
     bars.close()
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue()).replace("\r", "\n").splitlines()
 

@@ -47,7 +47,7 @@ def half(outputs, blocks=3):
     class Stop(Silent):
         left = blocks
 
-        def advance(self, step, accept_rate, n_lik, n_grad):
+        def advance(self, method, step, accept_rate, n_lik, n_grad):
             self.left -= 1
             if self.left == 0:
                 os.kill(os.getpid(), signal.SIGINT)

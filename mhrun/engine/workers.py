@@ -1,0 +1,287 @@
+"""Methods of one run beside each other: each is run by one of several worker processes.
+
+A worker is a new Python process with the run's configuration. It is given names of methods and runs them as the run
+itself would: same folders, same random numbers, same bits. Results reach the parent through the folder only; a pipe
+carries names, progress and errors. What a worker leaves unfinished, because it was killed or its method failed, the
+parent goes on with, alone, after the others.
+
+Every worker holds a lock in the run's folder. A run whose parent was killed is not begun again before its last worker
+has seen the closed pipe and ended.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import Any, NamedTuple
+
+import torch
+
+from mhrun.engine.assemble import methods_of
+from mhrun.engine.chains import Settings, Watcher, run_method
+from mhrun.engine.jobs import jobs_of, separable
+from mhrun.engine.method import Method, trace_attributes
+from mhrun.engine.pilot import is_open, piloted
+from mhrun.engine.threads import CORES, usable_cores
+from mhrun.errors import Interrupted, UserError
+from mhrun.store.blocks import done
+from mhrun.store.folder import RunFolder
+from mhrun.store.sharing import claimed, take
+
+RUN, PILOT = "run", "pilot"
+"""What a worker does with a method."""
+_COMMAND = "from mhrun.engine.workers import main; main()"
+_POLL = 0.1  # seconds between two checks for a stop
+_PATIENCE = 5.0  # seconds in which a process whose pipe is closed ends
+_STOP = "stop"
+_PROGRESS = ("begin", "advance", "end", "note")  # methods of a watcher
+
+
+class Job(NamedTuple):
+    """What a worker needs to run methods of a run."""
+
+    config: Mapping[str, Any]
+    settings: Settings
+    digests: Mapping[str, str]  # of the methods
+    number: int  # of the worker
+    cores: int  # that it uses at most
+
+
+class Workers:
+    """Worker processes of a run, as many as `jobs_of` says; a context manager, which ends them.
+
+    Args:
+        config: the resolved configuration.
+        folder: of the run, locked by this process.
+        methods: all of the run's.
+        settings: how each of them runs.
+        digests: of the methods.
+        watcher: receives the progress of all of them.
+        stop: whether the user stopped the run.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        folder: RunFolder,
+        methods: Sequence[Method],
+        settings: Settings,
+        digests: Mapping[str, str],
+        watcher: Watcher,
+        stop: Callable[[], bool],
+    ) -> None:
+        self._folder, self._threads = folder, settings.threads
+        self._watcher, self._stop = watcher, stop
+        self.count = jobs_of(config["runtime"].get("jobs"), self._left(methods), settings)
+        self._workers: list[_Worker] = []
+        if self.count > 1:
+            share = replace(settings, block_bytes=settings.block_bytes // self.count)
+            cores = max(1, usable_cores() // self.count)
+            self._workers = [_Worker(Job(config, share, digests, k, cores)) for k in range(self.count)]
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.end()
+
+    def do(self, task: str, methods: Sequence[Method]) -> dict[str, str]:
+        """Have the workers do `task` with the methods that need it, and wait for them; without workers do nothing.
+
+        Returns:
+            The errors of users' mistakes, by method. Methods may be unfinished for other reasons.
+
+        Raises:
+            Interrupted: the user stopped the run.
+        """
+        left = self._left(methods) if self.count > 1 else []
+        waiting = deque(method.name for method in left if task == RUN or is_open(method))
+        refused, stopped, stopping = dict[str, str](), list[str](), False
+        while True:
+            if self._stop() and not stopping:
+                stopping = True
+                waiting.clear()
+                for worker in self._workers:
+                    worker.send(_STOP)
+            for worker in self._workers:
+                if waiting and worker.ready and worker.busy_with is None and worker.give(task, waiting[0]):
+                    waiting.popleft()
+            watched = [w for w in self._workers if w.busy_with or (waiting and not w.ready)]
+            if not watched:
+                break
+            readable = wait([worker.connection for worker in watched], _POLL)
+            for worker in [worker for worker in watched if worker.connection in readable]:
+                message = worker.receive()
+                if message is None:
+                    self._lost(worker)
+                    continue
+                event, *values = message
+                if event in _PROGRESS:
+                    getattr(self._watcher, event)(*values)
+                    continue
+                name, worker.busy_with, worker.ready = worker.busy_with, None, True
+                if event == "refused":
+                    refused[name] = values[0]
+                    self._watcher.note(f"{name} failed: {values[0]}")
+                elif event == "stopped":
+                    stopped.append(values[0])
+        if stopping:
+            raise Interrupted("; ".join(stopped) or "stopped between two methods")
+        return refused
+
+    def _left(self, methods: Sequence[Method]) -> list[Method]:
+        """Return the unfinished methods that workers may run, the longest first, so that none begins near the end."""
+        left = [m for m in methods if done(self._folder.method(m.name)) is None]
+        return sorted(separable(left, self._threads), key=lambda m: -m.guess() * m.shape.total)
+
+    def _lost(self, worker: _Worker) -> None:
+        self._workers.remove(worker)
+        status = worker.end(_PATIENCE)
+        name = worker.busy_with or "a worker process"
+        self._watcher.note(f"{name}: its process ended early ({status}); the run goes on without it.")
+
+
+class _Worker:
+    """The parent's end of a worker process."""
+
+    def __init__(self, job: Job) -> None:
+        self.connection, far = Pipe()
+        self.ready = False  # it holds its lock
+        self.busy_with: Any = None  # the method's name
+        places = [path for path in sys.path if path]
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _COMMAND, str(far.fileno())],
+                pass_fds=[far.fileno()],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(places), CORES: str(job.cores)},
+                stdin=subprocess.DEVNULL,
+                process_group=0,  # Ctrl-C reaches the parent alone, which stops the workers
+            )
+        finally:
+            far.close()
+        self.send(job)
+
+    def send(self, message: Any) -> bool:
+        """Send a message; False if the process has ended."""
+        try:
+            self.connection.send(message)
+        except OSError:
+            return False
+        return True
+
+    def give(self, task: str, name: str) -> bool:
+        """Give the process a method; False if it has ended."""
+        if self.send((task, name)):
+            self.busy_with = name
+            return True
+        return False
+
+    def receive(self) -> tuple[Any, ...] | None:
+        """Return the next message; None if the process has ended."""
+        try:
+            return self.connection.recv()
+        except (EOFError, OSError):
+            return None
+
+    def end(self, patience: float = 0.0) -> str:
+        """End the process, by a kill after `patience` seconds, and return how it ended."""
+        self.connection.close()  # which it ends at
+        try:
+            code = self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        return f"killed by signal {-code}" if code < 0 else f"exit status {code}"
+
+
+class _Sender:
+    """A watcher that sends what it receives to the parent."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def begin(self, method: str, step: int, total: int, executor: str) -> None:
+        """Send that a method starts."""
+        self._connection.send(("begin", method, step, total, executor))
+
+    def advance(self, method: str, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
+        """Send the progress."""
+        self._connection.send(("advance", method, step, accept_rate, n_lik, n_grad))
+
+    def end(self, method: str) -> None:
+        """Send that the method is complete."""
+        self._connection.send(("end", method))
+
+    def note(self, message: str) -> None:
+        """Send the message."""
+        self._connection.send(("note", message))
+
+
+def serve(connection: Connection) -> None:
+    """Do what the parent sends, until it closes the pipe or ends."""
+    job: Job = connection.recv()
+    folder = RunFolder.of(job.config)
+    tasks, stop = queue.SimpleQueue[tuple[str, str]](), threading.Event()
+
+    def listen() -> None:
+        while True:
+            try:
+                message = connection.recv()
+            except (EOFError, OSError):
+                os._exit(0)  # as a kill, after which the run goes on from what is on disk
+            if message == _STOP:
+                stop.set()
+            else:
+                tasks.put(message)
+
+    torch.set_num_threads(job.settings.threads or 1)
+    with folder.worker_lock(job.number):
+        connection.send(("ready",))  # the parent gives no method to a process without the lock
+        threading.Thread(target=listen, daemon=True).start()
+        sender = _Sender(connection)
+        while True:
+            task, name = tasks.get()
+            connection.send(_done(task, name, job, folder, sender, stop.is_set))
+
+
+def _done(
+    task: str, name: str, job: Job, folder: RunFolder, watcher: _Sender, stop: Callable[[], bool]
+) -> tuple[str, ...]:
+    """Do a task and return how it ended."""
+    try:
+        own = {**job.config, "methods": {name: job.config["methods"][name]}}
+        (method,) = methods_of(own)
+        if task == PILOT:
+            piloted(method, folder.method(name), watcher.note)
+            return ("done",)
+        with claimed(folder, job.digests[name]) as is_ours:
+            if not is_ours:
+                return ("done",)  # by another run, for which the parent waits
+            if not job.config["runtime"]["force"] and take(folder, name, job.digests[name]) is not None:
+                return ("done",)
+            method, _ = piloted(method, folder.method(name), watcher.note)
+            attributes = trace_attributes(job.config, folder.digest, method, job.digests[name])
+            run_method(method, folder.method(name), job.settings, watcher, stop, attributes)
+    except UserError as error:
+        return ("refused", str(error))
+    except Interrupted as error:
+        return ("stopped", str(error))
+    except Exception:  # the parent meets it again, and reports it
+        return ("failed", traceback.format_exc())
+    return ("done",)
+
+
+def main() -> None:
+    """Serve the parent, from the file descriptor that the command line names."""
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent has ended
+        serve(Connection(int(sys.argv[1])))
