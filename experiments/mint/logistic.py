@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -85,17 +86,19 @@ def step_length(run: Run, method: str) -> float:
     if any(schedules.get(key, {}).get(key) is None for key in ("step_size", "temperature")):
         return float("nan")  # not constant
     settings = {key: schedules[key][key] for key in ("step_size", "temperature")}
-    trace = mhrun.sample(
-        run.target.model,
-        run.target.data,
-        build(node["kernel"], f"methods.{method}.kernel"),
-        temper=run.target.temper,
-        start=run.draws(method)[:, -1],
-        chains=len(run.draws(method)),
-        steps=min(LOOKED_AT, node.get("steps") or run.config["steps"]),
-        warmup=0,
-        **settings,
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a few steps from each chain's end are not to converge
+        trace = mhrun.sample(
+            run.target.model,
+            run.target.data,
+            build(node["kernel"], f"methods.{method}.kernel"),
+            temper=run.target.temper,
+            start=run.draws(method)[:, -1],
+            chains=len(run.draws(method)),
+            steps=min(LOOKED_AT, node.get("steps") or run.config["steps"]),
+            warmup=0,
+            **settings,
+        )
     theta = trace["posterior"]["theta"].to_numpy()
     moved = np.linalg.norm(np.diff(theta, axis=1), axis=2)
     return float(moved[moved > 0].mean()) if (moved > 0).any() else float("nan")

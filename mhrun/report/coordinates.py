@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from mhrun.diagnostics.chains import COORDINATES, ess, mcse, rhat, some_coordinates
+from mhrun.diagnostics.chains import ess, mcse, rhat, some_coordinates
 from mhrun.report.efficiency import valid_draws
 from mhrun.report.run import Run
 
@@ -52,20 +53,40 @@ class Summarised(NamedTuple):
 
 
 def coordinates_of(run: Run) -> dict[str, Summarised]:
-    """Return the summaries of each method of a run; of many coordinates the `SHOWN` with the largest R-hat."""
-    return {method: _summarised(run, method) for method in run.methods}
+    """Return the summaries of each method of a run; of many coordinates `SHOWN`, the same for all methods of a model.
+
+    These are the coordinates with the largest R-hat, those of each method in turn.
+    """
+    ranked: dict[tuple[str, ...], list[Draws]] = {}
+    for method in run.methods:
+        rough = _rough(run, method)
+        if len(rough) > SHOWN:
+            ranked.setdefault(tuple(run.target_of(method).model.names), []).append(rough)
+    chosen = {}
+    for names, rough_of_methods in ranked.items():
+        scores = [-np.nan_to_num(rough, nan=np.inf) for rough in rough_of_methods]
+        places = np.array([np.argsort(np.argsort(score, kind="stable")) for score in scores])
+        chosen[names] = np.sort(np.lexsort((np.min(scores, axis=0), places.min(axis=0)))[:SHOWN])
+    return {method: _summarised(run, method, chosen) for method in run.methods}
 
 
-def _summarised(run: Run, method: str) -> Summarised:
+def _rough(run: Run, method: str) -> Draws:
+    """Return R-hat of the coordinates that are read, from a part of the draws; empty if all of them are shown."""
+    draws = valid_draws(run, method)
+    if isinstance(draws, str) or draws.shape[-1] <= SHOWN:
+        return np.empty(0)
+    few = draws[:, :: -(-draws.shape[1] // _ROUGH)]
+    return np.array([rhat(few[..., k]) for k in range(few.shape[-1])])
+
+
+def _summarised(run: Run, method: str, chosen: Mapping[tuple[str, ...], npt.NDArray[np.int64]]) -> Summarised:
     names = run.target_of(method).model.names
     draws = valid_draws(run, method)
     if isinstance(draws, str):
         return Summarised([], len(names), np.empty((0, 0, 0)), draws)
-    columns = some_coordinates(len(names), min(COORDINATES, draws.shape[-1]))
+    columns = some_coordinates(len(names), draws.shape[-1])
     if len(columns) > SHOWN:
-        few = draws[:, :: -(-draws.shape[1] // _ROUGH)]
-        rough = np.array([rhat(few[..., k]) for k in range(len(columns))])
-        kept = np.sort(np.argsort(-np.nan_to_num(rough, nan=np.inf), kind="stable")[:SHOWN])
+        kept = chosen[tuple(names)]
         columns, draws = columns[kept], draws[..., kept]
     found = [_coordinate(int(d), str(names[int(d)]), draws[..., k]) for k, d in enumerate(columns)]
     return Summarised(found, len(names), draws, "")

@@ -10,7 +10,7 @@ from arviz_stats.base.array import array_stats
 from kit import FEW, compute
 from matplotlib import pyplot as plt
 
-from mhrun.report import efficiency, sections
+from mhrun.report import coordinates, efficiency, sections
 from mhrun.report.coordinates import SHOWN, coordinates_of
 from mhrun.report.history import acceptance_history, batch_sizes, step_size_history
 from mhrun.report.run import Run
@@ -138,3 +138,20 @@ def test_some_of_many_chains_are_drawn(monkeypatch):
     assert np.array_equal(trace.lines[0].get_ydata(), draws[0, :, 0])
     assert np.array_equal(trace.lines[-1].get_ydata(), draws[-1, :, 0])
     assert trace.get_title("left") == "A, 16 of 300 chains"
+
+
+def test_methods_of_one_model_show_the_same_coordinates_and_the_worst_of_each(monkeypatch):
+    """Of 40 coordinates, with one method off in the first two and the other in the last."""
+    draws = np.random.default_rng(1).standard_normal((2, 4, 200, 40))
+    draws[0, 0, :, :2] += 5
+    draws[1, 0, :, 39] += 9
+    model = SimpleNamespace(names=[f"x{d}" for d in range(40)])
+    run = SimpleNamespace(methods=["one", "two"], target_of=lambda method: SimpleNamespace(model=model))
+    monkeypatch.setattr(coordinates, "valid_draws", lambda run, method: draws[run.methods.index(method)])
+    found = coordinates.coordinates_of(run)
+    shown = [[c.name for c in found[method].coordinates] for method in run.methods]
+    assert shown[0] == shown[1]
+    assert len(shown[0]) == coordinates.SHOWN
+    assert {"x0", "x1", "x39"} <= set(shown[0])
+    assert found["two"].coordinates[found["two"].worst].name == "x39"
+    assert np.array_equal(found["two"].draws[..., -1], draws[1, ..., 39])
