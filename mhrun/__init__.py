@@ -50,6 +50,7 @@ _WHERE = {
     "Residual": "mhrun.models.residual",
     "AdaptiveBackward": "mhrun.kernels",
     "EquiEnergy": "mhrun.kernels",
+    "Firefly": "mhrun.kernels",
     "MetropolisHastings": "mhrun.kernels",
     "PlanarFlow": "mhrun.kernels",
     "ReplicaExchange": "mhrun.kernels",

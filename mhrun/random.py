@@ -472,6 +472,16 @@ class Draws:
             found = self._take(("arrivals", n, count), 8 * count, make)
         return Marks(found[:, 0].long(), found[:, 1], found[:, 2], found[:, 3])
 
+    def uniforms_at(self, purpose: Purpose, places: Tensor, use: int = 0) -> Tensor:
+        """Return the elements `places` (C, k) of `uniforms` of any count, (C, k): those of a few among many."""
+        self._check_unused((purpose, use))
+        step = torch.full((), self.step, dtype=torch.int64, device=self.device)
+        high = ((step >> 32) & 0xFFFFF) | (use << 20) | (int(purpose) << 24)
+        chain = self.streams.numbers[:, None]
+        words = philox(places >> 2, step & LOW, high, chain, self.streams.key)
+        blocks = torch.stack(torch.broadcast_tensors(*words), -1)
+        return (blocks.gather(-1, (places & 3)[..., None])[..., 0].double() + 0.5) * 2.0**-32
+
     def piece(self, n: int, m: int) -> Tensor:
         """Return this step's piece (C, m) of a pass over all data: consecutive pieces of a random permutation.
 

@@ -340,6 +340,8 @@ class Model(Protocol):
       each datum, see `Bounds`. `reference` is a `Reference`, or None for kind ``difference`` without one.
     - ``taylor(theta, reference (D,), rows, order) -> (C, m)``: the Taylor polynomial of log_lik about the reference,
       without its constant.
+    - ``lower_bound(theta, rows, anchor) -> (C, m)``: log B_i <= log_lik, quadratic in theta, float64. It touches at the
+      anchor (D,), or where the model chooses if that is None.
     - ``in_float64(rows) -> Rows``: the rows as log_lik computes with them in float64; by default fields of floating
       point are converted.
     - ``fields``: name -> `Field`, the data fields that log_lik reads. Incompatible data are rejected before any

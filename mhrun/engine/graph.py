@@ -77,6 +77,12 @@ class _Source(ABC):
             raise Dynamic("its minibatch grows as the data decide")
         return self.tensor(lambda draws: draws.index(*args, **named))
 
+    def arrivals(self, *args: Any, **named: Any) -> Any:
+        raise Dynamic("the data decide how many it reads")
+
+    def uniforms_at(self, *args: Any, **named: Any) -> Tensor:
+        raise Dynamic("the data decide how many it reads")
+
     def piece(self, *args: Any) -> Tensor:
         return self.tensor(lambda draws: draws.piece(*args))
 

@@ -45,7 +45,7 @@ from mhrun.engine.method import Method
 from mhrun.engine.threads import limited
 from mhrun.engine.tuning import tune, with_leapfrog_steps
 from mhrun.errors import UserError
-from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
+from mhrun.kernels import Firefly, MetropolisHastings, ReplicaExchange, Unadjusted
 from mhrun.kernels.preconditioned import Scale, preconditioned
 from mhrun.parts import Kernel
 from mhrun.random import Purpose, Streams, derive_key
@@ -99,9 +99,9 @@ def refuses(method: Method) -> str | None:
         return None
     kernel = _of_a_rung(method.kernel)
     name = type(kernel).__name__
-    if type(kernel) not in (MetropolisHastings, Unadjusted):
+    if type(kernel) not in (MetropolisHastings, Firefly, Unadjusted):
         return (
-            "a pilot finds the settings of MetropolisHastings and Unadjusted, and of ladders of them, alone; give "
+            "a pilot finds the settings of MetropolisHastings, Firefly and Unadjusted, and of ladders, alone; give "
             f"{name} numbers, not auto."
         )
     if isinstance(kernel, Unadjusted) and method.plan.is_open and kernel.dynamics.noise_gain is None:

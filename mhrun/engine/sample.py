@@ -100,7 +100,8 @@ def sample(
             parameters and diagonal for up to 200 where the step size is auto, else none.
         temper: what T acts on: posterior or likelihood.
         replacement: draw minibatches with replacement.
-        surrogate: control variate of log-likelihood differences: none, taylor1 or taylor2, see `mhrun.target.Target`.
+        surrogate: control variate of log-likelihood differences and gradients: none, taylor1, taylor2, lower_bound or
+            lower_bound_untuned, see `mhrun.target.Target`.
         seed: of all random numbers.
         thin: keep every thin-th step, or every thin-th draw that a schedule collects; None keeps no draws, for models
             with very many parameters.

@@ -2,6 +2,7 @@
 
 from mhrun.kernels.adaptive_backward import AdaptiveBackward
 from mhrun.kernels.equi_energy import EquiEnergy
+from mhrun.kernels.firefly import Firefly
 from mhrun.kernels.metropolis_hastings import MetropolisHastings
 from mhrun.kernels.planar_flow import PlanarFlow
 from mhrun.kernels.replica_exchange import ReplicaExchange
@@ -10,6 +11,7 @@ from mhrun.kernels.unadjusted import Unadjusted
 __all__ = [
     "AdaptiveBackward",
     "EquiEnergy",
+    "Firefly",
     "MetropolisHastings",
     "PlanarFlow",
     "ReplicaExchange",

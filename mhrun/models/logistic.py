@@ -23,6 +23,8 @@ _STARTS = ("normal", "uniform", "zeros")
 # Rows converted at once: converted rows stay in the processor's cache, which halves the time of a pass.
 _TILE = 256
 _PART = 8192  # rows of one part of a full-data sum
+_UNTUNED = 1.5  # |y x.theta| at which untuned lower bounds touch
+_TINY = 1e-8  # tanh(xi / 2) / (4 xi) is 1/8 to rounding below it
 _FEW = 64  # data of a chain up to which float64 products of all chains are one batched product
 # Bounds on |f'|, |f''| and |f'''| of f(eta) = log p(y | eta), eta = x.theta (Cornish et al. 2019).
 _DERIVATIVES = (1.0, 1 / 4, 1 / (6 * math.sqrt(3)))
@@ -151,6 +153,22 @@ class Logistic:
         step, share = predictor(theta.double() - reference, x), torch.sigmoid(-y * (x @ reference))
         first = share * (y * step)
         return first if order == 1 else first - 0.5 * share * (1 - share) * step.square()
+
+    def lower_bound(self, theta: Tensor, rows: Rows, anchor: Tensor | None) -> Tensor:
+        """Return log B <= log_lik (C, m), quadratic in theta (Jaakkola & Jordan 1997): with z = y x.theta,
+
+            log B = log sigmoid(xi) + (z - xi) / 2 - tanh(xi / 2) (z^2 - xi^2) / (4 xi).
+
+        It touches at |z| = xi: that of the anchor (D,), or 1.5 without one (Maclaurin & Adams 2015).
+        """  # noqa: D415
+        x, y = self.in_float64(rows).values()
+        z = y * predictor(theta.double(), x)
+        xi = (
+            torch.full_like(z, _UNTUNED)
+            if anchor is None
+            else (x @ anchor).abs().clamp_min(_TINY).expand_as(z)
+        )
+        return logsigmoid(xi) + (z - xi) / 2 - torch.tanh(xi / 2) / (4 * xi) * (z - xi) * (z + xi)
 
     def native(self, data: Rows, *, full: bool) -> NativeModel:
         """Return the pieces of the fused loop: products in the precision of the data, the rest float64."""

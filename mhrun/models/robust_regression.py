@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.models.linear import Regression, linear_bounds
+from mhrun.models.linear import Regression, linear_bounds, predictor
 from mhrun.types import Bounds, Reference, Rows
+
+_UNTUNED = 1.0  # |s| at which untuned lower bounds touch: the fewest bright data for errors with nu = 4
 
 
 class RobustRegression(Regression):
@@ -68,3 +71,20 @@ class RobustRegression(Regression):
     def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
         """Return the bounds, see `mhrun.types.Bounds`; they hold everywhere."""
         return linear_bounds(data["x"], self.derivative_bounds, kind, reference)
+
+    def lower_bound(self, theta: Tensor, rows: Rows, anchor: Tensor | None) -> Tensor:
+        """Return log B <= log_lik (C, m), quadratic in theta: the tangent of log_lik in s^2 (Maclaurin & Adams 2015),
+
+            log B = f(s_0) - (nu + 1) (s^2 - s_0^2) / (2 (nu + s_0^2)).
+
+        It touches at |s| = |s_0|: that of the anchor (D,), or 1 without one.
+        """  # noqa: D415
+        x, y = rows["x"].double(), rows["y"]
+        square = ((y - predictor(theta.double(), x)) / self.scale).square()
+        about = (
+            torch.full_like(square, _UNTUNED**2)
+            if anchor is None
+            else ((y - x @ anchor) / self.scale).square()
+        )
+        touched = -0.5 * (self.degrees + 1) * (about / self.degrees).log1p()
+        return touched - 0.5 * (self.degrees + 1) * (square - about) / (self.degrees + about)

@@ -93,6 +93,20 @@ class SoftmaxRegression:
             return first
         return first - 0.5 * (share * (step - mean[..., None]).square()).sum(-1)
 
+    def lower_bound(self, theta: Tensor, rows: Rows, anchor: Tensor | None) -> Tensor:
+        """Return log B <= log_lik (C, m), quadratic in theta (Boehning 1992): with logits e and those of the anchor a,
+
+            log B = e_y - logsumexp(a) - (e - a).softmax(a) - (|e - a|^2 - (sum of e - a)^2 / K) / 4.
+
+        It touches at the anchor (D,), or at theta = 0 without one.
+        """  # noqa: D415
+        own = self._logits(theta, rows)
+        about = torch.zeros_like(own) if anchor is None else self._logits(anchor[None], rows)
+        step = own - about
+        bend = step.square().sum(-1) - step.sum(-1).square() / self.classes
+        first = about.logsumexp(-1) + (step * about.softmax(-1)).sum(-1)
+        return self._of_class(own, rows) - first - 0.25 * bend
+
     def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
         """Return the bounds, see `mhrun.types.Bounds`; they hold everywhere."""
         order = order_of(kind)

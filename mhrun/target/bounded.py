@@ -15,7 +15,7 @@ from mhrun.native import NativeBounds, available, native_form
 from mhrun.native.alias import alias_table
 from mhrun.random import Streams
 from mhrun.target.all_data import AllData
-from mhrun.target.surrogate import SURROGATES, Surrogate
+from mhrun.target.surrogate import Surrogate
 from mhrun.types import BOUND_KINDS, Bounds, Model
 
 _CHECKED = 1000  # bounds of 0 that are compared with terms
@@ -56,9 +56,9 @@ class BoundedTerms:
         self._native = native
 
     @property
-    def kind(self) -> str:
-        """The kind of the bounds that the terms need, one of `mhrun.types.BOUND_KINDS`."""
-        return BOUND_KINDS[0 if self._surrogate is None else self._surrogate.order]
+    def kind(self) -> str | None:
+        """The kind of the bounds that the terms need, one of `mhrun.types.BOUND_KINDS`; None if no model has them."""
+        return BOUND_KINDS[0] if self._surrogate is None else self._surrogate.kind
 
     def refuses(self) -> str | None:
         """Return why the terms have no bounds, or None."""
@@ -68,8 +68,10 @@ class BoundedTerms:
         name = type(self._model).__name__
         if not kinds:
             return f"it needs bounds on the terms, and {name} has none; a model of your own can give some (lipschitz)."
-        known = [SURROGATES[BOUND_KINDS.index(kind)] for kind in kinds]
-        wanted = SURROGATES[BOUND_KINDS.index(self.kind)]
+        known = ["none" if kind == BOUND_KINDS[0] else kind for kind in kinds]
+        if self.kind is None:
+            return f"lower bounds have no bounds on their remainders; choose target.surrogate={' or '.join(known)}."
+        wanted = "none" if self.kind == BOUND_KINDS[0] else self.kind
         return f"{name} has no bounds for surrogate={wanted}; choose target.surrogate={' or '.join(known)}."
 
     @cached_property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -22,6 +22,14 @@ _VALUES = 1 << 22  # most data values times chains in memory
 _ITERATIONS = 500
 # Posterior standard deviations from the mode at which no Newton step is needed, and at which a point is a reference.
 _CLOSE, _NEAR = 1e-2, 1.0
+
+
+class Differentiable(Protocol):
+    """What has a log-likelihood of single data."""
+
+    def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
+        """Return per-datum log-likelihoods (C, m)."""
+        ...
 
 
 class Found(NamedTuple):
@@ -69,7 +77,7 @@ def _found(model: Model, data: Dataset) -> Found:
     point = torch.from_numpy(theta).to(data.device)
     root: Tensor | None = None
     for newton in (True, False):  # one Newton step at most
-        gradient, hessian = _sum_gradient(model, data, point), hessian_of_sum(model, data, point)
+        gradient, hessian = gradient_of_sum(model, data, point), hessian_of_sum(model, data, point)
         cost += data.n * (1 + len(point))
         prior_gradient, prior_hessian = _of_prior(model, point)
         root = _root(-(hessian + prior_hessian))
@@ -132,7 +140,7 @@ def _search(model: Model, data: Dataset, theta: np.ndarray, size: int) -> tuple[
     return np.asarray(found.x), passes
 
 
-def _sum_gradient(model: Model, data: Dataset, point: Tensor) -> Tensor:
+def gradient_of_sum(model: Differentiable, data: Dataset, point: Tensor) -> Tensor:
     """Return the gradient (D,) of the sum of all log-likelihoods."""
     grad = torch.zeros_like(point)
     with torch.enable_grad():
@@ -142,7 +150,7 @@ def _sum_gradient(model: Model, data: Dataset, point: Tensor) -> Tensor:
     return grad
 
 
-def hessian_of_sum(model: Model, data: Dataset, point: Tensor) -> Tensor:
+def hessian_of_sum(model: Differentiable, data: Dataset, point: Tensor) -> Tensor:
     """Return the Hessian (D, D) of the sum of all log-likelihoods, symmetric.
 
     Chain d of D equal chains differentiates coordinate d of the gradient: one pass gives all rows.
@@ -184,7 +192,7 @@ def _root(precision: Tensor) -> Tensor | None:
     return None if int(wrong) or not bool(root.isfinite().all()) else root
 
 
-def _parts(model: Model, data: Dataset, chains: int, size: int) -> Iterator[Rows]:
+def _parts(model: Differentiable, data: Dataset, chains: int, size: int) -> Iterator[Rows]:
     """Yield `size` data, evenly spread, in parts that fit in memory, as float64."""
     width = max(value[0].numel() for value in data.fields.values())
     part = max(1, _VALUES // max(chains, width))
@@ -198,7 +206,7 @@ def _parts(model: Model, data: Dataset, chains: int, size: int) -> Iterator[Rows
         yield in_float64(model, rows)
 
 
-def in_float64(model: Model, rows: Rows) -> Rows:
+def in_float64(model: Differentiable, rows: Rows) -> Rows:
     """Return the rows with float64 fields for floating-point ones, so that remainders are more than rounding errors."""
     offered = native_form(model, "in_float64", "log_lik")
     if offered is not None:

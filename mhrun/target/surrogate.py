@@ -12,10 +12,7 @@ from mhrun.data import Dataset
 from mhrun.native import native_form
 from mhrun.target.gradients import Gradients
 from mhrun.target.reference import find_reference, in_float64
-from mhrun.types import Model, Reference, Rows
-
-SURROGATES = ("none", "taylor1", "taylor2")
-"""Values of the target's setting `surrogate`."""
+from mhrun.types import BOUND_KINDS, Model, Reference, Rows
 
 
 class Sums(NamedTuple):
@@ -64,6 +61,11 @@ class Surrogate:
         return self._sums
 
     @property
+    def kind(self) -> str | None:
+        """The kind of the bounds on the terms of the remainders, one of `mhrun.types.BOUND_KINDS`."""
+        return BOUND_KINDS[self.order]
+
+    @property
     def found(self) -> bool:
         """Whether the reference is known."""
         return self._sums is not None
@@ -86,7 +88,7 @@ class Surrogate:
 
     def unpack(self, stored: dict[str, Tensor]) -> None:
         """Use what was stored."""
-        reference = Reference(stored["theta"], stored["root"])
+        reference = Reference(stored["theta"], stored.get("root"))
         self._sums = Sums(reference, stored["gradient"], stored["hessian"])
         self.n_grad = int(stored["n_grad"])
 

@@ -18,7 +18,7 @@ from mhrun.target.all_data import AllData
 from mhrun.target.bounded import BoundedTerms
 from mhrun.target.fields import unfit
 from mhrun.target.gradients import Gradients, likelihoods
-from mhrun.target.surrogate import SURROGATES, Surrogate
+from mhrun.target.surrogates import surrogate_of
 from mhrun.types import BUFFER, Difference, Evaluation, Model, Rows, State
 
 
@@ -53,11 +53,13 @@ class Target:
         energy_noise: variance of normal noise added to the energy at each of the two points of a replica exchange
             (Luo et al. 2020, section 4.1).
         surrogate: control variate of log-likelihood differences, and of the gradients of a dynamics: none, or the
-            Taylor polynomial of order 1 (``taylor1``) or 2 (``taylor2``) about the posterior mode, see `Surrogate`.
+            Taylor polynomial of order 1 (``taylor1``) or 2 (``taylor2``) about the posterior mode, see `Surrogate`; or
+            a lower bound of the log-likelihood that touches it there (``lower_bound``) or where the model chooses
+            (``lower_bound_untuned``), see `LowerBound`, which the kernel `Firefly` needs.
         device: device of the computation.
 
     Raises:
-        Refusal: an unknown value of `temper` or `surrogate`, or a negative variance.
+        Refusal: an unknown value of `temper` or `surrogate`, a negative variance, or a model without lower bounds.
     """  # noqa: D415
 
     def __init__(
@@ -75,8 +77,6 @@ class Target:
     ) -> None:
         if temper not in ("posterior", "likelihood"):
             raise Refusal(f"temper = '{temper}' is unknown; choose posterior or likelihood.")
-        if surrogate not in SURROGATES:
-            raise Refusal(f"surrogate = '{surrogate}' is unknown; choose {', '.join(SURROGATES)}.")
         if surrogate != "none" and getattr(data, "transforms", None) is not None:
             raise Refusal("a surrogate expands about fixed data: leave out the transforms of the data.")
         for name, noise in (("gradient_noise", gradient_noise), ("energy_noise", energy_noise)):
@@ -93,9 +93,7 @@ class Target:
         self.gradient_noise = gradient_noise
         self.energy_noise = energy_noise
         self.device = torch.device(device)
-        self.surrogate = (
-            None if surrogate == "none" else Surrogate(model, lambda: self.data, SURROGATES.index(surrogate))
-        )
+        self.surrogate = surrogate_of(surrogate, model, lambda: self.data)
         self._gradients = Gradients(model)
         self._all = AllData(model, lambda: self.data, self._gradients, self.surrogate)
         plain = not common_batch and self.device.type == "cpu"

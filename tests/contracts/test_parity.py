@@ -62,6 +62,8 @@ IN_TORCH = {  # methods whose parts have no compiled form
         "rsgld",
         "parallel_tempering_langevin",
         "tuna_sgld",
+        "flymc",
+        "flymc_untuned",
     ),
 }
 

@@ -1,0 +1,87 @@
+"""Lower bounds of the log-likelihood, quadratic in theta, whose sum over all data is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mhrun.data import Dataset
+from mhrun.target.reference import find_reference, gradient_of_sum, hessian_of_sum, in_float64
+from mhrun.target.surrogate import Sums, Surrogate
+from mhrun.types import Model, Reference, Rows
+
+
+class LowerBound(Surrogate):
+    """t_i(theta) = log B_i(theta) <= l_i(theta), quadratic in theta; see `mhrun.types.Model`.
+
+    A surrogate like a Taylor polynomial of order 2: its sum over all data is a stored quadratic form. Where a bound
+    touches l_i, the gradients agree.
+
+    Args:
+        model: provides ``lower_bound``.
+        read: returns the data; called on first use.
+        tuned: whether the bounds touch at the posterior mode, which is searched for; otherwise the model's choice.
+    """
+
+    def __init__(self, model: Model, read: Callable[[], Dataset], *, tuned: bool) -> None:
+        super().__init__(model, read, order=2)
+        self.tuned = tuned
+
+    @property
+    def kind(self) -> None:
+        """None: no model bounds the terms of the remainders."""
+        return None
+
+    @property
+    def sums(self) -> Sums:
+        """The point about which the quadratic form is expanded, and its derivatives there; found on first use.
+
+        Raises:
+            UserError: no mode was found.
+        """
+        if self._sums is None:
+            data = self._read()
+            root: Tensor | None = None
+            if self.tuned:
+                found = find_reference(self._model, data)
+                theta, root, self.n_grad = found.theta, found.root, found.n_grad
+            else:
+                theta = torch.zeros(self._model.dim, dtype=torch.float64, device=data.device)
+            self._sums = Sums(Reference(theta, root), theta, theta)  # the bounds need the point
+            bound = _AsLogLik(self._model, self._bound)
+            gradient, hessian = gradient_of_sum(bound, data, theta), hessian_of_sum(bound, data, theta)
+            self._sums = Sums(Reference(theta, root), gradient, hessian)
+            self.n_grad += data.n * (1 + len(theta))
+        return self._sums
+
+    def terms(self, theta: Tensor, rows: Rows) -> Tensor:
+        """Return log B_i(theta) of the data `rows` (C or 1, m, ...), (C, m), float64."""
+        return self._bound(theta.double(), rows)
+
+    def gaps(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return l_i - log B_i (C, m), computed in float64, and what rounding may add to it."""
+        log_lik = self._model.log_lik(theta.double(), in_float64(self._model, rows)).double()
+        bound = self.terms(theta, rows)
+        return log_lik - bound, _ROUNDING * (1 + log_lik.abs() + bound.abs())
+
+    def _bound(self, theta: Tensor, rows: Rows) -> Tensor:
+        anchor = self.sums.reference.theta if self.tuned else None
+        found: Tensor = self._model.lower_bound(theta, rows, anchor)  # type: ignore[attr-defined]
+        return found
+
+
+_ROUNDING = 1e-10  # relative
+
+
+class _AsLogLik:
+    """A model whose log-likelihood is the bound."""
+
+    def __init__(self, model: Model, bound: Callable[[Tensor, Rows], Tensor]) -> None:
+        self._model = model
+        self.log_lik = bound
+
+    def in_float64(self, rows: Rows) -> Rows:
+        """As the model."""
+        return in_float64(self._model, rows)
