@@ -36,9 +36,9 @@ AUTO = "auto"
 
 AUTO_M = 2  # stands for a minibatch size that is not known yet
 
-DIFFERENCE, SUPPLY, ARRIVALS = "difference", "supply", "arrivals"
-"""What a pairing passes to a rule: a `Difference` on a fixed batch, a `Supply` of terms to draw from, or `Arrivals` at
-data whose terms are bounded."""
+DIFFERENCE, SUPPLY, ARRIVALS, ESTIMATES = "difference", "supply", "arrivals", "estimates"
+"""What a pairing passes to a rule: a `Difference` on a fixed batch, a `Supply` of terms to draw from, `Arrivals` at
+data whose terms are bounded, or a `Difference` of two estimates that are kept with their points."""
 
 
 class Proposal(ABC):
@@ -133,7 +133,7 @@ class TrajectoryProposal(Proposal):
 class Pairing(ABC):
     """Chooses the data on which the two points of an acceptance test are evaluated."""
 
-    offers: str = DIFFERENCE  # what it passes to the rule: DIFFERENCE, SUPPLY or ARRIVALS
+    offers: str = DIFFERENCE  # what it passes to the rule: DIFFERENCE, SUPPLY, ARRIVALS or ESTIMATES
     m: int | None = None  # its minibatch size; None if it has no fixed one
     m_is_open: bool = False  # whether a pilot chooses m
     stationary: str | None = (
@@ -141,6 +141,7 @@ class Pairing(ABC):
     )
     rescores: bool = False  # whether each step evaluates the current point again
     keeps_batch: bool = False  # whether a point keeps the minibatch of its first evaluation
+    keeps_index: bool = False  # whether the state keeps the indices of that minibatch
     hands_batch_on: bool = (
         False  # whether the next step evaluates the current point on this candidate's minibatch
     )
@@ -202,7 +203,7 @@ class Rule(ABC):
     @property
     def wants_terms(self) -> bool:
         """Whether it chooses how many data it reads."""
-        return self.wants != DIFFERENCE
+        return self.wants in (SUPPLY, ARRIVALS)
 
     @property
     def noise_limit(self) -> float:

@@ -104,6 +104,9 @@ class Difference(NamedTuple):
     known: Tensor | None = (
         None  # (C,) the part of the mean that a surrogate knows; `mean` is of the remainders
     )
+    error_change: Tensor | None = (
+        None  # (C,) of two estimates kept with their points: the candidate's variance less the origin's
+    )
 
 
 class Reference(NamedTuple):

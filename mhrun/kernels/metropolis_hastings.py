@@ -9,7 +9,17 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.parts import ARRIVALS, DIFFERENCE, SUPPLY, Kernel, Pairing, Proposal, Rule, TrajectoryProposal
+from mhrun.parts import (
+    ARRIVALS,
+    DIFFERENCE,
+    ESTIMATES,
+    SUPPLY,
+    Kernel,
+    Pairing,
+    Proposal,
+    Rule,
+    TrajectoryProposal,
+)
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import (
@@ -34,6 +44,10 @@ def disagree(rule: Rule, pairing: Pairing, target: Target) -> str | None:
             return f"{judge} grows its minibatch, which {scorer} does not allow; choose pairing growing."
         if rule.wants == ARRIVALS:
             return f"{judge} thins Poisson arrivals, which {scorer} does not offer; choose pairing thinned."
+        if rule.wants == ESTIMATES:
+            return f"{judge} compares estimates kept with their points; choose pairing blocks."
+        if pairing.offers == ESTIMATES:
+            return f"{scorer} passes on estimates kept with their points; choose rule pseudo_marginal."
         return f"{scorer} leaves the minibatch to the rule, but {judge} needs a fixed one; choose another pairing."
     m = pairing.m
     if m is not None and 1 <= m < rule.min_batch and target.error_share(m) > 0:
@@ -149,7 +163,8 @@ class MetropolisHastings(Kernel):
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
         """Return the initial state at theta (C, D)."""
         evaluation = self.pairing.start(target, theta, draws)
-        if not (self.proposal.gradients or self.pairing.hands_batch_on):  # else the first step needs it
+        needed = self.proposal.gradients or self.pairing.hands_batch_on or self.pairing.keeps_index
+        if not needed:  # by the first step
             evaluation = evaluation._replace(batch=None)
         return State(evaluation._replace(log_lik=None, rows=None, n_lik=0, n_grad=0), {})
 
@@ -198,7 +213,8 @@ class MetropolisHastings(Kernel):
         """Return the fields of an evaluation that the next step needs."""
         if self.pairing.rescores:
             return Evaluation(point.theta, point.log_prior)
-        return point._replace(batch=None, log_lik=None, rows=None, n_lik=0, n_grad=0)
+        batch = point.batch if self.pairing.keeps_index else None
+        return point._replace(batch=batch, log_lik=None, rows=None, n_lik=0, n_grad=0)
 
     def _followed(self, target: Target, origin: Evaluation, controls: Controls, draws: Draws) -> Trajectory:
         """Return the trajectory of the proposal, on the data of the current point."""

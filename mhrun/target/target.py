@@ -284,6 +284,23 @@ class Target:
         """
         return self._all.terms(origin, candidate, self.data.rows(index))
 
+    def remainders(self, theta: Tensor, index: Tensor) -> Tensor:
+        """Return the log-likelihoods l_i(theta) of the minibatch `index` (C, m), (C, m), float64.
+
+        With a surrogate: those of the remainders, r_i(theta) = l_i(theta) - l_i(ref) - t_i(theta) + t_i(ref). Their sum
+        over all data plus `Surrogate.total` is the log-likelihood up to a constant.
+        """
+        rows = self.data.rows(index)
+        if self.surrogate is None:
+            return likelihoods(self.model.log_lik(theta, rows)).double()
+        about = self.surrogate.reference.theta.repeat(len(theta), 1)
+        return self._all.terms(about, theta, rows)
+
+    @property
+    def per_remainder(self) -> int:
+        """How many evaluations a remainder costs: one, and that of the expansion with a surrogate."""
+        return 1 if self.surrogate is None else 2
+
     @property
     def per_term(self) -> int:
         """How many evaluations a term costs: at both points, and one of the expansion with a surrogate."""

@@ -64,6 +64,7 @@ IN_TORCH = {  # methods whose parts have no compiled form
         "tuna_sgld",
         "flymc",
         "flymc_untuned",
+        "block_pseudo_marginal",
     ),
 }
 
