@@ -44,6 +44,12 @@ ARENA = (
     *(f"scales.smoke.{length}=24" for length in ("full", "part", "tuna", "gradient")),
 )
 
+FEW_TESTS = (
+    *("scales.smoke.few=24", "data.n=100"),
+    *without("mint", "penalty", "mhminibatch", "austere", "tunamh", "sgld", "sghmc"),
+    *without("mala", "penalty_cv", "smh1", "mh_ss"),
+)
+
 FEW_LETTERS = (
     "data.n=200",
     "m=20",
@@ -95,6 +101,9 @@ CASES = {
         ),
         UNREACHED,
     ),
+    "arena_poisson": Case((*ARENA, *FEW_TESTS, "model.dim=2"), UNREACHED),
+    "arena_robust": Case((*ARENA, *FEW_TESTS, "model.dim=2"), UNREACHED),
+    "arena_softmax": Case((*ARENA, *FEW_TESTS, "model.features=2"), UNREACHED),
     "cifar_cycles": Case(
         (
             "data.n=120",
@@ -317,7 +326,10 @@ ELSEWHERE = {"gmm_tied_means"}  # see test_report
 # Figures that every run has take half of the time: drawn for runs of each kind, and of the others its own alone.
 WITH_GENERAL_FIGURES = {"five_modes", "mhbt_gaussian", "mint_network", "worst_case"}
 # Experiments whose report has the functions of another one's that is tested.
-AS_OTHERS = {"logistic_ess_readings", "mint_network_moving", "out_of_distribution_t1"}
+AS_OTHERS = {
+    *("arena_poisson", "arena_softmax"),
+    *("logistic_ess_readings", "mint_network_moving", "out_of_distribution_t1"),
+}
 SWEPT = {"logistic_ess_priors", "logistic_ess_readings"}  # whose claims are all of a sweep
 
 
