@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy  # which imports its subpackages on first use
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
 from mhrun.random import Purpose, Streams, derive_key
@@ -92,7 +92,7 @@ def find_modes(surface: Surface, theta: Tensor) -> Mode:
     starts = theta[:_MODES].double().cpu()
     ends, heights, good = [], [], []
     for start in starts:
-        found = minimize(
+        found = scipy.optimize.minimize(
             _objective,
             start.numpy(),
             args=(surface, theta),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,18 +64,37 @@ class Cost(NamedTuple):
         return f"{self.method}: {self.steps:,} steps of {chains}{monitor_runs}, {about(self.seconds)}"
 
 
-def estimate(methods: Sequence[tuple[Method, Path]], settings: Settings, jobs: int = 1) -> list[str]:
+def estimate_pays(methods: Sequence[tuple[Method, Path]]) -> bool:
+    """Return whether the unfinished steps are expected to take so long that a trial is worth its time."""
+    left = [(m, max(0, m.shape.total - steps_done(folder))) for m, folder in methods]
+    return sum(m.guess() * steps for m, steps in left) >= _WORTH
+
+
+def estimate(
+    methods: Sequence[tuple[Method, Path]],
+    settings: Settings,
+    jobs: int = 1,
+    known: Mapping[str, Cost] | None = None,
+) -> list[str]:
     """Return a line for each unfinished method and one for the total, from a short trial whose steps are discarded.
 
-    A run that is expected to be short is not tried; then there are no lines. `jobs` methods run at a time.
+    Args:
+        methods: with their folders.
+        settings: how they will run.
+        jobs: methods that run at a time.
+        known: costs by method that need no trial here.
     """
-    left = [(m, max(0, m.shape.total - steps_done(folder)), folder) for m, folder in methods]
-    if sum(m.guess() * steps for m, steps, _ in left) < _WORTH:
-        return []
-    found = costs(methods, settings)
+    known = known or {}
+    found = [cost for m, folder in methods for cost in _known_or_tried(known, m, folder, settings)]
     least, most = total(found)
     least = max(least / jobs, max((cost.seconds[0] for cost in found), default=0.0))
     return [*(cost.line for cost in found), f"in all {about((least, most))}"] if found else []
+
+
+def _known_or_tried(
+    known: Mapping[str, Cost], method: Method, folder: Path, settings: Settings
+) -> list[Cost]:
+    return [known[method.name]] if method.name in known else costs([(method, folder)], settings)
 
 
 def costs(

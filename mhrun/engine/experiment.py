@@ -16,13 +16,13 @@ import torch
 
 from mhrun.engine.assemble import check_data, check_space, methods_of
 from mhrun.engine.chains import Settings, Watcher, run_method
-from mhrun.engine.estimate import estimate
+from mhrun.engine.estimate import estimate, estimate_pays
 from mhrun.engine.executors import check_executor
 from mhrun.engine.machine import machine, versions
 from mhrun.engine.method import Method, prior_attribute, trace_attributes
 from mhrun.engine.pilot import piloted
 from mhrun.engine.warnings import acceptance_range, log_ratio_noise, log_ratio_skew, valid_share, warnings_of
-from mhrun.engine.workers import PILOT, RUN, Workers
+from mhrun.engine.workers import COST, PILOT, RUN, Workers
 from mhrun.errors import Interrupted, UserError
 from mhrun.kernels.stationary import samples
 from mhrun.store.files import explain, open_log, remove
@@ -114,18 +114,19 @@ def _run(
     pilots: dict[str, Any] = {}
     try:
         with Workers(config, folder, methods, settings, digests, watcher, stop) as workers:
-            for line in workers.do(PILOT, methods).values():
+            for line in workers.do(PILOT, methods).refused.values():
                 raise UserError(line)
             for place, method in enumerate(methods):
                 methods[place], pilots[method.name] = piloted(
                     method, folder.method(method.name), watcher.note
                 )
-            for line in estimate(
-                [(method, folder.method(method.name)) for method in methods], settings, workers.count
-            ):
-                watcher.note(line)
-                log.info(line)
-            refused = workers.do(RUN, methods)
+            left = [(method, folder.method(method.name)) for method in methods]
+            if estimate_pays(left):
+                costs = workers.do(COST, methods).costs
+                for line in estimate(left, settings, workers.count, costs):
+                    watcher.note(line)
+                    log.info(line)
+            refused = workers.do(RUN, methods).refused
         summary["jobs"] = workers.count
         refused_last = sorted(methods, key=lambda method: method.name in refused)
         for method in _each_claimed(config, folder, refused_last, digests, watcher, stop):

@@ -28,6 +28,7 @@ import torch
 
 from mhrun.engine.assemble import methods_of
 from mhrun.engine.chains import Settings, Watcher, run_method
+from mhrun.engine.estimate import Cost, costs
 from mhrun.engine.jobs import jobs_of, separable
 from mhrun.engine.method import Method, trace_attributes
 from mhrun.engine.pilot import is_open, piloted
@@ -37,8 +38,8 @@ from mhrun.store.blocks import done
 from mhrun.store.folder import RunFolder
 from mhrun.store.sharing import claimed, take
 
-RUN, PILOT = "run", "pilot"
-"""What a worker does with a method."""
+RUN, PILOT, COST = "run", "pilot", "cost"
+"""What a worker does with a method; `COST` measures its remaining work."""
 _COMMAND = "from mhrun.engine.workers import main; main()"
 _POLL = 0.1  # seconds between two checks for a stop
 _PATIENCE = 5.0  # seconds in which a process whose pipe is closed ends
@@ -54,6 +55,13 @@ class Job(NamedTuple):
     digests: Mapping[str, str]  # of the methods
     number: int  # of the worker
     cores: int  # that it uses at most
+
+
+class Outcome(NamedTuple):
+    """How a task ended."""
+
+    refused: dict[str, str]  # the errors of users' mistakes, by method
+    costs: dict[str, Cost]  # what `COST` found
 
 
 class Workers:
@@ -95,18 +103,17 @@ class Workers:
         for worker in self._workers:
             worker.end()
 
-    def do(self, task: str, methods: Sequence[Method]) -> dict[str, str]:
+    def do(self, task: str, methods: Sequence[Method]) -> Outcome:
         """Have the workers do `task` with the methods that need it, and wait for them; without workers do nothing.
 
-        Returns:
-            The errors of users' mistakes, by method. Methods may be unfinished for other reasons.
+        A method that the outcome does not name may be unfinished, because its worker ended.
 
         Raises:
             Interrupted: the user stopped the run.
         """
         left = self._left(methods) if self.count > 1 else []
-        waiting = deque(method.name for method in left if task == RUN or is_open(method))
-        refused, stopped, stopping = dict[str, str](), list[str](), False
+        waiting = deque(method.name for method in left if task != PILOT or is_open(method))
+        outcome, stopped, stopping = Outcome({}, {}), list[str](), False
         while True:
             if self._stop() and not stopping:
                 stopping = True
@@ -114,8 +121,11 @@ class Workers:
                 for worker in self._workers:
                     worker.send(_STOP)
             for worker in self._workers:
-                if waiting and worker.ready and worker.busy_with is None and worker.give(task, waiting[0]):
-                    waiting.popleft()
+                if waiting and worker.ready and worker.busy_with is None:
+                    # One that has compiled the method's loop does not compile it again.
+                    name = next((name for name in waiting if name in worker.known), waiting[0])
+                    if worker.give(task, name):
+                        waiting.remove(name)
             watched = [w for w in self._workers if w.busy_with or (waiting and not w.ready)]
             if not watched:
                 break
@@ -131,13 +141,15 @@ class Workers:
                     continue
                 name, worker.busy_with, worker.ready = worker.busy_with, None, True
                 if event == "refused":
-                    refused[name] = values[0]
+                    outcome.refused[name] = values[0]
                     self._watcher.note(f"{name} failed: {values[0]}")
                 elif event == "stopped":
                     stopped.append(values[0])
+                elif event == "cost":
+                    outcome.costs.update({cost.method: cost for cost in values[0]})
         if stopping:
             raise Interrupted("; ".join(stopped) or "stopped between two methods")
-        return refused
+        return outcome
 
     def _left(self, methods: Sequence[Method]) -> list[Method]:
         """Return the unfinished methods that workers may run, the longest first, so that none begins near the end."""
@@ -158,6 +170,7 @@ class _Worker:
         self.connection, far = Pipe()
         self.ready = False  # it holds its lock
         self.busy_with: Any = None  # the method's name
+        self.known = set[str]()  # the methods that it was given
         places = [path for path in sys.path if path]
         try:
             self._process = subprocess.Popen(
@@ -183,6 +196,7 @@ class _Worker:
         """Give the process a method; False if it has ended."""
         if self.send((task, name)):
             self.busy_with = name
+            self.known.add(name)
             return True
         return False
 
@@ -208,23 +222,28 @@ class _Sender:
     """A watcher that sends what it receives to the parent."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        self._connection, self._lock = connection, threading.Lock()
+
+    def send(self, *message: Any) -> None:
+        """Send a message; timers do so beside the main thread."""
+        with self._lock:
+            self._connection.send(message)
 
     def begin(self, method: str, step: int, total: int, executor: str) -> None:
         """Send that a method starts."""
-        self._connection.send(("begin", method, step, total, executor))
+        self.send("begin", method, step, total, executor)
 
     def advance(self, method: str, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
         """Send the progress."""
-        self._connection.send(("advance", method, step, accept_rate, n_lik, n_grad))
+        self.send("advance", method, step, accept_rate, n_lik, n_grad)
 
     def end(self, method: str) -> None:
         """Send that the method is complete."""
-        self._connection.send(("end", method))
+        self.send("end", method)
 
     def note(self, message: str) -> None:
         """Send the message."""
-        self._connection.send(("note", message))
+        self.send("note", message)
 
 
 def serve(connection: Connection) -> None:
@@ -246,17 +265,17 @@ def serve(connection: Connection) -> None:
 
     torch.set_num_threads(job.settings.threads or 1)
     with folder.worker_lock(job.number):
-        connection.send(("ready",))  # the parent gives no method to a process without the lock
-        threading.Thread(target=listen, daemon=True).start()
         sender = _Sender(connection)
+        sender.send("ready")  # the parent gives no method to a process without the lock
+        threading.Thread(target=listen, daemon=True).start()
         while True:
             task, name = tasks.get()
-            connection.send(_done(task, name, job, folder, sender, stop.is_set))
+            sender.send(*_done(task, name, job, folder, sender, stop.is_set))
 
 
 def _done(
     task: str, name: str, job: Job, folder: RunFolder, watcher: _Sender, stop: Callable[[], bool]
-) -> tuple[str, ...]:
+) -> tuple[Any, ...]:
     """Do a task and return how it ended."""
     try:
         own = {**job.config, "methods": {name: job.config["methods"][name]}}
@@ -264,6 +283,9 @@ def _done(
         if task == PILOT:
             piloted(method, folder.method(name), watcher.note)
             return ("done",)
+        if task == COST:
+            method, _ = piloted(method, folder.method(name), watcher.note)
+            return ("cost", costs([(method, folder.method(name))], job.settings))
         with claimed(folder, job.digests[name]) as is_ours:
             if not is_ours:
                 return ("done",)  # by another run, for which the parent waits

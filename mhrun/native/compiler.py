@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import inspect
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -83,8 +84,12 @@ def compiled(function: F) -> F:
     """
     global _registered
     import numba
+    import numpy as np
     from numba.extending import register_jitable
 
+    # The key of numba's cache is a pickle, in which equal strings are one only if they are the same object. NumPy's
+    # name is an object of its own where torch was imported first: such a process would find nothing of the others'.
+    np.__name__ = sys.intern(np.__name__)
     # Inlined, because a call in a loop prevents vectorisation, which costs a factor of four.
     while _registered < len(_PIECES):
         part = _PIECES[_registered]

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import scipy  # which imports its subpackages on first use
 import torch
-from scipy import optimize
 from torch import Tensor
 
 from mhrun.data import Dataset
@@ -126,7 +126,7 @@ def _search(model: Model, data: Dataset, theta: np.ndarray, size: int) -> tuple[
             value = np.inf  # the line search turns back
         return value, gradient.detach().cpu().numpy()
 
-    found = optimize.minimize(
+    found = scipy.optimize.minimize(
         energy,
         theta,
         jac=True,

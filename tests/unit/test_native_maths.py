@@ -6,6 +6,8 @@ import numpy as np
 
 from mhrun.native import maths
 
+u64 = np.uint64
+
 
 def test_exponentials_to_a_few_units_in_the_last_place(rng):
     x = np.concatenate([-rng.exponential(15, 4000), -rng.random(1000), [0.0]])
@@ -40,3 +42,19 @@ def test_logarithms_and_turns_of_random_words(rng):
     cosine, sine = np.array([maths.cos_sin_64(v) for v in u]).T
     assert np.abs(cosine - np.cos(2 * np.pi * u)).max() < 8 * 2.0**-53
     assert np.abs(sine - np.sin(2 * np.pi * u)).max() < 8 * 2.0**-53
+
+
+def test_machine_code_is_found_whatever_was_imported_first(monkeypatch):
+    """The key of numba's cache does not depend on whether torch or the program imported NumPy."""
+    from numba.core.caching import dumps
+
+    from mhrun.native.compiler import compiled
+
+    def body(x):
+        return u64(x) + np.exp(x)
+
+    key = dumps((body,))
+    monkeypatch.setattr(np, "__name__", "".join(("num", "py")))  # equal, and another object
+    assert dumps((body,)) != key
+    compiled(body)
+    assert dumps((body,)) == key
