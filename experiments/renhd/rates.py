@@ -15,9 +15,14 @@ from .replicas import largest_dim, swap_rate
 
 
 def exchanges(run: Run, method: str) -> Array:
-    """Return whether rungs j and j + 1 exchanged after each round (R - 1, S): 1 or 0, NaN if none was offered."""
+    """Return whether rungs j and j + 1 exchanged after each round (R - 1, S L): 1 or 0, NaN if none was offered.
+
+    Of L ladders, those of one round are side by side.
+    """
     with run.trace(method) as trace:
-        coded = trace["sample_stats"]["exchange"].to_numpy()  # (R, S)
+        coded = trace["sample_stats"]["exchange"].to_numpy()  # (L R, S)
+    rungs = run.rungs(method)
+    coded = coded.reshape(-1, rungs, coded.shape[1]).transpose(1, 2, 0).reshape(rungs, -1)
     even = coded[0] > 0
     found = np.full((len(coded) - 1, coded.shape[1]), np.nan)
     for j in range(len(found)):
@@ -68,12 +73,12 @@ def metrics(run: Run) -> Metrics:
 def _of_method(run: Run, method: str) -> Metrics:
     made, errors = exchanges(run, method), run.monitor(method)["error"].to_numpy()
     third, ratio = max(1, made.shape[1] // 3), run.config["ratio"]
-    early, late = _share(made[:, :third]), _share(made[:, -third:])
+    early, late = share(made[:, :third]), share(made[:, -third:])
     known = late.value > 0.005  # below, no ladder of this size tells rates apart
     return {
         "early": early,
         "late": late,
-        "all": _share(made),
+        "all": share(made),
         "read": float(read(run, method).mean()),
         "dimension": float(largest_dim(late.value, ratio)) if known else math.nan,
         "predicted": predicted(run),
@@ -101,11 +106,11 @@ def predicted(run: Run) -> float:
     return rate if rate > 1e-6 else 0.0  # the quadrature does not reach so far into the tails
 
 
-def _share(made: Array) -> Estimate:
+def share(made: Array) -> Estimate:
     """Return the share that was made, with the standard error of as many independent exchanges."""
     seen = made[np.isfinite(made)]
-    share = float(seen.mean()) if len(seen) else math.nan
-    return Estimate(share, math.sqrt(share * (1 - share) / max(1, len(seen))))
+    mean = float(seen.mean()) if len(seen) else math.nan
+    return Estimate(mean, math.sqrt(mean * (1 - mean) / max(1, len(seen))))
 
 
 def figure(run: Run) -> Figure:

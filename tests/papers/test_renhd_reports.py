@@ -9,16 +9,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import xarray as xr
+import yaml
+from matplotlib import pyplot as plt
 
 from mhrun.cli.compose import compose_config
 from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import run_experiment
-from mhrun.paths import experiment_module
+from mhrun.paths import CONF, EXPERIMENTS, experiment_module
+from mhrun.report.claims import judge_all
 from mhrun.report.declared import experiment_function
 from mhrun.report.run import Run
 
-modes, modes_figures, rates, gradients = (
-    experiment_module(f"renhd.{name}") for name in ("modes", "modes_figures", "rates", "gradients")
+modes, modes_figures, rates, gradients, networks, networks_figures = (
+    experiment_module(f"renhd.{name}")
+    for name in ("modes", "modes_figures", "rates", "gradients", "networks", "networks_figures")
 )
 CENTRES = [(0, 0), (4, 4), (-4, 4), (-4, -4), (4, -4)]
 
@@ -104,7 +108,11 @@ def test_exchanges_of_networks_and_what_they_read():
         def __exit__(self, *_):
             return None
 
-    run = SimpleNamespace(trace=lambda method: Trace(sample_stats=stats), target=SimpleNamespace(n=10))
+    run = SimpleNamespace(
+        trace=lambda method: Trace(sample_stats=stats),
+        target=SimpleNamespace(n=10),
+        rungs=lambda method: 3,
+    )
     assert np.array_equal(rates.exchanges(run, "x"), [[1, np.nan, 0], [np.nan, 1, np.nan]], equal_nan=True)
     assert sorted(rates.read(run, "x")) == [0.5, 0.5, 0.5, 0.5, 1.0, 1.0]
 
@@ -194,3 +202,163 @@ def test_thermostats_are_compared_with_the_noise_that_they_have_to_remove(rng):
     assert found["x.swing"] == pytest.approx(np.sqrt(np.mean((np.array(expected[4:]) - 1) ** 2)))
     assert found["x.c_over_b"] == pytest.approx(0.1 / np.mean(of_b))
     assert found["x.predicted"] == pytest.approx(0.0330, abs=2e-4)  # by Monte Carlo, 4e6 draws
+
+
+class Trace(dict):
+    """A trace that is open for as long as it is read."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+
+def permuted_labels(rng, runs=3, rungs=4, rounds=6):
+    """As much of a run of the eight methods as the functions read, with exchanges of two ladders and more."""
+    summaries, metrics, exchange = {}, {}, {}
+    for name, level in itertools.product(networks.METHODS, networks.LEVELS):
+        method = f"{name}_{level}"
+        chains = runs * (rungs if name in networks.LADDERS else 1)
+        summaries[method] = {"chains": chains, "steps": 100, "wall_s": float(rng.uniform(1, 2))}
+        values = {
+            f"{score}{end}": (("chain", "monitor_run"), rng.uniform(5, 30, (chains, 2)))
+            for score in ("error", "nll", "brier", "ece")
+            for end in ("", "_of_ensemble")
+        }
+        metrics[method] = xr.Dataset({"step": (("monitor_run",), [50, 100])} | values)
+        odd = rng.integers(0, 2, rounds)
+        made = np.zeros((runs, rungs, rounds), np.int8)
+        for ladder, t in np.ndindex(runs, rounds):
+            for low in range(odd[t], rungs - 1, 2):
+                made[ladder, low : low + 2, t] = rng.integers(1, 3)
+        exchange[method] = made.reshape(-1, rounds)
+
+    def stats(method):
+        return xr.Dataset(
+            {
+                "exchange": (("chain", "draw"), exchange[method]),
+                "n_lik": (("chain", "draw"), np.cumsum(10 * (exchange[method] > 0), axis=1)),
+            }
+        )
+
+    run = SimpleNamespace(
+        methods=summaries,
+        label=str,
+        monitor=metrics.__getitem__,
+        rungs=lambda method: rungs if method.startswith(networks.LADDERS) else 1,
+        trace=lambda method: Trace(sample_stats=stats(method)),
+        target=SimpleNamespace(n=20, dim=500),
+        config={
+            "ratio": 1.2,
+            "printed": "fashion-mnist",
+            "scale": "paper",
+            "m": 5,
+            "rungs": rungs,
+            "data": {"n": 20},
+        },
+    )
+    run.cached = lambda function: function(run)
+    return run, exchange
+
+
+def test_exchanges_of_several_ladders_are_those_of_each(rng):
+    run, exchange = permuted_labels(rng)
+    found = networks.metrics(run)
+    made, late = [], []
+    coded = exchange["renhd_p20"].reshape(3, 4, 6)
+    for ladder, low, t in np.ndindex(3, 3, 6):
+        if (coded[ladder, 0, t] > 0) == (low % 2 == 0):  # the parity of this round
+            made.append(coded[ladder, low, t] == 2)
+            late += made[-1:] if t >= 4 else []
+    assert found["renhd_p20.exchanged"].value == pytest.approx(np.mean(made))
+    assert found["renhd_p20.exchanged_late"].value == pytest.approx(np.mean(late))
+    assert found["renhd_p20.read"] == pytest.approx(0.5)
+
+
+def test_table_1_compares_the_networks_that_the_paper_does(rng):
+    """Optimisers by their last network, samplers by the average, ladders at T = 1; differences in their own errors."""
+    run, _ = permuted_labels(rng)
+    found, means = networks.metrics(run), {}
+    for name, level in itertools.product(networks.METHODS, networks.LEVELS):
+        method = f"{name}_{level}"
+        source = "error" if name in ("adam", "sgd_momentum") else "error_of_ensemble"
+        each = 100 - run.monitor(method)[source].to_numpy()[:, 1]
+        each = each[::4] if name in ("reld", "renhd") else each
+        assert found[f"{method}.accuracy"].value == pytest.approx(each.mean())
+        means[name, level] = each.mean(), each.std(ddof=1) / math.sqrt(3)
+    for other in networks.METHODS[:-1]:
+        sigmas = [
+            (means["renhd", level][0] - means[other, level][0])
+            / math.hypot(means["renhd", level][1], means[other, level][1])
+            for level in networks.LEVELS
+        ]
+        assert found[f"renhd.sigmas_over.{other}"] == pytest.approx(min(sigmas))
+    levels = list(networks.LEVELS)
+    assert found["reld.off_sgld"] == pytest.approx(
+        max(abs(means["reld", level][0] - means["sgld", level][0]) for level in levels)
+    )
+    plain = ("adam", "sgd_momentum", "sgld", "sghmc", "sgnht")  # one temperature
+    lead = [means["renhd", level][0] - max(means[name, level][0] for name in plain) for level in levels]
+    assert [found[f"renhd_{level}.lead"] for level in levels] == pytest.approx(lead)
+    assert found["renhd.lead_rises"] == sum(b > a for a, b in itertools.pairwise(lead))
+    over = min(
+        means[name, level][0] - max(means["adam", level][0], means["sgd_momentum", level][0])
+        for name in networks.METHODS[2:]
+        for level in levels
+    )
+    assert found["samplers.over_optimisers"] == pytest.approx(over)
+    cost = {
+        name: [
+            run.methods[f"{name}_{level}"]["wall_s"] / run.methods[f"{name}_{level}"]["chains"]
+            for level in levels
+        ]
+        for name in ("renhd", "tact_hmc")
+    }
+    cheaper = 1 - np.mean([a / b for a, b in zip(cost["renhd"], cost["tact_hmc"], strict=True)])
+    assert found["renhd.cheaper"] == pytest.approx(cheaper)
+
+
+def test_a_run_of_tact_hmc_without_a_draw_is_left_out(rng):
+    """Where the tempering variable is away from 0 whenever networks are collected, a run has no ensemble."""
+    run, _ = permuted_labels(rng)
+    errors = run.monitor("tact_hmc_p0")["error_of_ensemble"]
+    errors[1, 1] = np.nan
+    found = networks.metrics(run)
+    assert found["tact_hmc_p0.accuracy"].value == pytest.approx(100 - errors.to_numpy()[[0, 2], 1].mean())
+
+
+@pytest.mark.parametrize("experiment", ["fashion_lstm", "cifar_residual"])
+def test_the_printed_accuracies_are_those_of_the_claims(experiment):
+    settings = yaml.safe_load((CONF / "experiment" / f"{experiment}.yaml").read_text())
+    printed = networks.PRINTED[settings["printed"]]
+    book = yaml.safe_load((EXPERIMENTS / "renhd" / "claims.yaml").read_text())["experiments"]
+    levels = {
+        claim["metric"]: claim["rule"]["near"]
+        for claim in book[experiment]["claims"]
+        if claim["metric"].endswith(".accuracy")
+    }
+    assert len(levels) == 24
+    for name, values in printed.items():
+        assert [levels[f"{name}_{level}.accuracy"] for level in networks.LEVELS] == list(values)
+
+
+@pytest.mark.parametrize("experiment", ["fashion_lstm", "cifar_residual"])
+def test_every_claim_on_table_1_has_a_metric_and_every_table_its_numbers(experiment, rng):
+    run, _ = permuted_labels(rng)
+    found = networks.metrics(run)
+    config = {"experiment": experiment, "report": {"paper": "renhd"}}
+    assert {claim.why for claim in judge_all(config, found) if claim.holds is None} == set()
+    for name in ("accuracy_table", "difference_table", "exchange_table", "cost_table"):
+        assert not getattr(networks, name)(run).isna().any().any()
+    shown = networks.accuracy_table(run).loc["tact_hmc_p0"]
+    assert shown["paper, 30 %"] == "88.78"
+    assert shown["30 % permuted"] == found["tact_hmc_p30.accuracy"]
+    if experiment == "fashion_lstm":
+        for draw in (
+            networks_figures.accuracy_figure,
+            networks_figures.training_figure,
+            networks_figures.exchange_figure,
+        ):
+            assert draw(run).axes
+        plt.close("all")
