@@ -1,4 +1,4 @@
-"""Section 3.2 of Wu, Wang & Wong (2020): RSGLD, SGD and SGLD on a network, MNIST (Table 1, Figure 3)."""
+"""Section 3.2 of Wu, Wang & Wong (2020): RSGLD, SGD and SGLD on networks (Tables 1 and 2, Figure 3)."""
 
 from __future__ import annotations
 
@@ -13,19 +13,9 @@ from mhrun.report.plots import finished, label_edges, levels, logarithmic, panel
 from mhrun.report.vocabulary import COLOURS, Array, Axes, Figure, Run, Style, by_rows, method_styles
 
 from ..mint.network import monitored
+from .printed import TABLE_1, TABLE_2, Printed
 
-# Table 1: errors on the test images in per cent, of 30 trainings at each learning rate.
-PAPER_RATES = (0.01, 0.02, 0.05, 0.08, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
-PAPER_MEDIANS: Mapping[str, Sequence[float]] = {
-    "rsgld": (2.01, 1.82, 1.72, 1.75, 1.73, 1.75, 1.7, 1.68, 1.66, 1.71),
-    "sgd": (1.81, 1.78, 1.73, 1.75, 1.75, 1.76, 1.85, 89.7, 89.7, 89.8),
-    "sgld": (1.81, 1.78, 1.73, 1.72, 1.75, 1.8, 1.84, 89.7, 89.9, 89.8),
-}
-PAPER_SDS: Mapping[str, Sequence[float]] = {
-    "rsgld": (0.03, 0.03, 0.03, 0.03, 0.04, 0.13, 0.18, 0.33, 11.4, 26.9),
-    "sgd": (0.02, 0.02, 0.03, 0.03, 0.06, 16.1, 42.1, 44.4, 33.4, 24.0),
-    "sgld": (0.02, 0.02, 0.03, 0.03, 0.07, 33.3, 42.1, 43.3, 26.9, 37.9),
-}
+PAPER = TABLE_1.median  # the methods of the paper
 GRIDS = ("rsgld", "sgd", "sgld", "sgd_lazy", "sgd_half", "rsgld_printed")  # methods with all learning rates
 SINGLE = ("rmsprop", "adam")  # and with one
 REVERSIBLE = ("rsgld", "rsgld_printed")
@@ -35,6 +25,16 @@ BY_RATE = ("median", "sd", "failed", "lowest", "last")  # metrics of each learni
 FAILED = 50.0  # per cent: a training whose best epoch is no better has failed
 BAND = (0.2, 0.4)  # that the width of backward moves is to keep acceptance in
 LATE = 0.1  # share of the epochs that are the last ones
+
+
+def printed(run: Run) -> Printed:
+    """Return the table of the paper for this run's data."""
+    return TABLE_2 if is_cifar(run) else TABLE_1
+
+
+def is_cifar(run: Run) -> bool:
+    """Return whether the run is of CIFAR-10."""
+    return str(run.config["data"].get("name", "")).startswith("cifar10")
 
 
 def rates(run: Run) -> list[float]:
@@ -88,15 +88,22 @@ def _of_grid(run: Run, method: str) -> MetricTable:
     failed, lowest = (by_training > FAILED).sum(axis=1), by_training.min(axis=1)
     for rate, *numbers in zip(grid, median, sd, failed, lowest, last, strict=True):
         found.add(method, dict(zip(BY_RATE, map(float, numbers), strict=True)), x=rate)
-    printed = PAPER_MEDIANS.get("rsgld" if method == SHORT else method)
-    if printed is not None:
-        theirs = dict(zip(PAPER_RATES, printed, strict=True))
-        off = [abs(m - theirs[r]) for r, m in zip(grid, median, strict=True) if r <= SMALL and r in theirs]
-        found.add(method, {"off_paper": float(max(off, default=np.nan))})
+    table, name = printed(run), "rsgld" if method == SHORT else method
+    for end, ours, theirs in (("", median, table.median), ("_lowest", lowest, table.lowest)):
+        if name in theirs:
+            at = dict(zip(table.rates, theirs[name], strict=True))
+            off = [abs(m - at[r]) for r, m in zip(grid, ours, strict=True) if r <= SMALL and r in at]
+            found.add(method, {f"off_paper{end}": float(max(off, default=np.nan))})
     large = median[np.array(grid) >= LARGE]
-    more: Metrics = {
-        "large_most": float(large.max()) if len(large) else float("nan"),
-        "large_least": float(large.min()) if len(large) else float("nan"),
+    more: Metrics = (
+        {}
+        if not len(large)
+        else {
+            "large_most": float(large.max()),
+            "large_least": float(large.min()),
+        }
+    )
+    more |= {
         "best_median": float(median.min()),
         "best_rate": grid[median.argmin()],
         "lowest": float(lowest.min()),
@@ -168,6 +175,10 @@ def _compared(run: Run, method: str) -> Metrics:
         # By how much RSGLD is worse than SGD at the small rates, where it is at least so.
         "slower": min((float(median[i] - rivals[0][i]) for i in slow), default=float("nan")),
         "over_best": float(median.min() - rivals.min()),
+        # Means over the rates: by how much RSGLD is below the better of SGD and SGLD.
+        "under_median": float((rivals.min(axis=0) - median).mean()),
+        "under_lowest": float((least - lowest).mean()),
+        "margin_rises": float((np.diff(rivals[0] - median) > 0).sum()),
         "below_at_large": float(sum(lowest[i] < least[i] for i in tall)),
         "at_large": float(len(tall)),
         "final_over_best": mine_final - min(final),
@@ -182,14 +193,14 @@ def best_rate(run: Run, method: str) -> int:
 # --- Tables -------------------------------------------------------------------------------------------------
 
 
-def _by_rate(run: Run, name: str, printed: Mapping[str, Sequence[float]]) -> pd.DataFrame:
-    found = run.cached(metrics)
+def _by_rate(run: Run, name: str, theirs: Mapping[str, Sequence[float]]) -> pd.DataFrame:
+    found, x = run.cached(metrics), printed(run).rates
     rows: dict[str, dict[str, float | None]] = {}
     for method in GRIDS:
         if method not in run.methods:
             continue
-        if method in printed:
-            row = dict(zip(PAPER_RATES, printed[method], strict=True))
+        if method in theirs:
+            row = dict(zip(x, theirs[method], strict=True))
             rows[f"{run.label(method)}, paper"] = {f"{rate:g}": row.get(rate) for rate in rates(run)}
         rows[run.label(method)] = {
             f"{rate:g}": value(found[f"{method}.{name}_{rate:g}"]) for rate in rates(run)
@@ -198,13 +209,18 @@ def _by_rate(run: Run, name: str, printed: Mapping[str, Sequence[float]]) -> pd.
 
 
 def medians(run: Run) -> pd.DataFrame:
-    """Medians over trainings of the error of the best epoch, in per cent, by learning rate (Table 1)."""
-    return _by_rate(run, "median", PAPER_MEDIANS)
+    """Medians over trainings of the error of the best epoch, in per cent, by learning rate (Tables 1 and 2)."""
+    return _by_rate(run, "median", printed(run).median)
 
 
 def spreads(run: Run) -> pd.DataFrame:
     """Standard deviations over trainings of the error of the best epoch, by learning rate (Table 1)."""
-    return _by_rate(run, "sd", PAPER_SDS)
+    return _by_rate(run, "sd", printed(run).sd)
+
+
+def lowest_errors(run: Run) -> pd.DataFrame:
+    """The lowest error of the best epochs of all trainings, in per cent, by learning rate (Table 2)."""
+    return _by_rate(run, "lowest", printed(run).lowest)
 
 
 def failures(run: Run) -> pd.DataFrame:
@@ -216,22 +232,23 @@ def failures(run: Run) -> pd.DataFrame:
 
 
 def rates_figure(run: Run) -> Figure:
-    """Errors against the learning rate (Table 1, Figure 3a)."""
+    """Errors against the learning rate (Tables 1 and 2, Figure 3a)."""
     titles = ("median error (%)", "share of failed trainings", "lowest error (%)")
     figure, axes = panels(3, size=(3.4, 3.1), share="", xlabel=r"learning rate $\epsilon$")
     looks = method_styles(run.methods)
     for method in GRIDS:
         if method not in run.methods or method == SHORT:
             continue
-        x, by_training, line = rates(run), best(run, method), "-" if method in PAPER_MEDIANS else "--"
+        x, by_training, line = rates(run), best(run, method), "-" if method in PAPER else "--"
         shown = np.median(by_training, axis=1), (by_training > FAILED).mean(axis=1), by_training.min(axis=1)
         style: Style = looks[method] | {"linestyle": line, "linewidth": 1.3, "markersize": 3}
         for axis, values in zip(axes, shown, strict=True):
             axis.plot(x, values, **style, label=run.label(method))
-        if method in PAPER_MEDIANS:
-            axes[0].plot(
-                PAPER_RATES, PAPER_MEDIANS[method], "x", color=style["color"], markersize=5, alpha=0.7
-            )
+        if method in PAPER and (run.config["scale"] == "paper" or not is_cifar(run)):
+            table = printed(run)
+            for axis, theirs in zip(axes[::2], (table.median, table.lowest), strict=True):
+                if method in theirs:
+                    axis.plot(table.rates, theirs[method], "x", color=style["color"], markersize=5, alpha=0.7)
     for axis, title in zip(axes, titles, strict=True):
         axis.set_title(title)
     axes[1].set_ylim(-0.03, 1.03)

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+import yaml
 
 from mhrun.data import Dataset
 from mhrun.kernels import AdaptiveBackward
 from mhrun.models.perceptron import Perceptron
 from mhrun.pairing.moving import Moving
-from mhrun.paths import experiment_module
+from mhrun.paths import EXPERIMENTS, experiment_module
 from mhrun.proposals.reversible_langevin import ReversibleLangevinProposal
 from mhrun.random import Purpose, Streams, derive_key
 from mhrun.rules.metropolis import Metropolis
@@ -128,6 +129,40 @@ def test_a_learning_rate_has_its_trainings_side_by_side(table1):
     assert (found["rsgld.best_rate"], found["rsgld.slower"], found["rsgld.over_best"]) == (0.4, 2, -2)
     assert (found["rsgld.below_at_large"], found["rsgld.off_paper"]) == (1, pytest.approx(5 - 2.01))
     assert found["rsgld.final_over_best"] == 2 - 4
+
+
+def test_table_2_is_compared_rate_by_rate(rng):
+    """Of two trainings at each of its four rates; errors of the best of two epochs."""
+    errors = {name: rng.uniform(20, 40, (8, 2)) for name in ("rsgld", "sgd", "sgld")}
+    moves = dict.fromkeys(("backward", "forward", "accepted", "accepted_forward"), np.ones((8, 2)))
+    evaluations = {name: monitored(2, error=error) for name, error in errors.items()}
+    evaluations["rsgld"] = monitored(2, error=errors["rsgld"], **moves)
+    rates = [0.005, 0.008, 0.02, 0.04]
+    data = {"n": 50, "name": "cifar10-jpeg"}
+    run = run_of(evaluations, {"rates": rates, "epoch": 10.0, "m": 5, "data": data})
+    found = networks.metrics(run)
+    best = {name: error.min(axis=1).reshape(4, 2) for name, error in errors.items()}
+    median = {name: [sum(pair) / 2 for pair in each] for name, each in best.items()}
+    under = [min(median["sgd"][i], median["sgld"][i]) - median["rsgld"][i] for i in range(4)]
+    assert found["rsgld.under_median"] == pytest.approx(np.mean(under))
+    least = [min(*best["sgd"][i], *best["sgld"][i]) - min(best["rsgld"][i]) for i in range(4)]
+    assert found["rsgld.under_lowest"] == pytest.approx(np.mean(least))
+    margin = [a - b for a, b in zip(median["sgd"], median["rsgld"], strict=True)]
+    assert found["rsgld.margin_rises"] == sum(margin[i] < margin[i + 1] for i in range(3))
+    printed = networks.TABLE_2
+    assert found["sgld.off_paper_lowest"] == pytest.approx(
+        max(abs(min(best["sgld"][i]) - printed.lowest["sgld"][i]) for i in range(4))
+    )
+    assert "rsgld.large_most" not in found  # no rate is large
+    table = networks.lowest_errors(run)
+    assert table.loc["sgd", "0.02"] == min(best["sgd"][2])
+    assert table.loc["sgd, paper", "0.02"] == 26.85
+    book = yaml.safe_load((EXPERIMENTS / "mhbt" / "claims.yaml").read_text())["experiments"]["cifar_rsgld"]
+    levels = {c["metric"]: c["rule"]["near"] for c in book["claims"] if "near" in c["rule"]}
+    for kind, table in (("median", printed.median), ("lowest", printed.lowest)):
+        for name, values in table.items():
+            assert [levels.pop(f"{name}.{kind}_{rate:g}") for rate in printed.rates] == list(values)
+    assert levels == {}
 
 
 def test_acceptance_by_direction(table1):
