@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import torch
 
 from mhrun.cli.compose import compose_config
 from mhrun.data.regression_sample import RegressionSample
@@ -18,6 +21,7 @@ from mhrun.target import Target
 errors = experiment_module("arena.errors")
 truth = experiment_module("arena.truth")
 growth = experiment_module("arena.growth")
+networks = experiment_module("arena.networks")
 
 
 def exact_truth(means):
@@ -111,3 +115,79 @@ def test_costs_are_those_of_one_chain_and_the_set_up_is_shared(outputs):
     assert 0 <= burnt < total
     assert errors.cost(run, "sgld").evaluations[-1] == 20 * run.methods["sgld"]["pilot"]["m"]
     assert [m for m in run.methods if errors.is_exact(run, m)] == ["metropolis", "smh2"]
+
+
+# --- Networks -----------------------------------------------------------------------------------------------
+
+
+def test_agreement_and_total_variation_are_means_over_data(rng):
+    p, q = rng.dirichlet(np.full(4, 0.3), (2, 50))
+    found = networks.score(p, q)
+    same = [max(range(4), key=p[i].__getitem__) == max(range(4), key=q[i].__getitem__) for i in range(50)]
+    assert found.agreement == pytest.approx(sum(same) / 50)
+    assert found.tv == pytest.approx(
+        np.mean([sum(max(0.0, a - b) for a, b in zip(p[i], q[i], strict=True)) for i in range(50)])
+    )
+    assert networks.score(p, p) == (1.0, 0.0)
+
+
+@pytest.fixture
+def predicted(rng, monkeypatch):
+    """Predictions of HMC (four chains of six draws), of a sampler and of an ensemble, on 30 data of three classes."""
+    found = {
+        name: rng.dirichlet(np.ones(3), (chains, draws, 30))
+        for name, chains, draws in (("hmc", 4, 6), ("sgld", 2, 5), ("ensemble", 3, 1))
+    }
+    data = {"y": torch.as_tensor(rng.integers(0, 3, 30))}
+    monkeypatch.setattr(networks, "predictions", lambda run: found)
+    monkeypatch.setattr(networks, "monitored_data", lambda run: data)
+    summary = {
+        "gradient_evals": 600,
+        "likelihood_evals": 0,
+        "steps": 60,
+        "n_accept_tests": 0,
+        "accept_rate": 0.8,
+    }
+    optimiser = {"kernel": {"dynamics": {"_target_": "mhrun.dynamics.momentum.Momentum"}}}
+    run = SimpleNamespace(
+        methods={name: summary | {"chains": len(each)} for name, each in found.items()},
+        config={"methods": {name: optimiser if name == "ensemble" else {"kernel": {}} for name in found}},
+        target=SimpleNamespace(n=10),
+        draw_steps=lambda method: np.arange(10, 70, 60 // found[method].shape[1]),
+    )
+    run.cached = lambda function: function(run)
+    return run, found, data["y"].numpy()
+
+
+def test_predictions_of_all_chains_are_compared_with_those_of_hmc(predicted):
+    run, found, y = predicted
+    metrics = networks.metrics(run)
+    truth = found["hmc"].reshape(24, 30, 3).mean(axis=0)
+    mean = found["sgld"].reshape(10, 30, 3).mean(axis=0)
+    assert metrics["sgld.tv"] == pytest.approx(0.5 * np.abs(mean - truth).sum(axis=1).mean())
+    each = [0.5 * np.abs(chain.mean(axis=0) - truth).sum(axis=1).mean() for chain in found["sgld"]]
+    assert metrics["sgld.tv_one"].value == pytest.approx(np.mean(each))
+    halves = [found["hmc"][half].reshape(12, 30, 3).mean(axis=0) for half in (slice(2), slice(2, 4))]
+    assert metrics["hmc.tv"] == pytest.approx(0.5 * np.abs(halves[0] - halves[1]).sum(axis=1).mean())
+    assert metrics["sgld.nll"] == pytest.approx(-np.log(mean[np.arange(30), y]).mean())
+    assert metrics["sgld.error"] == pytest.approx(100 * (mean.argmax(axis=1) != y).mean())
+    alone = found["hmc"].mean(axis=1)
+    others = [alone[[i for i in range(4) if i != c]].mean(axis=0) for c in range(4)]
+    assert metrics["hmc.agreement_one"].value == pytest.approx(
+        np.mean([(a.argmax(1) == b.argmax(1)).mean() for a, b in zip(alone, others, strict=True)])
+    )
+    assert "ensemble.rhat" not in metrics
+    assert "sgld.rhat" in metrics
+    assert metrics["sgld.passes"] == 30  # 600 gradients, two chains, ten data
+
+
+def test_convergence_is_of_the_draws_so_far(predicted):
+    run, found, _ = predicted
+    curves = networks.convergence(run)
+    assert set(curves) == {"hmc", "sgld"}
+    truth = found["hmc"].mean(axis=(0, 1))
+    x, tv = curves["sgld"]
+    assert x == pytest.approx([30 * step / 60 for step in (10, 22, 34, 46, 58)])
+    so_far = found["sgld"][:, :3].mean(axis=(0, 1))
+    assert tv[2] == pytest.approx(0.5 * np.abs(so_far - truth).sum(axis=1).mean())
+    assert tv[-1] == pytest.approx(networks.metrics(run)["sgld.tv"])

@@ -118,6 +118,32 @@ CASES = {
         ),
         r"\w+\.sigmas_under\.\w+",  # where all seeds are alike
     ),
+    "bnn_truth": Case(
+        (
+            "data.name=mnist",
+            "test.name=mnist",
+            "test.n=40",
+            "scales.smoke.hmc.steps=12",
+            "scales.smoke.hmc.warmup=20",
+            "scales.smoke.hmc.leapfrog=2",
+            "scales.smoke.length.of_member=20",
+            "scales.smoke.length.apart_in_cycle=2",
+            *without("mala", "sghmc", "sgnht", "mint", "cmint"),
+        ),
+        r"hmc\.(rhat|ess)",
+    ),
+    "cifar_residual": Case(
+        ("scales.smoke.length.part=1", "scales.smoke.length.apart=1"), r"\w+\.sigmas_over\.\w+"
+    ),
+    "cifar_rsgld": Case(
+        (
+            "data.n=100",
+            "m=20",
+            "monitor.data.n=40",
+            *without("rmsprop", "adam", "sgd_half"),
+        ),
+        r"\w+\.sd_rises",
+    ),
     "backward_moves": Case(("draws=60", "dims=[10,100]")),
     "compensation": Case(("draws=2000", "timed=2000", "variances=[0.2]", "dims=[50,500]", "half_width=300")),
     "corrections": Case(("half_widths=[2000,4000]",)),
@@ -148,6 +174,18 @@ CASES = {
             "step_size=1e-5",
         ),
         r"\w+\.dimension",
+    ),
+    "fashion_lstm": Case(
+        (
+            "every=5",
+            "scales.smoke.length.part=2",
+            "scales.smoke.length.apart=2",
+            *(
+                f"{place}.name=mnist"
+                for place in ("data", "monitor.data", *(f"sets.p{k}.data" for k in (0, 20, 30)))
+            ),
+        ),
+        r"\w+\.sigmas_over\.\w+",  # where runs are alike,
     ),
     "five_modes": Case(
         ("scales.smoke.rounds=40", "scales.smoke.trains=10", "scales.smoke.draws=20", "every=5"),
@@ -325,9 +363,10 @@ CASES = {
 ELSEWHERE = {"gmm_tied_means"}  # see test_report
 # Figures that every run has take half of the time: drawn for runs of each kind, and of the others its own alone.
 WITH_GENERAL_FIGURES = {"five_modes", "mhbt_gaussian", "mint_network", "worst_case"}
-# Experiments whose report has the functions of another one's that is tested.
+# Experiments whose report has the functions of another one's that is tested, or of which other tests make the report.
 AS_OTHERS = {
     *("arena_poisson", "arena_softmax"),
+    *("cifar_residual", "cifar_rsgld", "fashion_lstm"),
     *("logistic_ess_readings", "mint_network_moving", "out_of_distribution_t1"),
 }
 SWEPT = {"logistic_ess_priors", "logistic_ess_readings"}  # whose claims are all of a sweep

@@ -1,0 +1,199 @@
+"""Predictions of each method on a small network beside those of Hamiltonian Monte Carlo on all data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from matplotlib.ticker import LogLocator, NullLocator
+
+from mhrun.build import build
+from mhrun.diagnostics.calibration import brier, calibration_error
+from mhrun.diagnostics.chains import worth_of_predictions
+from mhrun.report.metrics import Metrics, MetricTable, estimate, value
+from mhrun.report.plots import THIN, finished, logarithmic, panels, points
+from mhrun.report.vocabulary import COLOURS, Array, Axes, Figure, Run, Style, method_styles
+
+TRUTH = "hmc"
+_HELD = 200  # networks that are evaluated together
+
+
+class Score(NamedTuple):
+    """How far a prediction is from the truth's."""
+
+    agreement: float  # share of the test data with the same most probable class
+    tv: float  # mean over the test data of the total variation distance
+
+
+def monitored_data(run: Run) -> Mapping[str, torch.Tensor]:
+    """Return the test data."""
+    found: Mapping[str, torch.Tensor] = build(run.config["test"], "test").load().fields
+    return found
+
+
+def predictions(run: Run) -> dict[str, Array]:
+    """Return the class probabilities of each method's networks on the test data (C, S, n, K), float32.
+
+    Of an optimiser, the last network alone.
+    """
+    rows, found = run.cached(monitored_data), {}
+    model: Any = run.target.model
+    rows = {name: field[None] for name, field in rows.items()}
+    for method in run.methods:
+        draws = run.draws(method)
+        if is_optimiser(run, method):
+            draws = draws[:, -1:]
+        theta = torch.from_numpy(np.ascontiguousarray(draws.reshape(-1, draws.shape[-1]))).float()
+        parts = [model.predict(part, rows).exp() for part in theta.split(_HELD)]
+        found[method] = torch.cat(parts).numpy().reshape(*draws.shape[:2], -1, parts[0].shape[-1])
+    return found
+
+
+def is_optimiser(run: Run, method: str) -> bool:
+    """Return whether a method has no stationary distribution: its last networks are an ensemble."""
+    target = str(run.config["methods"][method]["kernel"].get("dynamics", {}).get("_target_", ""))
+    return target.endswith("Momentum")
+
+
+def samplers(run: Run) -> list[str]:
+    """Return the methods that are not optimisers."""
+    return [method for method in run.methods if not is_optimiser(run, method)]
+
+
+def score(found: Array, truth: Array) -> Score:
+    """Return agreement and total variation of class probabilities (n, K) with the truth's (n, K).
+
+    Izmailov, Vikram, Hoffman & Wilson (2021), section 5: the share of data with the same most probable class, and the
+    mean of sum_k |p_k - q_k| / 2.
+    """
+    same = float((found.argmax(-1) == truth.argmax(-1)).mean())
+    return Score(same, float(0.5 * np.abs(found - truth).sum(-1).mean()))
+
+
+def passes(run: Run, method: str) -> float:
+    """Return the gradients, or likelihoods if more, of single data after burn-in, over n and the number of chains."""
+    summary = run.methods[method]
+    spent = max(summary["gradient_evals"], summary["likelihood_evals"])
+    return float(spent) / (run.target.n * summary["chains"])
+
+
+def metrics(run: Run) -> Metrics:
+    """Everything of this experiment that a table speaks of.
+
+    ``agreement``, ``tv``: of all chains of a method together, with HMC; of HMC, of its second half of chains with its
+    first: the reference's own error. ``agreement_one``, ``tv_one``: of one chain. ``rhat``, ``ess``: of predictions.
+    """
+    found = MetricTable()
+    by_method = run.cached(predictions)
+    truth = by_method[TRUTH]
+    y = run.cached(monitored_data)["y"]
+    for method, each in by_method.items():
+        pooled, alone = each.mean(axis=(0, 1)), each.mean(axis=1)
+        if method == TRUTH:
+            half = len(each) // 2
+            of_all = score(each[half:].mean(axis=(0, 1)), each[:half].mean(axis=(0, 1)))
+            of_one = [score(p, np.delete(alone, c, axis=0).mean(axis=0)) for c, p in enumerate(alone)]
+        else:
+            mean = truth.mean(axis=(0, 1))
+            of_all, of_one = score(pooled, mean), [score(p, mean) for p in alone]
+        found.add(method, of_all._asdict())
+        found.add(
+            method, {f"{name}_one": estimate([s._asdict()[name] for s in of_one]) for name in Score._fields}
+        )
+        found.add(method, _quality(pooled, alone, y))
+        found.add(method, {"passes": passes(run, method), "networks": float(each.shape[0] * each.shape[1])})
+        if not is_optimiser(run, method):
+            found.add(
+                method, {k: v for k, v in worth_of_predictions(each.astype(float)).items() if k != "ess_tail"}
+            )
+        if run.methods[method]["n_accept_tests"]:
+            found.add(method, {"accept_rate": run.methods[method]["accept_rate"]})
+    return found
+
+
+def _quality(pooled: Array, alone: Array, y: torch.Tensor) -> Metrics:
+    """Return error (per cent), likelihood and calibration of the mean prediction of all chains, and of one chain's."""
+    p, each = torch.from_numpy(pooled)[None].double(), torch.from_numpy(alone).double()
+    found: Metrics = {}
+    for end, some in (("", p), ("_one", each)):
+        own = some.gather(-1, y.long().expand(some.shape[:2])[..., None])[..., 0]
+        scores = {
+            "error": 100 * (some.argmax(-1) != y).double().mean(-1),
+            "nll": -own.log().mean(-1),
+            "brier": brier(some, y),
+            "ece": calibration_error(some, y),
+        }
+        found |= {f"{name}{end}": estimate(v) if end else float(v[0]) for name, v in scores.items()}
+    return found
+
+
+def convergence(run: Run) -> dict[str, tuple[Array, Array]]:
+    """Return passes through the data and the total variation from HMC of the networks up to there, each (S,).
+
+    Of methods with several networks; of HMC's first half of chains, from the second.
+    """
+    found, by_method = {}, run.cached(predictions)
+    truth = by_method[TRUTH].mean(axis=(0, 1))
+    for method, each in by_method.items():
+        steps = each.shape[1]
+        if steps < 2:
+            continue
+        mean = truth
+        if method == TRUTH:
+            mean, each = each[len(each) // 2 :].mean(axis=(0, 1)), each[: len(each) // 2]
+        so_far = each.mean(axis=0).cumsum(axis=0) / np.arange(1, steps + 1)[:, None, None]
+        places = np.unique(np.geomspace(1, steps, 20).astype(int)) - 1
+        tv = np.array([score(so_far[k], mean).tv for k in places])
+        at = run.draw_steps(method)[-steps:][places] / run.methods[method]["steps"]
+        found[method] = passes(run, method) * at, tv
+    return found
+
+
+# --- Figures ------------------------------------------------------------------------------------------------
+
+
+def truth_figure(run: Run) -> Figure:
+    """Agreement and total variation with HMC's predictions, and the negative log-likelihood of the test labels."""
+    found, methods = run.cached(metrics), list(run.methods)
+    rows = -np.arange(len(methods))
+    shown = {"agreement": "agreement with HMC", "tv": "total variation from HMC", "nll": "NLL (nats)"}
+    figure, axes = panels(len(shown), size=(2.9, 3.4))
+    for axis, (name, title) in zip(axes, shown.items(), strict=True):
+        for end, fill in (("_one", "white"), ("", COLOURS[0])):
+            for row, method in zip(rows, methods, strict=True):
+                style: Style = {"color": COLOURS[0], "markerfacecolor": fill, "markersize": 5}
+                points(axis, [row], [found[f"{method}.{name}{end}"]], upright=False, **style)
+        if f"{TRUTH}.{name}" in found:
+            axis.axvline(value(found[f"{TRUTH}.{name}"]), linestyle="--", **THIN)
+        axis.set(xlabel=title, yticks=rows)
+    logarithmic_across(axes[1])
+    axes[0].set_yticklabels([run.label(method) for method in methods])
+    return finished(figure)
+
+
+def convergence_figure(run: Run) -> Figure:
+    """Total variation from HMC's predictions against passes through the data, of the networks collected so far."""
+    labels: Style = {"xlabel": "passes of a chain after burn-in", "ylabel": "total variation from HMC"}
+    figure, (axis,) = panels(1, size=(5.4, 3.6), xscale="log", **labels)
+    looks = method_styles(run.methods)
+    for method, (x, tv) in run.cached(convergence).items():
+        style: Style = looks[method] | {"linewidth": 1.2, "markersize": 3}
+        axis.plot(x, tv, label=run.label(method), **style)
+    for method in run.methods:
+        if is_optimiser(run, method):
+            last = value(run.cached(metrics)[f"{method}.tv"])
+            axis.plot(
+                [passes(run, method)], [last], label=run.label(method), **(looks[method] | {"linestyle": ""})
+            )
+    logarithmic(axis)
+    return finished(figure, legend="right")
+
+
+def logarithmic_across(axis: Axes) -> None:
+    """Make the x axis logarithmic, with plain numbers."""
+    axis.set_xscale("log")
+    axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_locator(NullLocator())
