@@ -23,7 +23,9 @@ from mhrun.native import (
     compiled,
     native_form,
     over_chains,
+    piece,
 )
+from mhrun.native.maths import log_64
 from mhrun.native.philox import ACCEPT, fill_arrivals, split_key, uniform
 from mhrun.target import Target
 from mhrun.types import Controls, Evaluation, Record, State
@@ -125,6 +127,23 @@ class ThinnedLoop:
         return State(Evaluation(torch.from_numpy(theta), torch.from_numpy(log_prior)), {}), record
 
 
+@piece
+def _steps(count: Any, values: Any, sizes: Any, marks: Any, beta: Any, span: Any, a: Any, lifts: Any) -> Any:
+    """Replace terms (count,) by log(g / f) of the arrivals that are kept and 0 of others; count violations."""
+    wrong = 0
+    for i in range(count):  # without a branch, so that it runs in vector lanes
+        b = span * sizes[i]
+        t = beta * values[i]
+        wrong += abs(t) > b * (1 + _SLACK) + _ROUNDING * beta
+        bounded = min(max(t, -b), b)
+        kappa = a * b + (0.5 * (b - abs(bounded)) if lifts else 0.0)
+        f, g = max(-bounded, 0.0) + kappa, max(bounded, 0.0) + kappa
+        kept = marks[i] * (1 + a) * b < f
+        step = log_64(g / f if kept else 1.0)
+        values[i] = step if t == t else np.nan
+    return wrong
+
+
 def _loop(
     propose: Piece,
     proposal_ratio: Piece,
@@ -182,32 +201,33 @@ def _loop(
                             if not time <= rate:
                                 going = False
                                 break
-                            at = index[i]
-                            if coins[i] >= slots[at, 0]:
-                                at = np.int64(slots[at, 1])
-                            index[i] = at
-                            sizes[i] = slots[at, 2]
                             count += 1
-                        terms(model, index, count, current, candidate, values)
+                        # Loads in loops of their own, without branches: they wait for memory together.
                         for i in range(count):
-                            b = span * sizes[i]
-                            t = beta * values[i]
-                            if abs(t) > b * (1 + _SLACK) + _ROUNDING * beta:
-                                wrong += 1
-                            t = min(max(t, -b), b)
-                            kappa = a * b
-                            if lifts:
-                                kappa += 0.5 * (b - abs(t))
-                            f, g = max(-t, 0.0) + kappa, max(t, 0.0) + kappa
-                            size += 1
-                            if values[i] != values[i]:
-                                log_ratio = np.nan
-                            elif marks[i] * (1 + a) * b < f:
-                                if only_lowers:
+                            slot = index[i]
+                            other = np.int64(slots[slot, 1])
+                            index[i] = slot if coins[i] < slots[slot, 0] else other
+                        for i in range(count):
+                            sizes[i] = slots[index[i], 2]
+                        terms(model, index, count, current, candidate, values)
+                        size += count
+                        if only_lowers:
+                            for i in range(count):
+                                b = span * sizes[i]
+                                t = beta * values[i]
+                                if abs(t) > b * (1 + _SLACK) + _ROUNDING * beta:
+                                    wrong += 1
+                                if t != t:
+                                    log_ratio = np.nan
+                                elif marks[i] * b < min(-t, b):
                                     log_ratio = -np.inf
+                                    size -= count - 1 - i  # later ones need not be read
                                     going = False
                                     break
-                                log_ratio += math.log(g) - math.log(f)
+                        else:
+                            wrong += _steps(count, values, sizes, marks, beta, span, a, lifts)
+                            for i in range(count):
+                                log_ratio += values[i]
                 accept = log_u < log_ratio
                 if accept:
                     kept_prior[c] = prior
