@@ -36,9 +36,13 @@ def metrics(run: Run) -> Metrics:
                 found.add(name, shares)
             for metric, text in (("error", "error"), ("still", f"still_{sizes(run)[0]}")):
                 found.add(f"{method}.{name}", {metric: estimate(monitored(run, method, text)[:, which])})
-    for name in ("first", "last") if FIRST in run.methods else ():
-        numbers = [found.number(f"{name}.normal_{b}") for b in sizes(run)]
-        found.add(name, {"rises": float((np.diff(numbers) > 0).sum())})
+    for name in ("first", "last"):
+        for method in run.methods:
+            numbers = [found.number(f"{method}.{name}.normal_{b}") for b in sizes(run)]
+            rises: Metrics = {"rises": float((np.diff(numbers) > 0).sum())}
+            found.add(f"{method}.{name}", rises)
+            if method == FIRST:
+                found.add(name, rises)
     return found
 
 

@@ -208,6 +208,15 @@ CASES = {
             "methods.sghmc.schedules.step_size.step_size=5e-6",
         )
     ),
+    "gradient_noise_deep": Case(
+        (
+            "scales.smoke.tests.sizes=[16,32,64,128]",
+            "scales.smoke.tests.repeats=5",
+            "scales.smoke.recurrent.every=2",
+            "scales.smoke.residual.every=2",
+            *(f"{place}.name=mnist" for place in ("data", "monitor.data")),
+        )
+    ),
     "lemmas": Case(
         ("simulated=4000", "decisions=300", "sizes=[16,64,128]", "exact_sizes=[50,200]", "firsts=[16,32]"),
         r"skewed\.slope",  # all distances are chance
@@ -366,7 +375,7 @@ WITH_GENERAL_FIGURES = {"five_modes", "mhbt_gaussian", "mint_network", "worst_ca
 # Experiments whose report has the functions of another one's that is tested, or of which other tests make the report.
 AS_OTHERS = {
     *("arena_poisson", "arena_softmax"),
-    *("cifar_residual", "cifar_rsgld", "fashion_lstm"),
+    *("cifar_residual", "cifar_rsgld", "fashion_lstm", "gradient_noise_deep"),
     *("logistic_ess_readings", "mint_network_moving", "out_of_distribution_t1"),
 }
 SWEPT = {"logistic_ess_priors", "logistic_ess_readings"}  # whose claims are all of a sweep

@@ -130,13 +130,17 @@ def test_rises_are_counted(rng):
         }
     )
     run = SimpleNamespace(
-        methods={"sgd": {}},
+        methods={"sgd": {}, "residual": {}},
         config={"monitor": {"sizes": [16, 32, 64]}},
         monitor=lambda method: metrics,
         label=str,
     )
     found = gradients.metrics(run)
     assert (found["last.rises"], found["first.rises"]) == (1.0, 0.0)
+    assert (found["residual.last.rises"], found["residual.first.rises"]) == (
+        1.0,
+        0.0,
+    )  # a claim speaks of each
     assert found["last.normal_64"].value == 0.9
 
 
