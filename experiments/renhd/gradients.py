@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from mhrun.report.metrics import Metrics, MetricTable, estimate
 from mhrun.report.plots import finished, levels, panels
@@ -71,7 +72,11 @@ def figure(run: Run) -> Figure:
             style: Style = {"marker": "o", "markersize": 3, "label": run.label(method) if which else None}
             left.plot(sizes(run), shares, line, color=colour, **style)
     left.set(xscale="log", xlabel="minibatch size", ylabel="share that passes", ylim=(0, 1))
-    left.legend(loc="upper left", bbox_to_anchor=(0, 0.93))
+    left.xaxis.set_major_locator(FixedLocator(sizes(run)))
+    left.xaxis.set_major_formatter("{x:,.0f}")
+    left.xaxis.set_minor_locator(NullLocator())
+    left.tick_params(axis="x", labelsize=7)
+    left.legend(loc="lower right")
     method = FIRST if FIRST in run.methods else next(iter(run.methods))
     shades = plt.get_cmap("viridis")(np.linspace(0.05, 0.9, len(sizes(run))))
     text = run.monitor(method)
