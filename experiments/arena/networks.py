@@ -12,6 +12,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 from mhrun.build import build
 from mhrun.diagnostics.calibration import brier, calibration_error
 from mhrun.diagnostics.chains import worth_of_predictions
+from mhrun.errors import UserError
 from mhrun.report.metrics import Metrics, MetricTable, estimate, value
 from mhrun.report.plots import THIN, finished, logarithmic, panels, points
 from mhrun.report.vocabulary import COLOURS, Array, Axes, Figure, Run, Style, method_styles
@@ -37,7 +38,12 @@ def predictions(run: Run) -> dict[str, Array]:
     """Return the class probabilities of each method's networks on the test data (C, S, n, K), float32.
 
     Of an optimiser, the last network alone.
+
+    Raises:
+        UserError: the run has no chains of HMC to compare with.
     """
+    if TRUTH not in run.methods or run.methods[TRUTH]["chains"] < 2:
+        raise UserError(f"this report needs the method {TRUTH}, with two chains or more: it is the truth.")
     rows, found = run.cached(monitored_data), {}
     model: Any = run.target.model
     rows = {name: field[None] for name, field in rows.items()}

@@ -103,7 +103,7 @@ def metrics(run: Run) -> Metrics:
         for level, each in zip(LEVELS, lead, strict=True):
             found.add(f"renhd_{level}", {"lead": float(each)})
     slow = [means[name] for name in OPTIMISERS if name in names]
-    if len(slow) < len(names):
+    if slow and len(slow) < len(names):
         least = np.min([means[name] for name in names if name not in OPTIMISERS], axis=0)
         found.add("samplers", {"over_optimisers": float((least - np.max(slow, axis=0)).min())})
     for name in ("renhd", "sgnht"):

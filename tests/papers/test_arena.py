@@ -13,6 +13,7 @@ from mhrun.data.regression_sample import RegressionSample
 from mhrun.diagnostics.grid import Estimate
 from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import run_experiment
+from mhrun.errors import UserError
 from mhrun.models.logistic import Logistic
 from mhrun.paths import experiment_module
 from mhrun.report.run import Run
@@ -191,3 +192,11 @@ def test_convergence_is_of_the_draws_so_far(predicted):
     so_far = found["sgld"][:, :3].mean(axis=(0, 1))
     assert tv[2] == pytest.approx(0.5 * np.abs(so_far - truth).sum(axis=1).mean())
     assert tv[-1] == pytest.approx(networks.metrics(run)["sgld.tv"])
+
+
+def test_predictions_are_refused_without_a_truth():
+    run = SimpleNamespace(methods={"sgld": {"chains": 4}})
+    with pytest.raises(UserError, match="needs the method hmc"):
+        networks.predictions(run)
+    with pytest.raises(UserError, match="two chains"):
+        networks.predictions(SimpleNamespace(methods={"hmc": {"chains": 1}}))

@@ -332,6 +332,19 @@ def test_a_run_of_tact_hmc_without_a_draw_is_left_out(rng):
     assert found["tact_hmc_p0.accuracy"].value == pytest.approx(100 - errors.to_numpy()[[0, 2], 1].mean())
 
 
+@pytest.mark.parametrize("left", [("sgld",), ("renhd", "adam"), ("tact_hmc", "reld", "sgnht")])
+def test_the_report_of_some_of_the_methods_has_what_they_have(left, rng):
+    run, _ = permuted_labels(rng)
+    for method in list(run.methods):
+        if not method.startswith(left):
+            del run.methods[method]
+    found = networks.metrics(run)
+    assert ("renhd.cheaper" in found) == ({"renhd", "tact_hmc"} <= set(left))
+    assert ("samplers.over_optimisers" in found) == ("adam" in left)
+    assert list(networks.accuracy_table(run).index) == [f"{m}_p0" for m in networks.METHODS if m in left]
+    assert len(networks.exchange_table(run)) == 3 * len({"renhd", "reld"} & set(left))
+
+
 @pytest.mark.parametrize("experiment", ["fashion_lstm", "cifar_residual"])
 def test_the_printed_accuracies_are_those_of_the_claims(experiment):
     settings = yaml.safe_load((CONF / "experiment" / f"{experiment}.yaml").read_text())
