@@ -25,6 +25,7 @@ from mhrun.store.netcdf import Shape
 from mhrun.target import Target, target_of
 from mhrun.types import INFO_DTYPES
 
+_LARGE = 1e9  # bytes of a method's draws that are announced
 COUNTS = ("chains", "warmup", "steps", "thin", "thin_stats")
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
@@ -190,6 +191,25 @@ def trace_bytes(method: Method) -> int:
     return shape.chains * state + 2 * shape.chains * (
         per_chain + per_step * (shape.total // shape.stats_thin)
     )
+
+
+def large_draws(methods: Sequence[Method]) -> list[str]:
+    """Return a line for each method whose draws after burn-in take more than 1 GB, with a `thin` that keeps less."""
+    lines = []
+    for method in methods:
+        shape, thin = method.shape, method.shape.thin
+        if not isinstance(thin, int):
+            continue
+        each = 8 * shape.chains * max(method.target.width, len(shape.parameters))
+        need = each * (shape.steps // thin)
+        if need > _LARGE:
+            enough = next(k * 10**power for power in range(12) for k in (1, 2, 5)
+                          if each * (shape.steps // (k * 10**power)) <= _LARGE)  # fmt: skip
+            lines.append(
+                f"{method.name}: its draws take up to {in_bytes(need)}; thin={enough} keeps "
+                f"{in_bytes(each * (shape.steps // enough))}, and all statistics with thin_stats={shape.stats_thin}."
+            )
+    return lines
 
 
 def _monitor(config: Mapping[str, Any], node: Mapping[str, Any], where: str) -> Any:

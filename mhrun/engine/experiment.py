@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mhrun.engine.assemble import check_data, check_space, methods_of
+from mhrun.engine.assemble import check_data, check_space, large_draws, methods_of
 from mhrun.engine.chains import Settings, Watcher, run_method
 from mhrun.engine.estimate import estimate, estimate_pays
 from mhrun.engine.executors import check_executor
@@ -25,6 +25,7 @@ from mhrun.engine.warnings import acceptance_range, log_ratio_noise, log_ratio_s
 from mhrun.engine.workers import COST, PILOT, RUN, Workers
 from mhrun.errors import Interrupted, UserError
 from mhrun.kernels.stationary import samples
+from mhrun.store.blocks import done
 from mhrun.store.files import explain, open_log, remove
 from mhrun.store.folder import COMPLETE, RunFolder
 from mhrun.store.identity import FORMAT, RESULTS_VERSION, method_digest
@@ -71,6 +72,8 @@ def run_experiment(config: Mapping[str, Any], watcher: Watcher) -> RunFolder:
         for name, why in damaged.items():
             watcher.note(f"{name}: {why}; it is computed again.")
         if damaged or not folder.is_complete():  # the other process may have finished it meanwhile
+            for line in large_draws([m for m in methods if done(folder.method(m.name)) is None]):
+                watcher.note(line)
             with _logged(folder), _stop_signal() as stop:
                 _run(config, folder, methods, settings, watcher, stop)
         folder.point_latest()

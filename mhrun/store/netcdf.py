@@ -77,7 +77,9 @@ def open_trace(folder: Path, *, cache: bool = True) -> xr.DataTree:
     """Open the trace of a method's folder; arrays are read lazily, and kept in memory if `cache`."""
     import xarray as xr
 
-    return xr.open_datatree(folder / TRACE, engine="h5netcdf", cache=cache)
+    from mhrun.store.reading import TraceEngine
+
+    return xr.open_datatree(folder / TRACE, engine=TraceEngine, cache=cache)
 
 
 def flat_draws(posterior: Any) -> Array:
