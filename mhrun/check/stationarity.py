@@ -10,6 +10,7 @@ from scipy import special, stats
 from mhrun.check.subject import Subject, of_the_target
 from mhrun.check.targets import N_TOSSED, Known, correlated, gaussian_mean, mixture, tossed
 from mhrun.check.verdict import FAILS, HOLDS, NONE, Verdict, by_flows, by_uniforms
+from mhrun.parts import ESTIMATES
 from mhrun.random import derive_key
 
 _STEPS = 15  # number of steps
@@ -32,6 +33,8 @@ def reads_all(subject: Subject, known: Known) -> str | None:
         return "it never stops adapting and has no stationary distribution"
     if kernel.rule is not None and kernel.rule.exact:
         return None
+    if kernel.rule is not None and kernel.rule.wants == ESTIMATES:
+        return "it keeps estimates from data drawn with replacement, whose noise perturbs its target at any m"
     chains = subject.whole(20)
     temperature = subject.temperatures(chains)
     theta = known.draw(np.random.default_rng(subject.seed), temperature)

@@ -14,6 +14,9 @@ from kit import advance, begin, controls
 from scipy import stats
 from significance import ALPHA, assert_counts, assert_mean
 
+from mhrun.check.subject import Subject
+from mhrun.check.suite import run_suite
+from mhrun.check.verdict import NONE
 from mhrun.data import Dataset
 from mhrun.errors import Refusal
 from mhrun.kernels import MetropolisHastings
@@ -146,3 +149,13 @@ def test_blocks_need_not_divide_the_minibatch():
     candidate, _ = pairing.compare(target, origin, origin.theta, Streams(KEY, 4000).at(1))
     share = (candidate.batch != origin.batch).double().mean(0).numpy()
     assert share == pytest.approx(0.75 * np.array([1, 1, 1, 2, 1]) / 3, abs=0.05)
+
+
+def test_checks_do_not_take_it_for_exact_at_m_equal_to_n():
+    """Its minibatches are drawn with replacement: n of them are not all data."""
+    subject = Subject(
+        "blocks", lambda n, m: MetropolisHastings(RandomWalk(), Blocks(m), PseudoMarginal()), chains=200
+    )
+    found = list(run_suite(subject, ["invariance", "geweke"]))
+    assert {verdict.outcome for verdict in found} == {NONE}
+    assert all("perturbs its target" in verdict.detail for verdict in found)
