@@ -57,8 +57,14 @@ def started(monkeypatch):
 
 
 @pytest.mark.long
-def test_a_worker_that_is_killed_changes_no_bit(whole, outputs, started, monkeypatch):
-    """One of two workers is killed after its first block; the run goes on with its method after the other."""
+def test_neither_a_killed_worker_nor_an_error_costs_the_other_methods_a_bit(
+    whole, outputs, started, monkeypatch
+):
+    """One of two workers is killed after its first block, and a method fails: the run ends with these two."""
+    requested = config(outputs, *(word for word in WORDS if "mint_stored" not in word), "runtime.jobs=2")
+    folder = RunFolder.of(requested)
+    (folder.path / "methods").mkdir(parents=True)
+    (folder.path / "methods" / "mint_stored").touch()  # where its folder belongs
 
     given, give = {}, workers._Worker.give
 
@@ -78,13 +84,17 @@ def test_a_worker_that_is_killed_changes_no_bit(whole, outputs, started, monkeyp
             super().begin(method, *about)
 
     watcher = Kill()
-    folder = run_experiment(config(outputs, *WORDS, "runtime.jobs=2"), watcher)
+    with pytest.raises(UserError) as error:
+        run_experiment(requested, watcher)
     assert len(started) == 2
     assert any("killed by signal 9" in line for line in watcher.lines)
     assert sorted(watcher.begun) == ["mint", "mint", "sghmc"]
+    assert len(str(error.value).splitlines()) == 1
+    assert f"mint_stored failed: {error.value}" in watcher.lines
     summary = folder.summary()
+    assert summary["status"] == "failed"
     assert summary["jobs"] == 2
-    assert list(summary["methods"]) == list(METHODS)
+    assert sorted(summary["methods"]) == list(METHODS)
     for name in METHODS:
         assert_same_bits(contents(folder, name), whole[name])
 
@@ -98,21 +108,6 @@ def test_control_c_stops_all_workers(whole, outputs, started):
     folder = compute(outputs, *WORDS, "runtime.jobs=1")
     for name in METHODS:
         assert_same_bits(contents(folder, name), whole[name])
-
-
-@pytest.mark.long
-def test_an_error_of_one_method_leaves_the_others_results(whole, outputs, started):
-    requested = config(outputs, *WORDS, "runtime.jobs=2")
-    folder = RunFolder.of(requested)
-    (folder.path / "methods").mkdir(parents=True)
-    (folder.path / "methods" / "mint").touch()  # where its folder belongs
-    watcher = Notes()
-    with pytest.raises(UserError) as error:
-        run_experiment(requested, watcher)
-    assert len(str(error.value).splitlines()) == 1
-    assert f"mint failed: {error.value}" in watcher.lines
-    assert list(folder.summary()["methods"]) == ["sghmc"]
-    assert_same_bits(contents(folder, "sghmc"), whole["sghmc"])
 
 
 @pytest.mark.slow
