@@ -159,8 +159,8 @@ class Workers:
     def _lost(self, worker: _Worker) -> None:
         self._workers.remove(worker)
         status = worker.end(_PATIENCE)
-        name = worker.busy_with or "a worker process"
-        self._watcher.note(f"{name}: its process ended early ({status}); the run goes on without it.")
+        what = f"{worker.busy_with}: its process" if worker.busy_with else "a worker process"
+        self._watcher.note(f"{what} ended early ({status}); the run goes on without it.")
 
 
 class _Worker:
