@@ -272,8 +272,7 @@ class Info(NamedTuple):
     # Fields that only some kernels set; None stands for the value in INFO_DEFAULTS.
     exchange: Tensor | None = None  # int8, of ladders: NEVER, REFUSED or MADE
     valid: Tensor | None = None  # bool: theta is a valid draw
-    # Skewness of the terms used / sqrt(their number); 0 for a normal log-ratio, or when all data are used.
-    log_ratio_skew: Tensor | None = None
+    log_ratio_skew: Tensor | None = None  # skewness of the terms used / sqrt(their number); 0 with all data
     violations: Tensor | None = None  # terms that exceeded the model's bound; a run stops at the first
 
 
