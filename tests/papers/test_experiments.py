@@ -374,7 +374,7 @@ ELSEWHERE = {"gmm_tied_means"}  # see test_report
 WITH_GENERAL_FIGURES = {"five_modes", "mhbt_gaussian", "mint_network", "worst_case"}
 # Experiments whose report has the functions of another one's that is tested, or of which other tests make the report.
 AS_OTHERS = {
-    *("arena_poisson", "arena_softmax"),
+    *("arena_poisson", "arena_robust", "arena_softmax"),
     *("cifar_residual", "cifar_rsgld", "fashion_lstm", "gradient_noise_deep"),
     *("logistic_ess_readings", "mint_network_moving", "out_of_distribution_t1"),
 }
