@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +36,7 @@ def predict(
     *,
     every: int = 1,
     each: bool = False,
+    seed: int = 0,
 ) -> xr.DataArray:
     """Return (1/S) sum_s f(theta_s, x_i), the mean of a prediction f over the draws theta_s, for each new datum x_i.
 
@@ -46,6 +48,8 @@ def predict(
         x: the new data: an array, a mapping of arrays, a pandas DataFrame or a `Dataset`.
         every: use every so many draws only.
         each: return f at each draw, not the mean; marked invalid draws are NaN.
+        seed: of the random numbers of a function that samples, such as ``StudentT(...).sample()``: new data of each
+            draw, for prediction intervals. The state of torch's own generators is kept.
 
     Returns:
         (datum, ...): (datum, class) for classes; with `each`, (chain, draw, datum, ...). The mean is over the draws of
@@ -60,21 +64,24 @@ def predict(
         raise UserError("predict needs a trace with draws, as mhrun.sample returns it; thin=None keeps none.")
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise UserError(f"every = {every!r} must be a whole number, at least 1.")
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << 63:
+        raise UserError(f"seed = {seed!r} must be a whole number from 0 to 2^63 - 1.")
     trace = rung(trace)
     data = Dataset.of(x)
     valid = _valid(trace)[:, ::every]
     quantity, names = _quantity(trace, model, x, data)
     chains, draws = valid.shape
     found: Array | None = None
-    for start, values in _in_parts(quantity, chains * draws, trace, every):
-        kept = valid.reshape(-1)[start : start + len(values)].reshape(-1, *[1] * (values.ndim - 1))
-        values = np.where(kept, values, np.nan if each else 0.0)
-        if each:
-            if found is None:
-                found = np.empty((chains * draws, *values.shape[1:]))
-            found[start : start + len(values)] = values
-        else:
-            found = values.sum(0) + (0.0 if found is None else found)
+    with _seeded(seed):
+        for start, values in _in_parts(quantity, chains * draws, trace, every):
+            kept = valid.reshape(-1)[start : start + len(values)].reshape(-1, *[1] * (values.ndim - 1))
+            values = np.where(kept, values, np.nan if each else 0.0)
+            if each:
+                if found is None:
+                    found = np.empty((chains * draws, *values.shape[1:]))
+                found[start : start + len(values)] = values
+            else:
+                found = values.sum(0) + (0.0 if found is None else found)
     assert found is not None
     own = [*names, *(f"output_dim_{k}" for k in range(found.ndim - 1 - each - len(names)))]
     if each:
@@ -82,6 +89,15 @@ def predict(
             found.reshape(chains, draws, *found.shape[1:]), dims=["chain", "draw", "datum", *own]
         )
     return xr.DataArray(found / max(1, int(valid.sum())), dims=["datum", *own])
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Seed torch's generators, and restore their states afterwards."""
+    cuda = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices=list(cuda)):
+        torch.manual_seed(seed)
+        yield
 
 
 def _valid(trace: xr.DataTree) -> npt.NDArray[np.bool_]:
@@ -126,17 +142,37 @@ def _quantity(
     fields = {name: field[0] for name, field in rows.items()}
     batch = fields["x"] if single else Named(fields)
 
+    def of_draw(theta: Any) -> Tensor:
+        found: Tensor = model(Named(theta) if isinstance(theta, dict) else theta, batch)
+        return found
+
+    vectorised = True
+
     def of_functions(theta: Any) -> Tensor:
         """Return f for a batch of draws: a tensor (B, D), or parameters by name."""
+        nonlocal vectorised
         with explained("the prediction", fields):
-            found = torch.func.vmap(lambda one: model(Named(one) if isinstance(one, dict) else one, batch))(
-                theta
-            )
+            if vectorised:
+                try:
+                    found = torch.func.vmap(of_draw)(theta)
+                except Exception:  # random numbers, or operations that vmap lacks
+                    vectorised = False
+            if not vectorised:
+                found = torch.stack([of_draw(one) for one in _one_by_one(theta)])
         if not isinstance(found, Tensor) or found.shape[1:2] != (data.n,):
             raise UserError(f"the prediction must return one row per datum, a tensor ({data.n}, ...).")
         return found
 
     return of_functions, []
+
+
+def _one_by_one(theta: Any) -> Iterator[Any]:
+    """Yield the draws of a batch: a tensor (B, D), or parameters by name."""
+    if not isinstance(theta, dict):
+        yield from theta
+        return
+    for values in zip(*theta.values(), strict=True):
+        yield dict(zip(theta, values, strict=True))
 
 
 def _in_parts(
