@@ -85,7 +85,7 @@ class Table:
             ("part", part, _PARTS),
         ):
             if value not in known:
-                raise Refusal(f"{name} = '{value}' is unknown; choose {', '.join(known)}.")
+                raise Refusal(f"{name} = {value!r} is unknown; choose {', '.join(known)}.")
         if not 0 <= test_share < 1 or (part == "test" and test_share == 0):
             raise Refusal(f"test_share = {test_share:g} leaves no rows for part = '{part}'.")
         if seed < 0:
@@ -134,9 +134,10 @@ class Table:
             counted = ", ".join(f"{c}: {k:,}" for c, k in list(counts.items())[:5]) + ", ..." * (
                 len(counts) > 5
             )
+            first = ", ".join(f"{i + 1:,}" for i in np.flatnonzero(bad.to_numpy())[:3])
             raise UserError(
-                f"{path.name}: {int(bad.sum()):,} of {len(frame):,} rows lack a value ({counted}); "
-                "missing=drop leaves them out."
+                f"{path.name}: {int(bad.sum()):,} of {len(frame):,} rows lack a value ({counted}), "
+                f"first in data rows {first}; missing=drop leaves them out."
             )
         used = used[~bad]
         train = self._for_training(len(used))

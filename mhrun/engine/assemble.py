@@ -110,6 +110,9 @@ def assembled(
     chains, warmup, steps, seed = (_whole(key, counts[key]) for key in ("chains", "warmup", "steps", "seed"))
     if not all(abs(count) < 2**31 for count in (chains, warmup, steps)):
         raise Refusal("chains, warmup and steps must be below 2^31.")
+    for key, count, least in (("chains", chains, 1), ("steps", steps, 1), ("warmup", warmup, 0)):
+        if count < least:
+            raise Refusal(f"{key} = {count} must be at least {least}.")
     if seed.bit_length() > 63:
         raise Refusal(f"seed = {seed} must be a whole number of at most 63 bits.")
     thin, often = _thin(counts["thin"]), counts["thin_stats"]

@@ -66,11 +66,9 @@ class Method:
         """
         shape = self.shape
         thin = shape.thin if isinstance(shape.thin, int) else 1
-        if min(shape.chains, shape.steps, thin, shape.stats_thin) < 1 or shape.warmup < 0:
-            raise Refusal(
-                "chains, steps, thin and thin_stats must be at least 1 and warmup at least 0, not "
-                f"{shape.chains}, {shape.steps}, {thin}, {shape.stats_thin} and {shape.warmup}."
-            )
+        for name, count in (("thin", thin), ("thin_stats", shape.stats_thin)):
+            if count < 1:
+                raise Refusal(f"{name} = {count} must be at least 1.")
         for name, every in (("thin", thin), ("thin_stats", shape.stats_thin)):
             if shape.steps < every:
                 raise Refusal(f"{name} = {every} keeps none of {shape.steps} steps.")

@@ -43,6 +43,9 @@ class Polynomial(Stateless):
     ) -> None:
         self._open = is_auto(start) or is_auto(end)
         if self._open:
+            for name, value in (("start", start), ("end", end)):
+                if isinstance(value, int | float) and value <= 0:
+                    raise Refusal(f"{name} = {value:g} must be positive, or auto.")
             if not (is_auto(start) and (is_auto(end) or end is None)):
                 raise Refusal("start = auto goes with end = auto or end = null: a pilot finds both.")
             start, end = 1.0, (None if end is None else 1.0 / _FALL)

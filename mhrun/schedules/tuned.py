@@ -35,13 +35,13 @@ class Tuned(Schedule):
     ) -> None:
         self._open = is_auto(start)
         self._any_rate = is_auto(acceptance)
+        if isinstance(start, int | float) and start <= 0:
+            raise Refusal(f"start = {start:g} must be positive: it is a step size.")
         if self._any_rate and not self._open:
             raise Refusal("acceptance = auto goes with start = auto: a pilot finds both.")
         start, acceptance = (1.0 if self._open else start), (0.5 if self._any_rate else acceptance)
         if isinstance(start, str) or isinstance(acceptance, str):
             raise Refusal(f"start = {start!r} and acceptance = {acceptance!r} must be numbers, or auto.")
-        if start <= 0:
-            raise Refusal(f"step size {start:g} must be positive.")
         if not 0 < acceptance < 1:
             raise Refusal(f"acceptance = {acceptance:g} must lie strictly between 0 and 1.")
         if window < 1:

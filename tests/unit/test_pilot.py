@@ -207,6 +207,12 @@ def test_what_a_pilot_cannot_find_is_refused():
         mhrun.Tuned(1.0, "auto")
     with pytest.raises(Refusal, match="start = auto goes with end = auto"):
         mhrun.Polynomial("auto", 0.1)
+    with pytest.raises(Refusal, match=r"start = -0.1 must be positive"):
+        mhrun.Polynomial(-0.1, "auto")
+    with pytest.raises(Refusal, match="start = -1 must be positive"):
+        mhrun.Tuned(-1.0, "auto")
+    with pytest.raises(Refusal, match="chains = 0 must be at least 1"):
+        call(full(), chains=0, warmup=10)
 
 
 # --- Trajectories -------------------------------------------------------------------------------------------------

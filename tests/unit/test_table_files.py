@@ -173,7 +173,9 @@ def test_missing_values_are_refused_or_dropped(frame):
     frame.loc[7, "kind"] = None
     frame.to_csv("t.csv", index=False)
     rest = {"features": ["a"], "categorical": ["kind"], "target": "y"}
-    with pytest.raises(UserError, match=r"2 of 60 rows lack a value \(a: 2, kind: 1\); missing=drop"):
+    with pytest.raises(
+        UserError, match=r"2 of 60 rows lack a value \(a: 2, kind: 1\), first in data rows 4, 8; missing"
+    ):
         Table("t.csv", **rest).load()
     data = Table("t.csv", missing="drop", **rest).load()
     assert data.n == 58
