@@ -9,13 +9,17 @@ from scipy import special, stats
 
 from mhrun.check.subject import Subject, of_the_target
 from mhrun.check.targets import N_TOSSED, Known, correlated, gaussian_mean, mixture, tossed
-from mhrun.check.verdict import FAILS, HOLDS, NONE, Verdict, by_flows, by_uniforms
+from mhrun.check.verdict import FAILS, HOLDS, NONE, Verdict, by_flows, by_uniforms, distance, unless_still
 from mhrun.parts import ESTIMATES
 from mhrun.random import derive_key
 
-_STEPS = 15  # number of steps
+# Numbers of steps and rounds are for kernels that accept about half of the shortest moves; lazy ones take more.
+_STEPS = 15
+_TOSSED = 4  # the same in a round of Geweke's test
 _FAR = 4.0  # distance of the starting points from the mean, in standard deviations
 _COMING = 200  # number of steps for that
+_ACROSS = 0.5  # standard deviations that chains must move in these steps: less shows no error
+_MOVE = 0.2  # the same of a single move
 _BINS = 8
 _SHORTER = (
     0.4  # factor of the step size of every other chain: at a single step size a wrong move can look right
@@ -59,14 +63,20 @@ def invariance(subject: Subject, check_name: str) -> Iterator[Verdict]:
         rng = np.random.default_rng(derive_key(subject.seed, known.name))
         theta = known.draw(rng, temperature)
         step = subject.step_for(kernel, known, target)
+        steps = _STEPS * subject.times(kernel, known, target)
         short = subject.shorter(chains)
         sizes = step * np.where(short, _SHORTER, 1.0)
-        went = subject.follow(kernel, target, theta, _STEPS, sizes, temperature, name=known.name)
+        went = subject.follow(kernel, target, theta, steps, sizes, temperature, name=known.name)
+        ends = went.theta[-1].numpy()
         share = float(went.stat("accepted").double().mean())
-        uniforms = known.uniforms(went.theta[-1].numpy(), temperature)
+        uniforms = known.uniforms(ends, temperature)
         half = min((~short).sum(), short.sum())
-        detail = f"{_STEPS} steps of size {step:.2g} and {_SHORTER * step:.2g}, acceptance {share:.2f}"
-        yield by_uniforms(here, np.column_stack([uniforms[~short][:half], uniforms[short][:half]]), detail)
+        detail = f"{steps} steps of size {step:.2g} and {_SHORTER * step:.2g}, acceptance {share:.2f}"
+        found = by_uniforms(here, np.column_stack([uniforms[~short][:half], uniforms[short][:half]]), detail)
+        cold = ~short & (temperature == 1)
+        yield unless_still(
+            found, distance(theta[cold], ends[cold], known.scale), _ACROSS, f"in {steps} steps"
+        )
 
 
 @of_the_target("goes there")
@@ -78,10 +88,11 @@ def coming(subject: Subject, check_name: str) -> Iterator[Verdict]:
     temperature = subject.temperatures(chains)
     step = subject.step_for(kernel, known, target) / (1 if kernel.decides else 8)
     begin = np.tile(known.centre + _FAR * known.scale, (chains, 1))
-    went = subject.follow(kernel, target, begin, _COMING, step, temperature)
+    steps = _COMING * subject.times(kernel, known, target)
+    went = subject.follow(kernel, target, begin, steps, step, temperature)
     cold = np.arange(chains) % subject.rungs() == 0
     off = abs(float(went.theta[-1, cold].mean() - known.centre[0])) / known.scale
-    detail = f"from {_FAR:g} standard deviations off to {off:.3g} in {_COMING} steps of size {step:.2g}"
+    detail = f"from {_FAR:g} standard deviations off to {off:.3g} in {steps} steps of size {step:.2g}"
     yield Verdict(check_name, HOLDS if off < _FAR / 2 else FAILS, detail, off)
 
 
@@ -103,13 +114,19 @@ def balance(subject: Subject, check_name: str) -> Iterator[Verdict]:
     rng = np.random.default_rng(derive_key(subject.seed, check_name))
     temperature, step = subject.temperatures(subject.chains), subject.step_for(kernel, known, target)
     sizes = step * np.where(subject.shorter(len(temperature)), _SHORTER, 1.0)
-    flows = []
-    for round_ in range(_ROUNDS):
+    flows, moves = [], []
+    long = ~subject.shorter(len(temperature)) & (temperature == 1)
+    for round_ in range(_ROUNDS * subject.times(kernel, known, target)):
         theta = known.draw(rng, temperature)
         went = subject.follow(kernel, target, theta, 1, sizes, temperature, name=f"balance {round_}")
-        flows.append([_bins(known, place, temperature) for place in (theta, went.theta[0].numpy())])
+        ends = went.theta[0].numpy()
+        flows.append([_bins(known, place, temperature) for place in (theta, ends)])
+        moves.append(np.stack([theta, ends])[:, long & (theta != ends).any(1)])
     before, after = np.concatenate(flows, axis=1)
-    yield by_flows(check_name, before, after, _BINS, f"steps of size {step:.2g} and {_SHORTER * step:.2g}")
+    what = f"steps of size {step:.2g} and {_SHORTER * step:.2g}"
+    found = by_flows(check_name, before, after, _BINS, what)
+    left, reached = np.concatenate(moves, axis=1)
+    yield unless_still(found, distance(left, reached, known.scale), _MOVE, "in an accepted move")
 
 
 def _bins(known: Known, theta: np.ndarray, temperature: np.ndarray) -> np.ndarray:
@@ -134,7 +151,9 @@ def geweke(subject: Subject, check_name: str) -> Iterator[Verdict]:
     theta = rng.logistic(size=subject.chains)
     kernels = [subject.made(N_TOSSED, N_TOSSED, tossed(0)) for _ in range(N_TOSSED + 1)]
     step = subject.step_for(kernels[0], known, known.target())
+    steps = _TOSSED * subject.times(kernels[0], known, known.target())
     for round_ in range(4):
+        begin = theta.copy()
         heads = rng.binomial(N_TOSSED, special.expit(theta))
         for s in range(N_TOSSED + 1):
             at = np.flatnonzero(heads == s)
@@ -143,7 +162,7 @@ def geweke(subject: Subject, check_name: str) -> Iterator[Verdict]:
                     kernels[s],
                     tossed(s),
                     theta[at, None],
-                    4,
+                    steps,
                     step,
                     np.ones(len(at)),
                     name=f"geweke {round_} {s}",
@@ -151,8 +170,8 @@ def geweke(subject: Subject, check_name: str) -> Iterator[Verdict]:
                 theta[at] = went.theta[-1, :, 0].numpy()
     p = special.expit(theta)
     joint = stats.beta.cdf(p, heads + 1, N_TOSSED - heads + 1)
-    yield by_uniforms(
-        check_name,
-        np.column_stack([p, joint]),
-        f"4 rounds of 4 steps of size {step:.2g}, prior and theta given data",
-    )
+    what = f"4 rounds of {steps} steps of size {step:.2g}, prior and theta given data"
+    found = by_uniforms(check_name, np.column_stack([p, joint]), what)
+    scale = float(2 * special.polygamma(1, N_TOSSED / 2 + 1)) ** 0.5  # of theta given as many heads as tails
+    moved = distance(begin[:, None], theta[:, None], scale)
+    yield unless_still(found, moved, _MOVE, f"in {steps} steps")

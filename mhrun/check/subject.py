@@ -23,7 +23,10 @@ from mhrun.types import Controls, Info, State
 
 Array = npt.NDArray[np.floating]
 
-_ACCEPTED = 0.35  # the step size is the largest with this acceptance rate
+_ACCEPTED = 0.35  # the step size is the largest with this acceptance rate,
+_OF_LIMIT = 0.7  # or with this share of the acceptance rate of the smallest step, if that is less
+_USUAL = 0.5  # acceptance rate of the smallest step for which the checks' numbers of steps are meant
+_MOST_TIMES = 10  # as many steps, at most, for a kernel that accepts less
 _STEPS = 2.0 ** np.arange(-24, 9)  # step sizes that are tried
 _RATE = 1e-2  # learning rate of a fit, whose draws are stable at any step size
 _HEALTHY = (0.5, 2.0)  # of a dynamics: largest ratio of the variance to the target's
@@ -60,6 +63,10 @@ class Trajectory(NamedTuple):
         return torch.stack([getattr(info, name) for info in self.infos])
 
 
+def _key(kernel: Kernel, known: Known, target: Target, base: float) -> str:
+    return f"{known.name}/{type(kernel).__name__}/{kernel.reads(target)}/{base}"
+
+
 @dataclass
 class Subject:
     """A kernel under test.
@@ -84,6 +91,7 @@ class Subject:
     effective: float = 20.0
     step_size: float | None = None
     _steps: dict[str, float] = field(default_factory=dict)
+    _limits: dict[str, float] = field(default_factory=dict)
 
     def exact(self, known: Known) -> Kernel:
         """Return the kernel that reads all data of a target."""
@@ -127,6 +135,9 @@ class Subject:
     def step_for(self, kernel: Kernel, known: Known, target: Target, base: float = 1.0) -> float:
         """Return the step size for a kernel on a target: the largest with a moderate acceptance, or stable.
 
+        Moderate is 0.35, or 0.7 of the acceptance rate of the smallest step if that is less: a lazy rule, which
+        rests with some probability whatever the move, would otherwise be checked at steps of almost 0.
+
         Raises:
             UserError: it runs at no step size.
         """
@@ -134,15 +145,38 @@ class Subject:
             return self.step_size
         if self.fitted:
             return _RATE
-        key = f"{known.name}/{type(kernel).__name__}/{kernel.reads(target)}/{base}"
+        key = _key(kernel, known, target, base)
         if key not in self._steps:
             self._steps[key] = self._search(kernel, known, target, base)
         return self._steps[key]
 
+    def times(self, kernel: Kernel, known: Known, target: Target) -> int:
+        """Return how many times as many steps a kernel needs because it rejects even the shortest moves: 1 to 10."""
+        if not kernel.decides:
+            return 1
+        return round(min(max(_USUAL / self._limit(kernel, known, target, 1.0), 1.0), _MOST_TIMES))
+
+    def _limit(self, kernel: Kernel, known: Known, target: Target, base: float) -> float:
+        """Return the acceptance rate of the smallest step, the limit where r = 1; 1 if it cannot be measured."""
+        key = _key(kernel, known, target, base)
+        if key not in self._limits:
+            theta, temperature = self._begin(known, base)
+            try:
+                went = self.follow(kernel, target, theta, 6, float(_STEPS[0]), temperature)
+                share = float(went.stat("accepted").double().mean())
+            except (UserError, ArithmeticError, ValueError, RuntimeError):
+                share = 1.0
+            self._limits[key] = share if share > 0 else 1.0
+        return self._limits[key]
+
+    def _begin(self, known: Known, base: float) -> tuple[Array, Array]:
+        """Return starting points of the chains of a search, and their temperatures."""
+        temperature = self.temperatures(self.whole(100), base)
+        return known.draw(np.random.default_rng(self.seed), temperature), temperature
+
     def _search(self, kernel: Kernel, known: Known, target: Target, base: float) -> float:
-        chains = self.whole(100)
-        temperature = self.temperatures(chains, base)
-        theta = known.draw(np.random.default_rng(self.seed), temperature)
+        theta, temperature = self._begin(known, base)
+        enough = min(_ACCEPTED, _OF_LIMIT * self._limit(kernel, known, target, base)) if kernel.decides else 0
         best, most, error = 0.0, -1.0, None
         for step in _STEPS[::-1]:
             try:
@@ -154,7 +188,7 @@ class Subject:
                 continue
             if kernel.decides:
                 share = float(went.stat("accepted").double().mean())
-                if share >= _ACCEPTED:
+                if share >= enough:
                     return float(step)
                 if share > most:
                     best, most = float(step), share

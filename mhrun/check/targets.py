@@ -31,7 +31,7 @@ class Known(NamedTuple):
     draw: Callable[[np.random.Generator, Array], Array]  # T (C,) -> draws (C, D)
     uniforms: Callable[[Array, Array], Array]  # draws (C, D) and T (C,) -> (C, k), uniform under the target
     centre: Array  # (D,) mean at T = 1
-    scale: float  # a standard deviation at T = 1
+    scale: float  # a standard deviation at T = 1, of a mode where there are two
 
     @property
     def n(self) -> int:
@@ -78,6 +78,8 @@ def mixture() -> Known:
     grid = np.linspace(-9.0, 9.0, 9001)
     at = torch.from_numpy(grid)[:, None]
     log_density = (log_lik(at, {"x": torch.from_numpy(x)[None]}).sum(1) + log_prior(at)).numpy()
+    mode = np.where(grid > 0, np.exp(log_density - log_density.max()), 0.0)
+    scale = float(np.cov(grid, aweights=mode)) ** 0.5
     distributions: dict[float, Array] = {}
 
     def check_name(temperature: float) -> Array:
@@ -102,7 +104,7 @@ def mixture() -> Known:
     def uniforms(theta: Array, temperature: Array) -> Array:
         return by_temperature(lambda v, cdf: np.interp(v, grid, cdf), theta[:, 0], temperature)[:, None]
 
-    return Known("mixture with two modes", model, Dataset.of(x), draw, uniforms, np.array([0.0]), 1.0)
+    return Known("mixture with two modes", model, Dataset.of(x), draw, uniforms, np.array([0.0]), scale)
 
 
 def correlated() -> Known:

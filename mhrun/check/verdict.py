@@ -11,6 +11,8 @@ from scipy import stats
 Array = npt.NDArray[np.floating]
 
 HOLDS, FAILS, MEASURED, NONE = "holds", "fails", "measured", "does not apply"
+NO_POWER = "no power"
+NOT_PASSED = (FAILS, NO_POWER)
 
 FALSE_ALARMS = 1e-4
 """The probability that any check of a suite fails for a correct kernel; divided by `COMPARISONS`, an upper bound."""
@@ -23,10 +25,36 @@ class Verdict(NamedTuple):
     """The outcome of a check, a sentence that explains it, and its statistic."""
 
     check: str
-    outcome: str  # HOLDS, FAILS, MEASURED or NONE
+    outcome: str  # HOLDS, FAILS, NO_POWER, MEASURED or NONE
     detail: str
     statistic: float | None = None  # in standard errors, or a distance: see `detail`
     p: float | None = None
+
+
+def unless_still(verdict: Verdict, moved: float, least: float, when: str) -> Verdict:
+    """Return a verdict, or "no power" where it holds only because chains hardly move.
+
+    Args:
+        verdict: of a check that compares where chains are before and after.
+        moved: how far they move, in standard deviations of the target.
+        least: the distance from which an error would show.
+        when: the moves that were measured.
+    """
+    if verdict.outcome != HOLDS or moved >= least:
+        return verdict
+    detail = (
+        f"no power: chains move {moved:.2g} standard deviations {when}, an error shows from {least:g} on; "
+        f"set a larger step_size ({verdict.detail})"
+    )
+    return verdict._replace(outcome=NO_POWER, detail=detail)
+
+
+def distance(before: Array, after: Array, scale: Array | float) -> float:
+    """Return the root mean square of moves (C, D) in units of scale (C, 1), in the coordinate that moves least."""
+    if not len(before):
+        return 0.0
+    found: Array = np.sqrt(np.mean(((after - before) / scale) ** 2, axis=0))
+    return float(found.min())
 
 
 def by_uniforms(check_name: str, uniforms: Array, what: str, alpha: float = ALPHA) -> Verdict:

@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from mhrun.engine.method import Method
     from mhrun.target import Target
 
-STYLES = {"holds": "green", "fails": "bold red", "measured": "yellow", "does not apply": "dim"}
+STYLES = {
+    "holds": "green",
+    "fails": "bold red",
+    "no power": "bold red",
+    "measured": "yellow",
+    "does not apply": "dim",
+}
 
 _REPLICATIONS, _STEPS, _N = 100, 5000, 500
 _FEWEST = 20  # data sets whose ranks show anything

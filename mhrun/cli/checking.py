@@ -29,7 +29,7 @@ _KINDS = ("rule", "pairing", "proposal", "dynamics", "kernel")
 
 
 def check(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = False) -> int:
-    """Run the checks of a part, print their verdicts, and return 1 if one fails.
+    """Run the checks of a part, print their verdicts, and return 1 if one fails or has no power.
 
     Raises:
         UserError: invalid arguments, or incompatible parts.
@@ -45,6 +45,7 @@ def check(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = Fals
     import torch
 
     from mhrun.check.suite import run_suite
+    from mhrun.check.verdict import NOT_PASSED
 
     torch.set_num_threads(1)  # the targets are small
     subject = _subject(config, " ".join(words))
@@ -67,7 +68,7 @@ def check(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = Fals
             print("\r\x1b[K", end="", file=sys.stderr)
     seconds = time.perf_counter() - began
     (_as_json if as_json else _as_table)(found, subject, seconds)
-    return 1 if any(verdict.outcome == "fails" for verdict in found) else 0
+    return 1 if any(verdict.outcome in NOT_PASSED for verdict in found) else 0
 
 
 def _composed(words: list[str], folders: Sequence[Path]) -> DictConfig:
@@ -218,7 +219,7 @@ def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> Non
     from rich.console import Console
     from rich.table import Table
 
-    from mhrun.check.verdict import FALSE_ALARMS
+    from mhrun.check.verdict import FALSE_ALARMS, NO_POWER
 
     title = f"mhrun check {subject.name}".replace("[", r"\[")
     table = Table(title=title, title_justify="left", title_style="bold")
@@ -231,13 +232,15 @@ def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> Non
     console.print(table)
     failed = [verdict.check for verdict in found if verdict.outcome == "fails"]
     conclusion = f"{len(failed)} fail: {', '.join(failed)}" if failed else "no check fails"
+    if weak := [verdict.check for verdict in found if verdict.outcome == NO_POWER]:
+        conclusion += f"; no power: {', '.join(weak)}"
     alarms = f"a correct kernel fails with probability {FALSE_ALARMS:g}"
     console.print(f"{conclusion}. {seconds:.0f} s; {alarms}; seed {subject.seed}.", highlight=False)
 
 
 def _as_json(found: Sequence[Verdict], subject: Subject, seconds: float) -> None:
     from mhrun import __version__
-    from mhrun.check.verdict import FALSE_ALARMS
+    from mhrun.check.verdict import FALSE_ALARMS, NO_POWER
 
     def finite(value: Any) -> Any:
         return None if isinstance(value, float) and value - value != 0 else value
@@ -249,6 +252,7 @@ def _as_json(found: Sequence[Verdict], subject: Subject, seconds: float) -> None
         "false_alarms": FALSE_ALARMS,
         "seconds": round(seconds, 1),
         "fails": sum(verdict.outcome == "fails" for verdict in found),
+        "no_power": sum(verdict.outcome == NO_POWER for verdict in found),
         "checks": [{key: finite(value) for key, value in verdict._asdict().items()} for verdict in found],
     }
     print(json.dumps(content, indent=2))

@@ -100,7 +100,7 @@ Creates a small project: a model in Python, a data file and an experiment, to be
 mhrun check rule=NAME|proposal=NAME|pairing=NAME|dynamics=NAME|method=NAME|CLASS [KEY=VALUE ...] [--json]
 
 Compares draws with closed forms and quadrature, tests detailed balance, and recounts costs. A correct kernel fails
-with probability 1e-4. The exit status is 1 if a check fails.
+with probability 1e-4. The exit status is 1 if a check fails, or has no power because chains hardly move.
 
   mhrun check rule=barker
   mhrun check rule=barker 'checks=[invariance,balance]'

@@ -13,6 +13,7 @@ import torch
 
 from mhrun.check.subject import Subject
 from mhrun.check.suite import CHECKS, run_suite
+from mhrun.check.targets import correlated, gaussian_mean, mixture
 from mhrun.check.verdict import FAILS, by_uniforms
 from mhrun.cli.main import run
 from mhrun.compiled import register
@@ -120,6 +121,22 @@ class TooWarm(Metropolis):
         return contest.to_verdict(draws.uniform(Purpose.ACCEPT).log() < 0.5 * contest.log_ratio)
 
 
+class LazyBarker(Metropolis):
+    """Rests with probability q, else accepts with probability r^a / (1 + r^a): right for a = 1."""
+
+    def __init__(self, rest, power):
+        self.rest, self.power = rest, power
+
+    def decide(self, contest, draws):
+        awake = draws.uniform(Purpose.ACCEPT, use=1) >= self.rest
+        accepts = draws.uniform(Purpose.ACCEPT) < torch.sigmoid(self.power * contest.log_ratio)
+        return contest.to_verdict(awake & accepts)
+
+
+def lazy(rest, power):
+    return of_parts(rule=lambda: LazyBarker(rest, power))
+
+
 class NoDensity(RandomWalk):
     """A multiplicative walk that forgets its densities."""
 
@@ -204,6 +221,49 @@ def test_each_wrong_fails_the_distribution_that_it_breaks(name):
     assert must <= found <= may
 
 
+@pytest.mark.parametrize("rest", [0.5, 0.8])
+def test_a_wrong_rule_that_mostly_rests_fails(rest):
+    """Its acceptance rate is low at any step size; at steps of almost 0 every rule would hold."""
+    assert "invariance: correlated Gaussian, D = 2" in failing(lazy(rest, 0.8), "invariance", chains=8000)
+    assert "detailed balance" in failing(lazy(rest, 0.5), "balance", chains=8000)
+
+
+@pytest.mark.parametrize("rest", [0.5, 0.8])
+def test_a_right_rule_that_mostly_rests_holds_at_steps_that_show_errors(rest):
+    found = judged(lazy(rest, 1.0), "invariance", "coming", "balance", "geweke", chains=2000)
+    assert {verdict.outcome for verdict in found.values()} == {"holds"}
+    one = subject(lazy(rest, 1.0))
+    for known in (gaussian_mean(30), mixture(), correlated()):
+        step = one.step_for(one.exact(known), known, known.target())
+        assert 0.5 * known.scale < step < 5 * known.scale
+
+
+def test_a_check_at_steps_that_are_too_short_has_no_power():
+    for rule in (Metropolis, lambda: LazyBarker(0.5, 0.8)):
+        found = judged(of_parts(rule=rule), "invariance", "balance", "geweke", chains=500, step_size=1e-3)
+        assert {found.pop(check).outcome for check in INVARIANCE} == {"no power"}
+        # The few moves from bin to bin may be too few to be judged at all.
+        assert found.pop("detailed balance").outcome in ("no power", "fails")
+        assert {verdict.outcome for verdict in found.values()} == {"no power"}
+
+
+def test_a_coordinate_that_never_moves_leaves_no_power():
+    class OneOfTwo(RandomWalk):
+        """Moves the first coordinate only."""
+
+        def sample(self, origin, controls, draws):
+            to = super().sample(origin, controls, draws)
+            return torch.cat([to[:, :1], origin.theta[:, 1:]], dim=1)
+
+    found = judged(of_parts(OneOfTwo), "invariance", chains=500)
+    outcomes = {check.rpartition(": ")[2]: verdict.outcome for check, verdict in found.items()}
+    assert outcomes == {
+        "Gaussian mean, n = 30": "holds",
+        "mixture with two modes": "holds",
+        "correlated Gaussian, D = 2": "no power",
+    }
+
+
 def test_a_dynamics_with_too_little_noise_has_another_limit():
     class Quiet(SGLD):
         def move(self, theta, grad, aux, controls, draws):
@@ -267,8 +327,6 @@ def test_a_compiled_loop_that_differs_is_seen():
 
 
 def test_the_models_of_the_targets_are_what_their_distribution_say():
-    from mhrun.check.targets import correlated, gaussian_mean, mixture
-
     for known in (gaussian_mean(30), mixture(), correlated()):
         target = known.target()
         t = np.full(5, 2.0)
@@ -317,6 +375,12 @@ def test_the_command_tells_verdicts_and_its_status(capsys, tmp_path, monkeypatch
     assert run([*words, "power=0.5"]) == 1
     out = capsys.readouterr().out
     assert "1 fail: detailed balance" in out
+    short = [*words[:-3], "n=200", "m=20", "checks=invariance", "chains=500", "step_size=0.001"]
+    assert run(short) == 1
+    assert "no power: invariance: Gaussian mean" in capsys.readouterr().out
+    assert run([*short, "--json"]) == 1
+    content = json.loads(capsys.readouterr().out)
+    assert (content["fails"], content["no_power"]) == (0, 3)
 
 
 def test_the_command_refuses_in_a_line(capsys):
