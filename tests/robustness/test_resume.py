@@ -240,7 +240,7 @@ def test_a_command_with_a_pilot_ends_with_the_same_bits_after_kills(tmp_path):
     assert exit_code(stopped, window=3) == -signal.SIGKILL
     assert not list(stopped.rglob("pilot.npz"))
     codes = []
-    for call in range(20, 2000, 60):
+    for call in range(15, 2000, 20):
         codes.append(exit_code(stopped, call=call))
         if codes[-1] == 0:
             break

@@ -417,7 +417,7 @@ def test_each_job_of_a_sweep_is_checked(capsys, tmp_path):
     write("experiment/evil", WHOLE + text + "steps: -1\n")
     assert run(["-m", *FOLDER, "experiment=evil", "seed=1,2"]) == 1
     err = capsys.readouterr().err
-    assert "job 1 of 2 failed: mcmc: chains, steps" in err
+    assert "job 1 of 2 failed: mcmc: steps = -1 must be at least 1" in err
     assert "job 2 of 2 failed: a configuration file sets runtime.outputs = '../there'" in err
     assert not (tmp_path.parent / "there").exists()
 
