@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache, wraps
+from hashlib import blake2b
+from typing import Any, Concatenate, ParamSpec
+
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.floating]
+P = ParamSpec("P")
+_REMEMBERED = 1024
 
 RHAT, ESS = 1.01, 400.0
 """Above this R-hat, and below this effective sample size, a run warns (Vehtari et al. 2021)."""
 
 COORDINATES = 64
 """Of a wide model, so many coordinates, evenly spaced, are diagnosed."""
+
+
+def _once(function: Callable[Concatenate[Array, P], float]) -> Callable[Concatenate[Array, P], float]:
+    """Compute a statistic of draws once: metrics, tables and sections of a report want those of the same draws."""
+    known: dict[Any, float] = {}
+
+    @wraps(function)
+    def remembered(draws: Array, /, *args: P.args, **more: P.kwargs) -> float:
+        content = blake2b(np.ascontiguousarray(draws).data, digest_size=16).digest()
+        key = (content, draws.shape, draws.dtype.str, args, tuple(sorted(more.items())))
+        if key not in known:
+            if len(known) >= _REMEMBERED:
+                known.clear()
+            known[key] = function(draws, *args, **more)
+        return known[key]
+
+    return remembered
 
 
 def worth(draws: npt.NDArray[np.float64]) -> dict[str, float]:
@@ -46,28 +70,67 @@ def some_coordinates(dim: int, most: int = COORDINATES) -> npt.NDArray[np.int64]
     return np.arange(dim) if dim <= most else np.linspace(0, dim - 1, most).astype(np.int64)
 
 
+@cache
+def _arviz() -> Any:
+    """ArviZ's statistics of arrays, with Geyer's sequence in a few passes over all lags.
+
+    ArviZ goes through the lags one by one, which takes seconds for chains that hardly mix: 100,000 draws have as many.
+    """
+    from arviz_stats.base.array import array_stats
+
+    class Stats(type(array_stats)):  # type: ignore[misc]
+        """The same numbers, to rounding."""
+
+        def _ess(self, ary: Array, relative: bool = False) -> float:
+            ary = np.asarray(ary, dtype=float)
+            size, (chains, draws) = ary.size, ary.shape
+            if np.ptp(ary) < np.finfo(float).resolution:
+                return float(size)
+            cov = self.autocov(ary, axis=1).mean(axis=0)
+            within = cov[0] * draws / (draws - 1.0)
+            pooled = cov[0] + (np.var(ary.mean(axis=1), ddof=1) if chains > 1 else 0.0)
+            time = _geyer(1.0 - (within - cov) / pooled)
+            return (1 if relative else size) / max(time, 1 / np.log10(size))
+
+    return Stats()
+
+
+def _geyer(rho: npt.NDArray[np.float64]) -> float:
+    """Return the autocorrelation time -1 + 2 sum_k rho_k of autocorrelations (K,), K >= 4, rho_0 being 1.
+
+    Pairs rho_2k + rho_2k+1 are summed up to the first that is not positive, each at most as large as the one before it
+    (Geyer 1992); of the first that is left out an even rho counts once if it is positive (Vehtari et al. 2021).
+    """
+    rho = np.concatenate(([1.0], rho[1:]))
+    pairs = rho[0:-1:2] + rho[1::2]
+    last = (len(rho) - 3) // 2  # ArviZ looks no further
+    stops = np.flatnonzero(pairs[:last] <= 0)
+    last = int(stops[0]) if len(stops) else last
+    rest = rho[2 * last] if pairs[last] >= 0 else max(rho[2 * last], 0.0)
+    return float(-1.0 + 2.0 * np.minimum.accumulate(pairs[:last]).sum() + rest)
+
+
+@_once
 def ess(draws: Array, method: str = "bulk") -> float:
     """Return the effective sample size of draws (C, S) (Vehtari et al. 2021).
 
     `method` is one of ArviZ's: bulk, tail, mean. Constant or non-finite draws give NaN.
     """
-    from arviz_stats.base.array import array_stats
-
     if not np.isfinite(draws).all() or np.ptp(draws) == 0 or draws.shape[1] < 4:
         return float("nan")
     tails = {"prob": (0.05, 0.95)} if method == "tail" else {}  # the quantiles that Vehtari et al. take
-    return float(array_stats.ess(draws, method=method, **tails))
+    return float(_arviz().ess(draws, method=method, **tails))
 
 
+@_once
 def mcse(draws: Array) -> float:
     """Return the Monte Carlo standard error of the mean of draws (C, S); NaN where it is undefined."""
-    from arviz_stats.base.array import array_stats
-
     if not np.isfinite(draws).all() or np.ptp(draws) == 0 or draws.shape[1] < 4:
         return float("nan")
-    return float(array_stats.mcse(draws, method="mean"))
+    return float(_arviz().mcse(draws, method="mean"))
 
 
+@_once
 def rhat(draws: Array, most: int = 5000) -> float:
     """Return the rank-normalised split R-hat of draws (C, S); NaN if it is undefined, as for one chain.
 

@@ -15,7 +15,7 @@ import torch
 from mhrun.durations import in_words
 from mhrun.engine.assemble import trace_bytes
 from mhrun.engine.chains import Settings
-from mhrun.engine.executors import choose
+from mhrun.engine.executors import COMPILED, choose
 from mhrun.engine.graph import GRAPH
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
@@ -29,6 +29,7 @@ from mhrun.types import State
 _TRIED = 1.0  # seconds of a trial of a method
 _LONG = 30.0  # a first step that takes longer is not repeated: compiling and reading data take less
 _WORTH = 60.0  # guessed duration in seconds above which a run is tried
+_COMPILED_FACTOR = 20.0  # a compiled loop is so many times faster than the guess, which is of torch
 
 
 class Pace(NamedTuple):
@@ -64,10 +65,15 @@ class Cost(NamedTuple):
         return f"{self.method}: {self.steps:,} steps of {chains}{monitor_runs}, {about(self.seconds)}"
 
 
-def estimate_pays(methods: Sequence[tuple[Method, Path]]) -> bool:
+def estimate_pays(methods: Sequence[tuple[Method, Path]], settings: Settings) -> bool:
     """Return whether the unfinished steps are expected to take so long that a trial is worth its time."""
+
+    def guess(method: Method) -> float:
+        fast = choose(method, settings.executor, None, settings.threads).name == COMPILED
+        return method.guess() / (_COMPILED_FACTOR if fast else 1.0)
+
     left = [(m, max(0, m.shape.total - steps_done(folder))) for m, folder in methods]
-    return sum(m.guess() * steps for m, steps in left) >= _WORTH
+    return sum(guess(m) * steps for m, steps in left if steps) >= _WORTH
 
 
 def estimate(

@@ -124,7 +124,7 @@ def _run(
                     method, folder.method(method.name), watcher.note
                 )
             left = [(method, folder.method(method.name)) for method in methods]
-            if estimate_pays(left):
+            if estimate_pays(left, settings):
                 costs = workers.do(COST, methods).costs
                 for line in estimate(left, settings, workers.count, costs):
                     watcher.note(line)

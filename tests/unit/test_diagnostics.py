@@ -10,7 +10,7 @@ import torch
 from significance import Z
 
 from mhrun.data import Dataset
-from mhrun.diagnostics.chains import ess, rhat, worth, worth_of_predictions
+from mhrun.diagnostics.chains import ess, mcse, rhat, worth, worth_of_predictions
 from mhrun.diagnostics.grid import (
     Grid,
     chi_squared,
@@ -229,3 +229,33 @@ def test_modes_are_found_whatever_the_data():
     truth = exact.Truth(Target(TiedMeans(), Dataset.of(x.float())))
     assert np.allclose(np.sort(truth.modes[:, 1]), [-3, 3], atol=0.3)
     assert np.allclose(truth.modes[0] @ (1, 1), truth.modes[1][0], atol=0.05)
+
+
+@pytest.mark.parametrize("rho", [-0.9, 0.0, 0.6, 1.0])
+@pytest.mark.parametrize("chains", [1, 3])
+def test_effective_sample_sizes_are_arviz_s_own(rho, chains):
+    """The sums over all lags at once give what ArviZ's loop over lags gives, for every length and kind."""
+    from arviz_stats.base.array import array_stats
+
+    rng = np.random.default_rng(4)
+    for size in (4, 5, 6, 7, 8, 9, 16, 17, 51, 400):
+        draws = rng.normal(size=(chains, size))
+        for step in range(1, size):
+            draws[:, step] += rho * draws[:, step - 1]
+        for method in ("bulk", "tail", "mean"):
+            tails = {"prob": (0.05, 0.95)} if method == "tail" else {}
+            expected = float(array_stats.ess(draws, method=method, **tails))
+            np.testing.assert_allclose(ess(draws, method), expected, rtol=1e-9)
+        np.testing.assert_allclose(mcse(draws), float(array_stats.mcse(draws, method="mean")), rtol=1e-9)
+
+
+def test_a_statistic_is_of_the_draws_as_they_are_now():
+    """What is remembered belongs to the values, not to the array."""
+    draws = np.random.default_rng(5).normal(size=(4, 500))
+    first = ess(draws), rhat(draws)
+    draws[:2] += 3
+    second = ess(draws), rhat(draws)
+    assert second[0] < 0.1 * first[0]
+    assert second[1] > 1.2 > first[1]
+    assert ess(draws, "tail") != second[0]
+    assert ess(draws.T) != second[0]
