@@ -9,9 +9,11 @@ import pandas as pd
 
 from mhrun.report.metrics import Metrics, MetricTable, estimate, value
 from mhrun.report.plots import finished, panels, points
-from mhrun.report.vocabulary import COLOURS, Array, Figure, Run, Style, by_rows
+from mhrun.report.vocabulary import COLOURS, Figure, Run, Style, by_rows, monitored
 
-from .networks import CYCLICAL, OPTIMISERS, SNAPSHOTS, TRADITIONAL
+from .networks import CYCLICAL, OPTIMISERS, SNAPSHOTS, TRADITIONAL, last, passes
+
+__all__ = ["passes"]  # for the notes
 
 SCORES: Mapping[str, str] = {
     "error": "error_of_ensemble",
@@ -26,32 +28,13 @@ SCORES: Mapping[str, str] = {
 HALF = ("sgld_half", "sghmc_half")
 
 
-def monitored(run: Run) -> dict[str, dict[str, Array]]:
-    """Return the metrics of the chains after each quarter of the steps, method -> name -> (C, M)."""
-    found = {}
-    for method in run.methods:
-        metrics = run.monitor(method)  # opens the trace
-        found[method] = {str(name): np.asarray(metrics[name].to_numpy(), dtype=float) for name in metrics}
-    return found
-
-
-def at_end(run: Run, method: str, name: str) -> Array:
-    """Return a metric of the chains after the last step (C,)."""
-    return by_cycles(run, method, name)[:, -1]
-
-
-def by_cycles(run: Run, method: str, name: str) -> Array:
-    """Return a metric of the chains after each quarter of the steps (C, M): cycles where there are any."""
-    return run.cached(monitored)[method][name]
-
-
-def pairs() -> list[tuple[str, str]]:
-    """Return the pairs of methods that Table 2 orders, the one with the lower error first."""
+def pairs(run: Run) -> list[tuple[str, str]]:
+    """Return the pairs of methods of a run that Table 2 orders, the one with the lower error first."""
     found = []
     for i in range(2):
         found += [(CYCLICAL[i], TRADITIONAL[i]), (CYCLICAL[i], SNAPSHOTS[i])]
         found += [(SNAPSHOTS[i], TRADITIONAL[i]), (TRADITIONAL[i], OPTIMISERS[i])]
-    return found
+    return [pair for pair in found if set(pair) <= set(run.methods)]
 
 
 def metrics(run: Run) -> Metrics:
@@ -63,13 +46,12 @@ def metrics(run: Run) -> Metrics:
     which it is below that of the Snapshot ensemble.
     """
     found = MetricTable.by_method(run, _of_method)
-    errors = {method: at_end(run, method, "error_of_ensemble") for method in run.methods}
-    for one, two in pairs():
-        if {one, two} <= set(errors):
-            gap = estimate(errors[two] - errors[one])
-            sigmas = gap.value / gap.se if gap.se and np.isfinite(gap.se) else float("nan")
-            found.add(one, {f"under.{two}": gap, f"sigmas_under.{two}": float(sigmas)})
-            found.add(one, {f"seeds_under.{two}": float((errors[one] < errors[two]).mean())})
+    errors = {method: last(run, method, "error_of_ensemble") for method in run.methods}
+    for one, two in pairs(run):
+        gap = estimate(errors[two] - errors[one])
+        sigmas = gap.value / gap.se if gap.se and np.isfinite(gap.se) else float("nan")
+        found.add(one, {f"under.{two}": gap, f"sigmas_under.{two}": float(sigmas)})
+        found.add(one, {f"seeds_under.{two}": float((errors[one] < errors[two]).mean())})
     for i, method in enumerate(CYCLICAL):
         if {method, TRADITIONAL[i], HALF[i]} <= set(run.methods):
             groups = {m: found.number(f"{m}.error_group") for m in (method, TRADITIONAL[i], HALF[i])}
@@ -79,41 +61,29 @@ def metrics(run: Run) -> Metrics:
     for method in (*CYCLICAL, *SNAPSHOTS):
         if method not in run.methods:
             continue
-        curve = by_cycles(run, method, "error_of_ensemble")
+        curve = monitored(run, method, "error_of_ensemble")
         found.series(method, "error", {m: estimate(e) for m, e in enumerate(curve.T, 1)})
         steps = [estimate(step) for step in np.diff(curve, axis=1).T]
         found.add(method, {"falls": float(sum(s.value <= np.nan_to_num(s.se) for s in steps))})
         found.add(method, {"gain": estimate(curve[:, 0] - curve[:, -1])})
     for i, method in enumerate(CYCLICAL):
         if {method, SNAPSHOTS[i]} <= set(run.methods):
-            one, two = (by_cycles(run, m, "error_of_ensemble").mean(axis=0) for m in (method, SNAPSHOTS[i]))
+            one, two = (monitored(run, m, "error_of_ensemble").mean(axis=0) for m in (method, SNAPSHOTS[i]))
             found.add(method, {f"lower_at.{SNAPSHOTS[i]}": float((one < two).sum())})
         if {method, TRADITIONAL[i]} <= set(run.methods):
-            over = at_end(run, method, "error") - at_end(run, TRADITIONAL[i], "error")
+            over = last(run, method, "error") - last(run, TRADITIONAL[i], "error")
             found.add(method, {"single_over": estimate(over)})
     return found
 
 
 def _of_method(run: Run, method: str) -> Metrics:
-    found: Metrics = {name: estimate(at_end(run, method, source)) for name, source in SCORES.items()}
+    found: Metrics = {name: estimate(last(run, method, source)) for name, source in SCORES.items()}
     # One ensemble of all chains: no standard error.
     found |= {
-        f"{name}_group": float(at_end(run, method, f"{name}_of_group")[0]) for name in ("error", "nll", "ece")
+        f"{name}_group": float(last(run, method, f"{name}_of_group")[0]) for name in ("error", "nll", "ece")
     }
-    over = at_end(run, method, "error") - at_end(run, method, "error_of_ensemble")
+    over = last(run, method, "error") - last(run, method, "error_of_ensemble")
     return found | {"ensemble_gain": estimate(over)}
-
-
-def order_table(run: Run) -> pd.DataFrame:
-    """Table 2's orders: by how much the error of the first method's ensemble is below that of the second."""
-    found, rows = run.cached(metrics), {}
-    for one, two in pairs():
-        if f"{one}.under.{two}" in found:
-            names = {"below, points": "under", "share of seeds": "seeds_under"}
-            rows[f"{run.label(one)} below {run.label(two)}"] = {
-                head: found[f"{one}.{name}.{two}"] for head, name in names.items()
-            }
-    return by_rows(rows)
 
 
 def parallel_table(run: Run) -> pd.DataFrame:
@@ -131,20 +101,6 @@ def parallel_table(run: Run) -> pd.DataFrame:
     return by_rows(rows)
 
 
-def cycles_table(run: Run) -> pd.DataFrame:
-    """Test error of the ensemble of the first M cycles, per cent (Figure 3c)."""
-    found = run.cached(metrics)
-    return by_rows(
-        {
-            run.label(method): {
-                f"M = {m}": found.get(f"{method}.error_{m}") for m in range(1, int(run.config["cycles"]) + 1)
-            }
-            for method in (*CYCLICAL, *SNAPSHOTS)
-            if method in run.methods
-        }
-    )
-
-
 def cycles_figure(run: Run) -> Figure:
     """Test error of ensembles by the number of cycles, and of one network against all (Figure 3c)."""
     found = run.cached(metrics)
@@ -153,7 +109,7 @@ def cycles_figure(run: Run) -> Figure:
     for family, (colour, lines) in looks.items():
         for method, line in zip(family, lines, strict=True):
             if method in run.methods:
-                curve = by_cycles(run, method, "error_of_ensemble")
+                curve = monitored(run, method, "error_of_ensemble")
                 cycles = np.arange(1, curve.shape[1] + 1)
                 style: Style = {"color": colour, "linestyle": line, "label": run.label(method)}
                 points(left, cycles, [estimate(e) for e in curve.T], **style)
@@ -167,11 +123,6 @@ def cycles_figure(run: Run) -> Figure:
     right.set(xlabel="test error (%)", yticks=-np.arange(len(shown)))
     right.set_yticklabels([run.label(method) for method in shown])
     return finished(figure, legend="right", axes=[left])
-
-
-def passes(run: Run) -> float:
-    """Return the passes through the training data of a method."""
-    return int(run.config["steps"]) / (int(run.config["data"]["n"]) // int(run.config["m"]))
 
 
 def lead(run: Run) -> float:

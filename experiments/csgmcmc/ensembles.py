@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-from mhrun.build import build
 from mhrun.data import Dataset
 from mhrun.report.metrics import Metrics, MetricTable, estimate, value
 from mhrun.report.plots import finished, panels, points
@@ -32,13 +31,13 @@ class Errors(NamedTuple):
 
     single: Array  # (C, S), of each of S networks
     by_cycles: (
-        Array  # (C, M), of the ensemble of the first 1 ... M cycles; of BY_TIME one column, of all networks
+        Array  # (C, M), of the ensemble of the first 1 ... M cycles; (C, 1) of BY_TIME, of all networks
     )
 
 
 def errors(run: Run) -> dict[str, Errors]:
     """Return the test errors of single networks and of ensembles of each method that kept its networks."""
-    test, found = _test(run), {}
+    test, found = weights.test_data(run), {}
     for method in (*BY_CYCLE, *BY_TIME):
         if method not in run.methods or not weights.keeps(run, method):
             continue
@@ -47,12 +46,6 @@ def errors(run: Run) -> dict[str, Errors]:
         of_seeds = [_of_seed(run, of_seed, test, cycles) for of_seed in draws]
         single, ensembles = zip(*of_seeds, strict=True)
         found[method] = Errors(np.stack(single), np.stack(ensembles))
-    return found
-
-
-def _test(run: Run) -> Dataset:
-    _ = run.target  # which knows where data are looked for
-    found: Dataset = build(run.config["monitor"]["data"], "monitor.data").load()
     return found
 
 
@@ -101,15 +94,6 @@ def metrics(run: Run) -> Metrics:
             found.add(method, {f"single_over.{traditional}": estimate(over)})
             found.add(method, {f"ensemble_under.{traditional}": estimate(under)})
     return found
-
-
-def ensembles_table(run: Run) -> pd.DataFrame:
-    """Test error of the ensemble of the first M cycles, per cent (Figure 3c, on these networks)."""
-    found, cycles = run.cached(metrics), range(1, int(run.config["cycles"]) + 1)
-    there = [method for method in run.cached(errors) if method in BY_CYCLE]
-    return by_rows(
-        {run.label(name): {f"M = {m}": found[f"{name}.error_{m}"] for m in cycles} for name in there}
-    )
 
 
 def single_table(run: Run) -> pd.DataFrame:

@@ -13,6 +13,7 @@ import pandas as pd
 from mhrun.build import build
 from mhrun.diagnostics.chains import ess, ess_of_chain
 from mhrun.diagnostics.cycles import combined, equal, harmonic
+from mhrun.report import declared
 from mhrun.report.metrics import Metrics, estimate, value
 from mhrun.report.plots import finished, levels, panels, points
 from mhrun.report.vocabulary import COLOURS, Array, Estimate, Figure, Run, by_rows
@@ -28,12 +29,7 @@ SAMPLERS: Mapping[str, str] = {
     "csghmc": "cSGHMC",
     "fixed_sghmc": "SGHMC, constant",
 }
-PAPER: Mapping[str, Mapping[str, int]] = {
-    "sgld": {"australian": 1676, "german": 492, "heart": 2199},
-    "csgld": {"australian": 2138, "german": 978, "heart": 2541},
-    "sghmc": {"australian": 1317, "german": 2007, "heart": 5000},
-    "csghmc": {"australian": 4707, "german": 2436, "heart": 5000},
-}
+PAPER: Mapping[str, Mapping[str, int]] = declared.printed("csgmcmc.logistic")
 SAMPLES = 5000  # of the paper
 ERRORS = 2.0  # standard errors that a pair may be short of the order
 

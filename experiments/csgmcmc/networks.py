@@ -11,7 +11,7 @@ import pandas as pd
 
 from mhrun.report.metrics import Metrics, MetricTable, estimate
 from mhrun.report.plots import band, finished, panels, points
-from mhrun.report.vocabulary import COLOURS, Array, Estimate, Figure, Run, Style, by_rows
+from mhrun.report.vocabulary import COLOURS, Array, Estimate, Figure, Run, Style, by_rows, monitored
 
 from . import ensembles, weights
 
@@ -43,7 +43,7 @@ def readings(run: Run) -> dict[str, str]:
 
 def last(run: Run, method: str, name: str) -> Array:
     """Return a monitor's last metric of each chain (C,)."""
-    return np.asarray(run.monitor(method)[name].to_numpy()[:, -1], dtype=float)
+    return monitored(run, method, name)[:, -1]
 
 
 def curve(run: Run, method: str) -> tuple[Array, Array]:
@@ -57,22 +57,22 @@ def curve(run: Run, method: str) -> tuple[Array, Array]:
     return np.array([0.0, *levels, np.log(10)]), np.concatenate([ends[0], shares, ends[1]], axis=1)
 
 
-def pairs(there: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Return the pairs of methods that Figure 4's order speaks of, the one of higher entropies first."""
+def pairs(run: Run) -> list[tuple[str, str]]:
+    """Return the pairs of methods of a run that Figure 4's order speaks of, the one of higher entropies first."""
     found = []
     for i, end in product(range(2), READINGS):
         cyclical, traditional = CYCLICAL[i] + end, TRADITIONAL[i] + end
         found += [(cyclical, other) for other in (OPTIMISERS[i], SNAPSHOTS[i], traditional)]
         found.append((traditional, OPTIMISERS[i]))
         found.append((traditional, SNAPSHOTS[i]))  # of which the paper says nothing clearly
-    return [pair for pair in found if set(pair) <= set(there)]
+    return [pair for pair in found if set(pair) <= set(run.methods)]
 
 
 def metrics(run: Run) -> Metrics:
     """Everything of this experiment that a claim or a table speaks of."""
     found = MetricTable.by_method(run, _of_method)
     entropy = {method: last(run, method, "entropy_outside") for method in run.methods}
-    for one, two in pairs(run.methods):
+    for one, two in pairs(run):
         # No two methods share random numbers: seeds are paired in no more than their number.
         names = [f"outside_below_{level:.1f}" for level in LEVELS]
         lower = sum(found.number(f"{one}.{name}") < found.number(f"{two}.{name}") for name in names)
@@ -97,20 +97,6 @@ def _of_method(run: Run, method: str) -> Metrics:
     names = {name: name for name in METRICS}
     names |= {"error": "error_of_ensemble", "nll": "nll_of_ensemble", "error_alone": "error"}
     return {name: estimate(last(run, method, text)) for name, text in names.items()}
-
-
-def order_table(run: Run) -> pd.DataFrame:
-    """Figure 4's order: the method of the row is said to have higher entropies than that of the column after it."""
-    found = run.cached(metrics)
-    names = {"over": "entropy_over", "seeds": "seeds_over", "lower at": "lower_than"}
-    return by_rows(
-        {
-            f"{run.label(one)} over {run.label(two)}": {
-                head: found[f"{one}.{name}.{two}"] for head, name in names.items()
-            }
-            for one, two in pairs(run.methods)
-        }
-    )
 
 
 def noise_table(run: Run) -> pd.DataFrame:
@@ -164,7 +150,7 @@ def convergence_table(run: Run) -> pd.DataFrame:
     """Test error of the last network, per cent, after each quarter of the steps, and its mean training loss, nats."""
     found, rows = run.cached(metrics), {}
     for method in run.methods:
-        curves = np.asarray(run.monitor(method)["error"].to_numpy(), dtype=float)
+        curves = monitored(run, method, "error")
         row: dict[str, Estimate | float | None] = {
             f"{100 * (i + 1) // curves.shape[1]} %": estimate(errors) for i, errors in enumerate(curves.T)
         }

@@ -71,7 +71,8 @@ def readings_table(runs: Sequence[Run]) -> pd.DataFrame:
     return by_rows(rows)
 
 
-def _sizes(runs: Sequence[Run], rule: str) -> pd.DataFrame:
+def sizes(runs: Sequence[Run], rule: str) -> pd.DataFrame:
+    """Return sizes and variances of each entry of Table 1 in each reading, by a rule to choose step sizes."""
     rows: dict[str, dict[str, Any]] = {}
     for sampler, data, paper in _cells():
         row: dict[str, Any] = {"paper": paper}
@@ -83,16 +84,6 @@ def _sizes(runs: Sequence[Run], rule: str) -> pd.DataFrame:
             row[str(run.config["readings"][name]["label"])] = f"{point['ess']:,.0f} ({point['variance']:.2f})"
         rows[f"{SAMPLERS[sampler]}, {SETS[data]}"] = row
     return by_rows(rows)
-
-
-def sizes_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """Median effective sample size out of 5000, and in brackets the variance of the draws over the posterior's."""
-    return _sizes(runs, "chosen")
-
-
-def unfiltered_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """The same at the step size with the largest effective sample size of all, whatever its bias."""
-    return _sizes(runs, "most")
 
 
 def readings_figure(runs: Sequence[Run]) -> Figure:

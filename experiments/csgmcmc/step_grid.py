@@ -84,7 +84,8 @@ def metrics(run: Run) -> Metrics:
     return found
 
 
-def _table(run: Run, which: str) -> pd.DataFrame:
+def table(run: Run, which: str) -> pd.DataFrame:
+    """Return what the step sizes of a choice came to: `chosen`, `within` or `most` (see `metrics`)."""
     columns = {
         "step size": "step_size",
         "ESS": "ess",
@@ -101,21 +102,6 @@ def _table(run: Run, which: str) -> pd.DataFrame:
         row["step size"] = f"{step:g}" if np.isfinite(step) else "none"  # as it is to be written down
         rows[run.label(method)] = row | {"paper's ESS": PAPER.get(sampler, {}).get(data)}
     return by_rows(rows)
-
-
-def chosen(run: Run) -> pd.DataFrame:
-    """The step sizes of logistic_ess: the largest effective sample size with posterior means within 0.1 sd."""
-    return _table(run, "chosen")
-
-
-def within(run: Run) -> pd.DataFrame:
-    """The same with variances within 10 per cent, too (mean over coordinates)."""
-    return _table(run, "within")
-
-
-def unfiltered(run: Run) -> pd.DataFrame:
-    """The largest effective sample size of all step sizes, whatever the bias."""
-    return _table(run, "most")
 
 
 def grid(run: Run) -> pd.DataFrame:

@@ -10,9 +10,10 @@ import pandas as pd
 
 from mhrun.errors import UserError
 from mhrun.report.metrics import Metrics, MetricTable, estimate
-from mhrun.report.vocabulary import Array, Estimate, Run, by_rows
+from mhrun.report.vocabulary import Estimate, Run, by_rows
 
 from ..shared.coverage import Counts, Tally, covered, distance_by_chance, pooled, tally, union, visited
+from ..shared.plane import centres, collected, variance
 
 RADIUS, ENOUGH = 0.25, 100  # a mode is covered by more than ENOUGH draws within RADIUS of its centre
 RULES = ((0.25, 100), (0.25, 50), (0.25, 25), (0.5, 100), (0.5, 50))  # (radius, draws): the first is theirs
@@ -37,23 +38,6 @@ ROWS = (
     Row("parallel SGLD", "sgld", "modes_four", Estimate(18.0, 0.47), Estimate(6.7, 0.52)),
     Row("parallel cSGLD", "csgld", "modes_four", Estimate(24.4, 0.22), Estimate(24.4, 0.22)),
 )
-
-
-def centres(run: Run) -> Array:
-    """Return the centres of the mixture (K, 2)."""
-    return np.array(run.config["model"]["centres"], float)
-
-
-def variance(run: Run) -> float:
-    """Return the variance of its components."""
-    return float(run.config["model"]["variances"])
-
-
-def collected(run: Run, method: str) -> list[Array]:
-    """Return the draws of each chain (S, 2), restricted to valid draws."""
-    return [
-        draws[valid] for draws, valid in zip(run.draws(method, marked=True), run.valid(method), strict=True)
-    ]
 
 
 def tallies(run: Run) -> dict[str, Tally]:

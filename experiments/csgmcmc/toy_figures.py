@@ -15,36 +15,16 @@ from mhrun.report.plots import finished, panels, points
 from mhrun.report.vocabulary import COLOURS, Array, Axes, Figure, Run, Style, plt
 
 from ..shared.coverage import covered
-from ..shared.plane import density, mixture_density
-from .toy import (
-    ENOUGH,
-    RADIUS,
-    READINGS,
-    ROWS,
-    centres,
-    collected,
-    metrics,
-    of_runs,
-    tallies,
-    together,
-    variance,
-)
+from ..shared.plane import centres, collected, density, mixture_density, variance
+from .toy import ENOUGH, RADIUS, READINGS, ROWS, metrics, of_runs, tallies, together
 
 SIDE, CELLS = 5.0, 200  # of the densities: half the side, cells a side
 _PAPERS = [f"{reading}_{row.method}" for reading in READINGS for row in ROWS[:2]]
 
 
-def parallel(run: Run) -> Figure | str:
-    """Densities of the target and of four chains (Figure 2): the first run."""
-    return _densities(run, together(run))
-
-
-def single(run: Run) -> Figure | str:
-    """Densities of the target and of one chain (Figure 5): the first chain."""
-    return _densities(run, 1)
-
-
-def _densities(run: Run, chains: int) -> Figure | str:
+def densities(run: Run, *, parallel: bool) -> Figure | str:
+    """Draw densities of the target and of one chain, or of all chains of the first parallel run."""
+    chains = together(run) if parallel else 1
     shown = [method for method in _PAPERS if method in run.methods]
     if not shown:
         return "No method of the paper is in this run."

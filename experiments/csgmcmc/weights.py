@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from itertools import cycle, pairwise
+from itertools import chain, cycle, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -47,8 +46,8 @@ def chosen(samples: int, count: int) -> npt.NDArray[np.int64]:
 
 def examined(run: Run) -> dict[str, Weights]:
     """Return what is computed from the networks of each method that kept some."""
-    found = {}
-    test = _test_images(run)
+    found, every = {}, test_data(run)
+    test = Dataset({name: field[:IMAGES] for name, field in every.fields.items()})
     for method in (*CYCLICAL, *TRADITIONAL):
         if method not in run.methods or not keeps(run, method):
             continue
@@ -181,7 +180,7 @@ def scaling_figure(run: Run) -> Figure:
     of_all: Style = {"xlim": (-x, x), "ylim": (-y, y), "aspect": 1, "xlabel": "distance in weight space"}
     size = (2.4, 1.65 + 0.6 / len(rows))
     figure, axes = panels(4 * len(rows), columns=4, size=size, share="xy", ylabel="distance", **of_all)
-    for axis, method in zip(axes, itertools.chain(*rows), strict=True):
+    for axis, method in zip(axes, chain(*rows), strict=True):
         if method in gaps:
             _scatter(axis, scaled(gaps[method])[0], cycles if method in CYCLICAL else None)
             axis.set_title(f"{run.label(method)}: {_apart(gaps[method], method, cycles)}", fontsize=9)
@@ -222,7 +221,7 @@ def lines_figure(run: Run) -> Figure:
     labels: Style = {"xlabel": "place on the line", "ylabel": "test error (%)"}
     size = (2.4, 2.1 + 0.6 / len(rows))
     figure, axes = panels(4 * len(rows), columns=4, size=size, share="xy", **labels)
-    for axis, method in zip(axes, itertools.chain(*rows), strict=True):
+    for axis, method in zip(axes, chain(*rows), strict=True):
         if method not in kept:
             continue
         for i, errors in enumerate(kept[method].lines.swapaxes(0, 1)):
@@ -236,11 +235,11 @@ def lines_figure(run: Run) -> Figure:
     return finished(figure, legend="right")
 
 
-def _test_images(run: Run) -> Dataset:
-    """Return the first test images of this run's evaluation, at most 2,000."""
+def test_data(run: Run) -> Dataset:
+    """Return the test images of a run's monitor."""
     _ = run.target  # which knows where data are looked for
-    whole: Dataset = build(run.config["monitor"]["data"], "monitor.data").load()
-    return Dataset({name: field[:IMAGES] for name, field in whole.fields.items()})
+    found: Dataset = build(run.config["monitor"]["data"], "monitor.data").load()
+    return found
 
 
 def _losses(run: Run, draws: Array) -> Array:

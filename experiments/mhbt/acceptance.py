@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +10,7 @@ import pandas as pd
 
 from mhrun.report import plots
 from mhrun.report.metrics import Metrics, value
-from mhrun.report.vocabulary import COLOURS, Array, Axes, Estimate, Figure, Run, by_rows
+from mhrun.report.vocabulary import COLOURS, Array, Axes, Estimate, Figure, Run, by_rows, log_slope
 
 READINGS: dict[str, str] = {"printed": "as printed", "code": "RSGLD code", "shared": "shared minibatch"}
 # Of the SGLD proposal alone: on all data, where the text quotes how the learning rate must fall.
@@ -162,17 +161,14 @@ def sweep_metrics(runs: Sequence[Run]) -> Metrics:
     for reading in (*READINGS, *WHOLE):
         for level in LEVELS:
             eps = np.array([value(each.get(f"{reading}_sgld.eps_{level}")) for each in of_run])
-            whole = np.isfinite(eps).all()
-            found[f"{reading}.falls_{level}"] = (
-                float(sum(a > b for a, b in pairwise(eps))) if whole else float("nan")
-            )
-            found[f"{reading}.slope_{level}"] = (
-                float(np.polyfit(np.log(dims), np.log(eps), 1)[0]) if whole and len(eps) > 1 else float("nan")
-            )
+            falls, slope = float((np.diff(eps) < 0).sum()), float("nan")
+            if len(eps) > 1 and np.isfinite(eps).all():
+                slope = log_slope(dims, eps)
+            found[f"{reading}.falls_{level}"] = falls if np.isfinite(eps).all() else float("nan")
+            found[f"{reading}.slope_{level}"] = slope
             found[f"{reading}.last_{level}"] = float(eps[-1])
-    for method in [f"{reading}_{proposal}" for reading in READINGS for proposal in BEFORE] + [
-        "moving_rsgld_2"
-    ]:
+    proposals = [f"{reading}_{proposal}" for reading in READINGS for proposal in BEFORE]
+    for method in (*proposals, "moving_rsgld_2"):
         gains = [value(each.get(f"{method}.gain")) for d, each in zip(dims, of_run, strict=True) if d > 1]
         found[f"{method}.wins"] = float(sum(each > GAIN for each in gains))
     return found

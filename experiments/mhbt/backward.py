@@ -13,7 +13,7 @@ import torch
 from mhrun.proposals.reversible_langevin import ReversibleLangevinProposal
 from mhrun.report.metrics import Metrics, value
 from mhrun.report.plots import THIN, finished, levels, panels
-from mhrun.report.vocabulary import COLOURS, Array, Estimate, Figure, Run, Style, by_rows
+from mhrun.report.vocabulary import COLOURS, Array, Estimate, Figure, Run, Style, by_rows, log_slope
 from mhrun.types import Controls, Evaluation
 from mhrun.units import step_from_learning_rate
 
@@ -95,17 +95,15 @@ def strong(config: Mapping[str, Any], dim: int, beta: float, density: str, *, fo
 
 def flat(config: Mapping[str, Any], dim: int, beta: float, density: str, *, forward: bool) -> Array:
     """Return log-ratios of case 2: at an optimum of curvature 1, with a learning rate of order 1/d."""
-    return moves(
-        config["draws"],
-        dim,
-        beta,
-        density,
-        n=config["n"],
-        eps=FLAT / dim,
-        grad=0.0,
-        forward=forward,
-        curvature=1.0,
-    )
+    at: Style = {"n": config["n"], "eps": FLAT / dim, "grad": 0.0, "curvature": 1.0}
+    return moves(config["draws"], dim, beta, density, forward=forward, **at)
+
+
+def cases(config: Mapping[str, Any], dim: int, beta: float, density: str) -> tuple[Array, Array, Array]:
+    """Return log-ratios of case 1, forward and backward, and of case 2 in both directions together."""
+    ahead, back = (strong(config, dim, beta, density, forward=forward) for forward in (True, False))
+    still = [flat(config, dim, beta, density, forward=forward) for forward in (True, False)]
+    return ahead, back, np.concatenate(still)
 
 
 def largest_rate(config: Mapping[str, Any], dim: int) -> float:
@@ -129,8 +127,7 @@ def metrics(run: Run) -> Metrics:
     found: Metrics = {}
     dim, beta = max(config["dims"]), config["beta"]
     for density in DENSITIES:
-        ahead, back = (strong(config, dim, beta, density, forward=forward) for forward in (True, False))
-        still = np.concatenate([flat(config, dim, beta, density, forward=f) for f in (True, False)])
+        ahead, back, still = cases(config, dim, beta, density)
         found[f"{density}.forward"] = _mean(ahead / dim)
         found[f"{density}.forward_above"] = float((ahead > 0).mean())
         found[f"{density}.backward"] = _mean(back / dim)
@@ -138,7 +135,7 @@ def metrics(run: Run) -> Metrics:
         found[f"{density}.flat_most"] = float(np.quantile(np.abs(still), MOST))
     rates = [largest_rate(config, d) for d in config["dims"]]
     found |= {f"unnormalised.eps_{d}": rate for d, rate in zip(config["dims"], rates, strict=True)}
-    found["unnormalised.eps_slope"] = float(np.polyfit(np.log(config["dims"]), np.log(rates), 1)[0])
+    found["unnormalised.eps_slope"] = log_slope(config["dims"], rates)
     return found
 
 
@@ -152,8 +149,7 @@ def ratios(run: Run) -> pd.DataFrame:
     beta = config["beta"]
     for density in DENSITIES:
         for dim in config["dims"]:
-            ahead, back = (strong(config, dim, beta, density, forward=forward) for forward in (True, False))
-            still = np.concatenate([flat(config, dim, beta, density, forward=f) for f in (True, False)])
+            ahead, back, still = cases(config, dim, beta, density)
             rows[f"{density}, d = {dim:,}"] = {
                 "forward": _mean(ahead / dim),
                 "derived": derived(beta, density, forward=True),

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from scipy import stats
 
 from mhrun.report.metrics import Metrics, MetricTable, estimate, value
@@ -169,15 +168,6 @@ def reached(steps: npt.NDArray[np.int64], distances: Array, level: float) -> flo
     i = int(below[0])
     share = (distances[i - 1] - level) / (distances[i - 1] - distances[i])
     return float(np.exp(np.log(steps[i - 1]) + share * np.log(steps[i] / steps[i - 1])))
-
-
-def distances(run: Run) -> pd.DataFrame:
-    """Distance from the tempered posterior after so many steps (Figure 2, a)."""
-    found = run.cached(metrics)
-    steps = sorted({int(step) for method in run.methods for step in curve(run, method)[0]})
-    names = {f"{step:,}": f"tv_{step}" for step in steps}
-    names |= {"by chance": "tv_noise", "bias": "tv_bias", "comes down at": "steps_to_close"}
-    return run.by_method(found, names)
 
 
 def distance(run: Run) -> Figure:

@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
+from mhrun.report import declared
 from mhrun.report.metrics import Metrics, MetricTable, value
 from mhrun.report.plots import finished, label_edges, levels, logarithmic, panels
-from mhrun.report.vocabulary import COLOURS, Array, Axes, Figure, Run, Style, by_rows, method_styles
+from mhrun.report.vocabulary import (
+    COLOURS,
+    Array,
+    Axes,
+    Figure,
+    Run,
+    Style,
+    by_rows,
+    method_styles,
+    monitored,
+)
 
-from ..mint.network import monitored
-from .printed import TABLE_1, TABLE_2, Printed
 
+class Printed(NamedTuple):
+    """Errors on the test images in per cent that the paper prints, by method, at each learning rate."""
+
+    rates: Sequence[float]
+    median: Mapping[str, Sequence[float]]
+    sd: Mapping[str, Sequence[float]]  # empty: not printed
+    lowest: Mapping[str, Sequence[float]]
+
+
+TABLE_1, TABLE_2 = (Printed(**declared.printed("mhbt.networks")[name]) for name in ("table_1", "table_2"))
 PAPER = TABLE_1.median  # the methods of the paper
 GRIDS = ("rsgld", "sgd", "sgld", "sgd_lazy", "sgd_half", "rsgld_printed")  # methods with all learning rates
 SINGLE = ("rmsprop", "adam")  # and with one
@@ -44,27 +64,23 @@ def rates(run: Run) -> list[float]:
 
 def errors(run: Run, method: str) -> Array:
     """Return the errors on the test images in per cent, (R, trainings, L)."""
-    found = monitored(run, method, "error")
-    assert found is not None
-    return found.reshape(1 if method in SINGLE else len(rates(run)), -1, found.shape[1])
+    found, grid = monitored(run, method, "error"), 1 if method in SINGLE else len(rates(run))
+    return found.reshape(grid, -1, found.shape[1])
 
 
 def passes(run: Run, method: str) -> Array:
     """Return the passes through the data up to each look (L,)."""
-    steps = np.asarray(run.monitor(method)["step"].to_numpy(), dtype=float)
-    return steps * float(run.config["m"]) / float(run.config["data"]["n"])
+    return monitored(run, method, "step") * float(run.config["m"]) / float(run.config["data"]["n"])
 
 
 def best(run: Run, method: str) -> Array:
     """Return the error of the best epoch of each training, (R, trainings): this selects on the test images."""
-    found: Array = errors(run, method).min(axis=2)
-    return found
+    return np.asarray(errors(run, method).min(axis=2))
 
 
 def has_failed(run: Run, by_training: Array) -> Array:
     """Return which trainings have failed, given the errors of their best epochs."""
-    found: Array = by_training > (FAILED_CIFAR if is_cifar(run) else FAILED)
-    return found
+    return np.asarray(by_training > (FAILED_CIFAR if is_cifar(run) else FAILED))
 
 
 def metrics(run: Run) -> Metrics:
@@ -101,14 +117,9 @@ def _of_grid(run: Run, method: str) -> MetricTable:
             off = [abs(m - at[r]) for r, m in zip(grid, ours, strict=True) if r <= SMALL and r in at]
             found.add(method, {f"off_paper{end}": float(max(off, default=np.nan))})
     large = median[np.array(grid) >= LARGE]
-    more: Metrics = (
-        {}
-        if not len(large)
-        else {
-            "large_most": float(large.max()),
-            "large_least": float(large.min()),
-        }
-    )
+    more: Metrics = {}
+    if len(large):
+        more = {"large_most": float(large.max()), "large_least": float(large.min())}
     more |= {
         "best_median": float(median.min()),
         "best_rate": grid[median.argmin()],
@@ -132,13 +143,13 @@ def _of_backward(run: Run, method: str) -> Metrics:
     moves = monitored_moves(run, method)
     late = max(1, round(LATE * moves["beta"].shape[1]))
     beta, accepted = moves["beta"][:, -1], moves["accepted"][:, -late:].mean(axis=1)
-    gap = np.nanmean(moves["forward"]) - np.nanmean(moves["backward"])
+    forward, backward = (float(np.nanmean(moves[name])) for name in ("forward", "backward"))
     return {
         "beta": float(np.median(beta)),
         "beta_most": float(beta.max()),
-        "forward": float(np.nanmean(moves["forward"])),
-        "backward": float(np.nanmean(moves["backward"])),
-        "forward_lead": float(gap),
+        "forward": forward,
+        "backward": backward,
+        "forward_lead": forward - backward,
         "accept_late": float(np.round(np.median(accepted), 6)),  # not 1e-116
         "accept_rate": run.methods[method]["accept_rate"],
     }
@@ -146,10 +157,8 @@ def _of_backward(run: Run, method: str) -> Metrics:
 
 def monitored_moves(run: Run, method: str) -> dict[str, Array]:
     """Return beta and the mean acceptance probabilities of each epoch, all and by direction, each (C, L)."""
-    raw = {
-        name: monitored(run, method, name) for name in ("backward", "accepted", "accepted_forward", "forward")
-    }
-    given = {name: values for name, values in raw.items() if values is not None}
+    names = ("backward", "accepted", "accepted_forward", "forward")
+    given = {name: monitored(run, method, name) for name in names}
     steps = float(run.config["epoch"])
     with np.errstate(invalid="ignore", divide="ignore"):  # an epoch may have had no move of one direction
         return {
@@ -171,12 +180,8 @@ def _compared(run: Run, method: str) -> Metrics:
     lowest, least = mine.min(axis=1), theirs.min(axis=(0, 2))
     slow = [i for i, rate in enumerate(grid) if rate <= 0.02]
     tall = [i for i, rate in enumerate(grid) if rate >= TALL]
-    final = [
-        float(np.median(errors(run, name)[best_rate(run, name), :, -1]))
-        for name in (*others, *SINGLE)
-        if name in run.methods
-    ]
-    mine_final = float(np.median(errors(run, method)[best_rate(run, method), :, -1]))
+    shown = [name for name in (method, *others, *SINGLE) if name in run.methods]
+    final = {name: float(np.median(errors(run, name)[best_rate(run, name), :, -1])) for name in shown}
     return {
         # By how much RSGLD is worse than SGD at the small rates, where it is at least so.
         "slower": min((float(median[i] - rivals[0][i]) for i in slow), default=float("nan")),
@@ -187,7 +192,7 @@ def _compared(run: Run, method: str) -> Metrics:
         "margin_rises": float((np.diff(rivals[0] - median) > 0).sum()),
         "below_at_large": float(sum(lowest[i] < least[i] for i in tall)),
         "at_large": float(len(tall)),
-        "final_over_best": mine_final - min(final),
+        "final_over_best": final.pop(method) - min(final.values()),
     }
 
 
@@ -196,45 +201,19 @@ def best_rate(run: Run, method: str) -> int:
     return int(np.median(best(run, method), axis=1).argmin())
 
 
-# --- Tables -------------------------------------------------------------------------------------------------
-
-
-def _by_rate(run: Run, name: str, theirs: Mapping[str, Sequence[float]]) -> pd.DataFrame:
-    found, x = run.cached(metrics), printed(run).rates
+def by_rate(run: Run, metric: str) -> pd.DataFrame:
+    """Return a metric of each method by learning rate, beside the paper's."""
+    found, table = run.cached(metrics), printed(run)
     rows: dict[str, dict[str, float | str | None]] = {}
+    theirs: Mapping[str, Sequence[float]] = getattr(table, metric, {})
     for method in GRIDS:
-        if method not in run.methods:
-            continue
-        if method in theirs:
-            row = {rate: f"{number:g}" for rate, number in zip(x, theirs[method], strict=True)}
-            rows[f"{run.label(method)}, paper"] = {f"{rate:g}": row.get(rate) for rate in rates(run)}
-        rows[run.label(method)] = {
-            f"{rate:g}": value(found[f"{method}.{name}_{rate:g}"]) for rate in rates(run)
-        }
+        if method in run.methods:
+            if method in theirs:
+                row = {rate: f"{number:g}" for rate, number in zip(table.rates, theirs[method], strict=True)}
+                rows[f"{run.label(method)}, paper"] = {f"{rate:g}": row.get(rate) for rate in rates(run)}
+            ours = {f"{rate:g}": found.get(f"{method}.{metric}_{rate:g}") for rate in rates(run)}
+            rows[run.label(method)] = {rate: value(number) for rate, number in ours.items()}
     return by_rows(rows)
-
-
-def medians(run: Run) -> pd.DataFrame:
-    """Medians over trainings of the error of the best epoch, in per cent, by learning rate (Tables 1 and 2)."""
-    return _by_rate(run, "median", printed(run).median)
-
-
-def spreads(run: Run) -> pd.DataFrame:
-    """Standard deviations over trainings of the error of the best epoch, by learning rate (Table 1)."""
-    return _by_rate(run, "sd", printed(run).sd)
-
-
-def lowest_errors(run: Run) -> pd.DataFrame:
-    """The lowest error of the best epochs of all trainings, in per cent, by learning rate (Table 2)."""
-    return _by_rate(run, "lowest", printed(run).lowest)
-
-
-def failures(run: Run) -> pd.DataFrame:
-    """Trainings that failed, by learning rate: no epoch with an error of 50 % (CIFAR-10: 85 %) or less."""
-    return _by_rate(run, "failed", {})
-
-
-# --- Figures ------------------------------------------------------------------------------------------------
 
 
 def rates_figure(run: Run) -> Figure:
@@ -246,11 +225,8 @@ def rates_figure(run: Run) -> Figure:
         if method not in run.methods or method == SHORT:
             continue
         x, by_training, line = rates(run), best(run, method), "-" if method in PAPER else "--"
-        shown = (
-            np.median(by_training, axis=1),
-            has_failed(run, by_training).mean(axis=1),
-            by_training.min(axis=1),
-        )
+        failed = has_failed(run, by_training).mean(axis=1)
+        shown = (np.median(by_training, axis=1), failed, by_training.min(axis=1))
         style: Style = looks[method] | {"linestyle": line, "linewidth": 1.3, "markersize": 3}
         for axis, values in zip(axes, shown, strict=True):
             axis.plot(x, values, **style, label=run.label(method))
@@ -309,9 +285,6 @@ def _paths(axis: Axes, run: Run, x: Array, values: Array, colour: str, name: str
         shade, last = 0.25 + 0.75 * (i + 1) / len(grid), i == len(grid) - 1
         middle = np.median(by_training, axis=0)
         axis.plot(x, middle, color=colour, alpha=shade, linewidth=1.2, label=name if last else None)
-
-
-# --- Across values of c -------------------------------------------------------------------------------------
 
 
 def sweep_metrics(runs: Sequence[Run]) -> Metrics:

@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 
 from mhrun.report.metrics import Metrics, value
 from mhrun.report.plots import finished, panels
-from mhrun.report.vocabulary import COLOURS, Array, Figure, Run, by_rows
+from mhrun.report.vocabulary import COLOURS, Array, Figure, Run, by_rows, cached, log_slope
 
 from .gaussian import variance_ratio
 
@@ -97,12 +97,9 @@ def gaussian_divergence(c: float, m: int, n: int, dim: int = 2) -> float:
     return 0.5 * dim * (1 / ratio - 1 + math.log(ratio))
 
 
+@cached
 def computed(run: Run) -> Mapping[tuple[int, float], LogDensities]:
     """Return the distributions of each data set at each c, (trial, c) -> distributions."""
-    return run.cached(_computed)
-
-
-def _computed(run: Run) -> Mapping[tuple[int, float], LogDensities]:
     config = run.config
     found: dict[tuple[int, float], LogDensities] = {}
     for trial in range(config["trials"]):
@@ -138,14 +135,14 @@ def _of_sizes(config: Mapping[str, Any]) -> Metrics:
     closed = [gaussian_divergence(c, m, n) for m in sizes]
     growing = [divergence(log_densities(values, means[m], m**REMARK)) for m in sizes]
     in_closed_form = [gaussian_divergence(m**REMARK, m, n) for m in sizes]
-    found: Metrics = {f"kl_remark.{m}": each for m, each in zip(sizes, growing, strict=True)}
-    found |= {f"kl_remark_gaussian.{m}": each for m, each in zip(sizes, in_closed_form, strict=True)}
-    found |= {f"kl.{m}": each for m, each in zip(sizes, kl, strict=True)}
-    found |= {f"kl_gaussian.{m}": each for m, each in zip(sizes, closed, strict=True)}
-    every = {"kl": kl, "kl_gaussian": closed, "kl_remark": growing, "kl_remark_gaussian": in_closed_form}
-    for name, series in every.items():
+    every = {"kl_remark": growing, "kl_remark_gaussian": in_closed_form, "kl": kl, "kl_gaussian": closed}
+    found: Metrics = {
+        f"{name}.{m}": each for name, of in every.items() for m, each in zip(sizes, of, strict=True)
+    }
+    for name in ("kl", "kl_gaussian", "kl_remark", "kl_remark_gaussian"):
+        series = every[name]
         found[f"{name}.falls"] = float(np.count_nonzero(np.diff(series) < 0))
-        found[f"{name}.slope"] = float(np.polyfit(np.log(sizes), np.log(series), 1)[0])
+        found[f"{name}.slope"] = log_slope(sizes, series)
     return found
 
 

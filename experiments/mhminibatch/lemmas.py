@@ -15,7 +15,7 @@ from scipy.special import expit, ndtr
 
 from mhrun.report.metrics import Metrics
 from mhrun.report.plots import THIN, legend_below, panels, points
-from mhrun.report.vocabulary import COLOURS, Array, Axes, Figure, Run, Style, by_rows
+from mhrun.report.vocabulary import COLOURS, Array, Axes, Figure, Run, Style, by_rows, log_slope
 from mhrun.rules.correction import convolved_cdf, nonnegative
 
 from .lemmas_trials import AT_ONCE, NEEDED, barker, decided
@@ -93,9 +93,7 @@ def metrics(run: Run) -> Metrics:
 
 def slope(errors: Mapping[int, float]) -> float:
     """Return the power of b that errors go with, by least squares in logarithms; NaN from fewer than two."""
-    if len(errors) < 2:
-        return float("nan")
-    return float(np.polyfit(np.log(list(errors)), np.log(list(errors.values())), 1)[0])
+    return log_slope(list(errors), list(errors.values())) if len(errors) > 1 else float("nan")
 
 
 def bound(b: int) -> float:

@@ -11,10 +11,10 @@ from mhrun.diagnostics.chains import ess
 from mhrun.diagnostics.grid import Grid, log_masses
 from mhrun.report.metrics import Metrics, MetricTable, estimate
 from mhrun.report.plots import panels
-from mhrun.report.vocabulary import GREYS, Array, Figure, Run, method_styles
+from mhrun.report.vocabulary import GREYS, Array, Figure, Run, cached, method_styles
 
 from ..shared.exact import Truth
-from ..shared.measures import in_order, of_sizes, size_histograms
+from ..shared.measures import in_order, of_sizes
 from .mnist import design
 
 TESTS = ("mhminibatch_released", "austere", "mhsublhd")
@@ -38,12 +38,9 @@ def temperature(run: Run) -> float:
     return float(run.config["temperature"])
 
 
+@cached
 def exact(run: Run) -> tuple[Array, Array, Array]:
     """Return the probability of each bin, and means and standard deviations of theta, by quadrature."""
-    return run.cached(_exact)
-
-
-def _exact(run: Run) -> tuple[Array, Array, Array]:
     log_density = Truth(run.target).log_tempered(temperature(run))
     logs = log_masses(log_density, WIDE, 3)
     total = np.logaddexp.reduce(logs)
@@ -94,12 +91,9 @@ def _of_method(run: Run, method: str) -> Metrics:
     }
 
 
+@cached
 def modes(run: Run) -> Array:
     """Return the two modes of the tempered posterior (2, 2), by climbing its logarithm from the printed ones."""
-    return run.cached(_modes)
-
-
-def _modes(run: Run) -> Array:
     log_density = Truth(run.target).log_tempered(temperature(run))
     return np.stack(
         [
@@ -130,12 +124,8 @@ def _scores(method: str, scores: Array) -> Metrics:
     if method not in TABLE_4 or len(scores) < 2:
         return {}
     means, variances = scores.mean(axis=0), scores.var(axis=0, ddof=1) / len(scores)
-    found: Metrics = {}
-    for name, ours, variance, (paper, sd) in zip(
-        ("score_z", "chi2_z"), means, variances, TABLE_4[method], strict=True
-    ):
-        found[name] = float(abs(ours - paper) / np.sqrt(sd**2 / TRIALS + variance))
-    return found
+    rows = zip(("score_z", "chi2_z"), means, variances, TABLE_4[method], strict=True)
+    return {n: float(abs(ours - p) / np.sqrt(sd**2 / TRIALS + var)) for n, ours, var, (p, sd) in rows}
 
 
 def score(chain: Array, run: Run, scripted: bool) -> tuple[float, float]:
@@ -180,8 +170,3 @@ def scatter(run: Run) -> Figure:
         axis.plot(*run.draws(method)[0].T, ".", color=colour, markersize=2, alpha=0.3, markeredgewidth=0)
         axis.set_title(run.label(method))
     return figure
-
-
-def histograms(run: Run) -> Figure:
-    """How many data a decision reads, in one trial (Figure 2)."""
-    return size_histograms(run, TESTS, 30, 23)

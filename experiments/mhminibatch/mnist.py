@@ -12,7 +12,7 @@ from mhrun.report.vocabulary import Array, Figure, Run, Style, by_rows, method_s
 from mhrun.rules.austere_design import Design, conservative, profile
 
 from ..shared.classify import accuracy
-from ..shared.measures import in_order, of_sizes, size_histograms
+from ..shared.measures import in_order, of_sizes
 
 TESTS = ("mhminibatch_released", "austere_nc_released", "austere_c", "mhsublhd")  # as the authors ran them
 LEVEL = 0.9  # of the accuracy that methods are compared at
@@ -122,8 +122,3 @@ def accuracy_figure(run: Run) -> Figure:
         axis.set_title(title)
         legend_below(axis)
     return figure
-
-
-def histograms(run: Run) -> Figure:
-    """How many data a decision reads, in one trial (Figures 4 and 5)."""
-    return size_histograms(run, TESTS, 90, 20)

@@ -10,9 +10,9 @@ import torch
 
 from mhrun.report.metrics import Metrics, MetricTable
 from mhrun.report.plots import levels, panels
-from mhrun.report.vocabulary import Figure, Run, Style
+from mhrun.report.vocabulary import Figure, Run, Style, log_slope
 
-from ..shared.measures import in_order, of_sizes, size_histograms
+from ..shared.measures import in_order, of_sizes
 
 STEPS = ("small", "middle", "large")
 SCALES = np.geomspace(1e-4, 0.05, 10)  # step sizes that the variance is computed at
@@ -25,7 +25,7 @@ def metrics(run: Run) -> Metrics:
     found["order.size"] = in_order(found, [f"{method}.size" for method in STEPS])
     steps, variances = run.cached(variance_by_step)
     small = steps <= 0.01
-    found["variance.slope"] = float(np.polyfit(np.log(steps[small]), np.log(variances[small]), 1)[0])
+    found["variance.slope"] = log_slope(steps[small], variances[small])
     found["variance.slope_temperature"] = run.cached(slope_by_temperature)
     return found
 
@@ -57,17 +57,12 @@ def slope_by_temperature(run: Run) -> float:
     hot = [float(run.config["temperature"]) * factor for factor in (1.0, 2.0, 4.0, 8.0)]
     middle = len(SCALES) // 2
     found = [_variances(run, temperature, SCALES[middle : middle + 1])[0] for temperature in hot]
-    return float(np.polyfit(np.log(hot), np.log(found), 1)[0])
+    return log_slope(hot, found)
 
 
 def _double(rows: Any) -> dict[str, torch.Tensor]:
     """Return rows whose pixels are float64: small differences drown in the rounding of float32."""
     return {"x": rows["x"].double() / 255, "y": rows["y"]}
-
-
-def histograms(run: Run) -> Figure:
-    """How many data a decision reads, in one trial (Figure 6)."""
-    return size_histograms(run, STEPS, 90, 20)
 
 
 def variance(run: Run) -> Figure:

@@ -8,9 +8,9 @@ import numpy as np
 from scipy.special import ndtr
 
 from mhrun.report.metrics import Metrics, MetricTable, estimate
-from mhrun.report.vocabulary import Estimate, Figure, Run
+from mhrun.report.vocabulary import Estimate, Run
 
-from ..shared.measures import of_sizes, size_histograms
+from ..shared.measures import of_sizes
 
 # Of the lemma: the proposal's length is between 0.5 and 1 standard deviation; the chain is as far on the same side;
 # u lies between the two ratios.
@@ -39,8 +39,3 @@ def _of_method(run: Run, method: str) -> Metrics:
         "mean_z": float(abs(draws.mean() - mean) / error),
         "sd": Estimate(float(draws.std() * math.sqrt(target.n)), float("nan")),
     }
-
-
-def histograms(run: Run) -> Figure:
-    """How many data a decision reads, in one chain."""
-    return size_histograms(run, ("austere", "mhsublhd", "mhminibatch_printed", "mhminibatch"), 90, 20)

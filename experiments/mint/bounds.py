@@ -15,7 +15,7 @@ from scipy import stats
 
 from mhrun.report.metrics import Metrics, value
 from mhrun.report.plots import finished, panels
-from mhrun.report.vocabulary import COLOURS, Array, Figure, Run, Style, by_rows
+from mhrun.report.vocabulary import COLOURS, Array, Figure, Run, Style, by_rows, cached, log_slope
 
 _TAIL = 1e-13  # of the hypergeometric distribution, left out on each side
 
@@ -95,12 +95,9 @@ def cell(theta: Array, m: int, n: int, alpha: float, ones: int) -> Cell:
     )
 
 
+@cached
 def computed(run: Run) -> dict[tuple[float, int], Cell]:
     """Return the cells of a run, (alpha, m) -> cell."""
-    return run.cached(_computed)
-
-
-def _computed(run: Run) -> dict[tuple[float, int], Cell]:
     config = run.config
     theta = np.linspace(-config["half"], config["half"], int(config["points"]))
     n = int(config["n"])
@@ -110,11 +107,6 @@ def _computed(run: Run) -> dict[tuple[float, int], Cell]:
         for alpha in config["alphas"]
         for m in config["sizes"]
     }
-
-
-def slope(sizes: list[int], values: list[float]) -> float:
-    """Return the exponent of m, by least squares on logarithms."""
-    return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
 
 
 def metrics(run: Run) -> Metrics:
@@ -131,9 +123,9 @@ def metrics(run: Run) -> Metrics:
     excess = []
     for alpha in map(float, run.config["alphas"]):
         shape = [math.sqrt((1 - (m - 1) / n) * math.log(m)) / m ** (0.5 - alpha) for m in sizes]
-        own = slope(sizes, [cells[alpha, m].kernel for m in sizes])
-        found |= {f"kernel.slope_{alpha:g}": own, f"kernel.bound_{alpha:g}": slope(sizes, shape)}
-        excess.append(own - slope(sizes, shape))
+        own = log_slope(sizes, [cells[alpha, m].kernel for m in sizes])
+        found |= {f"kernel.slope_{alpha:g}": own, f"kernel.bound_{alpha:g}": log_slope(sizes, shape)}
+        excess.append(own - log_slope(sizes, shape))
     found["kernel.excess"] = max(excess)
     found["kernel.over_bound"] = max(each.kernel / each.bound for each in cells.values())
     ratios = {key: each.stationary * each.eta / each.kernel for key, each in cells.items()}

@@ -10,7 +10,7 @@ from mhrun.diagnostics.grid import chi_squared, monte_carlo_distance, total_vari
 from mhrun.diagnostics.modes import hits, nearest, ratio
 from mhrun.report.metrics import Metrics, MetricTable, estimate
 from mhrun.report.plots import few_ticks, finished, legend_right, levels, panels
-from mhrun.report.vocabulary import COLOURS, GREYS, Array, Axes, Figure, Run, Style, method_styles
+from mhrun.report.vocabulary import COLOURS, GREYS, Array, Axes, Figure, Run, Style, cached, method_styles
 
 from ..shared.exact import Stationary, Truth
 
@@ -20,12 +20,9 @@ FEAT = 3.0  # nats between the modes below which a chain covers both without try
 _NO_TEMPERED = "No method of this run samples a tempered density."
 
 
+@cached
 def truth(run: Run) -> Truth:
-    """Return the truth of a run, computed once."""
-    return run.cached(_truth)
-
-
-def _truth(run: Run) -> Truth:
+    """Return the truth of a run."""
     return Truth(run.target)
 
 

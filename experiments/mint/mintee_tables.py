@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -66,12 +64,4 @@ def rungs(run: Run) -> pd.DataFrame:
                 "visits": uniformity(seen).effective,
                 "energy / T": float((energies(run, some) - base).mean() / t),
             }
-    return _as_table(rows)
-
-
-def _as_table(rows: dict[str, dict[str, Any]]) -> pd.DataFrame:
-    """Return a table without the columns that nothing is known of: one ladder tells no visits."""
-    return by_rows(rows).dropna(axis=1, how="all")
-
-
-# --- Notes ---------------------------------------------------------------------------------------------------
+    return by_rows(rows).dropna(axis=1, how="all")  # one ladder says nothing of visits

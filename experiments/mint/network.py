@@ -10,7 +10,7 @@ import pandas as pd
 
 from mhrun.report.metrics import Metrics, MetricTable, estimate, value
 from mhrun.report.plots import band, finished, levels, logarithmic, panels
-from mhrun.report.vocabulary import COLOURS, Array, Axes, Figure, Run, Style, by_rows
+from mhrun.report.vocabulary import COLOURS, Array, Axes, Figure, Run, Style, by_rows, monitored
 
 # What the paper predicts with: the current parameters, the mean of all so far, or the mean of the probabilities.
 CURRENT, MEAN, ENSEMBLE = "", "_of_mean", "_of_ensemble"
@@ -43,23 +43,15 @@ def readings(run: Run) -> dict[str, tuple[str, str]]:
     return found or {"without MINT": ("", "")}
 
 
-def monitored(run: Run, method: str, name: str) -> Array | None:
-    """Return a monitor's metric of each chain at each of its runs (C, L), or None if the method lacks it."""
-    metrics = run.monitor(method)
-    return np.asarray(metrics[name].to_numpy(), dtype=float) if name in metrics else None
-
-
 def epochs(run: Run, method: str) -> Array:
     """Return the passes through the data up to each look (L,)."""
-    steps = np.asarray(run.monitor(method)["step"].to_numpy(), dtype=float)
+    steps = monitored(run, method, "step")
     return (steps if steps.ndim == 1 else steps[0]) / float(run.config["epoch"])
 
 
 def errors(run: Run, method: str) -> Array:
     """Return the errors on the test images in per cent, by the estimate that the paper uses: (C, L)."""
-    found = monitored(run, method, f"error{ESTIMATES[method]}")
-    assert found is not None
-    return found
+    return monitored(run, method, f"error{ESTIMATES[method]}")
 
 
 def metrics(run: Run) -> Metrics:
@@ -85,8 +77,8 @@ def metrics(run: Run) -> Metrics:
 def _of_method(run: Run, method: str) -> Metrics:
     found: Metrics = {"final": estimate(errors(run, method)[:, -1])}
     for name in (number + kind for number in ("error", "nll") for kind in (CURRENT, MEAN, ENSEMBLE)):
-        if (values := monitored(run, method, name)) is not None:
-            found[name] = estimate(values[:, -1])
+        if name in run.monitor(method):
+            found[name] = estimate(monitored(run, method, name)[:, -1])
     if run.methods[method]["n_accept_tests"]:
         found["accept_rate"] = run.methods[method]["accept_rate"]
     return found
@@ -94,10 +86,8 @@ def _of_method(run: Run, method: str) -> Metrics:
 
 def round_ends(run: Run, method: str) -> Array:
     """Return the acceptance in the last epoch of each round of CMINT, (C, rounds)."""
-    accepted = monitored(run, method, "accepted_rate")
-    assert accepted is not None
     length = round(run.config["cycle"] / run.config["epoch"])
-    return accepted[:, length - 1 :: length]
+    return monitored(run, method, "accepted_rate")[:, length - 1 :: length]
 
 
 def differences(run: Run) -> pd.DataFrame:
@@ -158,9 +148,8 @@ def rounds_figure(run: Run) -> Figure:
         x, own = epochs(run, method), axes[column::wide]
         for axis, shown in zip(own, names, strict=True):
             for name, colour in zip(shown, COLOURS, strict=False):
-                values = monitored(run, method, name)
-                assert values is not None
-                mean = values.mean(axis=0) * (run.config["data"]["n"] if name == "step_size" else 1)
+                scale = run.config["data"]["n"] if name == "step_size" else 1
+                mean = monitored(run, method, name).mean(axis=0) * scale
                 label = {"error": "current", "error_of_ensemble": "ensemble"}.get(name)
                 axis.plot(x, mean, color=colour, linewidth=1.2, label=label)
             for end in range(length, round(x[-1]), length):

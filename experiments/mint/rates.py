@@ -10,9 +10,9 @@ import pandas as pd
 
 from mhrun.report.metrics import Metrics, MetricTable, estimate
 from mhrun.report.plots import finished, panels
-from mhrun.report.vocabulary import COLOURS, Array, Estimate, Figure, Run, Style, by_rows
+from mhrun.report.vocabulary import COLOURS, Array, Estimate, Figure, Run, Style, by_rows, cached, monitored
 
-from .network import CURRENT, ENSEMBLE, monitored
+from .network import CURRENT, ENSEMBLE
 
 
 class Printed(NamedTuple):
@@ -58,23 +58,17 @@ class Grid(NamedTuple):
         return found
 
 
+@cached
 def grids(run: Run) -> dict[str, Grid]:
     """Return the errors of each row of Table 2."""
-    return run.cached(_grids)
-
-
-def _grids(run: Run) -> dict[str, Grid]:
     found = {}
     for name, printed in PRINTED.items():
         methods = [method for method in run.methods if method.rpartition("_")[0] == name or method == name]
         if not methods:
             continue
         rates = np.asarray(run.config["slow" if name in ("sgd_momentum", "sghmc") else "rates"], dtype=float)
-        errors = []
-        for method in methods:
-            metric = monitored(run, method, f"error{printed.estimate}")
-            assert metric is not None
-            errors.append(metric[:, -1].reshape(len(rates), -1))
+        last = [monitored(run, method, f"error{printed.estimate}")[:, -1] for method in methods]
+        errors = [each.reshape(len(rates), -1) for each in last]
         decays = [run.config["methods"][method]["kernel"]["prior"].get("decay") for method in methods]
         found[name] = Grid(rates, decays, np.stack(errors))
     return found
@@ -116,17 +110,8 @@ def best(run: Run) -> pd.DataFrame:
     return by_rows(rows)
 
 
-def fast_table(run: Run) -> pd.DataFrame:
-    """Errors of SGD and SGLD on the images held out, in per cent, by learning rate."""
-    return _by_rate(run, ("sgd", "sgld"))
-
-
-def slow_table(run: Run) -> pd.DataFrame:
-    """Errors of SGD-M and SGHMC on the images held out, in per cent, by learning rate."""
-    return _by_rate(run, ("sgd_momentum", "sghmc"))
-
-
-def _by_rate(run: Run, names: Iterable[str]) -> pd.DataFrame:
+def by_rate(run: Run, names: Iterable[str]) -> pd.DataFrame:
+    """Return errors on the images held out by L2 weight and learning rate."""
     rows: dict[str, dict[str, Estimate | float]] = {}
     for name in names:
         if (grid := grids(run).get(name)) is None:

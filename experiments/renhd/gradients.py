@@ -8,7 +8,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from mhrun.report.metrics import Metrics, MetricTable, estimate
 from mhrun.report.plots import finished, levels, panels
-from mhrun.report.vocabulary import Array, Figure, Run, Style, by_rows, method_styles, plt
+from mhrun.report.vocabulary import Figure, Run, Style, by_rows, method_styles, monitored, plt
 
 FIRST = "sgd"  # the method whose looks the claims speak of
 
@@ -16,12 +16,6 @@ FIRST = "sgd"  # the method whose looks the claims speak of
 def sizes(run: Run) -> list[int]:
     """Return the minibatch sizes that are tested."""
     return [int(b) for b in run.config["monitor"]["sizes"]]
-
-
-def monitored(run: Run, method: str, name: str) -> Array:
-    """Return a monitor's metric of each chain at each of its runs (C, L)."""
-    found: Array = run.monitor(method)[name].to_numpy().astype(float)
-    return found
 
 
 def metrics(run: Run) -> Metrics:

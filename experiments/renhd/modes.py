@@ -15,26 +15,11 @@ from mhrun.report.metrics import Metrics, MetricTable, estimate, value
 from mhrun.report.vocabulary import Array, Estimate, Run, by_rows
 
 from ..shared.coverage import Tally, tally
+from ..shared.plane import centres, collected, variance
 
 ENOUGH = 0.01  # of its draws: then a chain has visited a mode
 REACH = 2.0  # draws within it of a centre are of that mode, for the variance: less than half of the modes' distance
 PAPER_ESS = Estimate(4163.8, math.nan)  # of 10^5 samples
-
-
-def centres(run: Run) -> Array:
-    """Return the centres of the mixture (K, 2)."""
-    return np.array(run.config["model"]["centres"], float)
-
-
-def variance(run: Run) -> float:
-    """Return the variance of its components."""
-    return float(run.config["model"]["variances"])
-
-
-def collected(run: Run, method: str) -> list[Array]:
-    """Return the draws of each ladder's coldest chain (S, 2), or of each chain, restricted to valid draws."""
-    draws = run.draws(method, marked=True)
-    return [chain[valid] for chain, valid in zip(draws, run.valid(method), strict=True)]
 
 
 def tallies(run: Run) -> dict[str, Tally]:

@@ -12,8 +12,8 @@ from mhrun.diagnostics.grid import Grid
 from mhrun.report.plots import finished, legend_below, panels
 from mhrun.report.vocabulary import Array, Axes, Figure, Run, Style, method_styles
 
-from ..shared.plane import density, mixture_density
-from .modes import centres, collected, metrics, nearest, travels, variance
+from ..shared.plane import centres, collected, density, mixture_density, variance
+from .modes import metrics, nearest, travels
 
 SIDE, CELLS = 6.6, 176
 SHOWN = 400  # draws of a trajectory

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
+from mhrun.report import declared
 from mhrun.report.metrics import Metrics, MetricTable, estimate, value
-from mhrun.report.vocabulary import Array, Estimate, Run, by_rows
+from mhrun.report.vocabulary import Array, Estimate, Run, by_rows, monitored
 
 from .rates import exchanges, predicted, read, share
 
@@ -18,29 +19,8 @@ OPTIMISERS, LADDERS = METHODS[:2], ("reld", "renhd")
 UNTEMPERED = ("adam", "sgd_momentum", "sgld", "sghmc", "sgnht")
 LEVELS: Mapping[str, str] = {"p0": "no label permuted", "p20": "20 % permuted", "p30": "30 % permuted"}
 
-# Table 1: test accuracy in per cent with 0, 20 and 30 % of the labels permuted, by the experiment's key `printed`.
-PRINTED: Mapping[str, Mapping[str, Sequence[float]]] = {
-    "fashion-mnist": {
-        "adam": (88.56, 87.93, 87.22),
-        "sgd_momentum": (88.83, 88.05, 87.58),
-        "sgld": (89.01, 88.25, 87.85),
-        "reld": (89.05, 88.31, 87.92),
-        "sghmc": (89.12, 88.23, 87.89),
-        "sgnht": (89.33, 88.76, 88.04),
-        "tact_hmc": (89.74, 88.83, 88.78),
-        "renhd": (90.87, 89.45, 89.06),
-    },
-    "cifar10": {
-        "adam": (86.03, 80.08, 77.01),
-        "sgd_momentum": (86.11, 79.35, 77.51),
-        "sgld": (87.38, 81.16, 78.19),
-        "reld": (87.51, 81.19, 78.26),
-        "sghmc": (87.50, 81.37, 78.21),
-        "sgnht": (87.96, 82.13, 78.54),
-        "tact_hmc": (88.01, 82.28, 79.43),
-        "renhd": (88.41, 84.48, 82.65),
-    },
-}
+# Table 1, by the experiment's key `printed`.
+PRINTED: Mapping[str, Mapping[str, Sequence[float]]] = declared.printed("renhd.networks")
 
 
 def printed(run: Run) -> Mapping[str, Sequence[float]]:
@@ -53,10 +33,9 @@ def there(run: Run, names: Sequence[str] = METHODS) -> list[str]:
     return [name for name in names if all(f"{name}_{level}" in run.methods for level in LEVELS)]
 
 
-def monitored(run: Run, method: str, name: str) -> Array:
+def coldest(run: Run, method: str, name: str) -> Array:
     """Return a monitor's metric at T = 1, of each run of a method at each run of the monitor (R, L)."""
-    found = np.asarray(run.monitor(method)[name].to_numpy(), dtype=float)
-    return found[:: run.rungs(method)]
+    return monitored(run, method, name)[:: run.rungs(method)]
 
 
 def estimated(method: str) -> str:
@@ -74,7 +53,7 @@ def last(run: Run, method: str, name: str, of: Callable[[Array], Array] = np.asa
 
     A run of TACT-HMC has no ensemble if x was away from 0 whenever a network was to be collected.
     """
-    found = of(monitored(run, method, name)[:, -1])
+    found = of(coldest(run, method, name)[:, -1])
     known = found[np.isfinite(found)]
     return known if len(known) else found[:1]
 
@@ -155,7 +134,7 @@ def _of_method(run: Run, method: str) -> Metrics:
     found["hours"] = float(run.methods[method]["wall_s"]) / 3600
     if name in LADDERS:
         made = exchanges(run, method)
-        errors, rungs = np.asarray(run.monitor(method)["error"].to_numpy(), dtype=float), run.rungs(method)
+        errors, rungs = monitored(run, method, "error"), run.rungs(method)
         found |= {
             "exchanged": share(made),
             "exchanged_late": share(made[:, -late(made) :]),
@@ -210,22 +189,6 @@ def difference_table(run: Run) -> pd.DataFrame:
             }
             for one, other in _pairs(there(run))
         }
-    )
-
-
-def exchange_table(run: Run) -> pd.DataFrame:
-    """Exchanges of neighbouring rungs, and the share of all images that an exchange reads (section 4.2)."""
-    found = run.cached(metrics)
-    names = {
-        "made": "exchanged",
-        "last third": "exchanged_late",
-        "predicted": "predicted",
-        "share of images read": "read",
-        "accuracy, T = 1": "accuracy_alone",
-        "accuracy, hottest rung": "accuracy_hottest",
-    }
-    return by_rows(
-        {run.label(m): {head: found[f"{m}.{name}"] for head, name in names.items()} for m in ladders(run)}
     )
 
 

@@ -7,9 +7,9 @@ from matplotlib.ticker import FixedLocator
 
 from mhrun.report.metrics import Metric
 from mhrun.report.plots import band, finished, panels, points
-from mhrun.report.vocabulary import COLOURS, Figure, Run, Style, method_styles
+from mhrun.report.vocabulary import COLOURS, Figure, Run, Style, method_styles, monitored
 
-from .networks import LEVELS, ladders, late, metrics, monitored, named, printed, there
+from .networks import LEVELS, coldest, ladders, late, metrics, named, printed, there
 from .rates import exchanges
 
 
@@ -42,15 +42,9 @@ def training_figure(run: Run) -> Figure:
     for axis, (level, words) in zip(axes, LEVELS.items(), strict=True):
         for name in names:
             method = f"{name}_{level}"
-            steps = np.asarray(run.monitor(method)["step"].to_numpy(), dtype=float)
-            x = steps * float(run.config["m"]) / float(run.config["data"]["n"])
-            band(
-                axis,
-                x,
-                100 - monitored(run, method, "error"),
-                color=looks[name]["color"],
-                label=named(run, name),
-            )
+            x = monitored(run, method, "step") * float(run.config["m"]) / float(run.config["data"]["n"])
+            style: Style = {"color": looks[name]["color"], "label": named(run, name)}
+            band(axis, x, 100 - coldest(run, method, "error"), **style)
         axis.set_title(words)
     return finished(figure, legend="right", axes=axes[:1])
 

@@ -13,7 +13,7 @@ from scipy import special
 
 from mhrun.report.metrics import Metrics
 from mhrun.report.plots import finished, lines, panels
-from mhrun.report.vocabulary import COLOURS, Figure, Run, by_rows
+from mhrun.report.vocabulary import COLOURS, Figure, Run, by_rows, log_slope
 
 NODES = 161  # of the quadrature, along each energy: halving them changes nothing in the first eight digits
 
@@ -60,7 +60,7 @@ def metrics(run: Run) -> Metrics:
     """Return the exponent of the number of replicas in d."""
     config = run.config
     counts = [count(config, d) for d in config["dims"]]
-    return {"replicas.slope": float(np.polyfit(np.log(config["dims"]), np.log(counts), 1)[0])}
+    return {"replicas.slope": log_slope(config["dims"], counts)}
 
 
 def table(run: Run) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Densities in the plane, of draws and of mixtures of Gaussians, smoothed alike."""
+"""Mixtures of Gaussians in the plane: their draws, and densities of both, smoothed alike."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from scipy.ndimage import gaussian_filter
 
 from mhrun.diagnostics.grid import Grid
-from mhrun.report.vocabulary import Array
+from mhrun.report.vocabulary import Array, Run
 
 SMOOTH = 1.0  # standard deviation of the kernel, in cells
 
@@ -28,3 +28,19 @@ def mixture_density(centres: Array, variance: float, grid: Grid) -> Array:
     parts = [np.exp(-np.add.outer(np.square(x - a), np.square(y - b)) / (2 * spread)) for a, b in centres]
     whole: Array = np.sum(parts, axis=0) / (len(parts) * 2 * math.pi * spread)
     return whole
+
+
+def centres(run: Run) -> Array:
+    """Return the centres of a run's mixture (K, 2)."""
+    return np.array(run.config["model"]["centres"], float)
+
+
+def variance(run: Run) -> float:
+    """Return the variance of its components."""
+    return float(run.config["model"]["variances"])
+
+
+def collected(run: Run, method: str) -> list[Array]:
+    """Return the draws of each chain, or of each ladder's coldest chain (S, 2), restricted to valid draws."""
+    draws = run.draws(method, marked=True)
+    return [chain[valid] for chain, valid in zip(draws, run.valid(method), strict=True)]

@@ -1,8 +1,10 @@
 """Tables, captions, notes and findings that are declared in files beside an experiment's Python module.
 
-``<module>.yaml`` has a group ``tables`` and a group ``captions``, which are appended to the docstrings of figures and
-of tables in Python. ``<module>.<name>.md`` is a template of notes. A report names all of them like functions:
-``mhbt.mixture.travel``.
+``<module>.yaml`` has a group ``tables`` (see `mhrun.report.declared_table`) and a group ``captions``, which are
+appended to the docstrings of figures and of tables in Python. Its group ``calls`` has tables and figures that a
+function makes from arguments: ``{caption: ..., function: shared.measures.size_histograms, with: {cells: 20}}``.
+``<module>.<name>.md`` is a template of notes. A report names all of them like functions: ``mhbt.mixture.travel``.
+The group ``printed`` has numbers of the paper for the module's Python code, which `printed` returns.
 
 Of the module that computes the metrics, ``<module>.finding.md`` is the template of the one sentence that a report
 begins with, and the group ``measure`` of ``<module>.yaml`` names the metric that stands in the table of methods:
@@ -13,25 +15,20 @@ The group ``metrics`` explains metrics, for the columns of sweeps.
 from __future__ import annotations
 
 import inspect
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-import numpy as np
-import pandas as pd
 import yaml
 
 from mhrun import yaml_file
-from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError, nearest
 from mhrun.paths import EXPERIMENTS, experiment_module
-from mhrun.report.notes import Notes, metrics_of
-from mhrun.report.run import Run
+from mhrun.report.declared_table import Table
+from mhrun.report.notes import Notes
 
-_TABLE = {"caption", "of", "rows", "each", "method", "label", "first", "columns", "empty"}
-_CELL = {"metric", "printed", "by"}
-_GROUPS = {"tables", "captions", "measure", "metrics"}
+_GROUPS = {"calls", "captions", "measure", "metrics", "printed", "tables"}
+_CALL = {"caption", "function", "with"}
 _MEASURE = {"metric", "floor", "heading", "caption"}
 
 
@@ -56,115 +53,32 @@ class Captioned:
         return self.function(seen)
 
 
-class Table:
-    """A declared table, as a function of a run.
-
-    Rows, one of:
-
-    - nothing: a row for each method of the run. ``rows: [a, b]``: for these methods, in this order; ``rows: function``:
-      for those that a function of the module returns.
-    - ``each: {name: [words]}`` with ``method:``: a row for each combination of words that makes the name of a method,
-      such as ``c{sampler}_{data}``.
-    - ``of: function``: a row for each item of the mapping that a function of the module returns; ``label`` is a format
-      of its key, such as ``"b = {0}"`` or ``"alpha = {0:g}, m = {1:,}"``.
-
-    ``columns`` leads from headings to metrics of the row's method, to addresses with a dot, or to fields of the row's
-    record. In place of a metric may stand ``{printed: ...}``, the numbers of the paper by method (or by the words of
-    ``each``, one level for each), or ``{by: function}``, of the run and the method. ``first`` is a function of the
-    module that returns rows before all others, label -> metric -> value. ``empty: drop`` leaves empty columns out.
-    """
+class Call:
+    """A declared table or figure that a function of experiments/ makes from a run (or runs) and arguments."""
 
     def __init__(self, module: str, name: str, spec: Mapping[str, Any]) -> None:
-        self.module, self.name, self.spec = module, name, spec
+        where = f"{module}.{name}"
+        for key in spec:
+            if key not in _CALL:
+                raise UserError(f"{where}: there is no key '{key}'.{nearest(str(key), _CALL)}")
+        if "function" not in spec:
+            raise UserError(f"{where}: 'function' is missing.")
+        path, _, self.function = str(spec["function"]).rpartition(".")
+        self.module, self.arguments = path or module, dict(spec.get("with") or {})
         self.__doc__ = str(spec.get("caption", ""))
-        self._check(spec, _TABLE)
-        if "columns" not in spec:
-            raise UserError(f"{self._where}: 'columns' is missing.")
-        for value in spec["columns"].values():
-            if isinstance(value, Mapping):
-                self._check(value, _CELL)
 
-    @property
-    def _where(self) -> str:
-        return f"table {self.module}.{self.name}"
-
-    def _check(self, node: Mapping[str, Any], known: set[str]) -> None:
-        for key in node:
-            if key not in known:
-                raise UserError(f"{self._where}: there is no key '{key}'.{nearest(str(key), known)}")
-
-    def __call__(self, run: Run) -> pd.DataFrame:
-        """Return the table of a run; missing values are None."""
-        first = (
-            run.cached(getattr(experiment_module(self.module), self.spec["first"]))
-            if "first" in self.spec
-            else {}
-        )
-        columns = self.spec["columns"].items()
-        rows = {
-            label: {heading: found.get(name) for heading, name in columns} for label, found in first.items()
-        }
-        rows |= dict(self._records(run) if "of" in self.spec else self._by_method(run))
-        frame = pd.DataFrame.from_dict(rows, orient="index")
-        return frame.dropna(axis=1, how="all") if self.spec.get("empty") == "drop" else frame
-
-    def _metrics(self, run: Run) -> Mapping[str, Any]:
-        found: Mapping[str, Any] = metrics_of(self.module, run)
-        return found
-
-    def _by_method(self, run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
-        found = self._metrics(run)
-        for method, words in self._methods(run):
-            row = {}
-            for heading, value in self.spec["columns"].items():
-                if not isinstance(value, Mapping):
-                    value = {"metric": value}
-                if "metric" in value:
-                    address = str(value["metric"]).format(method=method, **words)
-                    row[heading] = found.get(f"{method}.{address}", found.get(address))
-                elif "by" in value:
-                    row[heading] = getattr(experiment_module(self.module), value["by"])(run, method)
-                else:
-                    row[heading] = _printed(value["printed"], list(words.values()) or [method])
-            yield run.label(method), row
-
-    def _methods(self, run: Run) -> Iterator[tuple[str, dict[str, str]]]:
-        if "each" not in self.spec:
-            rows = self.spec.get("rows") or list(run.methods)
-            for method in (
-                run.cached(getattr(experiment_module(self.module), rows)) if isinstance(rows, str) else rows
-            ):
-                if method in run.methods:
-                    yield method, {}
-            return
-        names = list(self.spec["each"])
-        for words in itertools.product(*self.spec["each"].values()):
-            there = dict(zip(names, words, strict=True))
-            method = str(self.spec["method"]).format(**there)
-            if method in run.methods:
-                yield method, there
-
-    def _records(self, run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
-        records = run.cached(getattr(experiment_module(self.module), self.spec["of"]))
-        for key, record in records.items():
-            words = key if isinstance(key, tuple) else (key,)
-            label = str(self.spec.get("label", "{0}")).format(*words)
-            yield (
-                label,
-                {heading: _field(record, str(value)) for heading, value in self.spec["columns"].items()},
-            )
+    def __call__(self, seen: Any) -> Any:
+        """Return what the function returns."""
+        return getattr(experiment_module(self.module), self.function)(seen, **self.arguments)
 
 
-def _printed(node: Any, words: Sequence[str]) -> Any:
-    """Return a number of the paper, by method or by successive words; ``[value, se]`` is an estimate."""
-    for word in words:
-        node = node.get(word) if isinstance(node, Mapping) else None
-    return Estimate(*map(float, node)) if isinstance(node, list) else node
+def printed(module: str) -> dict[str, Any]:
+    """Return the group ``printed`` of a module's YAML file: numbers of the paper.
 
-
-def _field(record: Any, name: str) -> Any:
-    found = record.get(name) if isinstance(record, Mapping) else getattr(record, name)
-    return found.item() if isinstance(found, np.generic) else found
+    Raises:
+        UserError: the file cannot be read.
+    """
+    return dict(_book(module).get("printed") or {})
 
 
 def experiment_function(module: str, name: str) -> Callable[[Any], Any]:
@@ -184,6 +98,8 @@ def experiment_function(module: str, name: str) -> Callable[[Any], Any]:
     book = _book(module)
     if name in (book.get("tables") or {}):
         return Table(module, name, book["tables"][name])
+    if name in (book.get("calls") or {}):
+        return Call(module, name, book["calls"][name])
     notes = EXPERIMENTS.joinpath(*module.split(".")).with_suffix(f".{name}.md")
     if notes.is_file():
         return Notes(module, notes.relative_to(EXPERIMENTS).as_posix())

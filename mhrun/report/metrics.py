@@ -87,6 +87,10 @@ class MetricTable(dict[str, Metric]):
         """Return the values of one metric of all methods that have it."""
         return [value(number) for short, number in self.items() if self.address(short)[1:] == (metric, None)]
 
+    def places(self, metric: str) -> list[Any]:
+        """Return the x at which any method has a metric, in increasing order."""
+        return sorted({at.x for at in self._columns.values() if at.metric == metric})
+
     def number(self, short: str) -> float:
         """Return the value at a short address, without its standard error; NaN if there is none."""
         return value(self.get(short))

@@ -144,7 +144,7 @@ def test_sizes_and_orders_of_readings_are_counted():
     assert found["raw.near"] == 11
     assert found["raw.ordered_most"] == 5
     assert list(readings.readings_table(runs).index) == ["EACH_STEP", "RAW"]
-    assert readings.sizes_table(runs).loc["SGLD, Heart", "RAW"] == "709 (1.00)"
+    assert readings.sizes(runs, "chosen").loc["SGLD, Heart", "RAW"] == "709 (1.00)"
 
 
 @pytest.mark.parametrize("name", ["logistic_ess_readings", "logistic_ess_priors"])

@@ -154,7 +154,7 @@ def test_table_2_is_compared_rate_by_rate(rng):
         max(abs(min(best["sgld"][i]) - printed.lowest["sgld"][i]) for i in range(4))
     )
     assert "rsgld.large_most" not in found  # no rate is large
-    table = networks.lowest_errors(run)
+    table = networks.by_rate(run, "lowest")
     assert table.loc["sgd", "0.02"] == min(best["sgd"][2])
     assert table.loc["sgd, paper", "0.02"] == "26.85"
     book = yaml.safe_load((EXPERIMENTS / "mhbt" / "claims.yaml").read_text())["experiments"]["cifar_rsgld"]

@@ -16,9 +16,10 @@ from matplotlib import pyplot as plt
 from mhrun import paths
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
-from mhrun.report import declared, notes, plots
+from mhrun.report import declared, notes, plots, vocabulary
 from mhrun.report.claims import judge_all
 from mhrun.report.metrics import Address, MetricTable, estimate, long_table, short_address, value
+from mhrun.report.run import Run
 
 
 class FakeRun:
@@ -66,6 +67,31 @@ def test_joined_tables_keep_their_columns_and_leave_the_first_as_it_was():
     assert dict(both) == dict(one)
 
 
+def test_a_function_of_a_run_is_computed_once_for_each_run():
+    class Caching(FakeRun):
+        cached = Run.cached
+
+        def __init__(self):
+            super().__init__()
+            self._cached, self._failed = {}, {}
+
+    calls = []
+
+    @vocabulary.cached
+    def computed(run):
+        """Count the calls."""
+        calls.append(run)
+        return len(calls)
+
+    one, two = Caching(), Caching()
+    assert [computed(one), computed(one), computed(two), computed(one)] == [1, 1, 2, 1]
+    assert computed.__doc__ == "Count the calls."
+
+
+def test_the_power_of_a_power_law():
+    assert vocabulary.log_slope([1, 2, 8], [3.0, 12.0, 192.0]) == pytest.approx(2.0)
+
+
 def test_the_long_table_has_a_row_for_each_metric():
     found = MetricTable({"a.tv": Estimate(0.5, 0.25), "plain": 1.0})
     found.add("a", {"cost": 3.0}, x=0.1)
@@ -108,11 +134,16 @@ def test_estimates_and_their_values():
 
 MODULE = '''
 """A module of an experiment."""
+from mhrun.report.metrics import MetricTable
+
 LIMIT = 3
 
 def metrics(run):
     """Metrics."""
-    return {"a.tv": 0.5, "b_x.tv": 0.25, "b_x.size": 7.0, "law.ratio": 2.0}
+    found = MetricTable({"a.tv": 0.5, "b_x.tv": 0.25, "b_x.size": 7.0, "law.ratio": 2.0, "b_x.over.a": 0.5})
+    found.series("a", "error", {0.5: 3.0, 2.0: 4.0})
+    found.series("b_x", "error", {0.125: 5.0})
+    return found
 
 def chosen(run):
     """Rows."""
@@ -125,6 +156,14 @@ def records(run):
 def exact(run):
     """A row before all others."""
     return {"exact": {"tv": 0.0}}
+
+def pairs(run):
+    """Rows of two methods."""
+    return [("b_x", "a"), ("b_x", "c")]
+
+def times(run, factor, of="a"):
+    """What is multiplied."""
+    return factor * run.methods[of]["steps"]
 
 def steps_of(run, method):
     """A cell."""
@@ -144,7 +183,13 @@ tables:
     columns: {TV: tv, paper: {printed: {b: {x: 4, y: 5}}}, steps: {by: steps_of}}
   printed: {rows: [b_x, a, c], columns: {paper: {printed: {a: [1, 0.5]}}, TV: tv}}
   listed: {of: records, label: "n = {0:,}, c = {1:g}", columns: {first: one, second: two}}
-  full: {columns: {TV: tv, nothing: missing}, empty: drop}
+  full: {columns: {size: size, nothing: missing}, empty: drop}
+  series: {columns: {"x = {0:g}": {series: error}, TV: tv}}
+  pairs: {rows: pairs, label: "{0} over {1}", columns: {TV: tv, lead: "over.{1}"}}
+calls:
+  doubled: {caption: "Twice the steps.", function: times, with: {factor: 2}}
+  elsewhere: {function: somewhere.thing.times, with: {factor: 3, of: b_x}}
+printed: {table_1: {a: [1, 2]}}
 captions:
   drawn: Nothing is seen.
 """
@@ -203,8 +248,24 @@ def test_tables_are_made_as_they_are_declared(beside):
         "n = 1, c = 0.5": {"first": 1.0, "second": 2.0},
         "n = 1,000, c = 2": {"first": 3.0, "second": 4.0},
     }
-    assert list(made("full")) == ["TV"]
+    assert made("full").to_dict("index") == {"B_X": {"size": 7.0}}
+    nan = pytest.approx(np.nan, nan_ok=True)
+    assert made("series").to_dict("index") == {
+        "A": {"x = 0.125": nan, "x = 0.5": 3.0, "x = 2": 4.0, "TV": 0.5},
+        "B_X": {"x = 0.125": 5.0, "x = 0.5": nan, "x = 2": nan, "TV": 0.25},
+    }
+    assert made("pairs").to_dict("index") == {"B_X over A": {"TV": 0.25, "lead": 0.5}}
     assert declared.experiment_function("somewhere.thing", "plain").__doc__ == "All of them."
+
+
+def test_a_call_is_a_function_with_arguments(beside):
+    assert made("doubled") == 20
+    assert made("elsewhere") == 60
+    assert declared.experiment_function("somewhere.thing", "doubled").__doc__ == "Twice the steps."
+
+
+def test_printed_numbers_are_read_from_the_file(beside):
+    assert declared.printed("somewhere.thing") == {"table_1": {"a": [1, 2]}}
 
 
 def test_a_caption_goes_on_where_the_docstring_ends(beside):
@@ -219,7 +280,9 @@ def test_a_caption_goes_on_where_the_docstring_ends(beside):
         ("tables: {plain: {colums: {a: b}}}", r"table somewhere\.thing\.plain: there is no key 'colums'"),
         ("tables: {plain: {caption: c}}", "'columns' is missing"),
         ("tables: {plain: {columns: {a: {paper: 1}}}}", "there is no key 'paper'"),
-        ("figures: {}", "the groups captions, measure, metrics, tables alone"),
+        ("calls: {plain: {function: drawn, arguments: {}}}", "there is no key 'arguments'"),
+        ("calls: {plain: {with: {}}}", "'function' is missing"),
+        ("figures: {}", "the groups calls, captions, measure, metrics, printed, tables alone"),
         ("tables: [", "cannot be read"),
     ],
 )
