@@ -9,9 +9,11 @@ extend this list, because it may come from someone else. Names that are merely i
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import os
+import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -169,12 +171,20 @@ def call(function: Callable[..., T], arguments: Mapping[str, Any], name: str, wh
         raise UserError(f"{at}{name} cannot be made of these settings: {message}") from error
 
 
+_LITERAL = re.compile(r"Literal\[([^\]]*)\]")
 _PARTS = ("Proposal", "Pairing", "Rule", "Dynamics", "Model", "Kernel", "Schedule", "OwnPrior", "Evaluation")
 
 
 def _as(annotation: Any, value: Any, what: str) -> Any:
-    """Return a value converted to its annotation; only plain types are checked."""
+    """Return a value converted to its annotation; only plain types are checked.
+
+    A word that a `Literal` does not have is left to the part, which knows the nearest one.
+    """
     kind = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    if words := _words(annotation):
+        if isinstance(value, str) or (value is None and "None" in kind.rpartition("]")[2]):
+            return value
+        raise UserError(f"{what} = {_plain(value)} must be one of {', '.join(words)}.")
     kinds = kind.split(" | ")
     if kinds[0] in ("int", "float") and "str" in kinds[1:]:  # a number or auto, or a name
         if value == "auto" or (isinstance(value, str) and kinds[0] == "float"):
@@ -196,3 +206,22 @@ def _as(annotation: Any, value: Any, what: str) -> Any:
     if not fits:
         raise UserError(f"{what} = {value!r} must be {should}.")
     return value
+
+
+def _words(annotation: Any) -> tuple[str, ...]:
+    """Return the words of a `Literal`, of which annotations are texts."""
+    found = _LITERAL.match(annotation) if isinstance(annotation, str) else None
+    return tuple(map(str, ast.literal_eval(f"[{found[1]}]"))) if found else ()
+
+
+def _plain(value: Any) -> str:
+    """Return a value as it is written in YAML."""
+    return (
+        {None: "null", True: "true", False: "false"}.get(value, repr(value))
+        if _is_flag(value)
+        else repr(value)
+    )
+
+
+def _is_flag(value: Any) -> bool:
+    return value is None or isinstance(value, bool)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -71,7 +71,7 @@ def moves(
 
     origin = point(np.zeros((draws, dim)), here)
     candidate = point(there, here + across - curvature * there)
-    proposal = ReversibleLangevinProposal(beta, density)
+    proposal = ReversibleLangevinProposal(beta, cast(Any, density))
     back = proposal.log_density(candidate, origin.theta, controls)
     out = proposal.log_density(origin, candidate.theta, controls)
     return (back - out).numpy()

@@ -49,7 +49,7 @@ def calibrate(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = 
     own = {key: value for key, _, value in (w.partition("=") for w in words) if key in _OWN}
     rest = [word for word in words if word.partition("=")[0] not in _OWN]
     replications = _whole("replications", own.get("replications", str(_REPLICATIONS)), _FEWEST)
-    config = compose_config(rest, folders, compare=False) | {"device": "cpu"}
+    config = compose_config(rest, folders, compare=False, check=True) | {"device": "cpu"}
     import torch
 
     from mhrun.check.calibration import refuses, simulated

@@ -7,5 +7,6 @@ COMMON = ("--project", "--config-dir", "-cd", "--trust", "--help", "-h")
 OPTIONS = {  # options of each command; `run` is a command line without a command
     "run": (*COMMON, "--multirun", "-m", "--dry-run", "--cfg", "-c", "--version", "-V"),
     "compare": (*COMMON, "--reference", "--json", "--csv"),
+    "init": (*COMMON, "--data", "--outcome"),
     "check": (*COMMON, "--json"),
 }

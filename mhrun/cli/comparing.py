@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING
 from mhrun.cli.places import outputs_of
 from mhrun.errors import UserError, nearest
 from mhrun.store.folder import RunFolder, runs
+from mhrun.store.identity import differences
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_SETTINGS = 4  # settings that the line of a run names; the rest are counted
+_READ = 20  # runs of an experiment whose settings are read, the newest
 
 
 def compare_runs(words: Sequence[str]) -> int:
@@ -46,6 +50,10 @@ def compare_runs(words: Sequence[str]) -> int:
                 f"--reference {reference} has several methods; say which: "
                 f"{', '.join(f'{reference}:{r.method}' for r in against[:4])}{', ...' * (len(against) > 4)}."
             )
+    given = [(name, folder) for name, (folder, _) in zip(names, chosen, strict=True)]
+    given += [(reference, named[0])] if reference is not None and named is not None else []
+    for line in lines_of_runs(given, outputs):
+        print(line, file=sys.stdout if kind == "table" else sys.stderr)
     found, page = build_comparison(rows, against[0] if against else None, outputs)
     if kind == "json":
         print((page.parent / "compare.json").read_text(), end="")
@@ -79,6 +87,45 @@ def _options(words: Sequence[str]) -> tuple[list[str], str | None, str]:
         else:
             rest.append(word)
     return rest, reference, kind
+
+
+def lines_of_runs(given: Sequence[tuple[str, RunFolder]], outputs: Path) -> list[str]:
+    """Return a line for each compared run: digest, scale, and the settings in which it differs from the others.
+
+    A run that was named by its experiment, which has several, is called the newest of them.
+
+    Args:
+        given: the words of the command line with their runs.
+        outputs: the folder of runs.
+    """
+    compared = {folder.path.resolve(): folder for _, folder in given}
+    configs = {path: folder.config() for path, folder in compared.items()}
+    newest: dict[Path, list[RunFolder]] = {}
+    there = runs(outputs)
+    for word, folder in given:
+        text = "" if (Path(word) / "config.yaml").is_file() else word
+        same = [r for r in there if r.experiment == folder.experiment]
+        if len(same) > 1 and text.partition(":")[0] == folder.experiment:
+            newest[folder.path.resolve()] = same
+    lines = []
+    for path, folder in compared.items():
+        others = [config for other, config in configs.items() if other != path]
+        more = newest.get(path, [])
+        others += [r.config() for r in more[-_READ:] if r.path.resolve() not in compared]
+        settings = differences(configs[path], others)
+        words = [f"{key} = {_short(value)}" for key, value in list(settings.items())[:_SETTINGS]]
+        words += [f"{len(settings) - _SETTINGS:,} more"] if len(settings) > _SETTINGS else []
+        line = f"run     {folder.experiment}/{folder.digest}, {configs[path]['scale']} scale"
+        line += f", {', '.join(words)}" if words else ""
+        if more:
+            line += f"; newest of {len(more):,}: give the folder to compare another"
+        lines.append(line)
+    return lines
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def found_run(word: str, outputs: Path) -> tuple[RunFolder, str | None]:

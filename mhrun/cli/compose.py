@@ -29,6 +29,7 @@ from mhrun.cli.own import NAME, is_own, own_words
 from mhrun.cli.places import endless_defaults, experiments
 from mhrun.cli.resolution import bounded, environment, name_part, power
 from mhrun.cli.settings import check_settings
+from mhrun.cli.unread import check_words
 from mhrun.cli.words import parsed
 from mhrun.errors import UserError, nearest
 from mhrun.names import checked_name
@@ -87,11 +88,15 @@ def _of_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compose_config(
-    words: Sequence[str], folders: Sequence[Path] = (), *, compare: bool = True
+    words: Sequence[str], folders: Sequence[Path] = (), *, compare: bool = True, check: bool = False
 ) -> dict[str, Any]:
     """Return the resolved configuration of these overrides, as plain dictionaries.
 
-    `compare`: note what it has other than the settings of the paper.
+    Args:
+        words: overrides.
+        folders: the user's.
+        compare: note what it has other than the settings of the paper.
+        check: refuse overrides that nothing reads.
 
     Raises:
         UserError: an override that means nothing, or a setting that has no meaning.
@@ -104,6 +109,8 @@ def compose_config(
                 print(f"mhrun: {line}", file=sys.stderr)
         config = composed(words, folders)
         plain = resolved(config, NAME if own else config.hydra.runtime.choices.get("experiment"))
+        if check:
+            check_words(words, config, folders)
         check_runtime_of_files(plain["runtime"], words)
     except (HydraException, OmegaConfBaseException) as error:
         raise explained(error, words, folders) from error

@@ -16,7 +16,8 @@ tables and claims of papers.
                                               compare runs: a folder, an experiment, or the beginning of a digest
   mhrun report [NAME ...]                     rebuild the reports of all runs or of some experiments
   mhrun fetch [DATASET ...]                   download and verify data sets; without a name, list them
-  mhrun init DIR                              create a small project: model, data, experiment
+  mhrun init DIR [--data FILE --outcome COLUMN]
+                                              create a small project: an example, or a regression on your table
   mhrun check rule=NAME [KEY=VALUE ...]       check the distribution and the contracts of a rule, proposal, pairing,
                                               dynamics, method, or class of yours (check my.Rule)
   mhrun completion bash|zsh|fish              print a script for shell completion
@@ -90,11 +91,21 @@ Downloads data sets from their publishers and verifies them by checksum; without
 """,
     "init": """\
 mhrun init DIR
+mhrun init DIR --data FILE [--outcome COLUMN] [KEY=VALUE ...]
 
-Creates a small project: a model in Python, a data file and an experiment, to be adapted.
+Creates a small project, to be adapted: a model, a data file and an experiment. With a table (.csv, .tsv, .txt,
+.parquet), the model fits its columns: logistic regression for an outcome with two values, else linear regression with
+normal errors. Numerical features are standardised, and priors are printed.
 
   mhrun init mine
   mhrun --project mine robust scale=smoke
+
+  mhrun init mine --data rows.csv --outcome y
+  mhrun --project mine rows
+
+  --data FILE         the table, which is copied into DIR
+  --outcome COLUMN    what is predicted; by default the last column
+  categorical=[a,b]   columns that are categories; any setting of data=table, such as features=[...] or missing=drop
 """,
     "check": f"""\
 mhrun check rule=NAME|proposal=NAME|pairing=NAME|dynamics=NAME|method=NAME|CLASS [KEY=VALUE ...] [--json]

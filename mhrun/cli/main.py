@@ -142,7 +142,7 @@ def _dispatch(arguments: list[str]) -> int:
             shown = jobs[0]
             own_words = " ".join(word for word in shown if word.partition("=")[0] in swept)
             print(f"mhrun: the first of {len(jobs)} jobs: {own_words}", file=sys.stderr)
-        print(yaml.safe_dump(compose_config(shown, words.folders), sort_keys=False), end="")
+        print(yaml.safe_dump(compose_config(shown, words.folders, check=True), sort_keys=False), end="")
         return OK
     if words.dry:
         from mhrun.cli.planning import plan
@@ -197,7 +197,9 @@ def taken_apart(arguments: Sequence[str]) -> Words:
                 raise UserError(f"--cfg {value} is unknown; say --cfg job.")
             else:
                 show = True
-        elif command == "compare" and word in ("--reference", "--json", "--csv"):
+        elif (command == "compare" and word in ("--reference", "--json", "--csv")) or (
+            command == "init" and word in ("--data", "--outcome")
+        ):
             rest.append(f"{word}={value}" if value else word)
         elif word in ("-m", "--multirun") and command == "run":
             multirun = True

@@ -26,7 +26,7 @@ def plan(words: Sequence[str], folders: Sequence[Path], multirun: bool) -> int:
         UserError: as the run itself would.
     """
     if not multirun:
-        config = compose_config(words, folders, compare=False)
+        config = compose_config(words, folders, compare=False, check=True)
         wide = None if sys.stdout.isatty() else 120  # a pipe has no width
         _of_run(config, Console(width=wide))
         return 0
@@ -73,7 +73,7 @@ def _of_sweep(jobs: Sequence[tuple[list[str], list[str]]], folders: Sequence[Pat
     methods_seen: set[str] = set()  # digests of methods that jobs before have
     for job, swept in jobs:
         try:
-            config = compose_config(job, folders, compare=False)
+            config = compose_config(job, folders, compare=False, check=True)
             folder = RunFolder.of(config)
             if folder.path in seen or _there(config, folder):
                 there += 1

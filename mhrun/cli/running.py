@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def run_once(words: Sequence[str], folders: Sequence[Path]) -> int:
     """Run a command line, print what was found and the paths, and return 1 if a part of the report failed."""
-    config = compose_config(words, folders)
+    config = compose_config(words, folders, check=True)
     folder = compute(config)
     whole = True
     if config["runtime"]["report"]:

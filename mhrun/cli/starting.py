@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mhrun.errors import UserError
@@ -14,11 +14,14 @@ def start_project(words: Sequence[str]) -> int:
     """Write a small project into a new folder, and print how to run it.
 
     Raises:
-        UserError: no folder is named, or it is not empty, or it cannot be created.
+        UserError: no folder is named, it is not empty or cannot be created, or the table does not fit.
     """
-    if len(words) != 1 or "=" in words[0]:
-        raise UserError("mhrun init needs one folder: mhrun init DIR.")
-    folder = Path(words[0])
+    rest, options = _options(words)
+    if options:
+        return _start_from_table(rest, options)
+    if len(rest) != 1 or "=" in rest[0]:
+        raise UserError("mhrun init needs one folder: mhrun init DIR [--data FILE --outcome COLUMN].")
+    folder = Path(rest[0])
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"'{folder}' is not empty; choose another folder.")
     try:
@@ -28,4 +31,40 @@ def start_project(words: Sequence[str]) -> int:
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         print(f"wrote   {path}")
     print(f"run it  mhrun --project {folder} experiment=robust")
+    return 0
+
+
+def _options(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the other words, and the values of --data and --outcome."""
+    rest, options = [], {}
+    waiting = list(words)
+    while waiting:
+        word, equals, value = waiting.pop(0).partition("=")
+        if word not in ("--data", "--outcome"):
+            rest.append(f"{word}{equals}{value}")
+            continue
+        if not equals and not waiting:
+            raise UserError(f"{word} needs a value: {word} {'FILE' if word == '--data' else 'COLUMN'}.")
+        options[word] = value if equals else waiting.pop(0)
+    return rest, options
+
+
+def _start_from_table(words: Sequence[str], options: Mapping[str, str]) -> int:
+    """Write the project for a table, and print what was chosen and how to run it."""
+    from mhrun.cli.starting_table import project_of, write_project
+
+    folders = [word for word in words if "=" not in word]
+    if len(folders) != 1 or "--data" not in options:
+        raise UserError("mhrun init needs a folder and a table: mhrun init DIR --data FILE --outcome COLUMN.")
+    folder, table = Path(folders[0]), Path(options["--data"])
+    if not table.is_file():
+        raise UserError(f"--data {table}: there is no such file.")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"'{folder}' is a file; choose another folder.")
+    project = project_of(table, options.get("--outcome"), [word for word in words if "=" in word])
+    for path in write_project(folder, table, project):
+        print(f"wrote   {path}")
+    for line in project.lines:
+        print(line)
+    print(f"run it  mhrun --project {folder} {project.name}")
     return 0

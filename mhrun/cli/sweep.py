@@ -190,7 +190,7 @@ def _checked(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> dict[str
     for alike in _put_together_alike(jobs, folders):
         for job in alike:
             try:
-                config = compose_config(job, folders, compare=False)
+                config = compose_config(job, folders, compare=False, check=True)
             except UserError as error:
                 if isinstance(error.__cause__, HydraException):
                     raise

@@ -6,7 +6,7 @@ import io
 import tarfile
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -62,12 +62,12 @@ class Cifar:
     def __init__(
         self,
         name: str = "cifar10",
-        split: str = "train",
+        split: Literal["train", "test"] = "train",
         n: int | None = None,
         skip: int = 0,
         shuffle: int | None = None,
         side: int = SIDE,
-        augment: str = "none",
+        augment: Literal["none", "code"] = "none",
         permuted: float = 0.0,
     ) -> None:
         if name not in NAMES:

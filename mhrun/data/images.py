@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import torch
 
@@ -36,7 +38,7 @@ class Images:
     def __init__(
         self,
         name: str = "mnist",
-        split: str = "train",
+        split: Literal["train", "test"] = "train",
         n: int | None = None,
         skip: int = 0,
         shuffle: int | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +40,7 @@ class MixtureSample:
         variance: float = 1.0,
         weights: Sequence[float] | None = None,
         seed: int = 0,
-        storage: str = "memory",
+        storage: Literal["memory", "file"] = "memory",
     ) -> None:
         if n < 1:
             raise Refusal(f"n = {n} data cannot be drawn; choose n >= 1.")

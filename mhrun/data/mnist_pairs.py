@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +46,7 @@ class MnistPair:
     def __init__(
         self,
         digits: Sequence[int] = (1, 7),
-        split: str = "train",
+        split: Literal["train", "test"] = "train",
         n: int | None = None,
         components: int | None = None,
     ) -> None:

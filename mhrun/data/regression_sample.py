@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -46,7 +48,7 @@ class RegressionSample:
         self,
         n: int,
         dim: int,
-        family: str = "logistic",
+        family: Literal["logistic", "robust", "poisson", "softmax"] = "logistic",
         correlation: float = 0.5,
         signal: float = 1.0,
         degrees: float = 4.0,

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -68,14 +68,14 @@ class Table:
         target: str | None = None,
         features: Sequence[str] | None = None,
         categorical: Sequence[str] = (),
-        outcome: str = "number",
+        outcome: Literal["number", "sign", "class"] = "number",
         positive: Any = None,
         standardise: bool = True,
         standardise_target: bool = False,
         intercept: bool = False,
-        missing: str = "refuse",
+        missing: Literal["refuse", "drop"] = "refuse",
         test_share: float = 0.0,
-        part: str = "train",
+        part: Literal["train", "test"] = "train",
         seed: int = 0,
         separator: str | None = None,
     ) -> None:
@@ -214,6 +214,30 @@ class Table:
                 f"{_some(levels)}."
             )
         return np.where(column.to_numpy() == positive, np.int8(1), np.int8(-1)), {"positive": positive}
+
+
+def outcome_of(path: Path, target: str | None, separator: str | None = None) -> tuple[str, list[Any]]:
+    """Return the column of the outcome, the last if none is named, and its values, each once: at most three.
+
+    Raises:
+        UserError: there is no such column, it has one value, or more than two that are no numbers.
+    """
+    frame = _read(located(str(path)), separator)
+    frame.columns = list(map(str, frame.columns))
+    there = list(frame.columns)
+    target = there[-1] if target is None else target
+    if target not in there:
+        hint = nearest(target, there) or f" There are: {', '.join(there[:12])}{', ...' * (len(there) > 12)}."
+        raise UserError(f"{path.name} has no column '{target}'.{hint}")
+    levels = _levels(frame[target].dropna(), path)
+    if len(levels) < 2:
+        raise UserError(f"{path.name}: column '{target}' has no two values; choose another outcome.")
+    if len(levels) > 2 and frame[target].dtype.kind not in "iuf":
+        raise UserError(
+            f"{path.name}: column '{target}' holds {len(levels):,} categories ({_some(levels)}); an outcome is two "
+            "values or numbers. data.outcome=class with model=softmax_regression has several classes."
+        )
+    return target, levels[:3]
 
 
 def _read(path: Path, separator: str | None) -> Any:

@@ -56,15 +56,22 @@ def default_kernel(name: str) -> Kernel:
 
 
 def gradients_of(target: Target) -> bool:
-    """Return whether the log-likelihood has gradients, from one datum at the model's first point."""
+    """Return whether the log-likelihood has gradients, from one datum at the model's first point.
+
+    Raises:
+        UserError: the log-likelihood itself fails.
+    """
     import torch
 
     from mhrun.random import Streams
 
     streams = Streams(0, 1, target.device)
     theta = target.model.init(1, streams.at(0)).double().to(target.device)
+    index = torch.zeros(1, 1, dtype=torch.int64, device=target.device)
     try:
-        target.log_lik_and_grad(theta, torch.zeros(1, 1, dtype=torch.int64, device=target.device))
+        target.log_lik_and_grad(theta, index)
     except UserError:
+        with torch.no_grad():
+            target.model.log_lik(theta, target.data.rows(index))
         return False
     return True

@@ -134,11 +134,10 @@ def sample(
     target = Target(
         given.model, given.data, temper=temper, replacement=replacement, surrogate=surrogate, device=device
     )
-    name: str | None = None
+    name, why = None, ""
     if kernel is None:
         name, why = default_method(target, gradients_of(target))
         kernel = default_kernel(name)
-        _say(f"no kernel was named: {why}.")
     steps, warmup = (
         given if given is not None else default
         for given, default in zip((steps, warmup), default_counts(name), strict=True)
@@ -176,6 +175,8 @@ def sample(
         precondition=precondition,
     )
     method.check_data()
+    if why:
+        _say(f"no kernel was named: {why}.")
     settings = Settings(executor=executor)
     attributes: dict[str, Any] = {"seed": method.seed} | prior_attribute(given.model)
     if folder is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -89,7 +89,7 @@ class EquiEnergy(Kernel):
         stagger: int = 0,
         burn: int = 0,
         differences: bool = False,
-        keep: str = "sample",
+        keep: Literal["sample", "latest"] = "sample",
     ) -> None:
         if rungs < 2 or len(sizes) != rungs:
             raise Refusal(

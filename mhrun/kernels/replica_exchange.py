@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -65,8 +67,8 @@ class ReplicaExchange(Kernel):
         rule: Rule,
         rungs: int,
         every: int = 1,
-        order: str = "random",
-        sign: str = "right",
+        order: Literal["random", "alternate"] = "random",
+        sign: Literal["right", "printed"] = "right",
     ) -> None:
         if rungs < 2 or every < 1:
             raise Refusal("ReplicaExchange needs at least 2 rungs and every >= 1.")

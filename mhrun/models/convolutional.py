@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -39,14 +40,14 @@ class Convolutional(ModuleModel):
         self,
         widths: Sequence[int] = (64, 128, 256),
         dense: int = 896,
-        norm: str = "none",
+        norm: Literal["none", "batch", "group", "frn"] = "none",
         side: int = 32,
         classes: int = 10,
         channels: int = 3,
-        normalise: str | None = "cifar10",
+        normalise: Literal["cifar10", "cifar100"] | None = "cifar10",
         weight_sd: float | None = None,
         prior_variance: float | None = None,
-        evaluation: str = "auto",
+        evaluation: Literal["auto", "bound", "vmapped"] = "auto",
     ) -> None:
         if not widths or min(*widths, classes, channels) < 1 or dense < 0:
             raise Refusal(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -57,7 +57,7 @@ class Logistic:
         self,
         dim: int = 784,
         prior_variance: float | None = None,
-        start: str = "normal",
+        start: Literal["normal", "uniform", "zeros"] = "normal",
         start_sd: float = 0.03,
     ) -> None:
         if dim < 1:

@@ -6,7 +6,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +60,7 @@ class ModuleModel:
         module: nn.Module | Callable[[], nn.Module],
         likelihood: str | Likelihood = "categorical",
         prior_variance: float | Mapping[str, float | None] | None = None,
-        evaluation: str = "auto",
+        evaluation: Literal["auto", "bound", "vmapped"] = "auto",
     ) -> None:
         if isinstance(likelihood, str) and likelihood != "categorical":
             raise Refusal(f"there is no likelihood '{likelihood}'; give categorical or a function.")

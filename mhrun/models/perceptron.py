@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,7 +46,7 @@ class Perceptron:
         self,
         layers: Sequence[int],
         prior_variance: float | None = None,
-        likelihood: str = "categorical",
+        likelihood: Literal["categorical", "clipped_binary"] = "categorical",
         weight_sd: float | None = None,
         bias_sd: float = 0.0,
     ) -> None:

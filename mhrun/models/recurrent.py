@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from torch import Tensor, nn
 
 from mhrun.errors import Refusal
@@ -49,7 +51,7 @@ class Recurrent(ModuleModel):
         dense: int = 64,
         classes: int = 10,
         prior_variance: float | None = None,
-        evaluation: str = "auto",
+        evaluation: Literal["auto", "bound", "vmapped"] = "auto",
     ) -> None:
         if min(rows, columns, hidden, dense, classes) < 1:
             raise Refusal("Recurrent needs rows, columns, hidden, dense and classes of at least 1.")

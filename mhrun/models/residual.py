@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -57,12 +58,12 @@ class Residual(ModuleModel):
         self,
         blocks: Sequence[int] = (2, 2, 2, 2),
         widths: Sequence[int] = (64, 128, 256, 512),
-        norm: str = "batch",
+        norm: Literal["none", "batch", "group", "frn"] = "batch",
         classes: int = 10,
         channels: int = 3,
-        normalise: str | None = "cifar10",
+        normalise: Literal["cifar10", "cifar100"] | None = "cifar10",
         prior_variance: float | None = None,
-        evaluation: str = "auto",
+        evaluation: Literal["auto", "bound", "vmapped"] = "auto",
     ) -> None:
         if len(blocks) != len(widths) or not blocks or min(*blocks, *widths, classes, channels) < 1:
             raise Refusal("Residual needs as many widths as stages of blocks, and counts of at least 1.")

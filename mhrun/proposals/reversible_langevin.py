@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -35,7 +36,9 @@ class ReversibleLangevinProposal(Proposal):
     gradients = True
     best_acceptance = None  # half of its moves go backward
 
-    def __init__(self, beta: float = 1.0, density: str = "normalised") -> None:
+    def __init__(
+        self, beta: float = 1.0, density: Literal["normalised", "unnormalised"] = "normalised"
+    ) -> None:
         if not beta >= 1:
             raise Refusal(f"beta = {beta:g} must be at least 1.")
         if density not in _DENSITIES:

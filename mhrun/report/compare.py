@@ -14,7 +14,7 @@ import numpy.typing as npt
 from mhrun.diagnostics.distances import energy_distance, shifts
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
-from mhrun.report.efficiency import COORDINATES, RHAT, efficiency, valid_draws, worth
+from mhrun.report.efficiency import COORDINATES, ESS, RHAT, efficiency, named, valid_draws, worth
 from mhrun.report.run import Run
 from mhrun.report.tables import shown
 from mhrun.store.folder import RunFolder
@@ -113,7 +113,7 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
         notes.append(
             f"R-hat is above {MIXED}, so that an effective sample size says little: {', '.join(apart)}."
         )
-    notes += _tempered(rows, reference)
+    notes += _imprecise(found) + _tempered(rows, reference)
     wide = max((run.target_of(method).dim for run, method, _ in rows), default=0)
     if wide > COORDINATES:
         notes.append(
@@ -140,6 +140,24 @@ def _doubts(name: str, value: float) -> list[str]:
     if not value <= RHAT:
         return [f"The reference {name} has no R-hat (one chain, or a coordinate that never moves)."]
     return []
+
+
+def _imprecise(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return a line on methods whose R-hat is above the limit, and one on those with few effective draws."""
+    rhats = {name: number_of(row.get("rhat")) for name, row in found.items()}
+    apart = {name: rhat for name, rhat in rhats.items() if RHAT < rhat <= MIXED}
+    sizes = {name: number_of(row.get("ess")) for name, row in found.items()}
+    few = {name: size for name, size in sizes.items() if size < ESS and not rhats[name] > MIXED}
+    lines = []
+    if apart:
+        worst = sorted(apart, key=lambda name: -apart[name])
+        lines.append(
+            f"R-hat is above {RHAT:g}: {named(worst, numbers=apart)}. These chains have not converged."
+        )
+    if few:
+        worst = sorted(few, key=lambda name: few[name])
+        lines.append(f"ESS is below {ESS:g}: {named(worst, numbers=few)}. Means and quantiles are imprecise.")
+    return lines
 
 
 def _tempered(rows: Sequence[Row], reference: Row | None) -> list[str]:

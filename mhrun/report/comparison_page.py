@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.build import PAGE, draw, write_drawn
 from mhrun.report.compare import MIXED, Comparison, Row, compare, number_of
-from mhrun.report.efficiency import RHAT
+from mhrun.report.efficiency import RHAT, runners_up
 from mhrun.report.page import FigureOnPage, TableOnPage, template
 from mhrun.report.style import COLOURS, style
 from mhrun.report.tables import rendered, shown, write_table
@@ -99,20 +99,24 @@ def parts(frame: pd.DataFrame) -> list[TableOnPage]:
 
 def finding(found: Comparison) -> str:
     """Return one sentence on a comparison: the most efficient of the methods that have converged."""
-    rated = {
-        name: number_of(row.get("per_million"))
+    rates = {
+        name: number_of(row["per_million"])
         for name, row in found.rows.items()
-        if number_of(row.get("rhat")) <= RHAT and _finite(row.get("per_million"))
+        if _finite(row.get("per_million"))
     }
+    known = {name: number_of(row.get("rhat")) for name, row in found.rows.items()}
+    rated = {name: rate for name, rate in rates.items() if known[name] <= RHAT}
     if not rated:
         rhats = [number_of(row.get("rhat")) for row in found.rows.values() if _finite(row.get("rhat"))]
         return f"No method has converged: R-hat is {shown(min(rhats))} at least." if rhats else ""
     best = max(rated, key=lambda name: rated[name])
     start = f"{best} has {shown(rated[best])} effective draws per million evaluations"
     others = sorted(rate for name, rate in rated.items() if name != best)
+    more = runners_up(rated[best], rates, known)
     if not others:
-        return f"{start}{', and no other method has converged' * (len(found.rows) > 1)}."
-    return f"{start}, {shown(rated[best] / others[-1])} times as many as the next of {len(rated)} that have converged."
+        return f"{start}{', and no other method has converged' * (len(found.rows) > 1)}{more}."
+    ratio = shown(rated[best] / others[-1])
+    return f"{start}, {ratio} times as many as the next of {len(rated)} that have converged{more}."
 
 
 def plain_rows(found: Comparison) -> dict[str, Any]:

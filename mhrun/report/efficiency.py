@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,27 @@ import numpy.typing as npt
 
 from mhrun.diagnostics.chains import COORDINATES, ESS, RHAT, some_coordinates, worth
 from mhrun.report.run import Run
+from mhrun.report.tables import shown
 
-__all__ = ["COORDINATES", "ESS", "RHAT", "costs", "diagnosed", "efficiency", "valid_draws", "worth"]
+__all__ = [
+    "COORDINATES",
+    "ESS",
+    "RHAT",
+    "costs",
+    "diagnosed",
+    "efficiency",
+    "named",
+    "runners_up",
+    "valid_draws",
+    "worth",
+]
 
 Draws = npt.NDArray[np.float64]
 
 _ELEMENTS = 4e7  # numbers of one method that a report diagnoses at most, which takes some ten seconds
 _MILLION = 1e6
+_NAMED = 4  # methods that a warning names; the rest are counted
+_RIVALS = 2  # methods that a finding names beside the best
 
 
 def valid_draws(run: Run, method: str, most: float = np.inf) -> Draws | str:
@@ -90,3 +105,35 @@ def diagnosed(run: Run) -> dict[str, dict[str, Any]]:
 
 def _over(value: float, by: float) -> float | None:
     return value / by if by else None
+
+
+def named(
+    keys: Iterable[str], label: Callable[[str], str] = str, numbers: Mapping[str, float] | None = None
+) -> str:
+    """Return a few methods in one line, each with its number in brackets; those beyond the fourth are counted."""
+    found = [label(key) + (f" ({shown(numbers[key])})" if numbers else "") for key in keys]
+    rest = len(found) - _NAMED
+    return ", ".join(found[:_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def runners_up(
+    best: float, rates: Mapping[str, float], rhats: Mapping[str, float], label: Callable[[str], str] = str
+) -> str:
+    """Return the end of a finding: methods with more effective draws than the best converged one, with their R-hat.
+
+    Args:
+        best: effective draws per million evaluations of the best method that has converged.
+        rates: the same of each method.
+        rhats: R-hat of each method.
+        label: name -> label.
+    """
+    more = [name for name, rate in rates.items() if rate > best and rhats.get(name, np.nan) > RHAT]
+    more.sort(key=lambda name: rhats[name])
+    parts = [
+        f"{label(name)} has {shown(rates[name])} (R-hat {shown(rhats[name])})" for name in more[:_RIVALS]
+    ]
+    if not parts:
+        return ""
+    return f"; not converged, but with more: {', '.join(parts)}" + (
+        f" and {len(more) - _RIVALS:,} more" if len(more) > _RIVALS else ""
+    )

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from mhrun.paths import ROOT
+from mhrun.paths import CONF, ROOT
 from mhrun.report.claims import COUNTED, NOT_REPRODUCED, Judged, count
 from mhrun.store.identity import RESULTS_VERSION
 
@@ -40,7 +40,8 @@ def status_of(config: Mapping[str, Any], judged: Sequence[Judged], kind: str = "
     # The claims of a sweep contain the paper's values.
     command = f"mhrun experiment={experiment} scale=paper" if kind == "experiments" else ""
     if not counted:
-        if scale == "paper" or "paper" not in (config.get("scales") or {}):
+        ours = (CONF / "experiment" / f"{experiment}.yaml").is_file()  # a user's experiment has no paper
+        if scale == "paper" or "paper" not in (config.get("scales") or {}) or not ours:
             return Status("", "", "", "", [], departures)
         return Status("preview", "Preview: too short for a result.", "", command, [], departures)
     yes, all_of_them = count(claim.verdict for claim in counted)

@@ -11,13 +11,11 @@ import pandas as pd
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.claims import Judged
 from mhrun.report.declared import measure_of
-from mhrun.report.efficiency import ESS, RHAT, diagnosed
+from mhrun.report.efficiency import ESS, RHAT, diagnosed, named, runners_up
 from mhrun.report.run import Run
 from mhrun.report.status import Status, status_of
 from mhrun.report.tables import shown
 from mhrun.store.folder import RunFolder
-
-_NAMED = 4  # methods that a warning names; the rest are counted
 
 COLUMNS = {
     "ess": (
@@ -222,13 +220,14 @@ def _is_stuck(about: Mapping[str, Any]) -> bool:
 
 
 def _named(run: Run, methods: Sequence[str], numbers: Mapping[str, float] | None = None) -> str:
-    words = [run.label(m) + (f" ({shown(numbers[m])})" if numbers else "") for m in methods[:_NAMED]]
-    rest = len(methods) - _NAMED
-    return ", ".join(words) + (f" and {rest:,} more" if rest > 0 else "")
+    return named(methods, run.label, numbers)
 
 
 def default_finding(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a sentence for any run: the most efficient converged method, or that none has converged."""
+    """Return a sentence for any run: the most efficient converged method, or that none has converged.
+
+    Methods that have not converged and have more effective draws are named with their R-hat.
+    """
     sizes = {m: about["ess"] for m, about in diagnostics.items() if _is_there(about.get("ess"))}
     rhats = {m: diagnostics[m].get("rhat") for m in sizes}
     if not sizes:
@@ -239,12 +238,13 @@ def default_finding(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> s
         return f"{run.label(method)} has {shown(size)} effective draws{rhat}."
     agreeing = [m for m in sizes if _is_there(rhats[m]) and not _above(rhats[m], RHAT)]
     known = {m: rhat for m, rhat in rhats.items() if rhat is not None and not math.isnan(rhat)}
-    rated = {m: diagnostics[m]["per_million"] for m in (agreeing or ([] if known else sizes))}
-    rated = {m: rate for m, rate in rated.items() if _is_there(rate)}
+    rates = {m: diagnostics[m]["per_million"] for m in sizes if _is_there(diagnostics[m]["per_million"])}
+    rated = {m: rates[m] for m in (agreeing or ([] if known else sizes)) if m in rates}
     if rated:
         best = max(rated, key=lambda m: rated[m])
         among = f", most of the {len(rated)} methods{' that converged' * bool(agreeing)}" * (len(rated) > 1)
-        return f"{run.label(best)} has {shown(rated[best])} effective draws per million evaluations{among}."
+        others = runners_up(rated[best], rates, known, run.label)
+        return f"{run.label(best)} has {shown(rated[best])} effective draws per million evaluations{among}{others}."
     if known and not agreeing:
         low, high = min(known, key=lambda m: known[m]), max(known, key=lambda m: known[m])
         span = f"from {shown(known[low])} ({run.label(low)}) to {shown(known[high])} ({run.label(high)})"

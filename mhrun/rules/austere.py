@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -58,7 +58,7 @@ class Austere(Rule):
         self,
         m: int | None = None,
         epsilon: float | None = None,
-        design: str = "given",
+        design: Literal["given", "conservative", "average", "per_step"] = "given",
         bound: float | None = None,
         reach: float = 10.0,
         ignores_u: bool = False,

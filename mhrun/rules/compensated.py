@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ class Compensated(Rule):
     def __init__(
         self,
         variance: float = 1.0,
-        density: str = "nnls",
+        density: Literal["paper", "nnls", "series"] = "nnls",
         lam: float | None = None,
         terms: int | None = None,
     ) -> None:

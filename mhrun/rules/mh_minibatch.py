@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -87,16 +87,16 @@ class MHMinibatch(Rule):
         self,
         m: int,
         sigma: float = 1.0,
-        density: str = "nnls",
+        density: Literal["paper", "nnls", "series"] = "nnls",
         lam: float | None = None,
         half_width_steps: int | None = None,
-        five_sd: str = "off",
+        five_sd: Literal["off", "undecided", "always"] = "off",
         finite: bool = True,
-        at_end: str = "barker",
+        at_end: Literal["barker", "sign"] = "barker",
         prior: bool = True,
         terms: int | None = None,
         variance: float | None = None,
-        stop: str = "pilot",
+        stop: Literal["pilot", "sequential"] = "pilot",
         pilot: int | None = None,
         noise_share: float = 0.8,
         skew_corrected: bool = True,

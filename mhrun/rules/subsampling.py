@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -51,7 +51,9 @@ class MHSubLhd(Rule):
         gamma: float = 2.0,
         delta: float = 0.01,
         p: float = 2.0,
-        bound: str = "empirical_bernstein",
+        bound: Literal[
+            "empirical_bernstein", "hoeffding_serfling", "bernstein_serfling"
+        ] = "empirical_bernstein",
         released: bool = False,
     ) -> None:
         if bound not in _BOUNDS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 FORMAT = 2
@@ -101,6 +101,20 @@ def departures(config: Mapping[str, Any], reference: Mapping[str, Any]) -> list[
         if mine != paper:
             found.append(f"{path} = {mine}" + ("" if path == "scale" else f" (paper: {paper})"))
     return found
+
+
+def differences(config: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the settings of a configuration that at least one other does not share: path -> value.
+
+    Settings that change no number are left out. Those of the experiment come before those of its parts.
+    """
+    ours = dict(_leaves(_plain(identity(config))))
+    apart = set()
+    for other in others:
+        theirs = dict(_leaves(_plain(identity(other))))
+        apart |= {path for path, value in ours.items() if theirs.get(path, "absent") != value}
+    apart = {path for path in apart if path.partition(".")[0] not in ("scale", "sources")}
+    return {path: ours[path] for path in sorted(apart, key=lambda path: (path.count("."), path))}
 
 
 def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -19,7 +19,7 @@ from scipy.stats import norm
 
 from mhrun.cli.main import run
 from mhrun.diagnostics.distances import energy_distance, shifts
-from mhrun.report.compare import Comparison, Row, _doubts, run_names, unlike
+from mhrun.report.compare import Comparison, Row, _doubts, _imprecise, run_names, unlike
 from mhrun.report.comparison_page import finding
 from mhrun.store.folder import RunFolder
 
@@ -40,7 +40,8 @@ def autoregressive(rng, chains, steps, rho, dim=1):
         ({"a": (1.0, 5.0)}, "a has 5 effective draws per million evaluations."),
         (
             {"a": (1.0, 5.0), "b": (1.2, 9.0)},
-            "a has 5 effective draws per million evaluations, and no other method has converged.",
+            "a has 5 effective draws per million evaluations, and no other method has converged; not converged, "
+            "but with more: b has 9 (R-hat 1.200).",
         ),
         (
             {"a": (1.0, 5.0), "b": (1.0, 9.0), "c": (1.0, 3.0)},
@@ -196,6 +197,41 @@ def test_a_run_may_be_named_by_its_experiment(there, capsys):
     one, two, _ = there
     assert run_names([one, one]) == {one.path: "gmm_tied_means"}
     assert set(run_names([one, two]).values()) == {f"gmm_tied_means/{f.digest[:6]}" for f in (one, two)}
+
+
+def test_each_compared_run_is_described(there, capsys):
+    """Digest, scale and settings of each run, and that a name stands for the newest of several."""
+    one, two, three = there
+    assert run(["compare", "gmm_tied_means:mint"]) == 0
+    line = capsys.readouterr().out.splitlines()[0]
+    newest = max(there, key=lambda r: r.summary()["finished"])
+    assert line.startswith(f"run     gmm_tied_means/{newest.digest}, smoke scale, ")
+    assert line.endswith("; newest of 3: give the folder to compare another")
+    assert run(["compare", str(one.path), two.digest, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)
+    assert captured.err.splitlines()[:2] == [
+        f"run     gmm_tied_means/{one.digest}, smoke scale, seed = 0, thin = 1",
+        f"run     gmm_tied_means/{two.digest}, smoke scale, seed = 1, thin = 2",
+    ]
+    assert run(["compare", one.digest, three.digest]) == 0
+    assert f"run     gmm_tied_means/{three.digest}, smoke scale, lam = 0.2, " in capsys.readouterr().out
+
+
+def test_a_comparison_warns_of_r_hat_and_of_few_effective_draws(there, capsys):
+    rows = {
+        "a": {"rhat": 1.016, "ess": 302.0},
+        "b": {"rhat": 1.001, "ess": 900.0},
+        "c": {"rhat": 1.3, "ess": 5.0},
+    }
+    assert _imprecise(rows) == [
+        "R-hat is above 1.01: a (1.016). These chains have not converged.",
+        "ESS is below 400: a (302). Means and quantiles are imprecise.",
+    ]
+    assert run(["compare", there[0].path.name, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert "ESS is below 400" in captured.err or "R-hat is above 1.1" in captured.err
+    assert json.loads(captured.out)["notes"]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from mhrun.report.build import build_report
 from mhrun.report.claims import NOT_AT_SCALE, NOT_REPRODUCED, REPRODUCED, Judged
 from mhrun.report.efficiency import efficiency, valid_draws
 from mhrun.report.run import Run
+from mhrun.report.status import status_of
 from mhrun.report.summary import default_finding, methods_table, warnings_of
 from mhrun.store.folder import RunFolder
 
@@ -50,7 +51,14 @@ def about(ess, rhat=1.0, rate=1.0, draws=100):
         ({"a": about(123.4, 1.02)}, "A has 123 effective draws and an R-hat of 1.020."),
         (
             {"a": about(500.0, rate=3.0), "b": about(900.0, rate=2.0), "c": about(9e3, rhat=1.2, rate=9.0)},
-            "A has 3 effective draws per million evaluations, most of the 2 methods that converged.",
+            "A has 3 effective draws per million evaluations, most of the 2 methods that converged; not converged, but "
+            "with more: C has 9 (R-hat 1.200).",
+        ),
+        (
+            {"a": about(500.0, rate=3.0), "b": about(900.0, 1.3, 8.0), "c": about(9e3, 1.011, 9.0)}
+            | {"d": about(9e3, 1.5, 90.0), "e": about(9e3, 1.02, 1.0)},
+            "A has 3 effective draws per million evaluations; not converged, but with more: C has 9 (R-hat 1.011), "
+            "B has 8 (R-hat 1.300) and 1 more.",
         ),
         (
             {"a": about(9.0, 1.5), "b": about(7.0, 3.0)},
@@ -64,6 +72,12 @@ def about(ess, rhat=1.0, rate=1.0, draws=100):
 )
 def test_the_sentence_of_an_experiment_that_has_none_of_its_own(diagnostics, sentence):
     assert default_finding(FakeRun(*diagnostics), diagnostics) == sentence
+
+
+def test_an_experiment_of_the_user_is_no_preview_of_a_paper():
+    scales = {"scales": {"smoke": {}, "paper": {}}, "scale": "smoke"}
+    assert status_of({"experiment": "rows"} | scales, []).text == ""
+    assert status_of({"experiment": "arena_logistic"} | scales, []).kind == "preview"
 
 
 def test_warnings_name_the_worst_methods_first_and_count_the_rest():

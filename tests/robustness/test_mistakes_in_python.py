@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import mhrun
+from mhrun.cli.main import run
 from mhrun.errors import UserError
 
 
@@ -98,3 +99,29 @@ def test_a_dynamics_that_returns_another_shape_is_reported():
 
     with pytest.raises(UserError, match=r"Odd.move returned a theta of shape \(2,\), not \(C, D\)"):
         sampled(dynamics=Odd())
+
+
+def test_the_default_kernel_is_named_after_the_model_was_evaluated(tmp_path, monkeypatch, capsys):
+    """A function that fails has no gradients for another reason: its error alone is printed."""
+
+    def broken(theta, x):
+        return x - theta.there
+
+    def whole(theta, x):
+        return ((x - theta.mu) ** 2).sum()
+
+    for function, message in ((broken, "there"), (whole, "log_lik")):
+        with pytest.raises(UserError, match=message):
+            mhrun.sample(function, np.ones(50), parameters={"mu": "Normal(0.0, 1.0)"}, steps=20, warmup=20)
+        assert "no kernel was named" not in capsys.readouterr().err
+    (tmp_path / "conf" / "model").mkdir(parents=True)
+    (tmp_path / "rows.csv").write_text("x\n1\n2\n4\n")
+    (tmp_path / "wrong.py").write_text("def log_lik(theta, rows):\n    return rows.nothing - theta.mu\n")
+    (tmp_path / "conf" / "model" / "wrong.yaml").write_text(
+        "defaults: [user_function, _self_]\nlog_lik: wrong.log_lik\nparameters: {mu: 'Normal(0.0, 1.0)'}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert run(["--project", ".", "data=table", "data.file=rows.csv", "model=wrong"]) == 2
+    err = capsys.readouterr().err
+    assert "nothing" in err
+    assert err.count("\n") == 1

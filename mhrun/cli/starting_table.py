@@ -1,0 +1,239 @@
+"""``mhrun init DIR --data FILE --outcome COLUMN``: a project whose model fits the columns of a table."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from mhrun.errors import UserError, nearest
+from mhrun.paths import CONF
+
+_FULL = 200_000  # rows up to which a method on all data is the reference
+_VARIANCE = 10.0  # of the prior of each weight of the logistic regression
+_SET = {
+    "file",
+    "target",
+    "outcome",
+    "standardise_target",
+    "intercept",
+    "part",
+}  # by the template, not by the user
+
+
+class Project(NamedTuple):
+    """A project to be written."""
+
+    name: str  # of its data, model and experiment
+    files: dict[str, str]  # path in the project -> text
+    lines: list[str]  # on what was chosen
+
+
+def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Project:
+    """Return the project for a table.
+
+    A target with two values gives a logistic regression; one of numbers a linear regression with normal errors whose
+    scale is a parameter. Numerical features are standardised.
+
+    Args:
+        file: the table.
+        target: the column of the outcome; None: the last.
+        settings: of `mhrun.data.table.Table`, as KEY=VALUE.
+
+    Raises:
+        UserError: a table, a column or a setting that does not fit.
+    """
+    from mhrun.build import call
+    from mhrun.data.table import Table, outcome_of
+
+    file = file.resolve()
+    given = {"file": str(file)} | _table_settings(settings)
+    call(Table, given, "the table")  # checks the settings before the file is read
+    target, levels = outcome_of(file, target, given.get("separator"))
+    binary = len(levels) == 2
+    given |= {"target": target, "outcome": "sign" if binary else "number"}
+    given |= {"intercept": True} if binary else {"standardise_target": True}
+    data = call(Table, given, "the table").load()
+    columns = [str(name) for name in data.facts["columns"] if name != "1"]
+    if "x" not in data.fields or not columns:
+        raise UserError(f"{file.name} has no column but '{target}'; a regression needs features.")
+    given["file"] = file.name
+    if "features" not in given:
+        categorical = {str(name) for name in given.get("categorical") or ()}
+        given["features"] = [name for name in columns if name.partition("=")[0] not in categorical]
+    name = _name(file)
+    word = "logistic" if binary else "linear"
+    title = f"{word.capitalize()} regression of {target} on {len(columns):,} columns of {file.name}"
+    methods = _methods(binary, data.n)
+    files = {
+        f"conf/data/{name}.yaml": _yaml([f"{title}"], "table", given),
+        f"conf/experiment/{name}.yaml": _EXPERIMENT.format(
+            name=name,
+            methods="\n".join(f"  - /method@methods.{method}: {method}" for method in methods),
+            title=_flow(title),
+            kept=", ".join(methods),
+        ),
+    }
+    if binary:
+        files[f"conf/model/{name}.yaml"] = _yaml(
+            [
+                f"P({target} = {data.facts['positive']!r}) = 1 / (1 + exp(-theta.x)); the first column of x is 1.",
+                "The prior of each weight is normal with mean 0 and variance prior_variance.",
+            ],
+            "logistic",
+            {"dim": len(columns) + 1, "prior_variance": _VARIANCE, "start": "zeros"},
+        )
+        prior = f"each weight and the intercept Normal(0, sd {_VARIANCE**0.5:.2f})"
+        of = f"{target} = {data.facts['positive']!r} against {next(v for v in levels if v != data.facts['positive'])!r}"
+    else:
+        files[f"{name}_model.py"] = _LINEAR
+        parameters = {
+            "intercept": "Normal(0, 1)",
+            "weights": {"prior": "Normal(0, 1)", "dims": {"feature": columns}},
+            "scale": "HalfNormal(1.0)",
+        }
+        functions = {"log_lik": f"{name}_model.log_lik", "simulate": f"{name}_model.simulate"}
+        files[f"conf/model/{name}.yaml"] = _yaml(
+            [f"{target} = intercept + x.weights + scale * N(0, 1); {target} is standardised."],
+            "user_function",
+            functions | {"parameters": parameters},
+        )
+        prior = "intercept and weights Normal(0, 1), scale HalfNormal(1), for the standardised target"
+        of = target
+    size = (
+        f"{data.n:,} rows, {len(columns):,} standardised features" if given.get("standardise", True) else ""
+    )
+    size = size or f"{data.n:,} rows, {len(columns):,} features as they are"
+    lines = [
+        f"model   {word} regression of {of}: {size}",
+        f"priors  {prior}",
+        f"methods {', '.join(methods)}",
+    ]
+    return Project(name, files, lines)
+
+
+def write_project(folder: Path, table: Path, project: Project) -> list[Path]:
+    """Write a project and a copy of its table, and return the files.
+
+    Raises:
+        UserError: a file is there already, or cannot be written.
+    """
+    there = [path for path in (folder / name for name in project.files) if path.exists()]
+    copy = folder / table.name
+    own = copy.exists() and copy.resolve() == table.resolve()
+    if there or (copy.exists() and not own):
+        raise UserError(f"'{[*there, copy][0]}' is there already; choose another folder.")
+    try:
+        for name, text in project.files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        if not own:
+            shutil.copyfile(table, copy)
+    except OSError as error:
+        raise UserError(f"'{folder}' cannot be written: {error.strerror or error}.") from error
+    return [folder / name for name in sorted(project.files)] + [copy] * (not own)
+
+
+def _table_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """Return settings of the table from words KEY=VALUE."""
+    import inspect
+
+    from mhrun.data.table import Table
+
+    known = set(inspect.signature(Table).parameters) - _SET
+    found = {}
+    for word in settings:
+        key, equals, value = word.partition("=")
+        key = key.removeprefix("data.")
+        if not equals or key not in known:
+            raise UserError(
+                f"'{word}' is no setting of the table here.{nearest(key, known)} There are: {', '.join(sorted(known))}."
+            )
+        try:
+            found[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise UserError(f"{word} cannot be read; write lists as {key}=[a,b].") from error
+        if key in ("features", "categorical") and not isinstance(found[key], list):
+            found[key] = [str(found[key])]
+    return found
+
+
+def _name(file: Path) -> str:
+    """Return a name for data, model and experiment, which nothing of mhrun's has."""
+    stem = re.sub(r"\W+", "_", file.name.split(".")[0], flags=re.ASCII).strip("_").lower() or "table"
+    stem = stem if stem[0].isalpha() else f"table_{stem}"
+    taken = {path.stem for group in ("data", "model", "experiment") for path in (CONF / group).glob("*.yaml")}
+    return f"my_{stem}" if stem in taken | {"own"} else stem
+
+
+def _methods(binary: bool, n: int) -> list[str]:
+    """Return the methods that are compared: a reference first, where there is one for so many rows."""
+    if n <= _FULL:
+        return ["mcmc", "mint", "mhminibatch", "sgld"]
+    return ["mh_ss", "sgld"] if binary else ["sghmc", "sgld"]
+
+
+def _yaml(comments: Sequence[str], base: str, settings: Mapping[str, Any]) -> str:
+    """Return the text of a part that begins from a part of mhrun's."""
+    head = "".join(f"# {comment}\n" for comment in comments)
+    return f"{head}defaults:\n  - {base}\n  - _self_\n{_block(settings)}"
+
+
+def _block(settings: Mapping[str, Any], indent: str = "") -> str:
+    """Return settings as YAML: mappings as blocks, lists in one line."""
+    lines = []
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            lines.append(f"{indent}{key}:\n{_block(value, indent + '  ')}")
+        else:
+            lines.append(f"{indent}{key}: {_flow(value)}\n")
+    return "".join(lines)
+
+
+def _flow(value: Any) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"))
+    return text.removesuffix("...\n").strip()
+
+
+_EXPERIMENT = """\
+# @package _global_
+# The methods {kept} on one posterior. Pilot runs find step sizes, minibatch sizes and scales.
+defaults:
+  - /data: {name}
+  - /model: {name}
+{methods}
+  - _self_
+
+title: {title}
+temperature: 1.0
+chains: 4
+warmup: ${{scales.${{scale}}.warmup}}
+steps: ${{scales.${{scale}}.steps}}
+thin: 2
+
+scales:
+  smoke: {{warmup: 100, steps: 300}}
+  quick: {{warmup: 500, steps: 10000}}
+  long: {{warmup: 2000, steps: 50000}}
+"""
+
+_LINEAR = '''\
+"""Linear regression with normal errors, whose scale is a parameter."""
+
+from torch.distributions import Normal
+
+
+def log_lik(theta, rows):
+    """Return the log-likelihood of each datum (m,)."""
+    return Normal(theta.intercept + rows.x @ theta.weights, theta.scale).log_prob(rows.y)
+
+
+def simulate(theta, rows):
+    """Return new targets for the same features."""
+    return {"y": Normal(theta.intercept + rows.x @ theta.weights, theta.scale).sample()}
+'''

@@ -1,0 +1,145 @@
+"""``mhrun init DIR --data FILE``: the model fits the columns, and a table that does not fit gets one line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from mhrun.build import build
+from mhrun.cli.compose import compose_config
+from mhrun.cli.main import run
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.setenv("MHRUN_TRUST", "")
+    monkeypatch.setenv("MHRUN_FOLDERS", "")
+    monkeypatch.chdir(tmp_path)
+    path = list(sys.path)
+    yield
+    sys.path[:] = path
+    sys.modules.pop("my_rows_model", None)
+
+
+def table(rows=60, **columns):
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame(rng.normal(size=(rows, 2)), columns=["age", "bmi"])
+    frame = frame.assign(
+        **{name: value(rng, rows) if callable(value) else value for name, value in columns.items()}
+    )
+    frame.to_csv("my rows.csv", index=False)
+    return frame
+
+
+def flags(rng, rows):
+    return rng.integers(0, 2, rows)
+
+
+def test_two_values_give_a_logistic_regression(capsys):
+    table(
+        ill=lambda rng, rows: rng.choice(["yes", "no"], rows),
+        city=lambda rng, rows: rng.choice(["a", "b", "c"], rows),
+    )
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "ill", "categorical=city"]) == 0
+    said = capsys.readouterr().out
+    assert "model   logistic regression of ill = 'yes' against 'no': 60 rows, 4 standardised features" in said
+    assert "priors  each weight and the intercept Normal(0, sd 3.16)" in said
+    assert "run it  mhrun --project mine my_rows" in said
+    config = compose_config(["experiment=my_rows", "scale=smoke"], [Path("mine/conf")], compare=False)
+    assert list(config["methods"]) == ["mcmc", "mint", "mhminibatch", "sgld"]
+    assert config["model"] | {"start_sd": 0} == {
+        "_target_": "mhrun.models.logistic.Logistic",
+        "dim": 5,
+        "prior_variance": 10.0,
+        "start": "zeros",
+        "start_sd": 0,
+    }
+    data = config["data"]
+    assert (data["target"], data["outcome"], data["features"]) == ("ill", "sign", ["age", "bmi"])
+    loaded = build(data | {"file": "mine/my rows.csv"}, "data").load()
+    assert loaded.facts["columns"] == ["1", "age", "bmi", "city=b", "city=c"]
+    assert Path("mine/my rows.csv").read_bytes() == Path("my rows.csv").read_bytes()
+    assert (
+        run(["init", "mine", "--data", "my rows.csv", "--outcome", "ill", "categorical=city"]) == 2
+    )  # nothing is overwritten
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_a_project_may_begin_in_the_folder_of_its_table_and_runs(capsys):
+    """The outcome is the last column; a name that mhrun has is not taken."""
+    table(y=flags)
+    Path("my rows.csv").rename("table.csv")
+    assert run(["init", ".", "--data=table.csv"]) == 0
+    assert "run it  mhrun --project . my_table" in capsys.readouterr().out
+    few = ["steps=40", "warmup=60", "~methods.mint", "~methods.mhminibatch", "~methods.sgld"]
+    assert run(["--project", ".", "my_table", "scale=smoke", "runtime.report=false", *few]) == 0
+
+
+def test_numbers_give_a_linear_regression_with_a_scale(capsys):
+    table(y=lambda rng, rows: rng.normal(size=rows))
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y"]) == 0
+    assert "priors  intercept and weights Normal(0, 1), scale HalfNormal(1)" in capsys.readouterr().out
+    model = yaml.safe_load(Path("mine/conf/model/my_rows.yaml").read_text())
+    assert list(model["parameters"]) == ["intercept", "weights", "scale"]
+    assert model["parameters"]["weights"]["dims"] == {"feature": ["age", "bmi"]}
+    few = ["steps=40", "warmup=20", "~methods.mint", "~methods.mhminibatch", "~methods.mcmc"]
+    assert run(["--project", "mine", "my_rows", "scale=smoke", "runtime.report=false", *few]) == 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "words", "message"),
+    [
+        ({"y": flags}, ["--outcome", "z"], "my rows.csv has no column 'z'"),
+        ({"y": flags}, ["--outcome", "agee"], "Did you mean 'age'?"),
+        ({"y": 1}, [], "column 'y' has no two values"),
+        (
+            {"y": lambda rng, rows: rng.choice(["a", "b", "c"], rows)},
+            [],
+            "column 'y' holds 3 categories ('a', 'b', 'c')",
+        ),
+        (
+            {"city": "Paris", "y": flags},
+            [],
+            "column 'city' holds 'Paris', no numbers; name it under categorical",
+        ),
+        ({"one": 1.0, "y": flags}, [], "column 'one' is 1 in every row"),
+        ({"gap": np.nan, "y": flags}, [], "missing=drop"),
+        (
+            {"y": flags},
+            ["featurs=[age]"],
+            "'featurs=[age]' is no setting of the table here. Did you mean 'features'?",
+        ),
+        ({"y": flags}, ["features=[age"], "write lists as features=[a,b]"),
+        ({"y": flags}, ["missing=keep"], "missing = 'keep' is unknown; choose refuse, drop"),
+        ({"y": flags}, ["other"], "needs a folder and a table"),
+    ],
+)
+def test_a_table_that_does_not_fit_gets_one_line(capsys, columns, words, message):
+    table(**columns)
+    assert run(["init", "mine", "--data", "my rows.csv", *words]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert not Path("mine").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["mine", "--data", "none.csv"], "--data none.csv: there is no such file"),
+        (["mine", "--data"], "--data needs a value"),
+        (["mine", "--outcome", "y"], "needs a folder and a table"),
+        (["mine", "--dta", "x"], "Did you mean '--data'?"),
+    ],
+)
+def test_words_that_are_refused(capsys, words, message):
+    assert run(["init", *words]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1

@@ -1,0 +1,88 @@
+"""Words of the command line that nothing reads are refused; nodes of files, and what a ${...} refers to, are not."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhrun.cli.compose import composed
+from mhrun.cli.main import run
+from mhrun.cli.unread import _references, check_words
+from mhrun.errors import UserError
+
+GMM = "experiment=gmm_tied_means"
+
+OWN = """\
+# @package _global_
+defaults:
+  - /data: gaussian
+  - /model: gaussian_mean
+  - /method@methods.mcmc: mcmc
+  - _self_
+data: {n: 100}
+methods: {mcmc: {schedules: {step_size: {step_size: 0.1}}}}
+temperature: 1.0
+places: {first: 1}
+"""
+
+
+def refused(words, folders=()):
+    with pytest.raises(UserError) as error:
+        check_words(words, composed(words, folders), folders)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        (
+            "+start.scale=-1",
+            "+start.scale=-1 sets 'start', which nothing reads. Did you mean '+model.start.scale'?",
+        ),
+        ("+stepz=3", "+stepz=3 sets 'stepz', which nothing reads. Did you mean 'steps'?"),
+        ("++stepz=3", "++stepz=3 sets 'stepz', which nothing reads."),
+        ("+rule=barker", "Did you mean 'rule@methods.mint.kernel.rule=barker'?"),
+        ("+rule@mint.kernel=barker", "sets 'mint', which nothing reads."),
+    ],
+)
+def test_a_setting_that_nothing_reads_is_refused(word, message):
+    assert message in refused([GMM, word])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["+epoch=5", "methods.mint.label=${epoch}"],  # another word refers to it
+        ["+shares.a=5", "methods.mint.label='${times:${shares.a},2}'"],
+        ["++seed=3", "+target.other=none", "+monitor.every=5"],  # settings that every experiment has
+        ["+method@methods.more=mcmc", "+data@methods.more.data=gaussian"],
+        ["++lam=0.3"],  # of the experiment's file
+        ["scale=smoke", "steps=5", "warmup=5", "thin=1"],  # though nothing refers to it now
+    ],
+)
+def test_settings_that_are_read_are_not_refused(words):
+    words = [GMM, *words]
+    check_words(words, composed(words), ())
+
+
+def test_what_a_reference_is():
+    node = {"a": "${b.c} and ${times:${d},2}", "e": ["${ f }", "${oc.select:g,1}", "${.h}"], "i": "${j[0]}"}
+    assert _references(node) == {"b", "d", "f", "g", "j"}
+
+
+def test_nodes_of_a_file_may_be_anything_and_a_scale_needs_scales(tmp_path, monkeypatch, capsys):
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf" / "experiment" / "mine.yaml").write_text(OWN)
+    folders = (tmp_path / "conf",)
+    for words in ([], ["places.first=2"], ["+places.second=2"], ["++places.second=2"]):
+        words = ["experiment=mine", *words]
+        check_words(words, composed(words, folders), folders)
+    assert refused(["experiment=mine", "scale=smoke"], folders) == (
+        "scale=smoke: this experiment has no scales; leave it out, or give steps= and warmup= instead."
+    )
+    monkeypatch.chdir(tmp_path)
+    for more in ([], ["--dry-run"], ["--cfg", "job"], ["-m", "seed=1,2"]):
+        assert run(["--project", ".", "experiment=mine", "scale=smoke", *more]) == 2
+        err = capsys.readouterr().err
+        assert "scale=smoke: this experiment has no scales" in err
+        assert err.splitlines()[-1].startswith("mhrun: ")
+    assert not (tmp_path / "outputs").exists()

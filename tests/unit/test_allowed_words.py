@@ -1,0 +1,47 @@
+"""A setting that is one of a few words: what is no word is refused with the words that are allowed."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import yaml
+
+from mhrun.build import _words, build, call, trusted_object
+from mhrun.data.table import Table
+from mhrun.errors import UserError
+from mhrun.paths import CONF
+
+GROUPS = ("data", "dynamics", "model", "pairing", "prior", "proposal", "rule", "schedule")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(None, "null"), (True, "true"), (3, "3"), (["sign"], "['sign']"), (0.5, "0.5")]
+)
+def test_the_allowed_words_are_listed(value, shown):
+    with pytest.raises(UserError) as error:
+        build({"_target_": "mhrun.data.table.Table", "file": "a.csv", "outcome": value}, "data")
+    assert str(error.value) == f"data: outcome = {shown} must be one of number, sign, class."
+
+
+def test_a_word_that_is_not_allowed_is_left_to_the_part():
+    with pytest.raises(UserError, match="outcome = 'sing' is unknown; choose number, sign, class"):
+        call(Table, {"file": "a.csv", "outcome": "sing"}, "Table")
+
+
+def test_every_part_lists_words_that_it_takes():
+    """The default is one of them, and null is where the annotation has it."""
+    found = 0
+    for group in GROUPS:
+        for path in (CONF / group).glob("*.yaml"):
+            name = (yaml.safe_load(path.read_text()) or {}).get("_target_")
+            if name is None:
+                continue
+            part = trusted_object(name)
+            for key, parameter in inspect.signature(part).parameters.items():
+                if words := _words(parameter.annotation):
+                    found += 1
+                    assert parameter.default in words, (name, key)
+                    with pytest.raises(UserError, match=f"{key} = 7 must be one of {', '.join(words)}"):
+                        call(part, {key: 7}, name)
+    assert found > 20
