@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,8 @@ from mhrun.errors import Interrupted, UserError, nearest
 from mhrun.paths import FOLDERS
 
 _HELP = ("-h", "--help")
+_KEPT = {"compare": ("--reference", "--json", "--csv"), "init": ("--data", "--outcome")}  # that commands read
+_VALUED = ("--project", "--config-dir", "-cd", "--trust", "--cfg", "-c")
 OK, FAILED, MISTAKE, STOPPED = 0, 1, 2, 130
 
 
@@ -131,19 +133,7 @@ def _dispatch(arguments: list[str]) -> int:
 
         return check(words.rest, words.folders, as_json=words.as_json)
     if words.show:
-        import yaml
-
-        from mhrun.cli.compose import compose_config
-        from mhrun.cli.words import sweep_jobs
-
-        shown = words.rest
-        if words.multirun:
-            jobs, swept = sweep_jobs(shown)
-            shown = jobs[0]
-            own_words = " ".join(word for word in shown if word.partition("=")[0] in swept)
-            print(f"mhrun: the first of {len(jobs)} jobs: {own_words}", file=sys.stderr)
-        print(yaml.safe_dump(compose_config(shown, words.folders, check=True), sort_keys=False), end="")
-        return OK
+        return _show_configuration(words)
     if words.dry:
         from mhrun.cli.planning import plan
 
@@ -157,6 +147,23 @@ def _dispatch(arguments: list[str]) -> int:
     return run_once(words.rest, words.folders)
 
 
+def _show_configuration(words: Words) -> int:
+    """Print the configuration of a run, or of the first job of a sweep."""
+    import yaml
+
+    from mhrun.cli.compose import compose_config
+    from mhrun.cli.words import sweep_jobs
+
+    shown = words.rest
+    if words.multirun:
+        jobs, swept = sweep_jobs(shown)
+        shown = jobs[0]
+        own_words = " ".join(word for word in shown if word.partition("=")[0] in swept)
+        print(f"mhrun: the first of {len(jobs)} jobs: {own_words}", file=sys.stderr)
+    print(yaml.safe_dump(compose_config(shown, words.folders, check=True), sort_keys=False), end="")
+    return OK
+
+
 def taken_apart(arguments: Sequence[str]) -> Words:
     """Return a parsed command line, after applying --project, --config-dir and --trust.
 
@@ -164,70 +171,96 @@ def taken_apart(arguments: Sequence[str]) -> Words:
         UserError: an option, a command or an experiment that does not exist.
     """
     waiting = list(arguments)
-    command = waiting.pop(0) if waiting[0] in COMMANDS else "run"
-    rest: list[str] = []
-    folders: list[Path] = []
-    named: list[Path] = []  # folders of Python files and data files
-    trust: list[str] = []
-    bare: list[int] = []  # positions of words in `rest` that should be names of experiments
-    multirun = show = dry = as_json = False
+    parsed = _Parsed(waiting.pop(0) if waiting[0] in COMMANDS else "run")
     while waiting:
-        word, _, value = (
-            waiting.pop(0).partition("=") if waiting[0].startswith("-") else (waiting.pop(0), "", "")
-        )
-        if word in ("--project", "--config-dir", "-cd", "--trust", "--cfg", "-c"):
+        word = waiting.pop(0)
+        if not word.startswith("-"):
+            parsed.word(word)
+            continue
+        option, _, value = word.partition("=")
+        if option in _VALUED:
             if not value and not waiting:
-                raise UserError(f"{word} needs a value.")
-            value = value or waiting.pop(0)
-            if word == "--trust":
-                trust += value.split(",")
-            elif word == "--project":
-                from mhrun.cli.places import project
-
-                own = project(value)
-                folders.append(own.conf)
-                named += [own.folder] if own.folder else []
-                trust += own.modules
-            elif word in ("--config-dir", "-cd"):
-                if not Path(value).is_dir():
-                    raise UserError(f"--config-dir {value}: there is no such folder.")
-                folders.append(Path(value))
-                named.append(Path(value).resolve())
-            elif value != "job":
-                raise UserError(f"--cfg {value} is unknown; say --cfg job.")
-            else:
-                show = True
-        elif (command == "compare" and word in ("--reference", "--json", "--csv")) or (
-            command == "init" and word in ("--data", "--outcome")
-        ):
-            rest.append(f"{word}={value}" if value else word)
-        elif word in ("-m", "--multirun") and command == "run":
-            multirun = True
-        elif word == "--dry-run" and command == "run":
-            dry = True
-        elif word == "--json" and command == "check":
-            as_json = True
-        elif word.startswith("-"):
-            known = _nearest_option(word, command)
-            page = "mhrun --help" if command == "run" else f"mhrun {command} --help"
-            raise UserError(f"There is no option '{word}'.{known} {page} lists the options.")
-        elif word in COMMANDS and command == "run" and not rest:  # after options
-            command = word
+                raise UserError(f"{option} needs a value.")
+            parsed.setting(option, value or waiting.pop(0))
         else:
-            if command == "run" and "=" not in word and not word.startswith("~"):
-                bare.append(len(rest))
-            rest.append(word)
-    for at in bare:  # after all folders are known
-        rest[at] = _experiment(rest[at], folders)
-    named_twice = [word for word in rest if word.startswith("experiment=")] if bare else []
-    if len(named_twice) > 1:
-        raise UserError(f"{' and '.join(named_twice)} are two experiments; run them one by one.")
-    # In the environment, so that the jobs of a sweep see it everywhere.
-    for variable, values, between in ((FOLDERS, map(str, named), os.pathsep), (TRUST, trust, ",")):
-        there = list(filter(None, os.environ.get(variable, "").split(between)))
-        if more := [value for value in values if value not in there]:
-            os.environ[variable] = between.join([*there, *more])
-    return Words(command, rest, folders, multirun, show, dry, as_json)
+            parsed.option(option, value)
+    return parsed.words()
+
+
+class _Parsed:
+    """The words of a command line so far."""
+
+    def __init__(self, command: str) -> None:
+        self.command = command
+        self.rest: list[str] = []
+        self.folders: list[Path] = []
+        self.named: list[Path] = []  # folders of Python files and data files
+        self.trust: list[str] = []
+        self.bare: list[int] = []  # positions of words in `rest` that should be names of experiments
+        self.multirun = self.show = self.dry = self.as_json = False
+
+    def setting(self, option: str, value: str) -> None:
+        """Apply an option that has a value."""
+        if option == "--trust":
+            self.trust += value.split(",")
+        elif option == "--project":
+            from mhrun.cli.places import project
+
+            own = project(value)
+            self.folders.append(own.conf)
+            self.named += [own.folder] if own.folder else []
+            self.trust += own.modules
+        elif option in ("--config-dir", "-cd"):
+            if not Path(value).is_dir():
+                raise UserError(f"--config-dir {value}: there is no such folder.")
+            self.folders.append(Path(value))
+            self.named.append(Path(value).resolve())
+        elif value != "job":
+            raise UserError(f"--cfg {value} is unknown; say --cfg job.")
+        else:
+            self.show = True
+
+    def option(self, option: str, value: str) -> None:
+        """Apply an option of the command."""
+        if option in _KEPT.get(self.command, ()):
+            self.rest.append(f"{option}={value}" if value else option)
+        elif self.command == "run" and option in ("-m", "--multirun"):
+            self.multirun = True
+        elif self.command == "run" and option == "--dry-run":
+            self.dry = True
+        elif self.command == "check" and option == "--json":
+            self.as_json = True
+        else:
+            known = _nearest_option(option, self.command)
+            page = "mhrun --help" if self.command == "run" else f"mhrun {self.command} --help"
+            raise UserError(f"There is no option '{option}'.{known} {page} lists the options.")
+
+    def word(self, word: str) -> None:
+        """Keep a word that is no option."""
+        if word in COMMANDS and self.command == "run" and not self.rest:  # after options
+            self.command = word
+            return
+        if self.command == "run" and "=" not in word and not word.startswith("~"):
+            self.bare.append(len(self.rest))
+        self.rest.append(word)
+
+    def words(self) -> Words:
+        """Return the parsed line, once all folders are known, and put folders and trust into the environment."""
+        for at in self.bare:
+            self.rest[at] = _experiment(self.rest[at], self.folders)
+        twice = [word for word in self.rest if word.startswith("experiment=")] if self.bare else []
+        if len(twice) > 1:
+            raise UserError(f"{' and '.join(twice)} are two experiments; run them one by one.")
+        _export(FOLDERS, map(str, self.named), os.pathsep)
+        _export(TRUST, self.trust, ",")
+        return Words(self.command, self.rest, self.folders, self.multirun, self.show, self.dry, self.as_json)
+
+
+def _export(variable: str, values: Iterable[str], between: str) -> None:
+    """Add values to a list in the environment, where all jobs of a sweep see it."""
+    there = list(filter(None, os.environ.get(variable, "").split(between)))
+    if more := [value for value in values if value not in there]:
+        os.environ[variable] = between.join([*there, *more])
 
 
 def _nearest_option(word: str, command: str) -> str:

@@ -24,7 +24,6 @@ _KINDS: dict[str, tuple[type | UnionType, str]] = {
 }
 _NAMED = ("tables", "figures", "sweep_tables", "sweep_figures")  # of the report; each is a file
 
-
 # What every configuration has, until somebody takes it away.
 _ALWAYS = ("scale", "device", "dtype", "executor", "chains", "warmup", "steps", "thin", "thin_stats")
 _ALWAYS_RUNTIME = ("threads", "jobs", "block_seconds")
@@ -36,18 +35,33 @@ def check_settings(config: Any) -> None:
     Raises:
         UserError: one is missing, or of the wrong kind.
     """
-    runtime = config.get("runtime")
-    for where, there, keys in (("", config, _ALWAYS), ("runtime.", runtime, _ALWAYS_RUNTIME)):
+    _check_there(config)
+    _check_kinds(config)
+    _check_runtime(config["runtime"])
+    _check_names(config)
+    _check_groups(config)
+
+
+def _check_there(config: Mapping[str, Any]) -> None:
+    """Refuse a configuration without a setting that every configuration has."""
+    for where, node, keys in (("", config, _ALWAYS), ("runtime.", config.get("runtime"), _ALWAYS_RUNTIME)):
         for key in keys:
-            if isinstance(there, dict) and key not in there:
+            if isinstance(node, dict) and key not in node:
                 raise UserError(f"{where}{key} cannot be left out; give it a value, or leave it as it is.")
+
+
+def _check_kinds(config: Mapping[str, Any]) -> None:
+    """Refuse settings of the wrong type."""
     for path, (kind, should) in _KINDS.items():
-        node = config
+        node: Any = config
         for key in path.split("."):
             node = node.get(key)
         if not isinstance(node, kind) or (kind is int and isinstance(node, bool)):
             raise UserError(f"{path} = {_short(node)} must be {should}.")
-    _check_runtime(runtime)
+
+
+def _check_names(config: Mapping[str, Any]) -> None:
+    """Refuse names that cannot be those of folders and files, and two that differ in capitals alone."""
     names: dict[str, str] = {}
     for name in config["methods"]:
         twin = names.setdefault(checked_name(name, "the method").lower(), name)
@@ -59,6 +73,10 @@ def check_settings(config: Any) -> None:
         if isinstance(config["report"].get(group), dict):
             for name in config["report"][group]:
                 checked_name(name, f"report.{group}:")
+
+
+def _check_groups(config: Mapping[str, Any]) -> None:
+    """Refuse an experiment without data or a model, and methods without a kernel or schedules."""
     for name in ("data", "model"):
         own = [isinstance(method, dict) and bool(method.get(name)) for method in config["methods"].values()]
         needed = not all(own) if own else not config["report"]

@@ -149,17 +149,7 @@ def _run_method(
     write_json(plan_file, plan | ({} if settled is None else {"evaluation": settled}))
 
     setup = prepare_reference(method.target, folder)
-    checkpoint = writer.resume(watcher.note)
-    if checkpoint is None:
-        step, state, memory = 0, method.first_state(), method.plan.start()
-    else:
-        step = checkpoint.step
-        state, memory = _unpack(checkpoint.arrays, method)
-    monitoring = None
-    if method.monitor is not None:
-        monitoring = Monitoring(method.monitor, method.target, method.shape.chains)
-        if checkpoint is not None:
-            monitoring.unpack(checkpoint.arrays)
+    step, state, memory, monitoring = _begun(method, writer.resume(watcher.note))
     with _announced(watcher, f"{method.name}: compiling its loop; later runs have it from the cache"):
         executor.prepare(state)
     writer.start_clock()
@@ -193,10 +183,7 @@ def _run_method(
         # The ends of chunks change no number, only progress and memory.
         now = time.monotonic()
         if size == count or (size == until and now - began > _CHUNK_SECONDS):
-            faster = _CHUNK_SECONDS / max(now - began, 1e-6)
-            draw = 0 if method.shape.thin is None else 8 * method.target.width
-            fits = _CHUNK_BYTES // (40 + draw) // method.shape.chains
-            count = max(1, min(int(count * min(faster, 8.0)), fits))
+            count = _next_count(method, count, now - began)
         stopping = stop()
         full = writer.pending_bytes() > settings.block_bytes or now - last_block > wait
         if full or stopping or step == method.shape.total:
@@ -220,6 +207,26 @@ def _run_method(
     summary = done(folder)
     assert summary is not None
     return summary
+
+
+def _begun(method: Method, checkpoint: Checkpoint | None) -> tuple[int, State, Memory, Monitoring | None]:
+    """Return the steps that are done, the state after them, the plan's memory and the monitor's."""
+    monitoring = None
+    if method.monitor is not None:
+        monitoring = Monitoring(method.monitor, method.target, method.shape.chains)
+    if checkpoint is None:
+        return 0, method.first_state(), method.plan.start(), monitoring
+    if monitoring is not None:
+        monitoring.unpack(checkpoint.arrays)
+    return (checkpoint.step, *_unpack(checkpoint.arrays, method), monitoring)
+
+
+def _next_count(method: Method, count: int, seconds: float) -> int:
+    """Return the steps to run at once after `count` took these seconds: about `_CHUNK_SECONDS`, if memory allows."""
+    faster = _CHUNK_SECONDS / max(seconds, 1e-6)
+    draw = 0 if method.shape.thin is None else 8 * method.target.width
+    fits = _CHUNK_BYTES // (40 + draw) // method.shape.chains
+    return max(1, min(int(count * min(faster, 8.0)), fits))
 
 
 def check_bounds(method: Method, record: Record, first_step: int) -> None:

@@ -149,19 +149,7 @@ def sample(
     }
     if points is not None and len(points) not in (1, chains):
         raise UserError(f"start has {len(points)} rows for {chains} chains; give one row, or one per chain.")
-    if is_auto(step_size):
-        wanted = AUTO if acceptance is None else acceptance
-        schedules["step_size"] = Tuned(AUTO, wanted) if kernel.decides else Fixed(step_size=AUTO)
-    elif not isinstance(step_size, Real):
-        if not isinstance(step_size, Schedule):
-            raise UserError(f"step_size = {step_size!r} must be a number, auto, or a schedule.")
-        if acceptance is not None:
-            raise UserError("acceptance= tunes a number; leave it out where step_size is a schedule.")
-        schedules["step_size"] = step_size
-    elif acceptance is None:
-        schedules["step_size"] = Fixed(step_size=float(step_size))
-    else:
-        schedules["step_size"] = Tuned(float(step_size), acceptance)
+    schedules["step_size"] = _step_size(step_size, acceptance, kernel)
     starts = None if points is None else starts_of(points, target.dim, "sample", parameters_of(given.model))
     method = assembled(
         "sample",
@@ -217,6 +205,20 @@ def sample(
             loaded = trace.load()
     _warn(method, summary, loaded)
     return loaded
+
+
+def _step_size(given: float | str | Schedule, acceptance: float | None, kernel: Kernel) -> Schedule:
+    """Return the schedule of the step size: found by a pilot, tuned in burn-in, fixed, or the one that is given."""
+    if is_auto(given):
+        wanted = AUTO if acceptance is None else acceptance
+        return Tuned(AUTO, wanted) if kernel.decides else Fixed(step_size=AUTO)
+    if isinstance(given, Real):
+        return Fixed(step_size=float(given)) if acceptance is None else Tuned(float(given), acceptance)
+    if not isinstance(given, Schedule):
+        raise UserError(f"step_size = {given!r} must be a number, auto, or a schedule.")
+    if acceptance is not None:
+        raise UserError("acceptance= tunes a number; leave it out where step_size is a schedule.")
+    return given
 
 
 def _temperatures(given: float | Sequence[float], rungs: int, chains: int) -> float | list[float]:

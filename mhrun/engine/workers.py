@@ -122,10 +122,7 @@ class Workers:
                     worker.send(_STOP)
             for worker in self._workers:
                 if waiting and worker.ready and worker.busy_with is None:
-                    # One that has compiled the method's loop does not compile it again.
-                    name = next((name for name in waiting if name in worker.known), waiting[0])
-                    if worker.give(task, name):
-                        waiting.remove(name)
+                    worker.give_one(task, waiting)
             watched = [w for w in self._workers if w.busy_with or (waiting and not w.ready)]
             if not watched:
                 break
@@ -134,22 +131,25 @@ class Workers:
                 message = worker.receive()
                 if message is None:
                     self._lost(worker)
-                    continue
-                event, *values = message
-                if event in _PROGRESS:
-                    getattr(self._watcher, event)(*values)
-                    continue
-                name, worker.busy_with, worker.ready = worker.busy_with, None, True
-                if event == "refused":
-                    outcome.refused[name] = values[0]
-                    self._watcher.note(f"{name} failed: {values[0]}")
-                elif event == "stopped":
-                    stopped.append(values[0])
-                elif event == "cost":
-                    outcome.costs.update({cost.method: cost for cost in values[0]})
+                elif message[0] in _PROGRESS:
+                    getattr(self._watcher, message[0])(*message[1:])
+                else:
+                    name, worker.busy_with, worker.ready = worker.busy_with, None, True
+                    self._ended(name, message, outcome, stopped)
         if stopping:
             raise Interrupted("; ".join(stopped) or "stopped between two methods")
         return outcome
+
+    def _ended(self, name: Any, message: Sequence[Any], outcome: Outcome, stopped: list[str]) -> None:
+        """Keep the last word of a worker on its task."""
+        event, *values = message
+        if event == "refused":
+            outcome.refused[name] = values[0]
+            self._watcher.note(f"{name} failed: {values[0]}")
+        elif event == "stopped":
+            stopped.append(values[0])
+        elif event == "cost":
+            outcome.costs.update({cost.method: cost for cost in values[0]})
 
     def _left(self, methods: Sequence[Method]) -> list[Method]:
         """Return the unfinished methods that workers may run, the longest first, so that none begins near the end."""
@@ -199,6 +199,12 @@ class _Worker:
             self.known.add(name)
             return True
         return False
+
+    def give_one(self, task: str, waiting: deque[str]) -> None:
+        """Give the process one of the waiting methods, by choice one whose loop it has compiled."""
+        name = next((name for name in waiting if name in self.known), waiting[0])
+        if self.give(task, name):
+            waiting.remove(name)
 
     def receive(self) -> tuple[Any, ...] | None:
         """Return the next message; None if the process has ended."""
