@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import time
@@ -21,11 +22,19 @@ from mhrun.engine import jobs
 # Each worker is one of several processes: one thread each, and no processes for methods.
 torch.set_num_threads(1)
 jobs._PAYS = float("inf")
+# A power cut here loses nothing that anybody wants.
+os.fsync = lambda fd: None
 
 _DAYS = 14  # that machine code is kept after it was last added to
 
 # Tests neither read nor write the user's own data sets.
 os.environ.pop("MHRUN_DATA_DIR", None)
+
+
+def pytest_collection_finish() -> None:
+    """Take what is imported by now out of garbage collection: going through it again and again takes seconds."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
