@@ -114,5 +114,5 @@ def _finished(run: Run, figure: Figure, axes: list[Axes]) -> Figure:
         axis.yaxis.set_minor_locator(NullLocator())
         axis.yaxis.set_major_formatter("{x:g}")
     return finished(
-        figure, legend="right", fontsize=7, title="solid: exact; dashed: biased", title_fontsize=7
+        figure, legend="below", fontsize=8, title="solid: exact; dashed: biased", title_fontsize=8
     )

@@ -19,6 +19,7 @@ from mhrun.report.metrics import Metric, value
 from mhrun.report.style import COLOURS
 
 THIN: dict[str, Any] = {"color": "black", "linewidth": 0.8}
+_LEGEND_COLUMN = 1.7  # inches of a column of a legend
 
 
 def panels(
@@ -67,7 +68,7 @@ def finished(figure: Figure, *, legend: str = "", axes: Iterable[Axes] | None = 
 
     Args:
         figure: whose panels are drawn.
-        legend: where it is: "right" of all panels, or "" for none.
+        legend: where it is: "right" of all panels, "below" them in as many columns as fit, or "" for none.
         axes: whose lines it names, each label once; None: all.
         style: of the legend, such as ``fontsize`` or ``title``.
     """
@@ -78,7 +79,11 @@ def finished(figure: Figure, *, legend: str = "", axes: Iterable[Axes] | None = 
     if figure.get_layout_engine() is None:
         figure.tight_layout()
     if legend and found:
-        figure.legend(list(found.values()), list(found), loc="center left", bbox_to_anchor=(1, 0.5), **style)
+        place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
+        if legend == "below":
+            columns = max(1, min(len(found), int(figure.get_figwidth() / _LEGEND_COLUMN)))
+            place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "ncol": columns}
+        figure.legend(list(found.values()), list(found), **(place | style))
     return figure
 
 
