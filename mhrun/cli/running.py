@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def run_once(words: Sequence[str], folders: Sequence[Path]) -> int:
     """Run a command line, print what was found and the paths, and return 1 if a part of the report failed."""
     config = compose_config(words, folders, check=True)
-    folder = compute(config)
+    folder = compute(config, result_follows=True)
     whole = True
     if config["runtime"]["report"]:
         from mhrun.cli.result import show_result
@@ -31,10 +31,18 @@ def run_once(words: Sequence[str], folders: Sequence[Path]) -> int:
     return 0 if whole else 1
 
 
-def compute(config: Mapping[str, Any], watching: Bars | Lines | Notes | None = None) -> RunFolder:
+def compute(
+    config: Mapping[str, Any],
+    watching: Bars | Lines | Notes | None = None,
+    *,
+    result_follows: bool = False,
+) -> RunFolder:
     """Run a resolved configuration and make its report, unless both exist.
 
-    `watching` receives the progress and is closed at the end; None: progress goes to the terminal.
+    Args:
+        config: resolved.
+        watching: receives the progress and is closed at the end; None: progress goes to the terminal.
+        result_follows: whether the caller prints the result of a run with a report, which has all warnings.
 
     Raises:
         UserError: a mistake of the user's.
@@ -50,7 +58,9 @@ def compute(config: Mapping[str, Any], watching: Bars | Lines | Notes | None = N
         )
     watching = watching or watcher()
     try:
-        folder = run_experiment(config, watching)
+        folder = run_experiment(
+            config, watching, warn_last=not (result_follows and config["runtime"]["report"])
+        )
     finally:  # restore the terminal in any case
         watching.close()
     if config["runtime"]["report"]:

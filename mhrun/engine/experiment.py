@@ -37,8 +37,13 @@ log = logging.getLogger("mhrun")
 _WAIT = 0.5  # seconds between two looks at whether another run has computed a method
 
 
-def run_experiment(config: Mapping[str, Any], watcher: Watcher) -> RunFolder:
+def run_experiment(config: Mapping[str, Any], watcher: Watcher, *, warn_last: bool = True) -> RunFolder:
     """Run a resolved configuration, or the missing part of it, and return its folder.
+
+    Args:
+        config: resolved.
+        watcher: receives the progress, and the warnings of each method when it is done.
+        warn_last: whether also those of the method that is done last; False where the caller prints all at the end.
 
     Raises:
         UserError: invalid settings, or a disk that is full or cannot be written.
@@ -75,7 +80,7 @@ def run_experiment(config: Mapping[str, Any], watcher: Watcher) -> RunFolder:
             for line in large_draws([m for m in methods if done(folder.method(m.name)) is None]):
                 watcher.note(line)
             with _logged(folder), _stop_signal() as stop:
-                _run(config, folder, methods, settings, watcher, stop)
+                _run(config, folder, methods, settings, watcher, stop, warn_last)
         folder.point_latest()
     return folder
 
@@ -87,6 +92,7 @@ def _run(
     settings: Settings,
     watcher: Watcher,
     stop: Callable[[], bool],
+    warn_last: bool,
 ) -> None:
     begun = folder.summary() or {}
     summary: dict[str, Any] = {
@@ -143,7 +149,8 @@ def _run(
             )
             log.info("%s: done, %.1f s", method.name, result["wall_s"])
             for warning in summary["methods"][method.name]["warnings"]:
-                watcher.note(warning)
+                if warn_last or len(summary["methods"]) < len(methods):
+                    watcher.note(warning)
                 log.warning(warning)
             folder.write_summary(summary)
         summary["methods"] = {method.name: summary["methods"][method.name] for method in methods}

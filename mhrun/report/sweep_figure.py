@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import cycle
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.style import LINES, method_styles
@@ -18,11 +20,17 @@ NOTHING = (
     "There is no number to show: the experiment names none for sweeps (report.sweep), or no job has left any."
 )
 
+_ENTRIES = 8  # of a legend
+_GAP = 0.08  # between the labels of lines, as a share of the axis
+
 
 def sweep_figure(
     frame: pd.DataFrame, keys: list[str], looks: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Figure | str:
     """Draw each metric against the first key swept; colours are methods, line styles the other keys.
+
+    The legend has eight entries at most: one for each line, or else one for each method and one for each value of the
+    other keys. If these are more than eight too, or line styles do not suffice, lines are labelled at their right ends.
 
     `looks` are the styles of the methods by label, as `method_styles` returns them.
     """
@@ -31,9 +39,6 @@ def sweep_figure(
     ]
     if not metrics:
         return NOTHING
-    columns = min(3, len(metrics))
-    rows = -(-len(metrics) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(3.6 * columns, 2.7 * rows), squeeze=False)
     if pd.api.types.is_numeric_dtype(frame[keys[0]]):
         frame = frame.sort_values(keys[0], kind="stable")  # lines go from left to right
     else:  # words, or words among numbers, such as m=50,null: side by side, as they were given
@@ -41,30 +46,97 @@ def sweep_figure(
     groups = frame[keys[1:]].itertuples(index=False, name=None) if len(keys) > 1 else [()] * len(frame)
     lines = [", ".join(f"{k} = {v}" for k, v in zip(keys[1:], row, strict=True)) for row in groups]
     others = pd.Series(lines, index=frame.index)
+    methods = list(frame["method"].unique())
+    styles = dict(zip(others.unique(), cycle(LINES), strict=False))
+    pairs = dict.fromkeys(zip(frame["method"], others, strict=True))
+    labelled = len(pairs) > _ENTRIES and (
+        len(methods) + len(styles) > _ENTRIES or not 1 < len(styles) <= len(LINES)
+    )
+    columns = min(2 if labelled else 3, len(metrics))
+    rows = -(-len(metrics) // columns)
+    size = (5.4 * columns, max(2.7, 0.17 * len(pairs)) * rows) if labelled else (3.6 * columns, 2.7 * rows)
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
     legend: dict[str, Any] = {}
-    methods = frame["method"].unique()
+    seen: set[str] = set()
     looks = {**method_styles(methods), **(looks or {})}
     for axis, metric in zip(axes.flat, metrics, strict=False):
+        ends: list[_End] = []
         for method in methods:
             colour, mark = looks[method]["color"], looks[method]["marker"]
-            for line, other in zip(cycle(LINES), others.unique(), strict=False):
+            for other, line in styles.items():
                 part = frame[(frame["method"] == method) & (others == other)]
                 value = part[metric].map(_number).to_numpy(dtype=float)
                 if np.isfinite(value).any():
                     error = np.nan_to_num(part[metric].map(_error).to_numpy(dtype=float))
                     drawn = axis.errorbar(part[keys[0]], value, error, fmt=line, marker=mark, markersize=3,
                                           color=colour, linewidth=1, capsize=2)  # fmt: skip
-                    legend.setdefault(f"{method} ({other})" if other else method, drawn)
+                    name = f"{method} ({other})" if other else method
+                    legend.setdefault(name, drawn)
+                    seen.add(method)
+                    at = np.flatnonzero(np.isfinite(value))[-1]
+                    ends.append(_End(name, colour, part[keys[0]].iloc[at], value[at]))
         axis.set(xlabel=keys[0], title=metric)
         if _over_decades(frame[keys[0]]):
             axis.set_xscale("log")
         if _over_decades(frame[metric]):
             axis.set_yscale("log")
+        if labelled:
+            _label(axis, ends)
     for axis in axes.flat[len(metrics) :]:
         axis.remove()
     figure.tight_layout()
+    if labelled:
+        return figure
+    if len(legend) > _ENTRIES:
+        legend = {
+            m: Line2D([], [], color=looks[m]["color"], marker=looks[m]["marker"], markersize=3, linewidth=1)
+            for m in methods
+            if m in seen
+        } | {other: Line2D([], [], color="grey", linestyle=line) for other, line in styles.items()}
     figure.legend(legend.values(), legend.keys(), loc="upper left", bbox_to_anchor=(1, 1))
     return figure
+
+
+class _End(NamedTuple):
+    """The right end of a line."""
+
+    name: str
+    colour: Any
+    x: Any
+    y: float
+
+
+def _label(axis: Axes, ends: Sequence[_End]) -> None:
+    """Write the name of each line beside its right end, one above the other, with a thin line to it."""
+    if not ends:
+        return
+    axis.margins(x=0.02)
+    place = axis.transData + axis.transAxes.inverted()
+    x = axis.convert_xunits
+    heights = [float(place.transform((np.asarray(x(end.x), dtype=float), end.y))[1]) for end in ends]
+    order = np.argsort(heights, kind="stable")
+    step = 1 / max(1, len(ends) - 1) if len(ends) > 1 else 0.0
+    gap = min(step, _GAP)
+    shown = np.array([heights[i] for i in order])
+    for i in range(1, len(shown)):  # upwards, then down from the top where they stand out
+        shown[i] = max(shown[i], shown[i - 1] + gap)
+    over = max(0.0, shown[-1] - 1.0)
+    if over:
+        shown[-1] = 1.0
+        for i in range(len(shown) - 2, -1, -1):
+            shown[i] = min(shown[i], shown[i + 1] - gap)
+    for i, height in zip(order, shown, strict=True):
+        end = ends[i]
+        axis.annotate(
+            end.name,
+            (end.x, end.y),
+            xytext=(1.05, height),
+            textcoords="axes fraction",
+            fontsize=6,
+            color=end.colour,
+            va="center",
+            arrowprops={"arrowstyle": "-", "color": end.colour, "linewidth": 0.4, "alpha": 0.6},
+        )
 
 
 def _over_decades(values: pd.Series) -> bool:

@@ -7,6 +7,7 @@ import re
 import shutil
 
 import matplotlib.image
+import numpy as np
 import pandas as pd
 import pytest
 from kit import FEW
@@ -80,6 +81,42 @@ def test_the_figure_of_a_sweep_over_words_and_numbers(first):
     figure = sweep_figure(frame, ["m"])
     line = figure.axes[0].lines[0]
     assert list(line.get_ydata()) == ([0.2, 0.3, 0.1] if first == [3, 1, 2] else [0.1, 0.2, 0.3])
+    plt.close(figure)
+
+
+@pytest.mark.parametrize(
+    ("methods", "values", "entries"),
+    [
+        (2, 2, ["M0 (tau = 0)", "M0 (tau = 1)", "M1 (tau = 0)", "M1 (tau = 1)"]),
+        (6, 2, [*(f"M{i}" for i in range(6)), "tau = 0", "tau = 1"]),
+        (8, 1, [f"M{i}" for i in range(8)]),
+        (12, 1, None),
+        (2, 6, None),
+    ],
+)
+def test_the_legend_of_a_sweep_has_eight_entries_at_most(methods, values, entries):
+    """One for each line, or for methods and values apart; more lines are labelled at their ends."""
+    rows = [
+        {"m": m, "tau": tau, "method": f"M{i}", "accept_rate": 0.1 * i + 0.01 * tau + 0.001 * m}
+        for i in range(methods)
+        for tau in range(values)
+        for m in (10, 20)
+    ]
+    frame = pd.DataFrame(rows)
+    if values == 1:
+        frame = frame.drop(columns="tau")
+    figure = sweep_figure(frame, ["m", "tau"] if values > 1 else ["m"])
+    labels = [text.get_text() for text in figure.axes[0].texts]
+    if entries is not None:
+        assert [text.get_text() for text in figure.legends[0].get_texts()] == entries
+        assert labels == []
+    else:
+        assert not figure.legends
+        assert len(set(labels)) == methods * values
+        heights = np.sort([text.xyann[1] for text in figure.axes[0].texts])
+        assert heights.min() > -0.05
+        assert heights.max() < 1.05
+        assert np.diff(heights).min() > 0.9 / (methods * values)
     plt.close(figure)
 
 
@@ -159,6 +196,7 @@ def test_a_job_whose_report_has_a_part_that_fails_is_reported(tmp_path, capsys, 
 OURS = """
 import numpy as np
 from matplotlib import pyplot as plt
+import numpy as np
 import pandas as pd
 
 

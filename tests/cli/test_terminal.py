@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+from kit import FEW
 
 from mhrun.cli.main import run
 from mhrun.cli.outline import seconds_at_paper_scale
@@ -147,7 +148,7 @@ def test_the_cursor_comes_back_whatever_ends_a_run(tmp_path, monkeypatch, error)
     terminal = Terminal()
     monkeypatch.setattr("mhrun.cli.progress.watcher", lambda: Bars(terminal))
 
-    def stopped(config, watching):
+    def stopped(config, watching, **_):
         watching.begin("mint", 0, 100, "plain")
         watching.advance("mint", 10, 0.3, 20, 0)
         assert hide in terminal.getvalue()
@@ -213,3 +214,17 @@ def test_what_was_interrupted_says_where_it_resumed(monkeypatch, capsys):
     assert stream.getvalue() == f"{line} (compiled)\n"
     Notes("job 2 of 4:").begin("mint", 2398, 4000, "compiled")
     assert capsys.readouterr().err == f"job 2 of 4: {line}\n"
+
+
+def test_a_warning_of_the_last_method_is_printed_once(tmp_path, capsys):
+    """It is in the result at the end; without a report it follows the method."""
+    words = ["experiment=gmm_tied_means", "scale=smoke", "runtime.threads=1", *FEW, "~methods.sghmc"]
+    words += [f"runtime.outputs={tmp_path}"]
+    assert run(words) == 0
+    captured = capsys.readouterr()
+    line = "the log-ratio's minibatch noise has sd"
+    assert line not in captured.err
+    assert " ".join(captured.out.split()).count(line) == 1
+    assert run([*words, "thin=2", "runtime.report=false"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.count(line) == 1

@@ -302,20 +302,21 @@ def test_the_regression_tutorial(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("MHRUN_TRUST", "")
     monkeypatch.chdir(tmp_path)
     page = "tutorials/regression.md"
-    for title, text in [*blocks(page, "python"), *blocks(page, "yaml")]:
-        if title:
-            Path(title).parent.mkdir(parents=True, exist_ok=True)
-            Path(title).write_text(text.replace("20_000", "1_000"))
-    exec(Path("rows.py").read_text(), {})
-    assert len(Path("conf/experiment/mine.yaml").read_text().splitlines()) <= 15
-    lines = [line for _, text in blocks(page, "bash") for line in text.splitlines()]
+    (rows,) = [text for title, text in blocks(page, "python") if title]
+    exec(rows.replace("20_000", "1_000"), {})
+    first, second, third = [line for _, text in blocks(page, "bash") for line in text.splitlines()]
+    assert run(shlex.split(first)[1:]) == 0
+    printed = capsys.readouterr().out.replace(" 1,000 rows", " 20,000 rows")
+    assert printed in [text for _, text in blocks(page, "text")]
+    for title, text in blocks(page, "yaml"):
+        assert Path(title).read_text() == text
     few = ["executor=torch", "steps=200", "warmup=100", "runtime.threads=1", "~methods.mhminibatch"]
-    assert run([*shlex.split(lines[0])[1:], *few]) == 0, capsys.readouterr().err
+    assert run([*shlex.split(second)[1:], *few]) == 0, capsys.readouterr().err
     said = capsys.readouterr().err
     assert said.count(": pilot: step size") == 3
-    assert run(shlex.split(lines[1])[1:]) == 0
+    assert run(shlex.split(third)[1:]) == 0
     assert "mean off by (sd)" in capsys.readouterr().out
-    text = next(Path("outputs/mine").glob("*/report/index.html")).read_text()
+    text = next(Path("outputs/rows").glob("*/report/index.html")).read_text()
     for section in ("posterior", "pilots"):
         assert f'id="table-{section}"' in text
     assert "Settings that pilot runs found" in text
