@@ -113,7 +113,8 @@ def _label(axis: Axes, ends: Sequence[_End]) -> None:
     axis.margins(x=0.02)
     place = axis.transData + axis.transAxes.inverted()
     x = axis.convert_xunits
-    heights = [float(place.transform((np.asarray(x(end.x), dtype=float), end.y))[1]) for end in ends]
+    points = [np.array([np.asarray(x(end.x), dtype=float).item(), end.y]) for end in ends]
+    heights = [float(place.transform(point)[1]) for point in points]
     order = np.argsort(heights, kind="stable")
     step = 1 / max(1, len(ends) - 1) if len(ends) > 1 else 0.0
     gap = min(step, _GAP)
