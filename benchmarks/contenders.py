@@ -34,9 +34,13 @@ class Contender:
 
     def request(self, chains: int, steps: int, seed: int = 0) -> dict[str, float]:
         """Return the seconds of one piece of work, and what it found: the acceptance rate at least."""
+        return self.ask({"chains": chains, "steps": steps, "seed": seed})
+
+    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer to any question."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"chains": chains, "steps": steps, "seed": seed}) + "\n")
+        self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:

@@ -1,13 +1,16 @@
-"""Ten small posteriors with the defaults of `mhrun.sample`, beside other methods and Pyro's NUTS: a table.
+"""Ten small posteriors with the defaults of `mhrun.sample`, beside other methods, Pyro's and NumPyro's NUTS: a table.
 
-    python benchmarks/ten_posteriors.py [--only normal,linear] [--methods default,mala,mcmc,nuts] [--steps 2000]
+    python benchmarks/ten_posteriors.py [--only normal,linear] [--methods default,mala,mcmc,nuts,numpyro] [--steps 2000]
 
-Columns: the least bulk or tail effective sample size, seconds of CPU time of one process (its pilot, burn-in and, for
-NUTS, warm-up included), their ratio, the largest difference from the reference means and standard deviations in Monte
-Carlo errors, and how many warnings came. The references are in tests/posteriors.json.
+Columns: the least bulk or tail effective sample size, R-hat, seconds of CPU time of one process (its pilot, burn-in,
+warm-up and compilation included), effective draws per second, the same without compilation, the largest difference from
+the reference means and standard deviations in Monte Carlo errors, and how many warnings came. The references are in
+tests/posteriors.json.
 
-NUTS is Pyro's, where it is installed: one chain on the same log density (`mhrun.Target`), so that both evaluate the
-same code. It is not NumPyro's, whose compiled steps are much faster.
+``nuts`` is Pyro's, where it is installed: one chain on the same log density (`mhrun.Target`), so that both evaluate the
+same code. ``numpyro`` is NumPyro's, on its own form of the same models (numpyro_posteriors.py): 4 chains with 1,000
+steps of warm-up and 1,000 that count, unless --steps is given. It needs the environment of the peers (.venv-peers, made
+if it is not there).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import tempfile
 import time
 import warnings
 from contextlib import redirect_stderr
@@ -23,6 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from contenders import PEER, Contender, make_peers
 from problem_posteriors import POSTERIORS, Posterior
 
 import mhrun
@@ -39,9 +44,11 @@ class Result(NamedTuple):
     """What a method found on a posterior."""
 
     ess: float
+    rhat: float
     seconds: float
     off: float  # largest difference from the reference, in Monte Carlo errors
     lines: list[str]  # warnings
+    compiling: float = 0.0  # seconds of them
 
 
 def difference(name: str, names: list[str], draws: np.ndarray[Any, Any]) -> float:
@@ -76,7 +83,8 @@ def result(
 ) -> Result:
     """Return the result of draws (C, S, P)."""
     found = worth(draws)
-    return Result(min(found["ess"], found["ess_tail"]), seconds, difference(name, names, draws), lines)
+    ess = min(found["ess"], found["ess_tail"])
+    return Result(ess, found["rhat"], seconds, difference(name, names, draws), lines)
 
 
 def nuts(name: str, posterior: Posterior, steps: int) -> Result | None:
@@ -111,6 +119,32 @@ def nuts(name: str, posterior: Posterior, steps: int) -> Result | None:
     return result(name, list(given.model.names), draws, seconds, [])
 
 
+class NumPyro:
+    """NumPyro's NUTS, in a process of the peers' environment."""
+
+    def __init__(self) -> None:
+        make_peers()
+        self.contender = Contender(PEER, "numpyro_posteriors.py", 1)
+
+    def run(self, name: str, posterior: Posterior, steps: int | None) -> Result:
+        """Run 4 chains, of 1,000 steps each after as many of warm-up if `steps` is None."""
+        with tempfile.TemporaryDirectory() as folder:
+            data, draws = Path(folder) / "data.npz", Path(folder) / "draws.npz"
+            np.savez(data, **posterior.data)
+            counts = {"chains": 4, "steps": steps or 1000, "warmup": steps or 1000, "seed": 0}
+            found = self.contender.ask({"name": name, "data": str(data), "draws": str(draws)} | counts)
+            with np.load(draws) as file:
+                values = {each: file[each] for each in file.files}
+        names = user_model(posterior.model, posterior.data, **posterior.settings).model.names
+        blocks = dict.fromkeys(each.partition("[")[0] for each in names)
+        flat = [values[block].reshape(*values[block].shape[:2], -1) for block in blocks]
+        lines = [f"{found['diverging']} trajectories diverged."] if found["diverging"] else []
+        seconds = found["compilation"] + found["sampling"]
+        return result(name, list(names), np.concatenate(flat, -1), seconds, lines)._replace(
+            compiling=found["compilation"]
+        )
+
+
 def kernel_of(method: str) -> mhrun.Kernel | None:
     """Return a kernel by its name; None for the default."""
     proposals = {"mala": mhrun.LangevinProposal, "mcmc": mhrun.RandomWalk, "hmc": mhrun.HamiltonianProposal}
@@ -123,27 +157,34 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", default=",".join(POSTERIORS))
-    parser.add_argument("--methods", default="default,mala,nuts")
+    parser.add_argument("--methods", default="default,mala,nuts,numpyro")
     parser.add_argument("--steps", type=int, default=None)
     given = parser.parse_args()
     settings = {} if given.steps is None else {"steps": given.steps, "warmup": given.steps // 4}
     torch.set_num_threads(1)
+    methods = given.methods.split(",")
+    numpyro = NumPyro() if "numpyro" in methods else None
     print(
-        f"{'posterior':13s}{'method':9s}{'ESS':>7s}{'CPU s':>8s}{'ESS/s':>8s}{'off':>6s}  warnings",
+        f"{'posterior':13s}{'method':9s}{'ESS':>7s}{'R-hat':>7s}{'CPU s':>8s}{'ESS/s':>8s}{'compiled':>10s}"
+        f"{'off':>6s}  warnings",
         flush=True,
     )
     for name in given.only.split(","):
         posterior = POSTERIORS[name]()
-        for method in given.methods.split(","):
-            if method == "nuts":
+        for method in methods:
+            found: Result | None
+            if method == "numpyro":
+                assert numpyro is not None
+                found = numpyro.run(name, posterior, given.steps)
+            elif method == "nuts":
                 found = nuts(name, posterior, given.steps or 1000)
             else:
                 found = sampled(name, posterior, kernel_of(method), **settings)
             if found is not None:
-                rate = found.ess / found.seconds
+                rate, compiled = found.ess / found.seconds, found.ess / (found.seconds - found.compiling)
                 print(
-                    f"{name:13s}{method:9s}{found.ess:7.0f}{found.seconds:8.1f}{rate:8.0f}{found.off:6.1f}  "
-                    f"{len(found.lines)}",
+                    f"{name:13s}{method:9s}{found.ess:7.0f}{found.rhat:7.3f}{found.seconds:8.1f}{rate:8.0f}"
+                    f"{compiled:10.0f}{found.off:6.1f}  {len(found.lines)}",
                     flush=True,
                 )
                 for line in found.lines:

@@ -246,6 +246,7 @@ class Dynamics(ABC):
     noise_gain: float | None = (
         None  # c if gradient noise of variance V adds c e V / 2 to T; None: unknown, or an optimiser
     )
+    curvature_gain: float = 1.0  # b if the relative error of the variance is b e H / 2 at curvature H
     marks_valid: bool = False  # whether `aux["valid"]` (C,) marks the steps at which theta is a draw
 
     @property

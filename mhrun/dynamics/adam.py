@@ -29,6 +29,8 @@ class Adam(Dynamics):
     """
 
     def __init__(self, n: int, first: float = 0.9, second: float = 0.999, epsilon: float = 1e-8) -> None:
+        if not n:  # settings without data.n
+            raise Refusal("Adam needs the number of data; add methods.NAME.kernel.dynamics.n=NUMBER.")
         if not (0 <= first < 1 and 0 <= second < 1 and epsilon > 0 and n >= 1):
             raise Refusal("Adam needs n >= 1, 0 <= first, second < 1 and epsilon > 0.")
         self.n = n

@@ -66,6 +66,7 @@ class TACTHMC(Dynamics):
         self.margin = margin
         self.bins = bins
         self.refresh = checked(refresh)
+        self.noise_gain = 1 / friction  # at most, as SGNHT: at |x| <= d it is that dynamics
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
         """Return zero momenta, thermostats at their frictions, x = 0 with a momentum, and empty means."""

@@ -35,12 +35,12 @@ def step_of_dynamics(
     """Return the step size of a dynamics and its minibatch size, if that is open.
 
     On a quadratic posterior of curvature H with gradient noise of covariance V, the variance is too large by the
-    relative error e (H + c V / T) / 2, with c the dynamics' `noise_gain`. The step size e makes its largest eigenvalue
-    10 %: at most a tenth of the stability bound 2 / lambda_max(H).
+    relative error e (b H + c V / T) / 2, with b and c the dynamics' `curvature_gain` and `noise_gain`. The step size e
+    makes its largest eigenvalue 10 %: at most a tenth of the stability bound 2 / lambda_max(H).
     """
     kernel, target = method.kernel, method.target
     assert isinstance(kernel, Unadjusted)
-    gain = kernel.dynamics.noise_gain or 0.0
+    gain, bending = kernel.dynamics.noise_gain or 0.0, kernel.dynamics.curvature_gain
     m = None
     if kernel.m_is_open:
         m = min(target.n, max(_LEAST_M, min(_MOST_M, target.n // 5)))
@@ -57,14 +57,14 @@ def step_of_dynamics(
         spread = ((single - single.mean(1, keepdim=True)) / math.sqrt(few)).flatten(0, 1)
     share = float(torch.as_tensor(target.error_share(size))) * target.n**2 / size
     if curvature is not None:
-        total = curvature.double() + gain / heat * share * spread.T @ spread
+        total = bending * curvature.double() + gain / heat * share * spread.T @ spread
         total += gain / heat * target.gradient_noise * torch.eye(len(total), dtype=torch.float64)
         largest = float(torch.linalg.eigvalsh(total).max())
         bound = float(torch.linalg.eigvalsh(curvature.double()).max())
     else:
         bound = largest_curvature(surface, place)
         noise = float(torch.linalg.eigvalsh(spread @ spread.T).max()) * share + target.gradient_noise
-        largest = bound + gain / heat * noise
+        largest = bending * bound + gain / heat * noise
     if not 0 < largest < math.inf:
         raise UserError(
             f"{method.name}: the curvature of the log posterior is {largest:g} where chains begin, which gives no step "
@@ -74,7 +74,7 @@ def step_of_dynamics(
     facts["stability_bound"] = 2 / bound if bound > 0 else math.inf
     facts["why"] = (
         f"its stationary variance is then about {_VARIANCE_ERROR:.0%} too large, of which minibatch noise is "
-        f"{1 - bound / largest:.0%}; steps are stable below {facts['stability_bound']:.3g}."
+        f"{1 - bending * bound / largest:.0%}; steps are stable below {facts['stability_bound']:.3g}."
     )
     facts["variance_error"] = _VARIANCE_ERROR
     return torch.tensor([step], dtype=torch.float64), m

@@ -11,7 +11,8 @@
 4. With an acceptance test, `mhrun.engine.tuning` moves the chains and tunes the step size to an acceptance rate.
 5. A dynamics gets the step size at which its stationary variance is 10 % too large on a quadratic posterior.
 
-On a ladder the kernel of a rung is piloted, each chain at its own temperature and without exchanges.
+On a ladder the kernel of a rung is piloted, each chain at its own temperature and without exchanges. A kernel that
+adapts its backward moves is piloted at their initial width.
 
 The method's chains begin where the pilot leaves them. Its random numbers are functions of the seed and the method's
 name: the same method has the same pilot.
@@ -45,7 +46,7 @@ from mhrun.engine.method import Method
 from mhrun.engine.threads import limited
 from mhrun.engine.tuning import tune, with_leapfrog_steps
 from mhrun.errors import UserError
-from mhrun.kernels import Firefly, MetropolisHastings, ReplicaExchange, Unadjusted
+from mhrun.kernels import AdaptiveBackward, Firefly, MetropolisHastings, ReplicaExchange, Unadjusted
 from mhrun.kernels.preconditioned import Scale, preconditioned
 from mhrun.parts import Kernel
 from mhrun.random import Purpose, Streams, derive_key
@@ -99,10 +100,10 @@ def refuses(method: Method) -> str | None:
         return None
     kernel = _of_a_rung(method.kernel)
     name = type(kernel).__name__
-    if type(kernel) not in (MetropolisHastings, Firefly, Unadjusted):
+    if type(kernel) not in (MetropolisHastings, AdaptiveBackward, Firefly, Unadjusted):
         return (
-            "a pilot finds the settings of MetropolisHastings, Firefly and Unadjusted, and of ladders, alone; give "
-            f"{name} numbers, not auto."
+            "a pilot finds the settings of MetropolisHastings, AdaptiveBackward, Firefly and Unadjusted, and of "
+            f"ladders, alone; give {name} numbers, not auto."
         )
     if isinstance(kernel, Unadjusted) and method.plan.is_open and kernel.dynamics.noise_gain is None:
         return f"no rule finds the step size of {type(kernel.dynamics).__name__}; give a number, not auto."
@@ -181,7 +182,9 @@ def pilot(method: Method) -> Found:
     Raises:
         UserError: a dynamics on a model without gradients.
     """
-    method = replace(method, kernel=_of_a_rung(method.kernel))
+    kernel = _of_a_rung(method.kernel)
+    kernel = kernel.at_first() if isinstance(kernel, AdaptiveBackward) else kernel
+    method = replace(method, kernel=kernel)
     target, chains = method.target, method.shape.chains
     key = derive_key(method.seed, f"{method.name}/pilot")
     heat = method.plan.controls(method.plan.start(), method.shape.total, 1).temperature[0]

@@ -13,6 +13,7 @@ from mhrun.engine.method import Method
 from mhrun.kernels import MetropolisHastings
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.preconditioned import Scale, preconditioned
+from mhrun.pairing.shared import Shared
 from mhrun.parts import TrajectoryProposal
 from mhrun.random import Streams, derive_key
 from mhrun.schedules.tuned import Tuned
@@ -29,6 +30,8 @@ MOST_LEAPFROG_STEPS = 100
 _TUNED_LEAPFROG_STEPS = 12  # most of them while a step size is tuned, which depends little on their number
 _LONGER = 1.25  # largest factor of the tuned step size at which a whole number of steps makes a trajectory
 _MOST_ACCEPTED = 0.95
+# With normal noise of sd 1, E min(1, exp(d + noise)) has the ratio exp(0.687 d) at small d: a temperature of 1.46.
+_WIDER = 0.21
 _KEPT = 200  # most parameters of which draws are kept
 _MEASURED = 50_000  # data of a minibatch while an open size is found, at most
 
@@ -60,6 +63,9 @@ class _Chains:
         length: float | None,
     ) -> None:
         self.method, self.kernel, self.heat, self.length = method, kernel, heat, length
+        last = method.plan.controls(method.plan.start(), method.shape.total, 1)
+        self.noise_heat = last.noise_temperature[0]
+        self.key = key
         self.streams = Streams(derive_key(key, "tune"), len(theta), theta.device)
         self.draws = self.streams.at(0)
         self.step = 0
@@ -72,6 +78,24 @@ class _Chains:
         """Theta of the last half of the steps, (C, S, D)."""
         return torch.stack(self.kept[len(self.kept) // 2 :], 1).double().cpu() if self.kept else None
 
+    def with_kernel(self, kernel: MetropolisHastings) -> _Chains:
+        """Return the chains with another kernel, from where they are."""
+        theta = self.state.evaluation.theta
+        found = _Chains(self.method, kernel, theta, self.heat, derive_key(self.key, "again"), self.length)
+        found.n_lik, found.n_grad = self.n_lik, self.n_grad
+        return found
+
+    @torch.no_grad()
+    def noise_of_points(self) -> float:
+        """Return the mean variance of the noise of the log-ratio of two points that are each on m data of their own."""
+        target, theta = self.method.target, self.state.evaluation.theta
+        m = self.kernel.pairing.m or target.n
+        self.step += 1
+        point = target.evaluate(theta, target.batch(self.streams.at(self.step), m))
+        self.n_lik += len(theta) * m
+        error = target.gap(point, point, m).error
+        return float(((target.n / self.heat.to(error)) ** 2 * error).mean())
+
     @torch.no_grad()
     def window(self, step_size: Tensor) -> tuple[float, float]:
         """Return the acceptance rate of `WINDOW` steps and the mean variance of the noise of their log-ratios."""
@@ -79,7 +103,9 @@ class _Chains:
             count = min(_TUNED_LEAPFROG_STEPS, leapfrog_steps(self.length, step_size))
             self.kernel = with_leapfrog_steps(self.kernel, count)
         device, dtype = self.method.target.device, self.method.dtype
-        controls = Controls(step_size, self.heat, self.heat).each(lambda c: c.to(device=device, dtype=dtype))
+        controls = Controls(step_size, self.heat, self.noise_heat).each(
+            lambda c: c.to(device=device, dtype=dtype)
+        )
         accepted, noise, count = 0.0, 0.0, 0
         for _ in range(WINDOW):
             self.step += 1
@@ -108,7 +134,8 @@ def tune(
     log step += gain (rate - aim) after each window, with a gain that falls as k^-0.6 once the rate is between 5 % and
     95 %, until the rate of the last windows agrees with the aim, or for `LIMIT` windows. If minibatch noise of the
     log-ratio has a standard deviation above 1 in a test that does not correct for it, the minibatch is made larger
-    where its size is open, else the step is made smaller.
+    where its size is open, else the step is made smaller. An open size is found with a large minibatch for both points;
+    where no schedule tunes the step size in burn-in, it is tuned again at the size found.
 
     Args:
         method: whose kernel it is.
@@ -121,8 +148,8 @@ def tune(
     """
     kernel = method.kernel
     assert isinstance(kernel, MetropolisHastings)
-    kernel, open_m = _measuring(kernel, method), kernel.pairing.m_is_open
-    kernel = kernel if scale is None else _scaled(kernel, scale)
+    own, kernel, open_m = kernel, _measuring(kernel, method), kernel.pairing.m_is_open
+    kernel = _scaled(kernel, scale)
     given = next((s.wanted for s in method.plan.schedules.values() if isinstance(s, Tuned)), None)
     best = efficient_acceptance(kernel, method.target.dim)
     aim = given if given is not None else best.best if best is not None else 0.3
@@ -139,7 +166,7 @@ def tune(
         log_step, rate, noise, settled, windows = _search(chains, math.log(first), by_heat, aim)
         step = math.exp(log_step) * by_heat
     m = count = None
-    why = f"acceptance {rate:.2f}, aimed at {aim:.2f}"
+    why = _why(rate, aim)
     if length is not None:
         count = max(1, min(MOST_LEAPFROG_STEPS, math.ceil(length / (_LONGER * float(step.mean())))))
         if method.plan.is_open and count < MOST_LEAPFROG_STEPS:
@@ -148,8 +175,17 @@ def tune(
     sd = math.sqrt(noise)
     rule = kernel.rule
     if open_m:
+        if own.pairing.keeps_batch:
+            noise = chains.noise_of_points()
         m = _size(method, kernel, noise)
+        if method.plan.is_open and length is None and not method.plan.adapts:
+            chains = chains.with_kernel(_scaled(_of_size(own, m), scale))
+            last = math.log(float((step / by_heat)[0]))
+            log_step, rate, _, settled, more = _search(chains, last, by_heat, aim)
+            step, windows, why = math.exp(log_step) * by_heat, windows + more, _why(rate, aim)
         why += f", and noise of the log-ratio with sd at most 1 at m = {m:,}"
+        if not (rule.corrects_noise or rule.wants_terms or rule.exact or own.pairing.keeps_batch):
+            why += f", which makes the posterior wider, its sd by at most {_WIDER:.0%}"
     elif not (rule.corrects_noise or rule.wants_terms) and sd > _NOISE:
         if kernel.pairing.keeps_batch:
             why += f"; minibatch noise has sd {sd:.2g}, which no step size lowers"
@@ -163,6 +199,10 @@ def tune(
     how = f"settled in {windows * WINDOW} steps" if settled else f"not settled in {windows * WINDOW} steps"
     facts["why"] = f"{why}; {how}."
     return Tuning(step, chains.state.evaluation.theta, aim, m, count, chains.last_half, facts)
+
+
+def _why(rate: float, aim: float) -> str:
+    return f"acceptance {rate:.2f}, aimed at {aim:.2f}"
 
 
 def leapfrog_steps(length: float, step_size: Tensor) -> int:
@@ -220,17 +260,29 @@ def _quieter(chains: _Chains, step: Tensor, sd: float) -> tuple[Tensor, float, f
 
 
 def _measuring(kernel: MetropolisHastings, method: Method) -> MetropolisHastings:
-    """Return the kernel with a large minibatch, if its size is open."""
+    """Return the kernel with a large minibatch, if its size is open, for both points.
+
+    Chains whose points keep minibatches of their own would hardly move while these are too small.
+    """
     if not kernel.pairing.m_is_open:
         return kernel
+    m = min(_MEASURED, max(2, method.target.n // 2))
+    if not kernel.pairing.keeps_batch:
+        return _of_size(kernel, m)
     found = copy.copy(kernel)
-    found.pairing = copy.copy(kernel.pairing)
-    found.pairing.m = min(_MEASURED, max(2, method.target.n // 2))
+    found.pairing = Shared(m)
     return found
 
 
-def _scaled(kernel: MetropolisHastings, scale: Scale) -> MetropolisHastings:
-    found = preconditioned(kernel, scale)
+def _of_size(kernel: MetropolisHastings, m: int) -> MetropolisHastings:
+    found = copy.copy(kernel)
+    found.pairing = copy.copy(kernel.pairing)
+    found.pairing.m = m
+    return found
+
+
+def _scaled(kernel: MetropolisHastings, scale: Scale | None) -> MetropolisHastings:
+    found = kernel if scale is None else preconditioned(kernel, scale)
     assert isinstance(found, MetropolisHastings)
     return found
 

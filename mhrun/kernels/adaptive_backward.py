@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
@@ -11,9 +14,21 @@ from mhrun.parts import Pairing, Rule
 from mhrun.proposals.reversible_langevin import ReversibleLangevinProposal
 from mhrun.random import Draws
 from mhrun.target import Target
-from mhrun.types import Controls, Info, State
+from mhrun.types import Controls, Evaluation, Info, State
 
 _MARGIN = 1.0  # lower limit of beta: backward moves are at least as wide as forward moves
+
+
+class ForwardMoves(Protocol):
+    """The moves of `ReversibleLangevinProposal`, possibly in scaled coordinates."""
+
+    def forward(self, draws: Draws) -> Tensor:
+        """Return which chains move forward at this step, (C,) bool."""
+        ...
+
+    def moved(self, origin: Evaluation, forward: Tensor, controls: Controls, draws: Draws) -> Tensor:
+        """Return the points (C, D) after a forward move where `forward` (C,) is True, else a backward move."""
+        ...
 
 
 class AdaptiveBackward(MetropolisHastings):
@@ -81,7 +96,7 @@ class AdaptiveBackward(MetropolisHastings):
                 f"AdaptiveBackward needs an acceptance probability that the log-ratio determines, and "
                 f"{type(rule).__name__} has none; choose rule metropolis."
             )
-        self.forward_moves = proposal
+        self.forward_moves: ForwardMoves = proposal
         self.epoch = epoch
         self.first = start
         self.upper = upper
@@ -90,6 +105,13 @@ class AdaptiveBackward(MetropolisHastings):
         self.trials = trials
         self.change = change
         self.most = most
+
+    def at_first(self) -> MetropolisHastings:
+        """Return the kernel with the initial beta, which does not adapt."""
+        proposal = copy.copy(self.proposal)
+        assert isinstance(proposal, ReversibleLangevinProposal)
+        proposal.beta = self.first
+        return MetropolisHastings(proposal, self.pairing, self.rule)
 
     def extra(self, steps: int) -> tuple[int, int]:
         """Return the least and the most trials in `steps` steps; a trial costs about as much as a step."""

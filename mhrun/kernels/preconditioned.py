@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.kernels.adaptive_backward import AdaptiveBackward
 from mhrun.kernels.metropolis_hastings import MetropolisHastings
 from mhrun.kernels.unadjusted import Unadjusted
 from mhrun.native import NativeDynamics, NativeProposal, native_form
 from mhrun.native.forms import symmetric
 from mhrun.native.scaling import scaled_move, scaled_proposal, scaled_ratio
 from mhrun.parts import Dynamics, Kernel, Proposal, TrajectoryProposal
+from mhrun.proposals.reversible_langevin import ReversibleLangevinProposal
 from mhrun.random import Draws
 from mhrun.types import Controls, Evaluation, Trajectory
 
@@ -125,6 +127,25 @@ class PreconditionedProposal(Proposal):
         return NativeProposal(args, scaled_proposal(own.propose, self.scale.dense), ratio)
 
 
+class PreconditionedBackward(PreconditionedProposal):
+    """A reversible Langevin proposal in scaled coordinates, whose backward moves a kernel adapts.
+
+    Args:
+        proposal: draws moves forward and backward.
+        scale: center and S.
+    """
+
+    proposal: ReversibleLangevinProposal
+
+    def forward(self, draws: Draws) -> Tensor:
+        """Return which chains move forward at this step, (C,) bool."""
+        return self.proposal.forward(draws)
+
+    def moved(self, origin: Evaluation, forward: Tensor, controls: Controls, draws: Draws) -> Tensor:
+        """Return the points (C, D) after a forward move where `forward` (C,) is True, else a backward move."""
+        return self.scale.to_theta(self.proposal.moved(self._scaled(origin), forward, controls, draws))
+
+
 class PreconditionedTrajectory(PreconditionedProposal, TrajectoryProposal):
     """A trajectory in scaled coordinates, whose momenta are those of phi: a mass matrix of (S S^T)^-1.
 
@@ -178,6 +199,7 @@ class PreconditionedDynamics(Dynamics):
         self.energies = dynamics.energies
         self.marks_valid = dynamics.marks_valid
         self.noise_gain = dynamics.noise_gain
+        self.curvature_gain = dynamics.curvature_gain
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
         """Return the initial `aux` of the dynamics."""
@@ -207,7 +229,10 @@ def preconditioned(kernel: Kernel, scale: Scale) -> Kernel:
         Refusal: a kernel that has neither.
     """
     found = copy.copy(kernel)
-    if isinstance(found, MetropolisHastings):
+    if isinstance(found, AdaptiveBackward):
+        assert isinstance(found.proposal, ReversibleLangevinProposal)
+        found.proposal = found.forward_moves = PreconditionedBackward(found.proposal, scale)
+    elif isinstance(found, MetropolisHastings):
         follows = isinstance(found.proposal, TrajectoryProposal)
         found.proposal = (PreconditionedTrajectory if follows else PreconditionedProposal)(
             found.proposal, scale

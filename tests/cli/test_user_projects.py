@@ -406,8 +406,8 @@ def test_data_and_a_model_are_enough(tmp_path, capsys):
     assert "write +data=NAME" in capsys.readouterr().err
 
 
-def test_exact_minibatch_methods_need_no_other_setting(tmp_path):
-    """On a table with logistic regression; a method without a default temperature asks for one."""
+def test_methods_need_no_other_setting(tmp_path):
+    """On a table with logistic regression."""
     g = torch.Generator().manual_seed(0)
     x = torch.randn(80, 2, generator=g)
     y = (torch.rand(80, generator=g) < torch.sigmoid(x[:, 0])).int()
@@ -415,16 +415,33 @@ def test_exact_minibatch_methods_need_no_other_setting(tmp_path):
     write(tmp_path, {"rows.csv": "\n".join(["a,b,y", *lines]) + "\n"})
     words = ["data=table", "data.file=rows.csv", "data.target=y", "data.outcome=sign", "model=logistic"]
     words += ["model.dim=2", "steps=30", "warmup=50", "chains=2", "executor=torch", "runtime.report=false"]
-    names = ("tunamh", "smh2", "mh_ss")
+    names = ("tunamh", "smh2", "mh_ss", "mhbt_rsgld", "sgbd")
     assert run([*words, *(f"+method@methods.{name}={name}" for name in names)]) == 0
     found = json.loads(Path("outputs/own/latest/summary.json").read_text())["methods"]
     assert sorted(found) == sorted(names)
     for name in names:
         assert found[name]["pilot"]["step_size"] > 0
+    assert found["mhbt_rsgld"]["pilot"]["acceptance"] == 0.287
+    schedules = compose_config([*words, "+method@methods.a=mhbt_rsgld"])["methods"]["a"]["schedules"]
+    assert schedules["temperature"]["temperature"] == schedules["noise"]["noise_temperature"] == 1.0
 
 
-def test_a_method_without_a_temperature_asks_for_one(tmp_path, capsys):
+ASKING = {  # methods that need more than data, a model and their name, and what they ask for first
+    "cmint": "step_size",
+    "mintee": "rungs",
+    **dict.fromkeys(("adagrad", "adam", "planar_flow", "rmsprop", "sgd", "sgd_momentum"), "m"),
+    **dict.fromkeys(("snapshot_sgd", "snapshot_sgd_momentum"), "m"),
+}
+
+
+def test_a_method_needs_its_name_alone_or_asks_in_one_line(tmp_path):
+    """Optimisers, a variational approximation and ladders of minibatches need settings of the user's."""
     write(tmp_path, {"rows.csv": "x\n" + "1\n2\n"})
-    words = ["data=table", "data.file=rows.csv", "model=gaussian_mean", "+method@methods.a=mint"]
-    assert run(words) == 2
-    assert capsys.readouterr().err.strip().endswith("add +temperature=VALUE.")
+    words = ["data=table", "data.file=rows.csv", "model=gaussian_mean"]
+    for place in (PACKAGE.parent / "conf" / "method").glob("*.yaml"):
+        name = place.stem
+        if name in ASKING:
+            with pytest.raises(UserError, match=rf"'{ASKING[name]}' is referred to and not there; add \+"):
+                compose_config([*words, f"+method@methods.a={name}"])
+        else:
+            assert compose_config([*words, f"+method@methods.a={name}"])["methods"]["a"], name

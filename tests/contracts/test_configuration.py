@@ -156,8 +156,6 @@ def test_methods_can_be_added_to_an_experiment(name):
         given.append("+methods.other.warmup=1000")
     if name.endswith("_density"):  # made for what has no data: one datum of many has no variance
         given.append("methods.other.kernel.pairing.m=20")
-    if name == "sgbd":  # no rule finds its step sizes
-        given += [f"methods.other.schedules.step_size.{end}" for end in ("start=1e-4", "end=1e-6")]
     config = compose_config([*words, *given], compare=False)
     assert methods_of(config)[-1].name == "other"
 

@@ -197,10 +197,10 @@ def test_what_a_pilot_cannot_find_is_refused():
 
     with pytest.raises(Refusal, match="no rule finds the step size of Momentum"):
         call(mhrun.Unadjusted(mhrun.Momentum(), m=10))
-    with pytest.raises(
-        Refusal, match="no acceptance rate is known to be best for ReversibleLangevinProposal"
-    ):
-        call(full(mhrun.ReversibleLangevinProposal()))
+    unknown = mhrun.RandomWalk()
+    unknown.best_acceptance = None
+    with pytest.raises(Refusal, match="no acceptance rate is known to be best for RandomWalk"):
+        call(full(unknown))
     with pytest.raises(Refusal, match="precondition = 'some' is unknown"):
         call(full(), precondition="some")
     with pytest.raises(Refusal, match="acceptance = auto goes with start = auto"):
@@ -213,6 +213,117 @@ def test_what_a_pilot_cannot_find_is_refused():
         mhrun.Tuned(-1.0, "auto")
     with pytest.raises(Refusal, match="chains = 0 must be at least 1"):
         call(full(), chains=0, warmup=10)
+
+
+# --- Reversible Langevin moves ------------------------------------------------------------------------------------
+
+
+def squared_jump(step_size, dim, rng, chains=1_000, steps=8):
+    """Return the acceptance rate and the mean squared jump of reversible Langevin moves on N(0, I), in NumPy."""
+    x, rate, jump = rng.standard_normal((chains, dim)), 0.0, 0.0
+
+    def log_q(origin, to):
+        forward, backward = (
+            -((to - origin + drift * origin) ** 2).sum(1) / (4 * step_size)
+            for drift in (step_size, -step_size)
+        )
+        return np.logaddexp(forward, backward)
+
+    for _ in range(steps):
+        drift = np.where(rng.random((chains, 1)) < 0.5, step_size, -step_size)
+        to = x - drift * x + (2 * step_size) ** 0.5 * rng.standard_normal((chains, dim))
+        log_ratio = ((x**2).sum(1) - (to**2).sum(1)) / 2 + log_q(to, x) - log_q(x, to)
+        chance = np.exp(np.minimum(0, log_ratio))
+        rate, jump = rate + chance.mean() / steps, jump + (chance * ((to - x) ** 2).sum(1)).mean() / steps
+        x = np.where((rng.random(chains) < chance)[:, None], to, x)
+    return rate, jump
+
+
+def test_the_best_acceptance_of_reversible_moves():
+    """On N(0, I), D = 20: the largest squared jump is at half of MALA's 0.574, within 10 % of a flat maximum."""
+    found = [squared_jump(e, 20, np.random.default_rng(0)) for e in np.geomspace(0.15, 1.5, 14)]
+    best = mhrun.ReversibleLangevinProposal().best_acceptance
+    rates, jumps = map(np.array, zip(*found, strict=True))
+    assert np.interp(best, rates[::-1], jumps[::-1]) > 0.9 * jumps.max()
+    assert abs(rates[jumps.argmax()] - best) < 0.1
+
+
+def adaptive(pairing):
+    """Return RSGLD with a beta that adapts."""
+    return mhrun.AdaptiveBackward(
+        mhrun.ReversibleLangevinProposal(), pairing, mhrun.Metropolis(), epoch=200, trials=10
+    )
+
+
+def test_reversible_moves_get_a_step_size_and_a_scale():
+    """Standard deviations against the curvature's; about 500 effective draws: a standard error of 3.5 %."""
+    surface = Surface(Target(Logistic(D, prior_variance=10.0), mhrun.Dataset.of(DATA)), 1.0, 0)
+    mode = find_modes(surface, torch.zeros(1, D, dtype=torch.float64)).theta[0]
+    exact = torch.linalg.inv(hessian(surface, mode)).diagonal().sqrt().numpy()
+    trace = run(adaptive(mhrun.Full()), chains=8, warmup=50)
+    assert found(trace)["acceptance"] == 0.287
+    assert found(trace)["settled"]
+    assert 0.15 < float(trace["sample_stats"]["accepted"].mean()) < 0.45
+    sd = trace["posterior"]["theta"].values.reshape(-1, D).std(0)
+    assert sd == pytest.approx(exact, rel=0.18)
+
+
+def test_trials_of_backward_moves_are_in_scaled_coordinates():
+    """A trial that is always accepted lowers beta; in other coordinates than the moves its acceptance is another."""
+    scale = Scale(torch.zeros(2), torch.tensor([0.01, 100.0]))
+    kernel = preconditioned(adaptive(mhrun.Full()), scale)
+    assert kernel.forward_moves is kernel.proposal
+    plain = adaptive(mhrun.Full())
+    target = Target(
+        FunctionModel(
+            lambda t, _: -0.5 * (t / scale.factor.to(t)).square().sum(-1, True), [0.0, 0.0], batched=True
+        ),
+        mhrun.NoData().load(),
+    )
+    unit = Target(
+        FunctionModel(lambda t, _: -0.5 * t.square().sum(-1, True), [0.0, 0.0], batched=True),
+        mhrun.NoData().load(),
+    )
+    start = torch.ones(C, 2, dtype=torch.float64)
+    betas = []
+    for each, on, theta in ((kernel, target, start * scale.factor), (plain, unit, start)):
+        draws = mhrun.random.Streams(KEY, C).at(0)
+        state = each.start(on, theta, draws)
+        state, _ = each.step(on, state, controls(0.05, 1.0), mhrun.random.Streams(KEY, C).at(1))
+        betas.append(state.aux["backward"].numpy())
+    assert betas[0] == pytest.approx(betas[1])
+    assert (betas[0] < 1000).all()
+
+
+def test_points_that_keep_minibatches_are_tuned_where_they_move():
+    """The noise of two points on m data each has a standard deviation of 1 at the m found, which is n at T = 1."""
+    for temperature, most in ((100.0, 0.5), (1.0, 1.0)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trace = run(
+                full().__class__(mhrun.LangevinProposal(), mhrun.Stored("auto"), mhrun.Metropolis()),
+                step_size=mhrun.Fixed(step_size="auto"),
+                temperature=temperature,
+            )
+        about = found(trace)
+        assert about["settled"]
+        assert about["m"] <= most * N
+        assert abs(about["acceptance_found"] - 0.574) < 0.12
+        assert 0.35 < float(trace["sample_stats"]["accepted"].mean()) < 0.8
+        assert float(trace["sample_stats"]["log_ratio_var"].mean()) < 1.6
+
+
+def test_barker_and_tempered_dynamics_get_a_step_size():
+    """Without minibatch noise: 0.1 = e b H / 2, b = 3 with Barker's signs (see test_barker_dynamics) and 1 else."""
+    step = {
+        type(dynamics).__name__: found(run(mhrun.Unadjusted(dynamics, m=N), "normal", steps=20, warmup=0))[
+            "step_size"
+        ]
+        for dynamics in (mhrun.SGBD(), mhrun.TACTHMC(), mhrun.SGNHT())
+    }
+    assert step["SGNHT"] == pytest.approx(0.2, rel=1e-3)
+    assert step["TACTHMC"] == pytest.approx(0.2, rel=1e-3)
+    assert step["SGBD"] == pytest.approx(0.2 / 3, rel=1e-3)
 
 
 # --- Trajectories -------------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def test_a_temperature_is_warned_of():
         (kernel(rule=mhrun.Barker()), 200, 0.159),
         (kernel(rule=MHMinibatch(50), pairing=Growing()), 200, 0.159),
         (kernel(mhrun.LangevinProposal(ratio=False)), 5, None),
-        (kernel(mhrun.ReversibleLangevinProposal()), 5, None),
+        (kernel(mhrun.ReversibleLangevinProposal()), 5, 0.287),
         (mhrun.Unadjusted(mhrun.SGLD(), m=1), 5, None),
     ],
 )
