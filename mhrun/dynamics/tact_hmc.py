@@ -66,7 +66,11 @@ class TACTHMC(Dynamics):
         self.margin = margin
         self.bins = bins
         self.refresh = checked(refresh)
-        self.noise_gain = 1 / friction  # at most, as SGNHT: at |x| <= d it is that dynamics
+
+    @property
+    def noise_gain(self) -> float:  # type: ignore[override]
+        """At most that of SGNHT, which it is at |x| <= d."""
+        return 1 / self.friction
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
         """Return zero momenta, thermostats at their frictions, x = 0 with a momentum, and empty means."""
