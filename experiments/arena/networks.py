@@ -86,7 +86,7 @@ def passes(run: Run, method: str) -> float:
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything of this experiment that a table speaks of.
+    """Return the metrics of the tables.
 
     ``agreement``, ``tv``: of all chains of a method together, with HMC; of HMC, of its second half of chains with its
     first: the reference's own error. ``agreement_one``, ``tv_one``: of one chain. ``rhat``, ``ess``: of predictions.

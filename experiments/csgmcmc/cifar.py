@@ -38,7 +38,7 @@ def pairs(run: Run) -> list[tuple[str, str]]:
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything of this experiment that a claim or a table speaks of; errors in per cent.
+    """Return the metrics of the claims and tables; errors in per cent.
 
     ``under.OTHER``: the error of OTHER's ensemble less that of the method's, mean over seeds; ``sigmas_under.OTHER``:
     it in standard errors. ``error_group``: of all chains together. ``falls``: of the steps from M to M + 1 cycles,

@@ -67,7 +67,7 @@ def _of_seed(run: Run, networks: Array, test: Dataset, cycles: int) -> tuple[Arr
 
 
 def metrics(run: Run) -> Metrics:
-    """What Figure 3(c)'s claims speak of, on these networks; errors in per cent.
+    """Return the metrics of Figure 3(c)'s claims, on these networks; errors in per cent.
 
     ``falls``: of the steps from M to M + 1 cycles, those in which the mean error over seeds does not rise by more than
     a standard error of the differences. ``lower_at``: the numbers of cycles at which the mean error is below that of

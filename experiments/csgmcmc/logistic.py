@@ -87,7 +87,7 @@ def of_draws(draws: Array, truth: Posterior) -> tuple[Metrics, Array]:
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything that a claim or a table speaks of."""
+    """Return the metrics of the claims and tables."""
     found: Metrics = {}
     sizes: dict[str, Array] = {}
     for method, sampler, data in methods(run):

@@ -1,4 +1,4 @@
-"""Section 5.4 of Zhang et al. (2020): what networks that have learnt digits say of letters (Figure 4)."""
+"""Section 5.4 of Zhang et al. (2020): predictive entropies on letters of networks trained on digits (Figure 4)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def curve(run: Run, method: str) -> tuple[Array, Array]:
 
 
 def pairs(run: Run) -> list[tuple[str, str]]:
-    """Return the pairs of methods of a run that Figure 4's order speaks of, the one of higher entropies first."""
+    """Return the pairs of methods of a run that Figure 4 orders, the one of higher entropies first."""
     found = []
     for i, end in product(range(2), READINGS):
         cyclical, traditional = CYCLICAL[i] + end, TRADITIONAL[i] + end
@@ -69,7 +69,7 @@ def pairs(run: Run) -> list[tuple[str, str]]:
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything of this experiment that a claim or a table speaks of."""
+    """Return the metrics of the claims and tables."""
     found = MetricTable.by_method(run, _of_method)
     entropy = {method: last(run, method, "entropy_outside") for method in run.methods}
     for one, two in pairs(run):

@@ -87,7 +87,7 @@ def crossings(epochs: Array, one: Array, other: Array) -> list[tuple[float, floa
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything of this experiment that a claim speaks of."""
+    """Return the metrics of the claims."""
     config = run.config
     found: Metrics = {}
     epochs, sizes, falling = figure_steps(config)

@@ -65,7 +65,7 @@ def of_runs(counts: Counts, chains: int) -> dict[str, Counts]:
 
 
 def metrics(run: Run) -> MetricTable:
-    """Everything of this experiment that a claim or a table speaks of."""
+    """Return the metrics of the claims and tables."""
     found = MetricTable()
     for method, counts in run.cached(tallies).items():
         found.add(method, _metrics(run, counts))

@@ -125,7 +125,7 @@ def rise(errors: Array) -> Array:
 
 
 def metrics(run: Run) -> Metrics:
-    """What Figure 3's claims speak of, on these networks."""
+    """Return the metrics of Figure 3's claims, on these networks."""
     found = MetricTable()
     for method, of in run.cached(examined).items():
         if method in CYCLICAL:

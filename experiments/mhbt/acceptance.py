@@ -79,7 +79,7 @@ def largest_rate(rates: Array, acceptances: Array, level: float) -> float:
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything of one dimension that a claim or a table speaks of."""
+    """Return the metrics of the claims and tables, of one dimension."""
     found: Metrics = {}
     for method in run.methods:
         rates = learning_rates(run, method)
@@ -147,7 +147,7 @@ def by_dimension(runs: Sequence[Run]) -> dict[int, Run]:
 
 
 def sweep_metrics(runs: Sequence[Run]) -> Metrics:
-    """What a claim states about several dimensions.
+    """Return the metrics of the claims about several dimensions.
 
     `falls`: how many of the steps from one dimension to the next lower the largest learning rate; `grad_temperature`:
     of its logarithm against that of d, by least squares; `wins`: in how many dimensions above 1 a proposal accepts at

@@ -122,7 +122,7 @@ def largest_rate(config: Mapping[str, Any], dim: int) -> float:
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything of this experiment that a claim speaks of, in the highest dimension."""
+    """Return the metrics of the claims, in the highest dimension."""
     config = run.config
     found: Metrics = {}
     dim, beta = max(config["dims"]), config["beta"]

@@ -91,7 +91,7 @@ def noise(dim: int, draws: int) -> float:
 
 
 def curve(run: Run, method: str) -> tuple[npt.NDArray[np.int64], Array]:
-    """Return the steps that are looked at, and the distance at each, as the paper has it.
+    """Return the steps at which draws are kept, and the distance at each, as the paper defines it.
 
     The total variation distance between the histograms of all chains and of as many draws of the tempered posterior.
     """
@@ -111,7 +111,7 @@ def _curves(run: Run) -> dict[str, tuple[npt.NDArray[np.int64], Array]]:
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything of this experiment that a claim or a table speaks of."""
+    """Return the metrics of the claims and tables."""
     found = MetricTable()
     for method in run.methods:
         steps, distances = curve(run, method)
@@ -158,7 +158,7 @@ def _others(run: Run) -> list[str]:
 
 
 def reached(steps: npt.NDArray[np.int64], distances: Array, level: float) -> float:
-    """Return the step at which a distance comes down to a level, between two that were looked at (log steps).
+    """Return the step at which a distance comes down to a level, interpolated between kept steps (in log steps).
 
     The first of them if it is there from the first; NaN if it never is.
     """

@@ -69,7 +69,7 @@ def crossings(core: npt.NDArray[np.int8]) -> int:
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything of this experiment that a claim or a table speaks of."""
+    """Return the metrics of the claims and tables."""
     return MetricTable.by_method(run, _metrics)
 
 

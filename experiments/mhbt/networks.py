@@ -39,8 +39,8 @@ PAPER = TABLE_1.median  # the methods of the paper
 GRIDS = ("rsgld", "sgd", "sgld", "sgd_lazy", "sgd_half", "rsgld_printed")  # methods with all learning rates
 SINGLE = ("rmsprop", "adam")  # and with one
 REVERSIBLE = ("rsgld", "rsgld_printed")
-SHORT = "rsgld_printed"  # is given a few epochs only
-SMALL, LARGE, TALL = 0.1, 0.4, 0.3  # learning rates that claims speak of: up to, from, from
+SHORT = "rsgld_printed"  # runs for a few epochs only
+SMALL, LARGE, TALL = 0.1, 0.4, 0.3  # learning rates of the claims: up to, from, from
 BY_RATE = ("median", "sd", "failed", "lowest", "last")  # metrics of each learning rate
 FAILED, FAILED_CIFAR = 50.0, 85.0  # per cent: a training whose best epoch is no better has failed
 BAND = (0.2, 0.4)  # that the width of backward moves is to keep acceptance in
@@ -69,7 +69,7 @@ def errors(run: Run, method: str) -> Array:
 
 
 def passes(run: Run, method: str) -> Array:
-    """Return the passes through the data up to each look (L,)."""
+    """Return the passes through the data up to each run of the monitor (L,)."""
     return monitored(run, method, "step") * float(run.config["m"]) / float(run.config["data"]["n"])
 
 
@@ -84,7 +84,7 @@ def has_failed(run: Run, by_training: Array) -> Array:
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything of this experiment that a claim or a table speaks of; errors are those of the best epoch."""
+    """Return the metrics of the claims and tables; errors are those of the best epoch."""
     found = MetricTable()
     for method in run.methods:
         if method in GRIDS:

@@ -110,7 +110,7 @@ def computed(run: Run) -> Mapping[tuple[int, float], LogDensities]:
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything of this experiment that a claim or a table speaks of."""
+    """Return the metrics of the claims and tables."""
     config = run.config
     found: Metrics = {}
     moved, margins = [], []

@@ -28,7 +28,7 @@ def solved(run: Run) -> dict[tuple[int, float, float], Correction]:
 
 
 def metrics(run: Run) -> dict[str, float]:
-    """Everything of this experiment that a claim or a table speaks of."""
+    """Return the metrics of the claims and tables."""
     paper = run.cached(solved)
     found = {f"{half}.{sigma:g}.{lam:g}": each.error for (half, sigma, lam), each in paper.items()}
     for half in run.config["half_widths"]:

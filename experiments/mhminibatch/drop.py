@@ -12,7 +12,7 @@ from ..shared.classify import accuracy
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything of this experiment that a claim or a table speaks of."""
+    """Return the metrics of the claims and tables."""
     return MetricTable.by_method(run, _of_method)
 
 

@@ -69,7 +69,7 @@ class Bounded(NamedTuple):
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything of this experiment that a claim or a table speaks of."""
+    """Return the metrics of the claims and tables."""
     t, exact, grown = run.cached(student), run.cached(acceptance), run.cached(decided)
     far = {b: each.to_skewed for b, each in t.items() if each.to_skewed > 3 * each.chance}
     found: Metrics = {

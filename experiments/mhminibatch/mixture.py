@@ -54,7 +54,7 @@ def exact(run: Run) -> tuple[Array, Array, Array]:
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything of this experiment that a claim or a table speaks of."""
+    """Return the metrics of the claims and tables."""
     found = MetricTable({"modes.off": float(np.abs(modes(run) - PRINTED_MODES).max())})
     found |= MetricTable.by_method(run, _of_method)
     if all(f"{test}.size" in found for test in TESTS):

@@ -20,7 +20,7 @@ CELL_OF_NC = (370, 720)  # of Figure 4, where most decisions of AustereMH (NC) a
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything of this experiment that a claim or a table speaks of."""
+    """Return the metrics of the claims and tables."""
     found = MetricTable.by_method(run, _of_method)
     for name in ("x90", "size"):
         found.add("order", {name: in_order(found, [f"{test}.{name}" for test in TESTS])})

@@ -16,7 +16,7 @@ TESTS = ("mhminibatch_released", "austere", "mhsublhd")
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything of this experiment that a claim or a table speaks of."""
+    """Return the metrics of the claims and tables."""
     _bins, mean, sd = exact(run)
     right = float(mean[1] ** 2 + sd[1] ** 2)
 

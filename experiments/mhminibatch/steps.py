@@ -20,7 +20,7 @@ MANY = 20_000  # data that it is computed on
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything of this experiment that a claim or a table speaks of."""
+    """Return the metrics of the claims and tables."""
     found = MetricTable.by_method(run, of_sizes)
     found["order.size"] = in_order(found, [f"{method}.size" for method in STEPS])
     steps, variances = run.cached(variance_by_step)

@@ -20,7 +20,7 @@ P2 = math.exp(-1.125) - math.exp(-2.0)
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything of this experiment that a claim or a table speaks of."""
+    """Return the metrics of the claims and tables."""
     found = MetricTable({"lemma.c": P0 * P1 * P2}) | MetricTable.by_method(run, _of_method)
     many, fewer = (found.get(f"mhminibatch_{name}.share") for name in ("printed", "fewer"))
     if isinstance(many, Estimate) and isinstance(fewer, Estimate):

@@ -35,7 +35,7 @@ class Cell(NamedTuple):
 
     @property
     def condition(self) -> str:
-        """Whether Theorem 2 speaks of this cell: epsilon <= eta / 2."""
+        """Whether the condition of Theorem 2 holds in this cell: epsilon <= eta / 2."""
         return "holds" if self.kernel <= self.eta / 2 else "fails"
 
 
@@ -110,7 +110,7 @@ def computed(run: Run) -> dict[tuple[float, int], Cell]:
 
 
 def metrics(run: Run) -> Metrics:
-    """Return what the claims and tables speak of.
+    """Return the metrics of the claims and tables.
 
     ``kernel.slope_A``: the exponent of m in the kernels' distance at alpha = A, ``kernel.bound_A`` of the bound's
     shape; ``kernel.excess``: the largest difference of the two; ``kernel.over_bound``: the largest distance over the

@@ -50,7 +50,7 @@ def stationary(run: Run, method: str) -> Stationary | None:
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything of this experiment that a claim or a table speaks of."""
+    """Return the metrics of the claims and tables."""
     found = MetricTable.by_method(run, _metrics)
     if "mint_stored" in run.methods and (m := run.samples("mint_stored").m) is not None:
         t = temperature(run, "mint_stored")

@@ -22,11 +22,11 @@ CURVES = ("mint", "tempered_mcmc", "mcmc")
 TABLE = ("mint", "mhminibatch", "austere_nc", "austere_c", "mhsublhd")
 LEVEL = 0.95
 BATCHES = 5000  # minibatches of Figure 2, left
-LOOKED_AT = 300  # steps from a chain's end on that step lengths are measured in
+LAST_STEPS = 300  # steps from a chain's end on that step lengths are measured in
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything of this experiment that a claim or a table speaks of."""
+    """Return the metrics of the claims and tables."""
     found = MetricTable.by_method(run, _of_method)
     found["order.size"] = in_order(found, [f"{method}.size" for method in TABLE])
     found["order.x95"] = in_order(found, [f"{method}.x95" for method in CURVES])
@@ -95,7 +95,7 @@ def step_length(run: Run, method: str) -> float:
             temper=run.target.temper,
             start=run.draws(method)[:, -1],
             chains=len(run.draws(method)),
-            steps=min(LOOKED_AT, node.get("steps") or run.config["steps"]),
+            steps=min(LAST_STEPS, node.get("steps") or run.config["steps"]),
             warmup=0,
             **settings,
         )

@@ -143,7 +143,7 @@ def cost(run: Run, method: str) -> dict[str, float]:
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything of these experiments that a claim or a table speaks of."""
+    """Return the metrics of the claims and tables."""
     found = MetricTable.by_method(run, _of_method, sampled(run))
     main = shown(run)
     if "stagger" in run.config["methods"][main]["kernel"] and "burn" in run.config:

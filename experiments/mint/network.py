@@ -44,7 +44,7 @@ def readings(run: Run) -> dict[str, tuple[str, str]]:
 
 
 def epochs(run: Run, method: str) -> Array:
-    """Return the passes through the data up to each look (L,)."""
+    """Return the passes through the data up to each run of the monitor (L,)."""
     steps = monitored(run, method, "step")
     return (steps if steps.ndim == 1 else steps[0]) / float(run.config["epoch"])
 
@@ -55,7 +55,7 @@ def errors(run: Run, method: str) -> Array:
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything of this experiment that a claim or a table speaks of."""
+    """Return the metrics of the claims and tables."""
     there = [method for method in ESTIMATES if method in run.methods]
     final = {method: errors(run, method)[:, -1] for method in there}
     found = MetricTable.by_method(run, _of_method, there)

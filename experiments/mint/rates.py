@@ -75,7 +75,7 @@ def grids(run: Run) -> dict[str, Grid]:
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything of this experiment that a claim or a table speaks of."""
+    """Return the metrics of the claims and tables."""
     found = MetricTable()
     for name, grid in grids(run).items():
         decay, rate = grid.place

@@ -108,16 +108,16 @@ def _share(p: float, draws: int) -> float:
     return math.sqrt(p * (1 - p) / draws)
 
 
-LOOKED_AT = np.linspace(-6, 6, 25)
+GAPS = np.linspace(-6, 6, 25)
 
 
 def simulated(run: Run) -> dict[str, Array]:
-    """Return acceptance less Barker's for each reading: at the log-ratios looked at, and last at its worst."""
+    """Return acceptance less Barker's for each reading: at the log-ratios `GAPS`, and last at its worst."""
     config, out = run.config, {}
     for name, found in readings(config).items():
         lam = config["lam"] if name == "printed" else None
         table = series_quantiles(config["variance"], lam, config["terms"])
-        delta = np.append(LOOKED_AT, worst(found, config["variance"]))
+        delta = np.append(GAPS, worst(found, config["variance"]))
         share = accepted(table, config["variance"], delta, config["draws"])
         out[name] = share - special.expit(delta)
     return out
@@ -147,7 +147,7 @@ def worpitzky(order: int) -> list[int]:
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything of this experiment that a claim speaks of."""
+    """Return the metrics of the claims."""
     config = run.config
     variance, drawn, both = config["variance"], run.cached(simulated), readings(config)
     found = MetricTable()
@@ -249,7 +249,7 @@ def theorem2(run: Run) -> pd.DataFrame:
     """The acceptance of a noise-aware exchange less Barker's (Theorem 2), by quadrature and by the rule's draws."""
     config, drawn, rows = run.config, run.cached(simulated), {}
     for delta in (-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0):
-        i = int(np.abs(LOOKED_AT - delta).argmin())
+        i = int(np.abs(GAPS - delta).argmin())
         row: dict[str, Estimate | float] = {"Barker": float(special.expit(delta))}
         for name, found in readings(config).items():
             exact = special.expit(-delta) - found.convolved_cdf(-delta, config["variance"])[0]

@@ -87,14 +87,14 @@ def acceptance(run: Run) -> Figure:
     config, drawn, z = run.config, run.cached(shown.simulated), np.linspace(-6, 6, 481)
     labels: Style = {"xlabel": r"log-ratio $\Delta E$", "ylabel": r"acceptance less Barker's, $\times\,10^3$"}
     figure, (axis,) = panels(1, size=(5.8, 3.2), xlim=(-6, 6), **labels)
-    p = special.expit(shown.LOOKED_AT)
+    p = special.expit(shown.GAPS)
     bars = 1e3 * np.sqrt(p * (1 - p) / config["draws"])
     for (name, found), colour in zip(shown.readings(config).items(), (COLOURS[4], COLOURS[0]), strict=True):
         label = rf"$\lambda = {config['lam']:g}$ (18)" if name == "printed" else r"$\lambda = \infty$"
         exact = special.expit(-z) - found.convolved_cdf(-z, config["variance"])
         axis.plot(z, 1e3 * exact, color=colour, linewidth=1.2, label=label)
         style: Style = {"fmt": ".", "color": colour, "markersize": 4, "linewidth": 0.7}
-        axis.errorbar(shown.LOOKED_AT, 1e3 * drawn[name][:-1], bars, **style)
+        axis.errorbar(shown.GAPS, 1e3 * drawn[name][:-1], bars, **style)
     levels(axis, 0, line="-")
     axis.legend()
     return figure

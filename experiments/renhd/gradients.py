@@ -10,7 +10,7 @@ from mhrun.report.metrics import Metrics, MetricTable, estimate
 from mhrun.report.plots import finished, levels, panels
 from mhrun.report.vocabulary import Figure, Run, Style, by_rows, method_styles, monitored, plt
 
-FIRST = "sgd"  # the method whose looks the claims speak of
+FIRST = "sgd"  # the method of the claims
 
 
 def sizes(run: Run) -> list[int]:
@@ -19,7 +19,7 @@ def sizes(run: Run) -> list[int]:
 
 
 def metrics(run: Run) -> Metrics:
-    """Return shares at the first and the last look of SGD, and what else the tables speak of."""
+    """Return shares at the first and the last look of SGD, and the other numbers of the tables."""
     found = MetricTable()
     for method in run.methods:
         for name, which in (("first", 0), ("last", -1)):

@@ -56,7 +56,7 @@ def weights(run: Run, method: str) -> tuple[Array, Array]:
 
 
 def metrics(run: Run) -> MetricTable:
-    """Everything of these experiments that a claim or a table speaks of."""
+    """Return the metrics of the claims and tables."""
     found = MetricTable.by_method(run, _metrics)
     for method in run.cached(travels):
         found.add(method, _of_ladder(run, method))

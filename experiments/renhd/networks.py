@@ -59,7 +59,7 @@ def last(run: Run, method: str, name: str, of: Callable[[Array], Array] = np.asa
 
 
 def metrics(run: Run) -> Metrics:
-    """Everything of this experiment that a claim or a table speaks of.
+    """Return the metrics of the claims and tables.
 
     Differences are of mean accuracies in points: ``over.OTHER`` of a method and a share of permuted labels with its
     standard error, ``sigmas_over.OTHER`` of a method the smallest over the shares in standard errors.
@@ -180,7 +180,7 @@ def accuracy_table(run: Run) -> pd.DataFrame:
 
 
 def difference_table(run: Run) -> pd.DataFrame:
-    """Differences of accuracies that the paper's text and Table 1 speak of, in points."""
+    """Differences of accuracies in the text and in Table 1 of the paper, in points."""
     found = run.cached(metrics)
     return by_rows(
         {

@@ -89,7 +89,7 @@ def _of_method(run: Run, method: str) -> Metrics:
 
 
 def _of_thermostats(run: Run, method: str, last: int) -> Metrics:
-    """Return what the last looks say of the thermostats; NaN where there are none."""
+    """Return metrics of the thermostats at the last monitor runs; NaN without a thermostat."""
     if "thermostat" not in run.monitor(method):
         return {"c_over_b": math.nan, "thermostat": math.nan, "swing": math.nan}
     ratios = thermostats(run, method)[:, -last:]

@@ -1,4 +1,4 @@
-"""Measurements without a verdict: the bias with minibatches, and the bias of a dynamics as steps shrink."""
+"""Measurements: the bias with minibatches, judged of rules that declare none, and of a dynamics as steps shrink."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SHARE = 0.25  # share of the steps in which chains reach their stationary distr
 
 @of_the_target("with minibatches")
 def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
-    """Variance and mean of the draws with minibatches, relative to the target's."""
+    """Variance and mean of the draws with minibatches, relative to the target's: judged if the rule is `exact`."""
     known = gaussian_mean(subject.n)
     target = known.target()
     kernel = subject.made(subject.n, subject.m, target)
@@ -53,7 +53,10 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
         f"variance {ratio:.3f} ± {error:.3f} of the target's, mean {mean:+.3f} ± {mean_error:.3f} of its sd: "
         f"{seen} (n = {subject.n:,}, {sizes:.3g} data a step, {where}, step {step:.2g})"
     )
-    yield Verdict(check_name, MEASURED, detail, (ratio - 1) / error)
+    outcome = MEASURED
+    if kernel.rule is not None and kernel.rule.exact:  # which it declares for every minibatch size
+        outcome = FAILS if off > Z else HOLDS
+    yield Verdict(check_name, outcome, detail, (ratio - 1) / error)
 
 
 @of_the_target("the target as steps shrink")

@@ -106,7 +106,7 @@ def sample(
         thin: keep every thin-th step, or every thin-th draw that a schedule collects; None keeps no draws, for models
             with very many parameters.
         device: cpu or cuda.
-        executor: compiled loops where there are some: auto (long runs), on or off; or graph: the step as a CUDA graph
+        executor: auto (compiled loops for long runs), compiled, torch, or graph: the step as a CUDA graph
             on a GPU, else by torch.compile.
         dtype: of the parameters; float32 for networks.
         monitor: computes metrics while the chains run, such as `Predictive`: group ``monitor`` of the trace.

@@ -81,7 +81,10 @@ def claims_of(node: Mapping[str, Any]) -> list[dict[str, Any]]:
         UserError: a key is missing or unknown.
     """
     found = []
-    for claim in node.get("claims", []):
+    claims = node.get("claims") or []
+    if not isinstance(claims, list) or not all(isinstance(claim, Mapping) for claim in claims):
+        raise UserError("`claims` must be a list: each claim begins with '- id: NAME'.")
+    for claim in claims:
         name = claim.get("id", "?")
         if missing := sorted(_REQUIRED - set(claim)):
             raise UserError(f"claim {name}: '{missing[0]}' is missing.")

@@ -103,6 +103,21 @@ def test_minibatches_are_measured_and_their_bias_is_reported():
     assert "no bias seen" in exact["with minibatches"].detail
 
 
+class ExactInName(Metropolis):
+    """Metropolis's rule that declares to be exact at any minibatch size."""
+
+    exact = True
+
+
+def test_a_rule_that_declares_to_be_exact_is_judged_with_minibatches():
+    def made(n, m):
+        return MetropolisHastings(RandomWalk(), Shared(m), ExactInName())
+
+    small = judged(made, "minibatches", chains=1200, n=200, m=20)["with minibatches"]
+    assert small.outcome == "fails"
+    assert "biased" in small.detail
+
+
 def test_the_compiled_loop_is_checked():
     assert judged(of_parts(), "compiled")["compiled equals plain"].outcome == "holds"
     assert judged(of_parts(LangevinMove), "compiled")["compiled equals plain"].outcome == "does not apply"

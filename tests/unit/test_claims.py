@@ -6,7 +6,7 @@ import pytest
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
-from mhrun.report.claims import count, in_words, judge_all, satisfied
+from mhrun.report.claims import claims_of, count, in_words, judge_all, satisfied
 
 
 @pytest.mark.parametrize(
@@ -157,3 +157,10 @@ def test_an_experiment_with_settings_of_its_own_gives_no_verdict(book):
 def test_keys_of_claims_are_checked(book):
     with pytest.raises(UserError, match=r"claim one: there is no key 'selfcheck'.*self_check"):
         book("wrong")
+
+
+@pytest.mark.parametrize("claims", [{"id": "c"}, ["c"], "c"])
+def test_claims_that_are_no_list_of_mappings_are_refused_in_one_line(claims):
+    with pytest.raises(UserError, match=r"`claims` must be a list: each claim begins with '- id: NAME'\."):
+        claims_of({"claims": claims})
+    assert claims_of({"claims": None}) == []
