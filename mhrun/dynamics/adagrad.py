@@ -25,8 +25,8 @@ class Adagrad(Dynamics):
         Refusal: an invalid setting.
     """
 
-    def __init__(self, n: int, epsilon: float = 1e-10) -> None:
-        if not n:  # settings without data.n
+    def __init__(self, n: int | None, epsilon: float = 1e-10) -> None:
+        if n is None:  # settings without data.n
             raise Refusal("Adagrad needs the number of data; add methods.NAME.kernel.dynamics.n=NUMBER.")
         if not (epsilon > 0 and n >= 1):
             raise Refusal("Adagrad needs n >= 1 and epsilon > 0.")

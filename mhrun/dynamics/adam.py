@@ -28,8 +28,10 @@ class Adam(Dynamics):
         Refusal: an invalid setting.
     """
 
-    def __init__(self, n: int, first: float = 0.9, second: float = 0.999, epsilon: float = 1e-8) -> None:
-        if not n:  # settings without data.n
+    def __init__(
+        self, n: int | None, first: float = 0.9, second: float = 0.999, epsilon: float = 1e-8
+    ) -> None:
+        if n is None:  # settings without data.n
             raise Refusal("Adam needs the number of data; add methods.NAME.kernel.dynamics.n=NUMBER.")
         if not (0 <= first < 1 and 0 <= second < 1 and epsilon > 0 and n >= 1):
             raise Refusal("Adam needs n >= 1, 0 <= first, second < 1 and epsilon > 0.")

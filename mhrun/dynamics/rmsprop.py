@@ -26,8 +26,8 @@ class RMSprop(Dynamics):
         Refusal: an invalid setting.
     """
 
-    def __init__(self, n: int, smoothing: float = 0.9, epsilon: float = 1e-8) -> None:
-        if not n:  # settings without data.n
+    def __init__(self, n: int | None, smoothing: float = 0.9, epsilon: float = 1e-8) -> None:
+        if n is None:  # settings without data.n
             raise Refusal("RMSprop needs the number of data; add methods.NAME.kernel.dynamics.n=NUMBER.")
         if not (0 <= smoothing < 1 and epsilon > 0 and n >= 1):
             raise Refusal("RMSprop needs n >= 1, 0 <= smoothing < 1 and epsilon > 0.")
