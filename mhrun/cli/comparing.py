@@ -124,7 +124,7 @@ def lines_of_runs(given: Sequence[tuple[str, RunFolder]], outputs: Path) -> list
 
 
 def _short(value: object) -> str:
-    text = str(value)
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
