@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from mhrun.check.subject import Subject, Trajectory
-from mhrun.check.targets import Counting, Known, gaussian_mean, holed, location_bounds
+from mhrun.check.targets import Counting, Known, free_mean, gaussian_mean, holed
 from mhrun.check.verdict import FAILS, HOLDS, NONE, Verdict
 from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.errors import UserError
-from mhrun.models.function import FunctionModel
 from mhrun.parts import ARRIVALS, Kernel
 from mhrun.random import Streams, derive_key
 from mhrun.target import Target
@@ -32,28 +31,20 @@ def _case(
     base = subject.n / subject.effective if kernel.decides else 1.0
     temperature = subject.temperatures(chains, base)
     theta = known.draw(np.random.default_rng(subject.seed), temperature)
-    step = subject.step_for(kernel, known, known.target(), base) / (1 if kernel.decides else 8)
+    step = subject.step_for(kernel, known, subject.target(known), base) / (1 if kernel.decides else 8)
     return kernel, step, temperature, theta
 
 
 def plain(subject: Subject) -> Known:
     """Return a Gaussian mean, for measurements with minibatches, whose model has no faster forms."""
-    known = gaussian_mean(subject.n)
-    model = FunctionModel(
-        lambda t, rows: -0.5 * (rows["x"] - t) ** 2,
-        [0.0],
-        lambda t: -0.5 * t[:, 0] ** 2,
-        batched=True,
-        bounds=location_bounds,
-    )
-    return known._replace(model=model)
+    return free_mean(subject.n)
 
 
 def costs(subject: Subject) -> Iterator[Verdict]:
     """The reported numbers of evaluations are the actual ones."""
     known = plain(subject)
     model = Counting(known.model)
-    target = Target(model, known.data)
+    target = subject.target(known._replace(model=model))
     kernel, step, temperature, theta = _case(subject, known, target, 6)
     state = subject.follow(kernel, target, theta, 1, step, temperature).state
     model.values = model.gradients = 0
@@ -96,7 +87,7 @@ def _shapes(went: Trajectory, chains: int) -> Verdict:
 def repeatable(subject: Subject) -> Iterator[Verdict]:
     """The same seed gives bitwise the same chains, and a chain does not depend on the others."""
     known = plain(subject)
-    target, check_name = known.target(), "same seed, same chains"
+    target, check_name = subject.target(known), "same seed, same chains"
     kernel, step, temperature, theta = _case(subject, known, target, 5)
     one = subject.follow(kernel, target, theta, 30, step, temperature).theta
     again = subject.follow(
@@ -124,7 +115,7 @@ def repeatable(subject: Subject) -> Iterator[Verdict]:
 def resuming(subject: Subject) -> Iterator[Verdict]:
     """A state that was saved and loaded continues identically in a new kernel."""
     known = plain(subject)
-    target = known.target()
+    target = subject.target(known)
     kernel, step, temperature, theta = _case(subject, known, target, 4)
     whole = subject.follow(kernel, target, theta, 20, step, temperature).theta
     first, second = (subject.made(subject.n, subject.m, target) for _ in range(2))
@@ -133,7 +124,7 @@ def resuming(subject: Subject) -> Iterator[Verdict]:
     aux = {name: _written(value) for name, value in half.state.aux.items()}
     read = State(Evaluation.of(kept), aux)
     rest = subject.follow(
-        second, known.target(), theta, 12, step, temperature, first_step=9, state=read
+        second, subject.target(known), theta, 12, step, temperature, first_step=9, state=read
     ).theta
     same = torch.equal(torch.cat([half.theta, rest]), whole)
     detail = (
@@ -151,7 +142,7 @@ def _written(value: Tensor) -> Tensor:
 def compiled(subject: Subject) -> Iterator[Verdict]:
     """The compiled loop and the torch step agree."""
     check_name, known = "compiled equals plain", gaussian_mean(subject.n)
-    target = Target(known.model, Dataset.of(known.data.fields["x"].float()))
+    target = subject.target(known._replace(data=Dataset.of(known.data.fields["x"].float())))
     kernel, step, temperature, theta = _case(subject, known, target, 4)
     key = derive_key(subject.seed, "check")
     loop = compile_loop(kernel, target, key, 1)
@@ -179,7 +170,7 @@ def compiled(subject: Subject) -> Iterator[Verdict]:
 def absurd(subject: Subject) -> Iterator[Verdict]:
     """At any step size a chain stays finite or reports that it stopped, and it never accepts a NaN log-likelihood."""
     check_name, known = "absurd step sizes", plain(subject)
-    target = known.target()
+    target = subject.target(known)
     kernel, _, temperature, theta = _case(subject, known, target, 4)
     words = []
     for step in _ABSURD:

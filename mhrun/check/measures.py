@@ -29,7 +29,7 @@ _SHARE = 0.25  # share of the steps in which chains reach their stationary distr
 def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
     """Variance and mean of the draws with minibatches, relative to the target's: judged if the rule is `exact`."""
     known = gaussian_mean(subject.n)
-    target = known.target()
+    target = subject.target(known)
     kernel = subject.made(subject.n, subject.m, target)
     base = subject.n / subject.effective if kernel.decides else 1.0
     step = subject.step_for(kernel, known, target, base) / (1 if kernel.decides else _LEVELS[1])
@@ -63,7 +63,7 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
 def nearing(subject: Subject, check_name: str) -> Iterator[Verdict]:
     """A dynamics on all data has the target as its stationary distribution in the limit of small steps."""
     known = gaussian_mean(30)
-    kernel, target = subject.exact(known), known.target()
+    kernel, target = subject.exact(known), subject.target(known)
     if kernel.decides:
         yield Verdict(check_name, NONE, "its kernel has an acceptance test")
         return
@@ -96,7 +96,7 @@ def _still(subject: Subject, kernel: Kernel, target: Target, known: Known, step:
     exact = subject.make(known.n, known.n) if isinstance(kernel, MetropolisHastings) else subject.exact(known)
     chains = subject.whole(4)
     theta = np.tile(known.centre + known.scale, (chains, 1))
-    went = subject.follow(exact, known.target(), theta, 5, step, subject.temperatures(chains))
+    went = subject.follow(exact, subject.target(known), theta, 5, step, subject.temperatures(chains))
     return bool((went.theta == went.theta[:, :1]).all())
 
 

@@ -30,7 +30,7 @@ _NOT_EXACT = "its kernel has no acceptance test: see the target as steps shrink"
 
 def reads_all(subject: Subject, known: Known) -> str | None:
     """Return why the kernel cannot be made exact, or None: with m = n every decision must use all n data."""
-    kernel, target = subject.exact(known), known.target()
+    kernel, target = subject.exact(known), subject.target(known)
     if not kernel.decides:
         return _NOT_EXACT
     if kernel.adapts:
@@ -57,7 +57,7 @@ def invariance(subject: Subject, check_name: str) -> Iterator[Verdict]:
         if reason := reads_all(subject, known):
             yield Verdict(here, NONE, reason)
             continue
-        kernel, target = subject.exact(known), known.target()
+        kernel, target = subject.exact(known), subject.target(known)
         chains = subject.whole(subject.chains)
         temperature = subject.temperatures(chains)
         rng = np.random.default_rng(derive_key(subject.seed, known.name))
@@ -83,7 +83,7 @@ def invariance(subject: Subject, check_name: str) -> Iterator[Verdict]:
 def coming(subject: Subject, check_name: str) -> Iterator[Verdict]:
     """Chains that start far out approach the mean: otherwise a kernel that never moves would pass all checks."""
     known = gaussian_mean(30)
-    kernel, target = subject.exact(known), known.target()
+    kernel, target = subject.exact(known), subject.target(known)
     chains = subject.whole(400)
     temperature = subject.temperatures(chains)
     step = subject.step_for(kernel, known, target) / (1 if kernel.decides else 8)
@@ -100,7 +100,7 @@ def coming(subject: Subject, check_name: str) -> Iterator[Verdict]:
 def balance(subject: Subject, check_name: str) -> Iterator[Verdict]:
     """Under the target as many chains move from one bin to another as back."""
     known = gaussian_mean(30)
-    kernel, target = subject.exact(known), known.target()
+    kernel, target = subject.exact(known), subject.target(known)
     if reason := reads_all(subject, known):
         yield Verdict(check_name, NONE, reason)
         return
@@ -149,9 +149,10 @@ def geweke(subject: Subject, check_name: str) -> Iterator[Verdict]:
         return
     rng = np.random.default_rng(derive_key(subject.seed, check_name))
     theta = rng.logistic(size=subject.chains)
-    kernels = [subject.made(N_TOSSED, N_TOSSED, tossed(0)) for _ in range(N_TOSSED + 1)]
-    step = subject.step_for(kernels[0], known, known.target())
-    steps = _TOSSED * subject.times(kernels[0], known, known.target())
+    kernels = [subject.made(N_TOSSED, N_TOSSED, tossed(0, subject.surrogate)) for _ in range(N_TOSSED + 1)]
+    target = subject.target(known)
+    step = subject.step_for(kernels[0], known, target)
+    steps = _TOSSED * subject.times(kernels[0], known, target)
     for round_ in range(4):
         begin = theta.copy()
         heads = rng.binomial(N_TOSSED, special.expit(theta))
@@ -160,7 +161,7 @@ def geweke(subject: Subject, check_name: str) -> Iterator[Verdict]:
             if len(at):
                 went = subject.follow(
                     kernels[s],
-                    tossed(s),
+                    tossed(s, subject.surrogate),
                     theta[at, None],
                     steps,
                     step,

@@ -80,6 +80,7 @@ class Subject:
         m: minibatch size for these.
         effective: c = n/T for these.
         step_size: of all checks; None to search for one.
+        surrogate: of all targets, see `mhrun.target.Target`.
     """
 
     name: str
@@ -90,12 +91,17 @@ class Subject:
     m: int = 100
     effective: float = 20.0
     step_size: float | None = None
+    surrogate: str = "none"
     _steps: dict[str, float] = field(default_factory=dict)
     _limits: dict[str, float] = field(default_factory=dict)
 
     def exact(self, known: Known) -> Kernel:
         """Return the kernel that reads all data of a target."""
-        return self.made(known.n, known.n, known.target())
+        return self.made(known.n, known.n, self.target(known))
+
+    def target(self, known: Known) -> Target:
+        """Return the target of a known distribution, with the surrogate that the kernel needs."""
+        return known.target(self.surrogate)
 
     def made(self, n: int, m: int, target: Target) -> Kernel:
         """Return a kernel that accepts the target.

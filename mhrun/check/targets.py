@@ -38,9 +38,42 @@ class Known(NamedTuple):
         """The number of data."""
         return self.data.n
 
-    def target(self) -> Target:
+    def target(self, surrogate: str = "none") -> Target:
         """Return the target, without cached values."""
-        return Target(self.model, self.data)
+        return Target(self.model, self.data, surrogate=surrogate)
+
+
+class BoundedFunction(FunctionModel):
+    """A function with bounds on its terms and a lower bound log B_i (C, m), for kernels that need one of them."""
+
+    def __init__(
+        self,
+        log_lik: Callable[[Tensor, Any], Tensor],
+        start: list[float],
+        log_prior: Callable[[Tensor], Tensor] | None = None,
+        *,
+        bounds: Callable[[Rows, str, Reference | None], Bounds],
+        lower_bound: Callable[[Tensor, Any, Tensor | None], Tensor],
+    ) -> None:
+        super().__init__(log_lik, start, log_prior, batched=True, bounds=bounds)
+        self._lower_bound = lower_bound
+
+    def lower_bound(self, theta: Tensor, rows: Rows, anchor: Tensor | None = None) -> Tensor:
+        """Return log B_i, see `mhrun.types.Model`."""
+        return self._lower_bound(theta, rows, anchor)
+
+
+class BoundedMean(GaussianMean):
+    """A Gaussian mean with a lower bound that leaves about a quarter of the data bright."""
+
+    def lower_bound(self, theta: Tensor, rows: Rows, anchor: Tensor | None = None) -> Tensor:
+        """Return l_i - 0.05 - (x_i - theta)^2 / 4, (C, m)."""
+        return self.log_lik(theta, rows) - _gap(rows["x"] - theta)
+
+
+def _gap(off: Tensor) -> Tensor:
+    """Return l_i - log B_i of a Gaussian datum at a distance from its mean."""
+    return 0.05 + 0.25 * off.square()
 
 
 def gaussian_mean(n: int, prior_variance: float | None = 1.0) -> Known:
@@ -54,7 +87,7 @@ def gaussian_mean(n: int, prior_variance: float | None = 1.0) -> Known:
 
     return Known(
         f"Gaussian mean, n = {n:,}",
-        GaussianMean(prior_variance),
+        BoundedMean(prior_variance),
         Dataset.of(x),
         lambda rng, t: mean + sd * (t**0.5 * rng.standard_normal(len(t)))[:, None],
         uniforms,
@@ -74,7 +107,11 @@ def mixture() -> Known:
     def log_prior(theta: Tensor) -> Tensor:
         return -0.5 * (theta[:, 0] - 0.4) ** 2
 
-    model = FunctionModel(log_lik, [0.0], log_prior, batched=True, bounds=location_bounds)
+    def lower_bound(theta: Tensor, rows: Any, anchor: Tensor | None) -> Tensor:
+        """Equal weights of the components, by Jensen's inequality."""
+        return math.log(2) - 0.5 * (rows["x"].square() + theta.square())
+
+    model = BoundedFunction(log_lik, [0.0], log_prior, bounds=location_bounds, lower_bound=lower_bound)
     grid = np.linspace(-9.0, 9.0, 9001)
     at = torch.from_numpy(grid)[:, None]
     log_density = (log_lik(at, {"x": torch.from_numpy(x)[None]}).sum(1) + log_prior(at)).numpy()
@@ -136,14 +173,18 @@ def correlated() -> Known:
 
         return Bounds(1 + (data["x"] @ half.T).norm(dim=-1), width)
 
-    model = FunctionModel(log_lik, [0.0, 0.0], batched=True, bounds=bounds)
+    def lower_bound(theta: Tensor, rows: Any, anchor: Tensor | None) -> Tensor:
+        off = (rows["x"] - theta[:, None]) @ half.T
+        return log_lik(theta, rows) - _gap(off).sum(-1)
+
+    model = BoundedFunction(log_lik, [0.0, 0.0], bounds=bounds, lower_bound=lower_bound)
     return Known("correlated Gaussian, D = 2", model, Dataset.of(x), draw, uniforms, mean, 20**-0.5)
 
 
 N_TOSSED = 10
 
 
-def tossed(heads: int) -> Target:
+def tossed(heads: int, surrogate: str = "none") -> Target:
     """Ten tosses of a coin with P(heads) = 1 / (1 + exp(-theta)) and a given number of heads; P has a uniform prior."""
 
     def log_lik(theta: Tensor, rows: Any) -> Tensor:
@@ -158,7 +199,16 @@ def tossed(heads: int) -> Target:
     def bounds(data: Rows, kind: str, reference: Reference | None) -> Bounds:
         return constant_bounds([1.0, None, None], data, kind, reference)
 
-    return Target(FunctionModel(log_lik, [0.0], log_prior, batched=True, bounds=bounds), Dataset.of(x))
+    def lower_bound(theta: Tensor, rows: Any, anchor: Tensor | None) -> Tensor:
+        """Jaakkola & Jordan (1997), touching at the anchor or at 1.5."""
+        at = 1.5 if anchor is None else max(abs(float(anchor[0])), 1e-3)
+        a = -math.tanh(at / 2) / (4 * at)
+        return (
+            rows["x"] * theta - 0.5 * theta + a * (theta.square() - at**2) + at / 2 - math.log1p(math.exp(at))
+        )
+
+    model = BoundedFunction(log_lik, [0.0], log_prior, bounds=bounds, lower_bound=lower_bound)
+    return Target(model, Dataset.of(x), surrogate=surrogate)
 
 
 class Counting:
@@ -184,14 +234,36 @@ class Counting:
         found: Bounds = self._model.bounds(data, kind, reference)  # type: ignore[attr-defined]
         return found
 
+    def lower_bound(self, theta: Tensor, rows: Any, anchor: Tensor | None = None) -> Tensor:
+        """As the model, and count: a bound is an evaluation too."""
+        return self._counted(self._model.lower_bound(theta, rows, anchor), theta)  # type: ignore[attr-defined]
+
     def log_lik(self, theta: Tensor, rows: Any) -> Tensor:
         """As the model, and count."""
-        found = self._model.log_lik(theta, rows)
+        return self._counted(self._model.log_lik(theta, rows), theta)
+
+    def _counted(self, found: Tensor, theta: Tensor) -> Tensor:
         if theta.requires_grad and torch.is_grad_enabled():
             self.gradients += math.prod(found.shape)
         else:
             self.values += math.prod(found.shape)
         return found
+
+
+def free_mean(n: int) -> Known:
+    """Return the target of `gaussian_mean` whose model has no faster forms."""
+
+    def log_lik(theta: Tensor, rows: Any) -> Tensor:
+        return -0.5 * (rows["x"] - theta) ** 2
+
+    def log_prior(theta: Tensor) -> Tensor:
+        return -0.5 * theta[:, 0] ** 2
+
+    def lower_bound(theta: Tensor, rows: Any, anchor: Tensor | None) -> Tensor:
+        return log_lik(theta, rows) - _gap(rows["x"] - theta)
+
+    model = BoundedFunction(log_lik, [0.0], log_prior, bounds=location_bounds, lower_bound=lower_bound)
+    return gaussian_mean(n)._replace(model=model)
 
 
 def holed() -> Target:

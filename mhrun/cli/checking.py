@@ -125,6 +125,7 @@ def _read(key: str, text: str) -> Any:
         raise UserError(f"{key}={text} cannot be read as a value (KEY=VALUE, as in YAML).") from error
 
 
+_LOWER_BOUND = "lower_bound"  # how the names of these surrogates begin
 _LEAST = {"seed": 0, "chains": 200, "n": 1, "m": 1, "effective": 1}  # fewer chains cannot show a distribution
 
 
@@ -151,8 +152,26 @@ def _subject(config: DictConfig, name: str) -> Subject:
         assert isinstance(own, DictConfig)
         return _kernel(own, exact=m == n)
 
-    make(settings["n"], settings["m"])  # a mistake is reported before any check runs
-    return Subject(name, make, step_size=None if step is None else float(step), **settings)
+    kernel = make(settings["n"], settings["m"])  # a mistake is reported before any check runs
+    size = None if step is None else float(step)
+    return Subject(name, make, step_size=size, surrogate=_surrogate(config, kernel), **settings)
+
+
+def _surrogate(config: DictConfig, kernel: Kernel) -> str:
+    """Return the surrogate of the checks' targets: none, unless the kernel needs a lower bound.
+
+    Their bounds on terms are of log-likelihoods and not of the remainders of a Taylor polynomial, so that methods with
+    such a surrogate are checked without it.
+    """
+    from mhrun.check.targets import gaussian_mean
+
+    known, own = gaussian_mean(1), OmegaConf.select(config, "method.target.surrogate", default="none")
+    bounds = [str(own)] if str(own).startswith(_LOWER_BOUND) else [_LOWER_BOUND, f"{_LOWER_BOUND}_untuned"]
+    if kernel.refuses(known.target()) is not None:
+        for name in bounds:
+            if kernel.refuses(known.target(name)) is None:
+                return name
+    return "none"
 
 
 def _kernel(config: DictConfig, *, exact: bool) -> Kernel:

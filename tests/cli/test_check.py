@@ -13,7 +13,7 @@ import torch
 
 from mhrun.check.subject import Subject
 from mhrun.check.suite import CHECKS, run_suite
-from mhrun.check.targets import correlated, gaussian_mean, mixture
+from mhrun.check.targets import correlated, free_mean, gaussian_mean, mixture, tossed
 from mhrun.check.verdict import FAILS, by_uniforms
 from mhrun.cli.main import run
 from mhrun.compiled import register
@@ -22,6 +22,7 @@ from mhrun.dynamics.sghmc import SGHMC
 from mhrun.dynamics.sgld import SGLD
 from mhrun.errors import UserError
 from mhrun.kernels import MetropolisHastings, PlanarFlow, Unadjusted
+from mhrun.kernels.firefly import Firefly
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.pairing.full import Full
 from mhrun.pairing.growing import Growing
@@ -90,6 +91,35 @@ def test_dynamics_near_the_target(dynamics):
     assert not [verdict for verdict in found.values() if verdict.outcome == "fails"]
     assert found["the target as steps shrink"].outcome == "holds"
     assert {found[check].outcome for check in INVARIANCE} == {"does not apply"}
+
+
+def test_firefly_monte_carlo_holds_on_targets_with_lower_bounds():
+    checks = ("invariance", "balance", "geweke", "costs", "resuming")
+    found = judged(lambda n, m: Firefly(RandomWalk(), 0.2), *checks, chains=400, surrogate="lower_bound")
+    assert {verdict.outcome for verdict in found.values()} == {"holds"}
+    assert set(found) >= EXACT
+
+
+def test_firefly_without_the_odds_of_bright_data_fails(monkeypatch):
+    monkeypatch.setattr("mhrun.kernels.firefly._log_odds", lambda gaps, heat: 0.9 * gaps)
+    found = failing(
+        lambda n, m: Firefly(RandomWalk(), 0.2), "invariance", surrogate="lower_bound", chains=1500
+    )
+    assert "invariance: mixture with two modes" in found
+
+
+def test_lower_bounds_of_the_targets_are_quadratic_and_below():
+    theta = torch.linspace(-3, 3, 7, dtype=torch.float64)
+    one = [known.target() for known in (gaussian_mean(30), free_mean(30), mixture())] + [tossed(4)]
+    for target, at in [(target, theta[:, None]) for target in one] + [
+        (correlated().target(), torch.stack([theta, theta.flip(0) / 2], 1))
+    ]:
+        for anchor in (None, at[5]):
+            rows = target.data.part(0, target.n)
+            bound = target.model.lower_bound(at, rows, anchor)
+            assert (bound <= target.model.log_lik(at, rows) + 1e-12).all()
+            third = bound[3:] - 3 * bound[2:-1] + 3 * bound[1:-2] - bound[:-3]  # theta is evenly spaced
+            assert third.abs().max() < 1e-10
 
 
 def test_minibatches_are_measured_and_their_bias_is_reported():
@@ -374,6 +404,10 @@ def test_the_command_tells_verdicts_and_its_status(capsys, tmp_path, monkeypatch
         "what a step reports",
         "cost counting",
     ]
+
+    for method in ("flymc", "flymc_untuned"):
+        assert run(["check", f"method={method}", "n=100", "checks=costs"]) == 0
+    assert capsys.readouterr().out.count("no check fails") == 2
 
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "lazyrule.py").write_text(
