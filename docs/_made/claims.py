@@ -31,12 +31,26 @@ from mhrun.report.tables import shown
 from mhrun.store.identity import RESULTS_VERSION
 
 _KINDS = {"experiments": "", "sweeps": ", the sweep"}
+SEED, EXACT = "seed", "exact"
+GROUPS = {SEED: "all five papers", EXACT: "all papers on exact sampling"}
+"""Groups of papers, each with its own totals, and what a table calls their sum."""
 _CLASSES = {REPRODUCED: "good", NOT_REPRODUCED: "bad", FAILED: "bad"}  # and "soft" for all others
 
 
-def papers() -> list[str]:
-    """Return the papers that there are claims of."""
-    return sorted(path.parent.name for path in (ROOT / "experiments").glob("*/claims.yaml"))
+def papers(group: str = "") -> list[str]:
+    """Return the papers that there are claims of, or those of a group: ``seed``, the five papers, or ``exact``."""
+    found = sorted(path.parent.name for path in (ROOT / "experiments").glob("*/claims.yaml"))
+    return [paper for paper in found if group in ("", group_of(paper))]
+
+
+def group_of(paper: str) -> str:
+    """Return the group that a paper is counted with, `group` in its claims.yaml: one of `GROUPS`."""
+    return str(book(paper)["paper"].get("group", SEED))
+
+
+def page_of(paper: str) -> str:
+    """Return the page of docs/papers that has the claims of a paper; its own unless claims.yaml names another."""
+    return str(book(paper)["paper"].get("page", paper))
 
 
 @cache
@@ -90,9 +104,9 @@ def verdicts(paper: str) -> Counter[str]:
     return Counter(row["verdict"] for *_, claims, found in _sections(paper) for row in _rows(claims, found))
 
 
-def totals() -> Counter[str]:
-    """Return how many claims of all papers have which verdict."""
-    return sum((verdicts(paper) for paper in papers()), Counter())
+def totals(group: str = SEED) -> Counter[str]:
+    """Return how many claims of the papers of a group have which verdict."""
+    return sum((verdicts(paper) for paper in papers(group)), Counter())
 
 
 def rows(paper: str, kind: str, experiment: str) -> dict[str, dict[str, Any]]:
@@ -115,16 +129,18 @@ def tables(paper: str) -> str:
     return "\n".join(_section(*section) for section in _sections(paper))
 
 
-def overview(folder: str = "") -> str:
-    """Return one row for each paper; `folder`: where its page is from here."""
+def overview(folder: str = "", group: str = SEED) -> str:
+    """Return one row for each paper of a group; `folder`: where its page is from here."""
     lines = [
         "| paper | reproduced | not reproduced | not run at paper scale | not judged | self-checks passed |",
         "|---|--:|--:|--:|--:|--:|",
     ]
-    for paper in papers():
+    for paper in papers(group):
         about, found = book(paper)["paper"], verdicts(paper)
-        lines.append(f"| [{cited(about)}]({folder}{paper}.md): {about['title']} | {_counts(found)} |")
-    lines.append(f"| **all** | {_counts(totals())} |")
+        lines.append(
+            f"| [{cited(about)}]({folder}{page_of(paper)}.md): {about['title']} | {_counts(found)} |"
+        )
+    lines.append(f"| **{GROUPS[group]}** | {_counts(totals(group))} |")
     return "\n".join(lines)
 
 
@@ -136,12 +152,12 @@ def cited(about: Mapping[str, Any]) -> str:
 
 
 def scoreboard(folder: str = "") -> str:
-    """Return one short row for each paper; `folder`: where its page is from here."""
+    """Return one short row for each of the five papers; `folder`: where its page is from here."""
     lines = ["| paper | reproduced | not reproduced | not run yet |", "|---|--:|--:|--:|"]
-    for paper in papers():
+    for paper in papers(SEED):
         about, found = book(paper)["paper"], verdicts(paper)
         lines.append(
-            f"| [{cited(about)}]({folder}{paper}.md): {about['title']} "
+            f"| [{cited(about)}]({folder}{page_of(paper)}.md): {about['title']} "
             f"| {found[REPRODUCED]} | {found[NOT_REPRODUCED]} | {found[NOT_AT_SCALE]} |"
         )
     return "\n".join(lines)

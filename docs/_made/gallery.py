@@ -79,7 +79,7 @@ def _card(experiment: str, paper: str) -> str:
     count = quoted(f"count {experiment}")
     counted = f"{count} claims reproduced." if count != MISSING else ""
     if paper in claims.papers():
-        title = f'<a href="papers/{paper}.html#{experiment}">{title}</a>'
+        title = f'<a href="papers/{claims.page_of(paper)}.html#{experiment}">{title}</a>'
     return (
         f'<div class="card"><div class="picture">{seen}</div><p><strong>{title}</strong><br>'
         f"<code>experiment={experiment}</code></p><p>{found} {counted}</p></div>"

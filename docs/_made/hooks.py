@@ -256,4 +256,5 @@ MAKERS: dict[str, Callable[..., str]] = {
     "scoreboard": lambda page, folder="": claims.scoreboard(folder),
     "claims": lambda page, paper: claims.tables(paper),
     "claims-overview": lambda page, folder="": claims.overview(folder),
+    "claims-overview-exact": lambda page, folder="": claims.overview(folder, claims.EXACT),
 }

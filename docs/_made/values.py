@@ -12,8 +12,9 @@ and `make docs-refresh` rewrites the text between the marks, so that no number i
     ratio VALUE VALUE               of two of these, without their errors: ratio metric E A metric E B
     cost EXPERIMENT METHOD          likelihoods and gradients of single data for each effective draw
     count EXPERIMENT                "5 of 6": claims of an experiment that are reproduced
-    total WORD                      of all papers: reproduced, not_reproduced, not_run, not_judged, claims
-    there WORD                      how many there are in the repository: methods, experiments, papers
+    total WORD                      of the five papers: reproduced, not_reproduced, not_run, not_judged, claims
+    total_exact WORD                the same of the papers on exact sampling
+    there WORD                      how many there are in the repository: methods, experiments, papers, exact_papers
 
 and then how it is written: nothing (about three figures, and the standard error), a format (`.2f`, `,.0f`), `percent`,
 `verdict`, `paper` (the paper's own number) or `run` (which run it is of).
@@ -44,7 +45,16 @@ _TOTALS = {
     "not_run": NOT_AT_SCALE,
     "not_judged": NOT_JUDGED,
 }
-_ARGUMENTS = {"claim": 3, "metric": 2, "method": 3, "cost": 2, "count": 1, "total": 1, "there": 1}
+_ARGUMENTS = {
+    "claim": 3,
+    "metric": 2,
+    "method": 3,
+    "cost": 2,
+    "count": 1,
+    "total": 1,
+    "total_exact": 1,
+    "there": 1,
+}
 
 
 class UnknownValue(ValueError):
@@ -68,6 +78,7 @@ def quoted(spec: str) -> str:
         return _claim(paper, experiment, name, form)
     makers: dict[str, Callable[..., Any]] = {"metric": _metric, "cost": _cost, "method": _method}
     makers |= {"count": _count, "total": _total, "there": _there}
+    makers["total_exact"] = lambda word: _total(word, claims.EXACT)
     return _written(makers[kind](*words), form)
 
 
@@ -138,8 +149,8 @@ def _count(experiment: str) -> Any:
     return "{} of {}".format(*count(verdicts))
 
 
-def _total(word: str) -> Any:
-    found = claims.totals()
+def _total(word: str, group: str = claims.SEED) -> Any:
+    found = claims.totals(group)
     if word == "claims":
         return sum(found[verdict] for verdict in _TOTALS.values())
     if word not in _TOTALS:
@@ -149,7 +160,7 @@ def _total(word: str) -> Any:
 
 def _there(word: str) -> Any:
     counts = {"methods": len(parts.names("method")), "experiments": len(parts.names("experiment"))}
-    counts |= {"papers": len(claims.papers())}
+    counts |= {"papers": len(claims.papers(claims.SEED)), "exact_papers": len(claims.papers(claims.EXACT))}
     if word not in counts:
         raise UnknownValue(f"'{word}' is not counted; there is {', '.join(counts)}.")
     return counts[word]

@@ -175,6 +175,23 @@ CASES = {
         ),
         r"\w+\.dimension",
     ),
+    "flymc_mnist": Case(
+        (
+            "data.n=240",
+            "data.digits=[1,7]",
+            "data.components=5",
+            "model.dim=5",
+            "chains=2",
+            "warmup=20",
+            "scales.smoke.full=24",
+            "scales.smoke.fly=60",
+            "start=0.01",
+            *(
+                f"methods.{method}.schedules.step_size.window=10"
+                for method in ("regular", "untuned", "tuned")
+            ),
+        )
+    ),
     "fashion_lstm": Case(
         (
             "every=5",
@@ -236,6 +253,12 @@ CASES = {
             *(f"readings.each_step.batch.{data}=60" for data in ("australian", "german", "heart")),
         ),
         like=("logistic_ess_priors",),
+    ),
+    "mh_ss_subsamples": Case(
+        (
+            *("data.n=100", "data.dim=2", "model.dim=2", "chains=2", "warmup=50"),
+            *("scales.smoke.full=40", "scales.smoke.few=40"),
+        )
     ),
     "mhbt_gaussian": Case(
         (
@@ -361,9 +384,34 @@ CASES = {
         r"\w+\.sd_rises",  # where all trainings are alike
         like=("rsgld_mnist_softmax",),
     ),
+    "smh_sizes": Case(
+        (
+            "scales.smoke.n=[60,80,100,120,140]",
+            *(
+                "warmup=50",
+                "scales.smoke.full=[24,24,24,24,24]",
+                "scales.smoke.few=24",
+                "scales.smoke.fly=24",
+            ),
+            *without(*(f"{test}_n{k}" for test in ("metropolis", "smh1", "smh2") for k in (1, 2, 4))),
+        )
+    ),
     "step_sizes": Case((*FEW, COOL, "data.n=300")),
     "step_size_sums": Case(()),
     "tempered_bounds": Case(("points=9", "sizes=[20,100]", "n=1000")),
+    "tunamh_mixture": Case(
+        ("chains=2", "warmup=20", "data.n=1000", "temperature=50", "scales.smoke.few=100")
+    ),
+    "tunamh_mnist": Case(
+        (
+            "data.n=240",
+            "data.digits=[1,7]",
+            "data.components=5",
+            "model.dim=5",
+            "level=0.5",
+            *(f"scales.smoke.{length}=40" for length in ("tuna", "full", "factorised", "fly")),
+        )
+    ),
     "temperature_drop": Case(
         ("chains=2", "data.n=240"), like=("temperature_drop_100k", "temperature_drop_small")
     ),
@@ -374,7 +422,7 @@ ELSEWHERE = {"gmm_tied_means"}  # see test_report
 WITH_GENERAL_FIGURES = {"five_modes", "mhbt_gaussian", "mint_network", "worst_case"}
 # Experiments whose report has the functions of another one's that is tested, or of which other tests make the report.
 AS_OTHERS = {
-    *("arena_poisson", "arena_robust", "arena_softmax"),
+    *("arena_poisson", "arena_robust", "arena_softmax", "mh_ss_subsamples"),
     *("cifar_residual", "cifar_rsgld", "fashion_lstm", "gradient_noise_deep"),
     *("logistic_ess_readings", "mint_network_moving", "out_of_distribution_t1"),
 }

@@ -1,0 +1,1 @@
+"""Exact Metropolis-Hastings from minibatches: what draws cost, and whether they follow the posterior."""

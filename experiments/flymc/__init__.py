@@ -1,0 +1,1 @@
+"""Maclaurin & Adams (2015): Firefly Monte Carlo."""

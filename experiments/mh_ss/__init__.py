@@ -1,0 +1,1 @@
+"""Prado, Nemeth & Sherlock (2024): Metropolis-Hastings with scalable subsampling."""

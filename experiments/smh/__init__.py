@@ -1,0 +1,1 @@
+"""Cornish et al. (2019): scalable Metropolis-Hastings."""

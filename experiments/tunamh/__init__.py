@@ -1,0 +1,1 @@
+"""Zhang, Cooper & De Sa (2020): asymptotically optimal exact minibatch Metropolis-Hastings."""
