@@ -16,6 +16,7 @@ from mhrun.cli.compose import compose_config
 from mhrun.compiled import compile_loop
 from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import run_experiment
+from mhrun.errors import UserError
 from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.random import Streams, derive_key
 from mhrun.store.folder import RunFolder
@@ -158,3 +159,16 @@ def many(count: int) -> settings:
     return settings(
         max_examples=COUNT * count, deadline=None, database=None, suppress_health_check=QUIET, print_blob=True
     )
+
+
+def one_line(call, *args, **how):
+    """Call, and return the one line of a refusal, or None if nothing was refused."""
+    try:
+        call(*args, **how)
+    except UserError as error:
+        message = str(error)
+        assert message.strip(), "an empty line"
+        assert "\n" not in message, message
+        assert len(message) < 2000, message[:300]
+        return message
+    return None

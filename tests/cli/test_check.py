@@ -1,6 +1,6 @@
 """`mhrun check`: correct parts pass, and each wrong one fails the check that it should.
 
-A right kernel has a failing law with probability 1e-4 (`mhrun.check.verdict`); seeds are fixed.
+A check fails for a right kernel with probability 1e-4 (`mhrun.check.verdict`); seeds are fixed.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ def test_the_page_has_a_table_a_figure_and_what_to_know(there, capsys):
     assert len(table) == 6
     assert np.isnan(table["energy distance"].iloc[0])
     assert table["energy distance (se)"].iloc[1:].notna().all()
-    # Another seed has the same law: within five of its errors. Another temperature has not.
+    # Another seed has the same distribution: within five of its errors. Another temperature has not.
     rows = table.loc[[i for i in table.index if i.endswith(": mint")]]
     assert abs(rows["mean off by (sd)"].iloc[1]) < 5 * rows["mean off by (sd) (se)"].iloc[1]
     assert f"gmm_tied_means/{other.digest[:6]}: mint: another temperature" in captured.err

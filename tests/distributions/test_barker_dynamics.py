@@ -83,11 +83,11 @@ def stationary_variance(e, rough=0.0, corrected=False, points=601, width=8.0):
     up = (expit(odds) * WEIGHTS).sum(-1) / WEIGHTS.sum()
     matrix = density * up
     matrix /= matrix.sum(1, keepdims=True)
-    law = np.full(points, 1 / points)
+    shares = np.full(points, 1 / points)
     for _ in range(12):  # the matrix to the power 4096
         matrix = matrix @ matrix
-    law = law @ matrix
-    return float((law * grid**2).sum() / law.sum())
+    shares = shares @ matrix
+    return float((shares * grid**2).sum() / shares.sum())
 
 
 def sampled(dynamics, e, rough, chains=60, steps=6_000, dim=2):

@@ -71,7 +71,7 @@ def promised(rule, x, c, theta, to):
     return exact, exact + np.where(mu_std > 0, -wrong, wrong).mean(-1), wrong.mean(-1)
 
 
-# --- The stationary law -----------------------------------------------------------------------------------
+# --- The stationary distribution -----------------------------------------------------------------------------------
 
 N = 1_100
 X = np.random.default_rng(3).normal(0.4, 1.0, N)
@@ -111,7 +111,7 @@ def off(by_chain, expected, slack):
     return abs(by_chain.mean() - expected) > Z * by_chain.std(ddof=1) / CHAINS**0.5 + slack
 
 
-LAWS = {  # rule, c, its law's variance, and what is allowed besides chance
+STATIONARY = {  # rule, c, variance of its stationary distribution, and what is allowed besides chance
     "mh_minibatch": (MHMinibatch(50), 100.0, 1.0, 0.0),
     # s^2 comes from the minibatch itself, which stops when it happens to be small: D has up to 1 % more noise.
     "mh_minibatch, sequential": (MHMinibatch(50, stop="sequential"), 100.0, 1.0, 0.01),
@@ -123,9 +123,9 @@ LAWS = {  # rule, c, its law's variance, and what is allowed besides chance
 }
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", STATIONARY)
 def test_a_chain_has_the_distribution_that_its_test_promises(name):
-    rule, c, variance, slack = LAWS[name]
+    rule, c, variance, slack = STATIONARY[name]
     draws, read = drawn(rule, c)
     if variance is None:
         variance = predicted_variance(rule, c)
@@ -198,7 +198,7 @@ LIMIT = stats.chi2.isf(ALPHA, 12)
 @pytest.mark.parametrize(
     ("rule", "c", "rounds", "slack"),
     [
-        # Besides chance: the mean of 50 skewed terms is not normal, and AustereMH's law is Student's.
+        # Besides chance: the mean of 50 skewed terms is not normal, and AustereMH's statistic is Student's.
         (MHMinibatch(50, finite=True), 20.0, 3, 0.003),
         (CONSERVATIVE, 20.0, 1, 0.01),
         (PER_STEP, 20.0, 1, 0.01),

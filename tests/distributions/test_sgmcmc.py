@@ -47,7 +47,7 @@ def run(dynamics, target, step_size, steps, chains=1, burn=0, temperature=1.0, c
     return theta[:, burn:], state
 
 
-# ---------------------------------------------------------------- the law on a Gaussian, in closed form
+# ---------------------------------------------------------------- stationary on a Gaussian, in closed form
 
 
 def langevin_variance(e, temperature, injected_for=0.0, rough=0.0):
@@ -77,11 +77,11 @@ LINEAR = {
     "sgld": (SGLD(), 0.1, 0.0, langevin_variance(0.1, 1.0)),
     "sgld finer": (SGLD(), 0.01, 0.0, langevin_variance(0.01, 1.0)),
     "sgld rough": (SGLD(), 0.02, ROUGH, langevin_variance(0.02, 1.0, rough=ROUGH)),
-    "sgld told of the noise": (SGLD(ROUGH), 0.02, ROUGH, langevin_variance(0.02, 1.0)),
+    "sgld that knows the noise": (SGLD(ROUGH), 0.02, ROUGH, langevin_variance(0.02, 1.0)),
     "sghmc": (SGHMC(0.3), 0.05, 0.0, hamiltonian_covariance(0.05, 0.3, 1.0)[0, 0]),
     "sghmc finer": (SGHMC(0.1), 0.01, 0.0, hamiltonian_covariance(0.01, 0.1, 1.0)[0, 0]),
     "sghmc rough": (SGHMC(0.3), 0.01, ROUGH, hamiltonian_covariance(0.01, 0.3, 1.0, rough=ROUGH)[0, 0]),
-    "sghmc told of the noise": (
+    "sghmc that knows the noise": (
         SGHMC(0.3, 0.01 * ROUGH / 2),
         0.01,
         ROUGH,
@@ -162,7 +162,7 @@ def test_refreshed_momenta_are_those_of_the_temperature(dynamics):
         assert np.corrcoef(after, moves[:, k + 1, 0] if k < 13 else after)[0, 1] > 0.99  # and keeps it
 
 
-# ---------------------------------------------------------------- the law on a mixture, by quadrature
+# ---------------------------------------------------------------- stationary on a mixture, by quadrature
 
 PAIR = GaussianMixture([[-1.0], [1.2]], [0.25, 0.36], [0.4, 0.6])
 

@@ -173,7 +173,7 @@ def test_the_stored_chain_is_exact_on_the_augmented_space():
     end = run(kernel, target, theta, 25, 1.2, temperature, 8, state=state)[:, -1, 0]
     assert np.mean(end != theta[:, 0].numpy()) > 0.7
     assert stats.kstest(end, marginal_cdf).pvalue > ALPHA
-    # The tempered posterior itself is another law, and so is what the shared chain goes to.
+    # The tempered posterior is another distribution, and so is the stationary one of the shared chain.
     precision = C_EFFECTIVE + PRIOR
     tempered = stats.norm(C_EFFECTIVE * X.mean() / precision, 1 / math.sqrt(precision)).cdf
     assert stats.kstest(end, tempered).pvalue < ALPHA
@@ -247,11 +247,11 @@ def test_the_stored_chain_has_its_cumulant_distribution(mixture):
     shares = GRID.shares(compiled(kernel, target, theta, 4000, 1.3, temperature, 5)[:, 500:])
     own = chi_squared(shares, np.append(p, 1 - p.sum()))
     tempered = chi_squared(shares, exact_cells(target, temperature))
-    assert abs(own.value) < 6 * own.se + 2e-4  # the third cumulant is left out of the law
+    assert abs(own.value) < 6 * own.se + 2e-4  # the closed form leaves out the third cumulant
     assert tempered.value > 10 * abs(own.value)
 
 
-# --- Dynamics against their stationary law on a Gaussian, discretisation and gradient noise included ------
+# --- Dynamics against their stationary distribution on a Gaussian, discretisation and gradient noise included ------
 
 CURVATURE = np.array([1.0, 4.0])
 

@@ -97,7 +97,7 @@ def test_without_a_good_mirror_names_and_digests_are_reported(served, capsys):
         assert f"{name}  SHA-256 of its uncompressed content: {hashlib.sha256(content).hexdigest()}" in err
     assert "Traceback" not in err
     assert there(place) == []
-    # What the user puts there counts, compressed by whomever; only the other is told of.
+    # What the user puts there counts, compressed by whomever; only the other is reported.
     (place / "one.gz").write_bytes(gzip.compress(PLAIN["one.gz"], 1))
     assert run(["fetch", "ours"]) == 2
     err = capsys.readouterr().err

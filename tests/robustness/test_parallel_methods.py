@@ -68,11 +68,11 @@ def test_neither_a_killed_worker_nor_an_error_costs_the_other_methods_a_bit(
 
     given, give = {}, workers._Worker.give
 
-    def noted(worker, task, name):
+    def recorded(worker, task, name):
         given[name] = worker._process
         return give(worker, task, name)
 
-    monkeypatch.setattr(workers._Worker, "give", noted)
+    monkeypatch.setattr(workers._Worker, "give", recorded)
 
     class Kill(Notes):
         def begin(self, method: str, *about: object) -> None:

@@ -252,11 +252,11 @@ def test_a_command_with_a_pilot_ends_with_the_same_bits_after_kills(tmp_path):
 
 
 def _waits(outputs: Path, words: tuple[str, ...], queue) -> None:
-    class Told(Silent):
+    class Reporting(Silent):
         def note(self, message: str) -> None:
             queue.put(message)
 
-    queue.put(str(run_experiment(config(outputs, *words), Told()).path))
+    queue.put(str(run_experiment(config(outputs, *words), Reporting()).path))
 
 
 def test_two_runs_at_once_are_one(outputs):
@@ -336,7 +336,7 @@ def test_a_list_of_draws_survives_a_stop(whole, outputs):
         assert_same_bits({k: found[k] for k in statistics}, {k: every[k] for k in statistics})
 
 
-class Noted(Silent):
+class Recording(Silent):
     """Records the notes that it receives."""
 
     def __init__(self) -> None:
@@ -352,19 +352,19 @@ class Noted(Silent):
 def test_a_run_that_is_estimated_first_is_the_same(whole, outputs, monkeypatch):
     """Steps that are done for the clock alone are forgotten: their draws, their counts, their files."""
     words, expected = whole
-    watcher = Noted()
+    watcher = Recording()
     run_experiment(config(outputs / "short", *words), watcher)
     assert watcher.lines == []
     monkeypatch.setattr("mhrun.engine.estimate._WORTH", 0.0)
     monkeypatch.setattr("mhrun.engine.estimate._TRIED", 0.02)
-    watcher = Noted()
+    watcher = Recording()
     folder = run_experiment(config(outputs, *words), watcher)
     assert [line.split(":")[0] for line in watcher.lines[:-1]] == list(METHODS)
     assert all("600 steps of 4 chains, about " in line for line in watcher.lines[:-1])
     assert watcher.lines[-1].startswith("in all about ")
     for name in METHODS:
         assert_same_bits(contents(folder, name), expected[name])
-    watcher = Noted()
+    watcher = Recording()
     run_experiment(config(outputs, *words), watcher)  # nothing is left to do
     assert watcher.lines == []
 
@@ -375,7 +375,7 @@ def test_an_estimate_is_of_what_is_left(outputs, monkeypatch):
         run_experiment(config(outputs, *words), StopAfter(2))
     monkeypatch.setattr("mhrun.engine.estimate._WORTH", 0.0)
     monkeypatch.setattr("mhrun.engine.estimate._pace", lambda *_: Pace(1.0, 1.0, 1.0, None))
-    watcher = Noted()
+    watcher = Recording()
     run_experiment(config(outputs, *words), watcher)
     done = 600 - int(watcher.lines[0].removeprefix("mint: ").split(" ")[0])
     assert 0 < done < 600

@@ -203,19 +203,19 @@ def test_a_method_that_another_job_computes_is_waited_for_after_the_others(tmp_p
     here, settings = outputs / "gmm_tied_means" / one.digest, config(outputs, *FEW, "lam=0.3")
     (outputs / "gmm_tied_means" / "sweeps").mkdir(parents=True)
     folder, watcher, done = type(one)(here), Noting(), []
-    noted = threading.Event()
+    written = threading.Event()
 
     def note(message):
         watcher.notes.append(message)
         if message.startswith("Waiting for another run that computes mcmc"):
-            noted.set()
+            written.set()
 
     watcher.note = note
     with claimed(folder, method_digest(settings, "mcmc")) as ours:
         assert ours
         job = threading.Thread(target=lambda: done.append(run_experiment(settings, watcher)))
         job.start()
-        assert noted.wait(60)
+        assert written.wait(60)
         assert watcher.begun == ["mint"]  # what nobody else computes comes first
         shutil.copytree(one.path, here)
     job.join(60)

@@ -259,7 +259,7 @@ def test_rungs_begin_one_after_the_other_and_wait_at_no_cost():
     assert jumps[:2].any(1).all()
 
 
-# --- The law -------------------------------------------------------------------------------------------------
+# --- The stationary distribution -----------------------------------------------------------------------------------
 
 MODES = GaussianMixture([[-3.0], [3.0]], 0.25, [0.3, 0.7], start=[-3.0])
 HEATS = [1.0, 3.0, 9.0]
@@ -295,7 +295,9 @@ def test_each_rung_has_its_distribution(keep):
     for rung, p in enumerate(densities):
         assert_mean((kept[:, rung] > 0).mean(1), p[x > 0].sum(), f"weight of rung {rung}")
         assert_mean((kept[:, rung] ** 2).mean(1), (p * x**2).sum(), f"square of rung {rung}")
-    assert differs_in_mean((kept[:, 2] ** 2).mean(1), (free[2] * x**2).sum())  # it is the floor's law
+    assert differs_in_mean(
+        (kept[:, 2] ** 2).mean(1), (free[2] * x**2).sum()
+    )  # the draws follow the floor's distribution
     offered = record["exchange"].reshape(ladders, 3, -1)[:, :, start:]
     assert (offered[:, 2] == NEVER).all()
     assert 0.3 < (offered[offered > 0] == MADE).mean() < 0.95

@@ -147,7 +147,7 @@ def test_a_rule_that_grows_is_right_whatever_the_sign_of_the_ladder(rng, rule, s
     else:
         assert ((came[::2] == MADE) == (pairs.uniform(Purpose.ACCEPT).log() < ratio)).all()
     assert 0 < (came == MADE).sum() < 2 * ladders
-    # What served a bound on all data is told apart.
+    # Steps served by a bound on all data are counted separately.
     assert (n_lik_overhead == (60 if isinstance(rule, MHSubLhd) else 0)).all()
     assert ((n_lik - n_lik_overhead) <= 60).all()
     before = torch.full((2 * ladders,), 60)
