@@ -29,7 +29,7 @@ from mhrun.cli.own import NAME, is_own, own_words
 from mhrun.cli.places import endless_defaults, experiments
 from mhrun.cli.resolution import bounded, environment, name_part, power
 from mhrun.cli.settings import check_settings
-from mhrun.cli.unread import check_words
+from mhrun.cli.unread import check_read
 from mhrun.cli.words import parsed
 from mhrun.errors import UserError, nearest
 from mhrun.names import checked_name
@@ -110,7 +110,7 @@ def compose_config(
         config = composed(words, folders)
         plain = resolved(config, NAME if own else config.hydra.runtime.choices.get("experiment"))
         if check:
-            check_words(words, config, folders)
+            check_read(words, config, lambda some: composed(some, folders))
         check_runtime_of_files(plain["runtime"], words)
     except (HydraException, OmegaConfBaseException) as error:
         raise explained(error, words, folders) from error

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -25,7 +24,10 @@ _REFERENCE = re.compile(r"\$\{\s*(?:oc\.select:\s*)?([A-Za-z_]\w*)\s*(?=[.\[},])
 _ADDS = (OverrideType.ADD, OverrideType.FORCE_ADD)
 
 
-def check_words(words: Sequence[str], config: DictConfig, folders: Sequence[Path]) -> None:
+Compose = Callable[[Sequence[str]], DictConfig]
+
+
+def check_read(words: Sequence[str], config: DictConfig, compose: Compose) -> None:
     """Refuse a scale where the experiment has none, and settings added by `words` that nothing reads.
 
     Settings of files are not checked: a node of the user's may be read by a report.
@@ -33,7 +35,7 @@ def check_words(words: Sequence[str], config: DictConfig, folders: Sequence[Path
     Args:
         words: overrides.
         config: what they were composed to, not resolved.
-        folders: the user's.
+        compose: composes overrides, with the user's folders.
 
     Raises:
         UserError: such a word.
@@ -52,7 +54,7 @@ def check_words(words: Sequence[str], config: DictConfig, folders: Sequence[Path
         if override.type in _ADDS and top in written and top not in {*_settings(), *read, "hydra"}:
             added.setdefault(top, []).append((word, key))
     for top, of_top in added.items():
-        if top not in _without([word for word, _ in of_top], words, folders):
+        if top not in _without([word for word, _ in of_top], words, compose):
             word, key = of_top[0]
             raise UserError(
                 f"{word} sets '{top}', which nothing reads.{_hint(word, key, written)} "
@@ -82,12 +84,10 @@ def _texts(node: Any) -> Iterator[str]:
         yield node
 
 
-def _without(some: Sequence[str], words: Sequence[str], folders: Sequence[Path]) -> set[str]:
+def _without(some: Sequence[str], words: Sequence[str], compose: Compose) -> set[str]:
     """Return the nodes at the top of the configuration without some of the words, or those words' where it has none."""
-    from mhrun.cli.compose import composed
-
     try:
-        return set(map(str, composed([word for word in words if word not in some], folders)))
+        return set(map(str, compose([word for word in words if word not in some])))
     except (HydraException, OmegaConfBaseException, UserError):  # others build on it
         return {word.lstrip("+").partition("=")[0].partition(".")[0] for word in some}
 

@@ -6,7 +6,7 @@ import pytest
 
 from mhrun.cli.compose import composed
 from mhrun.cli.main import run
-from mhrun.cli.unread import _references, check_words
+from mhrun.cli.unread import _references, check_read
 from mhrun.errors import UserError
 
 GMM = "experiment=gmm_tied_means"
@@ -27,7 +27,7 @@ places: {first: 1}
 
 def refused(words, folders=()):
     with pytest.raises(UserError) as error:
-        check_words(words, composed(words, folders), folders)
+        check_read(words, composed(words, folders), lambda some: composed(some, folders))
     return str(error.value)
 
 
@@ -61,7 +61,7 @@ def test_a_setting_that_nothing_reads_is_refused(word, message):
 )
 def test_settings_that_are_read_are_not_refused(words):
     words = [GMM, *words]
-    check_words(words, composed(words), ())
+    check_read(words, composed(words), composed)
 
 
 def test_what_a_reference_is():
@@ -75,7 +75,7 @@ def test_nodes_of_a_file_may_be_anything_and_a_scale_needs_scales(tmp_path, monk
     folders = (tmp_path / "conf",)
     for words in ([], ["places.first=2"], ["+places.second=2"], ["++places.second=2"]):
         words = ["experiment=mine", *words]
-        check_words(words, composed(words, folders), folders)
+        check_read(words, composed(words, folders), lambda some: composed(some, folders))
     assert refused(["experiment=mine", "scale=smoke"], folders) == (
         "scale=smoke: this experiment has no scales; leave it out, or give steps= and warmup= instead."
     )
