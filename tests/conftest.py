@@ -18,6 +18,7 @@ import torch
 from mhrun.data import Dataset, files, images
 from mhrun.data.mixture import MixtureSample
 from mhrun.engine import jobs
+from mhrun.paths import FOLDERS
 
 # Each worker is one of several processes: one thread each, and no processes for methods.
 torch.set_num_threads(1)
@@ -58,11 +59,15 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixture
 
 
 @pytest.fixture(autouse=True)
-def _own_data_folder() -> Iterator[None]:
-    """Restore the folder of data sets after each test: a run sets it for its process."""
-    before = files._chosen
+def _own_folders() -> Iterator[None]:
+    """Restore the folder of data sets and the project's folders after each test: a run sets them for its process."""
+    before = files._chosen, os.environ.get(FOLDERS)
     yield
-    files._chosen = before
+    files._chosen, folders = before
+    if folders is None:
+        os.environ.pop(FOLDERS, None)
+    else:
+        os.environ[FOLDERS] = folders
 
 
 @pytest.fixture(scope="session")
