@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from scipy import fft, linalg, optimize, special
+from threadpoolctl import threadpool_limits
 
 from mhrun.errors import Refusal
 
@@ -132,7 +133,11 @@ def nonnegative(
     Raises:
         Refusal: an invalid setting.
     """
-    half = round(steps_per_unit * reach)
+    with threadpool_limits(1, user_api="blas"):  # hundreds of small systems: see `mhrun.engine.threads`
+        return _nonnegative(sigma, lam, round(steps_per_unit * reach), reach)
+
+
+def _nonnegative(sigma: float, lam: float, half: int, reach: float) -> Correction:
     _check(sigma, lam, half, reach)
     step = reach / half
     y, x = _grid(step, half), _grid(step, 2 * half)
