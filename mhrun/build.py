@@ -216,12 +216,6 @@ def _words(annotation: Any) -> tuple[str, ...]:
 
 def _plain(value: Any) -> str:
     """Return a value as it is written in YAML."""
-    return (
-        {None: "null", True: "true", False: "false"}.get(value, repr(value))
-        if _is_flag(value)
-        else repr(value)
-    )
-
-
-def _is_flag(value: Any) -> bool:
-    return value is None or isinstance(value, bool)
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return repr(value)

@@ -119,7 +119,7 @@ def mixture() -> Known:
     scale = float(np.cov(grid, aweights=mode)) ** 0.5
     distributions: dict[float, Array] = {}
 
-    def check_name(temperature: float) -> Array:
+    def cdf_at(temperature: float) -> Array:
         if temperature not in distributions:
             density = np.exp((log_density - log_density.max()) / temperature)
             mass = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
@@ -129,7 +129,7 @@ def mixture() -> Known:
     def by_temperature(function: Callable[[Array, Array], Array], values: Array, temperature: Array) -> Array:
         out = np.empty_like(values)
         for t in np.unique(temperature):
-            out[temperature == t] = function(values[temperature == t], check_name(float(t)))
+            out[temperature == t] = function(values[temperature == t], cdf_at(float(t)))
         return out
 
     def draw(rng: np.random.Generator, temperature: Array) -> Array:

@@ -155,7 +155,7 @@ def _quantity(
             if vectorised:
                 try:
                     found = torch.func.vmap(of_draw)(theta)
-                except Exception:  # random numbers, or operations that vmap lacks
+                except Exception:  # what vmap lacks; the function's own errors come again below
                     vectorised = False
             if not vectorised:
                 found = torch.stack([of_draw(one) for one in _one_by_one(theta)])

@@ -95,11 +95,11 @@ HOSTILE = {  # a key of Hydra's -> what a file says
     "hydra.job.chdir": "hydra: {job: {chdir: true}}",
     "hydra.job.config": "hydra: {job: {config: {override_dirname: {kv_sep: /}}}}",
     "hydra.callbacks": "hydra: {callbacks: {a: {_target_: mhrun.cli.main.run}}}",
-    "hydra.job_logging": "hydra: {job_logging: {handlers: {a: {class: logging.FileHandler, filename: /tmp/x}}}}",
+    "hydra.job_logging": "hydra: {job_logging: {handlers: {a: {class: logging.FileHandler, filename: /elsewhere/x}}}}",
     "hydra.hydra_logging": "hydra: {hydra_logging: {root: {level: DEBUG}}}",
     "hydra.sweep.subdir": "hydra: {sweep: {subdir: ../../x}}",
-    "hydra.sweep.dir": "hydra: {sweep: {dir: /tmp/x}}",
-    "hydra.run.dir": "hydra: {run: {dir: /tmp/x}}",
+    "hydra.sweep.dir": "hydra: {sweep: {dir: /elsewhere/x}}",
+    "hydra.run.dir": "hydra: {run: {dir: /elsewhere/x}}",
     "hydra.output_subdir": "hydra: {output_subdir: ../x}",
     "hydra.mode": "hydra: {mode: RUN}",
     "hydra.verbose": "hydra: {verbose: true}",
@@ -178,8 +178,8 @@ def test_a_file_may_choose_a_launcher_and_its_counts():
         "+hydra.job.env_set.A=1",
         "++hydra.callbacks.a._target_=os.system",
         "hydra.job.env_copy=[1]",
-        "hydra.sweep.dir=/tmp/x",
-        "hydra.searchpath=[/tmp]",
+        "hydra.sweep.dir=/elsewhere/x",
+        "hydra.searchpath=[/elsewhere]",
         "hydra/job_logging=default",
         "hydra/launcher=[a]",
         "+data@hydra.job.env_set=gaussian",
@@ -385,9 +385,9 @@ def test_methods_that_differ_in_capitals(capsys):
 WHOLE = SMALL + "data: {n: 50, dim: 1}\n"
 
 
-@pytest.mark.parametrize("place", ["/tmp/elsewhere", "../x", "a/../../x", "link/x", "a\0b"])
+@pytest.mark.parametrize("place", ["/elsewhere", "../x", "a/../../x", "link/x", "a\0b"])
 def test_a_file_names_no_outputs_elsewhere(tmp_path, place):
-    (tmp_path / "link").symlink_to("/tmp")
+    (tmp_path / "link").symlink_to(tmp_path.parent)
     runtime = {"outputs": place, "force": False}
     with pytest.raises(UserError, match=r"a configuration file sets runtime\.outputs = "):
         check_runtime_of_files(runtime, ["seed=1", "+a.runtime.outputs=x", "data@runtime.outputs=x"])
@@ -401,12 +401,12 @@ def test_a_file_neither_removes_results_nor_writes_elsewhere(capsys, tmp_path, n
     assert f"runtime.{node[:5]}" in refused(capsys, *SHOWN)
     assert f"runtime.{node[:5]}" in refused(capsys, "-m", *FOLDER, "experiment=evil", "seed=1,2")
     assert not (tmp_path / "outputs").exists()
-    assert run([*SHOWN, "runtime.force=true", "runtime.outputs=/tmp/mine"]) == 0
+    assert run([*SHOWN, "runtime.force=true", "runtime.outputs=/elsewhere/mine"]) == 0
 
 
 def test_a_file_names_outputs_in_the_working_directory(capsys):
     """Data are only read from their folder, and verified: it may be anywhere."""
-    write("experiment/evil", WHOLE + "runtime: {outputs: results/mine, data_dir: /tmp/data}\n")
+    write("experiment/evil", WHOLE + "runtime: {outputs: results/mine, data_dir: /elsewhere/data}\n")
     assert run([*SHOWN]) == 0
     assert "outputs: results/mine" in capsys.readouterr().out
 
