@@ -63,7 +63,8 @@ def compare_runs(words: Sequence[str]) -> int:
         frame = table(found)
         show(frame, list(DISTANCES.values()))
         headings = COLUMNS | DISTANCES
-        explain({headings[key]: text for key, text in EXPLAINED.items() if headings[key] in frame.columns})
+        texts = EXPLAINED | ({"verdict": found.rule} if found.rule else {})
+        explain({headings[key]: text for key, text in texts.items() if headings[key] in frame.columns})
     for note in found.notes:
         print(f"mhrun: {note}", file=sys.stderr)
     print(f"page    {page}", file=sys.stdout if kind == "table" else sys.stderr)

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from mhrun.diagnostics.distances import energy_distance, shifts
+from mhrun.diagnostics.chains import some_coordinates
+from mhrun.diagnostics.distances import Shifts, energy_distance, shifts
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
+from mhrun.report.agreement import AGREES, ANOTHER, REFERENCE, UNKNOWN, judged_draws, problems_of, rule_of
 from mhrun.report.efficiency import COORDINATES, ESS, RHAT, efficiency, named, valid_draws, worth
 from mhrun.report.run import Run
 from mhrun.report.tables import shown
@@ -42,6 +44,7 @@ class Comparison(NamedTuple):
     runs: dict[str, dict[str, Any]]  # name of the run -> its description
     notes: list[str]
     reference: str | None
+    rule: str = ""  # of the verdicts, if there is a reference
 
 
 def rows_of(chosen: Sequence[tuple[RunFolder, str | None]]) -> list[Row]:
@@ -87,6 +90,7 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
         UserError: the rows have different models: the names of parameters differ.
     """
     notes = _one_model([*rows, *([reference] if reference else [])])
+    rule = ""
     kept: dict[str, npt.NDArray[np.float64] | str] = {}
     for row in [*rows, *([reference] if reference else [])]:
         if row.name not in kept:
@@ -102,12 +106,15 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
         there = kept[reference.name]
         if isinstance(there, str):
             raise UserError(f"{reference.name} is no reference: {there}")
+        of_reference: Mapping[str, Any] = found.get(reference.name) or worth(there)
+        moved: dict[str, Shifts] = {}
         for row in rows:
             draws = kept[row.name]
             if row.name != reference.name and not isinstance(draws, str):
-                found[row.name] |= _distances(draws, there)
-        known_rhat = found[reference.name] if reference.name in found else worth(there)
-        notes += _doubts(reference.name, number_of(known_rhat["rhat"]))
+                moved[row.name] = shifts(draws, there)
+                found[row.name] |= _distances(moved[row.name], draws, there)
+        lines, rule = _judge(found, rows, reference, moved, of_reference)
+        notes += [*lines, *_doubts(reference.name, number_of(of_reference["rhat"]))]
     apart = [name for name, row in found.items() if number_of(row["rhat"]) > MIXED]
     if apart:
         notes.append(
@@ -123,7 +130,7 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
     names = run_names([row.run.folder for row in rows])
     first = rows[0].run
     runs = {names[row.run.folder.path]: _about(row.run, None if row.run is first else first) for row in rows}
-    return Comparison(found, runs, notes, reference.name if reference else None)
+    return Comparison(found, runs, notes, reference.name if reference else None, rule)
 
 
 def _doubts(name: str, value: float) -> list[str]:
@@ -226,6 +233,8 @@ def _target(row: Row) -> dict[str, str]:
     parts: dict[str, Any] = {
         part: node.get(part) or row.run.config[part] for part in ("model", "data", "target")
     }
+    # Of the target's settings only this one changes its density; the others are of the computation.
+    parts["target"] = {"temper": (parts["target"] or {}).get("temper", "posterior")}
     heats = [_heat(s, row.run.rungs(row.method)) for s in node["schedules"].values()]
     # A method without a temperature is at 1.
     parts["temperature"] = [heat for heat in heats if heat is not None] or [1.0]
@@ -242,8 +251,47 @@ def _heat(schedule: Mapping[str, Any], rungs: int) -> Any:
     return float(setting) if isinstance(setting, int | float) else setting
 
 
-def _distances(draws: npt.NDArray[np.float64], reference: npt.NDArray[np.float64]) -> dict[str, Any]:
-    mean, spread = shifts(draws, reference).worst()
+def _judge(
+    found: dict[str, dict[str, Any]],
+    rows: Sequence[Row],
+    reference: Row,
+    moved: Mapping[str, Shifts],
+    known: Mapping[str, Any],
+) -> tuple[list[str], str]:
+    """Add the key ``verdict`` to each row, and return a line on each method that does not agree, and the rule."""
+    model = reference.run.target_of(reference.method).model
+    whole = np.array([str(name) for name in model.names])
+    width = len(next(iter(moved.values())).mean) if moved else 0
+    names = [str(name) for name in whole[some_coordinates(len(whole), width)]] if width else []
+    doubts = problems_of(known, "reference: ")
+    problems = {name: [*problems_of(found[name]), *doubts] for name in moved}
+    another = {row.name: _another(reference, row) for row in rows if row.name in moved}
+    verdicts, limit, judged = judged_draws(moved, names, problems, another)
+    lines = []
+    for name, row in found.items():
+        if name == reference.name:
+            row["verdict"], row["verdict_reason"] = REFERENCE, ""
+            continue
+        word, why = verdicts.get(name, (UNKNOWN, "no draws"))
+        row["verdict"], row["verdict_reason"] = word, why
+        if word != AGREES:
+            lines.append(f"{name}: {word}{' than that of the reference' * (word == ANOTHER)}: {why}.")
+    return lines, rule_of(judged, len(names), limit, reference.name) if moved else ""
+
+
+def _another(reference: Row, row: Row) -> list[str]:
+    """Return what makes the target of a row another than the reference's, a few words each."""
+    heat, base = (r.run.samples(r.method).temperature for r in (row, reference))
+    parts = [part for part in unlike(reference, row) if part != "temperature"]
+    return ([f"T = {heat:,.4g} (reference: {base:,.4g})"] if heat != base else []) + [
+        f"another {part}" for part in parts
+    ]
+
+
+def _distances(
+    found: Shifts, draws: npt.NDArray[np.float64], reference: npt.NDArray[np.float64]
+) -> dict[str, Any]:
+    mean, spread = found.worst()
     return {"mean": mean, "spread": spread, "energy": energy_distance(draws, reference)}
 
 

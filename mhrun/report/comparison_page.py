@@ -14,9 +14,10 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from mhrun.diagnostics.grid import Estimate
+from mhrun.report.agreement import AGREES, DIFFERS, UNKNOWN
 from mhrun.report.build import PAGE, draw, write_drawn
 from mhrun.report.compare import MIXED, Comparison, Row, compare, number_of
-from mhrun.report.efficiency import RHAT, runners_up
+from mhrun.report.efficiency import RHAT, named, runners_up
 from mhrun.report.page import FigureOnPage, TableOnPage, template
 from mhrun.report.style import COLOURS, style
 from mhrun.report.tables import rendered, shown, write_table
@@ -51,13 +52,19 @@ EXPLAINED = {
     "evaluations": "Log-likelihoods of one datum at one point, or its gradient, or both from one pass; all chains "
     "together, after burn-in",
     "seconds": "Seconds of all chains after burn-in, on the machine of the run",
+    "verdict": "Whether means and standard deviations agree with the reference's",
     "mean": "Mean of the coordinate that is furthest off, in standard deviations of the reference; +- is the standard "
     "error of that coordinate alone, and by chance the worst of 100 coordinates is 2.7 of these off",
     "spread": "Standard deviation of the coordinate that is furthest off, over the reference's: 1 where they agree",
     "energy": "Energy distance of all coordinates together: 0 where distributions agree, free of bias, and so below 0 "
     "by chance",
 }
-DISTANCES = {"mean": "mean off by (sd)", "spread": "sd (ratio)", "energy": "energy distance"}
+DISTANCES = {
+    "verdict": "verdict",
+    "mean": "mean off by (sd)",
+    "spread": "sd (ratio)",
+    "energy": "energy distance",
+}
 
 
 _CAPTION = (
@@ -82,10 +89,15 @@ def table(found: Comparison) -> pd.DataFrame:
     return frame.loc[:, [any(v is not None for v in frame[name]) for name in frame.columns]]
 
 
-def parts(frame: pd.DataFrame) -> list[TableOnPage]:
-    """Return the table in two that fit a page: what draws are worth and how far off they are, and what they cost."""
+def parts(frame: pd.DataFrame, rule: str = "") -> list[TableOnPage]:
+    """Return the table in two that fit a page: what draws are worth and how far off they are, and what they cost.
+
+    Args:
+        frame: as `table` returns it.
+        rule: of the verdicts, `Comparison.rule`.
+    """
     names = COLUMNS | DISTANCES
-    worth = [names[key] for key in (*_WORTH, *DISTANCES)]
+    worth = [names[key] for key in ("verdict", *_WORTH, *(k for k in DISTANCES if k != "verdict"))]
     found = []
     for name, title, columns in (
         ("worth", "What the draws are worth", [c for c in worth if c in frame.columns]),
@@ -93,12 +105,25 @@ def parts(frame: pd.DataFrame) -> list[TableOnPage]:
     ):
         if columns:
             explained = {names[key]: what for key, what in EXPLAINED.items() if names[key] in columns}
+            if rule and names["verdict"] in columns:
+                explained[names["verdict"]] = rule
             found.append(TableOnPage(name, title, rendered(frame[columns]), explained))
     return found
 
 
 def finding(found: Comparison) -> str:
-    """Return one sentence on a comparison: the most efficient of the methods that have converged."""
+    """Return the verdicts, if there is a reference, and a sentence on the most efficient method that has converged."""
+    words: dict[str, list[str]] = {}
+    for name, row in found.rows.items():
+        words.setdefault(str(row.get("verdict", "")), []).append(name)
+    starts = ((AGREES, "Agrees with"), (DIFFERS, "Differs from"), (UNKNOWN, "No verdict against"))
+    sentences = [
+        f"{start} {found.reference}: {named(words[word])}." for word, start in starts if word in words
+    ]
+    return " ".join(filter(None, (*sentences, _most_efficient(found))))
+
+
+def _most_efficient(found: Comparison) -> str:
     rates = {
         name: number_of(row["per_million"])
         for name, row in found.rows.items()
@@ -215,7 +240,7 @@ def build_comparison(rows: Sequence[Row], reference: Row | None, outputs: Path) 
     page = template("compare.html.j2").render(
         title=f"{' and '.join(found.runs)}{f' against {found.reference}' if found.reference else ''}",
         finding=finding(found),
-        tables=parts(frame),
+        tables=parts(frame, found.rule),
         files=whole.files,
         figure=FigureOnPage("compare", "", drawn),
         caption=_CAPTION + (_OF_DISTANCES if found.reference else ""),

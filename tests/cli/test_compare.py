@@ -158,7 +158,7 @@ def test_runs_are_compared_by_what_their_traces_say(there, capsys):
 
 
 def test_the_page_has_a_table_a_figure_and_what_to_know(there, capsys):
-    one, _, other = there
+    one, two, other = there
     words = ["compare", *(f.digest for f in there), "--reference", f"{one.digest}:mint"]
     assert run(words) == 0
     captured = capsys.readouterr()
@@ -166,7 +166,9 @@ def test_the_page_has_a_table_a_figure_and_what_to_know(there, capsys):
     (place,) = page.iterdir()
     text = (place / "index.html").read_text()
     assert text.count("<figure>") == 1
-    assert re.search(r'class="finding">([^<]*)<', text)[1].startswith("No method")  # these chains are short
+    sentences = re.search(r'class="finding">([^<]*)<', text)[1]
+    assert sentences.startswith("No verdict against")  # these chains are short
+    assert "No method has converged" in sentences
     assert '<th title="Mean of the coordinate that is furthest off' in text
     assert "another temperature than" in text
     assert matplotlib.image.imread(place / "compare.png").shape[0] > 200
@@ -183,6 +185,19 @@ def test_the_page_has_a_table_a_figure_and_what_to_know(there, capsys):
     assert "Tempered: gmm_tied_means" in captured.err
     assert "Distances between different T measure the temperature too." in captured.err
     assert re.search(r"The reference \S+ mint has R-hat [\d.]+", captured.err)
+    # One word for each method, its reason in a line, the rule under the table.
+    expected = [
+        "reference",
+        "another distribution",
+        "cannot tell",
+        "another distribution",
+    ]  # of sghmc T is another
+    assert list(table["verdict"].iloc[:4]) == expected
+    assert table["verdict"].iloc[4] == "another distribution"
+    assert f"{two.digest[:6]}: mint: cannot tell: R-hat" in captured.err
+    assert f"{other.digest[:6]}: mint: another distribution than that of the reference: T = " in captured.err
+    assert re.search(r"(?m)^verdict +Means and standard deviations of 2 coordinates", captured.out)
+    assert re.search(r"<td[^>]*>\s*cannot tell", text)
     before = {p: p.stat().st_mtime_ns for p in place.iterdir()}
     assert run([*words, "--csv"]) == 0
     assert pd.read_csv(io.StringIO(capsys.readouterr().out), index_col=0).shape == table.shape
@@ -319,3 +334,28 @@ def test_the_temperature_of_draws_is_distinguished_only_where_it_differs(schedul
 def test_a_reference_that_has_not_converged_is_marked(rhat, line):
     assert line in _doubts("a: mcmc", rhat)[0]
     assert _doubts("a: mcmc", 1.005) == []
+
+
+def test_settings_of_the_computation_make_no_other_target():
+    """SMH and MH-SS have a surrogate in their settings of the target, whose density is the same."""
+    method = {"schedules": {}}
+    config = {"model": {}, "data": {}, "target": {"temper": "posterior"}}
+    config["methods"] = {
+        "mcmc": method,
+        "smh2": method | {"target": {"temper": "posterior", "surrogate": "taylor2"}},
+        "cold": method | {"target": {"temper": "likelihood"}},
+    }
+    run = SimpleNamespace(config=config, rungs=lambda name: 1)
+    mcmc, smh2, cold = (Row(run, name, name) for name in config["methods"])
+    assert unlike(mcmc, smh2) == []
+    assert unlike(mcmc, cold) == ["target"]
+
+
+def test_the_finding_begins_with_the_verdicts():
+    rows = {
+        "a": {"rhat": 1.0, "per_million": 5.0, "verdict": "reference"},
+        "b": {"rhat": 1.0, "per_million": 4.0, "verdict": "agrees"},
+        "c": {"rhat": 1.2, "per_million": 4.0, "verdict": "cannot tell"},
+    }
+    sentence = finding(Comparison(rows, {}, [], "a"))
+    assert sentence.startswith("Agrees with a: b. No verdict against a: c. a has 5 effective draws")

@@ -1,0 +1,145 @@
+"""Whether the draws of a method agree with those of a reference, in one word."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.stats import norm
+
+from mhrun.diagnostics.distances import Shifts
+from mhrun.report.efficiency import ESS, RHAT
+from mhrun.report.tables import shown
+
+AGREES, DIFFERS, UNKNOWN, ANOTHER = "agrees", "differs", "cannot tell", "another distribution"
+REFERENCE = "reference"
+
+FALSE_ALARM = 0.01  # probability that any method of a comparison differs, if all have the same distribution
+RELEVANT = (
+    0.25  # difference that must not go unseen: of a mean, in sd of the reference; of an sd, as log ratio
+)
+
+
+class Agreement(NamedTuple):
+    """The verdict on one method."""
+
+    word: str  # AGREES, DIFFERS, UNKNOWN or ANOTHER
+    why: str  # empty if it agrees
+
+
+def critical_value(quantities: int) -> float:
+    """Return z with P(max_k |Z_k| > z) <= `FALSE_ALARM` for so many standard normal Z_k (Bonferroni)."""
+    return float(norm.isf(FALSE_ALARM / (2 * max(1, quantities))))
+
+
+def agreement(
+    found: Shifts, names: Sequence[str], limit: float, problems: Sequence[str], another: Sequence[str]
+) -> Agreement:
+    """Return the verdict on one method.
+
+    Each mean is off by z = shift / error, each standard deviation by z = log ratio / its error. The method differs if
+    any |z| is above the limit, and agrees if none is and a difference of `RELEVANT` would be: limit * error <= it.
+
+    Args:
+        found: differences of means and ratios of standard deviations (D,), in units of the reference.
+        names: of the D coordinates.
+        limit: as `critical_value` returns it.
+        problems: why the errors cannot be trusted, such as "R-hat 1.05"; then there is no verdict.
+        another: what else than the method differs from the reference, such as "T = 5".
+    """
+    if another:
+        return Agreement(ANOTHER, ", ".join(another))
+    if problems:
+        return Agreement(UNKNOWN, ", ".join(problems))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        offs = np.concatenate([found.mean, np.log(found.spread)])
+        errors = np.concatenate([found.mean_se, found.spread_se / found.spread])
+        scores = np.abs(offs) / errors
+    if not np.isfinite(scores).all():
+        worst = int(np.argmin(np.isfinite(scores)))
+        return Agreement(UNKNOWN, f"{_quantity(worst, names)} has no Monte Carlo error")
+    worst = int(np.argmax(scores))
+    if scores[worst] > limit:
+        return Agreement(DIFFERS, _difference(worst, found, names, float(scores[worst])))
+    widest = int(np.argmax(errors))
+    if limit * errors[widest] > RELEVANT:
+        return Agreement(
+            UNKNOWN,
+            f"too few draws: {_quantity(widest, names)} could be off by {limit * errors[widest]:.2f} sd unseen",
+        )
+    return Agreement(AGREES, "")
+
+
+def _quantity(index: int, names: Sequence[str]) -> str:
+    return f"the {'mean' if index < len(names) else 'sd'} of {names[index % len(names)]}"
+
+
+def _difference(index: int, found: Shifts, names: Sequence[str], score: float) -> str:
+    d = index % len(names)
+    size = f"off by {found.mean[d]:.2f} sd" if index < len(names) else f"{found.spread[d]:.2f} times as large"
+    return f"{_quantity(index, names)} is {size}, {score:.1f} Monte Carlo errors"
+
+
+def problems_of(worth: Mapping[str, Any], whose: str = "") -> list[str]:
+    """Return why the Monte Carlo errors of draws cannot be trusted, a few words each.
+
+    Args:
+        worth: R-hat and effective sample size of the draws: keys ``rhat`` and ``ess``.
+        whose: said before each, such as "reference: ".
+    """
+    found = []
+    rhat, size = (math.nan if worth.get(key) is None else float(worth[key]) for key in ("rhat", "ess"))
+    if math.isnan(rhat) or math.isnan(size):
+        found.append(f"{whose}R-hat is undefined")
+    elif rhat > RHAT:
+        found.append(f"{whose}R-hat {shown(rhat)}")
+    if size < ESS:
+        found.append(f"{whose}ESS {shown(size)}")
+    return found
+
+
+def rule_of(methods: int, coordinates: int, limit: float, of: str) -> str:
+    """Return the rule of the verdicts, for people.
+
+    Args:
+        methods: that are judged; the rest cannot be, or have another distribution.
+        coordinates: of each.
+        limit: in Monte Carlo errors.
+        of: the reference.
+    """
+    count = f" of {methods:,} method{'s' * (methods != 1)}" if methods else ""
+    return (
+        f"Means and standard deviations of {coordinates:,} coordinate{'s' * (coordinates != 1)}{count} against {of}. "
+        f"differs: at least one is more than {limit:.1f} Monte Carlo errors "
+        f"off; if all are equal, that happens to any method with probability {FALSE_ALARM:g} at most. agrees: none is, "
+        f"and a difference of {RELEVANT:g} sd would have been seen. cannot tell: R-hat above {RHAT:g} or ESS below "
+        f"{ESS:g} on either side, or errors too large to see such a difference. another distribution: the temperature, "
+        "the model or the data are not the reference's"
+    )
+
+
+def judged_draws(
+    found: Mapping[str, Shifts],
+    names: Sequence[str],
+    problems: Mapping[str, Sequence[str]],
+    another: Mapping[str, Sequence[str]],
+) -> tuple[dict[str, Agreement], float, int]:
+    """Return the verdict of each method, the limit in Monte Carlo errors, and the number of methods it is for.
+
+    The false-alarm probability is shared by all quantities of the methods that can be judged.
+
+    Args:
+        found: method -> differences from the reference.
+        names: of the coordinates.
+        problems: method -> why its errors or the reference's cannot be trusted.
+        another: method -> what else than the method differs.
+    """
+    judged = [name for name in found if not problems.get(name) and not another.get(name)]
+    limit = critical_value(2 * len(names) * max(1, len(judged)))
+    verdicts = {
+        name: agreement(shift, names, limit, problems.get(name, ()), another.get(name, ()))
+        for name, shift in found.items()
+    }
+    return verdicts, limit, len(judged)

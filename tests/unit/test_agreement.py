@@ -1,0 +1,84 @@
+"""The verdicts of a comparison: agrees, differs, cannot tell, another distribution."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from mhrun.diagnostics.distances import Shifts, shifts
+from mhrun.report.agreement import (
+    FALSE_ALARM,
+    RELEVANT,
+    agreement,
+    critical_value,
+    judged_draws,
+    problems_of,
+    rule_of,
+)
+
+NAMES = ["a", "b"]
+LIMIT = critical_value(4)
+
+
+def shift(mean=(0.0, 0.0), mean_se=0.03, spread=(1.0, 1.0), spread_se=0.02):
+    return Shifts(np.array(mean), np.full(2, mean_se), np.array(spread), np.full(2, spread_se))
+
+
+@pytest.mark.parametrize(
+    ("found", "word", "why"),
+    [
+        (shift(), "agrees", ""),
+        (shift(mean=(0.0, 0.09)), "agrees", ""),  # three errors: within the limit for four quantities
+        (shift(mean=(0.0, -0.3)), "differs", "the mean of b is off by -0.30 sd, 10.0 Monte Carlo errors"),
+        (shift(spread=(0.8, 1.0)), "differs", "the sd of a is 0.80 times as large, 8.9 Monte Carlo errors"),
+        (
+            shift(mean=(0.1, 0.0), mean_se=0.2),
+            "cannot tell",
+            "too few draws: the mean of a could be off by 0.60 sd unseen",
+        ),
+        (shift(mean_se=math.nan), "cannot tell", "the mean of a has no Monte Carlo error"),
+        (shift(mean=(2.0, 0.0), mean_se=0.2), "differs", "the mean of a is off by 2.00 sd"),
+    ],
+)
+def test_a_verdict_compares_means_and_standard_deviations(found, word, why):
+    verdict = agreement(found, NAMES, LIMIT, [], [])
+    assert (verdict.word, verdict.why[: len(why)]) == (word, why)
+
+
+def test_errors_that_cannot_be_trusted_give_no_verdict_and_another_target_is_named_first():
+    far = shift(mean=(5.0, 0.0))
+    assert agreement(far, NAMES, LIMIT, ["R-hat 1.300"], []) == ("cannot tell", "R-hat 1.300")
+    assert agreement(far, NAMES, LIMIT, ["R-hat 1.300"], ["T = 5"]) == ("another distribution", "T = 5")
+    assert problems_of({"rhat": 1.3, "ess": 12.0}, "reference: ") == [
+        "reference: R-hat 1.300",
+        "reference: ESS 12",
+    ]
+    assert problems_of({"rhat": math.nan, "ess": 900.0}) == ["R-hat is undefined"]
+    assert problems_of({"rhat": None, "ess": None}) == ["R-hat is undefined"]
+    assert problems_of({"rhat": 1.009, "ess": 400.0}) == []
+
+
+def test_the_false_alarm_probability_is_shared_by_the_methods_that_can_be_judged():
+    moved = {"good": shift(), "bad": shift(), "hot": shift()}
+    verdicts, limit, judged = judged_draws(moved, NAMES, {"bad": ["ESS 3"]}, {"hot": ["T = 5"]})
+    assert (judged, limit) == (1, LIMIT)
+    assert [v.word for v in verdicts.values()] == ["agrees", "cannot tell", "another distribution"]
+    assert judged_draws(moved, NAMES, {}, {})[1] == pytest.approx(critical_value(12))
+    assert "2 coordinates of 1 method against a: mcmc" in rule_of(1, 2, LIMIT, "a: mcmc")
+    assert f"with probability {FALSE_ALARM:g} at most" in rule_of(1, 2, LIMIT, "a: mcmc")
+
+
+@pytest.mark.parametrize(
+    ("mean", "sd", "word"), [(0.0, 1.0, "agrees"), (RELEVANT, 1.0, "differs"), (0.0, 1.25, "differs")]
+)
+def test_draws_of_correlated_chains_get_the_right_verdict(mean, sd, word):
+    """AR(1) chains of about 2,600 effective draws; the seed is fixed, and a false alarm has a probability of 0.01."""
+    rng = np.random.default_rng(7)
+    noise = rng.normal(size=(1200, 8, 2))
+    for t in range(1, len(noise)):
+        noise[t] = 0.5 * noise[t - 1] + math.sqrt(0.75) * noise[t]
+    draws = noise.transpose(1, 0, 2)
+    found = shifts(mean + sd * draws[:4], draws[4:])
+    assert agreement(found, NAMES, LIMIT, [], []).word == word
