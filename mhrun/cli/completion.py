@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from mhrun.cli.commands import COMMANDS, COMMON, OPTIONS
 from mhrun.cli.outline import Outline, method_parts, outline
-from mhrun.cli.places import experiments, outputs_of, project
+from mhrun.cli.places import experiments, outputs_of
 from mhrun.errors import UserError, nearest
 from mhrun.paths import CONF
 from mhrun.store.folder import runs
+from mhrun.store.projects import project
 
 BASH = r"""# bash completion for mhrun:  source <(mhrun completion bash)
 _mhrun() {

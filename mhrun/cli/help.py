@@ -24,7 +24,8 @@ tables and claims of papers.
   mhrun COMMAND --help                        help on a command
 
 Settings that every experiment has:
-  scale=smoke|quick|paper    seconds | a minute or two (the default) | the paper's own counts
+  scale=smoke|quick|paper    a few steps | a minute or two (the default) | the paper's own counts; projects of
+                             mhrun init have long instead of paper, and mhrun list NAME shows the scales of NAME
   seed=0                     of the chains
   device=cpu|cuda
   runtime.outputs=outputs    folder of the runs
@@ -40,10 +41,10 @@ The same settings find the same run again: finished methods are not repeated, an
 power cut) resume. Options:
   -m, --multirun     a sweep; hydra/launcher=joblib|slurm|ray runs its jobs in parallel
   --cfg job          show the settings without running
-  --project WHERE    a folder with conf/ and the Python and data files that it names, or an installed package
+  --project WHERE    your own experiments, parts and data: a folder as mhrun init writes it, or an installed package
                      with conf/ in it; its Python files are trusted
-  --config-dir DIR   YAML files as in conf/, and Python files beside them, which need --trust
-  --trust PACKAGE    allow configurations to name classes of this package or Python file
+  --config-dir DIR   YAML files from someone else; nothing is trusted
+  --trust PACKAGE    with --config-dir: allow configurations to name classes of this package or Python file
   --json             for check: print the verdicts as JSON
   --version, --help
 """

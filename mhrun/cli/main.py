@@ -204,7 +204,7 @@ class _Parsed:
         if option == "--trust":
             self.trust += value.split(",")
         elif option == "--project":
-            from mhrun.cli.places import project
+            from mhrun.store.projects import project
 
             own = project(value)
             self.folders.append(own.conf)
@@ -282,7 +282,7 @@ def _experiment(word: str, folders: Sequence[Path]) -> str:
     if word in there:
         return f"experiment={word}"
     hint = nearest(word, [*COMMANDS, *there])
-    if word in ("smoke", "quick", "paper"):
+    if word in ("smoke", "quick", "long", "paper"):
         hint = f" Did you mean 'scale={word}'?"
     raise UserError(
         f"'{word}' is not a command, an experiment or KEY=VALUE.{hint} mhrun list shows the experiments, "

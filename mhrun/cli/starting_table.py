@@ -14,6 +14,7 @@ from mhrun.errors import UserError, nearest
 from mhrun.paths import CONF
 
 _FULL = 200_000  # rows up to which a method on all data is the reference
+_WIDE = 50  # columns from which the bounds of SMH-2 are too wide to save data
 _STEPS = 10_000  # at scale=quick
 _VARIANCE = 10.0  # of the prior of each weight of the logistic regression
 _SET = {
@@ -69,7 +70,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
     name = _name(file)
     word = "logistic" if binary else "linear"
     title = f"{word.capitalize()} regression of {target} on {len(columns):,} columns of {file.name}"
-    methods = _methods(binary, data.n)
+    methods = _methods(binary, data.n, len(columns))
     files = {
         f"conf/data/{name}.yaml": _yaml([f"{title}"], "table", given),
         f"conf/experiment/{name}.yaml": _EXPERIMENT.format(
@@ -174,14 +175,16 @@ def _name(file: Path) -> str:
     return f"my_{stem}" if stem in taken | {"own"} else stem
 
 
-def _methods(binary: bool, n: int) -> list[str]:
+def _methods(binary: bool, n: int, columns: int) -> list[str]:
     """Return the methods that are compared: a reference first, where there is one for so many rows.
 
-    The linear model is a function in torch, on which the tests that read most of the data take many times as long.
+    SMH-2 is exact and reads few data a step, if there are not too many columns for its bounds. The linear model is a
+    function in torch without bounds, on which the tests that read most of the data take many times as long.
     """
+    exact = ["smh2"] * (columns < _WIDE)
     if n <= _FULL:
-        return ["mcmc", "mint", "mhminibatch", "sgld"] if binary else ["mcmc", "sgld"]
-    return ["mh_ss", "sgld"] if binary else ["sghmc", "sgld"]
+        return ["mcmc", *exact, "mint", "mhminibatch", "sgld"] if binary else ["mcmc", "sgld"]
+    return [*exact, "mh_ss", "sgld"] if binary else ["sghmc", "sgld"]
 
 
 def _yaml(comments: Sequence[str], base: str, settings: Mapping[str, Any]) -> str:

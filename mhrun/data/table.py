@@ -7,7 +7,7 @@ import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -146,6 +146,7 @@ class Table:
             raise UserError(f"{path.name}: {len(used):,} rows leave none for part = {self.part}.")
 
         levels = {name: _levels(used[name], path) for name in self.categorical}
+        self._known_levels = levels
         width = self.intercept + len(chosen) + sum(map(len, levels.values())) - len(levels)
         check_memory(
             _COPIES * 8 * len(used) * width, f"{path.name}, {width:,} columns of x,", "leave some out"
@@ -172,6 +173,56 @@ class Table:
             f"{path.name}: {int(kept.sum()):,} rows of {len(frame):,}, {len(columns)} columns of x",
             facts,
         )
+
+    def prepared(self, new: Any) -> Dataset:
+        """Return field ``x`` of new rows, prepared as the table's: standardised by its means, with its indicators.
+
+        Args:
+            new: a DataFrame, a mapping from columns to values (a number is one row), or a file as of the table. Columns
+                that the table does not use, the target too, are ignored.
+
+        Raises:
+            UserError: a column is missing, lacks a value, or has a category that the table does not have.
+        """
+        import pandas as pd
+
+        facts = self._loaded.facts
+        path = Path("the new rows")
+        if isinstance(new, str | Path):
+            path = located(str(new))
+            frame = _read(path, self.separator)
+        elif isinstance(new, Mapping):
+            frame = pd.DataFrame(
+                new if any(np.ndim(v) for v in new.values()) else {k: [v] for k, v in new.items()}
+            )
+        elif isinstance(new, pd.DataFrame):
+            frame = new
+        else:
+            raise UserError(f"New rows of {self.file} are a DataFrame, a mapping of its columns, or a file.")
+        frame = frame.rename(columns=str)
+        indicators = {f"{name}={level}" for name in self.categorical for level in self._known_levels[name]}
+        numerical = [name for name in facts["columns"] if name != "1" and name not in indicators]
+        for name in (*numerical, *self.categorical):
+            if name not in frame:
+                raise UserError(
+                    f"{path.name} lacks the column '{name}'.{nearest(name, map(str, frame.columns))}"
+                )
+            if frame[name].isna().any():
+                raise UserError(
+                    f"{path.name}: column '{name}' lacks a value in {int(frame[name].isna().sum()):,} rows."
+                )
+        columns = [np.ones(len(frame))] if self.intercept else []
+        for name in numerical:
+            mean, sd = facts["scales"].get(name, (0.0, 1.0))
+            columns.append((_numbers(frame[name], path) - mean) / sd)
+        for name in self.categorical:
+            known = self._known_levels[name]
+            if unknown := [v for v in _levels(frame[name], path) if v not in known]:
+                raise UserError(
+                    f"{path.name}: column '{name}' has {_some(unknown)}, which the table does not have: {_some(known)}."
+                )
+            columns += [(frame[name] == level).to_numpy(np.float64) for level in known[1:]]
+        return Dataset({"x": torch.from_numpy(np.column_stack(columns))}, f"{len(frame):,} new rows", facts)
 
     def _columns(self, there: list[str]) -> list[str]:
         """Return the numerical features, after checking that all columns exist."""

@@ -121,6 +121,11 @@ class Target:
             ) from error
 
     @property
+    def source(self) -> Dataset | Source:
+        """Where the data come from: a data set, or what loads it."""
+        return self._source
+
+    @property
     def dim(self) -> int:
         """The number of parameters D."""
         return self.model.dim

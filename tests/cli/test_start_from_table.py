@@ -51,7 +51,7 @@ def test_two_values_give_a_logistic_regression(capsys):
     assert "priors  each weight and the intercept Normal(0, sd 3.16)" in said
     assert "run it  mhrun --project mine my_rows" in said
     config = compose_config(["experiment=my_rows", "scale=smoke"], [Path("mine/conf")], compare=False)
-    assert list(config["methods"]) == ["mcmc", "mint", "mhminibatch", "sgld"]
+    assert list(config["methods"]) == ["mcmc", "smh2", "mint", "mhminibatch", "sgld"]
     assert config["model"] | {"start_sd": 0} == {
         "_target_": "mhrun.models.logistic.Logistic",
         "dim": 5,
@@ -76,7 +76,7 @@ def test_a_project_may_begin_in_the_folder_of_its_table_and_runs(capsys):
     Path("my rows.csv").rename("table.csv")
     assert run(["init", ".", "--data=table.csv"]) == 0
     assert "run it  mhrun --project . my_table" in capsys.readouterr().out
-    few = ["steps=40", "warmup=60", "~methods.mint", "~methods.mhminibatch", "~methods.sgld"]
+    few = ["steps=40", "warmup=60", "~methods.mint", "~methods.mhminibatch", "~methods.sgld", "~methods.smh2"]
     assert run(["--project", ".", "my_table", "scale=smoke", "runtime.report=false", *few]) == 0
 
 

@@ -313,13 +313,17 @@ def test_the_regression_tutorial(tmp_path, monkeypatch, capsys):
     few = ["executor=torch", "steps=200", "warmup=100", "runtime.threads=1", "~methods.mhminibatch"]
     assert run([*shlex.split(second)[1:], *few]) == 0, capsys.readouterr().err
     said = capsys.readouterr().err
-    assert said.count(": pilot: step size") == 3
+    assert said.count(": pilot: step size") == 4
     assert run(shlex.split(third)[1:]) == 0
     assert "mean off by (sd)" in capsys.readouterr().out
     text = next(Path("outputs/rows").glob("*/report/index.html")).read_text()
     for section in ("posterior", "pilots"):
         assert f'id="table-{section}"' in text
     assert "Settings that pilot runs found" in text
+    (code,) = [text for _, text in blocks(page, "py")]
+    exec(code, {})
+    mean, low, high = map(float, re.findall(r"0\.\d+", capsys.readouterr().out))
+    assert low < mean < high
 
 
 @pytest.mark.long

@@ -1,0 +1,232 @@
+"""Runs of the command line, opened from Python: traces, model, data, and predictions for new rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from mhrun.build import TRUST
+from mhrun.data import Dataset
+from mhrun.data.table import Table
+from mhrun.engine.predict import predict
+from mhrun.errors import UserError, nearest
+from mhrun.models.function import FunctionModel
+from mhrun.models.logistic import Logistic
+from mhrun.paths import FOLDERS
+from mhrun.store.folder import RunFolder
+from mhrun.store.netcdf import open_trace
+from mhrun.store.projects import Project
+from mhrun.store.projects import project as project_at
+from mhrun.store.sources import sources
+from mhrun.target import Target, target_of
+from mhrun.types import Model
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+class LoadedRun:
+    """A complete run of the command line; see `load`."""
+
+    def __init__(self, folder: RunFolder, config: Mapping[str, Any], own: Project | None) -> None:
+        self._folder, self._config, self._own = folder, config, own
+        self._targets: dict[str, Target] = {}
+
+    def __repr__(self) -> str:
+        return f"LoadedRun({str(self._folder.path)!r}, methods={self.methods})"
+
+    @property
+    def path(self) -> Path:
+        """The folder of the run."""
+        return self._folder.path
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The resolved settings of the run."""
+        return self._config
+
+    @property
+    def methods(self) -> list[str]:
+        """The names of the methods."""
+        return list(self._config["methods"])
+
+    @property
+    def model(self) -> Model:
+        """The model of the experiment."""
+        return self.target().model
+
+    @property
+    def data(self) -> Dataset:
+        """The data of the run, prepared as the methods read them; ``data.facts`` has means and scales of a table."""
+        with self._trusted():
+            return self.target().data
+
+    def target(self, method: str | None = None) -> Target:
+        """Return the target of a method, or that of the experiment."""
+        node = self._config["methods"][self._known(method)] if method is not None else {}
+        own = {part: node[part] for part in ("model", "data", "target") if node.get(part)}
+        key = repr(own)
+        if key not in self._targets:
+            with self._trusted():
+                self._check_files()
+                self._targets[key] = target_of({**self._config, **own, "device": "cpu"})
+        return self._targets[key]
+
+    def trace(self, method: str) -> xr.DataTree:
+        """Return the trace of a method, as `mhrun.sample` returns one.
+
+        Raises:
+            UserError: an unknown method, or a trace that cannot be read.
+        """
+        place = self._folder.method(self._known(method))
+        try:
+            return open_trace(place)
+        except (OSError, ValueError, KeyError) as error:
+            raise UserError(f"The trace in {place} cannot be read: {type(error).__name__}.") from error
+
+    def rows(self, new: Any, method: str | None = None) -> Dataset:
+        """Return new rows prepared as the run's: of a table, the raw columns are standardised by the run's own means.
+
+        Args:
+            new: for data of a table: a DataFrame, a mapping from the table's columns to values, or a file; the
+                outcome may be missing, other columns are ignored. For other data: what `Dataset.of` takes, as the
+                model reads it.
+            method: whose data; None: the experiment's.
+
+        Raises:
+            UserError: a column is missing, or a value does not fit.
+        """
+        with self._trusted():
+            source = self.target(method).source
+            return source.prepared(new) if isinstance(source, Table) else Dataset.of(new)
+
+    def predict(
+        self,
+        method: str,
+        new: Any,
+        function: Callable[..., Tensor] | None = None,
+        *,
+        original_units: bool = True,
+        every: int = 1,
+        each: bool = False,
+        seed: int = 0,
+    ) -> xr.DataArray:
+        """Return the posterior predictive of a method for new rows: (1/S) sum_s f(theta_s, x_i), as `mhrun.predict`.
+
+        f is `function`, if given. Otherwise it is, of a logistic regression, the probability of the positive outcome;
+        of a model with a function `simulate`, a new outcome; of a classifier, the probability of each class.
+
+        Args:
+            method: of the run.
+            new: as for `rows`.
+            function: ``(theta, batch)`` -> (m, ...), with theta and the fields of the prepared rows.
+            original_units: if the outcome was standardised: whether f is an outcome or a mean of it, and is returned in
+                the units of the table.
+            every: use every so many draws only.
+            each: return f at each draw, not the mean.
+            seed: of the random numbers of f.
+
+        Returns:
+            (datum, ...), with `each` (chain, draw, datum, ...).
+
+        Raises:
+            UserError: an unknown method, data that do not fit, or a model that predicts nothing.
+        """
+        target, trace = self.target(method), self.trace(method)
+        rows = self.rows(new, method)
+        with self._trusted():
+            f = function if function is not None else _prediction(target.model)
+            found = predict(trace, f, rows, every=every, each=each, seed=seed)
+            facts = target.data.facts
+        if original_units and "target_mean" in facts:
+            found = found * facts["target_sd"] + facts["target_mean"]
+        return found
+
+    def _known(self, method: str) -> str:
+        if method not in self._config["methods"]:
+            raise UserError(
+                f"The run has no method '{method}'; it has {', '.join(self.methods)}.{nearest(method, self.methods)}"
+            )
+        return method
+
+    def _check_files(self) -> None:
+        """Refuse data and Python files that have changed since the run: its draws belong to others."""
+        recorded = self._config.get("sources") or {}
+        try:
+            there = sources(self._config)
+        except UserError as error:
+            hint = "" if self._own else " Give load the project of the run, project=DIR."
+            raise UserError(f"{error}{hint}") from error
+        changed = [name for name in recorded if there.get(name) != recorded[name]]
+        if changed:
+            raise UserError(
+                f"'{changed[0]}' is not as it was when the run was made; repeat the run."
+                if self._own
+                else f"'{changed[0]}' belongs to the run; give load its project, project=DIR."
+            )
+
+    @contextmanager
+    def _trusted(self) -> Iterator[None]:
+        """Trust the project's files, and search them, inside the context."""
+        if self._own is None:
+            yield
+            return
+        before = {name: os.environ.get(name) for name in (TRUST, FOLDERS)}
+        more = {TRUST: (self._own.modules, ","), FOLDERS: ([str(self._own.folder or "")], os.pathsep)}
+        for name, (values, between) in more.items():
+            os.environ[name] = between.join(filter(None, [before[name] or "", *values]))
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+
+def load(run: str | os.PathLike[str], *, project: str | os.PathLike[str] | None = None) -> LoadedRun:
+    """Return a complete run of the command line: its traces, its model, and predictions for new rows.
+
+    Args:
+        run: the folder of the run, as printed at its end; ``<outputs>/<experiment>/latest`` is the newest.
+        project: the project that the run was made with, as in ``mhrun --project``. Its Python files are trusted:
+            without it, no code but mhrun's is executed.
+
+    Raises:
+        UserError: there is no such run, it is not complete, or the project does not exist.
+    """
+    place = Path(run).expanduser()
+    folder = RunFolder(place.resolve())
+    if not (folder.path / "config.yaml").is_file():
+        raise UserError(
+            f"'{place}' is no run: it has no config.yaml. mhrun prints the folder at the end of a run."
+        )
+    if (reason := folder.incomplete()) is not None:
+        raise UserError(reason)
+    return LoadedRun(folder, folder.config(), None if project is None else project_at(os.fspath(project)))
+
+
+def _prediction(model: Model) -> Any:
+    """Return what a model predicts: a function of theta and the rows, or the model itself."""
+    if isinstance(model, Logistic):
+        return lambda theta, batch: torch.sigmoid(batch.x.to(theta.dtype) @ theta)
+    simulate = model.simulate if isinstance(model, FunctionModel) else None
+    if simulate is None:
+        return model
+
+    def outcome(theta: Any, batch: Any) -> Tensor:
+        fields = dict(simulate(theta, batch))
+        if "y" not in fields:
+            raise UserError(
+                f"simulate returns {', '.join(fields)}, no y; give predict a function (theta, batch)."
+            )
+        return torch.as_tensor(fields["y"])
+
+    return outcome

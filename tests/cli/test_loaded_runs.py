@@ -1,0 +1,120 @@
+"""``mhrun.load``: a run of the command line from Python, with predictions for raw rows of its table."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import mhrun
+from mhrun.cli.main import run
+from mhrun.data.table import Table
+from mhrun.errors import UserError
+
+FEW = ["scale=smoke", "runtime.report=false", "steps=30", "warmup=60"]
+
+
+@pytest.fixture
+def clean(tmp_path, monkeypatch):
+    """A folder of its own; what the command line trusts is forgotten, as in another process."""
+    monkeypatch.setenv("MHRUN_TRUST", "")
+    monkeypatch.setenv("MHRUN_FOLDERS", "")
+    monkeypatch.chdir(tmp_path)
+    path = list(sys.path)
+    yield monkeypatch
+    sys.path[:] = path
+    for name in ("sick_model", "size_model"):
+        sys.modules.pop(name, None)
+
+
+def forget(monkeypatch):
+    monkeypatch.setenv("MHRUN_TRUST", "")
+    monkeypatch.setenv("MHRUN_FOLDERS", "")
+
+
+def table(name, outcome):
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame({"age": rng.normal(50, 10, 80), "city": rng.choice(["a", "b", "c"], 80)})
+    frame.assign(y=outcome(rng, frame)).to_csv(name, index=False)
+    return frame
+
+
+def test_a_logistic_run_predicts_raw_rows(clean):
+    table("sick.csv", lambda rng, f: rng.integers(0, 2, 80))
+    assert run(["init", "mine", "--data", "sick.csv", "categorical=city"]) == 0
+    methods = ["~methods.smh2", "~methods.mint", "~methods.mhminibatch", "~methods.sgld"]
+    assert run(["--project", "mine", "sick", *FEW, *methods]) == 0
+    forget(clean)
+    found = mhrun.load("outputs/sick/latest", project="mine")
+    assert found.methods == ["mcmc"]
+    new = pd.DataFrame({"city": ["b", "a"], "unused": "x", "age": [60.0, 45.0]})
+    probability = found.predict("mcmc", new)
+    mean, sd = found.data.facts["scales"]["age"]
+    x = np.array([[1, (60 - mean) / sd, 1, 0], [1, (45 - mean) / sd, 0, 0]])
+    theta = found.trace("mcmc")["posterior"]["theta"].to_numpy().reshape(-1, 4)
+    assert probability.to_numpy() == pytest.approx((1 / (1 + np.exp(-theta @ x.T))).mean(0))
+    assert found.predict("mcmc", {"age": 60.0, "city": "b"}, each=True).shape == (4, 15, 1)  # thin=2
+    assert os.environ["MHRUN_TRUST"] == os.environ["MHRUN_FOLDERS"] == ""  # nothing is trusted for longer
+    for rows, message in (
+        ({"age": 60.0}, "lacks the column 'city'"),
+        ({"age": 60.0, "city": "d"}, "column 'city' has 'd', which the table does not have: 'a', 'b', 'c'"),
+        ({"age": [60.0, np.nan], "city": "a"}, "column 'age' lacks a value in 1 rows"),
+        (np.ones((2, 2)), "New rows of sick.csv are a DataFrame"),
+    ):
+        with pytest.raises(UserError, match=message):
+            found.predict("mcmc", rows)
+    with pytest.raises(UserError, match="no method 'mint'; it has mcmc"):
+        found.trace("mint")
+    Path("sick.csv").unlink()
+    with pytest.raises(UserError, match="project=DIR"):
+        assert mhrun.load(found.path).data  # its table is in the project
+    with open("mine/sick.csv", "a") as file:
+        file.write("50.0,a,1\n")
+    with pytest.raises(UserError, match=r"'sick\.csv' is not as it was when the run was made"):
+        assert mhrun.load(found.path, project="mine").model
+    with pytest.raises(UserError, match="is no run"):
+        mhrun.load("outputs/sick")
+
+
+def test_a_function_model_is_trusted_by_its_project_only_and_predicts_in_the_units_of_the_table(clean):
+    table("size.csv", lambda rng, f: 1000 + 10 * f["age"] + rng.normal(size=80))
+    assert run(["init", "mine", "--data", "size.csv", "features=[age]"]) == 0
+    assert run(["--project", "mine", "size", *FEW, "~methods.sgld"]) == 0
+    forget(clean)
+    found = mhrun.load(Path("outputs/size/latest"), project="mine")
+    new = {"age": [40.0, 60.0]}
+
+    def mean(theta, batch):
+        return theta.intercept + batch.x @ theta.weights
+
+    facts = found.data.facts
+    standard = found.predict("mcmc", new, mean, original_units=False)
+    assert found.predict("mcmc", new, mean).to_numpy() == pytest.approx(
+        standard.to_numpy() * facts["target_sd"] + facts["target_mean"]
+    )
+    outcomes = found.predict("mcmc", new, each=True, seed=1)
+    assert outcomes.shape == (4, 15, 2)
+    assert outcomes.std() > found.predict("mcmc", new, mean, each=True).std("draw").max()
+    assert torch.allclose(
+        found.rows(new).fields["x"][:, 0],
+        (torch.tensor([40.0, 60.0], dtype=torch.float64) - facts["scales"]["age"][0])
+        / facts["scales"]["age"][1],
+    )
+    sys.modules.pop("size_model", None)
+    with pytest.raises(UserError, match="project"):
+        assert mhrun.load(found.path).model
+    assert "size_model" not in sys.modules  # no code of the project was executed
+
+
+def test_the_tables_own_rows_are_prepared_as_they_were(tmp_path):
+    frame = table(tmp_path / "t.csv", lambda rng, f: rng.normal(size=80))
+    for settings in ({"intercept": True, "test_share": 0.25}, {"standardise": False}):
+        data = Table(str(tmp_path / "t.csv"), "y", categorical=["city"], **settings)
+        kept = data._for_training(80)
+        assert torch.equal(data.prepared(frame[kept]).fields["x"], data.load().fields["x"])
+        assert torch.equal(data.prepared(str(tmp_path / "t.csv")).fields["x"][kept], data.load().fields["x"])
