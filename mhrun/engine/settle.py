@@ -17,7 +17,9 @@ from mhrun.errors import UserError
 from mhrun.store.fingerprint import fingerprint
 
 _MOST = 512  # data of the trial minibatch, at most
-_ROUNDS = 4
+_LEAST, _MOST_ROUNDS = 4, 32  # gradients that are timed; passes of small modules are replayed after some 20
+_STEPS = 1000  # of a run that is worth the measurement, whatever its steps take
+_SECONDS = 0.5  # after which no more than the least are timed
 _CLEARLY = 0.8  # `vmapped` is chosen if it takes less than this share of the time of `bound`
 
 
@@ -36,7 +38,7 @@ def settle_evaluation(method: Method, begun_with: str | None = None, graph: bool
     if chosen is None:
         chosen = model.evaluation if model.evaluation != "auto" else None
     if chosen is None:
-        pays = method.shape.chains > 1 and method.compiling_pays()
+        pays = method.shape.chains > 1 and (method.shape.total >= _STEPS or method.compiling_pays())
         chosen = "vmapped" if graph else fastest(method) if pays else "bound"
     select(chosen)
     return chosen
@@ -61,7 +63,7 @@ def fastest(method: Method) -> str:
     )
     facts = repr((fingerprint(model), shapes, str(theta.dtype), where))
     name = hashlib.blake2b(facts.encode(), digest_size=8).hexdigest()
-    found = kept("evaluation", name, "1", lambda: {"seconds": np.array(_seconds(model, theta, rows))})
+    found = kept("evaluation", name, "2", lambda: {"seconds": np.array(_seconds(model, theta, rows))})
     bound, vmapped = (float(value) for value in found["seconds"])
     return "vmapped" if vmapped < _CLEARLY * bound else "bound"
 
@@ -73,12 +75,19 @@ def _seconds(model: Any, theta: torch.Tensor, rows: Any) -> list[float]:
         model.select_evaluation(name)
         try:
             model.log_lik(theta, rows)  # some layers have a gradient under vmap, and no evaluation mode
-            seconds.append(min(_timed(model, theta, rows) for _ in range(_ROUNDS)))
+            seconds.append(_best(model, theta, rows))
         except UserError:
             if name == "bound":
                 raise
             seconds.append(math.inf)
     return seconds
+
+
+def _best(model: Any, theta: torch.Tensor, rows: Any) -> float:
+    times: list[float] = []
+    while len(times) < _LEAST or (len(times) < _MOST_ROUNDS and sum(times) < _SECONDS):
+        times.append(_timed(model, theta, rows))
+    return min(times)
 
 
 def _timed(model: Any, theta: torch.Tensor, rows: Any) -> float:

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from mhrun.build import blame
 from mhrun.errors import Refusal, UserError
+from mhrun.models import autograd
 from mhrun.models.naming import numbered
 from mhrun.models.parameters import Parameters, start_values
+from mhrun.models.recorded import Replays
 from mhrun.models.returned import returned, unchanged
 from mhrun.random import Draws, Purpose, derive_key
 from mhrun.types import Bounds, Reference, Rows
@@ -110,6 +112,7 @@ class FunctionModel:
         self._log_prior = log_prior
         self._single = single
         self._batched = batched
+        self._replays = Replays()
         if bounds is not None:
             self._bounds, self.bound_kinds = bounds, tuple(bound_kinds)
 
@@ -170,21 +173,48 @@ class FunctionModel:
 
     def log_prior(self, theta: Tensor) -> Tensor:
         """(C, D) -> (C,)."""
+        return self._replayed(self._log_prior_of, theta, {})[0]
+
+    def log_prior_autograd(self, theta: Tensor) -> Tensor | None:
+        """Return the gradient (C, D) of the log-prior, or None if it is flat."""
+        found = self._replayed(self._log_prior_grad_of, theta, {})
+        return found[0] if found else None
+
+    def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
+        """(C, D) and rows (C or 1, m, ...) -> (C, m)."""
+        return self._replayed(self._log_lik_of, theta, rows)[0]
+
+    def log_lik_and_grad(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return the log-likelihoods (C, m) of rows (C or 1, m, ...), and the gradient (C, D) of their mean."""
+        log_lik, grad = self._replayed(self._log_lik_and_grad_of, theta, rows)
+        return log_lik, grad
+
+    def _replayed(
+        self, function: Callable[[Tensor, Rows], Sequence[Tensor]], theta: Tensor, rows: Rows
+    ) -> Sequence[Tensor]:
+        if self._batched:  # without vmap, a function may read values
+            return function(theta, rows)
+        return self._replays(function, theta, rows)
+
+    def _log_prior_of(self, theta: Tensor, rows: Rows) -> Sequence[Tensor]:
         declared = (
             theta.new_zeros(len(theta)) if self.parameters is None else self.parameters.log_prior(theta)
         )
         if self._log_prior is None:
-            return declared
+            return (declared,)
         prior = self._log_prior
         with explained("log_prior", {"theta": theta[0]}):
             if self._batched:
                 value = prior(theta)
             else:
                 value = torch.func.vmap(lambda one: prior(self._received(one)))(self._given(theta))
-        return declared + returned(value, (len(theta),), "log_prior")
+        return (declared + returned(value, (len(theta),), "log_prior"),)
 
-    def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
-        """(C, D) and rows (C or 1, m, ...) -> (C, m)."""
+    def _log_prior_grad_of(self, theta: Tensor, rows: Rows) -> Sequence[Tensor]:
+        grad = autograd.log_prior_grad(lambda point: self._log_prior_of(point, rows)[0], theta)
+        return () if grad is None else (grad,)
+
+    def _log_lik_of(self, theta: Tensor, rows: Rows) -> Sequence[Tensor]:
         any_field = next(iter(rows.values()))
         shared = len(any_field) == 1
         given = {"theta": theta[0], **{name: field[0] for name, field in rows.items()}}
@@ -196,7 +226,10 @@ class FunctionModel:
                 value = torch.func.vmap(self._one, in_dims=(0, None if shared else 0))(
                     self._given(theta), fields
                 )
-        return returned(value, (len(theta), any_field.shape[1]), "log_lik")
+        return (returned(value, (len(theta), any_field.shape[1]), "log_lik"),)
+
+    def _log_lik_and_grad_of(self, theta: Tensor, rows: Rows) -> Sequence[Tensor]:
+        return autograd.log_lik_and_grad(lambda point: self._log_lik_of(point, rows)[0], theta)
 
     def _one(self, theta: Any, fields: dict[str, Tensor]) -> Tensor:
         return self._log_lik(self._received(theta), fields["x"] if self._single else Named(fields))

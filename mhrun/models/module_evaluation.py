@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from mhrun.errors import UserError
 from mhrun.models.module_copy import Prepared
+from mhrun.models.recorded import Replays
 from mhrun.models.returned import returned
 from mhrun.types import Rows
 
@@ -178,7 +180,14 @@ class Bound(Evaluator):
 
 
 class Vmapped(Evaluator):
-    """All chains at once by `torch.func.vmap`: one pass for many chains of a small module."""
+    """All chains at once by `torch.func.vmap`: one pass for many chains of a small module.
+
+    Without buffers, whose changes a recording would not show, passes are replayed (`mhrun.models.recorded`).
+    """
+
+    def __init__(self, prepared: Prepared, likelihood: Likelihood) -> None:
+        super().__init__(prepared, likelihood)
+        self._replays = Replays()
 
     def outputs(self, theta: Tensor, buffers: Buffers, rows: Rows) -> Tensor:
         """Return the outputs (C, m, ...) in evaluation mode."""
@@ -190,15 +199,33 @@ class Vmapped(Evaluator):
 
     def log_lik(self, theta: Tensor, buffers: Buffers, rows: Rows) -> Tensor:
         """Return log-likelihoods (C, m) in evaluation mode."""
+        if not buffers:
+            return self._replays(self._log_lik_of, theta, rows)[0]
+        return self._log_lik_of(theta, rows, buffers)[0]
+
+    def train(self, theta: Tensor, buffers: Buffers, rows: Rows) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return log-likelihoods (C, m), the gradient (C, D) of their mean, and the buffers after it."""
+        if not buffers:
+            values, grad = self._replays(self._log_lik_and_grad_of, theta, rows)
+            return values, grad, {}
+        return self._trained(theta, buffers, rows)
+
+    def _log_lik_of(
+        self, theta: Tensor, rows: Rows, buffers: Buffers = MappingProxyType({})
+    ) -> tuple[Tensor]:
         module = self._module(theta, training=False)
         fields, over = self._mapped(theta, rows)
         found = vmap(lambda *args: self._single(module, *args)[0], in_dims=(0, 0, over))(
             theta, self._typed(module, buffers), fields
         )
-        return _all_of(found, theta, rows)
+        return (_all_of(found, theta, rows),)
 
-    def train(self, theta: Tensor, buffers: Buffers, rows: Rows) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Return log-likelihoods (C, m), the gradient (C, D) of their mean, and the buffers after it."""
+    def _log_lik_and_grad_of(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        return self._trained(theta, {}, rows)[:2]
+
+    def _trained(
+        self, theta: Tensor, buffers: Buffers, rows: Rows
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         module = self._module(theta, training=True)
         fields, over = self._mapped(theta, rows)
         new = {name: value.clone() for name, value in self._typed(module, buffers).items()}

@@ -62,6 +62,12 @@ class AllData:
             self._value_and_grad = offered(self._read().fields) if offered else self._value_and_grad_pass
         return self._value_and_grad(theta)
 
+    def in_one_pass(self, theta: Tensor) -> bool:
+        """Return whether `value_and_grad` has the bits of `log_lik`, so that one pass suffices for both."""
+        if native_form(self._model, "full_value_and_grad", "log_lik") is not None:
+            return True
+        return theta.dtype == torch.float64 and native_form(self._model, "full_log_lik", "log_lik") is None
+
     def moments(self, origin: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance (divisor n), each (C,), of log p(x | candidate) - log p(x | origin)."""
         one = torch.zeros(len(origin), dtype=torch.float64, device=origin.device)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mhrun.errors import UserError
+from mhrun.models.autograd import log_lik_and_grad, log_prior_grad
 from mhrun.native import native_form
 from mhrun.native.vectors import combined
 from mhrun.types import Model, Rows
@@ -27,16 +27,7 @@ class Gradients:
         return self._both(theta, rows)
 
     def _by_autograd(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            point = theta.detach().requires_grad_()
-            log_lik = self._model.log_lik(point, rows)
-            if not log_lik.requires_grad:
-                raise UserError(
-                    "log_lik has no gradient with respect to theta: use torch operations throughout, without detach, "
-                    "item, NumPy or conversion to integers."
-                )
-            (grad,) = torch.autograd.grad(log_lik.mean(-1).sum(), point)
-        return log_lik.detach(), grad.contiguous()  # autograd may return one number for many parameters
+        return log_lik_and_grad(lambda point: self._model.log_lik(point, rows), theta)
 
     def scaled_with_prior(self, grad: Tensor, n: int, theta: Tensor, factor: Tensor) -> Tensor:
         """Return n grad + factor times the gradient of the log-prior, in place; factor (C,)."""
@@ -53,13 +44,9 @@ class Gradients:
         if offered is not None:
             prior_grad = offered(theta)
             return grad if prior_grad is None else grad.addcmul_(prior_grad, by)
-        with torch.enable_grad():
-            point = theta.detach().requires_grad_()
-            log_prior = self._model.log_prior(point)
-            if not log_prior.requires_grad:  # flat
-                return grad
-            (prior_grad,) = torch.autograd.grad(log_prior.sum(), point)
-        return grad.add_(by * prior_grad)
+        by_autograd = native_form(self._model, "log_prior_autograd", "log_prior")
+        prior_grad = by_autograd(theta) if by_autograd else log_prior_grad(self._model.log_prior, theta)
+        return grad if prior_grad is None else grad.add_(by * prior_grad)
 
 
 def likelihoods(values: Tensor) -> Tensor:

@@ -348,7 +348,7 @@ class Target:
         """Return the evaluation at theta (C, D) on all data; `grad_temperature` as in `evaluate`."""
         if grad_temperature is None:
             total, grad = self.full_log_lik(theta), None
-        elif native_form(self.model, "full_value_and_grad", "log_lik") is not None:  # both from one pass
+        elif self._all.in_one_pass(theta):
             total, grad = self._both(theta)
             grad = self._add_prior(grad, theta, grad_temperature)
         else:

@@ -1,0 +1,202 @@
+"""Functions of tensors, replayed from a recording of their operations.
+
+A user's function of small tensors costs far more in Python, `vmap` and autograd than in arithmetic. Its operations are
+the same at every call with tensors of the same shapes, so they are recorded once, below `vmap` and autograd, and
+replayed by TorchScript's interpreter. The operations and their order are the same, and so is every bit of the result.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from mhrun.types import Rows
+
+Tensors = Sequence[Tensor]
+Function = Callable[..., Tensors]
+Key = tuple[Any, ...]
+
+_CALLS = 20  # with tensors of the same shapes before they are recorded, which takes as long as some 20 calls
+_CHECKED = 3  # calls after a recording whose results are compared with the function's
+_SHAPES = 64  # most shapes that are counted; minibatches that grow have very many
+_RECORDINGS = 8  # most recordings of a function
+_VALUES = 1 << 24  # most values in the tensors of a recording; with more, arithmetic takes the time
+
+
+class Recorded:
+    """A function ``(*tensors) -> tensors`` that is replayed from a recording once it has been called often.
+
+    The function must depend on its arguments alone, constants apart, and must not read their values in Python: a
+    function under `torch.func.vmap` cannot. What cannot be recorded, or differs from the function in a bit when it is
+    replayed, is called as it is. Nothing is replayed where gradients or a `torch.func` transform have to see the
+    operations themselves, nor on a GPU, where whole steps can be captured (``executor=graph``).
+
+    Args:
+        function: the function.
+        calls: with tensors of the same shapes before their operations are recorded.
+    """
+
+    def __init__(self, function: Function, calls: int = _CALLS) -> None:
+        self._function = function
+        self._calls = calls
+        self._seen = Counter[Key]()
+        self._replays: dict[Key, Function | None] = {}  # None: cannot be recorded
+
+    def __call__(self, *tensors: Tensor) -> Tensors:
+        """Return the function's tensors."""
+        if _must_be_seen(tensors):
+            return self._function(*tensors)
+        key = tuple((each.shape, each.stride(), each.dtype) for each in tensors)
+        replay, seen = self._replays.get(key), self._seen[key]
+        if replay is not None and seen > self._calls + _CHECKED:
+            return replay(*tensors)
+        found = self._function(*tensors)
+        if seen or len(self._seen) <= _SHAPES:
+            self._seen[key] += 1
+        if replay is not None:
+            if not _same(replay(*tensors), found):
+                self._replays[key] = None
+        elif seen == self._calls and len(self._replays) < _RECORDINGS:
+            self._replays[key] = recording(self._function, tensors)
+        return found
+
+
+class Replays:
+    """Replays functions ``(theta, rows) -> tensors``, see `Recorded`; a copy begins without recordings."""
+
+    def __init__(self) -> None:
+        self.recorded: dict[tuple[str, ...], Recorded] = {}  # by the function's name and its fields
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Replays, ()
+
+    def __call__(self, function: Callable[[Tensor, Rows], Tensors], theta: Tensor, rows: Rows) -> Tensors:
+        """Return ``function(theta, rows)``; functions have different names."""
+        if torch.compiler.is_compiling():
+            return function(theta, rows)
+        known = (function.__name__, *rows)
+        if known not in self.recorded:
+            names = tuple(rows)
+            self.recorded[known] = Recorded(
+                lambda theta, *fields: function(theta, dict(zip(names, fields, strict=True)))
+            )
+        return self.recorded[known](theta, *rows.values())
+
+
+def recording(function: Function, tensors: Tensors) -> Function | None:
+    """Return a function that repeats the operations of `function` at tensors of these shapes; None if it cannot."""
+    recorder = _Recorder(tensors)
+    try:
+        with recorder:
+            found = function(*tensors)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore"
+            )  # that TorchScript is old, and that constants will stay what they are
+            replay = torch.jit.trace(recorder.replayed(found), tuple(tensors), check_trace=False)
+    except Exception:  # whatever is wrong, the function can be called; its own errors come again then
+        return None
+
+    def without_gradients(*tensors: Tensor) -> Tensors:
+        with torch.no_grad():
+            return replay(*tensors)
+
+    return without_gradients
+
+
+def _must_be_seen(tensors: Tensors) -> bool:
+    """Return whether something has to see the operations on these tensors, or they are on a GPU."""
+    if torch._C._len_torch_dispatch_stack():
+        return True
+    gradients = torch.is_grad_enabled()
+    return any(
+        (gradients and each.requires_grad)
+        or each.device.type != "cpu"
+        or torch._C._functorch.is_functorch_wrapped_tensor(each)
+        for each in tensors
+    )
+
+
+def _same(one: Tensors, other: Tensors) -> bool:
+    return all(torch.allclose(a, b, rtol=0, atol=0, equal_nan=True) for a, b in zip(one, other, strict=True))
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Stands for a tensor in a recording."""
+
+    number: int
+
+
+class _Recorder(TorchDispatchMode):
+    """Writes down the operations on tensors, below `vmap` and autograd.
+
+    Args:
+        inputs: tensors that stand for arguments; what else comes from outside is a constant.
+    """
+
+    def __init__(self, inputs: Tensors) -> None:
+        super().__init__()
+        self._tensors = list(inputs)  # by slot; kept, so that no later tensor has the id of an earlier one
+        self._slots = {id(tensor): _Slot(k) for k, tensor in enumerate(inputs)}
+        self._constants: dict[_Slot, Tensor] = {}
+        self._operations: list[tuple[Any, Any, Any]] = []  # operation, its arguments, slots of its results
+        self._room = _VALUES
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # otherwise torch's compiler is imported, which takes a second
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = tree_map(self._read, (args, dict(kwargs or {})))
+        found = func(*args, **(kwargs or {}))
+        self._operations.append((func, given, tree_map(self._written, found)))
+        return found
+
+    def _read(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if id(value) not in self._slots:
+            self._constants[self._written(value)] = value.detach()
+        return self._slots[id(value)]
+
+    def _written(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        self._room -= value.numel()
+        if self._room < 0:
+            raise MemoryError("too many values to record")
+        self._slots[id(value)] = slot = _Slot(len(self._tensors))
+        self._tensors.append(value)
+        return slot
+
+    def replayed(self, results: Tensors) -> Function:
+        """Return a function of the inputs that repeats the operations."""
+        last = [self._read(each) for each in results]
+
+        def replay(*tensors: Tensor) -> Tensors:
+            values = {_Slot(k): each for k, each in enumerate(tensors)} | self._constants
+
+            def value(each: Any) -> Any:
+                return values[each] if isinstance(each, _Slot) else each
+
+            def write(slot: Any, one: Any) -> None:
+                if isinstance(slot, _Slot):
+                    values[slot] = one
+
+            for func, given, slots in self._operations:
+                args, kwargs = tree_map(value, given)
+                tree_map(write, slots, func(*args, **kwargs))
+            return tuple(values[slot] for slot in last)
+
+        return replay
