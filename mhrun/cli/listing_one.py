@@ -121,10 +121,9 @@ def _claims(name: str, key: str, found: Sequence[RunFolder]) -> list[str]:
     path = EXPERIMENTS / key / "claims.yaml"
     if not key or not path.is_file():
         return []
-    from mhrun import yaml_file
-    from mhrun.report.claims import claims_of, without_run
+    from mhrun.report.claims import claims_of, read_claims, without_run
 
-    book = yaml_file.load(path)
+    declared = read_claims(path)
     judged: dict[str, tuple[str, Any]] = {}
     for folder in found:
         for claim in (folder.summary() or {}).get("claims", []):
@@ -132,7 +131,7 @@ def _claims(name: str, key: str, found: Sequence[RunFolder]) -> list[str]:
                 judged[str(claim.get("id"))] = claim["verdict"], claim.get("ours")
     lines = []
     for kind, what in (("experiments", ""), ("sweeps", " (sweep)")):
-        for claim in claims_of((book.get(kind) or {}).get(name) or {}):
+        for claim in claims_of((declared.get(kind) or {}).get(name) or {}):
             verdict, ours = judged.get(str(claim["id"]), (without_run(claim), None))
             numbers = f"paper {claim['paper']}" + (
                 f", ours {ours:.4g}" if isinstance(ours, int | float) else ""

@@ -13,7 +13,7 @@ import yaml
 from mhrun import yaml_file
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError, nearest
-from mhrun.paths import EXPERIMENTS
+from mhrun.paths import CONF, EXPERIMENTS
 from mhrun.report.metrics import Metric, short_address
 
 REPRODUCED, NOT_REPRODUCED, NOT_AT_SCALE = "reproduced", "not reproduced", "not run at paper scale"
@@ -58,11 +58,11 @@ def judge_all(config: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[
     Raises:
         UserError: a claim cannot be read.
     """
-    book = _book(config)
-    if book is None:
+    declared = _claims_of_paper(config)
+    if declared is None:
         return []
     other = _other_settings(config)
-    node = book["experiments"].get(config["experiment"]) or {}
+    node = declared["experiments"].get(config["experiment"]) or {}
     return [_judge(claim, other, metrics) for claim in claims_of(node)]
 
 
@@ -127,8 +127,8 @@ def judge_sweep(
     Raises:
         UserError: a claim cannot be read.
     """
-    book = _book(config)
-    found = {} if book is None else (book.get("sweeps") or {}).get(config["experiment"]) or {}
+    declared = _claims_of_paper(config) or {}
+    found = (declared.get("sweeps") or {}).get(config["experiment"]) or {}
     over = {key: set(values) for key, values in (found.get("over") or {}).items()}
     other = ""
     if swept != over:
@@ -141,9 +141,8 @@ def judge_sweep(
 
 def paper_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return title, authors, year and place of the paper that a run reproduces."""
-    book = _book(config)
-    found: dict[str, Any] | None = None if book is None else book["paper"]
-    return found
+    declared = _claims_of_paper(config)
+    return None if declared is None else dict(declared["paper"])
 
 
 def claims_file(config: Mapping[str, Any]) -> Path | None:
@@ -152,18 +151,33 @@ def claims_file(config: Mapping[str, Any]) -> Path | None:
     return EXPERIMENTS / str(paper) / "claims.yaml" if paper else None
 
 
-def _book(config: Mapping[str, Any]) -> dict[str, Any] | None:
+def _claims_of_paper(config: Mapping[str, Any]) -> dict[str, Any] | None:
     path = claims_file(config)
-    if path is None:
-        return None
+    return None if path is None else read_claims(path)
+
+
+def read_claims(path: Path) -> dict[str, Any]:
+    """Return the content of a claims.yaml: ``paper``, ``experiments`` and perhaps ``sweeps``, by experiment.
+
+    Raises:
+        UserError: it cannot be read, a group is missing, or there is no experiment of a name.
+    """
     try:
-        book = yaml_file.loads_ours(path.read_text())
+        declared = yaml_file.loads_ours(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         first = str(error).splitlines()[0]
         raise UserError(f"the claims of {path.parent.name} cannot be read: {first}; mend {path}.") from error
-    if not isinstance(book, dict) or not {"paper", "experiments"} <= set(book):
+    if not isinstance(declared, dict) or not {"paper", "experiments"} <= set(declared):
         raise UserError(f"the claims of {path.parent.name} need `paper` and `experiments`; mend {path}.")
-    return book
+    known = {file.stem for file in (CONF / "experiment").glob("*.yaml")}
+    for group in ("experiments", "sweeps"):
+        for name in declared.get(group) or {}:
+            if name not in known:
+                raise UserError(
+                    f"the claims of {path.parent.name}: {group}.{name} is no experiment.{nearest(str(name), known)} "
+                    f"Mend {path}."
+                )
+    return declared
 
 
 def _other_settings(config: Mapping[str, Any]) -> str:

@@ -78,7 +78,7 @@ def printed(module: str) -> dict[str, Any]:
     Raises:
         UserError: the file cannot be read.
     """
-    return dict(_book(module).get("printed") or {})
+    return dict(_declarations(module).get("printed") or {})
 
 
 def experiment_function(module: str, name: str) -> Callable[[Any], Any]:
@@ -95,16 +95,16 @@ def experiment_function(module: str, name: str) -> Callable[[Any], Any]:
     """
     if not all(part.isidentifier() for part in [*module.split("."), name]):
         raise ModuleNotFoundError(f"No module named '{module}'")
-    book = _book(module)
-    if name in (book.get("tables") or {}):
-        return Table(module, name, book["tables"][name])
-    if name in (book.get("calls") or {}):
-        return Call(module, name, book["calls"][name])
+    declared = _declarations(module)
+    if name in (declared.get("tables") or {}):
+        return Table(module, name, declared["tables"][name])
+    if name in (declared.get("calls") or {}):
+        return Call(module, name, declared["calls"][name])
     notes = EXPERIMENTS.joinpath(*module.split(".")).with_suffix(f".{name}.md")
     if notes.is_file():
         return Notes(module, notes.relative_to(EXPERIMENTS).as_posix())
     function: Callable[[Any], Any] = getattr(experiment_module(module), name)
-    caption = (book.get("captions") or {}).get(name)
+    caption = (declared.get("captions") or {}).get(name)
     return Captioned(function, caption) if caption else function
 
 
@@ -114,7 +114,7 @@ def measure_of(config: Mapping[str, Any]) -> Measure | None:
     Raises:
         UserError: the declaration cannot be read.
     """
-    if not (module := _metrics_module(config)) or not (spec := _book(module).get("measure")):
+    if not (module := _metrics_module(config)) or not (spec := _declarations(module).get("measure")):
         return None
     for key in spec:
         if key not in _MEASURE:
@@ -139,9 +139,9 @@ _OF_METHODS = {
 def column_meanings(config: Mapping[str, Any], columns: Sequence[str]) -> dict[str, str]:
     """Return explanations of the columns of a sweep, from declared metrics or table headings of the experiment."""
     module = _metrics_module(config)
-    book = _book(module) if module else {}
+    declared = _declarations(module) if module else {}
     known = dict(_OF_METHODS)
-    for table in (book.get("tables") or {}).values():
+    for table in (declared.get("tables") or {}).values():
         for heading, metric in (table.get("columns") or {}).items():
             if isinstance(metric, str):
                 known.setdefault(metric, str(heading).capitalize())
@@ -149,7 +149,7 @@ def column_meanings(config: Mapping[str, Any], columns: Sequence[str]) -> dict[s
         known[measure.metric] = measure.caption
         if measure.floor:
             known[measure.floor] = f"What Monte Carlo error alone makes of {measure.metric}"
-    known |= book.get("metrics") or {}
+    known |= declared.get("metrics") or {}
     found = {}
     for name in columns:
         method, dot, metric = str(name).rpartition(".")
@@ -176,17 +176,17 @@ def _metrics_module(config: Mapping[str, Any]) -> str:
 
 
 @cache
-def _book(module: str) -> dict[str, Any]:
+def _declarations(module: str) -> dict[str, Any]:
     path = EXPERIMENTS.joinpath(*module.split(".")).with_suffix(".yaml")
     if not path.is_file():
         return {}
     try:
-        book = yaml_file.loads_ours(path.read_text())
+        declared = yaml_file.loads_ours(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         first = str(error).splitlines()[0]
         raise UserError(f"the tables of {module} cannot be read: {first}; mend {path}.") from error
-    if not isinstance(book, dict) or set(book) - _GROUPS:
+    if not isinstance(declared, dict) or set(declared) - _GROUPS:
         raise UserError(
             f"the tables of {module} have the groups {', '.join(sorted(_GROUPS))} alone; mend {path}."
         )
-    return book
+    return declared

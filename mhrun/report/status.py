@@ -66,8 +66,7 @@ def status_of(config: Mapping[str, Any], judged: Sequence[Judged], kind: str = "
 def _recorded(paper: str, experiment: str, kind: str) -> str:
     """Return the committed result of a run at the paper's settings, in words; empty without one."""
     try:
-        book = json.loads((RESULTS / f"{paper}.json").read_text())
-        entry = book[kind][experiment]
+        entry = json.loads((RESULTS / f"{paper}.json").read_text())[kind][experiment]
         if entry["results_version"] != RESULTS_VERSION:
             return ""
         yes, total = count(claim["verdict"] for claim in entry["claims"])

@@ -95,7 +95,7 @@ def test_warnings_name_the_worst_methods_first_and_count_the_rest():
 
 def test_the_table_has_the_measure_that_the_experiment_declares(tmp_path, monkeypatch):
     monkeypatch.setattr(declared, "EXPERIMENTS", tmp_path)
-    declared._book.cache_clear()
+    declared._declarations.cache_clear()
     (tmp_path / "there").mkdir()
     spec = "measure: {metric: tv, floor: tv_noise, heading: distance, caption: From the target}"
     (tmp_path / "there" / "a.yaml").write_text(spec)
@@ -108,10 +108,10 @@ def test_the_table_has_the_measure_that_the_experiment_declares(tmp_path, monkey
     assert frame["distance"]["A"] == Estimate(0.1, 0.02)
     assert explained["distance"] == "From the target"
     (tmp_path / "there" / "a.yaml").write_text("measure: {metric: tv, floors: x}")
-    declared._book.cache_clear()
+    declared._declarations.cache_clear()
     with pytest.raises(UserError, match=r"there is no key 'floors'. Did you mean 'floor'"):
         declared.measure_of(run.config)
-    declared._book.cache_clear()
+    declared._declarations.cache_clear()
 
 
 def claim(verdict, holds, name="c"):

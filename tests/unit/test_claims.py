@@ -6,7 +6,8 @@ import pytest
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
-from mhrun.report.claims import claims_of, count, in_words, judge_all, satisfied
+from mhrun.paths import EXPERIMENTS
+from mhrun.report.claims import claims_of, count, in_words, judge_all, read_claims, satisfied
 
 
 @pytest.mark.parametrize(
@@ -120,6 +121,10 @@ def book(tmp_path, monkeypatch):
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "claims.yaml").write_text(BOOK)
     monkeypatch.setattr("mhrun.report.claims.EXPERIMENTS", tmp_path)
+    monkeypatch.setattr("mhrun.report.claims.CONF", tmp_path)
+    (tmp_path / "experiment").mkdir()
+    for name in ("of_the_paper", "of_our_own", "wrong"):
+        (tmp_path / "experiment" / f"{name}.yaml").touch()
 
     def judged(experiment, departures=()):
         config = {
@@ -157,6 +162,29 @@ def test_an_experiment_with_settings_of_its_own_gives_no_verdict(book):
 def test_keys_of_claims_are_checked(book):
     with pytest.raises(UserError, match=r"claim one: there is no key 'selfcheck'.*self_check"):
         book("wrong")
+
+
+def test_claims_on_an_experiment_that_does_not_exist_are_refused_in_one_line(book, tmp_path):
+    (tmp_path / "experiment" / "of_our_own.yaml").rename(tmp_path / "experiment" / "of_our_owm.yaml")
+    with pytest.raises(UserError) as refusal:
+        book("of_the_paper")
+    (line,) = str(refusal.value).splitlines()
+    assert "experiments.of_our_own is no experiment. Did you mean 'of_our_owm'? Mend " in line
+    path = tmp_path / "p" / "claims.yaml"
+    path.write_text("paper: {}\nexperiments: {}\nsweeps: {of_thepaper: {}}\n")
+    with pytest.raises(
+        UserError, match=r"sweeps\.of_thepaper is no experiment\. Did you mean 'of_the_paper'\?"
+    ):
+        read_claims(path)
+
+
+@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*/claims.yaml")), ids=lambda path: path.parent.name)
+def test_the_claims_of_every_paper_can_be_read(path):
+    declared = read_claims(path)
+    for group in ("experiments", "sweeps"):
+        for node in (declared.get(group) or {}).values():
+            for claim in claims_of(node):
+                satisfied(claim["rule"], 0.0, 1.0, claim["id"])
 
 
 @pytest.mark.parametrize("claims", [{"id": "c"}, ["c"], "c"])

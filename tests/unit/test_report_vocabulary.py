@@ -118,6 +118,9 @@ experiments:
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "claims.yaml").write_text(text)
     monkeypatch.setattr("mhrun.report.claims.EXPERIMENTS", tmp_path)
+    monkeypatch.setattr("mhrun.report.claims.CONF", tmp_path)
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "e.yaml").touch()
     config = {"experiment": "e", "report": {"paper": "p"}, "runtime": {"departures": []}}
     (judged,) = judge_all(config, {"sgd.median_0.01": Estimate(1.5, 0.1)})
     assert (judged.ours, judged.holds) == (1.5, True)
@@ -222,10 +225,10 @@ def beside(tmp_path, monkeypatch):
     for module in (paths, declared, notes):
         monkeypatch.setattr(module, "EXPERIMENTS", tmp_path)
     monkeypatch.setattr(paths, "_ALIAS", "mhrun_experiments_of_a_test")
-    declared._book.cache_clear()
+    declared._declarations.cache_clear()
     notes._environment.cache_clear()
     yield paper
-    declared._book.cache_clear()
+    declared._declarations.cache_clear()
     notes._environment.cache_clear()
     for name in [name for name in sys.modules if name.startswith("mhrun_experiments_of_a_test")]:
         del sys.modules[name]
