@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -17,6 +17,15 @@ from mhrun.errors import UserError
 from mhrun.store.folder import RunFolder
 
 _SWEEP_SECONDS = 30.0  # seconds of the trials of all jobs of a sweep
+
+
+class _Planned(NamedTuple):
+    """What a run would take."""
+
+    costs: list[Any]  # of its methods
+    seconds: tuple[float, float]  # of all, and an upper bound
+    jobs: int  # methods that run at a time
+    disk: int  # bytes at most
 
 
 def plan(words: Sequence[str], folders: Sequence[Path], multirun: bool) -> int:
@@ -35,13 +44,14 @@ def plan(words: Sequence[str], folders: Sequence[Path], multirun: bool) -> int:
 
 
 def _of_run(config: Mapping[str, Any], console: Console) -> None:
-    from mhrun.engine.estimate import about, total
+    from mhrun.engine.estimate import about
 
     folder = RunFolder.of(config)
     if _there(config, folder):
         print(f"This run exists already: {folder.path}; the same command makes its report if necessary.")
         return
-    found, disk = _costs(config, folder, None, set())
+    planned = _planned(config, folder, None, set())
+    found = planned.costs
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method", no_wrap=True)
     for heading in ("chains", "steps", "monitor runs", "likelihoods", "gradients", "disk", "time"):
@@ -60,14 +70,15 @@ def _of_run(config: Mapping[str, Any], console: Console) -> None:
     console.print(table)
     if not found:
         print("nothing is left to run but the report: it has no methods, or all have run")
-    print(f"in all  {about(total(found))}, the report not counted")
-    print(f"disk    at most {_bytes(disk)} in {folder.path}; {_bytes(_free(folder.path))} free there")
+    beside = f" with {planned.jobs} methods at a time" if planned.jobs > 1 else ""
+    print(f"in all  {about(planned.seconds)}{beside}, the report not counted")
+    print(f"disk    at most {_bytes(planned.disk)} in {folder.path}; {_bytes(_free(folder.path))} free there")
     for line in _memory(config, found):
         print(line)
 
 
 def _of_sweep(jobs: Sequence[tuple[list[str], list[str]]], folders: Sequence[Path]) -> int:
-    from mhrun.engine.estimate import about, total
+    from mhrun.engine.estimate import about
 
     seconds, disk, there, refused, seen = [0.0, 0.0], 0, 0, 0, set()
     methods_seen: set[str] = set()  # digests of methods that jobs before have
@@ -81,15 +92,15 @@ def _of_sweep(jobs: Sequence[tuple[list[str], list[str]]], folders: Sequence[Pat
                 continue
             seen.add(folder.path)
             tried = _SWEEP_SECONDS / len(jobs) / max(1, len(config["methods"]))
-            found, need = _costs(config, folder, min(1.0, tried), methods_seen)
+            planned = _planned(config, folder, min(1.0, tried), methods_seen)
         except UserError as error:
             refused += 1
             print(f"{' '.join(swept)}: {error}", file=sys.stderr)
             continue
-        took = total(found)
-        seconds = [a + b for a, b in zip(seconds, took, strict=True)]
-        disk += need
-        print(f"{' '.join(swept)}: {about(took)}, at most {_bytes(need)} on disk", flush=True)
+        seconds = [a + b for a, b in zip(seconds, planned.seconds, strict=True)]
+        disk += planned.disk
+        need = f"at most {_bytes(planned.disk)} on disk"
+        print(f"{' '.join(swept)}: {about(planned.seconds)}, {need}", flush=True)
     print(
         f"in all  {len(jobs)} jobs, {there} of them there already, {refused} refused; one after the other "
         f"{about((seconds[0], seconds[1]))}, reports not counted; at most {_bytes(disk)} on disk"
@@ -101,10 +112,8 @@ def _there(config: Mapping[str, Any], folder: RunFolder) -> bool:
     return folder.is_complete() and not config["runtime"]["force"] and not folder.damage()
 
 
-def _costs(
-    config: Mapping[str, Any], folder: RunFolder, tried: float | None, seen: set[str]
-) -> tuple[list[Any], int]:
-    """Return the costs of the methods and an upper bound of their disk space, after the checks of a run.
+def _planned(config: Mapping[str, Any], folder: RunFolder, tried: float | None, seen: set[str]) -> _Planned:
+    """Return what a run would take, after its checks.
 
     Methods that another run has, or whose digest is in `seen`, cost nothing; the digests of the others are added to it.
     """
@@ -112,8 +121,9 @@ def _costs(
 
     from mhrun.engine.assemble import check_data, check_space, methods_of, trace_bytes
     from mhrun.engine.chains import Settings
-    from mhrun.engine.estimate import costs
+    from mhrun.engine.estimate import costs, total
     from mhrun.engine.executors import check_executor
+    from mhrun.engine.jobs import jobs_of, separable
     from mhrun.engine.pilot import piloted
     from mhrun.store.identity import method_digest
     from mhrun.store.sharing import found as found_elsewhere
@@ -139,7 +149,11 @@ def _costs(
     # An open minibatch size decides what a step reads: the pilot is run, and nothing of it is kept.
     methods = [piloted(method, None, lambda line: None)[0] for method in methods]
     found = costs([(method, begun / method.name) for method in methods], settings, tried)
-    return found, sum(trace_bytes(method) for method in methods)
+    left = {cost.method for cost in found}
+    together = separable([method for method in methods if method.name in left], settings.threads)
+    jobs = jobs_of(runtime.get("jobs"), together, settings)
+    seconds = total(found, jobs, {method.name for method in together})
+    return _Planned(found, seconds, jobs, sum(trace_bytes(method) for method in methods))
 
 
 def _memory(config: Mapping[str, Any], found: Sequence[Any]) -> list[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from mhrun.engine.assemble import trace_bytes
 from mhrun.engine.chains import Settings
 from mhrun.engine.executors import COMPILED, choose
 from mhrun.engine.graph import GRAPH
+from mhrun.engine.jobs import separable
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
 from mhrun.engine.settle import settle_evaluation
@@ -87,14 +89,14 @@ def estimate(
     Args:
         methods: with their folders.
         settings: how they will run.
-        jobs: methods that run at a time.
+        jobs: worker processes, see `total`.
         known: costs by method that need no trial here.
     """
     known = known or {}
     found = [cost for m, folder in methods for cost in _known_or_tried(known, m, folder, settings)]
-    least, most = total(found)
-    least = max(least / jobs, max((cost.seconds[0] for cost in found), default=0.0))
-    return [*(cost.line for cost in found), f"in all {about((least, most))}"] if found else []
+    together = {method.name for method in separable([m for m, _ in methods], settings.threads)}
+    seconds = total(found, jobs, together)
+    return [*(cost.line for cost in found), f"in all {about(seconds)}"] if found else []
 
 
 def _known_or_tried(
@@ -118,9 +120,22 @@ def costs(
     return [_cost(m, steps, folder, settings, tried) for m, steps, folder in left if steps]
 
 
-def total(found: Sequence[Cost]) -> tuple[float, float]:
-    """Return the total seconds and their upper bound."""
-    return sum(cost.seconds[0] for cost in found), sum(cost.seconds[1] for cost in found)
+def total(found: Sequence[Cost], jobs: int = 1, together: Container[str] = ()) -> tuple[float, float]:
+    """Return the total seconds and their upper bound.
+
+    Args:
+        found: the costs of the methods.
+        jobs: processes that share the methods `together`, the longest first, at full speed each.
+        together: names of those methods; the others run one after the other.
+    """
+
+    def seconds(end: int) -> float:
+        busy = [0.0] * jobs
+        for each in sorted((cost.seconds[end] for cost in found if cost.method in together), reverse=True):
+            heapq.heapreplace(busy, busy[0] + each)
+        return max(busy) + sum(cost.seconds[end] for cost in found if cost.method not in together)
+
+    return seconds(0), seconds(1)
 
 
 def _cost(method: Method, steps: int, folder: Path, settings: Settings, tried: float) -> Cost:

@@ -15,7 +15,7 @@ from mhrun.data import Dataset
 from mhrun.dynamics.momentum import Momentum
 from mhrun.engine.assemble import methods_of
 from mhrun.engine.chains import Settings, Silent, run_method
-from mhrun.engine.estimate import Pace, about, costs, total
+from mhrun.engine.estimate import Cost, Pace, about, costs, total
 from mhrun.engine.method import Method
 from mhrun.kernels import EquiEnergy, Unadjusted
 from mhrun.kernels.adaptive_backward import AdaptiveBackward
@@ -77,6 +77,33 @@ def test_of_a_run_that_was_begun_what_is_left_is_reported(tmp_path, capsys):
     assert run(["--dry-run", *SMOKE, "runtime.force=true"]) == 0
     assert "mint" in capsys.readouterr().out
     assert set(files(tmp_path)) < set(before)
+
+
+def test_the_time_of_a_dry_run_is_that_of_methods_beside_each_other(tmp_path, capsys, monkeypatch):
+    def ten_seconds(methods, settings, tried):
+        ends = (10.0, 10.0)
+        return [Cost(method.name, 4, 600, 0, ends, ends, ends, 1000) for method, _ in methods]
+
+    monkeypatch.setattr("mhrun.engine.estimate.costs", ten_seconds)
+    for jobs, line in (
+        (1, "in all  about 20 s, the report"),
+        (2, "in all  about 10 s with 2 methods at a time,"),
+    ):
+        assert run([*SMOKE, "--dry-run", f"runtime.jobs={jobs}"]) == 0
+        assert line in capsys.readouterr().out
+    assert run(["-m", *SMOKE, "lam=0.2,0.3", "--dry-run", "runtime.jobs=2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("lam=0.2: about 10 s, at most")
+
+
+def test_the_total_is_that_of_processes_that_take_the_longest_method_first():
+    """Of 3, 2 and 2 s, two processes need 4 s, and at most 6 s of 6, 2 and 2 s; a fourth method runs alone."""
+    ends = [("a", (2.0, 2.0)), ("b", (3.0, 6.0)), ("c", (2.0, 2.0)), ("alone", (7.0, 7.0))]
+    found = [Cost(name, 1, 1, 0, seconds, (0, 0), (0, 0), 0) for name, seconds in ends]
+    assert total(found) == total(found, 1, {"a", "b", "c"}) == (14.0, 17.0)
+    assert total(found[:3], 2, {"a", "b", "c"}) == (4.0, 6.0)
+    assert total(found, 2, {"a", "b", "c"}) == (11.0, 13.0)
+    assert total(found[:3], 8, {"a", "b", "c"}) == (3.0, 6.0)
 
 
 def test_a_dry_run_refuses_what_the_run_would(tmp_path, capsys):
