@@ -39,11 +39,6 @@ def batch_size(n: int, tau: float) -> int:
     return max(1, round(n**tau))
 
 
-def effective_data(n: int, temperature: float) -> float:
-    """Return c = n / T, the number of data that a likelihood at temperature T is worth."""
-    return n / temperature
-
-
 def mint_temperature(n: int, lam: float, m: int) -> float:
     """Return T = n^(1 - lambda), the temperature of MINT (Li & Wong 2017, section 3.2).
 

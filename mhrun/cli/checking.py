@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mhrun.check.verdict import Verdict
     from mhrun.parts import Kernel
 
+_OF_AN_EXPERIMENT = ("model", "data", "monitor", "target")  # which a part is checked without
 _KINDS = ("rule", "pairing", "proposal", "dynamics", "kernel")
 
 
@@ -41,6 +42,12 @@ def check(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = Fals
         )
     if is_calibration(words):
         return calibrate(words, folders, as_json=as_json)
+    for word in words:
+        if (part := word.lstrip("+").partition("=")[0]) in _OF_AN_EXPERIMENT:
+            raise UserError(
+                f"check takes no {part}: parts are checked on targets with known distributions. A model is checked "
+                f"with its priors and methods: mhrun check experiment=NAME {word.lstrip('+')}."
+            )
     config = _composed(list(words), folders)
     import torch
 

@@ -38,7 +38,7 @@ from mhrun.native.philox import (
 )
 from mhrun.proposals.langevin import LangevinProposal
 from mhrun.target import Target
-from mhrun.types import Controls, Evaluation, Record, State
+from mhrun.types import MADE, NEVER, REFUSED, Controls, Evaluation, Record, State
 
 u64 = np.uint64
 _loops: dict[tuple[Piece, ...], Piece] = {}
@@ -238,7 +238,7 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                     done = np.int64(step) - (rungs - 1 - r) * stagger
                     t, e, floor = heat[k, c], step_size[k, c], levels[r]
                     accept, log_ratio, var = False, np.nan, np.nan
-                    n_lik, n_grad, exchange, bad = 0, 0, 0, False
+                    n_lik, n_grad, exchange, bad = 0, 0, NEVER, False
                     place, row = -1, ladder * (rungs - 1) + r
                     if done > 0 and r < rungs - 1 and uniform(EXCHANGE, draw) < jump:
                         ring = 0
@@ -318,7 +318,7 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                         bad = log_ratio != log_ratio
                         if jumping:
                             n_lik, n_grad = m - known, m if accept and full else 0
-                            exchange = 2 if accept else 1
+                            exchange = MADE if accept else REFUSED
                             stamp[c] = mark if accept else stamp[c]
                         if accept:
                             energy[c] = there

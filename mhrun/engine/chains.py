@@ -78,7 +78,7 @@ class Settings:
     """How to run.
 
     Args:
-        native: compiled loops: auto (where they pay), on or off; or graph: the step as a captured graph.
+        executor: auto (a compiled loop where it pays), compiled, torch, or graph (the step as a captured graph).
         threads: of compiled loops and of torch; None: all cores for compiled loops, and for torch where the work of a
             step pays for them.
         block_seconds: seconds between two blocks.

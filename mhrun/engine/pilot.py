@@ -72,14 +72,9 @@ class Found(NamedTuple):
     facts: dict[str, Any]  # for people: what was chosen, why, and what it cost
 
 
-def _of_a_rung(kernel: Kernel) -> Kernel:
-    """Return the kernel that moves a rung of a ladder; without a ladder, the kernel itself."""
-    return kernel.kernel if isinstance(kernel, ReplicaExchange) else kernel
-
-
 def is_open(method: Method) -> bool:
     """Return whether a method leaves a setting to a pilot."""
-    kernel = _of_a_rung(method.kernel)
+    kernel = method.kernel.of_a_chain
     open_size = _m_is_open(kernel) or _leapfrog_is_open(kernel)
     return method.plan.is_open or open_size or method.precondition not in (None, "none")
 
@@ -98,7 +93,7 @@ def refuses(method: Method) -> str | None:
         return f"precondition = '{method.precondition}' is unknown; choose {', '.join(SCALES)}."
     if not is_open(method):
         return None
-    kernel = _of_a_rung(method.kernel)
+    kernel = method.kernel.of_a_chain
     name = type(kernel).__name__
     if type(kernel) not in (MetropolisHastings, AdaptiveBackward, Firefly, Unadjusted):
         return (
@@ -146,7 +141,7 @@ def piloted(
 
 def filled(method: Method, found: Found) -> Method:
     """Return the method with the settings that a pilot found."""
-    kernel = _of_a_rung(method.kernel)
+    kernel = method.kernel.of_a_chain
     kernel = kernel if found.m is None else with_m(kernel, found.m)
     if found.leapfrog_steps is not None:
         assert isinstance(kernel, MetropolisHastings)
@@ -182,7 +177,7 @@ def pilot(method: Method) -> Found:
     Raises:
         UserError: a dynamics on a model without gradients.
     """
-    kernel = _of_a_rung(method.kernel)
+    kernel = method.kernel.of_a_chain
     kernel = kernel.at_first() if isinstance(kernel, AdaptiveBackward) else kernel
     method = replace(method, kernel=kernel)
     target, chains = method.target, method.shape.chains

@@ -191,7 +191,7 @@ def tune(
             why += f"; minibatch noise has sd {sd:.2g}, which no step size lowers"
         elif method.plan.is_open:
             step, rate, sd = _quieter(chains, step, sd)
-            aim = min(0.95, rate)
+            aim = min(_MOST_ACCEPTED, rate)
             why = f"minibatch noise of the log-ratio has sd {sd:.2g} at it, and would dominate at a larger one; "
             why += f"acceptance {rate:.2f}"
     facts |= {"acceptance_found": rate, "noise_sd": sd, "settled": settled, "windows": windows}

@@ -33,7 +33,7 @@ from mhrun.types import (
 )
 
 _DIVERGED = 1000.0  # loss of a trajectory's log-ratio above which it is said to diverge, as in Stan
-_ROOMS = {"proposal": "proposals", "pairing": "pairing", "rule": "rules"}
+_PACKAGES = {"proposal": "proposals", "pairing": "pairing", "rule": "rules"}
 
 
 def disagree(rule: Rule, pairing: Pairing, target: Target) -> str | None:
@@ -102,7 +102,7 @@ class MetropolisHastings(Kernel):
             if not isinstance(part, base):
                 raise Refusal(
                     f"{type(part).__name__} of {type(part).__module__} is no {what}; those are in "
-                    f"mhrun.{_ROOMS[what]}, and a new one derives from mhrun.parts.{base.__name__}."
+                    f"mhrun.{_PACKAGES[what]}, and a new one derives from mhrun.parts.{base.__name__}."
                 )
         self.proposal = proposal
         self.pairing = pairing

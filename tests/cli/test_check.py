@@ -450,6 +450,8 @@ def test_the_command_refuses_in_a_line(capsys):
         (["rule=barker", "chains=1"], "chains = 1 must be a whole number, at least 200"),
         (["mhrun.rules.barker.Barker", "m=[1"], "'m=[1' cannot be read"),
         (["barker"], "'barker' is no dotted name"),
+        (["model=logistic"], "check takes no model: parts are checked on targets with known distributions."),
+        (["rule=barker", "+data=gmm"], "with its priors and methods: mhrun check experiment=NAME data=gmm."),
         (["experiment=gmm_tied_means"], "TiedMeans has no priors to draw from"),
         (["rule=barker", "outputs=here"], "There is no setting 'outputs'. check has checks, seed"),
     ):
