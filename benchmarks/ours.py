@@ -42,10 +42,12 @@ from mhrun.models.perceptron import Perceptron  # noqa: E402
 from mhrun.native.philox import independent  # noqa: E402
 from mhrun.pairing.full import Full  # noqa: E402
 from mhrun.pairing.growing import Growing  # noqa: E402
+from mhrun.pairing.thinned import Thinned  # noqa: E402
 from mhrun.parts import Kernel, Pairing, Rule  # noqa: E402
 from mhrun.proposals.langevin import LangevinProposal  # noqa: E402
 from mhrun.rules.compensated import Compensated  # noqa: E402
 from mhrun.rules.mh_minibatch import MHMinibatch  # noqa: E402
+from mhrun.rules.tunamh import TunaMH  # noqa: E402
 from mhrun.schedules import Plan  # noqa: E402
 from mhrun.store.netcdf import Shape, open_trace  # noqa: E402
 
@@ -90,6 +92,14 @@ def mh_minibatch_with(n: int, storage: str) -> Work:
     """Return MHminibatch with independent indices in its loop, which settings cannot choose."""
     compiled.growing.filler = lambda n, replacement: independent
     return mh_minibatch(n, storage)
+
+
+def tuna_mh(n: int, storage: str) -> Work:
+    """Return TunaMH on the tied mixture."""
+    data = mhrun.Dataset.of(growing.mixture(n).astype("float32"))
+    target = mhrun.Target(mhrun.TiedMeans(), data, temper="likelihood")
+    kernel = _walk(Thinned(), TunaMH(growing.CHI))
+    return Work(target, kernel, growing.STEP_SIZE, growing.temperature(n))
 
 
 def mint_logistic(n: int, storage: str) -> Work:
@@ -181,7 +191,7 @@ def _of_rungs(together: bool) -> dict[str, Callable[[int, str], Work]]:
     return {"mixture": mixture, "logistic": logistic_all, "network": network_784}
 
 
-_MADE = (mint, mh_minibatch, mh_minibatch_with, mint_logistic, metropolis_logistic, mint_network)
+_MADE = (mint, mh_minibatch, mh_minibatch_with, tuna_mh, mint_logistic, metropolis_logistic, mint_network)
 PROBLEMS = {made.__name__: made for made in _MADE}
 PROBLEMS |= {
     f"mint_{m}{suffix}": partial(mint, m=m, replacement=replacement)

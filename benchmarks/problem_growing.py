@@ -5,6 +5,9 @@ has a variance below sigma^2 = 1; then it accepts if D + N(0, 1 - variance) + X 
 of the correction's quantiles that is the same for all. The prior is not tempered. Ours draws the data of a step
 without repeats, the others draw independent uniform indices: the few hundred of 10^6 that a step reads are the
 same to nearly every digit.
+
+TunaMH (Zhang, Cooper & De Sa 2020, Algorithm 1) on the same target reads single data at Poisson arrivals, in proportion
+to the same bounds for all.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ M = 50
 SIGMA = 1.0
 STEP_SIZE = 0.15
 EFFECTIVE = 100  # n / K
+CHI = 0.003  # of TunaMH
+ARRIVALS = 32  # that the peer reads at a time; with 16 it takes as long, with 64 longer
 
 
 def temperature(n: int) -> float:

@@ -156,6 +156,23 @@ def mh_minibatch(rounds: int, chain_steps: int, console: Console) -> list[dict[s
     return rows
 
 
+def tuna_mh(rounds: int, chain_steps: int, console: Console) -> list[dict[str, Any]]:
+    """TunaMH (Zhang, Cooper & De Sa 2020, Algorithm 1) on the same mixture: microseconds per chain-step."""
+    with tempfile.TemporaryDirectory() as folder:
+        n, table = problem_growing.N, Path(folder) / "bounds.npz"
+        save_bounds(table)
+        field = {
+            "ours": (ours(1, "tuna_mh", n), 1.0),
+            "JAX": (Contender(PEER, "jax_thinned.py", 1, n, table), 0.3),
+        }
+        rows = [{"C": c} | in_turn(field, c, rounds, chain_steps, "cpu") for c in (1, 10)]
+        stop_all(field)
+    goals = [Goal("JAX", 1, 0.75), Goal("JAX", 10, 0.75)]
+    title = f"TunaMH, n = 1e6, chi = {problem_growing.CHI:g}, one core: microseconds per chain-step (median)"
+    console.print(against_peers(title, rows, goals))
+    return rows
+
+
 def logistic(rounds: int, chain_steps: int, console: Console) -> dict[str, list[dict[str, Any]]]:
     """Logistic regression on 13,007 images: MINT, and Metropolis on all data: microseconds per chain-step."""
     n, m = problem_logistic.N, problem_logistic.M
@@ -267,6 +284,19 @@ def save_quantiles(path: Path) -> None:
     np.savez(path, probabilities=table.probabilities.numpy(), points=table.points.numpy())
 
 
+def save_bounds(path: Path) -> None:
+    """Write down the weights of the bounds on the mixture, with their alias table."""
+    import torch
+
+    from mhrun.models.bounds import centred_norms
+    from mhrun.native.alias import alias_table
+
+    x = torch.from_numpy(problem_growing.mixture(problem_growing.N).astype("float32"))
+    centre, half, weights = centred_norms(x)
+    cut, other = alias_table(weights.numpy())
+    np.savez(path, weights=weights.numpy(), cut=cut, other=other, centre=centre, half=half)
+
+
 def module_steps(console: Console) -> list[dict[str, Any]]:
     """A step of SGHMC on a torch module over a plain training step of the same module, one thread."""
     command = [sys.executable, str(HERE / "modules.py"), "cpu"]
@@ -323,6 +353,7 @@ TABLES: dict[str, Callable[[argparse.Namespace, Console], Any]] = {
     "against_jax": lambda options, console: against_jax(options.rounds, options.chain_steps, console),
     "over_n": lambda options, console: over_n(options.rounds, options.chain_steps, options.largest, console),
     "mh_minibatch": lambda options, console: mh_minibatch(options.rounds, options.chain_steps, console),
+    "tuna_mh": lambda options, console: tuna_mh(options.rounds, options.chain_steps, console),
     "modules": lambda options, console: module_steps(console),
     "network": lambda options, console: network(options.rounds, options.chain_steps, console),
     "dynamics": lambda options, console: dynamics(options.rounds, options.chain_steps, console),
