@@ -247,7 +247,7 @@ def implied(run: Run, data: str, size: float) -> float:
 
 
 def equal_steps(run: Run) -> bool:
-    """Say whether all samplers of a data set begin at the same a_0."""
+    """Return whether all samplers of a data set begin at the same a_0."""
     return all(len(set(sizes.values())) == 1 for sizes in run.config["step_sizes"].values())
 
 

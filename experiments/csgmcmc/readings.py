@@ -35,7 +35,7 @@ def _cells() -> Iterator[tuple[str, str, int]]:
 
 
 def near(size: float, paper: float) -> bool:
-    """Say whether an effective sample size is within a factor of 3 of the paper's."""
+    """Return whether an effective sample size is within a factor of 3 of the paper's."""
     return paper / FACTOR <= size <= paper * FACTOR
 
 

@@ -64,7 +64,7 @@ def examined(run: Run) -> dict[str, Weights]:
 
 
 def keeps(run: Run, method: str) -> bool:
-    """Say whether a method keeps its networks in the trace."""
+    """Return whether a method keeps its networks in the trace."""
     thin = run.config["methods"][method].get("thin")
     return (run.config["thin"] if thin is None else thin) is not None
 

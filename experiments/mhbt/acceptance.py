@@ -100,7 +100,7 @@ def metrics(run: Run) -> Metrics:
 
 
 def reasonable(acceptances: Array) -> npt.NDArray[np.bool_]:
-    """Say at which learning rates SGLD's acceptance (C,) is within the levels of Figure 1(a), 0.1 and 0.5."""
+    """Return at which learning rates SGLD's acceptance (C,) is within the levels of Figure 1(a), 0.1 and 0.5."""
     return (acceptances >= LEVELS["tenth"]) & (acceptances <= LEVELS["half"])
 
 

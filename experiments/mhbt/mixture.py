@@ -58,7 +58,7 @@ def barrier(run: Run, method: str) -> float:
 
 
 def cores(draws: Array, shift: float) -> npt.NDArray[np.int8]:
-    """Say in which core draws (C, S, 2) are: 1 or -1 if theta2 is beyond half of that of a mode, else 0: (C, S)."""
+    """Return in which core draws (C, S, 2) are: 1 or -1 if theta2 is beyond half of that of a mode, else 0: (C, S)."""
     return np.sign(draws[..., 1]).astype(np.int8) * (np.abs(draws[..., 1]) > shift / 2)
 
 

@@ -74,7 +74,7 @@ def population_optima() -> list[float]:
 
 
 def basin(optimum: float) -> npt.NDArray[np.bool_]:
-    """Say which points of the grid are on the optimum's side of 0."""
+    """Return which points of the grid are on the optimum's side of 0."""
     return np.sign(GRID) == np.sign(optimum)
 
 

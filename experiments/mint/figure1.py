@@ -32,7 +32,7 @@ def temperature(run: Run, method: str) -> float:
 
 
 def is_tempered(run: Run, method: str) -> bool:
-    """Say whether a method samples the tempered density, where the modes are connected."""
+    """Return whether a method samples the tempered density, where the modes are connected."""
     return run.samples(method).tempered
 
 

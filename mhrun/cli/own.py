@@ -10,7 +10,7 @@ NAME = "own"
 
 
 def is_own(words: Sequence[str]) -> bool:
-    """Say whether these words choose data and a model, and no experiment."""
+    """Return whether these words choose data and a model, and no experiment."""
     keys = [word.lstrip("+").partition("=")[0] for word in words]
     return "experiment" not in keys and {"data", "model"} <= set(keys)
 

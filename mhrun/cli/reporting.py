@@ -63,7 +63,7 @@ class _Failures:
             self.add(f"{place}: {crash.line}", 1 if crash.of_user else BUG)
 
 
-def _of_run(folder: RunFolder, tell: Callable[[str], None]) -> None:
+def _of_run(folder: RunFolder, warn: Callable[[str], None]) -> None:
     from mhrun.report.build import build_report
 
     if folder.has_damaged_summary():
@@ -74,10 +74,10 @@ def _of_run(folder: RunFolder, tell: Callable[[str], None]) -> None:
     built = build_report(folder, lambda message: print(message, file=sys.stderr, flush=True))
     print(f"report  {built.page}", flush=True)
     for line in built.failures:
-        tell(line)
+        warn(line)
 
 
-def _of_sweep(place: Path, tell: Callable[[str], None]) -> None:
+def _of_sweep(place: Path, warn: Callable[[str], None]) -> None:
     from mhrun.report.sweep import build_sweep_report
 
-    print(f"sweep   {build_sweep_report(place, tell)}", flush=True)
+    print(f"sweep   {build_sweep_report(place, warn)}", flush=True)

@@ -89,12 +89,12 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
     failed = [job for job in results if "error" in job]
     lost: list[str] = []  # parts of the sweep's own report
 
-    def tell(line: str) -> None:
+    def warn(line: str) -> None:
         lost.append(line)
         print(f"mhrun: {line}", file=sys.stderr)
 
     if any(job["status"] == DONE for job in results):
-        print(f"sweep   {build_sweep_report(place, tell)}")
+        print(f"sweep   {build_sweep_report(place, warn)}")
     if failed:
         print(f"\n{len(failed)} of {len(jobs)} jobs failed:", file=sys.stderr)
         for job in failed:

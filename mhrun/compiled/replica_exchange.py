@@ -249,10 +249,10 @@ class StagedExchange:
             parts.append(dict(record))
             if stop > at and (first_step + stop - 1) % every == 0:
                 draws.step = first_step + stop - 1
-                state, came, n_lik, n_lik_overhead = self._kernel.exchange(
+                state, outcome, n_lik, n_lik_overhead = self._kernel.exchange(
                     self._target, state, controls.temperature[stop - 1], draws
                 )
-                exchange[:, stop - 1] = came.numpy()
+                exchange[:, stop - 1] = outcome.numpy()
                 for name, count in (("n_lik", n_lik), ("n_lik_overhead", n_lik_overhead)):
                     parts[-1][name] = parts[-1][name].astype(np.int64)
                     parts[-1][name][:, -1] += count.numpy()

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from mhrun.diagnostics.ladders import RUNGS
-from mhrun.engine.executors import EXECUTORS, choose
+from mhrun.engine.evaluation import choose_evaluation
+from mhrun.engine.executors import EXECUTORS, Executor, choose_executor
 from mhrun.engine.graph import GRAPH
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
 from mhrun.engine.monitoring import Monitoring
-from mhrun.engine.settle import settle_evaluation
 from mhrun.engine.threads import limited, torch_threads
 from mhrun.errors import Interrupted, Refusal, UserError
 from mhrun.models.matmul import select_product
@@ -132,22 +132,12 @@ def _run_method(
     stop: Callable[[], bool],
     attributes: Mapping[str, Any],
 ) -> dict[str, Any]:
-    if (summary := done(folder)) is not None or (folder / TRACE).is_dir():
-        if (why := damage(folder)) is None and summary is not None:
-            remove(folder / "blocks")  # after a kill between the two
-            return summary
-        watcher.note(f"{method.name}: {why}; it is computed again.")
-        clear(folder)
+    if (summary := _finished(method, folder, watcher)) is not None:
+        return summary
     if method.target.dim >= MANY:
         keep_memory()
     writer = TraceWriter(folder, method.shape, INFO_DTYPES, method.target.n)
-    plan_file = folder / EXECUTOR
-    begun = read_json(plan_file) or {}
-    executor = choose(method, settings.executor, begun.get("executor"), settings.threads, watcher.note)
-    settled = settle_evaluation(method, begun.get("evaluation"), executor.name == GRAPH)
-    plan = {"executor": executor.name, "product": select_product(begun.get("product"))}
-    write_json(plan_file, plan | ({} if settled is None else {"evaluation": settled}))
-
+    executor = _recorded_executor(method, folder, settings, watcher)
     setup = prepare_reference(method.target, folder)
     step, state, memory, monitoring = _begun(method, writer.resume(watcher.note))
     with _announced(watcher, f"{method.name}: compiling its loop; later runs have it from the cache"):
@@ -196,17 +186,44 @@ def _run_method(
             raise Interrupted(f"{method.name} stopped after step {step:,} of {method.shape.total:,}")
     last = method.plan.controls(memory, step, 1)
     facts: dict[str, Any] = {
+        "executor": executor.name,
         "step_size": last.step_size[0].tolist(),
         "temperature": last.temperature[0].tolist(),
         "torch_threads": torch.get_num_threads(),
     }
     if DIGEST in attributes:
         facts[DIGEST] = attributes[DIGEST]
-    writer.finish(attributes, {"executor": executor.name, **facts, **setup})
+    writer.finish(attributes, facts | setup)
     watcher.end(method.name)
     summary = done(folder)
     assert summary is not None
     return summary
+
+
+def _finished(method: Method, folder: Path, watcher: Watcher) -> dict[str, Any] | None:
+    """Return the summary of a method that is done; damaged results are removed, and the watcher learns of it."""
+    summary = done(folder)
+    if summary is None and not (folder / TRACE).is_dir():
+        return None
+    if (why := damage(folder)) is None and summary is not None:
+        remove(folder / "blocks")  # after a kill between the two
+        return summary
+    watcher.note(f"{method.name}: {why}; it is computed again.")
+    clear(folder)
+    return None
+
+
+def _recorded_executor(method: Method, folder: Path, settings: Settings, watcher: Watcher) -> Executor:
+    """Return the executor, and record it with what else decides rounding: a resumed method goes on with the same."""
+    record = folder / EXECUTOR
+    begun = read_json(record) or {}
+    executor = choose_executor(
+        method, settings.executor, begun.get("executor"), settings.threads, watcher.note
+    )
+    evaluation = choose_evaluation(method, begun.get("evaluation"), executor.name == GRAPH)
+    chosen = {"executor": executor.name, "product": select_product(begun.get("product"))}
+    write_json(record, chosen | ({} if evaluation is None else {"evaluation": evaluation}))
+    return executor
 
 
 def _begun(method: Method, checkpoint: Checkpoint | None) -> tuple[int, State, Memory, Monitoring | None]:

@@ -16,12 +16,12 @@ import torch
 from mhrun.durations import in_words
 from mhrun.engine.assemble import trace_bytes
 from mhrun.engine.chains import Settings
-from mhrun.engine.executors import COMPILED, choose
+from mhrun.engine.evaluation import choose_evaluation
+from mhrun.engine.executors import COMPILED, choose_executor
 from mhrun.engine.graph import GRAPH
 from mhrun.engine.jobs import separable
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
-from mhrun.engine.settle import settle_evaluation
 from mhrun.engine.threads import limited, torch_threads
 from mhrun.random import MANY
 from mhrun.store.blocks import steps_done
@@ -71,7 +71,7 @@ def estimate_pays(methods: Sequence[tuple[Method, Path]], settings: Settings) ->
     """Return whether the unfinished steps are expected to take so long that a trial is worth its time."""
 
     def guess(method: Method) -> float:
-        fast = choose(method, settings.executor, None, settings.threads).name == COMPILED
+        fast = choose_executor(method, settings.executor, None, settings.threads).name == COMPILED
         return method.guess() / (_COMPILED_FACTOR if fast else 1.0)
 
     left = [(m, max(0, m.shape.total - steps_done(folder))) for m, folder in methods]
@@ -182,9 +182,12 @@ def _pace(method: Method, settings: Settings, begun: str | None, tried: float, s
 def _pace_of_steps(method: Method, settings: Settings, begun: str | None, tried: float, stage: int) -> Pace:
     if method.target.dim >= MANY:
         keep_memory()  # as in the run
-    executor, state = choose(method, settings.executor, begun, settings.threads), method.first_state()
+    executor, state = (
+        choose_executor(method, settings.executor, begun, settings.threads),
+        method.first_state(),
+    )
     executor.prepare(state)
-    settle_evaluation(method, graph=executor.name == GRAPH)
+    choose_evaluation(method, graph=executor.name == GRAPH)
     memory, count, spent, again = method.plan.start(), 1, 0.0, True
     # The work before the first step is not representative.
     first = min(stage + 1, method.shape.total)

@@ -35,7 +35,7 @@ class Executor(Protocol):
         ...
 
 
-def choose(
+def choose_executor(
     method: Method,
     choice: str,
     begun_with: str | None,

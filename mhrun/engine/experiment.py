@@ -94,27 +94,7 @@ def _run(
     stop: Callable[[], bool],
     warn_last: bool,
 ) -> None:
-    begun = folder.summary() or {}
-    summary: dict[str, Any] = {
-        "experiment": config["experiment"],
-        "scale": config["scale"],
-        "seed": config["seed"],
-        "digest": folder.digest,
-        "status": "running",
-        "format": FORMAT,
-        "results_version": RESULTS_VERSION,
-        "started": begun.get("started") or time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "versions": versions(),
-        "machine": machine(str(config["device"])),
-        "methods": {},
-        "metrics": {},
-        "claims": [],
-    }
-    # Report code that changed between two parts of a run.
-    sources = [*begun.get("sources", []), summary["versions"]["source"]]
-    summary["sources"] = list(dict.fromkeys(sources))
-    if len(summary["sources"]) > 1:
-        log.warning("this run was begun with another state of the code: %s", ", ".join(summary["sources"]))
+    summary = _first_summary(config, folder)
     folder.write_summary(summary)
     digests = {method.name: method_digest(config, method.name) for method in methods}
     if not config["runtime"]["force"]:
@@ -163,6 +143,32 @@ def _run(
         raise
     summary |= {"status": COMPLETE, "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
     folder.write_summary(summary)
+
+
+def _first_summary(config: Mapping[str, Any], folder: RunFolder) -> dict[str, Any]:
+    """Return the summary of a run whose methods are still to come, with what an earlier part of it has recorded."""
+    begun = folder.summary() or {}
+    summary: dict[str, Any] = {
+        "experiment": config["experiment"],
+        "scale": config["scale"],
+        "seed": config["seed"],
+        "digest": folder.digest,
+        "status": "running",
+        "format": FORMAT,
+        "results_version": RESULTS_VERSION,
+        "started": begun.get("started") or time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "versions": versions(),
+        "machine": machine(str(config["device"])),
+        "methods": {},
+        "metrics": {},
+        "claims": [],
+    }
+    # Report code that changed between two parts of a run.
+    sources = [*begun.get("sources", []), summary["versions"]["source"]]
+    summary["sources"] = list(dict.fromkeys(sources))
+    if len(summary["sources"]) > 1:
+        log.warning("this run was begun with another state of the code: %s", ", ".join(summary["sources"]))
+    return summary
 
 
 def _take(folder: RunFolder, name: str, digest: str, watcher: Watcher) -> None:

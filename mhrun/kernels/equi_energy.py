@@ -238,7 +238,7 @@ class EquiEnergy(Kernel):
         if len(arrived) and self.proposal.gradients:
             grad[arrived] = target.gradient_full(theta[arrived], controls.temperature[arrived])
         aux |= {"energy": energy, "grad": grad, "stamp": stamp}
-        self._hand_in(aux, theta, done, draws)
+        self._fill_banks(aux, theta, done, draws)
 
         twice = torch.where(full, n, 2 * size)
         more = size - size.roll(-1)
@@ -327,7 +327,7 @@ class EquiEnergy(Kernel):
             found.theta[at], found.energy[at], found.stamp[at] = points, energy, stamp
         return found
 
-    def _hand_in(self, aux: dict[str, Tensor], theta: Tensor, done: Tensor, draws: Draws) -> None:
+    def _fill_banks(self, aux: dict[str, Tensor], theta: Tensor, done: Tensor, draws: Draws) -> None:
         """Add the points of the hotter rungs to their banks after this step."""
         rung, after = self._rung(len(theta), theta.device), done - self.burn
         u = draws.uniform(Purpose.EXCHANGE, use=2)

@@ -199,16 +199,16 @@ class ReplicaExchange(Kernel):
             torch.zeros_like(chains).index_copy(0, low, count).index_copy(0, high, count)
             for count in (each, overhead)
         )
-        came = torch.where(made, MADE, REFUSED).to(torch.int8)
+        outcome = torch.where(made, MADE, REFUSED).to(torch.int8)
         exchange = torch.zeros(len(chains), dtype=torch.int8, device=low.device)
-        exchange = exchange.index_copy(0, low, came).index_copy(0, high, came)
-        whence = chains.index_copy(0, low, torch.where(made, high, low))
-        whence = whence.index_copy(0, high, torch.where(made, low, high))
-        moved = Evaluation.of({name: _taken(field, whence) for name, field in kept.tensors().items()})
+        exchange = exchange.index_copy(0, low, outcome).index_copy(0, high, outcome)
+        source = chains.index_copy(0, low, torch.where(made, high, low))
+        source = source.index_copy(0, high, torch.where(made, low, high))
+        moved = Evaluation.of({name: _taken(field, source) for name, field in kept.tensors().items()})
         if moved.grad is not None:
-            grad = target.retempered(moved.grad, moved.theta, temperature[whence], temperature)
+            grad = target.retempered(moved.grad, moved.theta, temperature[source], temperature)
             moved = moved._replace(grad=grad)
-        aux = {name: value[whence] if name.startswith(BUFFER) else value for name, value in state.aux.items()}
+        aux = {name: value[source] if name.startswith(BUFFER) else value for name, value in state.aux.items()}
         return State(moved, aux), exchange, evaluated, n_lik_overhead
 
     def _scored(

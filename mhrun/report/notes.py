@@ -153,7 +153,7 @@ def _public(module: ModuleType | None) -> dict[str, Any]:
 
 
 def _is_library(found: Any) -> bool:
-    """Say whether this is a module that is not another of the experiments."""
+    """Return whether this is a module that is not another of the experiments."""
     return inspect.ismodule(found) and not found.__name__.startswith(
         experiment_module("shared").__name__.partition(".")[0]
     )

@@ -44,23 +44,23 @@ def _is_job(found: Mapping[str, Any]) -> bool:
 
 
 def build_sweep_report(
-    place: Path, tell: Callable[[str], None] = lambda line: print(f"mhrun: {line}", file=sys.stderr)
+    place: Path, warn: Callable[[str], None] = lambda line: print(f"mhrun: {line}", file=sys.stderr)
 ) -> Path:
     """Write the sweep's table, figure and the experiment's additions, and return its page.
 
-    The page lists the failures too. `tell` is called with a message for each failed part; the page shows the message in
+    The page lists the failures too. `warn` is called with a message for each failed part; the page shows the message in
     its place.
 
     Raises:
         UserError: the sweep's folder cannot be written.
     """
     try:
-        return _built(place, tell)
+        return _built(place, warn)
     except OSError as error:
         raise explain(error, place / "index.html") from error
 
 
-def _built(place: Path, tell: Callable[[str], None]) -> Path:
+def _built(place: Path, warn: Callable[[str], None]) -> Path:
     jobs, guard = jobs_of(place), Guard(place / "log.txt")
     frame = sweep_table(place, jobs)
     table: dict[str, str] | str = NOTHING
@@ -68,12 +68,12 @@ def _built(place: Path, tell: Callable[[str], None]) -> Path:
     if not frame.empty:
         keys = [str(c) for c in frame.columns[: list(frame.columns).index("method")]]
         table = guard("sweep", "This table could not be made", lambda: rendered(frame.set_index(keys[0])))
-        looks = _looks(place, jobs)
+        styles = _method_styles(place, jobs)
         with style():
             figure = guard(
                 "sweep",
                 "This figure could not be drawn",
-                lambda: draw(lambda: sweep_figure(frame, keys, looks), "sweep"),
+                lambda: draw(lambda: sweep_figure(frame, keys, styles), "sweep"),
             )
     for old in place.glob("sweep.*"):
         if old.suffix != ".json":  # the sweep itself
@@ -100,7 +100,7 @@ def _built(place: Path, tell: Callable[[str], None]) -> Path:
     )
     write_text(place / "index.html", page)
     for line in guard.failures:
-        tell(line)
+        warn(line)
     return place / "index.html"
 
 
@@ -112,7 +112,7 @@ def _config(place: Path, jobs: list[dict[str, Any]]) -> dict[str, Any]:
     return {"experiment": place.parent.parent.name, "scale": ""}
 
 
-def _looks(place: Path, jobs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _method_styles(place: Path, jobs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the style of each method by its label, as in the reports of the runs."""
     found: dict[str, dict[str, Any]] = {}
     for job in jobs:

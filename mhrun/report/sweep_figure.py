@@ -25,14 +25,14 @@ _GAP = 0.08  # between the labels of lines, as a share of the axis
 
 
 def sweep_figure(
-    frame: pd.DataFrame, keys: list[str], looks: Mapping[str, Mapping[str, Any]] | None = None
+    frame: pd.DataFrame, keys: list[str], styles: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Figure | str:
     """Draw each metric against the first key swept; colours are methods, line styles the other keys.
 
     The legend has eight entries at most: one for each line, or else one for each method and one for each value of the
     other keys. If these are more than eight too, or line styles do not suffice, lines are labelled at their right ends.
 
-    `looks` are the styles of the methods by label, as `method_styles` returns them.
+    `styles` are the styles of the methods by label, as `method_styles` returns them.
     """
     metrics = [
         c for c in frame.columns if c not in (*keys, "method", "run") and frame[c].map(_number).notna().any()
@@ -47,10 +47,10 @@ def sweep_figure(
     lines = [", ".join(f"{k} = {v}" for k, v in zip(keys[1:], row, strict=True)) for row in groups]
     others = pd.Series(lines, index=frame.index)
     methods = list(frame["method"].unique())
-    styles = dict(zip(others.unique(), cycle(LINES), strict=False))
+    line_styles = dict(zip(others.unique(), cycle(LINES), strict=False))
     pairs = dict.fromkeys(zip(frame["method"], others, strict=True))
     labelled = len(pairs) > _ENTRIES and (
-        len(methods) + len(styles) > _ENTRIES or not 1 < len(styles) <= len(LINES)
+        len(methods) + len(line_styles) > _ENTRIES or not 1 < len(line_styles) <= len(LINES)
     )
     columns = min(2 if labelled else 3, len(metrics))
     rows = -(-len(metrics) // columns)
@@ -58,12 +58,12 @@ def sweep_figure(
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
     legend: dict[str, Any] = {}
     seen: set[str] = set()
-    looks = {**method_styles(methods), **(looks or {})}
+    styles = {**method_styles(methods), **(styles or {})}
     for axis, metric in zip(axes.flat, metrics, strict=False):
         ends: list[_End] = []
         for method in methods:
-            colour, mark = looks[method]["color"], looks[method]["marker"]
-            for other, line in styles.items():
+            colour, mark = styles[method]["color"], styles[method]["marker"]
+            for other, line in line_styles.items():
                 part = frame[(frame["method"] == method) & (others == other)]
                 value = part[metric].map(_number).to_numpy(dtype=float)
                 if np.isfinite(value).any():
@@ -89,10 +89,10 @@ def sweep_figure(
         return figure
     if len(legend) > _ENTRIES:
         legend = {
-            m: Line2D([], [], color=looks[m]["color"], marker=looks[m]["marker"], markersize=3, linewidth=1)
+            m: Line2D([], [], color=styles[m]["color"], marker=styles[m]["marker"], markersize=3, linewidth=1)
             for m in methods
             if m in seen
-        } | {other: Line2D([], [], color="grey", linestyle=line) for other, line in styles.items()}
+        } | {other: Line2D([], [], color="grey", linestyle=line) for other, line in line_styles.items()}
     figure.legend(legend.values(), legend.keys(), loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
@@ -141,7 +141,7 @@ def _label(axis: Axes, ends: Sequence[_End]) -> None:
 
 
 def _over_decades(values: pd.Series) -> bool:
-    """Say whether numbers are to be drawn on a logarithmic scale: all positive, over two decades or more."""
+    """Return whether numbers are to be drawn on a logarithmic scale: all positive, over two decades or more."""
     numbers = values.map(_number).to_numpy(dtype=float)
     there = numbers[np.isfinite(numbers)]
     return bool(there.size and there.min() > 0 and there.max() >= 100 * there.min())

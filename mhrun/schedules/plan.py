@@ -230,7 +230,7 @@ def numbers(name: str, value: float | list[float]) -> Tensor:
 
 
 def is_auto(value: Any) -> bool:
-    """Say whether a setting is left to a pilot."""
+    """Return whether a setting is left to a pilot."""
     return isinstance(value, str) and value == AUTO
 
 

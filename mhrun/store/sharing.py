@@ -37,8 +37,8 @@ def found(folder: RunFolder, name: str, digest: str) -> Path | None:
         digest: its digest.
     """
     own = folder.method(name)
-    for note in sorted(folder.path.parent.glob(f"*/methods/{name}/{DONE}")):
-        place = note.parent
+    for record in sorted(folder.path.parent.glob(f"*/methods/{name}/{DONE}")):
+        place = record.parent
         if place == own or any(path.is_symlink() for path in (place, place.parent, place.parent.parent)):
             continue
         with suppress(UserError):  # one that cannot be read is of no use
@@ -70,7 +70,7 @@ def take(folder: RunFolder, name: str, digest: str) -> str | None:
             _link(source / PILOT, partial / PILOT)
         if damage(partial) is not None:  # replaced, or gone, meanwhile
             return None
-        remove(own)  # it may have the note of an executor
+        remove(own)  # it may have the record of an executor
         partial.rename(own)
     except (OSError, UserError):
         return None  # it is computed, and what is wrong with the disk is reported then

@@ -11,7 +11,7 @@ from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
 from mhrun.dynamics.badodab import Badodab
 from mhrun.dynamics.refresh import refresh
-from mhrun.engine.executors import choose
+from mhrun.engine.executors import choose_executor
 from mhrun.engine.method import Method
 from mhrun.kernels import MetropolisHastings, ReplicaExchange
 from mhrun.models.gaussian_mean import GaussianMean
@@ -42,7 +42,7 @@ def records(target, kernel):
         state = kernel.start(target, target.model.init(CHAINS, draws), draws)
         heat = torch.tensor([1.0, 1.5] * 2, dtype=torch.float64).expand(STEPS, CHAINS).contiguous()
         controls = Controls(torch.full_like(heat, 0.05), heat, heat)
-        found.append(choose(method, choice, None, 1).advance(state, 1, controls)[1])
+        found.append(choose_executor(method, choice, None, 1).advance(state, 1, controls)[1])
     return found
 
 

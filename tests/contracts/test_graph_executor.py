@@ -9,7 +9,7 @@ import torch
 import mhrun
 from mhrun.data import Dataset
 from mhrun.dynamics.adam import Adam
-from mhrun.engine.executors import choose
+from mhrun.engine.executors import choose_executor
 from mhrun.engine.graph import Graph
 from mhrun.engine.method import Method
 from mhrun.kernels import AdaptiveBackward, MetropolisHastings, ReplicaExchange, Unadjusted
@@ -58,7 +58,7 @@ def both(kernel, target, dtype=torch.float64, backend="eager"):
     one, setting = method(kernel, target, dtype), []
     graph = Graph(one, setting.append, backend)
     records = []
-    for executor in (choose(one, "torch", None, 1), graph):
+    for executor in (choose_executor(one, "torch", None, 1), graph):
         state, parts = one.first_state(), []
         for first, size in ((1, 4), (5, STEPS - 4)):
             controls = one.plan.controls(one.plan.start(), first, size)

@@ -21,7 +21,7 @@ from mhrun.cli.compose import compose_config, composed
 from mhrun.compiled import compile_loop, equi_energy, growing, loop_inputs, replica_exchange
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
-from mhrun.engine.executors import choose
+from mhrun.engine.executors import choose_executor
 from mhrun.engine.method import Method
 from mhrun.errors import Refusal
 from mhrun.kernels import Unadjusted
@@ -180,7 +180,7 @@ def ran(name, case, wish):
     whole = temperature.expand(STEPS, chains).contiguous()
     controls = Controls(torch.full_like(whole, step_size), whole, whole)
     state, record = method.first_state(), {}
-    executor = choose(method, wish, None, 1)
+    executor = choose_executor(method, wish, None, 1)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         for first, last in ((0, 5), (5, STEPS)):  # a block may end anywhere

@@ -21,7 +21,7 @@ from mhrun.cli.main import run, taken_apart
 from mhrun.cli.words import sweep_jobs
 from mhrun.compiled import loop_inputs
 from mhrun.data import Dataset
-from mhrun.engine.executors import choose
+from mhrun.engine.executors import choose_executor
 from mhrun.engine.method import Method
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
@@ -129,7 +129,7 @@ def test_the_pieces_of_the_worked_example_do_what_its_steps_do(tmp_path, monkeyp
         )
         controls = plan.controls(plan.start(), 1, 20)
         with np.errstate(over="ignore"):
-            drivers = [choose(method, wish, None, 1) for wish in ("torch", "compiled")]
+            drivers = [choose_executor(method, wish, None, 1) for wish in ("torch", "compiled")]
             records = [executor.advance(method.first_state(), 1, controls)[1] for executor in drivers]
         assert 0.2 < records[0]["accepted"].mean() <= 1
         for field, value in records[0].items():

@@ -14,7 +14,7 @@ from torch import nn
 
 import mhrun
 from mhrun.data import Dataset
-from mhrun.engine import settle
+from mhrun.engine import evaluation
 from mhrun.engine.assemble import assembled
 from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.method import Method
@@ -376,7 +376,7 @@ def test_parts_of_a_pass_are_cut_by_activations():
 def test_the_way_of_evaluation_is_measured_and_stored(rng, tmp_path, monkeypatch, name, chains, found):
     """A resumed run keeps its way of evaluation, whatever a new measurement would find."""
     monkeypatch.setattr(Method, "compiling_pays", lambda self: True)
-    monkeypatch.setattr(settle, "kept", lambda kind, name, state, make: make())  # no cache
+    monkeypatch.setattr(evaluation, "kept", lambda kind, name, state, make: make())  # no cache
     target = Target(made(name, "auto"), data(rng))
 
     def plan():
