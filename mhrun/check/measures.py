@@ -18,9 +18,8 @@ from mhrun.target import Target
 from mhrun.types import Controls
 
 _LEVELS = (4, 8, 16)  # a dynamics' step sizes, as shares of the largest at which it is stable
-_TOLERATED = (
-    0.02  # tolerance for the variance extrapolated to a step size of 0, which has a third-order error
-)
+# Tolerance for the variance extrapolated to a step size of 0, which has a third-order error.
+_TOLERATED = 0.02
 _DOUBTFUL = 3.0  # standard errors
 _SHARE = 0.25  # share of the steps in which chains reach their stationary distribution
 

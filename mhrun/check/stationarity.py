@@ -21,9 +21,8 @@ _COMING = 200  # number of steps for that
 _ACROSS = 0.5  # standard deviations that chains must move in these steps: less shows no error
 _MOVE = 0.2  # the same of a single move
 _BINS = 8
-_SHORTER = (
-    0.4  # factor of the step size of every other chain: at a single step size a wrong move can look right
-)
+# Factor of the step size of every other chain: at a single step size a wrong move can look right.
+_SHORTER = 0.4
 _ROUNDS = 8
 _NOT_EXACT = "its kernel has no acceptance test: see the target as steps shrink"
 

@@ -16,9 +16,8 @@ from mhrun.kernels.stationary import samples
 from mhrun.store.blocks import SKEW_EDGES
 
 _MUCH = 0.1  # share of decisions on all data above which a run warns
-_SETTLED = (
-    1.0  # difference of logit(acceptance) from the rate that tuning aimed at, above which it had not settled
-)
+# Difference of logit(acceptance) from the rate that tuning aimed at, above which it had not settled.
+_SETTLED = 1.0
 
 
 def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:

@@ -7,9 +7,8 @@ from typing import NamedTuple
 from mhrun.kernels.metropolis_hastings import MetropolisHastings
 from mhrun.parts import Kernel
 
-_ONE_DIMENSION = (
-    0.207  # 0.234 + 0.207 / D: 0.441 at D = 1 (Gelman, Roberts & Gilks 1996, Table 1, to within 0.015)
-)
+# 0.234 + 0.207 / D: 0.441 at D = 1 (Gelman, Roberts & Gilks 1996, Table 1, to within 0.015).
+_ONE_DIMENSION = 0.207
 _BARKER = 0.158 / 0.234  # Agrawal et al. (2023): most efficient random walk with Barker's rule
 _FACTOR = 3.0
 _TRAJECTORIES = 0.99

@@ -17,9 +17,8 @@ AGREES, DIFFERS, UNKNOWN, ANOTHER = "agrees", "differs", "cannot tell", "another
 REFERENCE = "reference"
 
 FALSE_ALARM = 0.01  # probability that any method of a comparison differs, if all have the same distribution
-RELEVANT = (
-    0.25  # difference that must not go unseen: of a mean, in sd of the reference; of an sd, as log ratio
-)
+# Difference that must not go unseen: of a mean, in sd of the reference; of an sd, as log ratio.
+RELEVANT = 0.25
 
 
 class Agreement(NamedTuple):

@@ -24,9 +24,8 @@ from mhrun.store.identity import departures
 
 T = TypeVar("T")
 
-MIXED = (
-    1.1  # R-hat above which chains have different distributions, and an effective sample size is meaningless
-)
+# R-hat above which chains have different distributions, and an effective sample size is meaningless.
+MIXED = 1.1
 
 
 class Row(NamedTuple):

@@ -23,11 +23,9 @@ from mhrun.store.files import explain, read_json, unreadable, write_text
 from mhrun.store.identity import FORMAT, digest
 
 COMPLETE = "complete"
-_MOST_VALUES = (
-    10_000_000  # bytes of a resolved configuration, which may have lists with a value for each chain
-)
+# Of a resolved configuration, which may have lists with a value for each chain.
+_MOST_VALUES, _MOST_BYTES = 10_000_000, 1 << 28
 _POINTER = re.compile(r"[0-9a-f]{6,64}\n?")
-_MOST_BYTES = 1 << 28  # of the same
 
 
 class RunFolder:

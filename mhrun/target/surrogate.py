@@ -42,9 +42,8 @@ class Surrogate:
         self._model = model
         self._read = read
         self._sums: Sums | None = None
-        self.n_grad = (
-            0  # per-datum gradients spent on finding the reference and the sums; a Hessian counts as D
-        )
+        # Per-datum gradients spent on finding the reference and the sums; a Hessian counts as D.
+        self.n_grad = 0
 
     @property
     def sums(self) -> Sums:
