@@ -17,6 +17,7 @@ from ..shared.exact import Stationary, Truth
 RADIUS = 0.01  # the paper's ball about a mode
 WIDE = 0.1  # the same with a hundred times the hits
 FEAT = 3.0  # nats between the modes below which a chain covers both without trying
+_HIGHEST = 2.5  # ratio of the modes at the upper edge of its figure
 _NO_TEMPERED = "No method of this run samples a tempered density."
 
 
@@ -162,12 +163,15 @@ def _density_over(axis: Axes, run: Run, method: str, colour: str) -> bool:
 
 
 def mode_ratio(run: Run) -> Figure | str:
-    """The estimated ratio of the two modes against iterations (Figure 1, right)."""
+    """The estimated ratio of the two modes against iterations (Figure 1, right).
+
+    A ratio above the frame is an arrow at its upper edge, with the largest number beside it.
+    """
     shown = [method for method in run.methods if is_tempered(run, method)]
     if not shown:
         return _NO_TEMPERED
     figure, axes = panels(
-        len(shown), size=(3.3, 3.0), xscale="log", xlabel="iterations per chain", ylim=(0, 2.5)
+        len(shown), size=(3.3, 3.0), xscale="log", xlabel="iterations per chain", ylim=(0, _HIGHEST)
     )
     for axis, method in zip(axes, shown, strict=True):
         colour = method_styles(run.methods)[method]["color"]
@@ -184,6 +188,7 @@ def mode_ratio(run: Run) -> Figure | str:
             axis.plot(at[ends - 1], value, label=f"radius {radius:g}", **style)
             if bold:
                 axis.errorbar(at[ends - 1], value, se, color=colour, linewidth=0, elinewidth=1, capsize=1.5)
+            _arrows_above(axis, at[ends - 1], value, style)
         if not axis.lines or not any(np.isfinite(line.get_ydata()).any() for line in axis.lines):
             axis.text(
                 0.5, 0.5, "no draws near both modes yet", transform=axis.transAxes, ha="center", fontsize=8
@@ -200,6 +205,26 @@ def mode_ratio(run: Run) -> Figure | str:
     axes[0].set_ylabel(f"ratio of the modes{each}")
     legend_right(axes[-1])
     return figure
+
+
+def _arrows_above(axis: Axes, at: Array, value: Array, style: Style) -> None:
+    """Mark values above the frame by arrows at its upper edge, the largest with its number."""
+    above = np.flatnonzero(value > _HIGHEST)
+    if not len(above):
+        return
+    look: Style = {"color": style["color"], "alpha": style["alpha"], "linestyle": "none"}
+    axis.plot(at[above], np.full(len(above), 0.97 * _HIGHEST), marker="^", markersize=4, **look)
+    most = above[np.argmax(value[above])]
+    axis.annotate(
+        f"{value[most]:.3g}",
+        (at[most], 0.97 * _HIGHEST),
+        xytext=(0, -4),
+        textcoords="offset points",
+        ha="center",
+        va="top",
+        fontsize=7,
+        color=style["color"],
+    )
 
 
 def one_mode(run: Run) -> Figure | str:

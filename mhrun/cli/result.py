@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _WARNINGS = 6  # that are shown before the rest are counted; the report has all
 _PIPE = 120  # characters of a line where there is no terminal
 _NARROW = 100  # columns of a terminal below which `_WIDE` is left out
-_WIDE = ("ESS per 10^6",)
+_WIDE = ("set-up", "ESS per 10^6")
 
 
 def show_result(folder: RunFolder, width: int | None = None) -> None:
@@ -34,6 +34,7 @@ def show_result(folder: RunFolder, width: int | None = None) -> None:
     """
     from mhrun.report import summary_of
     from mhrun.report.run import Run
+    from mhrun.report.summary import marked
 
     run = Run(folder)
     found = summary_of(run)
@@ -47,10 +48,12 @@ def show_result(folder: RunFolder, width: int | None = None) -> None:
     for line in (found.finding, " ".join(filter(None, (status.text, status.recorded))), verdicts):
         if line:
             say(line)
-    methods = _with_acceptance(run, found.methods)
+    methods = marked(found._replace(methods=_with_acceptance(run, found.methods)))
     if len(methods) and len(methods.columns):
         print()
         console.print(_table(methods, console.width))
+        if found.footnote:
+            say(found.footnote)
     if found.warnings:
         print()
     for warning in found.warnings[:_WARNINGS]:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mhrun.cli.compose import compose_config
+from mhrun.durations import in_words
 from mhrun.store.folder import RunFolder
 
 if TYPE_CHECKING:
     from mhrun.cli.progress import Bars, Lines, Notes
 
 
+_SHORT = 5.0  # seconds of a whole run up to which nobody asks where they went
+
+
 def run_once(words: Sequence[str], folders: Sequence[Path]) -> int:
     """Run a command line, print what was found and the paths, and return 1 if a part of the report failed."""
+    start, spent = time.monotonic(), dict[str, float]()
     config = compose_config(words, folders, check=True)
-    folder = compute(config, result_follows=True)
+    folder = compute(config, result_follows=True, spent=spent)
     whole = True
     if config["runtime"]["report"]:
         from mhrun.cli.result import show_result
@@ -25,6 +32,8 @@ def run_once(words: Sequence[str], folders: Sequence[Path]) -> int:
 
         show_result(folder)
         whole = reported(folder)
+    if line := line_of_time(time.monotonic() - start, **spent):
+        print(line)
     print(f"run     {folder.path}")
     if config["runtime"]["report"]:
         print(f"report  {folder.report / PAGE}")
@@ -36,6 +45,7 @@ def compute(
     watching: Bars | Lines | Notes | None = None,
     *,
     result_follows: bool = False,
+    spent: dict[str, float] | None = None,
 ) -> RunFolder:
     """Run a resolved configuration and make its report, unless both exist.
 
@@ -43,6 +53,7 @@ def compute(
         config: resolved.
         watching: receives the progress and is closed at the end; None: progress goes to the terminal.
         result_follows: whether the caller prints the result of a run with a report, which has all warnings.
+        spent: receives the arguments of `line_of_time`, unless the run existed.
 
     Raises:
         UserError: a mistake of the user's.
@@ -52,7 +63,8 @@ def compute(
     from mhrun.engine.experiment import run_experiment
 
     place = RunFolder.of(config)
-    if place.is_complete() and not config["runtime"]["force"] and not place.damage():
+    existed = place.is_complete() and not config["runtime"]["force"] and not place.damage()
+    if existed:
         print(
             f"This run exists already ({place.digest}); runtime.force=true starts it again.", file=sys.stderr
         )
@@ -63,9 +75,31 @@ def compute(
         )
     finally:  # restore the terminal in any case
         watching.close()
+    begun = time.monotonic()
     if config["runtime"]["report"]:
         _report(folder)
+    if spent is not None and not existed:
+        methods = ((folder.summary() or {}).get("methods") or {}).values()
+        spent["report"] = time.monotonic() - begun
+        spent["methods"] = sum(float(about.get("wall_s") or 0.0) for about in methods)
     return folder
+
+
+def line_of_time(whole: float, methods: float = math.inf, report: float = 0.0) -> str:
+    """Return a line on where the time of a run went, empty if it was short or the methods took half of it or more.
+
+    Args:
+        whole: seconds of the command.
+        methods: seconds of the steps of all methods; without any, there is nothing to explain.
+        report: seconds of the report.
+    """
+    if whole < _SHORT or methods >= whole / 2:
+        return ""
+    rest = max(0.0, whole - methods - report)
+    return (
+        f"time    {in_words(whole)}: steps {in_words(methods)}, report {in_words(report)}, the rest {in_words(rest)}: "
+        "data, pilots, and compilation, which later runs have from the cache"
+    )
 
 
 def _report(folder: RunFolder) -> None:

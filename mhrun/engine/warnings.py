@@ -185,7 +185,7 @@ def _noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
         else:
             effect = "draws are far from the target"
         yield (
-            f"{method.name}: the log-ratio's minibatch noise has sd {noise:.2g} (n/T = {weight}, m = {m:,.4g}): "
+            f"{method.name}: the log-ratio's minibatch noise has sd {noise:.3g} (n/T = {weight}, m = {m:,.4g}): "
             f"{effect}. Raise T or m, or lower the step size."
         )
     skew, most = log_ratio_skew(summary)

@@ -28,7 +28,7 @@ from mhrun.report.page import RESULTS, FigureOnPage, TableOnPage, write_page
 from mhrun.report.run import Run
 from mhrun.report.sections import EXPLAINED, FIGURES, TABLES
 from mhrun.report.style import style
-from mhrun.report.summary import Summary, summarised
+from mhrun.report.summary import Summary, marked, summarised
 from mhrun.report.svg import inline_svg
 from mhrun.report.tables import rendered, write_table
 from mhrun.store.files import explain, remove, write_text, write_whole
@@ -280,7 +280,7 @@ def caption_of(function: Callable[..., Any]) -> str:
 
 def _results(seen: Summary, place: Path) -> TableOnPage:
     """Return the table of methods at the head of the page."""
-    made = rendered(seen.methods)
+    made = rendered(marked(seen))
     if len(seen.methods):
         write_table(made, place / RESULTS)
     return TableOnPage(RESULTS, "Methods", made, seen.explained)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.agreement import AGREES, DIFFERS, UNKNOWN
 from mhrun.report.build import PAGE, draw, write_drawn
-from mhrun.report.compare import MIXED, Comparison, Row, compare, number_of
-from mhrun.report.efficiency import RHAT, named, runners_up
+from mhrun.report.compare import Comparison, Row, compare, number_of
+from mhrun.report.efficiency import RHAT, named, runners_up, unconverged
 from mhrun.report.page import FigureOnPage, TableOnPage, template
 from mhrun.report.style import COLOURS, style
 from mhrun.report.tables import rendered, shown, write_table
@@ -34,6 +34,7 @@ COLUMNS = {
     "acceptance": "acceptance",
     "data": "data per step",
     "evaluations": "evaluations",
+    "setup": "set-up",
     "seconds": "seconds",
 }
 """Headings of the table."""
@@ -45,12 +46,14 @@ EXPLAINED = {
     "as of one chain, or of a coordinate that never moves",
     "ess": "Bulk effective sample size, all chains together, of the coordinate where it is least",
     "ess_tail": "Effective sample size for the 5 % and 95 % quantiles, of the coordinate where it is least",
-    "per_million": "Effective sample size for each million evaluations after burn-in",
-    "per_second": "Effective sample size for each second of all chains after burn-in",
+    "per_million": "Effective sample size for each million evaluations after burn-in; – for methods that are too short "
+    "to judge: R-hat above 1.01 or ESS below 400",
+    "per_second": "Effective sample size for each second of all chains after burn-in; – likewise",
     "acceptance": "Share of the proposals that are accepted after burn-in",
     "data": "Mean number of data that a step reads",
     "evaluations": "Log-likelihoods of one datum at one point, or its gradient, or both from one pass; all chains "
     "together, after burn-in",
+    "setup": "Log-likelihoods and gradients before the draws: search for a mode, pilot and burn-in",
     "seconds": "Seconds of all chains after burn-in, on the machine of the run",
     "verdict": "Whether means and standard deviations agree with the reference's",
     "mean": "Mean of the coordinate that is furthest off, in standard deviations of the reference; +- is the standard "
@@ -68,8 +71,8 @@ DISTANCES = {
 
 
 _CAPTION = (
-    "Colours are runs. A bar is pale where R-hat is undefined or above 1.1: chains at different places have no "
-    "effective sample size. "
+    "Colours are runs. A bar is pale where R-hat is undefined or above 1.01, or ESS below 400: too short to "
+    "judge. "
 )
 _OF_DISTANCES = (
     "Distances have two standard errors. An open arrow is the upper end of a distance that does not differ "
@@ -81,12 +84,17 @@ def table(found: Comparison) -> pd.DataFrame:
     """Return a row for each method, headings for people; empty columns are left out."""
     columns = COLUMNS | (DISTANCES if found.reference else {})
     frame = pd.DataFrame(
-        [[row.get(key) for key in columns] for row in found.rows.values()],
+        [[_shown_value(row, key) for key in columns] for row in found.rows.values()],
         index=list(found.rows),
         columns=list(columns.values()),
         dtype=object,
     )
     return frame.loc[:, [any(v is not None for v in frame[name]) for name in frame.columns]]
+
+
+def _shown_value(row: Mapping[str, Any], key: str) -> Any:
+    """Return a value of a row, None for the efficiency of a method that is too short to judge."""
+    return None if key in ("per_million", "per_second") and unconverged(row) else row.get(key)
 
 
 def parts(frame: pd.DataFrame, rule: str = "") -> list[TableOnPage]:
@@ -159,7 +167,7 @@ def plain_rows(found: Comparison) -> dict[str, Any]:
 def figure(found: Comparison) -> Figure | str:
     """Bars of effective draws per million evaluations and per second, and distances from the reference, if given.
 
-    A bar is pale where R-hat is undefined or above 1.1: chains at different places have no sample size.
+    A bar is pale where R-hat is undefined or above 1.01, or ESS below 400: the method is too short to judge.
     """
     panels = [
         ("per_million", "effective draws\nper million evaluations"),
@@ -177,7 +185,10 @@ def figure(found: Comparison) -> Figure | str:
     )
     places = np.arange(len(names))[::-1]
     runs = list(dict.fromkeys(name.rpartition(": ")[0] for name in names))
-    mixed = [number_of(found.rows[name].get("rhat")) <= MIXED for name in names]
+    mixed = [
+        number_of(found.rows[name].get("rhat")) <= RHAT and not unconverged(found.rows[name])
+        for name in names
+    ]
     for axis, (key, label) in zip(axes[0], panels, strict=True):
         values = [found.rows[name].get(key) for name in names]
         numbers = np.array([number_of(value) for value in values])

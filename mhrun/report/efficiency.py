@@ -21,6 +21,7 @@ __all__ = [
     "efficiency",
     "named",
     "runners_up",
+    "unconverged",
     "valid_draws",
     "worth",
 ]
@@ -57,9 +58,10 @@ def valid_draws(run: Run, method: str, most: float = np.inf) -> Draws | str:
 
 
 def costs(run: Run, method: str) -> dict[str, float]:
-    """Return evaluations and seconds of all chains together after burn-in.
+    """Return evaluations and seconds of all chains together after burn-in, and the evaluations before, ``setup``.
 
-    An evaluation is a log-likelihood of one datum at one point, or its gradient, or both from one pass.
+    An evaluation is a log-likelihood of one datum at one point, or its gradient, or both from one pass. Before the
+    draws come the search for a mode, the pilot and burn-in, whose likelihoods and gradients are added.
     """
     found = {}
     with run.trace(method) as trace:  # opened once: that takes longer than reading the ends of it
@@ -67,7 +69,15 @@ def costs(run: Run, method: str) -> dict[str, float]:
             found[name] = float(trace["sample_stats"][name].to_numpy()[..., -1].sum())
             if "warmup_sample_stats" in trace.children:
                 found[name] -= float(trace["warmup_sample_stats"][name].to_numpy()[..., -1].sum())
-    return {"evaluations": max(found["n_lik"], found["n_grad"]), "seconds": found["wall_s"]}
+    about = run.methods[method]
+    whole = sum(
+        float(about.get(key) or 0) for key in ("likelihood_evals", "gradient_evals", "reference_n_grad")
+    )
+    return {
+        "evaluations": max(found["n_lik"], found["n_grad"]),
+        "setup": max(0.0, whole - found["n_lik"] - found["n_grad"]),
+        "seconds": found["wall_s"],
+    }
 
 
 def efficiency(run: Run, method: str, draws: Draws | None) -> dict[str, Any]:
@@ -101,6 +111,16 @@ def diagnosed(run: Run) -> dict[str, dict[str, Any]]:
         else:
             found[method] = efficiency(run, method, draws)
     return found
+
+
+def unconverged(about: Mapping[str, Any]) -> bool:
+    """Return whether draws are too few or too far apart to be judged: R-hat above 1.01, or ESS below 400 or undefined.
+
+    Args:
+        about: the keys ``rhat`` and ``ess`` of `efficiency`; a method without draws is not judged, and not marked.
+    """
+    rhat, size = about.get("rhat"), about.get("ess")
+    return size is not None and (not size >= ESS or (rhat is not None and rhat > RHAT))
 
 
 def _over(value: float, by: float) -> float | None:

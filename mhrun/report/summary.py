@@ -11,7 +11,7 @@ import pandas as pd
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.claims import Judged
 from mhrun.report.declared import measure_of
-from mhrun.report.efficiency import ESS, RHAT, diagnosed, named, runners_up
+from mhrun.report.efficiency import ESS, RHAT, diagnosed, named, runners_up, unconverged
 from mhrun.report.run import Run
 from mhrun.report.status import Status, status_of
 from mhrun.report.tables import shown
@@ -30,8 +30,18 @@ COLUMNS = {
         "evaluations",
         "Log-likelihoods (or gradients) of one datum at one point, all chains together, after burn-in",
     ),
-    "per_million": ("ESS per 10^6", "Effective sample size for each million evaluations"),
+    "setup": (
+        "set-up",
+        "Log-likelihoods and gradients before the draws, not in evaluations: search for a mode, pilot and burn-in",
+    ),
+    "per_million": (
+        "ESS per 10^6",
+        "Effective sample size for each million evaluations; – for methods that are too short to judge",
+    ),
 }
+MARK = "†"
+"""Follows the label of a method that is too short to judge; see `unconverged`."""
+FOOTNOTE = f"{MARK} too short to judge: R-hat above {RHAT:g} or ESS below {ESS:g}"
 FLOOR = (
     "noise floor",
     "What Monte Carlo error alone gives: a distance of this size is not significant",
@@ -48,6 +58,12 @@ class Summary(NamedTuple):
     warnings: list[str]
     methods: pd.DataFrame  # a row for each method, under its label; empty columns are left out
     explained: dict[str, str]  # heading of a column of `methods` -> its meaning
+    unconverged: list[str]  # labels of the methods that are too short to judge
+
+    @property
+    def footnote(self) -> str:
+        """What the mark in the table of methods means, if there is one."""
+        return FOOTNOTE if self.unconverged else ""
 
 
 def summary_of(run: Run | RunFolder) -> Summary:
@@ -100,7 +116,13 @@ def summarised(
         warnings=warnings_of(run, diagnostics),
         methods=frame,
         explained=explained,
+        unconverged=[run.label(m) for m in run.methods if unconverged(diagnostics.get(m, {}))],
     )
+
+
+def marked(found: Summary) -> pd.DataFrame:
+    """Return the table of methods with `MARK` behind the labels of those that are too short to judge."""
+    return found.methods.rename(index={label: f"{label} {MARK}" for label in found.unconverged})
 
 
 def scale_of(run: Run) -> str:
@@ -132,7 +154,10 @@ def methods_table(
     measure = measure_of(run.config)
     rows: dict[str, dict[str, Any]] = {}
     for method in run.methods:
-        row = {heading: diagnostics.get(method, {}).get(key) for key, (heading, _) in COLUMNS.items()}
+        about = diagnostics.get(method, {})
+        row = {heading: about.get(key) for key, (heading, _) in COLUMNS.items()}
+        if unconverged(about):
+            row[COLUMNS["per_million"][0]] = None
         if measure is not None:
             explained[measure.heading] = measure.caption
             row[measure.heading] = metrics.get(f"{method}.{measure.metric}")

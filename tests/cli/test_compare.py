@@ -20,7 +20,7 @@ from scipy.stats import norm
 from mhrun.cli.main import run
 from mhrun.diagnostics.distances import energy_distance, shifts
 from mhrun.report.compare import Comparison, Row, _doubts, _imprecise, run_names, unlike
-from mhrun.report.comparison_page import finding
+from mhrun.report.comparison_page import finding, table
 from mhrun.store.folder import RunFolder
 
 
@@ -349,6 +349,14 @@ def test_settings_of_the_computation_make_no_other_target():
     mcmc, smh2, cold = (Row(run, name, name) for name in config["methods"])
     assert unlike(mcmc, smh2) == []
     assert unlike(mcmc, cold) == ["target"]
+
+
+def test_the_efficiency_of_a_method_that_is_too_short_is_left_out_of_the_table():
+    row = {"per_million": 5.0, "per_second": 2.0}
+    rows = {"a": row | {"rhat": 1.0, "ess": 500.0}, "b": row | {"rhat": 1.02, "ess": 500.0}}
+    frame = table(Comparison(rows | {"c": row | {"rhat": 1.0, "ess": 100.0}}, {}, [], None))
+    assert [x is None for x in frame["ESS per second"]] == [False, True, True]
+    assert [x is None for x in frame["ESS per 10^6 evaluations"]] == [False, True, True]
 
 
 def test_the_finding_begins_with_the_verdicts():

@@ -101,7 +101,7 @@ def test_the_table_has_the_measure_that_the_experiment_declares(tmp_path, monkey
     (tmp_path / "there" / "a.yaml").write_text(spec)
     run = FakeRun("a", "b", config={"report": {"metrics": "there.a.metrics"}})
     frame, explained = methods_table(
-        run, {"a.tv": Estimate(0.1, 0.02), "a.tv_noise": 0.03}, {"a": about(5.0), "b": about(6.0)}
+        run, {"a.tv": Estimate(0.1, 0.02), "a.tv_noise": 0.03}, {"a": about(500.0), "b": about(6.0)}
     )
     assert list(frame.columns) == ["ESS", "R-hat", "evaluations", "ESS per 10^6", "distance", "noise floor"]
     assert list(frame.index) == ["A", "B"]
@@ -112,6 +112,25 @@ def test_the_table_has_the_measure_that_the_experiment_declares(tmp_path, monkey
     with pytest.raises(UserError, match=r"there is no key 'floors'. Did you mean 'floor'"):
         declared.measure_of(run.config)
     declared._declarations.cache_clear()
+
+
+def test_a_method_that_is_too_short_to_judge_is_marked_and_has_no_efficiency():
+    diagnostics = {
+        "a": about(500.0),
+        "b": about(399.0),
+        "c": about(500.0, 1.011),
+        "d": about(math.nan, math.nan),
+    }
+    diagnostics |= {"e": about(None, None, None, None), "f": about(500.0, math.nan)}
+    counts = {"chains": 4, "steps": 10}
+    found = summary.summarised(
+        FakeRun(*diagnostics, **dict.fromkeys(diagnostics, counts)), {}, [], diagnostics
+    )
+    assert found.unconverged == ["B", "C", "D"]
+    assert list(summary.marked(found).index) == ["A", "B †", "C †", "D †", "E", "F"]
+    assert list(found.methods["ESS per 10^6"].notna()) == [True, False, False, False, False, True]
+    assert found.footnote == "† too short to judge: R-hat above 1.01 or ESS below 400"
+    assert summary.summarised(FakeRun("a", a=counts), {}, [], {"a": about(500.0)}).footnote == ""
 
 
 def claim(verdict, holds, name="c"):
@@ -246,6 +265,9 @@ def test_the_page_and_the_summary_say_the_same(reported):
     metrics = json.loads((reported.path / "summary.json").read_text())["metrics"]
     assert found.methods["distance"]["MINT"] == metrics["mint.tv"]
     assert run.methods["mint"]["warnings"] is not None
+    hit = metrics["mint.hit_share"]  # the sentence agrees with the table: crossing is not hitting
+    if metrics["mint.modes_visited_most"] == 2:
+        assert ("none has been within 0.01 of both" if hit == 0 else f"{hit:.0%}") in found.finding
     order = [page.index(text) for text in ('class="finding"', 'class="status preview"', "figure-density",
              "table-results", "figure-mode_ratio", '<details id="claims">', 'id="settings"')]  # fmt: skip
     assert order == sorted(order)
@@ -264,7 +286,14 @@ def test_diagnostics_are_kept_with_the_run(reported, monkeypatch):
 def test_a_run_without_a_report_has_a_summary(tmp_path):
     folder = compute(tmp_path, *FEW, "steps=60", "warmup=50")
     found = summary_of(folder)
-    assert list(found.methods.columns) == ["ESS", "R-hat", "evaluations", "ESS per 10^6"]
+    assert list(found.methods.columns) == [
+        "ESS",
+        "R-hat",
+        "evaluations",
+        "set-up",
+    ]  # too short for an efficiency
+    burn_in = 4 * 50 * 200
+    assert found.methods["set-up"]["MINT"] == burn_in
     assert found.finding
     assert Path(folder.report).exists() is False
 
@@ -282,8 +311,9 @@ def test_a_run_ends_with_its_result(reported, capsys):
     assert head.split()[1:4] == ["acceptance", "ESS", "R-hat"]
     assert "10^6" not in head  # left out where it is narrow
     (mint,) = (line for line in out.partition(head)[2].splitlines() if line.startswith("MINT "))
-    assert 0 < float(mint.split()[1]) < 1
+    assert 0 < float(mint.split()[2]) < 1  # behind the mark of a run that is too short
+    assert "† too short to judge" in out
     assert all(f"warning: {warning[:40]}" in out for warning in found.warnings)
     assert max(map(len, out.splitlines())) <= 80
     show_result(reported, width=120)
-    assert "10^6" in capsys.readouterr().out
+    assert "set-up" in capsys.readouterr().out

@@ -1,0 +1,26 @@
+"""Where the time of a short run went."""
+
+from __future__ import annotations
+
+import pytest
+
+from mhrun.cli.running import line_of_time
+
+
+@pytest.mark.parametrize(
+    ("seconds", "line"),
+    [
+        (
+            (40.0, 4.0, 10.0),
+            "time    40 s: steps 4 s, report 10 s, the rest 26 s: data, pilots, and compilation",
+        ),
+        ((40.0, 20.0, 10.0), ""),  # the methods took half of it
+        ((4.0, 1.0, 2.0), ""),
+        ((40.0,), ""),  # the run existed
+        ((40.0, 15.0, 30.0), "time    40 s: steps 15 s, report 30 s, the rest 0 s"),
+    ],
+)
+def test_a_line_where_the_methods_took_less_than_half_of_the_time(seconds, line):
+    found = line_of_time(*seconds)
+    assert found.startswith(line)
+    assert bool(found) == bool(line)
