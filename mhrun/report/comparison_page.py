@@ -124,11 +124,20 @@ def finding(found: Comparison) -> str:
     words: dict[str, list[str]] = {}
     for name, row in found.rows.items():
         words.setdefault(str(row.get("verdict", "")), []).append(name)
-    starts = ((AGREES, "Agrees with"), (DIFFERS, "Differs from"), (UNKNOWN, "No verdict against"))
-    sentences = [
-        f"{start} {found.reference}: {named(words[word])}." for word, start in starts if word in words
-    ]
+    texts = ((AGREES, "{} with {}"), (DIFFERS, "{} from {}"), (UNKNOWN, "no verdict on {} against {}"))
+    verbs = {AGREES: ("agrees", "agree"), DIFFERS: ("differs", "differ"), UNKNOWN: ("", "")}
+    found_parts = []
+    for word, text in texts:
+        if several := words.get(word):
+            count = f"{len(several)} method{'s' * (len(several) != 1)} ({named(several)})"
+            subject = f"{count} {verbs[word][len(several) != 1]}".strip()
+            found_parts.append(text.format(subject, found.reference))
+    sentences = [f"{_capital('; '.join(found_parts))}."] if found_parts else []
     return " ".join(filter(None, (*sentences, _most_efficient(found))))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _most_efficient(found: Comparison) -> str:
@@ -254,6 +263,7 @@ def build_comparison(rows: Sequence[Row], reference: Row | None, outputs: Path) 
         tables=parts(frame, found.rule),
         files=whole.files,
         figure=FigureOnPage("compare", "", drawn),
+        rule=found.rule,
         caption=_CAPTION + (_OF_DISTANCES if found.reference else ""),
         runs=rendered(runs)["html"],
         notes=found.notes,

@@ -167,7 +167,8 @@ def test_the_page_has_a_table_a_figure_and_what_to_know(there, capsys):
     text = (place / "index.html").read_text()
     assert text.count("<figure>") == 1
     sentences = re.search(r'class="finding">([^<]*)<', text)[1]
-    assert sentences.startswith("No verdict against")  # these chains are short
+    assert sentences.startswith("No verdict on 1 method (gmm_tied_means/")  # these chains are short
+    assert re.search(r'class="soft">Verdicts: Means and standard deviations of 2 coordinates', text)
     assert "No method has converged" in sentences
     assert '<th title="Mean of the coordinate that is furthest off' in text
     assert "another temperature than" in text
@@ -366,4 +367,6 @@ def test_the_finding_begins_with_the_verdicts():
         "c": {"rhat": 1.2, "per_million": 4.0, "verdict": "cannot tell"},
     }
     sentence = finding(Comparison(rows, {}, [], "a"))
-    assert sentence.startswith("Agrees with a: b. No verdict against a: c. a has 5 effective draws")
+    assert sentence.startswith(
+        "1 method (b) agrees with a; no verdict on 1 method (c) against a. a has 5 effective"
+    )

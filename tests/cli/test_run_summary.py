@@ -202,7 +202,8 @@ def test_a_finding_is_one_sentence_with_the_numbers_of_the_paper_scale_run(path)
     known = json.loads(path.read_text())
     if not (name := metrics_of(path.stem)):
         pytest.skip("results of an experiment that has another name now")
-    config = {"experiment": path.stem, "report": {"metrics": name}}
+    own = yaml.safe_load((ROOT / "conf" / "experiment" / f"{path.stem}.yaml").read_text())
+    config = {"experiment": path.stem, "report": {"metrics": name}, "monitor": own.get("monitor")}
     number = lambda x: math.nan if x is None else x  # noqa: E731
     found = {
         name: Estimate(*map(number, value)) if isinstance(value, list) else number(value)

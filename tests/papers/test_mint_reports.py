@@ -8,12 +8,29 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from matplotlib import pyplot as plt
 
 from mhrun.paths import experiment_module
 
 bounds, figure1, mintee, network = (
     experiment_module(f"mint.{name}") for name in ("bounds", "figure1", "mintee", "network")
 )
+
+
+# --- Figure 1 -----------------------------------------------------------------------------------------------
+
+
+def test_ratios_above_the_frame_are_arrows_with_the_largest_number():
+    drawn, axis = plt.subplots()
+    style = {"color": "black", "alpha": 1}
+    figure1._arrows_above(axis, np.array([1, 2, 3, 4]), np.array([1.0, 3.0, 15.5, np.nan]), style)
+    (arrows,) = axis.lines
+    assert list(arrows.get_xdata()) == [2, 3]
+    assert max(arrows.get_ydata()) < 2.5
+    assert [(text.get_text(), text.xy[0]) for text in axis.texts] == [("15.5", 3)]
+    figure1._arrows_above(axis, np.array([1, 2]), np.array([2.5, 0.1]), style)
+    assert len(axis.lines) == 1
+    plt.close(drawn)
 
 
 # --- Theorems 1 and 2 ---------------------------------------------------------------------------------------
