@@ -77,9 +77,12 @@ def _card(experiment: str, paper: str) -> str:
     )
     found = with_values(str(_entry(experiment).get("finding", "")), keep_marks=False)
     count = quoted(f"count {experiment}")
-    counted = f"{count} claims reproduced." if count != MISSING else ""
+    counted = f"{count} claims reproduced" if count != MISSING else ""
     if paper in claims.papers():
-        title = f'<a href="papers/{claims.page_of(paper)}.html#{experiment}">{title}</a>'
+        numbers = f"papers/{claims.page_of(paper)}.html#{experiment}"
+        title = f'<a href="{numbers}">{title}</a>'
+        counted = f'<a href="{numbers}">{counted or "Claims"}</a>'
+    counted += "." * bool(counted)
     return (
         f'<div class="card"><div class="picture">{seen}</div><p><strong>{title}</strong><br>'
         f"<code>experiment={experiment}</code></p><p>{found} {counted}</p></div>"
