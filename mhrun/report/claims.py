@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,8 @@ COUNTED = (REPRODUCED, NOT_REPRODUCED, NOT_AT_SCALE)
 _NAMED = 3  # settings that are named; the rest are counted
 _REQUIRED = {"id", "artefact", "quantity", "paper", "metric", "rule"}
 _OPTIONAL = {"note", "self_check", "revised", "not_judged"}
+_OF_AN_EXPERIMENT = {"claims", "not_judged"}
+_GROUPS = {"experiments": _OF_AN_EXPERIMENT, "sweeps": {*_OF_AN_EXPERIMENT, "over"}}
 
 
 class Judged(NamedTuple):
@@ -160,7 +162,7 @@ def read_claims(path: Path) -> dict[str, Any]:
     """Return the content of a claims.yaml: ``paper``, ``experiments`` and perhaps ``sweeps``, by experiment.
 
     Raises:
-        UserError: it cannot be read, a group is missing, or there is no experiment of a name.
+        UserError: it cannot be read, a group is missing or unknown, or there is no experiment of a name.
     """
     try:
         declared = yaml_file.loads_ours(path.read_text())
@@ -169,14 +171,20 @@ def read_claims(path: Path) -> dict[str, Any]:
         raise UserError(f"the claims of {path.parent.name} cannot be read: {first}; mend {path}.") from error
     if not isinstance(declared, dict) or not {"paper", "experiments"} <= set(declared):
         raise UserError(f"the claims of {path.parent.name} need `paper` and `experiments`; mend {path}.")
-    known = {file.stem for file in (CONF / "experiment").glob("*.yaml")}
-    for group in ("experiments", "sweeps"):
-        for name in declared.get(group) or {}:
-            if name not in known:
-                raise UserError(
-                    f"the claims of {path.parent.name}: {group}.{name} is no experiment.{nearest(str(name), known)} "
-                    f"Mend {path}."
-                )
+
+    def check(name: Any, known: Collection[str], what: str) -> None:
+        if name not in known:
+            hint = nearest(str(name), known)
+            raise UserError(f"the claims of {path.parent.name}: {what}.{hint} Mend {path}.")
+
+    experiments = {file.stem for file in (CONF / "experiment").glob("*.yaml")}
+    for key in declared:
+        check(key, {"paper", *_GROUPS}, f"there is no group '{key}'")
+    for group, keys in _GROUPS.items():
+        for name, node in (declared.get(group) or {}).items():
+            check(name, experiments, f"{group}.{name} is no experiment")
+            for key in node or {}:
+                check(key, keys, f"{group}.{name} has no key '{key}'")
     return declared
 
 

@@ -178,13 +178,32 @@ def test_claims_on_an_experiment_that_does_not_exist_are_refused_in_one_line(boo
         read_claims(path)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sweep: {wrong: {}}", r"there is no group 'sweep'\. Did you mean 'sweeps'\? Mend "),
+        ("sweeps: {wrong: {claim: []}}", r"sweeps\.wrong has no key 'claim'\. Did you mean 'claims'\? Mend "),
+    ],
+)
+def test_groups_and_keys_that_nothing_reads_are_refused(book, tmp_path, text, message):
+    path = tmp_path / "p" / "claims.yaml"
+    path.write_text(f"paper: {{}}\nexperiments: {{wrong: {{over: {{}}}}}}\n{text}\n")
+    with pytest.raises(UserError, match=r"experiments\.wrong has no key 'over'|there is no group"):
+        read_claims(path)
+    path.write_text(f"paper: {{}}\nexperiments: {{}}\n{text}\n")
+    with pytest.raises(UserError, match=message):
+        read_claims(path)
+
+
 @pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*/claims.yaml")), ids=lambda path: path.parent.name)
 def test_the_claims_of_every_paper_can_be_read(path):
     declared = read_claims(path)
     for group in ("experiments", "sweeps"):
-        for node in (declared.get(group) or {}).values():
-            for claim in claims_of(node):
+        for name, node in (declared.get(group) or {}).items():
+            claims = claims_of(node)
+            for claim in claims:
                 satisfied(claim["rule"], 0.0, 1.0, claim["id"])
+            assert len({claim["id"] for claim in claims}) == len(claims), f"{group}.{name}"
 
 
 @pytest.mark.parametrize("claims", [{"id": "c"}, ["c"], "c"])
