@@ -100,7 +100,15 @@ class GaussianLocation:
         """Return the pieces of the fused loop, in float64."""
         statistics = _statistics(data) if full else (len(data["x"]), np.empty(0), 0.0)
         args = (data["x"].contiguous().view(-1).numpy(), self.precision, *statistics)
-        return NativeModel(args, _log_prior, _difference, _moments, _total, _gradient, _prior_gradient)
+        return NativeModel(
+            args,
+            log_prior=_log_prior,
+            difference=_difference,
+            moments=_moments,
+            total=_total,
+            gradient=_gradient,
+            prior_gradient=_prior_gradient,
+        )
 
 
 def _statistics(data: Rows) -> tuple[int, Any, float]:

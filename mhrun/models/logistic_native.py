@@ -27,12 +27,12 @@ def pieces(x: npt.NDArray[Any], y: npt.NDArray[Any], scale: float, precision: fl
     args = (np.ascontiguousarray(x), y, zero, scale, precision)
     return NativeModel(
         args,
-        _log_prior,
-        _difference,
-        _moments,
-        _total,
-        _gradient,
-        _prior_gradient,
+        log_prior=_log_prior,
+        difference=_difference,
+        moments=_moments,
+        total=_total,
+        gradient=_gradient,
+        prior_gradient=_prior_gradient,
         terms=_terms,
         full_pass_stats=_full_pass_stats,
     )

@@ -178,7 +178,14 @@ class MixtureMeans:
         )
         sums = NativeSums(whole.size, whole.ravel(), _gather, _score)
         return NativeModel(
-            args, _log_prior, _difference, _moments, _total, _gradient, _prior_gradient, sums=sums
+            args,
+            log_prior=_log_prior,
+            difference=_difference,
+            moments=_moments,
+            total=_total,
+            gradient=_gradient,
+            prior_gradient=_prior_gradient,
+            sums=sums,
         )
 
 
