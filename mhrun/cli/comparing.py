@@ -7,7 +7,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mhrun.cli.places import outputs_of
 from mhrun.errors import UserError, nearest
@@ -113,8 +113,11 @@ def lines_of_runs(given: Sequence[tuple[str, RunFolder]], outputs: Path) -> list
         others = [config for other, config in configs.items() if other != path]
         more = newest.get(path, [])
         others += [r.config() for r in more[-_READ:] if r.path.resolve() not in compared]
-        settings = differences(configs[path], others)
-        words = [f"{key} = {_short(value)}" for key, value in list(settings.items())[:_SETTINGS]]
+        settings = _by_method(differences(configs[path], others), others)
+        words = [
+            f"{key} = {_short(value)}" if value is not None else key
+            for key, value in list(settings.items())[:_SETTINGS]
+        ]
         words += [f"{len(settings) - _SETTINGS:,} more"] if len(settings) > _SETTINGS else []
         line = f"run     {folder.experiment}/{folder.digest}, {configs[path]['scale']} scale"
         line += f", {', '.join(words)}" if words else ""
@@ -122,6 +125,19 @@ def lines_of_runs(given: Sequence[tuple[str, RunFolder]], outputs: Path) -> list
             line += f"; newest of {len(more):,}: give the folder to compare another"
         lines.append(line)
     return lines
+
+
+def _by_method(settings: Mapping[str, object], others: Sequence[Mapping[str, Any]]) -> dict[str, object]:
+    """Return settings with those of a method that another run does not have as one, ``with METHOD``."""
+    found: dict[str, object] = {}
+    for key, value in settings.items():
+        group, _, rest = key.partition(".")
+        method = rest.partition(".")[0]
+        if group == "methods" and not all(method in (other.get("methods") or {}) for other in others):
+            found[f"with {method}"] = None
+        else:
+            found[key] = "null" if value is None else value
+    return found
 
 
 def _short(value: object) -> str:

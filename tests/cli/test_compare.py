@@ -17,6 +17,7 @@ from arviz_stats.base.array import array_stats
 from kit import FEW, compute, contents
 from scipy.stats import norm
 
+from mhrun.cli.comparing import _by_method
 from mhrun.cli.main import run
 from mhrun.diagnostics.distances import energy_distance, shifts
 from mhrun.report.compare import Comparison, Row, _doubts, _imprecise, run_names, unlike
@@ -232,6 +233,18 @@ def test_each_compared_run_is_described(there, capsys):
     ]
     assert run(["compare", one.digest, three.digest]) == 0
     assert f"run     gmm_tied_means/{three.digest}, smoke scale, lam = 0.2, " in capsys.readouterr().out
+
+
+def test_a_method_that_another_run_lacks_is_one_setting():
+    others = [{"methods": {"mcmc": {}}}, {"methods": {"mcmc": {}, "smh2": {}}}]
+    settings = {
+        "methods.smh2.kernel.rule": 1,
+        "seed": 3,
+        "methods.smh2.target": 2,
+        "methods.mcmc.kernel.m": None,
+    }
+    found = {"with smh2": None, "seed": 3, "methods.mcmc.kernel.m": "null"}
+    assert _by_method(settings, others) == found
 
 
 def test_a_comparison_warns_of_r_hat_and_of_few_effective_draws(there, capsys):
