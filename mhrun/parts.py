@@ -50,6 +50,10 @@ class Proposal(ABC):
         0.234  # most efficient acceptance rate for large D with Metropolis's rule; None: unknown
     )
 
+    excess_acceptance: float | None = (
+        None  # most efficient rate at D = 1, less `best_acceptance`; None: 0.207 without gradients, else 0
+    )
+
     follows: bool = False  # whether it is a `TrajectoryProposal`
     leapfrog_steps: int = 1  # gradients of a step; more than one along a trajectory
     leapfrog_is_open: bool = False  # whether a pilot chooses this number
@@ -220,6 +224,19 @@ class Rule(ABC):
         """The advice given in that warning."""
         return ""
 
+    def acceptance_error(self, n: int, noise: float, rate: float) -> float:
+        """Return the mean |a(L) - min(1, e^L)| that the test's design causes; 0 if it causes none.
+
+        a is the acceptance probability that the test has, L the log-ratio from all data, over moves with the
+        acceptance rate `rate`.
+
+        Args:
+            n: number of data.
+            noise: (n/T) sd / sqrt(n - 1), with sd the standard deviation of the differences of log-likelihoods.
+            rate: acceptance rate, in (0, 1).
+        """
+        return 0.0
+
     @abstractmethod
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
         """Accept or reject the candidate of every chain."""
@@ -248,6 +265,7 @@ class Dynamics(ABC):
     )
     curvature_gain: float = 1.0  # b if the relative error of the variance is b e H / 2 at curvature H
     marks_valid: bool = False  # whether `aux["valid"]` (C,) marks the steps at which theta is a draw
+    valid_remedy: str = "Raise steps."  # the advice if few steps are
 
     @property
     def needs_noise(self) -> bool:

@@ -26,7 +26,9 @@ def efficient_acceptance(kernel: Kernel, dim: int) -> Acceptance | None:
     """Return the most efficient acceptance rate of a kernel and the range around it; None if it is unknown.
 
     - Random walk: 0.234 + 0.207 / D (Roberts, Gelman & Gilks 1997; Gelman, Roberts & Gilks 1996).
-    - Langevin: 0.574 (Roberts & Rosenthal 1998).
+    - Langevin: 0.574 + 0.126 / D (Roberts & Rosenthal 1998 for large D; the second term is fitted, see
+      `LangevinProposal`).
+    - Reversible Langevin: 0.287 + 0.2 / D (fitted, see `ReversibleLangevinProposal`).
     - Hamiltonian: 0.8; 0.6 to 0.9 cost about the same (Betancourt, Byrne & Girolami 2014).
     - With Barker's probability, as tests that correct for minibatch noise have it: 0.675 times as much (Agrawal, Vats,
       Latuszynski & Roberts 2023: 0.158 for a random walk).
@@ -44,8 +46,10 @@ def efficient_acceptance(kernel: Kernel, dim: int) -> Acceptance | None:
     best = kernel.proposal.best_acceptance
     if best is None or not kernel.proposal.ratio:
         return None
-    if not kernel.proposal.gradients:
-        best += _ONE_DIMENSION / dim
+    excess = kernel.proposal.excess_acceptance
+    if excess is None:
+        excess = 0.0 if kernel.proposal.gradients else _ONE_DIMENSION
+    best += excess / dim
     if kernel.rule.barker:
         best *= _BARKER
     high = _TRAJECTORIES if kernel.proposal.follows else 1 - (1 - best) / _FACTOR

@@ -93,6 +93,7 @@ class PreconditionedProposal(Proposal):
         self.gradients = proposal.gradients
         self.ratio = proposal.ratio
         self.best_acceptance = proposal.best_acceptance
+        self.excess_acceptance = proposal.excess_acceptance
         self.leapfrog_steps = proposal.leapfrog_steps
 
     @property
@@ -198,6 +199,7 @@ class PreconditionedDynamics(Dynamics):
         self.scale = scale
         self.energies = dynamics.energies
         self.marks_valid = dynamics.marks_valid
+        self.valid_remedy = dynamics.valid_remedy
         self.noise_gain = dynamics.noise_gain
         self.curvature_gain = dynamics.curvature_gain
 

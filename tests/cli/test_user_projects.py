@@ -421,7 +421,7 @@ def test_methods_need_no_other_setting(tmp_path):
     assert sorted(found) == sorted(names)
     for name in names:
         assert found[name]["pilot"]["step_size"] > 0
-    assert found["mhbt_rsgld"]["pilot"]["acceptance"] == 0.287
+    assert found["mhbt_rsgld"]["pilot"]["acceptance"] == pytest.approx(0.387)
     schedules = compose_config([*words, "+method@methods.a=mhbt_rsgld"])["methods"]["a"]["schedules"]
     assert schedules["temperature"]["temperature"] == schedules["noise"]["noise_temperature"] == 1.0
 
