@@ -43,6 +43,9 @@ class TACTHMC(Dynamics):
 
     energies = True
     marks_valid = True
+    valid_remedy = (
+        "Raise steps, step_of_x (x then moves faster), or flat (the range of x with temperature T)."
+    )
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from mhrun.diagnostics.chains import ESS, RHAT, some_coordinates, worth
 from mhrun.engine.method import Method
-from mhrun.kernels import MetropolisHastings
+from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.stationary import samples
 from mhrun.store.blocks import SKEW_EDGES
@@ -18,6 +18,7 @@ from mhrun.store.blocks import SKEW_EDGES
 _MUCH = 0.1  # share of decisions on all data above which a run warns
 # Difference of logit(acceptance) from the rate that tuning aimed at, above which it had not settled.
 _SETTLED = 1.0
+_ERROR = 0.01  # mean error of the acceptance probability above which a run warns
 
 
 def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
@@ -47,10 +48,28 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     yield from _trajectory_warnings(method, summary)
     yield from _tuning_warnings(method, summary)
     yield from _noise_warnings(method, summary)
-    if (share := valid_share(method, summary)) < 1 and not stopped:
+    yield from _decision_warnings(method, summary)
+    if not stopped:
+        yield from _validity_warnings(method, summary)
+
+
+def _validity_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line on the share of valid draws if it is below 1, and one if they are too few or a chain has none."""
+    if (share := valid_share(method, summary)) == 1:
+        return
+    yield (
+        f"{method.name}: {share:.1%} of its draws follow the target; the trace marks them as valid "
+        "(sample_stats)."
+    )
+    valid = method.shape.steps - np.asarray(summary["totals"]["sum_invalid"])
+    count, none = int(valid.sum()), int((valid == 0).sum())
+    if count < ESS or none:
+        kernel = method.kernel.of_a_chain
+        remedy = kernel.dynamics.valid_remedy if isinstance(kernel, Unadjusted) else "Raise steps."
         yield (
-            f"{method.name}: {share:.1%} of its draws follow the target; the trace marks them as valid "
-            "(sample_stats)."
+            f"{method.name}: only {count:,} draws follow the target"
+            + f", and {none} of {method.shape.chains} chains have none" * bool(none)
+            + f"; an ESS of {ESS:g} needs more. {remedy}"
         )
 
 
@@ -115,6 +134,11 @@ def draws_warnings(
             yield f"{name}: ESS and R-hat are undefined: a coordinate never moves."
         elif found["ess"] < ESS:
             yield f"{name}: ESS is {found['ess']:.3g}, below {ESS:g}: means and quantiles are imprecise."
+        elif found["ess_tail"] < ESS:
+            yield (
+                f"{name}: tail ESS is {found['ess_tail']:.3g}, below {ESS:g}: standard deviations and the 5 % and 95 % "
+                "quantiles are imprecise. Raise steps."
+            )
     rate = float(np.sum(summary["totals"]["sum_accepted"])) / (shape.chains * shape.steps)
     wanted = acceptance_range(method)
     outside = wanted is not None and rate > 0 and not wanted[0] <= rate <= wanted[1]
@@ -195,6 +219,41 @@ def _noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
             f"{method.name}: the mean of a minibatch has skewness {skew:.2g} (95 % of decisions: below {most:.2g}): "
             f"above {limit:g} the acceptance probability may be off by 0.01. {rule.skew_remedy}"
         )
+
+
+def _decision_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if wrong decisions of a sequential test change the acceptance probability."""
+    rule, totals = method.kernel.of_a_chain.rule, summary["totals"]
+    decisions = method.shape.chains * method.shape.steps
+    rate = float(np.sum(totals["sum_accepted"])) / decisions
+    noise = full_noise(summary, method.target.n, decisions)
+    if rule is None or not 0 < rate < 1 or not noise > 0:
+        return
+    error = rule.acceptance_error(method.target.n, noise, rate)
+    if error > _ERROR:
+        yield (
+            f"{method.name}: wrong decisions change the acceptance probability by {error:.2g} on average (limit "
+            f"{_ERROR:g}): draws are biased, usually with too large standard deviations. Lower the test's error "
+            "(epsilon or bound), raise T, or choose an exact method (tunamh, smh2, mh_ss)."
+        )
+
+
+def full_noise(summary: Mapping[str, Any], n: int, decisions: int) -> float:
+    """Return (n/T) sd / sqrt(n), sd that of the terms of the log-ratio, estimated from the steps after burn-in.
+
+    The variance of the log-ratio at b data is (n sd/T)^2 (1/b - 1/n). Its mean over the decisions on fewer than n data
+    is divided by the mean of 1/b - 1/n over them, with E[1/b] = (1 + var b / (E b)^2) / E b to second order. NaN if no
+    decision is on fewer data.
+    """
+    totals = summary["totals"]
+    few = decisions - float(np.sum(totals["sum_all_data"]))
+    if few < 1:
+        return np.nan
+    size = (float(np.sum(totals["sum_batch_size"])) - (decisions - few) * n) / few
+    square = (float(np.sum(totals["sum_batch_size_squared"])) - (decisions - few) * n**2) / few
+    inverse = square / size**3 if size > 0 else np.nan
+    variance = float(np.sum(np.asarray(totals["sum_log_ratio_var"], dtype=float))) / few
+    return float(np.sqrt(variance / max(inverse * n - 1, 1e-12)))
 
 
 def valid_share(method: Method, summary: Mapping[str, Any]) -> float:

@@ -163,6 +163,14 @@ def _imprecise(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
     if few:
         worst = sorted(few, key=lambda name: few[name])
         lines.append(f"ESS is below {ESS:g}: {named(worst, numbers=few)}. Means and quantiles are imprecise.")
+    tails = {name: number_of(row.get("ess_tail")) for name, row in found.items() if name not in few}
+    tails = {name: size for name, size in tails.items() if size < ESS and not rhats[name] > MIXED}
+    if tails:
+        worst = sorted(tails, key=lambda name: tails[name])
+        lines.append(
+            f"Tail ESS is below {ESS:g}: {named(worst, numbers=tails)}. Standard deviations and the 5 % and 95 % "
+            "quantiles are imprecise."
+        )
     return lines
 
 

@@ -186,6 +186,17 @@ def warnings_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[
     if sizes:
         worst = sorted(sizes, key=lambda m: sizes[m])
         found.append(f"ESS below {ESS:g}: {_named(run, worst, sizes)}. Means and quantiles are imprecise.")
+    tails = {
+        m: about["ess_tail"]
+        for m, about in diagnostics.items()
+        if m not in sizes and _above(ESS, about.get("ess_tail"))
+    }
+    if tails:
+        worst = sorted(tails, key=lambda m: tails[m])
+        found.append(
+            f"Tail ESS below {ESS:g}: {_named(run, worst, tails)}. Standard deviations and the 5 % and 95 % quantiles "
+            "are imprecise."
+        )
     stuck = [m for m, about in diagnostics.items() if _is_stuck(about)]
     if stuck:
         found.append(f"ESS and R-hat are undefined: {_named(run, stuck)}. A coordinate never moves.")

@@ -18,9 +18,20 @@ from mhrun.native.philox import ACCEPT as ACCEPT_DRAW
 from mhrun.native.philox import uniform
 from mhrun.parts import SUPPLY, Rule
 from mhrun.random import Draws, Purpose
-from mhrun.rules.austere_design import EPSILONS, SIZES, Design, Designs, average, conservative
+from mhrun.rules.austere_design import (
+    EPSILONS,
+    SIZES,
+    Design,
+    Designs,
+    acceptance_error,
+    average,
+    conservative,
+    profile,
+)
 from mhrun.rules.growth import ACCEPT, REJECT, UNDECIDED, Stages, grow, steps_of
 from mhrun.types import Contest, Supply, Verdict
+
+_GRID = 25  # values of mu_std at which the error of a design is computed
 
 
 class Austere(Rule):
@@ -83,6 +94,17 @@ class Austere(Rule):
         self.ignores_u = ignores_u
         self.trials = trials
         self._given = None if m is None or epsilon is None else Design(m, epsilon)
+
+    def acceptance_error(self, n: int, noise: float, rate: float) -> float:
+        """Return the mean error of the acceptance probability under the design, see `mhrun.parts.Rule`."""
+        if self.design == "per_step":
+            assert self.bound is not None
+            designs = _designs(n, self.reach)
+            grid = torch.linspace(0, self.reach, _GRID, dtype=torch.float64)
+            error = designs.error(grid, self.bound).cpu().numpy()
+            return acceptance_error(grid.numpy(), error, noise, rate)
+        fixed = self._given or self._fixed(n)
+        return acceptance_error(*_profile(n, fixed), noise, rate)
 
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
         """Read data until every chain is decided."""
@@ -196,6 +218,13 @@ def _judge(args: Any, params: Any, test: Any, seen: Any) -> Any:
         if size % params[2] != 0 or not abs(gap) > args[0][params[1], seen.stage] * math.sqrt(spread):
             verdict = UNDECIDED
     return verdict
+
+
+@lru_cache(maxsize=8)
+def _profile(n: int, design: Design) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return values of mu_std and the probability of a wrong decision at each."""
+    found = profile(n, *design, np.linspace(0, 10, _GRID))
+    return found.mu_std, found.error
 
 
 @lru_cache(maxsize=8)

@@ -192,6 +192,32 @@ def average(n_data: int, bound: float, trials: npt.ArrayLike, points: int = 200)
     return DESIGNS[int(needs.masked_fill(wrong >= bound, math.inf).argmin())]
 
 
+def acceptance_error(
+    mu_std: Array, error: Array, noise: float, rate: float, moves: int = 101, points: int = 400
+) -> float:
+    """Return the mean |a(L) - min(1, e^L)| over moves, with a(L) the acceptance probability of the test.
+
+    a(L) - min(1, e^L) = E_u[-error(x) if x > 0 else error(x)],  x = (L - log u) / noise
+
+    as in `average`. The log-ratios L of moves are taken as N(-v/2, v), as those of a random walk in many dimensions
+    (Roberts, Gelman & Gilks 1997), with v from the acceptance rate 2 Phi(-sqrt(v)/2).
+
+    Args:
+        mu_std: increasing values from 0 (K,).
+        error: probability of a wrong decision at each (K,).
+        noise: (N/T) sd / sqrt(N - 1).
+        rate: acceptance rate, in (0, 1).
+        moves: number of values of L.
+        points: number of values of u.
+    """
+    v = (2 * ndtri(rate / 2)) ** 2
+    log_ratio = math.sqrt(v) * ndtri((np.arange(moves) + 0.5) / moves) - v / 2
+    log_u = np.log((np.arange(points) + 0.5) / points)
+    x = (log_ratio[:, None] - log_u) / noise
+    wrong = np.interp(np.abs(x), mu_std, error)
+    return float(np.abs(np.where(x > 0, -wrong, wrong).mean(1)).mean())
+
+
 class Designs:
     """Error and usage of all `DESIGNS` for N data, on a grid of |mu_std|, and the choice of a design.
 
@@ -243,6 +269,11 @@ class Designs:
         low = place.long().clamp(max=last - 1)
         error, usage = torch.lerp(self.tables[..., low], self.tables[..., low + 1], place - low)
         return error, usage
+
+    def error(self, mu_std: Tensor, bound: float) -> Tensor:
+        """Return the error (K,) of the design that is chosen at each mu_std (K,)."""
+        error, usage = self.at(mu_std)
+        return error.gather(0, _best(error, usage, bound)[None])[0]
 
     def choose(self, mu_std: Tensor, bound: float) -> tuple[Tensor, Tensor]:
         """Return m (C,) int64 and epsilon (C,) float64 for the mu_std (C,) of each chain's test.

@@ -257,6 +257,9 @@ def test_a_comparison_warns_of_r_hat_and_of_few_effective_draws(there, capsys):
         "R-hat is above 1.01: a (1.016). These chains have not converged.",
         "ESS is below 400: a (302). Means and quantiles are imprecise.",
     ]
+    assert _imprecise({"b": {"rhat": 1.001, "ess": 900.0, "ess_tail": 90.0}}) == [
+        "Tail ESS is below 400: b (90). Standard deviations and the 5 % and 95 % quantiles are imprecise.",
+    ]
     assert run(["compare", there[0].path.name, "--json"]) == 0
     captured = capsys.readouterr()
     assert "ESS is below 400" in captured.err or "R-hat is above 1.1" in captured.err

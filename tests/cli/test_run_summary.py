@@ -91,6 +91,10 @@ def test_warnings_name_the_worst_methods_first_and_count_the_rest():
     assert lines[3].startswith("Divergent steps: H (7).")
     assert lines[4] == "h: 7 steps left the numbers."
     assert warnings_of(FakeRun("a"), {"a": about(500.0)}) == []
+    (line,) = warnings_of(FakeRun("a"), {"a": about(500.0) | {"ess_tail": 90.0}})
+    assert line.startswith("Tail ESS below 400: A (90). Standard deviations and the 5 % and 95 % quantiles")
+    (line,) = warnings_of(FakeRun("a"), {"a": about(50.0) | {"ess_tail": 90.0}})
+    assert line.startswith("ESS below 400: A (50).")
 
 
 def test_the_table_has_the_measure_that_the_experiment_declares(tmp_path, monkeypatch):

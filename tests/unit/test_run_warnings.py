@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from kit import config, gaussian
 
 import mhrun
+from mhrun.diagnostics.chains import worth
 from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import run_experiment
 from mhrun.kernels.acceptance import efficient_acceptance
@@ -77,11 +79,13 @@ def test_a_temperature_is_warned_of():
     [
         (kernel(), 1, 0.441),
         (kernel(), 200, 0.235),
-        (kernel(mhrun.LangevinProposal()), 50, 0.574),
+        (kernel(mhrun.LangevinProposal()), 1000, 0.574),
+        (kernel(mhrun.LangevinProposal()), 1, 0.70),
         (kernel(rule=mhrun.Barker()), 200, 0.159),
         (kernel(rule=MHMinibatch(50), pairing=Growing()), 200, 0.159),
         (kernel(mhrun.LangevinProposal(ratio=False)), 5, None),
-        (kernel(mhrun.ReversibleLangevinProposal()), 5, 0.287),
+        (kernel(mhrun.ReversibleLangevinProposal()), 1000, 0.287),
+        (kernel(mhrun.ReversibleLangevinProposal()), 1, 0.487),
         (mhrun.Unadjusted(mhrun.SGLD(), m=1), 5, None),
     ],
 )
@@ -89,6 +93,30 @@ def test_each_family_has_its_own_acceptance_rate(moves, dim, best):
     found = efficient_acceptance(moves, dim)
     assert (found is None) if best is None else found.best == pytest.approx(best, abs=1e-3)
     assert found is None or 0 < found.low < found.best < found.high < 1
+
+
+def test_few_effective_draws_in_the_tails_are_warned_of(monkeypatch):
+    """Signs are independent, scales change every 50 draws: 4,000 draws have 80 in the tails."""
+    rng = np.random.default_rng(0)
+    draws = rng.normal(size=(4, 1000, 1)) * np.exp(rng.normal(size=(4, 20, 1)).repeat(50, 1))
+    found = worth(draws)
+    assert found["ess"] > 400 > found["ess_tail"]
+    monkeypatch.setattr("mhrun.engine.sample.flat_draws", lambda _: draws)
+    (line,) = [line for line in warned(0.8) if "tail ESS" in line]
+    assert re.match(
+        r"tail ESS is \d+, below 400: standard deviations and the 5 % and 95 % quantiles are", line
+    )
+
+
+def test_few_valid_draws_of_a_tempered_dynamics_are_warned_of():
+    """x of TACT-HMC moves through (-1, 1); theta is a draw for |x| < 0.085."""
+    moves = mhrun.Unadjusted(mhrun.TACTHMC(step_of_x=1e-2), m=1)
+    line = next(line for line in warned(0.01, moves=moves, steps=300, warmup=50) if "only" in line)
+    assert re.match(r"only \d+ draws follow the target", line)
+    assert "an ESS of 400 needs more. Raise steps, step_of_x" in line
+    lines = warned(0.01, moves=moves, steps=20, warmup=50)
+    assert any(re.search(r"and [1-4] of 4 chains have none; an ESS of 400", line) for line in lines)
+    assert not [line for line in warned(0.01, moves=moves, steps=6_000) if "only" in line]
 
 
 def test_a_report_has_one_line_for_all_methods_with_a_warning(tmp_path):
