@@ -411,7 +411,7 @@ def test_what_a_compiler_takes_is_no_part_of_an_estimate(monkeypatch, data):
             return state, {"n_lik": spent, "n_grad": spent}
 
     executor = Executor()
-    monkeypatch.setattr("mhrun.engine.estimate.choose", lambda *_: executor)
+    monkeypatch.setattr("mhrun.engine.estimate.choose_executor", lambda *_: executor)
     monkeypatch.setattr("mhrun.engine.estimate.time", SimpleNamespace(perf_counter=lambda: executor.now))
     method = method_of(
         data[0], None, Unadjusted(Momentum(), 5), schedules={"step_size": Fixed(step_size=1.0)}
