@@ -10,46 +10,47 @@ import sys
 
 import worker
 
-worker.pin_to(int(sys.argv[1]))
+if __name__ == "__main__":
+    worker.pin_to(int(sys.argv[1]))
 
-import shutil  # noqa: E402
-import tempfile  # noqa: E402
-from collections.abc import Callable  # noqa: E402
-from functools import partial  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import Any, NamedTuple  # noqa: E402
+import shutil
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import numpy as np  # noqa: E402
-import problem  # noqa: E402
-import problem_dynamics as dynamics  # noqa: E402
-import problem_growing as growing  # noqa: E402
-import problem_logistic as logistic  # noqa: E402
-import problem_network as network  # noqa: E402
-import torch  # noqa: E402
+import numpy as np
+import problem
+import problem_dynamics as dynamics
+import problem_growing as growing
+import problem_logistic as logistic
+import problem_network as network
+import torch
 
-import mhrun  # noqa: E402
-from mhrun import compiled  # noqa: E402
-from mhrun.data.no_data import NoData  # noqa: E402
-from mhrun.dynamics.sghmc import SGHMC  # noqa: E402
-from mhrun.dynamics.sgld import SGLD as SGLD  # noqa: E402
-from mhrun.dynamics.sgnht import SGNHT  # noqa: E402
-from mhrun.engine.chains import Settings, Silent, run_method  # noqa: E402
-from mhrun.engine.method import Method  # noqa: E402
-from mhrun.kernels import ReplicaExchange, Unadjusted  # noqa: E402
-from mhrun.models.gaussian_mixture import GaussianMixture  # noqa: E402
-from mhrun.models.logistic import Logistic  # noqa: E402
-from mhrun.models.perceptron import Perceptron  # noqa: E402
-from mhrun.native.philox import independent  # noqa: E402
-from mhrun.pairing.full import Full  # noqa: E402
-from mhrun.pairing.growing import Growing  # noqa: E402
-from mhrun.pairing.thinned import Thinned  # noqa: E402
-from mhrun.parts import Kernel, Pairing, Rule  # noqa: E402
-from mhrun.proposals.langevin import LangevinProposal  # noqa: E402
-from mhrun.rules.compensated import Compensated  # noqa: E402
-from mhrun.rules.mh_minibatch import MHMinibatch  # noqa: E402
-from mhrun.rules.tunamh import TunaMH  # noqa: E402
-from mhrun.schedules import Plan  # noqa: E402
-from mhrun.store.netcdf import Shape, open_trace  # noqa: E402
+import mhrun
+from mhrun import compiled
+from mhrun.data.no_data import NoData
+from mhrun.dynamics.sghmc import SGHMC
+from mhrun.dynamics.sgld import SGLD as SGLD
+from mhrun.dynamics.sgnht import SGNHT
+from mhrun.engine.chains import Settings, Silent, run_method
+from mhrun.engine.method import Method
+from mhrun.kernels import ReplicaExchange, Unadjusted
+from mhrun.models.gaussian_mixture import GaussianMixture
+from mhrun.models.logistic import Logistic
+from mhrun.models.perceptron import Perceptron
+from mhrun.native.philox import independent
+from mhrun.pairing.full import Full
+from mhrun.pairing.growing import Growing
+from mhrun.pairing.thinned import Thinned
+from mhrun.parts import Kernel, Pairing, Rule
+from mhrun.proposals.langevin import LangevinProposal
+from mhrun.rules.compensated import Compensated
+from mhrun.rules.mh_minibatch import MHMinibatch
+from mhrun.rules.tunamh import TunaMH
+from mhrun.schedules import Plan
+from mhrun.store.netcdf import Shape, open_trace
 
 RUNGS, EVERY = 8, 40  # of ladders: chains of each, steps between two exchanges
 
@@ -212,10 +213,10 @@ def _near(folder: Path) -> dict[str, float]:
     return {"accepted": float((gaps < dynamics.NEAR**2).any(-1).mean())}
 
 
-def main(cores: int, name: str, n: int, executor: str, storage: str) -> None:
-    torch.set_num_threads(cores)
-    problem = PROBLEMS[name](n, storage)
-    folder = Path(tempfile.mkdtemp(prefix="mhrun-bench-"))
+def runner(
+    problem: Work, name: str, folder: Path, executor: str, cores: int
+) -> Callable[[int, int, int], dict[str, float]]:
+    """Return (chains, steps, seed) -> what a run found that wrote its trace to disk."""
 
     def work(chains: int, steps: int, seed: int) -> dict[str, float]:
         place = folder / f"{chains}-{steps}-{seed}"
@@ -231,8 +232,14 @@ def main(cores: int, name: str, n: int, executor: str, storage: str) -> None:
         totals = summary["totals"]
         return {key: float(sum(totals[total])) / (chains * steps) for key, total in means.items()} | near
 
+    return work
+
+
+def main(cores: int, name: str, n: int, executor: str, storage: str) -> None:
+    torch.set_num_threads(cores)
+    folder = Path(tempfile.mkdtemp(prefix="mhrun-bench-"))
     try:
-        worker.serve(work)
+        worker.serve(runner(PROBLEMS[name](n, storage), name, folder, executor, cores))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cpp_loops
 import numpy as np
 import problem_dynamics
 import problem_growing
@@ -153,6 +154,51 @@ def mh_minibatch(rounds: int, chain_steps: int, console: Console) -> list[dict[s
     goals = [Goal("JAX", 10, 0.75), Goal("NumPy", 10, 1 / 8)]
     title = "MHminibatch, n = 1e6, m = 50, one core: microseconds per chain-step (median)"
     console.print(against_peers(title, rows, goals))
+    return rows
+
+
+def against_cpp(rounds: int, chain_steps: int, console: Console) -> dict[str, list[dict[str, Any]]]:
+    """MINT and MHminibatch beside loops written by hand in C++, and the parts of a MINT step in both."""
+    if cpp_loops.COMPILER is None:
+        console.print("no C++ compiler: the comparison with loops in C++ is left out.")
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        table = Path(folder) / "quantiles.npz"
+        save_quantiles(table)
+        found = {}
+        for name, problem, what, share, sizes in (
+            ("mint", "mint", "MINT, n = 1e6, m = 1000", 1.0, (1, 20)),
+            ("mh_minibatch", "mh_minibatch_with", "MHminibatch, n = 1e6, m = 50", 2.0, (1, 10)),
+        ):
+            field = {
+                "ours": (ours(1, problem, N), share),
+                "C++": (Contender(sys.executable, "cpp_loops.py", 1, name, N, table), share),
+            }
+            rows = [{"C": c} | in_turn(field, c, rounds, chain_steps, "cpu") for c in sizes]
+            stop_all(field)
+            goals = [Goal("C++", c, 1.5) for c in sizes]
+            console.print(against_peers(f"{what}, one core: microseconds per chain-step", rows, goals))
+            found[name] = rows
+    return found | {"parts": mint_parts(rounds, chain_steps, console)}
+
+
+def mint_parts(rounds: int, chain_steps: int, console: Console) -> list[dict[str, Any]]:
+    """Nanoseconds per datum of the parts of a MINT step, here and in C++, where data fit the cache and where not."""
+    rows: list[dict[str, Any]] = []
+    for n in (10**4, 10**6, 10**8):
+        steps = max(10, chain_steps // 100)
+        words = (str(HERE / "mint_profile.py"), str(n), str(steps), str(rounds))
+        printed = subprocess.run([sys.executable, *words], check=True, capture_output=True, text=True).stdout
+        rows += [json.loads(line) for line in printed.splitlines()]
+    table = Table(title="A MINT step, m = 1000: CPU nanoseconds per datum, sums", title_justify="left")
+    for column in ("up to", "n", "mhrun", "C++", "ratio"):
+        table.add_column(column, justify="left" if column == "up to" else "right")
+    cost = {(row["part"], row["n"], row["who"]): row["ns_per_datum"] for row in rows}
+    for part, n in dict.fromkeys((row["part"], row["n"]) for row in rows):
+        here, there = cost[part, n, "mhrun"], cost.get((part, n, "C++"))
+        cells = ("", "") if there is None else (f"{there:.2f}", f"{here / there:.2f}")
+        table.add_row(part, f"{n:,}", f"{here:.2f}", *cells)
+    console.print(table)
     return rows
 
 
@@ -354,6 +400,7 @@ TABLES: dict[str, Callable[[argparse.Namespace, Console], Any]] = {
     "over_n": lambda options, console: over_n(options.rounds, options.chain_steps, options.largest, console),
     "mh_minibatch": lambda options, console: mh_minibatch(options.rounds, options.chain_steps, console),
     "tuna_mh": lambda options, console: tuna_mh(options.rounds, options.chain_steps, console),
+    "against_cpp": lambda options, console: against_cpp(options.rounds, options.chain_steps, console),
     "modules": lambda options, console: module_steps(console),
     "network": lambda options, console: network(options.rounds, options.chain_steps, console),
     "dynamics": lambda options, console: dynamics(options.rounds, options.chain_steps, console),
@@ -362,7 +409,7 @@ TABLES: dict[str, Callable[[argparse.Namespace, Console], Any]] = {
 }
 
 
-OURS_ALONE = {"start_up", "modules", "without_replacement", "over_n", "ladders"}
+OURS_ALONE = {"start_up", "modules", "against_cpp", "without_replacement", "over_n", "ladders"}
 
 
 def main() -> None:

@@ -14,7 +14,13 @@ from mhrun.errors import Refusal
 from mhrun.models.bounds import centred_norms
 from mhrun.models.compressed import compress
 from mhrun.native import NativeBounds, NativeModel, piece
-from mhrun.native.maths import exp_negative_32, exp_negative_64, log1p_unit_64, log_of_ratio_32
+from mhrun.native.maths import (
+    exp_negative_32,
+    exp_negative_64,
+    log1p_unit_64,
+    log_of_ratio_32,
+    log_of_ratio_64,
+)
 from mhrun.random import Draws
 from mhrun.types import Bounds, Field, Reference, Rows
 
@@ -326,12 +332,7 @@ def _term(x: Any, v: Any, origin: Any, candidate: Any) -> Any:
     after = (candidate[1] * x - candidate[1] * (candidate[0] + 0.5 * candidate[1])) / v
     near = (candidate[0] - origin[0]) * (2 * x - origin[0] - candidate[0]) / (2 * v)
     soft = max(after, 0.0) - max(before, 0.0)
-    return (
-        near
-        + soft
-        + log1p_unit_64(exp_negative_64(-abs(after)))
-        - log1p_unit_64(exp_negative_64(-abs(before)))
-    )
+    return near + soft + log_of_ratio_64(exp_negative_64(-abs(after)), exp_negative_64(-abs(before)))
 
 
 @piece

@@ -1,7 +1,8 @@
 """Elementary functions in plain arithmetic, which the compiler can vectorise.
 
-numba's `math.exp` and `math.log` are calls for one number at a time. These are series on a short interval, accurate to
-a few units in the last place; the tests bound the error.
+numba's `math.exp` and `math.log` are calls for one number at a time. These are polynomials on a short interval,
+accurate to a few units in the last place; the tests bound the error. The coefficients are of Taylor series, or where
+shorter polynomials save time, of interpolation at Chebyshev's points (mpmath's `chebyfit`).
 """
 
 from __future__ import annotations
@@ -58,17 +59,15 @@ def exp_negative_64(x: Any) -> Any:
     x = max(x, -700.0)
     k = i64(x * LOG2E - 0.5)
     r = x - f64(k) * LN2_HIGH_64 - f64(k) * LN2_LOW_64
-    p = 1 / 6227020800
-    p = p * r + 1 / 479001600
-    p = p * r + 1 / 39916800
-    p = p * r + 1 / 3628800
-    p = p * r + 1 / 362880
-    p = p * r + 1 / 40320
-    p = p * r + 1 / 5040
-    p = p * r + 1 / 720
-    p = p * r + 1 / 120
-    p = p * r + 1 / 24
-    p = p * r + 1 / 6
+    p = 2.510038549551032e-08
+    p = p * r + 2.7620088445409746e-07
+    p = p * r + 2.7557268459997064e-06
+    p = p * r + 2.4801521295954376e-05
+    p = p * r + 0.00019841269863053618
+    p = p * r + 0.0013888888917213717
+    p = p * r + 0.008333333333330062
+    p = p * r + 0.04166666666662413
+    p = p * r + 0.16666666666666669
     p = p * r + 0.5
     p = p * r + 1.0
     p = p * r + 1.0
@@ -76,28 +75,33 @@ def exp_negative_64(x: Any) -> Any:
 
 
 @piece
-def log1p_unit_64(e: Any) -> Any:
-    """log(1 + e) for float64 e in [0, 1]: 2 atanh z with z <= 1/3, by its series to z^33."""
-    z = e / (2.0 + e)
+def _twice_atanh_64(z: Any) -> Any:
+    """2 atanh z for float64 z with |z| <= 1/3."""
     q = z * z
-    p = 1 / 33
-    p = p * q + 1 / 31
-    p = p * q + 1 / 29
-    p = p * q + 1 / 27
-    p = p * q + 1 / 25
-    p = p * q + 1 / 23
-    p = p * q + 1 / 21
-    p = p * q + 1 / 19
-    p = p * q + 1 / 17
-    p = p * q + 1 / 15
-    p = p * q + 1 / 13
-    p = p * q + 1 / 11
-    p = p * q + 1 / 9
-    p = p * q + 1 / 7
-    p = p * q + 1 / 5
-    p = p * q + 1 / 3
+    p = 0.08082022805971766
+    p = p * q + 0.04400369243072337
+    p = p * q + 0.06000536404795356
+    p = p * q + 0.06657072104827468
+    p = p * q + 0.07692785032479312
+    p = p * q + 0.09090894718066429
+    p = p * q + 0.11111111358713932
+    p = p * q + 0.1428571428355438
+    p = p * q + 0.20000000000007292
+    p = p * q + 0.3333333333333333
     p = p * q + 1.0
     return 2.0 * z * p
+
+
+@piece
+def log1p_unit_64(e: Any) -> Any:
+    """log(1 + e) for float64 e in [0, 1]."""
+    return _twice_atanh_64(e / (2.0 + e))
+
+
+@piece
+def log_of_ratio_64(e: Any, d: Any) -> Any:
+    """log((1 + e) / (1 + d)) for float64 e and d in [0, 1]."""
+    return _twice_atanh_64((e - d) / (2.0 + e + d))
 
 
 @piece

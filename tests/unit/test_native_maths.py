@@ -31,6 +31,11 @@ def test_logarithms(rng):
     assert np.abs(ours - truth).max() < 2.0**-22
     double = np.array([maths.log1p_unit_64(float(v)) for v in e])
     assert np.abs(double / np.log1p(e.astype(float)) - 1).max() < 6 * 2.0**-53
+    e, d = rng.random((2, 4000))
+    ratio = np.array([maths.log_of_ratio_64(a, b) for a, b in zip(e, d, strict=True)])
+    assert np.abs(ratio - (np.log1p(e) - np.log1p(d))).max() < 4 * 2.0**-53
+    ends = np.array([maths.log_of_ratio_64(1.0, 0.0), maths.log_of_ratio_64(0.0, 1.0)])
+    assert np.abs(np.abs(ends) / np.log(2) - 1).max() < 4 * 2.0**-53
 
 
 def test_logarithms_and_turns_of_random_words(rng):
