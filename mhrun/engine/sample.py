@@ -6,7 +6,8 @@ import json
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -123,12 +124,7 @@ def sample(
         UserError: parts that do not go together, settings that have no meaning, or a folder that holds the
             trace of another call.
     """
-    if str(device).split(":")[0] not in ("cpu", *["cuda"] * torch.cuda.is_available()):
-        raise UserError(
-            f"device = '{device}' is not available; choose cpu{' or cuda' * torch.cuda.is_available()}."
-        )
-    if isinstance(dtype, str) or dtype not in (torch.float64, torch.float32):
-        raise UserError(f"dtype = {dtype!r} must be torch.float64 or torch.float32.")
+    _check_device(device, dtype)
     given = user_model(model, data, start=start, log_prior=log_prior, parameters=parameters)
     points = given.points
     target = Target(
@@ -167,44 +163,66 @@ def sample(
         _say(f"no kernel was named: {why}.")
     settings = Settings(executor=executor)
     attributes: dict[str, Any] = {"seed": method.seed} | prior_attribute(given.model)
-    if folder is not None:
-        place = RunFolder(Path(folder))
-        try:
-            place.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(
-                f"folder = '{folder}' cannot be made: {error.strerror}; choose another."
-            ) from error
-        with place.held(lambda line: print(line, file=sys.stderr)):
-            call: tuple[Any, ...] = (
-                given.model if isinstance(model, torch.nn.Module) else model,
-                given.data.fields,
-                log_prior,
-                kernel,
-                temper,
-                replacement,
-                method.plan.schedules,
-                start,
-                parameters,
-            )
-            call += (method.shape, method.seed, str(dtype), method.monitor)
-            call += () if surrogate == "none" else (surrogate,)
-            call += (method.precondition,) if method.precondition else ()
-            _same(place.path, fingerprint(RESULTS_VERSION, *call))
-            method, found = piloted(method, place.path, _say)
-            attributes |= _known(found)
-            summary = run_method(method, place.path, settings, Silent(), lambda: False, attributes)
-            trace = open_trace(place.path)
-            _warn(method, summary, trace)
-            return trace
-    method, found = piloted(method, None, _say)
-    attributes |= _known(found)
-    with tempfile.TemporaryDirectory(prefix="mhrun-") as temporary:
-        summary = run_method(method, Path(temporary), settings, Silent(), lambda: False, attributes)
-        with open_trace(Path(temporary)) as trace:
-            loaded = trace.load()
-    _warn(method, summary, loaded)
-    return loaded
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="mhrun-") as temporary:
+            method, summary = _run(method, Path(temporary), None, settings, attributes)
+            with open_trace(Path(temporary)) as opened:
+                trace = opened.load()
+    else:
+        call: tuple[Any, ...] = (
+            given.model if isinstance(model, torch.nn.Module) else model,
+            given.data.fields,
+            log_prior,
+            kernel,
+            temper,
+            replacement,
+            method.plan.schedules,
+            start,
+            parameters,
+        )
+        call += (method.shape, method.seed, str(dtype), method.monitor)
+        call += () if surrogate == "none" else (surrogate,)
+        call += (method.precondition,) if method.precondition else ()
+        with _held(folder) as place:
+            _same(place, fingerprint(RESULTS_VERSION, *call))
+            method, summary = _run(method, place, place, settings, attributes)
+            trace = open_trace(place)
+    _warn(method, summary, trace)
+    return trace
+
+
+def _check_device(device: str, dtype: Any) -> None:
+    """Refuse a device or a type of parameters that there is not."""
+    if str(device).split(":")[0] not in ("cpu", *["cuda"] * torch.cuda.is_available()):
+        raise UserError(
+            f"device = '{device}' is not available; choose cpu{' or cuda' * torch.cuda.is_available()}."
+        )
+    if isinstance(dtype, str) or dtype not in (torch.float64, torch.float32):
+        raise UserError(f"dtype = {dtype!r} must be torch.float64 or torch.float32.")
+
+
+@contextmanager
+def _held(folder: str | Path) -> Iterator[Path]:
+    """Make a folder and keep other processes from writing to it."""
+    place = RunFolder(Path(folder))
+    try:
+        place.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"folder = '{folder}' cannot be made: {error.strerror}; choose another.") from error
+    with place.held(lambda line: print(line, file=sys.stderr)):
+        yield place.path
+
+
+def _run(
+    method: Method, folder: Path, kept: Path | None, settings: Settings, attributes: Mapping[str, Any]
+) -> tuple[Method, dict[str, Any]]:
+    """Let a pilot find what is left open, run the method in a folder, and return it with its summary.
+
+    The pilot's settings are read from, and kept in, the folder `kept`.
+    """
+    method, found = piloted(method, kept, _say)
+    attributes = {**attributes, **_known(found)}
+    return method, run_method(method, folder, settings, Silent(), lambda: False, attributes)
 
 
 def _step_size(given: float | str | Schedule, acceptance: float | None, kernel: Kernel) -> Schedule:
