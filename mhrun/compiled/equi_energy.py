@@ -189,6 +189,51 @@ def _gap(to: Any, origin: Any, grad: Any, step: Any, pulled: Any) -> Any:
     return total
 
 
+@piece
+def _set_levels(levels: Any, lowest: Any, spacing: Any, heat: Any, first: Any) -> None:
+    """Set the levels: the lowest energy, each next `spacing` temperatures of the colder rung above it, infinity."""
+    rungs = len(levels) - 1
+    levels[0] = lowest
+    for r in range(1, rungs):
+        levels[r] = levels[r - 1] + spacing * heat[first + r - 1]
+    levels[rungs] = np.inf
+
+
+@piece
+def _ring(energy: Any, levels: Any) -> Any:
+    """The ring that an energy is in; what lies below all levels is in the first."""
+    ring = 0
+    for j in range(1, len(levels) - 1):
+        ring += 1 if energy >= levels[j] else 0
+    return ring
+
+
+@piece
+def _variance(weights: Any, before: Any, after: Any, m: Any) -> Any:
+    """The variance of a minibatch's m terms, from their weights on the nodes; NaN for a single one."""
+    if m == 1:
+        return np.nan
+    one, two = 0.0, 0.0
+    for s in range(len(weights)):
+        gain = after[s] - before[s]
+        one += weights[s] * gain
+        two += weights[s] * gain * gain
+    return max(two - one * one / m, 0.0) / (m - 1)
+
+
+@piece
+def _slot(seen: Any, capacity: Any, latest: Any, draw: Any) -> Any:
+    """Where the next entry of a bank goes that has seen so many; at `capacity` or above it is not kept.
+
+    A full bank keeps the latest entries, or a uniform sample of all (Vitter 1985, algorithm R).
+    """
+    if latest:
+        return seen % capacity
+    if seen < capacity:
+        return seen
+    return np.int64(uniform(EXCHANGE + u64(2) * USE, draw) * np.float64(seen + 1))
+
+
 @routine
 def _entry(energies: Any, filled: Any, low: Any, high: Any, u: Any) -> Any:
     """The index of a uniformly drawn entry of a ring, or -1 if the ring is empty."""
@@ -227,10 +272,7 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
         for ladder in range(first_ladder, last_ladder):
             for k in range(steps):
                 step = first_step + u64(k)
-                levels[0] = lowest
-                for r in range(1, rungs):
-                    levels[r] = levels[r - 1] + spacing * heat[k, ladder * rungs + r - 1]
-                levels[rungs] = np.inf
+                _set_levels(levels, lowest, spacing, heat[k], ladder * rungs)
                 # From cold to hot: a jump must not see what the hotter rung adds in this step.
                 for r in range(rungs):
                     c, m = ladder * rungs + r, sizes[r]
@@ -241,9 +283,7 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                     n_lik, n_grad, exchange, bad = 0, 0, NEVER, False
                     place, row = -1, ladder * (rungs - 1) + r
                     if done > 0 and r < rungs - 1 and uniform(EXCHANGE, draw) < jump:
-                        ring = 0
-                        for j in range(1, rungs):
-                            ring += 1 if energy[c] >= levels[j] else 0
+                        ring = _ring(energy[c], levels)
                         low = -np.inf if ring == 0 else levels[ring]
                         u = uniform(EXCHANGE + USE, draw)
                         filled = min(bank_seen[row], capacity)
@@ -301,14 +341,8 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                             if not full:
                                 for d in range(dim):
                                     far[d] *= data / m
-                                one, two = 0.0, 0.0
-                                for s in range(nodes):
-                                    gain = after[s] - before[s]
-                                    one += weights[s] * gain
-                                    two += weights[s] * gain * gain
-                                if m > 1:
-                                    var = max(two - one * one / m, 0.0) / (m - 1)
-                                    var *= (data / t) ** 2 / m * (1.0 - m / data)
+                                var = _variance(weights, before, after, m)
+                                var *= (data / t) ** 2 / m * (1.0 - m / data)
                             n_lik = m if full else 2 * m
                             n_grad = n_lik
                             back = _gap(theta[c], to, far, e, there >= floor)
@@ -331,11 +365,8 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                     given = done - burn
                     if r > 0 and given > 0 and given % every == 0:
                         row -= 1
-                        seen = bank_seen[row]
-                        bank_seen[row] = seen + 1
-                        slot = seen % capacity if latest else seen
-                        if slot >= capacity:
-                            slot = np.int64(uniform(EXCHANGE + u64(2) * USE, draw) * np.float64(seen + 1))
+                        slot = _slot(bank_seen[row], capacity, latest, draw)
+                        bank_seen[row] += 1
                         if slot < capacity:
                             bank_energy[row, slot], bank_stamp[row, slot] = energy[c], stamp[c]
                             for d in range(dim):
