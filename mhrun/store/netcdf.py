@@ -16,8 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import h5netcdf
-import h5py
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -27,6 +25,7 @@ from mhrun.errors import UserError
 from mhrun.models.axes import Axis
 from mhrun.models.parameters import Parameters
 from mhrun.store.files import explain, remove
+from mhrun.store.netcdf_file import Group, NetcdfFile
 from mhrun.types import INFO_DEFAULTS
 
 if TYPE_CHECKING:
@@ -111,8 +110,8 @@ def write_trace(
     partial = folder / (TRACE + ".partial")
     try:
         remove(partial)  # from a killed run, or a link, which HDF5 would follow
-        with h5netcdf.File(partial, "x") as file:
-            file.attrs.update(
+        with NetcdfFile(partial) as file:
+            file.set_attributes(
                 {"created_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "inference_library": "mhrun"}
                 | {"inference_library_version": __version__}
                 | dict(attributes)
@@ -128,7 +127,7 @@ def write_trace(
 
 
 def _fill(
-    file: Any,
+    file: NetcdfFile,
     shape: Shape,
     info: Mapping[str, str],
     blocks: Iterable[dict[str, Array] | None],
@@ -177,42 +176,44 @@ def _fill(
         _write_monitor(file, shape, {name: np.concatenate(parts) for name, parts in monitored.items()})
 
 
-def _write_monitor(file: Any, shape: Shape, monitored: Mapping[str, Array]) -> None:
+def _write_monitor(file: NetcdfFile, shape: Shape, monitored: Mapping[str, Array]) -> None:
     """Write the metrics of the monitor: (runs,), or (runs, C) as (chain, monitor_run)."""
-    group = file.create_group("monitor")
+    group = file.add_group("monitor")
     runs = len(monitored["step"])
     for name, size in (("chain", shape.chains), ("monitor_run", runs)):
-        group.dimensions[name] = size
-        group.create_variable(name, (name,), data=np.arange(size, dtype=np.int64))
+        group.add_dimension(name, np.arange(size, dtype=np.int64))
     for name, values in monitored.items():
         if values.ndim == 1:
-            group.create_variable(name, ("monitor_run",), data=values)
+            group.add_variable(name, ("monitor_run",), data=values)
         else:
-            group.create_variable(name, ("chain", "monitor_run"), data=np.ascontiguousarray(values.T))
+            group.add_variable(name, ("chain", "monitor_run"), data=np.ascontiguousarray(values.T))
 
 
 def _group(
-    file: Any, prefix: str, kind: str, shape: Shape, info: Mapping[str, str], draws: int, repeats: bool
+    file: NetcdfFile,
+    prefix: str,
+    kind: str,
+    shape: Shape,
+    info: Mapping[str, str],
+    draws: int,
+    repeats: bool,
 ) -> None:
-    group = file.create_group(prefix + kind)
+    group = file.add_group(prefix + kind)
     for name, size in (("chain", shape.chains), ("draw", draws)):
-        group.dimensions[name] = size
-        group.create_variable(name, (name,), data=np.arange(size, dtype=np.int64))
+        group.add_dimension(name, np.arange(size, dtype=np.int64))
     if kind == "posterior":
         if shape.layout is None:
-            group.dimensions["parameter"] = len(shape.parameters)
-            labels = group.create_variable("parameter", ("parameter",), h5py.string_dtype())
-            labels[...] = np.asarray(shape.parameters, dtype=object)
+            group.add_dimension("parameter", np.asarray(shape.parameters, dtype=object))
             _variable(group, "theta", "float64", ("chain", "draw", "parameter"), compress=repeats)
         else:
-            group.attrs["parameters"] = " ".join(shape.layout.shapes)
+            group.set_attributes({"parameters": " ".join(shape.layout.shapes)})
             for name, axes in shape.layout.dimensions.items():
                 for axis, size in zip(axes, shape.layout.shapes[name], strict=True):
                     _dimension(group, axis, size)
                 own = tuple(axis.name for axis in axes)
                 _variable(group, name, "float64", ("chain", "draw", *own), compress=repeats)
         if isinstance(shape.thin, tuple):
-            group.create_variable("step", ("draw",), "int64")
+            group.add_variable("step", ("draw",), "int64")
             for name in ["theta"] if shape.layout is None else shape.layout.shapes:
                 # ArviZ takes everything that is not a coordinate for a quantity
                 group.variables[name].attrs["coordinates"] = "step"
@@ -222,17 +223,15 @@ def _group(
     _variable(group, "wall_s", "float64", ("draw",))
 
 
-def _dimension(group: Any, axis: Axis, size: int) -> None:
+def _dimension(group: Group, axis: Axis, size: int) -> None:
     """Create a dimension with its coordinate, unless another parameter has."""
     if axis.name in group.dimensions:
         return
-    group.dimensions[axis.name] = size
-    if axis.labels is not None and isinstance(axis.labels[0], str):
-        labels = group.create_variable(axis.name, (axis.name,), h5py.string_dtype())
-        labels[...] = np.asarray(axis.labels, dtype=object)
+    if axis.labels is None:
+        values = np.arange(size, dtype=np.int64)
     else:
-        values = np.arange(size, dtype=np.int64) if axis.labels is None else np.asarray(axis.labels)
-        group.create_variable(axis.name, (axis.name,), data=values)
+        values = np.asarray(axis.labels, dtype=object if isinstance(axis.labels[0], str) else None)
+    group.add_dimension(axis.name, values)
 
 
 def _written(theta: Array, layout: Parameters | None) -> dict[str, Array]:
@@ -252,12 +251,12 @@ def _compression(dtype: str) -> dict[str, Any]:
 
 
 def _variable(
-    group: Any, name: str, dtype: str, dimensions: tuple[str, ...], *, compress: bool = True
+    group: Group, name: str, dtype: str, dimensions: tuple[str, ...], *, compress: bool = True
 ) -> None:
-    sizes = {d: len(group.dimensions[d]) for d in dimensions}
-    beside = int(np.prod([size for d, size in sizes.items() if d != "draw"], initial=1))
-    chunks = tuple(min(size, max(1, _CHUNK // beside)) if d == "draw" else size for d, size in sizes.items())
-    variable = group.create_variable(
+    sizes = [(d, group.dimensions[d]) for d in dimensions]
+    beside = int(np.prod([size for d, size in sizes if d != "draw"], initial=1))
+    chunks = tuple(min(size, max(1, _CHUNK // beside)) if d == "draw" else size for d, size in sizes)
+    variable = group.add_variable(
         name,
         dimensions,
         "int8" if dtype == "bool" else dtype,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import pickle
 
+import h5netcdf
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,7 @@ from kit import FEW, compute, config
 import mhrun
 from mhrun.engine.assemble import large_draws, methods_of
 from mhrun.store.netcdf import TRACE, open_trace
+from mhrun.store.netcdf_file import NetcdfFile
 
 KERNEL = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
 
@@ -58,6 +61,87 @@ def test_a_trace_is_what_xarray_reads(tmp_path, make):
                 assert ours.variables[name].dtype == variable.dtype == ours.variables[name].values.dtype
         accepted = found["sample_stats"]["accepted"]
         assert np.array_equal(accepted[:, [1, 3]], expected["sample_stats"]["accepted"].values[:, [1, 3]])
+
+
+LABELS = np.array(["a", "b", "c"], dtype=object)
+STORED = {"chunks": (2, 3), "fletcher32": True, "compression": "gzip", "compression_opts": 1}
+
+
+def ours(path):
+    with NetcdfFile(path) as file:
+        file.set_attributes({"text": "é", "number": 3, "several": np.arange(2)})
+        for name in ("one", "two"):
+            group = file.add_group(name)
+            group.add_dimension("row", np.arange(2))
+            group.add_dimension("column", LABELS)
+            group.set_attributes({"of": name})
+            group.add_variable("filled", ("row", "column"), data=np.arange(6.0).reshape(2, 3))
+            group.add_variable("turned", ("column", "row"), "int8")[...] = 1
+            group.add_variable("stored", ("row", "column"), "float64", **STORED)[...] = 2.5
+            group.variables["stored"].attrs["coordinates"] = "row"
+
+
+def theirs(path):
+    with h5netcdf.File(path, "x") as file:
+        file.attrs.update({"text": "é", "number": 3, "several": np.arange(2)})
+        for name in ("one", "two"):
+            group = file.create_group(name)
+            group.dimensions["row"] = 2
+            group.create_variable("row", ("row",), data=np.arange(2))
+            group.dimensions["column"] = 3
+            group.create_variable("column", ("column",), h5py.string_dtype())[...] = LABELS
+            group.attrs["of"] = name
+            group.create_variable("filled", ("row", "column"), data=np.arange(6.0).reshape(2, 3))
+            group.create_variable("turned", ("column", "row"), "int8")[...] = 1
+            group.create_variable("stored", ("row", "column"), "float64", **STORED)[...] = 2.5
+            group.variables["stored"].attrs["coordinates"] = "row"
+
+
+def in_hdf5(path):
+    """Return everything of a file: attributes with their types, links by name, values, and how they are stored."""
+    found = {}
+    with h5py.File(path) as file:
+
+        def visit(name, item):
+            attributes = {}
+            for key, value in item.attrs.items():
+                if key == "DIMENSION_LIST":
+                    attributes[key] = [[file[one].name for one in axis] for axis in value]
+                elif key == "REFERENCE_LIST":
+                    attributes[key] = sorted((file[one].name, int(axis)) for one, axis in value)
+                elif key != "_NCProperties":
+                    stored = item.attrs.get_id(key)
+                    attributes[key] = (str(stored.dtype), stored.shape, np.asarray(value).tolist())
+            found[name] = attributes
+            order = (list(item), ()) if isinstance(item, h5py.Group) else (item.shape, item[...].tolist())
+            plist = item.id.get_create_plist()
+            found[name, "order"] = (*order, plist.get_attr_creation_order())
+            if isinstance(item, h5py.Dataset):
+                names = (
+                    "dtype",
+                    "chunks",
+                    "compression",
+                    "compression_opts",
+                    "fletcher32",
+                    "maxshape",
+                    "fillvalue",
+                )
+                found[name, "storage"] = {key: getattr(item, key) for key in names}
+
+        visit("/", file["/"])
+        file.visititems(visit)
+        assert str(file.attrs["_NCProperties"]).startswith("b'version=2,")
+    return found
+
+
+def test_files_are_those_of_h5netcdf(tmp_path):
+    """But for the library that they name."""
+    ours(tmp_path / "ours.nc")
+    theirs(tmp_path / "theirs.nc")
+    found, expected = in_hdf5(tmp_path / "ours.nc"), in_hdf5(tmp_path / "theirs.nc")
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name] == value, name
 
 
 def test_an_open_trace_can_be_pickled_and_copied(tmp_path):
