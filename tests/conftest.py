@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import digits
+import kit
 import numpy as np
 import pytest
 import torch
@@ -19,12 +20,15 @@ from mhrun.data import Dataset, files, images
 from mhrun.data.mixture import MixtureSample
 from mhrun.engine import jobs
 from mhrun.paths import FOLDERS
+from mhrun.report import build, comparison_page, sweep
 
 # Each worker is one of several processes: one thread each, and no processes for methods.
 torch.set_num_threads(1)
 jobs._PAYS = float("inf")
 # A power cut here loses nothing that anybody wants.
 os.fsync = lambda fd: None
+# Fonts in a PDF take a quarter of a second for each figure: `every_format` is for tests that look at a PDF.
+build.FORMATS = ("png",)
 
 _DAYS = 14  # that machine code is kept after it was last added to
 
@@ -33,9 +37,10 @@ os.environ.pop("MHRUN_DATA_DIR", None)
 
 
 def pytest_collection_finish() -> None:
-    """Take what is imported by now out of garbage collection: going through it again and again takes seconds."""
+    """Let garbage collection skip what is imported by now and run less often: it takes 6 % of the time otherwise."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -84,6 +89,22 @@ def rng() -> np.random.Generator:
 @pytest.fixture
 def outputs(tmp_path: Path) -> Path:
     return tmp_path / "outputs"
+
+
+@pytest.fixture
+def every_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write figures in every format, as reports outside of tests do."""
+    monkeypatch.setattr(build, "FORMATS", kit.EVERY_FORMAT)
+
+
+@pytest.fixture
+def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Call the functions of figures and take a small white picture for what they draw.
+
+    Rendering takes most of a report: for tests of its text, its tables and its files.
+    """
+    for module in (build, sweep, comparison_page):
+        monkeypatch.setattr(module, "draw", kit.unrendered)
 
 
 @pytest.fixture

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from hypothesis import HealthCheck, settings
+from matplotlib import pyplot as plt
+from PIL import Image
 
 from mhrun.cli.compose import compose_config
 from mhrun.compiled import compile_loop
@@ -19,6 +23,7 @@ from mhrun.engine.experiment import run_experiment
 from mhrun.errors import UserError
 from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.random import Streams, derive_key
+from mhrun.report import build
 from mhrun.store.folder import RunFolder
 from mhrun.store.netcdf import open_trace
 from mhrun.types import Controls
@@ -76,6 +81,27 @@ class StopAfter(Silent):
             os.kill(os.getpid(), signal.SIGINT)
 
 
+EVERY_FORMAT = build.FORMATS  # before conftest.py leaves out the slow one
+
+
+def unrendered(make: Callable[[], Any], name: str) -> dict[str, bytes] | str:
+    """Call the function of a figure, as `mhrun.report.build.draw` does, and return a white picture for what it drew."""
+    before = set(plt.get_fignums())
+    try:
+        figure = make()
+    finally:
+        for number in set(plt.get_fignums()) - before:
+            plt.close(number)
+    return figure if isinstance(figure, str) else dict.fromkeys(EVERY_FORMAT, WHITE)
+
+
+def _white() -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (2, 2), "white").save(buffer, format="png")
+    return buffer.getvalue()
+
+
+WHITE = _white()
 C, STEPS = 4, 40
 KEY = derive_key(11, "algebra")
 

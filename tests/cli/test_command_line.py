@@ -288,7 +288,7 @@ def test_light_commands_import_nothing_heavy(words, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_run_from_words_to_page_and_again(tmp_path, capsys):
+def test_a_run_from_words_to_page_and_again(request, tmp_path, capsys):
     words = [*SMOKE, *FEW]
     assert run(words) == 0
     captured = capsys.readouterr()
@@ -300,6 +300,7 @@ def test_a_run_from_words_to_page_and_again(tmp_path, capsys):
     assert "exists already" in capsys.readouterr().err
     assert run(["list"]) == 0
     assert "smoke complete" in capsys.readouterr().out
+    request.getfixturevalue("unrendered")
     assert run(["report"]) == 0
     assert "index.html" in capsys.readouterr().out
 
@@ -324,7 +325,7 @@ class Location:
 """
 
 
-def test_a_model_of_ones_own(tmp_path, capsys, monkeypatch):
+def test_a_model_of_ones_own(tmp_path, capsys, monkeypatch, unrendered):
     monkeypatch.setenv("MHRUN_TRUST", "")  # put back afterwards
     for name, text in {
         "cauchy.py": MODEL,
@@ -389,7 +390,7 @@ def test_an_experiment_may_be_a_computation_without_methods(tmp_path, capsys, mo
     assert len(list((tmp_path / "outputs").glob("*/*/summary.json"))) == 2  # and latest
 
 
-def test_a_folder_of_ones_own_configurations(tmp_path, capsys):
+def test_a_folder_of_ones_own_configurations(tmp_path, capsys, unrendered):
     (tmp_path / "mine" / "experiment").mkdir(parents=True)
     (tmp_path / "mine" / "experiment" / "own.yaml").write_text(
         "# @package _global_\n"

@@ -125,6 +125,12 @@ def kept(tmp_path_factory):
     ]
 
 
+@pytest.fixture(autouse=True)
+def _rendered_once(request):
+    if request.node.name != "test_the_page_has_a_table_a_figure_and_what_to_know":
+        request.getfixturevalue("unrendered")
+
+
 @pytest.fixture
 def there(kept, tmp_path, monkeypatch):
     outputs, folders = kept

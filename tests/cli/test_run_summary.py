@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from kit import FEW, compute
+from kit import unrendered as without_rendering
 
 from mhrun.cli.result import show_result
 from mhrun.diagnostics.grid import Estimate
@@ -252,7 +253,9 @@ def test_every_experiment_has_a_finding_of_its_own():
 @pytest.fixture(scope="module")
 def reported(tmp_path_factory):
     folder = compute(tmp_path_factory.mktemp("found"), *FEW, "steps=300", "warmup=100")
-    build_report(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "draw", without_rendering)
+        build_report(folder)
     return folder
 
 
@@ -279,7 +282,7 @@ def test_the_page_and_the_summary_say_the_same(reported):
     assert page.count("scale = smoke") == 1  # departures are stated once
 
 
-def test_diagnostics_are_kept_with_the_run(reported, monkeypatch):
+def test_diagnostics_are_kept_with_the_run(reported, unrendered, monkeypatch):
     """Effective sample sizes of millions of draws take a while: another report of the same draws has them."""
     monkeypatch.setattr(build, "diagnosed", lambda run: pytest.fail("computed again"))
     monkeypatch.setattr(summary, "diagnosed", lambda run: pytest.fail("computed again"))

@@ -25,10 +25,19 @@ QUICK = ("steps=60", "warmup=50", "~report.figures")  # figures of the runs, whi
 BARE = (*QUICK, "runtime.report=false")  # a page of the sweep, none of its runs
 
 
+# Tests that look at figures; the others read text, tables and files.
+RENDERED = {
+    "test_a_sweep_with_a_job_that_fails",
+    "test_the_table_of_a_sweep",
+    "test_a_sweep_has_what_its_experiment_declares",
+}
+
+
 @pytest.fixture(autouse=True)
-def _here(tmp_path, monkeypatch):
+def _here(request, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("mhrun.report.build.FIGURES", {})  # those of every run, which take most of the time
+    request.getfixturevalue("every_format" if request.node.name in RENDERED else "unrendered")
 
 
 def test_a_sweep_with_a_job_that_fails(tmp_path, capsys):

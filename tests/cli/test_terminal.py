@@ -216,7 +216,7 @@ def test_what_was_interrupted_says_where_it_resumed(monkeypatch, capsys):
     assert capsys.readouterr().err == f"job 2 of 4: {line}\n"
 
 
-def test_a_warning_of_the_last_method_is_printed_once(tmp_path, capsys):
+def test_a_warning_of_the_last_method_is_printed_once(tmp_path, capsys, unrendered):
     """It is in the result at the end; without a report it follows the method."""
     words = ["experiment=gmm_tied_means", "scale=smoke", "runtime.threads=1", *FEW, "~methods.sghmc"]
     words += [f"runtime.outputs={tmp_path}"]

@@ -321,7 +321,7 @@ CONSTRAINED = {
 }
 
 
-def test_runs_are_reported_and_compared_in_the_users_coordinates(tmp_path, capsys):
+def test_runs_are_reported_and_compared_in_the_users_coordinates(tmp_path, capsys, unrendered):
     """A simplex has more numbers than the chains have coordinates."""
     write(tmp_path / "mine", FILES | CONSTRAINED)
     outputs = f"runtime.outputs={tmp_path / 'outputs'}"
@@ -347,7 +347,7 @@ def test_runs_are_reported_and_compared_in_the_users_coordinates(tmp_path, capsy
 # --- The tutorial -----------------------------------------------------------------------------------------
 
 
-def test_the_tutorial_runs_as_written(tmp_path, capsys, monkeypatch):
+def test_the_tutorial_runs_as_written(tmp_path, capsys, monkeypatch, unrendered):
     monkeypatch.setattr("mhrun.engine.threads.usable_cores", lambda: 1)  # a test is one of several processes
     shown = re.findall(r'```(\w+)(?: title="([^"]+)")?\n(.*?)```', TUTORIAL.read_text(), re.DOTALL)
     assert [kind for kind, _, _ in shown].count("bash") == 5

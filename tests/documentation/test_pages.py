@@ -85,6 +85,7 @@ def test_commands_mean_something(page, line):
 
 def test_the_worked_example(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("MHRUN_TRUST", "")  # put back afterwards
+    monkeypatch.setattr("mhrun.report.build.FIGURES", {})  # the page's own figure is drawn
     monkeypatch.chdir(tmp_path)
     page = "extending.md"
     for title, text in [*blocks(page, "python"), *blocks(page, "yaml")]:
@@ -297,7 +298,7 @@ def test_figures_of_paper_scale_runs_keep_their_colours(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_the_regression_tutorial(tmp_path, monkeypatch, capsys):
+def test_the_regression_tutorial(tmp_path, monkeypatch, capsys, unrendered):
     """With fewer rows and steps than on the page."""
     monkeypatch.setenv("MHRUN_TRUST", "")
     monkeypatch.chdir(tmp_path)

@@ -11,6 +11,7 @@ import copy
 import io
 import json
 import os
+import re
 import resource
 from functools import cache
 from pathlib import Path
@@ -226,7 +227,7 @@ def leaves(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 TARGETS = sorted(
-    {str((yaml.safe_load(p.read_text()) or {}).get("_target_")) for p in CONF.glob("*/*.yaml")} - {"None"}
+    {name for p in CONF.glob("*/*.yaml") for name in re.findall(r"(?m)^_target_: *(\S+)", p.read_text())}
 )
 PLAIN = st.one_of(
     st.integers(-3, 1000),
