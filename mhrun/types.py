@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, runtime_check
 import torch
 from torch import Tensor
 
+from mhrun.exchanges import NEVER
 from mhrun.random import MANY, Draws
 
 if TYPE_CHECKING:
@@ -252,9 +253,6 @@ class Verdict(NamedTuple):
     )
 
 
-NEVER, REFUSED, MADE = 0, 1, 2  # values of `Info.exchange`: none proposed, rejected, accepted
-
-
 class Info(NamedTuple):
     """What one step of any kernel reports, each (C,). Traces are allocated from this declaration."""
 
@@ -270,7 +268,7 @@ class Info(NamedTuple):
     n_grad: Tensor  # per-datum gradients evaluated in this step
     diverging: Tensor  # bool: a value was not finite, or a trajectory unstable, and the step was rejected
     # Fields that only some kernels set; None stands for the value in INFO_DEFAULTS.
-    exchange: Tensor | None = None  # int8, of ladders: NEVER, REFUSED or MADE
+    exchange: Tensor | None = None  # int8, of ladders: a code of `mhrun.exchanges`
     valid: Tensor | None = None  # bool: theta is a valid draw
     log_ratio_skew: Tensor | None = None  # skewness of the terms used / sqrt(their number); 0 with all data
     violations: Tensor | None = None  # terms that exceeded the model's bound; a run stops at the first

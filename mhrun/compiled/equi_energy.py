@@ -11,6 +11,7 @@ import torch
 
 from mhrun.compiled.loop import register
 from mhrun.compiled.loop_inputs import Stream, constant_fields, record_arrays
+from mhrun.exchanges import MADE, NEVER, REFUSED
 from mhrun.kernels import EquiEnergy
 from mhrun.kernels.bank import ENERGY, SEEN, STAMP, THETA
 from mhrun.native import (
@@ -38,7 +39,7 @@ from mhrun.native.philox import (
 )
 from mhrun.proposals.langevin import LangevinProposal
 from mhrun.target import Target
-from mhrun.types import MADE, NEVER, REFUSED, Controls, Evaluation, Record, State
+from mhrun.types import Controls, Evaluation, Record, State
 
 u64 = np.uint64
 _loops: dict[tuple[Piece, ...], Piece] = {}

@@ -12,6 +12,7 @@ from mhrun.compiled.loop_inputs import Range
 from mhrun.compiled.metropolis import MetropolisLoop
 from mhrun.compiled.part_forms import decision_of
 from mhrun.compiled.unadjusted import UnadjustedLoop
+from mhrun.exchanges import MADE, REFUSED
 from mhrun.kernels import ReplicaExchange
 from mhrun.native import (
     FULL,
@@ -28,7 +29,7 @@ from mhrun.native import (
 from mhrun.native.philox import EXCHANGE, MINIBATCH, Workspaces, filler, normals, split_key, uniform
 from mhrun.random import Streams, derive_key
 from mhrun.target import Target
-from mhrun.types import MADE, REFUSED, Controls, Record, State
+from mhrun.types import Controls, Record, State
 
 u64 = np.uint64
 _loops: dict[tuple[Piece, ...], Piece] = {}

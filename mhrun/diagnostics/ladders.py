@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mhrun.errors import UserError
+from mhrun.exchanges import MADE
 
 if TYPE_CHECKING:
     import xarray as xr
 
 RUNGS = "rungs"  # attribute of the trace of a ladder
-REFUSED, MADE = 1, 2  # codes of a trace; 0 where no exchange was proposed
 
 
 class Travel(NamedTuple):
@@ -35,7 +35,7 @@ class Travel(NamedTuple):
 
 
 def travel(exchange: npt.NDArray[np.integer]) -> Travel:
-    """Follow the replicas through exchanges (L, R, S), each coded 0, REFUSED or MADE on both of its rungs.
+    """Follow the replicas through exchanges (L, R, S), coded as in `mhrun.exchanges` on both of their rungs.
 
     At each of the S times an exchange is proposed to the even pairs (0, 1), (2, 3), ... or to the odd ones: to the even
     ones if the coldest rung took part, because its only neighbour is rung 1.

@@ -10,15 +10,13 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.exchanges import MADE, NEVER, REFUSED
 from mhrun.kernels.bank import ENERGY, STAMP, THETA, Bank
 from mhrun.kernels.energies import Energies
 from mhrun.parts import Kernel, Proposal, Rule
 from mhrun.random import Draws, Purpose
 from mhrun.target import Target
 from mhrun.types import (
-    MADE,
-    NEVER,
-    REFUSED,
     Contest,
     Controls,
     Difference,

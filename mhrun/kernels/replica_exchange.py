@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
+from mhrun.exchanges import MADE, REFUSED
 from mhrun.kernels.metropolis_hastings import disagree
 from mhrun.parts import ARRIVALS, SUPPLY, Kernel, Pairing, Rule
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import (
     BUFFER,
-    MADE,
-    REFUSED,
     Arrivals,
     Contest,
     Controls,

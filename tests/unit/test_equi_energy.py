@@ -14,6 +14,7 @@ from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
 from mhrun.errors import Refusal
+from mhrun.exchanges import MADE, NEVER, REFUSED
 from mhrun.kernels import EquiEnergy
 from mhrun.kernels.bank import ENERGY, SEEN, STAMP, THETA, Bank
 from mhrun.models.gaussian_mean import GaussianMean
@@ -26,7 +27,7 @@ from mhrun.rules.barker import Barker
 from mhrun.rules.metropolis import Metropolis
 from mhrun.rules.mh_minibatch import MHMinibatch
 from mhrun.target import Target
-from mhrun.types import MADE, NEVER, REFUSED, State
+from mhrun.types import State
 
 KEY = derive_key(5, "equi energy")
 

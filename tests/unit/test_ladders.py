@@ -11,9 +11,10 @@ from mhrun.compiled import compile_loop
 from mhrun.compiled.replica_exchange import ExchangeLoop
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
-from mhrun.diagnostics.ladders import MADE, REFUSED, travel
+from mhrun.diagnostics.ladders import travel
 from mhrun.dynamics.sgld import SGLD
 from mhrun.errors import Refusal
+from mhrun.exchanges import MADE, REFUSED
 from mhrun.kernels import MetropolisHastings, ReplicaExchange, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.gaussian_mixture import GaussianMixture

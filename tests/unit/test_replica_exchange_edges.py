@@ -14,6 +14,7 @@ from mhrun.data.no_data import NoData
 from mhrun.dynamics.sgld import SGLD
 from mhrun.dynamics.tact_hmc import TACTHMC
 from mhrun.errors import Refusal
+from mhrun.exchanges import MADE, REFUSED
 from mhrun.kernels import EquiEnergy, MetropolisHastings, PlanarFlow, ReplicaExchange, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.gaussian_mixture import GaussianMixture
@@ -35,7 +36,6 @@ from mhrun.rules.subsampling import MHSubLhd
 from mhrun.schedules import Plan
 from mhrun.schedules.banded import Banded
 from mhrun.target import Target
-from mhrun.types import MADE, REFUSED
 
 KEY = derive_key(31, "edges")
 WALK = MetropolisHastings(RandomWalk(), Full(), Metropolis())
