@@ -268,7 +268,7 @@ class Info(NamedTuple):
     n_grad: Tensor  # per-datum gradients evaluated in this step
     diverging: Tensor  # bool: a value was not finite, or a trajectory unstable, and the step was rejected
     # Fields that only some kernels set; None stands for the value in INFO_DEFAULTS.
-    exchange: Tensor | None = None  # int8, of ladders: 0 none proposed, 1 rejected, 2 accepted (`mhrun.exchanges`)
+    exchange: Tensor | None = None  # int8, of ladders: 0 none proposed, 1 rejected, 2 accepted
     valid: Tensor | None = None  # bool: theta is a valid draw
     log_ratio_skew: Tensor | None = None  # skewness of the terms used / sqrt(their number); 0 with all data
     violations: Tensor | None = None  # terms that exceeded the model's bound; a run stops at the first
