@@ -46,7 +46,7 @@ def variance_ratio(c: float, m: int, n: int) -> float:
 
     Averaged over minibatches with replacement, exp(c mean_I l) has the precision c / (1 + c/m); drawing without
     replacement takes (m - 1) / (n - 1) of the second cumulant away. To first order in c/m this is
-    1 / (1 - (c/m) (1 - m/n)).
+    1 + (c/m) (1 - m/n).
     """
     return 1 / (1 / (1 + c / m) + c / m * (m - 1) / (n - 1))
 
