@@ -11,6 +11,8 @@ READY := $(VENV)/.ready
 EXPERIMENT ?= gmm_tied_means
 # Small matrix products wait for all threads: beside other processes they take a hundred times as long on two.
 export OPENBLAS_NUM_THREADS ?= 1
+# Images of containers often switch bytecode off: each process of the tests would compile all sources, for seconds.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 help:  ## Show this
@@ -36,14 +38,14 @@ test: $(READY)  ## Lint, check types and layers, build the documentation, and ru
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(MKDOCS) build --strict
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(PYTEST)
 
 quick: $(READY)  ## Lint, check types and layers, and run the unit and contract tests, for while you work
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow and not long' tests/unit tests/contracts
+	$(PYTEST) -m 'not slow and not long' tests/unit tests/contracts
 
 test-slow: $(READY)  ## Run the tests that take minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt 'ray>=2.40'

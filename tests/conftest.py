@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from mhrun.compiled import equi_energy, growing, loop_inputs, replica_exchange
 from mhrun.data import Dataset, files, images
 from mhrun.data.mixture import MixtureSample
 from mhrun.engine import jobs
@@ -105,6 +106,20 @@ def unrendered(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     for module in (build, sweep, comparison_page):
         monkeypatch.setattr(module, "draw", kit.unrendered)
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run compiled loops as plain Python: compilation takes two to six seconds a loop."""
+    for module, made in (
+        (loop_inputs, ["_alone"]),
+        (growing, ["_loops"]),
+        (replica_exchange, ["_loops"]),
+        (equi_energy, ["_loops", "_anchors"]),
+    ):
+        monkeypatch.setattr(module, "compiled", lambda function: function)
+        for name in made:
+            monkeypatch.setattr(module, name, {})
 
 
 @pytest.fixture

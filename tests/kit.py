@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from matplotlib import pyplot as plt
@@ -29,6 +30,20 @@ from mhrun.store.netcdf import open_trace
 from mhrun.types import Controls
 
 FEW = ("~methods.tempered_mcmc", "~methods.mcmc", "~methods.sgld", "~methods.mint_stored")
+
+
+# What a run of a few steps is rightly warned of, for tests of something else. Other warnings stay visible.
+short_run = pytest.mark.filterwarnings(
+    "ignore:R-hat is",
+    "ignore:(tail )?ESS is",
+    "ignore:ESS and R-hat are undefined",
+    "ignore:acceptance .* is outside",
+    "ignore:draws follow the target at T",
+    "ignore:the log-ratio's minibatch noise",
+    "ignore:.* chains never moved",
+    "ignore:.* draws follow the target",
+    "ignore:tuning had not settled",
+)
 
 
 def config(outputs: Path, *words: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from kit import short_run
 
 import mhrun
 from mhrun.data import Dataset
@@ -161,6 +162,7 @@ def test_a_graph_that_would_be_compiled_again_is_an_error():
         run([torch.ones(4)])  # the buffers have one shape
 
 
+@short_run
 def test_runs_take_it_by_name(tmp_path):
     x = np.random.default_rng(5).normal(0.3, 1, N)
     settings = {"step_size": 0.2, "steps": 20, "warmup": 5, "chains": 2, "start": [0.0]}

@@ -18,7 +18,7 @@ import torch
 import mhrun
 from mhrun.build import build
 from mhrun.cli.compose import compose_config, composed
-from mhrun.compiled import compile_loop, equi_energy, growing, loop_inputs, replica_exchange
+from mhrun.compiled import compile_loop
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
 from mhrun.engine.executors import choose_executor
@@ -67,20 +67,6 @@ IN_TORCH = {  # methods whose parts have no compiled form
         "block_pseudo_marginal",
     ),
 }
-
-
-@pytest.fixture
-def interpreted(monkeypatch):
-    """Run loops as plain Python."""
-    for module, made in (
-        (loop_inputs, ["_alone"]),
-        (growing, ["_loops"]),
-        (replica_exchange, ["_loops"]),
-        (equi_energy, ["_loops", "_anchors"]),
-    ):
-        monkeypatch.setattr(module, "compiled", lambda function: function)
-        for name in made:
-            monkeypatch.setattr(module, name, {})
 
 
 @cache

@@ -153,9 +153,11 @@ def enumerated(rule, d, bounds, rho):
     else:
         kappa = (rule.gamma if isinstance(rule, MHSS) else 0.0) * bounds
     f, g = np.maximum(d, 0) + kappa, np.maximum(-d, 0) + kappa
-    found = 0.0
+    found, each = 0.0, stats.poisson.pmf(np.arange(14)[:, None], f)
     for counts in itertools.product(range(14), repeat=len(d)):
-        probability = np.prod(stats.poisson.pmf(counts, f))
+        probability = np.prod(each[counts, range(len(d))])
+        if probability == 0:  # a count of arrivals at a rate of 0
+            continue
         with np.errstate(divide="ignore", invalid="ignore"):
             parts = np.where(np.array(counts) > 0, counts * (np.log(g) - np.log(f)), 0.0)
         found += probability * math.exp(min(0.0, rho + parts.sum()))

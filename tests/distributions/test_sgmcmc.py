@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from kit import CURVATURE, advance, advance_compiled, begin, controls, gaussian
+from kit import CURVATURE, advance, advance_compiled, begin, controls, gaussian, short_run
 from scipy.linalg import solve_discrete_lyapunov
 from scipy.special import ndtr
 from significance import Z, assert_cells, assert_mean
@@ -328,6 +328,7 @@ def test_tact_hmc_moves_networks_too():
     assert state.aux["x"].dtype == state.aux["energy"].dtype == torch.float64
 
 
+@short_run
 def test_tact_hmc_draws_at_the_temperature_itself():
     """Where the trace says so the variance is that of the target, less the half friction of any thermostat."""
     a, e = 0.1, 0.01

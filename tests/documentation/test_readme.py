@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 import torch
+from kit import short_run
 
 from mhrun.cli.compose import compose_config
 from mhrun.cli.main import taken_apart
@@ -28,6 +29,7 @@ EXACT = ("flymc", "mh_ss", "smh", "tunamh")  # counted apart
 PRINTED = ((2.9, 3.1),)
 
 
+@short_run
 @pytest.mark.parametrize(("code", "between"), tuple(zip(blocks("python"), PRINTED, strict=False)))
 def test_python_runs(code, between, capsys):
     torch.manual_seed(0)

@@ -13,7 +13,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from kit import FEW, assert_same_bits, config, contents, one_line
+from kit import FEW, assert_same_bits, config, contents, one_line, unrendered
 
 from mhrun.cli.comparing import compare_runs
 from mhrun.cli.listing import show_list
@@ -29,6 +29,8 @@ from mhrun.store.blocks import TraceWriter, done
 from mhrun.store.checksums import file_digest, sealed
 from mhrun.store.folder import RunFolder
 
+pytestmark = pytest.mark.usefixtures("unrendered")  # files and their digests, whatever is in them
+
 # --- Results that are no longer what was written ---------------------------------------------------------------
 
 SMALL = (*FEW, "~methods.sghmc", "warmup=50", "steps=60", "data.n=500", "m=20", "temperature=5", "report={}")
@@ -43,7 +45,9 @@ def finished(tmp_path_factory):
     """A complete run with its report, and one that was stopped before its trace was put together."""
     place = tmp_path_factory.mktemp("kept")
     whole = run_experiment(settings_of(place / "whole"), Silent())
-    build_report(whole)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mhrun.report.build.draw", unrendered)
+        build_report(whole)
     stopped = settings_of(place / "stopped")
     with pytest.MonkeyPatch.context() as patch:
 

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from kit import short_run
 
 import mhrun
 from mhrun.cli.main import run
@@ -34,6 +35,7 @@ def test_a_density_needs_no_data():
     assert abs(theta.var() - 0.25) < 0.1
 
 
+@short_run
 def test_what_came_out_is_reported():
     with pytest.warns(UserWarning, match="4 of 4 chains became non-finite"):
         sampled(step_size=1e3, steps=2000)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from kit import short_run
 
 import mhrun
 from mhrun.data import mapping
@@ -252,6 +253,7 @@ def test_generated_numbers_are_whole(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("*.partial"))
 
 
+@short_run
 @pytest.mark.long
 def test_more_data_than_float32_can_count(tmp_path):
     """Rows that are tried before a run are found by whole numbers: in float32 the last would be one beyond the end."""

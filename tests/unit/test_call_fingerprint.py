@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from kit import short_run
 
 import mhrun
 from mhrun.errors import UserError
@@ -122,6 +123,7 @@ def test_parts_without_an_end_are_reported_in_a_line():
         fingerprint(endless)
 
 
+@short_run
 @pytest.mark.long
 def test_a_folder_is_of_one_likelihood(tmp_path):
     kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(5), mhrun.Metropolis())

@@ -106,6 +106,7 @@ def test_with_a_wide_prior_it_says_that_it_cannot_be_trusted():
     assert any("tail" in line for line in found.doubts)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:arviz_stats")  # of one weight
 def test_one_cycle_or_one_sample_that_takes_all_is_reported():
     rng = np.random.default_rng(2)
     apart = harmonic([0.01 * rng.normal(size=200), 5 + 0.01 * rng.normal(size=200)])

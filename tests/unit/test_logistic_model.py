@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from kit import short_run
 
 from mhrun import sample
 from mhrun.data import Dataset
@@ -162,6 +163,7 @@ def test_meaningless_settings_are_refused():
         GaussianMean(prior_variance=-1.0)
 
 
+@short_run
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["decides", "follows"])
 def test_the_compiled_loop_does_the_same_on_bytes(problem, kind):

@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from kit import KEY, C, advance, advance_compiled, begin, controls
+from kit import KEY, C, advance, advance_compiled, begin, controls, short_run
 
 import mhrun
 from mhrun.data import Dataset
@@ -387,6 +387,7 @@ def test_a_run_of_trajectories_reads_its_pilot_again(tmp_path, capsys):
     assert np.array_equal(ran()["posterior"]["theta"], first["posterior"]["theta"])
 
 
+@short_run
 def test_trajectories_that_diverge_are_said():
     with pytest.warns(UserWarning, match="trajectories diverged: the step size is too large"):
         mhrun.sample(
@@ -466,17 +467,20 @@ CORRELATED = GaussianMixture([[0.0, 0.0]], 1.0)
 
 
 @pytest.mark.parametrize(
-    ("kernel", "dense"),
+    ("kernel", "dense", "in_machine_code"),
     [
-        pytest.param(full(), False, id="random walk, diagonal"),
-        pytest.param(full(), True, id="random walk, dense", marks=pytest.mark.slow),
-        pytest.param(full(CrankNicolson()), False, id="Crank-Nicolson, diagonal", marks=pytest.mark.slow),
-        pytest.param(full(CrankNicolson()), True, id="Crank-Nicolson, dense"),
-        pytest.param(mhrun.Unadjusted(mhrun.SGHMC(), m=1), False, id="SGHMC, diagonal"),
-        pytest.param(mhrun.Unadjusted(mhrun.SGHMC(), m=1), True, id="SGHMC, dense", marks=pytest.mark.slow),
+        pytest.param(full(), False, False, id="random walk, diagonal"),
+        pytest.param(full(), True, False, id="random walk, dense"),
+        pytest.param(full(CrankNicolson()), False, False, id="Crank-Nicolson, diagonal"),
+        pytest.param(full(CrankNicolson()), True, True, id="Crank-Nicolson, dense"),
+        pytest.param(mhrun.Unadjusted(mhrun.SGHMC(), m=1), False, True, id="SGHMC, diagonal"),
+        pytest.param(mhrun.Unadjusted(mhrun.SGHMC(), m=1), True, False, id="SGHMC, dense"),
     ],
 )
-def test_compiled_and_torch_steps_agree_in_scaled_coordinates(kernel, dense):
+def test_compiled_and_torch_steps_agree_in_scaled_coordinates(request, kernel, dense, in_machine_code):
+    """Each scale and each kind of kernel once in machine code, and all pairs as plain Python."""
+    if not in_machine_code:
+        request.getfixturevalue("interpreted")
     target = Target(CORRELATED, mhrun.NoData().load())
     moves = preconditioned(kernel, scale(dense))
     state, draws = begin(moves, target, C)

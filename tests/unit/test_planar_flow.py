@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from kit import advance, begin, controls
+from kit import advance, begin, controls, short_run
 from scipy import stats
 from significance import assert_mean
 
@@ -112,6 +112,7 @@ def test_it_goes_on_where_it_stopped_and_counts_what_it_reads(rng):
             PlanarFlow(**wrong)
 
 
+@short_run
 @pytest.mark.long
 def test_from_python():
     trace = mhrun.sample(

@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from kit import short_run
 
 import mhrun
 from mhrun.data import Dataset
@@ -108,6 +109,7 @@ def test_shapes_of_rows_are_enough():
     )
 
 
+@short_run
 def test_chains_start_at_draws_from_the_prior_and_run():
     model = PyroModel(hierarchical, MODELS["hierarchical"][1])
     values = model.parameters.values(model.init(300, Streams(3, 300).at(0)))
@@ -145,6 +147,7 @@ def test_the_posterior_of_a_conjugate_model(rng):
     assert abs(squares.mean() - 1 / 11) < 5 * squares.std() / 200**0.5
 
 
+@short_run
 def test_the_example_of_the_documentation_runs(capsys):
     text = (PACKAGE.parent / "docs" / "python.md").read_text()
     (example,) = (

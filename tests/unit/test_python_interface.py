@@ -12,6 +12,7 @@ import arviz_base
 import numpy as np
 import pytest
 import torch
+from kit import short_run
 from significance import assert_mean
 
 import mhrun
@@ -51,6 +52,7 @@ def test_a_function_is_enough(rng):
     assert arviz_base.extract(trace).sizes["sample"] == 60_000
 
 
+@short_run
 @pytest.mark.long
 def test_a_mapping_of_fields_a_prior_and_a_dynamics(rng):
     x, y = rng.normal(size=(2, 80))
@@ -73,6 +75,7 @@ def test_a_mapping_of_fields_a_prior_and_a_dynamics(rng):
     assert mean == pytest.approx((x @ y) / (x @ x + 1), abs=0.1)
 
 
+@short_run
 @pytest.mark.long
 def test_a_folder_keeps_the_trace_and_is_found_again(tmp_path, rng):
     settings = {"start": [0.0], "step_size": 0.3, "steps": 50, "warmup": 0, "folder": tmp_path / "kept"}
@@ -83,6 +86,7 @@ def test_a_folder_keeps_the_trace_and_is_found_again(tmp_path, rng):
     assert "warmup_posterior" not in one.children
 
 
+@short_run
 def test_a_folder_is_of_one_call(tmp_path, rng):
     x = rng.normal(size=50)
     call = {"start": [0.0], "step_size": 0.3, "steps": 60, "warmup": 0, "folder": tmp_path / "kept"}
@@ -104,6 +108,7 @@ def test_a_folder_is_of_one_call(tmp_path, rng):
         mhrun.sample(lambda theta, b: -((b - theta[0]) ** 2), x, metropolis(mhrun.Shared(20)), **call)
 
 
+@short_run
 def test_a_trace_of_another_origin_is_not_taken_for_a_calls_own(tmp_path, rng):
     """Such as that of a method of a run, which has no note of a call."""
     x, call = rng.normal(size=20), {"start": [0.0], "step_size": 0.3, "warmup": 0, "folder": tmp_path}
@@ -147,6 +152,7 @@ def test_tuning_needs_an_acceptance_test_and_a_burn_in(rng):
         )
 
 
+@short_run
 @pytest.mark.long
 def test_a_likelihood_of_zero_is_a_rejection_and_hides_nothing(rng, tmp_path):
     x = rng.uniform(-1, 1, 200)
@@ -174,6 +180,7 @@ def test_a_start_outside_the_prior_is_refused(rng):
                      log_prior=lambda theta: torch.where(theta[0] < 1, 0.0, -torch.inf))  # fmt: skip
 
 
+@short_run
 @pytest.mark.long
 def test_a_model_object_and_the_compiled_loop(mixture):
     settings = {"step_size": 1.0, "temperature": 500.0, "steps": 60, "warmup": 10, "chains": 3}

@@ -158,7 +158,10 @@ def test_a_ladder_s_product_distribution_is_kept(rule, compiled_loop):
 
 @pytest.mark.long
 @pytest.mark.parametrize("dynamics", [SGHMC(0.2, refresh=10), SGNHT(0.1, refresh=10), SGLD()])
-def test_compiled_ladders_are_the_plain_ones(dynamics):
+def test_compiled_ladders_are_the_plain_ones(request, dynamics):
+    """The thermostat, which has most of a state, in machine code; the others as plain Python."""
+    if not isinstance(dynamics, SGNHT):
+        request.getfixturevalue("interpreted")
     target = Target(MODES, NOTHING, gradient_noise=0.25, energy_noise=0.25)
     kernel = ReplicaExchange(Unadjusted(dynamics, 1), Shared(1), Compensated(0.2**0.5 + 0.6), 3, every=10)
     slow, infos = ladder(target, kernel, [1.0, 1.5, 2.25], 4, 60, 0.02)

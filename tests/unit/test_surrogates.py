@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from kit import advance, begin, controls
+from kit import advance, begin, controls, short_run
 
 import mhrun
 from mhrun.data import Dataset
@@ -171,6 +171,7 @@ def a_model(constant):
     return FunctionModel(lambda t, rows: torch.cos(t[:, :1] - rows["x"]), [0.0], batched=True, bounds=bounds)
 
 
+@short_run
 def test_a_bound_that_does_not_hold_stops_the_run(tmp_path):
     kernel = MetropolisHastings(RandomWalk(), Thinned(), TunaMH(0.01))
     settings = {"step_size": 0.3, "steps": 50, "warmup": 0, "chains": 2, "start": [0.0], "executor": "torch"}
@@ -182,6 +183,7 @@ def test_a_bound_that_does_not_hold_stops_the_run(tmp_path):
         mhrun.sample(a_model(0.2), data, kernel, **settings, temperature=100.0)
 
 
+@short_run
 def test_the_reference_is_stored_with_a_run_and_its_cost_counted(tmp_path):
     model, data = MODELS["float64"]
     kernel = MetropolisHastings(RandomWalk(), Thinned(), SMH())

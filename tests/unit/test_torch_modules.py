@@ -53,7 +53,8 @@ def test_a_module_of_the_same_layers_is_the_perceptron(problem, rng, shared, byt
 def test_a_convolution_is_torch_s_own_chain_by_chain(rng, dtype):
     net = conv()
     net[2].eval()  # a BatchNorm layer with constant statistics
-    model = ModuleModel(net)
+    with pytest.warns(UserWarning, match="dropout is off"):
+        model = ModuleModel(net)
     assert model.width == model.dim
     theta = torch.from_numpy(rng.normal(0, 0.5, (C, model.dim))).to(dtype)
     rows = {
@@ -79,7 +80,8 @@ def test_a_convolution_is_torch_s_own_chain_by_chain(rng, dtype):
 
 def test_a_module_begins_as_its_parts_do(rng):
     net = conv()
-    model = ModuleModel(net)
+    with pytest.warns(UserWarning, match="dropout is off"):
+        model = ModuleModel(net)
     state = torch.get_rng_state()
     theta = model.init(3, Streams(KEY, 3).at(0))
     assert torch.equal(torch.get_rng_state(), state)

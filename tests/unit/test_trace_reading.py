@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
-from kit import FEW, compute, config
+from kit import FEW, compute, config, short_run
 
 import mhrun
 from mhrun.engine.assemble import large_draws, methods_of
@@ -47,6 +47,7 @@ def listed(folder):
     )
 
 
+@short_run
 @pytest.mark.parametrize("make", [plain, named, listed])
 def test_a_trace_is_what_xarray_reads(tmp_path, make):
     folder = make(tmp_path / "run")
@@ -144,6 +145,7 @@ def test_files_are_those_of_h5netcdf(tmp_path):
         assert found[name] == value, name
 
 
+@short_run
 def test_an_open_trace_can_be_pickled_and_copied(tmp_path):
     tree = open_trace(plain(tmp_path / "run"))
     values = tree["posterior"]["theta"].values
