@@ -61,9 +61,11 @@ class Loader(ConfigLoaderImpl):  # type: ignore[misc]
         kept = self.__dict__.setdefault("_kept", {}) if folders else _of_ours
         places = tuple(str(place.path) for place in self.config_search_path.get_path())
         key = (places, JobRuntime().get("name"), config_name, run_mode, validate_sweep_overrides, *deciding)
-        if key not in kept:
+        if key in kept:
+            kept[key] = kept.pop(key)  # the last used is the last
+        else:
             if len(kept) >= _MOST:
-                kept.clear()
+                del kept[next(iter(kept))]
             kept[key] = super().load_configuration(
                 config_name, deciding, run_mode, from_shell, validate_sweep_overrides
             )

@@ -20,6 +20,7 @@ from mhrun.store.folder import RunFolder
 
 GMM = "experiment=gmm_tied_means"
 OTHER = "rule@methods.mint.kernel.rule=barker"
+RULES = ("barker", "metropolis", "austere")
 
 
 def loaded(kind, words, mode=RunMode.RUN):
@@ -80,6 +81,14 @@ def test_files_are_put_together_once_for_all_values(counted):
     for k in range(3):
         assert compose_config([GMM, f"lam=0.{k + 1}", OTHER], compare=False)["lam"] == (k + 1) / 10
     assert [words for words in counted if GMM in words] == [[GMM, OTHER]]
+
+
+def test_the_compositions_used_last_are_kept(counted, monkeypatch):
+    monkeypatch.setattr(loader, "_MOST", 2)
+    first, second, third = ((GMM, f"rule@methods.mint.kernel.rule={rule}") for rule in RULES)
+    for words in (first, second, first, third, first, second):
+        loaded(loader.Loader, words)
+    assert len(counted) == 4  # the second again: the third took its place
 
 
 def test_jobs_of_a_sweep_are_put_together_once(counted, tmp_path, monkeypatch):

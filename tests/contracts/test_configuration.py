@@ -160,10 +160,11 @@ def test_methods_can_be_added_to_an_experiment(name):
     assert methods_of(config)[-1].name == "other"
 
 
-@pytest.mark.parametrize("name", experiments())
+# The scales of an experiment follow each other: they have the files in common, which are put together once.
 @pytest.mark.parametrize(
     "scale", ["smoke", *(pytest.param(s, marks=pytest.mark.long) for s in ("quick", "paper"))]
 )
+@pytest.mark.parametrize("name", experiments())
 def test_experiments_compose_build_and_have_their_report(name, scale):
     config = compose_config([f"experiment={name}", f"scale={scale}"], compare=False)
     assert config["experiment"] == name
