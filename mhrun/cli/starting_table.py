@@ -89,7 +89,12 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
                 "The prior of each weight is normal with mean 0 and variance prior_variance.",
             ],
             "logistic",
-            {"dim": len(columns) + 1, "prior_variance": _VARIANCE, "start": "zeros"},
+            {
+                "dim": len(columns) + 1,
+                "prior_variance": _VARIANCE,
+                "start": "zeros",
+                "names": _names([str(name) for name in data.facts["columns"]]),
+            },
         )
         prior = f"each weight and the intercept Normal(0, sd {_VARIANCE**0.5:.2f})"
         of = f"{target} = {data.facts['positive']!r} against {next(v for v in levels if v != data.facts['positive'])!r}"
@@ -173,6 +178,12 @@ def _name(file: Path) -> str:
     stem = stem if stem[0].isalpha() else f"table_{stem}"
     taken = {path.stem for group in ("data", "model", "experiment") for path in (CONF / group).glob("*.yaml")}
     return f"my_{stem}" if stem in taken | {"own"} else stem
+
+
+def _names(columns: Sequence[str]) -> list[str]:
+    """Return the names of the weights: the columns of x, of which the constant is the intercept."""
+    constant = "intercept" if "intercept" not in columns else "1"
+    return [constant if name == "1" else name for name in columns]
 
 
 def _methods(binary: bool, n: int, columns: int) -> list[str]:

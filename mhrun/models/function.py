@@ -12,7 +12,7 @@ from torch import Tensor
 from mhrun.build import blame
 from mhrun.errors import Refusal, UserError
 from mhrun.models import autograd
-from mhrun.models.naming import numbered
+from mhrun.models.naming import named
 from mhrun.models.parameters import Parameters, start_values
 from mhrun.models.recorded import Replays
 from mhrun.models.returned import returned, unchanged
@@ -94,9 +94,7 @@ class FunctionModel:
                 raise Refusal("a model needs start, where chains begin, or parameters, with their priors.")
             self.start: Any = torch.atleast_1d(torch.as_tensor(start, dtype=torch.float64))
             self.dim = self.start.shape[-1]
-            self.names = tuple(names) if names is not None else numbered(self.dim)
-            if len(self.names) != self.dim:
-                raise UserError(f"{len(self.names)} names for {self.dim} parameters.")
+            self.names = named(names, self.dim)
         else:
             if names is not None or batched:
                 raise Refusal(

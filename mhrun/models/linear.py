@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mhrun.errors import Refusal
 from mhrun.models.bounds import Distances, order_of, remainder_width, row_norms
-from mhrun.models.naming import numbered
+from mhrun.models.naming import named
 from mhrun.random import Draws, Purpose
 from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
 
@@ -44,6 +44,7 @@ class Regression(ABC):
         dim: D, the number of coefficients.
         prior_variance: prior variance of each; flat if None.
         start_sd: standard deviation of the normal starting points.
+        names: of the coefficients, in traces and reports; None: theta[0], theta[1] and so on.
 
     Raises:
         Refusal: an invalid setting.
@@ -51,7 +52,13 @@ class Regression(ABC):
 
     bound_kinds: Sequence[str] = BOUND_KINDS
 
-    def __init__(self, dim: int, prior_variance: float | None = None, start_sd: float = 0.0) -> None:
+    def __init__(
+        self,
+        dim: int,
+        prior_variance: float | None = None,
+        start_sd: float = 0.0,
+        names: Sequence[str] | None = None,
+    ) -> None:
         name = type(self).__name__
         if dim < 1:
             raise Refusal(f"dim = {dim} is not a valid number of coefficients; choose dim >= 1.")
@@ -60,7 +67,7 @@ class Regression(ABC):
                 f"{name} needs a positive prior_variance, or null for a flat prior, and start_sd >= 0."
             )
         self.dim = dim
-        self.names: Sequence[str] = numbered(dim)
+        self.names: Sequence[str] = named(names, dim)
         self.precision = 0.0 if prior_variance is None else 1.0 / prior_variance
         self.start_sd = float(start_sd)
 

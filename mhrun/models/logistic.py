@@ -14,7 +14,7 @@ from mhrun.errors import Refusal, UserError
 from mhrun.models.linear import linear_bounds, predictor
 from mhrun.models.logistic_bounds import bound_pieces
 from mhrun.models.logistic_native import pieces
-from mhrun.models.naming import numbered
+from mhrun.models.naming import named
 from mhrun.native import NativeBounds, NativeModel
 from mhrun.random import Draws, Purpose
 from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
@@ -46,6 +46,7 @@ class Logistic:
         start: starting points: ``normal``, N(0, start_sd^2), as in the released code for MHMiniBatch; ``uniform``, on
             (0, 1), as in the released code for the other tests; or ``zeros``.
         start_sd: standard deviation of the normal start.
+        names: of the weights, in traces and reports; None: theta[0], theta[1] and so on.
 
     Raises:
         Refusal: an invalid setting.
@@ -59,6 +60,7 @@ class Logistic:
         prior_variance: float | None = None,
         start: Literal["normal", "uniform", "zeros"] = "normal",
         start_sd: float = 0.03,
+        names: Sequence[str] | None = None,
     ) -> None:
         if dim < 1:
             raise Refusal(f"dim = {dim} is not a valid number of weights; choose dim >= 1.")
@@ -69,7 +71,7 @@ class Logistic:
                 "Logistic needs a positive prior_variance, or null for a flat prior, and start_sd > 0."
             )
         self.dim = dim
-        self.names: Sequence[str] = numbered(dim)
+        self.names: Sequence[str] = named(names, dim)
         self.start = start
         self.start_sd = float(start_sd)
         self.precision = 0.0 if prior_variance is None else 1.0 / prior_variance  # of the prior

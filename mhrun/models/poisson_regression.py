@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -28,13 +28,20 @@ class PoissonRegression(Regression):
         dim: D, the number of coefficients.
         prior_variance: prior variance of each; flat if None.
         start_sd: standard deviation of the normal starting points.
+        names: of the coefficients, in traces and reports; None: theta[0], theta[1] and so on.
 
     Raises:
         Refusal: an invalid setting.
     """
 
-    def __init__(self, dim: int, prior_variance: float | None = None, start_sd: float = 0.0) -> None:
-        super().__init__(dim, prior_variance, start_sd)
+    def __init__(
+        self,
+        dim: int,
+        prior_variance: float | None = None,
+        start_sd: float = 0.0,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(dim, prior_variance, start_sd, names)
 
     @property
     def fields(self) -> Mapping[str, Field]:

@@ -30,6 +30,7 @@ class RobustRegression(Regression):
         scale: scale of the errors.
         prior_variance: prior variance of each coefficient; flat if None.
         start_sd: standard deviation of the normal starting points.
+        names: of the coefficients, in traces and reports; None: theta[0], theta[1] and so on.
 
     Raises:
         Refusal: an invalid setting.
@@ -42,8 +43,9 @@ class RobustRegression(Regression):
         scale: float = 1.0,
         prior_variance: float | None = None,
         start_sd: float = 0.0,
+        names: Sequence[str] | None = None,
     ) -> None:
-        super().__init__(dim, prior_variance, start_sd)
+        super().__init__(dim, prior_variance, start_sd, names)
         if not (degrees > 0 and scale > 0):
             raise Refusal(f"RobustRegression needs degrees > 0 and scale > 0, not {degrees:g} and {scale:g}.")
         self.degrees = float(degrees)

@@ -58,6 +58,7 @@ def test_two_values_give_a_logistic_regression(capsys):
         "prior_variance": 10.0,
         "start": "zeros",
         "start_sd": 0,
+        "names": ["intercept", "age", "bmi", "city=b", "city=c"],
     }
     data = config["data"]
     assert (data["target"], data["outcome"], data["features"]) == ("ill", "sign", ["age", "bmi"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -14,8 +15,11 @@ from torch.distributions import Dirichlet, HalfNormal, Normal, constraints
 import mhrun
 from mhrun.errors import Refusal, UserError
 from mhrun.models.function import FunctionModel
+from mhrun.models.logistic import Logistic
 from mhrun.models.parameters import Parameters
+from mhrun.models.poisson_regression import PoissonRegression
 from mhrun.models.prior_text import PRIORS, prior_of
+from mhrun.models.robust_regression import RobustRegression
 from mhrun.random import Streams
 
 ALL = {
@@ -404,3 +408,24 @@ def test_bad_models_are_refused_in_one_line(changed, message):
     with pytest.raises(UserError, match=message) as caught:
         run(**changed)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [Logistic, RobustRegression, PoissonRegression])
+def test_regressions_name_their_coefficients(kind):
+    assert kind(2).names == ("theta[0]", "theta[1]")
+    assert kind(2, names=["intercept", "age"]).names == ("intercept", "age")
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["age"], "names has 1 for 2 parameters"),
+        ("ab", "names has 1 for 2 parameters"),
+        (["age", " "], "a name is a text that is not empty"),
+        (["age", 3], "names has 3"),
+        (["age", "age"], "'age' twice"),
+    ],
+)
+def test_names_that_do_not_fit_are_refused(names, message):
+    with pytest.raises(Refusal, match=re.escape(message)):
+        Logistic(2, names=names)
