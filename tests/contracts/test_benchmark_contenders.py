@@ -41,11 +41,15 @@ def plausible(printed: str, most: float = 0.999) -> dict[str, float]:
 def ours():
     """The script as a module of this process, which keeps all of its cores: a process for each problem takes long."""
     with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "ours"]:
+            patch.delitem(
+                sys.modules, name
+            )  # the worked example of the documentation has a package of this name
         patch.syspath_prepend(FOLDER)
         patch.setattr(sys, "argv", ["ours.py", "1"])
         patch.setattr("worker.pin_to", lambda cores: None)
         yield importlib.import_module("ours")
-    del sys.modules["ours"]  # a name that the worked example of the documentation has too
+    sys.modules.pop("ours", None)
 
 
 @pytest.mark.parametrize(
