@@ -35,21 +35,22 @@ run: $(READY)  ## Run the first experiment and say where its report is (EXPERIME
 test: $(READY)  ## Lint, check types and layers, build the documentation, and run the fast tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
-	$(MKDOCS) build --strict
+	$(MAKE) --no-print-directory -j2 docs types
 	$(PYTEST)
 
 quick: $(READY)  ## Lint, check types and layers, and run the unit and contract tests, for while you work
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory types
 	$(PYTEST) -m 'not slow and not long' tests/unit tests/contracts
 
 test-slow: $(READY)  ## Run the tests that take minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt 'ray>=2.40'
 	$(BIN)/python -m pytest -m slow
+
+types: $(READY)  ## Check types and layers
+	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 lint: $(READY)  ## Mend what ruff can mend, and say the rest
 	$(BIN)/ruff check --fix .
@@ -82,4 +83,4 @@ gpu-check: $(READY)  ## Check values, launches and throughput on a GPU, in a few
 clean:  ## Remove the environments; runs stay
 	rm -rf $(VENV) .venv-peers site .mypy_cache .ruff_cache .pytest_cache
 
-.PHONY: help setup run quick test test-slow lint docs docs-serve docs-results docs-refresh hooks figures bench gpu-check clean
+.PHONY: help setup run quick test test-slow types lint docs docs-serve docs-results docs-refresh hooks figures bench gpu-check clean

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from mhrun.compiled import equi_energy, growing, loop_inputs, replica_exchange
+from mhrun.compiled import equi_energy, growing, loop_inputs, replica_exchange, thinned
 from mhrun.data import Dataset, files, images
 from mhrun.data.mixture import MixtureSample
 from mhrun.engine import jobs
@@ -114,6 +114,7 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, made in (
         (loop_inputs, ["_alone"]),
         (growing, ["_loops"]),
+        (thinned, ["_loops"]),
         (replica_exchange, ["_loops"]),
         (equi_energy, ["_loops", "_anchors"]),
     ):
