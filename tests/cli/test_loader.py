@@ -56,6 +56,24 @@ def test_it_loads_what_hydra_does(words):
     assert loaded(loader.Loader, words) == expected  # now that the files are put together
 
 
+@pytest.mark.parametrize("chosen", ["one", "two"])
+def test_defaults_may_refer_to_choices(tmp_path, chosen):
+    for name, text in {
+        "first/one.yaml": "a: 1\n",
+        "first/two.yaml": "defaults: [deep/below, _self_]\na: 2\n",
+        "first/deep/below.yaml": "c: 4\n",
+        "second/one.yaml": "b: 1\n",
+        "second/two.yaml": "b: 2\n",
+        "experiment/refers.yaml": "# @package _global_\ndefaults: [/first: one, /second: '${first}', _self_]\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    words = ("experiment=refers", f"first={chosen}", f"hydra.searchpath=[{tmp_path.as_uri()}]")
+    expected = loaded(ConfigLoaderImpl, words)
+    assert expected[0]["second"]["b"] == expected[0]["first"]["a"] == {"one": 1, "two": 2}[chosen]
+    assert loaded(loader.Loader, words) == expected
+
+
 def test_of_a_sweep_too():
     words = (GMM, "scale=smoke", "seed=1,2", "lam=0.3")
     expected = loaded(ConfigLoaderImpl, words, RunMode.MULTIRUN)

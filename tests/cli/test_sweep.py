@@ -37,10 +37,11 @@ RENDERED = {
 def _here(request, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("mhrun.report.build.FIGURES", {})  # those of every run, which take most of the time
-    request.getfixturevalue("every_format" if request.node.name in RENDERED else "unrendered")
+    if request.node.name not in RENDERED:
+        request.getfixturevalue("unrendered")
 
 
-def test_a_sweep_with_a_job_that_fails(tmp_path, capsys):
+def test_a_sweep_with_a_job_that_fails(tmp_path, capsys, every_format):
     words = [*WORDS, *BARE, "lam=0.2,0.9,0.3", "tau=0.5"]
     assert run(words) == 1
     err = capsys.readouterr().err
@@ -270,7 +271,7 @@ def judged(place):
     return json.loads((place / "summary.json").read_text())["claims"]
 
 
-def test_a_sweep_has_what_its_experiment_declares(tmp_path, of_its_own):
+def test_a_sweep_has_what_its_experiment_declares(tmp_path, of_its_own, every_format):
     assert run([*WORDS, *QUICK, *OWN, "lam=0.3,0.2"]) == 0
     place = the_sweep(tmp_path)
     page = (place / "index.html").read_text()
