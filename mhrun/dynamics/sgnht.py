@@ -27,9 +27,9 @@ class SGNHT(Dynamics):
     SGNHT (Ding et al. 2014, Algorithm 2), in step-scaled variables: v = p h, s = xi h, h^2 = e the step size; their A
     is a / h. The thermostat s, one number per chain, rises when the momenta are too hot. It thereby compensates for
     gradient noise of unknown variance V, with s about a + e V / 2 T. Momenta start at 0, the thermostat at a. At T = 0
-    the thermostat is constant, and the dynamics is gradient ascent with momentum. Where the thermostat settles at s, the
-    variance of theta is too small by the relative amount s / 2, for any step size: it holds the variance of the momenta
-    at e T, where a constant friction s makes it e T / (1 - s / 2) and the variance of theta right.
+    the thermostat is constant, and the dynamics is gradient ascent with momentum. Where the thermostat settles at s,
+    the variance of theta is too small by the relative amount s / 2, for any step size: it holds the variance of the
+    momenta at e T, where a constant friction s makes it e T / (1 - s / 2) and the variance of theta right.
 
     On a ladder with a friction a = c / T for each rung the noise is 2 c e on every rung. This is Algorithm 2 of Luo et
     al. (2020), which also resets the thermostat whenever momenta are redrawn (`keep` = false).
