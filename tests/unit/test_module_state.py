@@ -19,6 +19,7 @@ from mhrun.engine.assemble import assembled
 from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.method import Method
 from mhrun.errors import Interrupted, Refusal, UserError
+from mhrun.exchanges import MADE
 from mhrun.models.module import ModuleModel
 from mhrun.monitors.predictive import Predictive
 from mhrun.random import Streams
@@ -333,7 +334,7 @@ def test_buffers_follow_theta_through_an_exchange(rng):
         for c in range(C):
             assert sum(torch.equal(after[c], points[k]) for k in range(C)) == 1
         assert torch.equal(swapped.aux["momentum"], moved.aux["momentum"])
-        made_one += int((outcome == mhrun.types.MADE).any())
+        made_one += int((outcome == MADE).any())
         state = swapped
     assert made_one > 3
 
