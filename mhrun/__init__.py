@@ -56,6 +56,7 @@ _WHERE = {
     "PlanarFlow": "mhrun.kernels",
     "ReplicaExchange": "mhrun.kernels",
     "Unadjusted": "mhrun.kernels",
+    "ZigZag": "mhrun.kernels",
     "CrankNicolson": "mhrun.proposals.crank_nicolson",
     "HamiltonianProposal": "mhrun.proposals.hamiltonian",
     "LangevinProposal": "mhrun.proposals.langevin",

@@ -353,6 +353,10 @@ class Kernel(ABC):
     def refuses(self, target: Target) -> str | None:
         """Return why these parts and this target are incompatible, or None."""
 
+    def rounds(self, target: Target) -> int:
+        """Return how many times over a step in torch does its operations, for cost estimates."""
+        return 1
+
     @abstractmethod
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
         """Return the initial state at theta (C, D)."""

@@ -125,10 +125,14 @@ class Bounds(NamedTuple):
     """Bounds on the terms of a log-ratio: |term of datum i| <= weights[i] * width(theta, theta').
 
     `width` is symmetric in its arguments; an asymmetric one would break detailed balance.
+
+    `slope`, of bounds on remainders, is for kernels that move along gradients: with the reference's metric
+    root root^T, |root^T grad r_i(theta)|_2 <= weights[i] * slope(theta). On a line it is largest at one of the ends.
     """
 
     weights: Tensor  # (n,), float64, at least 0
     width: Callable[[Tensor, Tensor], Tensor]  # (C, D) and (C, D) -> (C,)
+    slope: Callable[[Tensor], Tensor] | None = None  # (C, D) -> (C,)
 
 
 class Supply(Protocol):

@@ -4,7 +4,13 @@ A loop has the stationary distribution and the random numbers of the kernel's to
 the compiled forms of the parts (`mhrun.native`). Executors use it; kernels do not import it.
 """
 
-from mhrun.compiled import equi_energy, metropolis, replica_exchange, unadjusted  # noqa: F401  (they register)
+from mhrun.compiled import (  # noqa: F401  (they register)
+    equi_energy,
+    metropolis,
+    replica_exchange,
+    unadjusted,
+    zig_zag,
+)
 from mhrun.compiled.loop import Builder, Loop, compile_loop, register
 from mhrun.compiled.update import with_compiled_update
 

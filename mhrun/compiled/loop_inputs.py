@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from mhrun.native import Piece, compiled, over_chains
 from mhrun.native.philox import Workspaces
@@ -78,6 +79,13 @@ def constant_fields(steps: int, chains: int, **values: float) -> dict[str, npt.N
         name: np.broadcast_to(np.asarray(value, INFO_DTYPES[name]), (chains, steps))
         for name, value in values.items()
     }
+
+
+def alias_slots(target: Target) -> npt.NDArray[np.float64]:
+    """Return the alias table of the bounds' weights, (n, 3): cut, other datum and weight, together in memory."""
+    table, weights = target.bounded.table, target.bounded.bounds.weights
+    found: npt.NDArray[np.float64] = torch.stack((table.cut, table.other.double(), weights), -1).numpy()
+    return found
 
 
 class LoopInputs(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mhrun.compiled.loop_inputs import Schedule, Stream, constant_fields, record_arrays
+from mhrun.compiled.loop_inputs import Schedule, Stream, alias_slots, constant_fields, record_arrays
 from mhrun.compiled.part_forms import forms_of
 from mhrun.kernels import MetropolisHastings
 from mhrun.native import (
@@ -107,8 +107,7 @@ class ThinnedLoop:
         log_prior = state.evaluation.log_prior.double().numpy().copy()
         out = record_arrays(Out, steps, chains, theta.shape[1])
         if self._slots is None:
-            drawn, weights = self._target.bounded.table, self._target.bounded.bounds.weights
-            self._slots = torch.stack((drawn.cut, drawn.other.double(), weights), -1).numpy()
+            self._slots = alias_slots(self._target)
         block = Block(
             stream=Stream(split_key(self._key), u64(first_step)),
             table=Table(u64(n), self._slots, float(self._target.bounded.table.total)),

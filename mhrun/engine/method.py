@@ -171,7 +171,9 @@ class Method:
         """Return a guess at the seconds of a step in torch, from counts alone."""
         datum = _PLAIN_DATUM + _PLAIN_PARAMETER * self.target.dim
         datum *= _IN_ROUNDS if self.kernel.is_sequential else 1
-        return _PLAIN_STEP + datum * self.shape.chains * self.kernel.reads(self.target)
+        return _PLAIN_STEP * self.kernel.of_a_chain.rounds(
+            self.target
+        ) + datum * self.shape.chains * self.kernel.reads(self.target)
 
     def streams(self, chains: int | None = None, compiled: bool = True) -> Streams:
         """Return the random numbers of all chains or of the first few; `compiled`: whether they may be compiled."""

@@ -46,7 +46,7 @@ from mhrun.engine.method import Method
 from mhrun.engine.threads import limited
 from mhrun.engine.tuning import tune, with_leapfrog_steps
 from mhrun.errors import UserError
-from mhrun.kernels import AdaptiveBackward, Firefly, MetropolisHastings, ReplicaExchange, Unadjusted
+from mhrun.kernels import AdaptiveBackward, Firefly, MetropolisHastings, ReplicaExchange, Unadjusted, ZigZag
 from mhrun.kernels.preconditioned import Scale, preconditioned
 from mhrun.parts import Kernel
 from mhrun.random import Purpose, Streams, derive_key
@@ -57,6 +57,7 @@ from mhrun.store.sharing import PILOT
 SCALES = ("auto", "dense", "diagonal", "none")
 
 _DENSE, _DIAGONAL = 50, 200  # most parameters for which a scale of this kind is the default
+_ZIG_ZAG = 1.0  # time between draws of the zig-zag sampler, in standard deviations
 _SPREAD = 2.0  # posterior standard deviations of the points that chains begin at, about their modes
 
 
@@ -95,11 +96,13 @@ def refuses(method: Method) -> str | None:
         return None
     kernel = method.kernel.of_a_chain
     name = type(kernel).__name__
-    if type(kernel) not in (MetropolisHastings, AdaptiveBackward, Firefly, Unadjusted):
+    if type(kernel) not in (MetropolisHastings, AdaptiveBackward, Firefly, Unadjusted, ZigZag):
         return (
-            "a pilot finds the settings of MetropolisHastings, AdaptiveBackward, Firefly and Unadjusted, and of "
-            f"ladders, alone; give {name} numbers, not auto."
+            "a pilot finds the settings of MetropolisHastings, AdaptiveBackward, Firefly, Unadjusted and ZigZag, and "
+            f"of ladders, alone; give {name} numbers, not auto."
         )
+    if isinstance(kernel, ZigZag) and method.precondition not in (None, "none"):
+        return "ZigZag has the scale of its surrogate's reference; leave out precondition."
     if isinstance(kernel, Unadjusted) and method.plan.is_open and kernel.dynamics.noise_gain is None:
         return f"no rule finds the step size of {type(kernel.dynamics).__name__}; give a number, not auto."
     if (
@@ -205,6 +208,11 @@ def pilot(method: Method) -> Found:
         step, theta, m, count = found.step_size, found.theta, found.m, found.leapfrog_steps
         facts |= found.facts | {"why": facts.get("why", "") + found.facts["why"]}
         acceptance = found.acceptance
+    elif isinstance(method.kernel, ZigZag):
+        step, m, acceptance, count = _ZIG_ZAG * heat.sqrt(), None, None, None
+        facts["why"] = facts.get("why", "") + (
+            "a zig-zag draw every standard deviation of the tempered posterior."
+        )
     else:
         step, m = step_of_dynamics(method, surface, theta, scale, curvature, float(heat.min()), facts)
         acceptance, count = None, None
@@ -248,7 +256,7 @@ def _reference(
     if not bool(curvature.isfinite().all()) or not bool(curvature.abs().max() > 0):
         return modes.theta.to(theta.dtype), None, None
     values, vectors = spectrum(curvature)
-    kind = method.precondition or "auto"
+    kind = "none" if isinstance(method.kernel, ZigZag) else method.precondition or "auto"
     if kind == "auto":
         kind = "dense" if dim <= _DENSE else "diagonal"
     follows = isinstance(method.kernel, MetropolisHastings) and method.kernel.proposal.follows

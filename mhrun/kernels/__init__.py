@@ -7,6 +7,7 @@ from mhrun.kernels.metropolis_hastings import MetropolisHastings
 from mhrun.kernels.planar_flow import PlanarFlow
 from mhrun.kernels.replica_exchange import ReplicaExchange
 from mhrun.kernels.unadjusted import Unadjusted
+from mhrun.kernels.zig_zag import ZigZag
 
 __all__ = [
     "AdaptiveBackward",
@@ -16,4 +17,5 @@ __all__ = [
     "PlanarFlow",
     "ReplicaExchange",
     "Unadjusted",
+    "ZigZag",
 ]

@@ -6,13 +6,14 @@ distances of theta and theta' from the reference and s their distance from each 
 
     |r_i(theta') - r_i(theta)| <= L_i,k+1 min(a^(k+1) + b^(k+1), s (a^k + a^(k-1) b + ... + b^k)) / (k+1)!
 
-The first form bounds both remainders (Cornish et al. 2019). The second integrates a bound on the gradient of r_i along
-the segment from theta to theta' and is smaller for short steps. Distances may be taken in any metric
-|v| = |root^-1 v|_2, if the derivatives are bounded in it.
+The first form bounds both remainders (Cornish et al. 2019). The second integrates a bound on the gradient of r_i,
+L_i,k+1 a^k / k!, along the segment from theta to theta' and is smaller for short steps. Distances may be taken in any
+metric |v| = |root^-1 v|_2, if the derivatives are bounded in it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -59,6 +60,20 @@ def remainder_width(order: int, distances: Distances) -> Callable[[Tensor, Tenso
         return torch.minimum(a**3 + b**3, step * (a * a + b * b + a * b)) / 6
 
     return width
+
+
+def remainder_slope(
+    order: int, distances: Distances, factor: float = 1.0
+) -> Callable[[Tensor], Tensor] | None:
+    """Return the slope theta -> (C,), see `Bounds`: factor a^k / k! with the distance a; None without a remainder."""
+    if order == 0:
+        return None
+
+    def slope(theta: Tensor) -> Tensor:
+        _, a, _ = distances(theta, theta)
+        return factor * a**order / math.factorial(order)
+
+    return slope
 
 
 def row_norms(x: Tensor, reference: Reference | None, scale: float = 1.0) -> Tensor:
@@ -126,6 +141,10 @@ def constant_bounds(
             f"the bound on the {which} derivative is {float(weights[i]):g} for datum {i}; it must be a finite number, "
             "at least 0, for every datum."
         )
+    stretch = 1.0  # of a vector by the metric's root
     if reference is not None:
+        if reference.root is not None:
+            stretch = float(torch.linalg.matrix_norm(reference.root, 2))
         reference = Reference(reference.theta)  # the constants are for the Euclidean norm
-    return Bounds(weights, remainder_width(order, Distances(reference)))
+    distances = Distances(reference)
+    return Bounds(weights, remainder_width(order, distances), remainder_slope(order, distances, stretch))

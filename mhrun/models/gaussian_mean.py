@@ -96,8 +96,13 @@ class GaussianMean:
         def remainder(theta: Tensor, to: Tensor) -> Tensor:
             return ((to - theta) * (0.5 * (to + theta) - about))[:, 0].double().abs()
 
+        stretch = 1.0 if reference.root is None else float(reference.root)
+
+        def slope(theta: Tensor) -> Tensor:
+            return stretch * (theta - about)[:, 0].double().abs()
+
         size = 1.0 if kind == "taylor1" else 0.0
-        return Bounds(torch.full_like(weights, size), remainder)
+        return Bounds(torch.full_like(weights, size), remainder, slope)
 
     def native_bounds(self, data: Rows, kind: str, surrogate: Any) -> NativeBounds | None:
         """Return the pieces of the fused loop on bounded terms, for kind ``difference``."""

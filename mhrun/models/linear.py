@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.models.bounds import Distances, order_of, remainder_width, row_norms
+from mhrun.models.bounds import Distances, order_of, remainder_slope, remainder_width, row_norms
 from mhrun.models.naming import named
 from mhrun.random import Draws, Purpose
 from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
@@ -32,7 +32,8 @@ def linear_bounds(
     """Return the bounds of f(x_i.theta, y_i) from bounds on |f'|, |f''| and |f'''|, each a number or (n,)."""
     order = order_of(kind)
     weights = row_norms(x, reference, scale) ** (order + 1) * derivatives[order]
-    return Bounds(weights, remainder_width(order, Distances(reference)))
+    distances = Distances(reference)
+    return Bounds(weights, remainder_width(order, distances), remainder_slope(order, distances))
 
 
 class Regression(ABC):

@@ -36,7 +36,8 @@ def bound_pieces(
         gradient, hessian = surrogate.gradient.numpy(), surrogate.hessian.numpy()
         eta = np.concatenate([part @ (about * scale) for part in np.array_split(x, max(1, len(x) >> 16))])
     args = (np.ascontiguousarray(x), y, zero, scale, precision, order, about, inverse, gradient, hessian, eta)
-    return NativeBounds(args, _log_prior, _width, _terms, _total, _known)
+    gradients = (_slope, _remainder) if order else ()
+    return NativeBounds(args, _log_prior, _width, _terms, _total, _known, *gradients)
 
 
 @piece
@@ -105,3 +106,33 @@ def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any)
             if order == 2:
                 term += 0.5 * share * (1 - share) * ((two - at) * (two - at) - (one - at) * (one - at))
         out[j] = term
+
+
+@piece
+def _slope(args: Any, theta: Any) -> Any:
+    order, about, inverse, dim, square = args[5], args[6], args[7], len(theta), 0.0
+    for e in range(dim):
+        a = 0.0
+        for d in range(dim):
+            a += inverse[d, e] * (theta[d] - about[d])
+        square += a * a
+    return math.sqrt(square) if order == 1 else 0.5 * square
+
+
+@piece
+def _remainder(args: Any, i: Any, theta: Any, rest: Any, whole: Any) -> None:
+    x, y, scale, order, eta = args[0], args[1], args[3], args[5], args[10]
+    here, sign, at = 0.0, np.float64(y[i]), eta[i]
+    for d in range(len(theta)):
+        here += np.float64(x[i, d]) * theta[d]
+    here, at = sign * scale * here, sign * at
+    one, two = exp_negative_64(-abs(here)), exp_negative_64(-abs(at))
+    share = (one if here > 0 else 1.0) / (1.0 + one)  # sigmoid(-z), the derivative
+    expanded = (two if at > 0 else 1.0) / (1.0 + two)
+    left = share - expanded
+    if order == 2:
+        left += expanded * (1 - expanded) * (here - at)
+    for d in range(len(theta)):
+        value = sign * scale * np.float64(x[i, d])
+        rest[d] = left * value
+        whole[d] = share * value

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from mhrun.models.bounds import Distances, order_of, over_parts, remainder_width, row_norms
+from mhrun.models.bounds import Distances, order_of, over_parts, remainder_slope, remainder_width, row_norms
 from mhrun.models.linear import Regression, predictor
 from mhrun.types import Bounds, Field, Reference, Rows
 
@@ -67,10 +67,15 @@ class PoissonRegression(Regression):
             means = over_parts(lambda rows: predictor(theta[None], rows["x"].double()[None])[0].exp(), data)
         largest = torch.maximum(data["y"].double(), means) if order == 0 else means
         distances, widest = Distances(reference), norms.max()
-        plain = remainder_width(order, distances)
+        plain, steep = remainder_width(order, distances), remainder_slope(order, distances)
 
         def width(theta: Tensor, to: Tensor) -> Tensor:
             _, a, b = distances(theta, to)
             return plain(theta, to) * (widest * torch.maximum(a, b)).exp()
 
-        return Bounds(norms ** (order + 1) * largest, width)
+        def slope(theta: Tensor) -> Tensor:
+            assert steep is not None
+            _, a, _ = distances(theta, theta)
+            return steep(theta) * (widest * a).exp()
+
+        return Bounds(norms ** (order + 1) * largest, width, None if steep is None else slope)

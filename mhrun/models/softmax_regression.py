@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.models.bounds import Distances, order_of, over_parts, remainder_width
+from mhrun.models.bounds import Distances, order_of, over_parts, remainder_slope, remainder_width
 from mhrun.models.linear import predictor
 from mhrun.random import Draws, Purpose
 from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
@@ -112,7 +112,8 @@ class SoftmaxRegression:
         order = order_of(kind)
         norms = over_parts(lambda rows: self._norms(rows["x"].double(), reference), data)
         weights = norms ** (order + 1) * _DERIVATIVES[order]
-        return Bounds(weights, remainder_width(order, Distances(reference)))
+        distances = Distances(reference)
+        return Bounds(weights, remainder_width(order, distances), remainder_slope(order, distances))
 
     def _norms(self, x: Tensor, reference: Reference | None) -> Tensor:
         """Return how fast the logits, less their mean, change in the reference's metric: spectral norms (n,)."""

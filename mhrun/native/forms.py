@@ -98,6 +98,10 @@ class NativeBounds(NamedTuple):
     terms: Piece  # (args, index, m, origin, candidate, out (m,)): the term of each datum
     total: Piece  # (args, theta) -> sum of l_i over all data
     known: Piece = nothing_known  # (args, origin, candidate) -> the surrogate's part, summed over all data
+    # For moves along gradients of remainders, see `Bounds.slope`; without these two they run in torch.
+    slope: Piece | None = None  # (args, theta) -> float, at least 0
+    # (args, i, theta, rest (D,), whole (D,)): the gradients of r_i and of l_i of datum i
+    remainder: Piece | None = None
 
 
 @piece

@@ -79,7 +79,7 @@ def _found(model: Model, data: Dataset) -> Found:
     for newton in (True, False):  # one Newton step at most
         gradient, hessian = gradient_of_sum(model, data, point), hessian_of_sum(model, data, point)
         cost += data.n * (1 + len(point))
-        prior_gradient, prior_hessian = _of_prior(model, point)
+        prior_gradient, prior_hessian = prior_derivatives(model, point)
         root = _root(-(hessian + prior_hessian))
         if root is None:
             raise _no_mode()
@@ -168,7 +168,7 @@ def hessian_of_sum(model: Differentiable, data: Dataset, point: Tensor) -> Tenso
     return 0.5 * (found + found.T)
 
 
-def _of_prior(model: Model, point: Tensor) -> tuple[Tensor, Tensor]:
+def prior_derivatives(model: Model, point: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradient (D,) and the Hessian (D, D) of the log-prior."""
     dim = len(point)
     with torch.enable_grad():

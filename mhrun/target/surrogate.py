@@ -119,6 +119,12 @@ class Surrogate:
             total = total + (theta.double() - sums.reference.theta) @ sums.hessian
         return self._mean_gradient(theta.double(), rows) - total / self._read().n
 
+    def remainder_gradient(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Return the mean over rows (C, m, ...) of grad r_i(theta), (C, D), and the mean of grad l_i, both float64."""
+        exact = in_float64(self._model, rows)
+        whole = Gradients(self._model).log_lik_and_grad(theta.double(), exact)[1].double()
+        return whole - self._mean_gradient(theta.double(), rows), whole
+
     def _mean_gradient(self, theta: Tensor, rows: Rows) -> Tensor:
         """Return the mean over rows (C or 1, m, ...) of the gradients of t_i, (C or 1, D)."""
         if self.order == 1:  # it is the same everywhere

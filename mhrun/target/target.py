@@ -18,6 +18,8 @@ from mhrun.target.all_data import AllData
 from mhrun.target.bounded import BoundedTerms
 from mhrun.target.fields import unfit
 from mhrun.target.gradients import Gradients, likelihoods
+from mhrun.target.quadratic import Quadratic, quadratic_part
+from mhrun.target.surrogate import Surrogate
 from mhrun.target.surrogates import surrogate_of
 from mhrun.types import BUFFER, Difference, Evaluation, Model, Rows, State
 
@@ -119,6 +121,16 @@ class Target:
                 f"There is not enough memory for the n = {self.n:,} data; choose fewer, or keep them on disk "
                 "(data=memmap, or data.storage=file if the data set has it)."
             ) from error
+
+    @cached_property
+    def quadratic(self) -> Quadratic:
+        """What a Taylor surrogate and a normal prior know of the log density.
+
+        Raises:
+            UserError: the prior is not normal, or no mode was found.
+        """
+        assert isinstance(self.surrogate, Surrogate)
+        return quadratic_part(self.model, self.surrogate)
 
     @property
     def source(self) -> Dataset | Source:

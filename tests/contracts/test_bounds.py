@@ -142,6 +142,43 @@ def test_no_point_exceeds_a_bound(name, kind, metric):
         assert largest > TIGHT.get(name, 0.1)
 
 
+def gradients(model, rows, reference, theta, kind):
+    """Return the gradients (C, n, D) of the remainders in the reference's metric, and norms of the log-likelihoods'."""
+    at = theta.detach().requires_grad_()
+    expand = model.taylor if hasattr(model, "taylor") else lambda *args: polynomial(model, *args)
+    whole_of = model.log_lik(at, rows)
+    rest = whole_of - expand(at, reference.theta, RAW.get(id(model), rows), int(kind[-1]))
+    found = []
+    for value in (rest, whole_of):
+        each = [torch.autograd.grad(v.sum(), at, retain_graph=True)[0] for v in value.unbind(1)]
+        found.append(torch.stack(each, 1).detach())
+    root = torch.eye(model.dim, dtype=torch.float64) if reference.root is None else reference.root
+    return found[0] @ root, (found[1] @ root).norm(dim=-1)
+
+
+@pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, kind in PAIRS if kind != "difference"])
+@pytest.mark.parametrize("metric", ["euclid", "laplace"])
+def test_no_gradient_of_a_remainder_exceeds_its_bound(name, kind, metric):
+    model, data = CASES[name]
+    rows, reference = whole(model, data), a_reference(model.dim)
+    if metric == "euclid":
+        reference = Reference(reference.theta)
+    bounds = model.bounds(Dataset.of(data).fields, kind, reference)
+    theta, to = points(model, rows, reference.theta, np.random.default_rng(5), 300)
+    found, size = gradients(model, rows, reference, theta, kind)
+    bound = bounds.weights * bounds.slope(theta)[:, None]
+    excess = (found.norm(dim=-1) - 1e-13 * size) / bound
+    if name == "gaussian_mean" and kind == "taylor2":
+        assert float(found.abs().max()) < 1e-12
+        return
+    assert float(excess.nan_to_num(0.0).max()) <= 1 + 1e-6
+    if metric == "euclid" and name in TIGHT:
+        assert float(excess.nan_to_num(0.0).max()) > 0.5
+    between = theta + torch.linspace(0, 1, len(theta), dtype=torch.float64)[:, None] * (to - theta)
+    ends = torch.maximum(bounds.slope(theta), bounds.slope(to))
+    assert bool((bounds.slope(between) <= ends * (1 + 1e-9)).all())  # on a line it is largest at an end
+
+
 @pytest.mark.parametrize(("name", "kind"), PAIRS)
 def test_widths_are_symmetric(name, kind):
     model, data = CASES[name]

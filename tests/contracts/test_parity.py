@@ -65,6 +65,7 @@ IN_TORCH = {  # methods whose parts have no compiled form
         "flymc",
         "flymc_untuned",
         "block_pseudo_marginal",
+        "zig_zag",
     ),
 }
 

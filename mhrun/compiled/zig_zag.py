@@ -1,0 +1,266 @@
+"""The zig-zag sampler as one compiled loop."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mhrun.compiled.loop import register
+from mhrun.compiled.loop_inputs import Schedule, Stream, alias_slots, constant_fields, record_arrays
+from mhrun.kernels import ZigZag
+from mhrun.kernels.zig_zag import MOST, ROUNDING, SLACK, VELOCITY, too_wide
+from mhrun.native import Draw, NativeBounds, Piece, compiled, over_chains, piece
+from mhrun.native.philox import fill_arrivals, split_key
+from mhrun.target import Target
+from mhrun.types import Controls, Record, State
+
+u64 = np.uint64
+_loops: dict[tuple[Piece, ...], Piece] = {}
+
+
+class Known(NamedTuple):
+    """See `mhrun.target.quadratic.Quadratic`."""
+
+    about: Any
+    root: Any
+    slope: Any
+    curvature: Any
+    prior_slope: Any
+    prior_curvature: Any
+
+
+class Table(NamedTuple):
+    """The alias table of the bounds' weights."""
+
+    n: Any  # uint64
+    slots: Any  # (n, 3): cut, other datum and weight, together in memory
+    total: Any
+
+
+class Out(NamedTuple):
+    """What is recorded of each step, (C, K, ...)."""
+
+    theta: Any
+    accepted: Any
+    batch_size: Any
+    diverging: Any
+    violations: Any
+
+
+class Block(NamedTuple):
+    """What the loop works on."""
+
+    stream: Stream
+    table: Table
+    known: Known
+    chains: tuple[
+        Any, Any, Any
+    ]  # theta and velocity (C, D), changed in place; (C, 2): why a chain could not go on
+    schedule: Schedule
+    args: Any  # of the model's pieces
+    out: Out
+
+
+class ZigZagLoop:
+    """See `ZigZag`: the same step and the same random numbers, compiled."""
+
+    def __init__(self, model: NativeBounds, target: Target, key: int, threads: int) -> None:
+        assert model.slope is not None
+        assert model.remainder is not None
+        self._model, self._target, self._key, self._threads = model, target, key, threads
+        self._slots: npt.NDArray[np.float64] | None = None
+        pieces = (model.slope, model.remainder)
+        if pieces not in _loops:
+            _loops[pieces] = compiled(_loop(*pieces))
+        self._loop = _loops[pieces]
+
+    @classmethod
+    def of(cls, kernel: ZigZag, target: Target, key: int, threads: int) -> ZigZagLoop | None:
+        """Return the loop of a kernel, or None if the model has no compiled form."""
+        model = target.bounded.native()
+        if model is None or model.slope is None or model.remainder is None:
+            return None
+        return cls(model, target, key, threads)
+
+    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
+        """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
+        steps, chains = controls.step_size.shape
+        target = self._target
+        theta = state.evaluation.theta.double().numpy().copy()
+        velocity, wide = state.aux[VELOCITY].numpy().copy(), np.zeros((chains, 2))
+        out = record_arrays(Out, steps, chains, theta.shape[1])
+        if self._slots is None:
+            self._slots = alias_slots(target)
+        block = Block(
+            stream=Stream(split_key(self._key), u64(first_step)),
+            table=Table(u64(target.n), self._slots, float(target.bounded.table.total)),
+            known=Known(*(np.ascontiguousarray(value.numpy()) for value in target.quadratic)),
+            chains=(theta, velocity, wide),
+            schedule=Schedule.of(controls, target),
+            args=self._model.args,
+            out=out,
+        )
+        over_chains(self._loop, chains, self._threads, block, own=lambda part: part)
+        if (stuck := wide[:, 0].nonzero()[0]).size:
+            raise too_wide(*wide[stuck[0]])
+        record: dict[str, npt.NDArray[Any]] = out._asdict()
+        record["n_grad"] = 2 * out.batch_size.astype(np.int64)
+        record |= constant_fields(steps, chains, n_lik=0, n_lik_overhead=0, log_ratio=math.nan)
+        record |= constant_fields(steps, chains, log_ratio_var=math.nan)
+        return State(target.prior(torch.from_numpy(theta)), {VELOCITY: torch.from_numpy(velocity)}), record
+
+
+register(ZigZag, ZigZagLoop.of)
+
+
+@piece
+def _first_time(rate: Any, change: Any, exponential: Any) -> Any:
+    """See `mhrun.kernels.zig_zag._first_times`."""
+    if rate > 0:
+        square = rate * rate + 2 * change * exponential
+        return 2 * exponential / (rate + math.sqrt(square)) if square >= 0 else np.inf
+    if change > 0:
+        return (math.sqrt(2 * change * exponential) - rate) / change
+    return np.inf
+
+
+@piece
+def _to_theta(about: Any, root: Any, phi: Any, out: Any) -> None:
+    """Write theta = about + root phi."""
+    for d in range(len(phi)):
+        total = about[d]
+        for e in range(d + 1):
+            total += root[d, e] * phi[e]
+        out[d] = total
+
+
+@piece
+def _whiten(about: Any, root: Any, theta: Any, out: Any) -> None:
+    """Write phi = root^-1 (theta - about), by forward substitution."""
+    for d in range(len(theta)):
+        left = theta[d] - about[d]
+        for e in range(d):
+            left -= root[d, e] * out[e]
+        out[d] = left / root[d, d]
+
+
+@piece
+def _norm_in_metric(root: Any, gradient: Any, out: Any) -> Any:
+    """Write root^T gradient and return its norm."""
+    dim, square = len(gradient), 0.0
+    for e in range(dim):
+        total = 0.0
+        for d in range(e, dim):
+            total += root[d, e] * gradient[d]
+        out[e] = total
+        square += total * total
+    return math.sqrt(square)
+
+
+@piece
+def _matrix(whole: Any, prior: Any, beta: Any, power: Any, out: Any) -> None:
+    for d in range(len(out)):
+        for e in range(len(out)):
+            out[d, e] = beta * whole[d, e] + power * prior[d, e]
+
+
+def _loop(slope: Piece, remainder: Piece) -> Piece:
+    def loop(first_chain: Any, last_chain: Any, part: Any, block: Any) -> None:
+        key, first_step = block.stream
+        n, slots, total_weight = block.table
+        about, root, known_slope, curvature, prior_slope, prior_curvature = block.known
+        theta, velocity, wide = block.chains
+        step_size, _, scale, prior_power = block.schedule
+        args = block.args
+        out_theta, out_accepted, out_size, out_diverging, out_violations = block.out
+        steps, dim = step_size.shape[0], theta.shape[1]
+        per = dim + 1
+        index, coins, gaps, marks = np.empty(per, np.int64), np.empty(per), np.empty(per), np.empty(per)
+        phi, point, matrix = np.empty(dim), np.empty(dim), np.empty((dim, dim))
+        rate, change, rest, whole = np.empty(dim), np.empty(dim), np.empty(dim), np.empty(dim)
+        turned = np.empty(dim)
+        for c in range(first_chain, last_chain):
+            v = velocity[c]
+            _whiten(about, root, theta[c], phi)
+            for k in range(steps):
+                if wide[c, 0] > 0:
+                    break
+                draw = Draw(key, first_step + u64(k), u64(c))
+                beta = scale[k, c] / np.float64(n)
+                _matrix(curvature, prior_curvature, beta, prior_power[k, c], matrix)
+                for d in range(dim):
+                    total = beta * known_slope[d] + prior_power[k, c] * prior_slope[d]
+                    slant = 0.0
+                    for e in range(dim):
+                        total += matrix[d, e] * phi[e]
+                        slant += matrix[d, e] * v[e]
+                    rate[d], change[d] = total, slant  # of the gradient, along the line
+                longest = math.sqrt(1.0 / (beta * dim))
+                left, event, size, wrong = step_size[k, c], 0, np.int64(0), 0
+                while left > 0:
+                    fill_arrivals(event * per, per, n, draw, index, coins, gaps, marks)
+                    event += 1
+                    soonest, coordinate = np.inf, 0
+                    for d in range(dim):
+                        time = _first_time(v[d] * rate[d], v[d] * change[d], gaps[d])
+                        if time < soonest:
+                            soonest, coordinate = time, d
+                    line = min(longest, left)
+                    until = min(soonest, line)
+                    _to_theta(about, root, phi, point)
+                    size_here = slope(args, point)
+                    for d in range(dim):
+                        turned[d] = phi[d] + line * v[d]
+                    _to_theta(about, root, turned, point)
+                    bound = beta * math.sqrt(dim) * total_weight * max(size_here, slope(args, point))
+                    if not bound * left < MOST:
+                        square = 0.0
+                        for d in range(dim):
+                            square += phi[d] * phi[d]
+                        wide[c, 0], wide[c, 1] = bound * left, math.sqrt(square)
+                        break
+                    arrival = gaps[dim] / bound
+                    arrives = arrival < until
+                    time = arrival if arrives else until
+                    for d in range(dim):
+                        phi[d] += time * v[d]
+                        rate[d] += time * change[d]
+                    flips = -1
+                    if arrives:
+                        size += 1
+                        slot = index[dim]
+                        i = slot if coins[dim] < slots[slot, 0] else np.int64(slots[slot, 1])
+                        _to_theta(about, root, phi, point)
+                        remainder(args, i, point, rest, whole)
+                        allowed = ROUNDING * _norm_in_metric(root, whole, turned)
+                        found = _norm_in_metric(root, rest, turned)
+                        weight = slots[i, 2]
+                        wrong += not found <= weight * slope(args, point) * (1 + SLACK) + allowed
+                        share, sum_so_far = beta * total_weight / (weight * bound), 0.0
+                        for d in range(dim):
+                            sum_so_far += share * max(-v[d] * turned[d], 0.0)
+                            if marks[dim] < sum_so_far:
+                                flips = d
+                                break
+                    elif soonest <= until:
+                        flips = coordinate
+                    if flips >= 0:
+                        v[flips] = -v[flips]
+                        for d in range(dim):
+                            change[d] += 2 * matrix[d, flips] * v[flips]
+                    left = left - time if time < left else 0.0
+                finite = True
+                _to_theta(about, root, phi, theta[c])
+                for d in range(dim):
+                    out_theta[c, k, d] = theta[c, d]
+                    finite = finite and np.isfinite(phi[d])
+                out_accepted[c, k] = finite
+                out_size[c, k] = size
+                out_diverging[c, k] = not finite
+                out_violations[c, k] = wrong
+
+    return loop

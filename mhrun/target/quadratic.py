@@ -1,0 +1,89 @@
+"""The part of a log density that a Taylor surrogate knows, with a normal prior, in whitened coordinates."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mhrun.errors import UserError
+from mhrun.target.reference import prior_derivatives
+from mhrun.target.surrogate import Surrogate
+from mhrun.types import Model
+
+_FAR = (1.0, 30.0, 1000.0)  # posterior standard deviations at which the prior is compared with its expansion
+_POINTS = 4  # at each distance
+_CLOSE = 1e-6  # relative
+
+
+class Quadratic(NamedTuple):
+    """Gradients of minus the log density without the remainders r_i, at phi = root^-1 (theta - about):
+
+    (slope + curvature phi) / T + prior_power (prior_slope + prior_curvature phi).
+    """  # noqa: D415
+
+    about: Tensor  # (D,)
+    root: Tensor  # (D, D) lower triangular: the posterior has about unit variance in phi at T = 1
+    slope: Tensor  # (D,)
+    curvature: Tensor  # (D, D); 0 with an expansion of order 1
+    prior_slope: Tensor  # (D,)
+    prior_curvature: Tensor  # (D, D)
+
+    def whitened(self, theta: Tensor) -> Tensor:
+        """Return phi (C, D), float64, of theta (C, D)."""
+        step = theta.double() - self.about
+        return torch.linalg.solve_triangular(self.root, step.T, upper=False).T
+
+    def theta(self, phi: Tensor) -> Tensor:
+        """Return theta (C, D), float64, of phi (C, D)."""
+        return self.about + phi @ self.root.T
+
+    def gradient(self, phi: Tensor, heat: Tensor, power: Tensor) -> Tensor:
+        """Return the gradient (C, D) at phi (C, D), temperatures (C,) and powers of the prior (C,)."""
+        return (self.slope + phi @ self.curvature) / heat[:, None] + power[:, None] * (
+            self.prior_slope + phi @ self.prior_curvature
+        )
+
+    def change(self, velocity: Tensor, heat: Tensor, power: Tensor) -> Tensor:
+        """Return the rate of change (C, D) of the gradient at this velocity (C, D) of phi."""
+        return (velocity @ self.curvature) / heat[:, None] + power[:, None] * (
+            velocity @ self.prior_curvature
+        )
+
+
+def quadratic_part(model: Model, surrogate: Surrogate) -> Quadratic:
+    """Return the known part.
+
+    Raises:
+        UserError: the log-prior is not quadratic.
+    """
+    (about, root), gradient, hessian = surrogate.sums
+    assert root is not None
+    prior_gradient, prior_hessian = prior_derivatives(model, about)
+    _check_quadratic(model, about, root, prior_gradient, prior_hessian)
+    known = hessian if surrogate.order > 1 else torch.zeros_like(hessian)
+    return Quadratic(
+        about,
+        root,
+        -gradient @ root,
+        -root.T @ known @ root,
+        -prior_gradient @ root,
+        -root.T @ prior_hessian @ root,
+    )
+
+
+def _check_quadratic(model: Model, about: Tensor, root: Tensor, gradient: Tensor, hessian: Tensor) -> None:
+    """Compare the log-prior with its expansion near and far from the reference."""
+    generator = torch.Generator().manual_seed(0)
+    for far in _FAR:
+        way = torch.randn(_POINTS, len(about), generator=generator, dtype=torch.float64).to(about.device)
+        step = far * way @ root.T
+        found = (model.log_prior(about + step) - model.log_prior(about[None])).double()
+        linear, square = step @ gradient, 0.5 * ((step @ hessian) * step).sum(-1)
+        size = linear.abs() + square.abs() + found.abs()
+        if not bool(((found - linear - square).abs() <= _CLOSE * size + 1e-12).all()):
+            raise UserError(
+                "the zig-zag sampler needs a normal or a flat prior, whose gradient is linear; choose another prior, "
+                "or smh2, which takes any."
+            )
