@@ -169,8 +169,12 @@ def _surrogate(config: DictConfig, kernel: Kernel) -> str:
 
     Their bounds on terms are of log-likelihoods and not of the remainders of a Taylor polynomial, so that methods with
     such a surrogate are checked without it.
+
+    Raises:
+        UserError: the kernel does not run without it.
     """
     from mhrun.check.targets import gaussian_mean
+    from mhrun.types import BOUND_KINDS
 
     known, own = gaussian_mean(1), OmegaConf.select(config, "method.target.surrogate", default="none")
     bounds = [str(own)] if str(own).startswith(_LOWER_BOUND) else [_LOWER_BOUND, f"{_LOWER_BOUND}_untuned"]
@@ -178,6 +182,11 @@ def _surrogate(config: DictConfig, kernel: Kernel) -> str:
         for name in bounds:
             if kernel.refuses(known.target(name)) is None:
                 return name
+        if str(own) in BOUND_KINDS:
+            raise UserError(
+                f"it needs target.surrogate={own}, and the checks have no targets with bounds on the remainders of an "
+                "expansion; compare its draws with those of hmc or mcmc on a small target (mhrun compare)."
+            )
     return "none"
 
 
