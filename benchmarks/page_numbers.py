@@ -34,9 +34,11 @@ class Skewed:
         self._skewness, self._rng = skewness, rng
 
     def evaluated(self, size: Any) -> Any:
+        """Return 0: there is no likelihood."""
         return torch.zeros_like(size)
 
     def terms(self, rows: Any, start: int, stop: int) -> Any:
+        """Return new terms (R, stop - start)."""
         shape = (len(rows), stop - start)
         if self._skewness == 0:
             return torch.from_numpy(self._rng.standard_normal(shape))
@@ -80,7 +82,7 @@ def near(moves_by_new: bool, steps: int = 20_000, chains: int = 500) -> float:
 
 
 def depth() -> float:
-    """Return the log density of gmm_tied_means at its mode (0, 1) less that half way to the other, at c = n / T = 31.6."""
+    """Return the log density of gmm_tied_means at its mode (0, 1) less that half way to the other; n / T = 31.6."""
     config = compose_config(["experiment=gmm_tied_means", "scale=paper"], compare=False)
     target = Target(build(config["model"], "model"), build(config["data"], "data"))
     places = torch.tensor([[0.0, 1.0], [0.5, 0.0]], dtype=torch.float64)

@@ -6,6 +6,7 @@ the compiled forms of the parts (`mhrun.native`). Executors use it; kernels do n
 
 from mhrun.compiled import (  # noqa: F401  (they register)
     equi_energy,
+    firefly,
     metropolis,
     replica_exchange,
     unadjusted,

@@ -19,7 +19,7 @@ from mhrun.types import Contest, Controls, Difference, Info, State, choose
 
 GAPS = "gaps"  # name in `State.aux`
 DARK = -1.0  # in place of the gap of a dark datum, which is not known
-_LEAST = 1e-13  # gaps are at least this: the odds of a datum are positive
+LEAST = 1e-13  # gaps are at least this: the odds of a datum are positive
 _VALUES = 1 << 20  # chains times data of a part of a pass
 
 
@@ -101,7 +101,7 @@ class Firefly(MetropolisHastings):
             _bounds(target).gaps(theta, target.data.part(first, min(first + part, target.n)))[0]
             for first in range(0, target.n, part)
         ]
-        return State(target.prior(theta), {GAPS: torch.cat(gaps, 1).clamp_min(_LEAST)})
+        return State(target.prior(theta), {GAPS: torch.cat(gaps, 1).clamp_min(LEAST)})
 
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
         """Move every chain by one step."""
@@ -197,7 +197,7 @@ def _bounds(target: Target) -> LowerBound:
 
 def _log_odds(gaps: Tensor, heat: Tensor) -> Tensor:
     """Return log((L - B) / B) = log(exp(gap / T) - 1), (C, k); of a dark datum some number."""
-    x = gaps.clamp_min(_LEAST) / heat[:, None]
+    x = gaps.clamp_min(LEAST) / heat[:, None]
     return torch.where(x > 30.0, x, x.clamp_max(30.0).expm1().log())
 
 
@@ -205,7 +205,7 @@ def _gaps(target: Target, theta: Tensor, index: Tensor, there: Tensor) -> tuple[
     """Return the gaps of the data `index` (C, k) at theta (C, D), and how many are negative where `there`, (C,)."""
     found, rounding = _bounds(target).gaps(theta, target.data.rows(index))
     wrong = there & (found < -rounding)
-    return found.clamp_min(_LEAST), wrong.sum(1)
+    return found.clamp_min(LEAST), wrong.sum(1)
 
 
 def _position(mask: Tensor) -> Tensor:

@@ -12,10 +12,10 @@ from torch.nn.functional import logsigmoid
 
 from mhrun.errors import Refusal, UserError
 from mhrun.models.linear import linear_bounds, predictor
-from mhrun.models.logistic_bounds import bound_pieces
+from mhrun.models.logistic_bounds import bound_pieces, lower_bound_pieces
 from mhrun.models.logistic_native import pieces
 from mhrun.models.naming import named
-from mhrun.native import NativeBounds, NativeModel
+from mhrun.native import NativeBounds, NativeLowerBound, NativeModel
 from mhrun.random import Draws, Purpose
 from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
 
@@ -171,6 +171,12 @@ class Logistic:
             else (x @ anchor).abs().clamp_min(_TINY).expand_as(z)
         )
         return logsigmoid(xi) + (z - xi) / 2 - torch.tanh(xi / 2) / (4 * xi) * (z - xi) * (z + xi)
+
+    def native_lower_bound(self, data: Rows, sums: Any, *, tuned: bool) -> NativeLowerBound:
+        """Return the pieces of the compiled loop of Firefly Monte Carlo, with the sums of all bounds."""
+        x, y = self._fields({name: value[None] for name, value in data.items()})
+        xi = 0.0 if tuned else _UNTUNED
+        return lower_bound_pieces(x[0].numpy(), y[0].numpy(), _scale(x), self.precision, sums, xi, _TINY)
 
     def native(self, data: Rows, *, full: bool) -> NativeModel:
         """Return the pieces of the fused loop: products in the precision of the data, the rest float64."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mhrun.models.logistic_native import _log_prior, _log_sigmoid, _total
-from mhrun.native import NativeBounds, piece
+from mhrun.native import NativeBounds, NativeLowerBound, piece
 from mhrun.native.maths import exp_negative_64
 
 
@@ -38,6 +38,58 @@ def bound_pieces(
     args = (np.ascontiguousarray(x), y, zero, scale, precision, order, about, inverse, gradient, hessian, eta)
     gradients = (_slope, _remainder) if order else ()
     return NativeBounds(args, _log_prior, _width, _terms, _total, _known, *gradients)
+
+
+def lower_bound_pieces(
+    x: npt.NDArray[Any],
+    y: npt.NDArray[Any],
+    scale: float,
+    precision: float,
+    sums: Any,
+    untuned: float,
+    least: float,
+) -> NativeLowerBound:
+    """Return the pieces of the lower bounds of x (n, D) and y (n,), +1 or -1.
+
+    Args:
+        x: the rows.
+        y: the labels.
+        scale: factor applied to x.
+        precision: prior precision of each weight.
+        sums: the `Sums` of all bounds.
+        untuned: where all bounds touch; 0 for where the anchor is.
+        least: smallest |z| at which a bound touches.
+    """
+    about, gradient, hessian = sums.reference.theta.numpy(), sums.gradient.numpy(), sums.hessian.numpy()
+    eta = np.concatenate([part @ (about * scale) for part in np.array_split(x, max(1, len(x) >> 16))])
+    xi = np.full(len(x), untuned) if untuned else np.maximum(np.abs(eta.astype(np.float64)), least)
+    touch = np.stack((xi, np.tanh(xi / 2) / (4 * xi), -np.log1p(np.exp(-xi))), -1)
+    args = (np.ascontiguousarray(x), y, touch, scale, precision, about, gradient, hessian)
+    return NativeLowerBound(args, _log_prior, _gap, _total_bound)
+
+
+@piece
+def _gap(args: Any, i: Any, theta: Any) -> Any:
+    x, y, touch, scale = args[0], args[1], args[2], args[3]
+    z = 0.0
+    for d in range(len(theta)):
+        z += np.float64(x[i, d]) * theta[d]
+    z *= np.float64(y[i]) * scale
+    xi, log_lik = touch[i, 0], _log_sigmoid(z)
+    bound = touch[i, 2] + (z - xi) / 2 - touch[i, 1] * (z - xi) * (z + xi)
+    return log_lik - bound, 1e-10 * (1 + abs(log_lik) + abs(bound))
+
+
+@piece
+def _total_bound(args: Any, theta: Any) -> Any:
+    about, gradient, hessian = args[5], args[6], args[7]
+    total = 0.0
+    for d in range(len(theta)):
+        slope = gradient[d]
+        for e in range(len(theta)):
+            slope += 0.5 * hessian[d, e] * (theta[e] - about[e])
+        total += slope * (theta[d] - about[d])
+    return total
 
 
 @piece

@@ -104,6 +104,15 @@ class NativeBounds(NamedTuple):
     remainder: Piece | None = None
 
 
+class NativeLowerBound(NamedTuple):
+    """The pieces of a model with lower bounds, see `mhrun.target.lower_bound.LowerBound`; in float64."""
+
+    args: tuple[Any, ...]
+    log_prior: Piece  # (args, theta (D,)) -> float
+    gap: Piece  # (args, i, theta) -> l_i - log B_i of datum i, and what rounding may add to it
+    total: Piece  # (args, theta) -> sum of log B_i over all data, up to a constant
+
+
 @piece
 def no_share(args: Any, total: Any) -> Any:
     """Return 0: a of a rule without excess arrivals."""

@@ -1,0 +1,220 @@
+"""Firefly Monte Carlo as one compiled loop."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mhrun.compiled.loop import register
+from mhrun.compiled.loop_inputs import Schedule, Stream, constant_fields, record_arrays
+from mhrun.kernels import Firefly
+from mhrun.kernels.firefly import DARK, GAPS, LEAST
+from mhrun.native import (
+    Draw,
+    NativeLowerBound,
+    NativeProposal,
+    Piece,
+    StepControls,
+    available,
+    compiled,
+    native_form,
+    over_chains,
+    piece,
+)
+from mhrun.native.philox import ACCEPT, ARRIVALS, USE, arrival, philox, split_key, uniform
+from mhrun.target import Target
+from mhrun.target.lower_bound import LowerBound
+from mhrun.types import Controls, Evaluation, Record, State
+
+u64 = np.uint64
+_loops: dict[tuple[Piece, ...], Piece] = {}
+
+
+class Out(NamedTuple):
+    """What is recorded of each step, (C, K, ...)."""
+
+    theta: Any
+    accepted: Any
+    log_ratio: Any
+    batch_size: Any
+    diverging: Any
+    violations: Any
+
+
+class Block(NamedTuple):
+    """What the loop works on."""
+
+    stream: Stream
+    share: Any  # q
+    chains: tuple[Any, Any, Any]  # theta (C, D), its log prior (C,) and the gaps (C, n), changed in place
+    schedule: Schedule
+    args: tuple[Any, Any]  # of the model's and the proposal's pieces
+    out: Out
+
+
+class FireflyLoop:
+    """See `Firefly`: the same step and the same random numbers, compiled."""
+
+    def __init__(
+        self,
+        model: NativeLowerBound,
+        proposal: NativeProposal,
+        share: float,
+        target: Target,
+        key: int,
+        threads: int,
+    ) -> None:
+        self._model, self._proposal, self._share = model, proposal, share
+        self._target, self._key, self._threads = target, key, threads
+        pieces = (proposal.propose, proposal.log_ratio, model.log_prior, model.gap, model.total)
+        if pieces not in _loops:
+            _loops[pieces] = compiled(_loop(*pieces))
+        self._loop = _loops[pieces]
+
+    @classmethod
+    def of(cls, kernel: Firefly, target: Target, key: int, threads: int) -> FireflyLoop | None:
+        """Return the loop of a kernel, or None if one of its parts has no compiled form."""
+        moves = native_form(kernel.proposal, "native", "sample", "log_density")
+        offered = native_form(target.model, "native_lower_bound", "log_prior", "log_lik", "lower_bound")
+        bound = target.surrogate
+        plain = target.device.type == "cpu" and not target.common_batch and available()
+        if moves is None or offered is None or not isinstance(bound, LowerBound) or not plain:
+            return None
+        proposal: NativeProposal | None = moves()
+        if proposal is None:
+            return None
+        return cls(
+            offered(target.data.fields, bound.sums, tuned=bound.tuned),
+            proposal,
+            kernel.share,
+            target,
+            key,
+            threads,
+        )
+
+    def advance(self, state: State, first_step: int, controls: Controls) -> tuple[State, Record]:
+        """Do the K steps from `first_step` on; every field of `controls` is (K, C)."""
+        steps, chains = controls.step_size.shape
+        theta = state.evaluation.theta.double().numpy().copy()
+        log_prior = state.evaluation.log_prior.double().numpy().copy()
+        gaps = state.aux[GAPS].numpy().copy()
+        out = record_arrays(Out, steps, chains, theta.shape[1])
+        block = Block(
+            stream=Stream(split_key(self._key), u64(first_step)),
+            share=self._share,
+            chains=(theta, log_prior, gaps),
+            schedule=Schedule.of(controls, self._target),
+            args=(self._model.args, self._proposal.args),
+            out=out,
+        )
+        over_chains(self._loop, chains, self._threads, block, own=lambda part: part)
+        record: dict[str, npt.NDArray[Any]] = out._asdict()
+        record["n_lik"] = 2 * out.batch_size.astype(np.int64)
+        record |= constant_fields(steps, chains, n_lik_overhead=0, n_grad=0, log_ratio_var=math.nan)
+        point = Evaluation(torch.from_numpy(theta), torch.from_numpy(log_prior))
+        return State(point, {GAPS: torch.from_numpy(gaps)}), record
+
+
+register(Firefly, FireflyLoop.of)
+
+
+@piece
+def _log_odds(gap: Any, beta: Any) -> Any:
+    """Return log((L - B) / B) = log(exp(gap / T) - 1)."""
+    x = max(gap, LEAST) * beta
+    return x if x > 30.0 else math.log(math.expm1(x))
+
+
+@piece
+def _uniform_of_datum(i: Any, draw: Any) -> Any:
+    """Return element i of the uniforms of this step with use 1, see `mhrun.random.Draws.uniforms_at`."""
+    a, b, c, d = philox(u64(i >> 2), ARRIVALS + USE, draw)
+    lane = i & 3
+    word = a if lane == 0 else b if lane == 1 else c if lane == 2 else d
+    return (np.float64(word) + 0.5) * 2.0**-32
+
+
+def _loop(propose: Piece, proposal_ratio: Piece, log_prior: Piece, gap_of: Piece, total: Piece) -> Piece:
+    def loop(first_chain: Any, last_chain: Any, part: Any, block: Any) -> None:
+        key, first_step = block.stream
+        theta, kept_prior, all_gaps = block.chains
+        step_size, noise_temperature, scale, prior_power = block.schedule
+        model, proposal = block.args
+        out_theta, out_accepted, out_log_ratio, out_size, out_diverging, out_violations = block.out
+        steps, dim, n = step_size.shape[0], theta.shape[1], all_gaps.shape[1]
+        log_share = math.log(block.share)
+        rate = np.inf if block.share == 1 else -math.log1p(-block.share)
+        bright, found = np.empty(n, np.int64), np.empty(n)
+        changed, values = np.empty(n, np.int64), np.empty(n)
+        candidate = np.empty(dim)
+        for c in range(first_chain, last_chain):
+            gaps, current = all_gaps[c], theta[c]
+            for k in range(steps):
+                draw = Draw(key, first_step + u64(k), u64(c))
+                beta = scale[k, c] / np.float64(n)
+                tried, wrong, changes = np.int64(0), 0, 0
+                if draw.step <= u64(1):  # from p(z | theta): all gaps are known
+                    tried = np.int64(n)
+                    for i in range(n):
+                        if _uniform_of_datum(i, draw) < math.exp(-gaps[i] * beta):
+                            gaps[i] = DARK
+                else:
+                    for i in range(n):
+                        if gaps[i] != DARK:
+                            u = _uniform_of_datum(i, draw)
+                            if math.log(u) < log_share - _log_odds(gaps[i], beta):
+                                changed[changes], values[changes] = i, DARK
+                                changes += 1
+                    j, place = 0, -1
+                    while True:
+                        _slot, _coin, gap, u = arrival(u64(j), u64(n), draw)
+                        j += 1
+                        jump = math.floor(gap / rate) + 1.0
+                        if not place + jump < n:
+                            break
+                        place += int(jump)
+                        if gaps[place] == DARK:
+                            tried += 1
+                            new, rounding = gap_of(model, place, current)
+                            wrong += new < -rounding
+                            new = max(new, LEAST)
+                            if math.log(u) < _log_odds(new, beta) - log_share:
+                                changed[changes], values[changes] = place, new
+                                changes += 1
+                    for i in range(changes):
+                        gaps[changed[i]] = values[i]
+                controls = StepControls(step_size[k, c], noise_temperature[k, c])
+                propose(proposal, current, controls, draw, candidate)
+                prior = log_prior(model, candidate)
+                log_ratio = prior_power[k, c] * (prior - kept_prior[c])
+                log_ratio += proposal_ratio(proposal, current, candidate)
+                change, count = beta * (total(model, candidate) - total(model, current)), 0
+                for i in range(n):
+                    if gaps[i] != DARK:
+                        new, rounding = gap_of(model, i, candidate)
+                        wrong += new < -rounding
+                        new = max(new, LEAST)
+                        bright[count], found[count] = i, new
+                        count += 1
+                        change += _log_odds(new, beta) - _log_odds(gaps[i], beta)
+                log_ratio += change
+                accept = math.log(uniform(ACCEPT, draw)) < log_ratio
+                if accept:
+                    kept_prior[c] = prior
+                    for d in range(dim):
+                        current[d] = candidate[d]
+                    for i in range(count):
+                        gaps[bright[i]] = found[i]
+                for d in range(dim):
+                    out_theta[c, k, d] = current[d]
+                out_accepted[c, k] = accept
+                out_log_ratio[c, k] = log_ratio
+                out_size[c, k] = count + tried
+                out_diverging[c, k] = log_ratio != log_ratio
+                out_violations[c, k] = wrong
+
+    return loop
