@@ -198,7 +198,7 @@ def test_a_run_that_is_stopped_ends_with_the_same_bits(outputs):
     """The auxiliary variables are part of what is kept."""
     words = ["experiment=arena_logistic", "scale=smoke", "+method@methods.flymc=flymc", "executor=torch"]
     others = ("metropolis", "mint", "penalty", "mhminibatch", "austere", "tunamh", "sgld", "sghmc", "mala")
-    words += [f"~methods.{name}" for name in (*others, "penalty_cv", "smh1", "smh2", "mh_ss")]
+    words += [f"~methods.{name}" for name in (*others, "penalty_cv", "smh1", "smh2", "mh_ss", "zig_zag")]
     words += [
         "chains=2",
         "warmup=50",

@@ -214,7 +214,7 @@ def test_unsuitable_targets_are_refused():
 
 def test_a_run_that_is_stopped_ends_with_the_same_bits(outputs):
     """Velocities are part of what is kept; the pilot finds the step size and where chains begin."""
-    words = ["experiment=arena_logistic", "scale=smoke", "+method@methods.zig_zag=zig_zag"]
+    words = ["experiment=arena_logistic", "scale=smoke"]
     others = ("metropolis", "mint", "penalty", "mhminibatch", "austere", "tunamh", "sgld", "sghmc", "mala")
     words += [f"~methods.{name}" for name in (*others, "penalty_cv", "smh1", "smh2", "mh_ss")]
     words += [
