@@ -59,6 +59,7 @@ _SCALES = ("smoke", "quick", "paper")
 _VALUES: dict[str, tuple[str, ...]] = {
     "device": ("cpu", "cuda"),
     "dtype": ("float64", "float32"),
+    "precision": ("fp32", "tf32", "bf16"),
     "executor": ("auto", "compiled", "torch", "graph"),
     "hydra/launcher": ("basic", "joblib", "submitit_local", "submitit_slurm", "ray"),
     "runtime.force": ("true", "false"),

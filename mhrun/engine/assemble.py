@@ -15,6 +15,7 @@ from mhrun.build import build
 from mhrun.data.memory import in_bytes
 from mhrun.engine import pilot
 from mhrun.engine.method import Method
+from mhrun.engine.ratios import ratio_precision
 from mhrun.engine.starts import Starts, starts_of
 from mhrun.errors import Refusal, UserError
 from mhrun.models.parameters import parameters_of
@@ -126,6 +127,7 @@ def assembled(
     if monitor is not None:
         _is_a("monitor", monitor, Monitor, f"{where}monitor")
         monitor = monitor.bind(plan.collected)
+    target = target.with_ratio_in(ratio_precision(kernel, target, plan))
     method = Method(name, kernel, target, plan, shape, seed, dtype, starts, monitor, precondition)
     method.check()
     if reason := pilot.refuses(method):

@@ -120,7 +120,7 @@ def run_method(
     """
     if method.kernel.rungs > 1:
         attributes = {**attributes, RUNGS: method.kernel.rungs}
-    with limited(torch_threads(method, settings.threads)):
+    with limited(torch_threads(method, settings.threads)), method.exact_products():
         return _run_method(method, folder, settings, watcher, stop, attributes)
 
 

@@ -175,7 +175,7 @@ def _mean_pace(method: Method, steps: int, settings: Settings, begun: str | None
 
 
 def _pace(method: Method, settings: Settings, begun: str | None, tried: float, stage: int) -> Pace:
-    with limited(torch_threads(method, settings.threads)):
+    with limited(torch_threads(method, settings.threads)), method.exact_products():
         return _pace_of_steps(method, settings, begun, tried, stage)
 
 

@@ -15,6 +15,7 @@ from mhrun.data.generated import kept
 from mhrun.engine.method import Method
 from mhrun.errors import UserError
 from mhrun.store.fingerprint import fingerprint
+from mhrun.target.precision import FP32, lowered
 
 _MOST = 512  # data of the trial minibatch, at most
 _LEAST, _MOST_ROUNDS = 4, 32  # gradients that are timed; passes of small modules are replayed after some 20
@@ -54,16 +55,19 @@ def fastest(method: Method) -> str:
     m = max(1, min(method.kernel.reads(method.target), method.target.n, _MOST))
     rows = method.target.data.rows(torch.arange(m, device=method.target.device).expand(len(theta), m))
     shapes = [(name, tuple(field.shape), str(field.dtype)) for name, field in rows.items()]
-    where = (
+    where: tuple[Any, ...] = (
         torch.__version__,
         torch.get_num_threads(),
         platform.processor(),
         platform.node(),
         str(theta.device),
     )
+    precision = method.target.precision.gradients
+    where += () if precision == FP32 else (precision,)
     facts = repr((fingerprint(model), shapes, str(theta.dtype), where))
     name = hashlib.blake2b(facts.encode(), digest_size=8).hexdigest()
-    found = kept("evaluation", name, "2", lambda: {"seconds": np.array(_seconds(model, theta, rows))})
+    with lowered(precision, theta.device):
+        found = kept("evaluation", name, "2", lambda: {"seconds": np.array(_seconds(model, theta, rows))})
     bound, vmapped = (float(value) for value in found["seconds"])
     return "vmapped" if vmapped < _CLEARLY * bound else "bound"
 

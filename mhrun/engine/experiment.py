@@ -255,6 +255,7 @@ def _of_method(
         "wall_s": summary["wall_s"],
         "executor": summary["executor"],
         "torch_threads": summary.get("torch_threads"),
+        "arithmetic": method.arithmetic,
         "warnings": [*warnings_of(method, summary), *_pilot_warnings(method.name, pilot)],
     } | ({} if pilot is None else {"pilot": dict(pilot)})
 

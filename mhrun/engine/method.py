@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from mhrun.schedules import Plan
 from mhrun.store.netcdf import Shape
 from mhrun.store.sharing import DIGEST
 from mhrun.target import Target
+from mhrun.target.precision import FP32, TF32, exact_products
 from mhrun.types import BUFFER, Model, State, prior_summary_of
 
 # Rough costs of the torch path on one core, for deciding whether compiling pays: seconds per step, and per datum that a
@@ -76,6 +78,11 @@ class Method:
             steps = list(shape.thin)
             if not steps or steps != sorted(set(steps)) or not 1 <= steps[0] <= steps[-1] <= shape.total:
                 raise Refusal(f"thin = {steps} must be increasing steps between 1 and {shape.total}.")
+        if self.target.precision.gradients != FP32 and self.dtype != torch.float32:
+            raise Refusal(
+                f"precision = {self.target.precision.gradients} is for a state in float32, and dtype is "
+                f"{str(self.dtype).removeprefix('torch.')}; choose dtype=float32, or precision=fp32."
+            )
         if reason := self.kernel.refuses(self.target) or self._refuses_buffers():
             raise Refusal(reason)
         if self.monitor is not None and (reason := self.monitor.refuses(self.target)):
@@ -174,6 +181,30 @@ class Method:
         return _PLAIN_STEP * self.kernel.of_a_chain.rounds(
             self.target
         ) + datum * self.shape.chains * self.kernel.reads(self.target)
+
+    @property
+    def has_ratio(self) -> bool:
+        """Whether its steps have acceptance ratios, of moves or of exchanges."""
+        return self.kernel.decides or self.kernel.rungs > 1
+
+    def exact_products(self) -> AbstractContextManager[Any]:
+        """Return the context of its evaluations: TF32 off, and deterministic convolutions if it has ratios."""
+        return exact_products(self.target.device, self.has_ratio)
+
+    @property
+    def arithmetic(self) -> str:
+        """The formats of its numbers, in words for reports."""
+        gradients, ratio = self.target.precision
+        state = str(self.dtype).removeprefix("torch.")
+        if gradients == FP32 and self.target.device.type == "cpu":
+            return state
+        words = {FP32: f"{state} without TF32", TF32: "float32 with TF32"}
+        found = [f"state in {state}", f"gradients in {words.get(gradients, 'bfloat16')}"]
+        if self.has_ratio:
+            found.append(f"acceptance ratios in {words.get(ratio, 'bfloat16')}")
+            if self.target.device.type != "cpu":
+                found.append("deterministic convolutions")
+        return ", ".join(found)
 
     def streams(self, chains: int | None = None, compiled: bool = True) -> Streams:
         """Return the random numbers of all chains or of the first few; `compiled`: whether they may be compiled."""

@@ -134,7 +134,7 @@ def piloted(
         return method, None
     found = _load(method, folder)
     if found is None:
-        with limited(1):  # sums over threads round differently
+        with limited(1), method.exact_products():  # sums over threads round differently
             found = pilot(method)
         note(line(method.name, found.facts))
         if folder is not None:

@@ -37,6 +37,7 @@ from mhrun.store.folder import RunFolder
 from mhrun.store.identity import RESULTS_VERSION
 from mhrun.store.netcdf import TRACE, flat_draws, open_trace
 from mhrun.target import Target
+from mhrun.target.precision import FP32
 from mhrun.types import Model
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def sample(
     device: str = "cpu",
     executor: str = "auto",
     dtype: torch.dtype = torch.float64,
+    precision: str = FP32,
     monitor: Monitor | None = None,
     folder: str | Path | None = None,
 ) -> xr.DataTree:
@@ -110,6 +112,8 @@ def sample(
         executor: auto (compiled loops for long runs), compiled, torch, or graph: the step as a CUDA graph
             on a GPU, else by torch.compile.
         dtype: of the parameters; float32 for networks.
+        precision: of the products of gradients, with dtype=torch.float32: fp32, tf32 or bf16, see
+            `mhrun.target.Precision`.
         monitor: computes metrics while the chains run, such as `Predictive`: group ``monitor`` of the trace.
         folder: where to keep the trace; the same call goes on from what is there, another is refused.
             None keeps it in memory.
@@ -128,7 +132,13 @@ def sample(
     given = user_model(model, data, start=start, log_prior=log_prior, parameters=parameters)
     points = given.points
     target = Target(
-        given.model, given.data, temper=temper, replacement=replacement, surrogate=surrogate, device=device
+        given.model,
+        given.data,
+        temper=temper,
+        replacement=replacement,
+        surrogate=surrogate,
+        device=device,
+        precision=precision,
     )
     name, why = None, ""
     if kernel is None:
@@ -163,6 +173,8 @@ def sample(
         _say(f"no kernel was named: {why}.")
     settings = Settings(executor=executor)
     attributes: dict[str, Any] = {"seed": method.seed} | prior_attribute(given.model)
+    if precision != FP32:
+        attributes["arithmetic"] = method.arithmetic
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="mhrun-") as temporary:
             method, summary = _run(method, Path(temporary), None, settings, attributes)
@@ -182,6 +194,7 @@ def sample(
         )
         call += (method.shape, method.seed, str(dtype), method.monitor)
         call += () if surrogate == "none" else (surrogate,)
+        call += () if precision == FP32 else (precision,)
         call += (method.precondition,) if method.precondition else ()
         with _held(folder) as place:
             _same(place, fingerprint(RESULTS_VERSION, *call))

@@ -98,6 +98,9 @@ class ModuleModel:
         self.prior_summary = in_words(variances)
         self.width = self.dim + sum(buffer.value.numel() for buffer in self._prepared.buffers)
 
+    takes_autocast = True
+    """Whether its log-likelihoods and gradients can be computed under `torch.autocast`."""
+
     @property
     def names(self) -> Sequence[str]:
         """A name for each parameter, then for each number of the buffers."""

@@ -53,6 +53,14 @@ class Evaluator(ABC):
             module.get_submodule(name).training = training
         return module
 
+    def _at_outputs(self, outputs: Any, fields: Rows) -> Any:
+        """Return the likelihood at a module's outputs; under `torch.autocast`, at float32 outputs and without it."""
+        kind = outputs.device.type if isinstance(outputs, Tensor) else "meta"
+        if kind == "meta" or not torch.is_autocast_enabled(kind):
+            return self._likelihood(outputs, fields)
+        with torch.autocast(kind, enabled=False):
+            return self._likelihood(outputs.float(), fields)
+
     def _inputs(self, theta: Tensor, rows: Rows) -> Tensor:
         x = rows["x"]
         if x.dtype == torch.uint8:
@@ -171,7 +179,7 @@ class Bound(Evaluator):
         return outputs
 
     def _values(self, outputs: Tensor, fields: Rows) -> Tensor:
-        found: Any = self._likelihood(outputs, fields)
+        found: Any = self._at_outputs(outputs, fields)
         if not isinstance(found, Tensor):
             raise UserError(
                 f"the likelihood must return a tensor (m,), and returned a {type(found).__name__}."
@@ -240,7 +248,7 @@ class Vmapped(Evaluator):
         return _all_of(values, theta, rows), grad, after
 
     def _single(self, module: nn.Module, one: Tensor, own: Any, part: Rows) -> tuple[Tensor, Any]:
-        values = self._likelihood(self._call(module, one, own, part), part)
+        values = self._at_outputs(self._call(module, one, own, part), part)
         return values, own
 
     def _call(self, module: nn.Module, one: Tensor, own: Any, part: Rows) -> Tensor:

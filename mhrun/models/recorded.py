@@ -36,8 +36,8 @@ class Recorded:
 
     The function must depend on its arguments alone, constants apart, and must not read their values in Python: a
     function under `torch.func.vmap` cannot. What cannot be recorded, or differs from the function in a bit when it is
-    replayed, is called as it is. Nothing is replayed where gradients or a `torch.func` transform have to see the
-    operations themselves, nor on a GPU, where whole steps can be captured (``executor=graph``).
+    replayed, is called as it is. Nothing is replayed where gradients, a `torch.func` transform or `torch.autocast` have
+    to see the operations themselves, nor on a GPU, where whole steps can be captured (``executor=graph``).
 
     Args:
         function: the function.
@@ -114,7 +114,7 @@ def recording(function: Function, tensors: Tensors) -> Function | None:
 
 def _must_be_seen(tensors: Tensors) -> bool:
     """Return whether something has to see the operations on these tensors, or they are on a GPU."""
-    if torch._C._len_torch_dispatch_stack():
+    if torch._C._len_torch_dispatch_stack() or torch.is_autocast_enabled("cpu"):
         return True
     gradients = torch.is_grad_enabled()
     return any(

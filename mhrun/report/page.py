@@ -166,9 +166,21 @@ def write_page(
         ),
         notes=[notes] if isinstance(notes, str) else notes,
         lines=lines,
+        arithmetic=_arithmetic(run),
         settings=yaml.safe_dump(identity(run.config), sort_keys=False, allow_unicode=True),
     )
     write_text(path, page)
+
+
+def _arithmetic(run: Run) -> str:
+    """Return the number formats of the methods; after the labels of its methods where there are several."""
+    methods: dict[str, list[str]] = {}
+    for name, about in run.methods.items():
+        if words := about.get("arithmetic"):  # runs of earlier versions do not have it
+            methods.setdefault(words, []).append(run.label(name))
+    if len(methods) < 2:
+        return "".join(methods)
+    return "; ".join(f"{words} ({', '.join(labels)})" for words, labels in methods.items())
 
 
 def claims_words(status: Status, claims: list[Judged]) -> dict[str, Any]:

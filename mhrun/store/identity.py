@@ -25,11 +25,16 @@ _FREE = ("seed", "device", "executor", "data.storage", "data.seed")
 _COSMETIC = ("runtime", "report", "scales", "title", "reproduces")
 # Settings of the target added later; their former behaviour is left out, so that older runs keep their digest.
 _LATER = {"common_batch": False, "gradient_noise": 0, "energy_noise": 0, "surrogate": "none"}
+_LATER_OF_ALL = {"precision": "fp32"}  # likewise, of the whole configuration
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a resolved configuration that determines the numbers."""
-    kept = {key: value for key, value in config.items() if key not in _COSMETIC}
+    kept = {
+        key: value
+        for key, value in config.items()
+        if key not in _COSMETIC and not (key in _LATER_OF_ALL and value == _LATER_OF_ALL[key])
+    }
     if not kept.get("monitor"):  # likewise
         kept.pop("monitor", None)
     if isinstance(kept.get("target"), Mapping):
@@ -77,6 +82,7 @@ def method_digest(config: Mapping[str, Any], name: str) -> str:
     own |= {key: whole.get(key) if node.get(key) is None else node[key] for key in _COUNTS}
     own["monitor"] = {**(whole.get("monitor") or {}), **(node.get("monitor") or {})}
     own |= {key: whole.get(key) for key in ("seed", "dtype", "device", "executor", "sources")}
+    own |= {key: whole[key] for key in _LATER_OF_ALL if key in whole}
     own["method"] = {key: value for key, value in node.items() if key not in own}
     return _digest({"name": name, **own})
 

@@ -5,6 +5,7 @@ all data. `target_of` builds a target from a configuration.
 """
 
 from mhrun.target.configured import target_of
+from mhrun.target.precision import Precision
 from mhrun.target.target import Source, Target
 
-__all__ = ["Source", "Target", "target_of"]
+__all__ = ["Precision", "Source", "Target", "target_of"]

@@ -10,6 +10,7 @@ import torch
 from mhrun.build import build, call
 from mhrun.data.files import look_in
 from mhrun.errors import UserError
+from mhrun.target.precision import FP32
 from mhrun.target.target import Target
 
 
@@ -31,4 +32,5 @@ def target_of(config: Mapping[str, Any]) -> Target:
         if not hasattr(part, has):
             raise UserError(f"{name}: {type(part).__name__} is not a {name} part; choose one of conf/{name}.")
     settings = {"model": model, "data": source, "device": device} | dict(config["target"])
+    settings["precision"] = config.get("precision", FP32)
     return call(Target, settings, "the target", "target")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -10,21 +10,39 @@ from torch import Tensor
 from mhrun.models.autograd import log_lik_and_grad, log_prior_grad
 from mhrun.native import native_form
 from mhrun.native.vectors import combined
+from mhrun.target.precision import FP32, lowered
 from mhrun.types import Model, Rows
 
 
 class Gradients:
-    """Gradients of the log-likelihood and the log-prior at many parameter vectors theta (C, D) at once."""
+    """Gradients of the log-likelihood and the log-prior at many parameter vectors theta (C, D) at once.
 
-    def __init__(self, model: Model) -> None:
+    Args:
+        model: whose gradients they are.
+        precision: format of the products of log-likelihood gradients, see `Precision`.
+        device: of the computation.
+    """
+
+    def __init__(self, model: Model, precision: str = FP32, device: torch.device | str = "cpu") -> None:
         self._model = model
+        self._precision, self._device = precision, torch.device(device)
         self._both: Callable[[Tensor, Rows], tuple[Tensor, Tensor]] | None = None
 
     def log_lik_and_grad(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the log-likelihoods (C, m) of rows and the gradient (C, D) of their mean, from one pass."""
         if self._both is None:
             self._both = native_form(self._model, "log_lik_and_grad", "log_lik") or self._by_autograd
-        return self._both(theta, rows)
+        if self._precision == FP32:
+            return self._both(theta, rows)
+        with lowered(self._precision, self._device):
+            return self._both(theta, rows)
+
+    def train(
+        self, theta: Tensor, buffers: Mapping[str, Tensor], rows: Rows
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return the same in training mode, and the buffers afterwards, name -> (C, ...)."""
+        with lowered(self._precision, self._device):
+            return self._model.train(theta, buffers, rows)  # type: ignore[attr-defined]
 
     def _by_autograd(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         return log_lik_and_grad(lambda point: self._model.log_lik(point, rows), theta)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Protocol
 
 import torch
@@ -18,6 +19,7 @@ from mhrun.target.all_data import AllData
 from mhrun.target.bounded import BoundedTerms
 from mhrun.target.fields import unfit
 from mhrun.target.gradients import Gradients, likelihoods
+from mhrun.target.precision import FP32, Precision, check_precision, lowered
 from mhrun.target.quadratic import Quadratic, quadratic_part
 from mhrun.target.surrogate import Surrogate
 from mhrun.target.surrogates import surrogate_of
@@ -59,9 +61,11 @@ class Target:
             a lower bound of the log-likelihood that touches it there (``lower_bound``) or where the model chooses
             (``lower_bound_untuned``), see `LowerBound`, which the kernel `Firefly` needs.
         device: device of the computation.
+        precision: format of the products of gradients: fp32, tf32 or bf16, see `Precision`.
 
     Raises:
-        Refusal: an unknown value of `temper` or `surrogate`, a negative variance, or a model without lower bounds.
+        Refusal: an unknown value of `temper`, `surrogate` or `precision`, a negative variance, or a model without
+            lower bounds.
     """  # noqa: D415
 
     def __init__(
@@ -76,6 +80,7 @@ class Target:
         energy_noise: float = 0.0,
         surrogate: str = "none",
         device: torch.device | str = "cpu",
+        precision: str = FP32,
     ) -> None:
         if temper not in ("posterior", "likelihood"):
             raise Refusal(f"temper = '{temper}' is unknown; choose posterior or likelihood.")
@@ -95,20 +100,26 @@ class Target:
         self.gradient_noise = gradient_noise
         self.energy_noise = energy_noise
         self.device = torch.device(device)
+        check_precision(precision, self.device, model, surrogate)
+        self.precision = Precision(precision)
+        self._read = cache(self._loaded)  # which a copy shares
         self.surrogate = surrogate_of(surrogate, model, lambda: self.data)
-        self._gradients = Gradients(model)
+        self._gradients = Gradients(model, precision, self.device)
         self._all = AllData(model, lambda: self.data, self._gradients, self.surrogate)
         plain = not common_batch and self.device.type == "cpu"
         self.bounded = BoundedTerms(model, lambda: self.data, self._all, self.surrogate, native=plain)
 
-    @cached_property
+    @property
     def data(self) -> Dataset:
-        """The data, on the device.
+        """The data, on the device, loaded once.
 
         Raises:
             Refusal: they lack what the model needs.
             UserError: they cannot be loaded, or do not fit in memory.
         """
+        return self._read()
+
+    def _loaded(self) -> Dataset:
         try:
             loaded = self._source if isinstance(self._source, Dataset) else self._source.load()
             if reason := unfit(self.model, loaded):
@@ -131,6 +142,14 @@ class Target:
         """
         assert isinstance(self.surrogate, Surrogate)
         return quadratic_part(self.model, self.surrogate)
+
+    def with_ratio_in(self, precision: str) -> Target:
+        """Return this target, on the same data, with the log-likelihoods of `evaluate` in another format."""
+        if precision == self.precision.ratio:
+            return self
+        found = copy.copy(self)
+        found.precision = self.precision._replace(ratio=precision)
+        return found
 
     @property
     def source(self) -> Dataset | Source:
@@ -241,9 +260,11 @@ class Target:
         m, grad = index.shape[-1], None
         rows = self.data.rows(index) if rows is None else rows
         if grad_temperature is None:
-            log_lik = self.model.log_lik(theta, rows)
+            log_lik = self._ratio_log_lik(theta, rows)
         else:
             log_lik, grad = self._gradients.log_lik_and_grad(theta, rows)
+            if self.precision.ratio != self.precision.gradients:
+                log_lik = self._ratio_log_lik(theta, rows)
             grad = self._scaled(grad, theta, grad_temperature)
         log_lik = likelihoods(log_lik)
         mean, var = _moments(log_lik)
@@ -257,6 +278,13 @@ class Target:
             n_lik=m,
             n_grad=0 if grad_temperature is None else m,
         )
+
+    def _ratio_log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
+        """Return the log-likelihoods (C, m) in the format of acceptance ratios."""
+        if self.precision.ratio == FP32:
+            return self.model.log_lik(theta, rows)
+        with lowered(self.precision.ratio, self.device):
+            return self.model.log_lik(theta, rows)
 
     def with_gradient(self, point: Evaluation, grad_temperature: Tensor | None) -> Evaluation:
         """Return the point with a gradient on the data of its evaluation, unless it has one or none is needed."""
@@ -419,7 +447,7 @@ class Target:
         self, theta: Tensor, index: Tensor, temperature: Tensor, buffers: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return `gradient` (C, D) in training mode, the log-likelihoods (C, m), and the buffers afterwards."""
-        log_lik, grad, after = self.model.train(theta, buffers, self.data.rows(index))  # type: ignore[attr-defined]
+        log_lik, grad, after = self._gradients.train(theta, buffers, self.data.rows(index))
         return self._scaled(grad, theta, temperature), log_lik, after
 
     def log_lik_and_grad(self, theta: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,33 @@
+"""The number format of a method's acceptance ratios."""
+
+from __future__ import annotations
+
+from mhrun.kernels import MetropolisHastings
+from mhrun.parts import Kernel
+from mhrun.schedules import Plan
+from mhrun.target import Target
+from mhrun.target.precision import FP32, SMALL_SCALE
+
+_CHUNK = 1 << 12  # steps whose temperatures are read at once
+
+
+def ratio_precision(kernel: Kernel, target: Target, plan: Plan) -> str:
+    """Return the format of the log-likelihoods in acceptance ratios: that of gradients, or fp32.
+
+    It is that of gradients where one pass gives both, on minibatches of fixed size, and n/T <= 100 at every step. Then
+    the ratio needs no further pass. Elsewhere the ratio would have n/T times the rounding of a mean.
+    """
+    if target.precision.gradients == FP32 or not isinstance(kernel, MetropolisHastings):
+        return FP32
+    if not kernel.proposal.gradients or kernel.pairing.m is None:
+        return FP32
+    return target.precision.gradients if target.n / _coldest(plan) <= SMALL_SCALE else FP32
+
+
+def _coldest(plan: Plan) -> float:
+    """Return the lowest temperature of all steps and chains."""
+    memory, total = plan.start(), plan.total
+    return min(
+        float(plan.controls(memory, first, min(_CHUNK, total - first + 1)).temperature.min())
+        for first in range(1, total + 1, _CHUNK)
+    )
