@@ -17,7 +17,6 @@ from torch import Tensor
 from mhrun.diagnostics.ladders import RUNGS
 from mhrun.engine.evaluation import choose_evaluation
 from mhrun.engine.executors import EXECUTORS, Executor, choose_executor
-from mhrun.engine.graph import GRAPH
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
 from mhrun.engine.monitoring import Monitoring
@@ -220,7 +219,7 @@ def _recorded_executor(method: Method, folder: Path, settings: Settings, watcher
     executor = choose_executor(
         method, settings.executor, begun.get("executor"), settings.threads, watcher.note
     )
-    evaluation = choose_evaluation(method, begun.get("evaluation"), executor.name == GRAPH)
+    evaluation = choose_evaluation(method, begun.get("evaluation"))
     chosen = {"executor": executor.name, "product": select_product(begun.get("product"))}
     write_json(record, chosen | ({} if evaluation is None else {"evaluation": evaluation}))
     return executor

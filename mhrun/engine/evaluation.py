@@ -24,12 +24,12 @@ _SECONDS = 0.5  # after which no more than the least are timed
 _CLEARLY = 0.8  # `vmapped` is chosen if it takes less than this share of the time of `bound`
 
 
-def choose_evaluation(method: Method, begun_with: str | None = None, graph: bool = False) -> str | None:
+def choose_evaluation(method: Method, begun_with: str | None = None) -> str | None:
     """Select how a module is evaluated at the chains' parameters, and return it for the run's record.
 
     ``bound`` and ``vmapped`` round differently, so that a run goes on with what it began with. Otherwise the two are
-    timed on a minibatch of the run, if it is long; for one chain, ``bound`` is never slower. A captured graph needs
-    ``vmapped``. None for a model that has one way only.
+    timed on a minibatch of the run, if it is long; for one chain, ``bound`` is never slower. None for a model that has
+    one way only.
     """
     model: Any = method.target.model
     select = getattr(model, "select_evaluation", None)
@@ -40,7 +40,7 @@ def choose_evaluation(method: Method, begun_with: str | None = None, graph: bool
         chosen = model.evaluation if model.evaluation != "auto" else None
     if chosen is None:
         pays = method.shape.chains > 1 and (method.shape.total >= _STEPS or method.compiling_pays())
-        chosen = "vmapped" if graph else fastest(method) if pays else "bound"
+        chosen = fastest(method) if pays else "bound"
     select(chosen)
     return chosen
 

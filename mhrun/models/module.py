@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from mhrun.build import blame
 from mhrun.errors import Refusal, UserError, nearest
 from mhrun.models.block_priors import block_variances, in_words, precisions
+from mhrun.models.module_bound import Bound
 from mhrun.models.module_copy import initialised, prepared, reset
-from mhrun.models.module_evaluation import BOUND, VMAPPED, Bound, Evaluator, Likelihood, Vmapped
+from mhrun.models.module_evaluation import BOUND, VMAPPED, Evaluator, Likelihood
+from mhrun.models.module_vmapped import Vmapped
 from mhrun.random import Draws, derive_key
 from mhrun.types import BUFFER, Block, Rows
 

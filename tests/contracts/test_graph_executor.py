@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from kit import short_run
+from torch import nn
 
 import mhrun
 from mhrun.data import Dataset
@@ -15,6 +16,7 @@ from mhrun.engine.graph import Graph
 from mhrun.engine.method import Method
 from mhrun.kernels import AdaptiveBackward, MetropolisHastings, ReplicaExchange, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
+from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
 from mhrun.pairing.growing import Growing
 from mhrun.pairing.moving import Moving
@@ -48,15 +50,15 @@ def network():
     return target
 
 
-def method(kernel, target, dtype=torch.float64):
-    schedule = mhrun.Fixed(step_size=0.01, temperature=[1.0, 1.5] * 2)
+def method(kernel, target, dtype=torch.float64, size=0.01):
+    schedule = mhrun.Fixed(step_size=size, temperature=[1.0, 1.5] * 2)
     plan = Plan({"all": schedule}, CHAINS, 0, STEPS)
     return Method("one", kernel, target, plan, Shape(CHAINS, target.model.names, 0, STEPS, 1, 1), 3, dtype)
 
 
-def both(kernel, target, dtype=torch.float64, backend="eager"):
+def both(kernel, target, dtype=torch.float64, backend="eager", size=0.01):
     """Return what torch and the graph record of the same steps, in two blocks, the graph, and what it says."""
-    one, setting = method(kernel, target, dtype), []
+    one, setting = method(kernel, target, dtype, size), []
     graph = Graph(one, setting.append, backend)
     records = []
     for executor in (choose_executor(one, "torch", None, 1), graph):
@@ -104,6 +106,87 @@ def test_wide_steps_are_captured(kernel):
     graph, value = both(kernel, network(), torch.float32)
     assert value == []
     assert graph.compilations == 1
+
+
+class Recurrent(nn.Module):
+    """oneDNN's recurrent layer keeps a workspace for the gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.last = nn.LSTM(6, 5, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.last(self.lstm(x[:, 0])[0][:, -1])
+
+
+class Counted(nn.Module):
+    """One buffer is changed in place and another is put in its place."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(36, 3)
+        self.register_buffer("mean", torch.zeros(36))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        flat = x.flatten(1)
+        if self.training:
+            self.mean.lerp_(flat.detach().mean(0), 0.1)
+            self.calls = self.calls + 1
+        return self.linear(flat - self.mean) + 0.01 * self.calls
+
+
+def convolution(norm):
+    return nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
+
+
+MODULES = {
+    "group norm": lambda: convolution(nn.GroupNorm(2, 4)),
+    "batch norm": lambda: convolution(nn.BatchNorm2d(4)),
+    "own buffers": Counted,
+    "lstm": Recurrent,
+}
+MOVES = {
+    "sgld": SGLD,
+    "sghmc": Unadjusted(mhrun.SGHMC(0.2, refresh=3), M),
+    "ladder": ReplicaExchange(SGLD, mhrun.Shared(M), mhrun.Metropolis(), 2, every=2),
+    "walk": WALK,
+    "langevin": MetropolisHastings(LangevinProposal(), mhrun.Shared(M), mhrun.Metropolis()),
+}
+
+
+def images(module, precision="fp32"):
+    rng = np.random.default_rng(2)
+    x = torch.from_numpy(rng.normal(size=(N, 1, 6, 6)).astype(np.float32))
+    model = ModuleModel(module, prior_variance=1.0, evaluation="bound")
+    return Target(model, Dataset.of({"x": x, "y": torch.arange(N) % 3}), precision=precision)
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [
+        ("group norm", "sghmc"),
+        ("group norm", "walk"),
+        ("group norm", "langevin"),
+        ("batch norm", "sgld"),
+        ("batch norm", "ladder"),
+        ("own buffers", "sghmc"),
+        ("lstm", "sgld"),
+        ("lstm", "langevin"),
+    ],
+)
+def test_a_step_of_a_bound_module_is_captured(name, kernel):
+    """With the buffers of each chain."""
+    graph, said = both(MOVES[kernel], images(MODULES[name]()), torch.float32, "aot_eager", size=1e-5)
+    assert said == []
+    assert graph.compilations == len(graph._kinds) > 0
+    assert all(kind.run is not None for kind in graph._kinds)
+
+
+def test_a_step_in_bf16_is_captured():
+    target = images(MODULES["group norm"](), "bf16")
+    graph, said = both(SGLD, target, torch.float32, "aot_eager", size=1e-5)
+    assert (said, graph.compilations) == ([], 1)
 
 
 def test_a_graph_is_compiled_by_a_backend_of_torch():

@@ -13,7 +13,7 @@ from torch.distributions import Gamma, MixtureSameFamily, Normal, StudentT
 
 import mhrun
 from mhrun.models import recorded
-from mhrun.models.module_evaluation import Vmapped
+from mhrun.models.module_vmapped import Vmapped
 from mhrun.models.recorded import Recorded
 
 CALLS = 5

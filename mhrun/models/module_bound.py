@@ -1,0 +1,177 @@
+"""A module evaluated chain after chain, bound to the parameters of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.func import functional_call
+
+from mhrun.errors import UserError
+from mhrun.models.module_copy import Prepared
+from mhrun.models.module_evaluation import Buffers, Evaluator, Likelihood, named_views
+from mhrun.models.returned import returned
+from mhrun.types import Rows
+
+
+class Bound(Evaluator):
+    """A real module whose parameters are views of theta[c], chain after chain, with plain automatic differentiation.
+
+    A step costs what it costs in a training loop of the same module. Any module works that works in such a loop.
+    """
+
+    def __init__(self, prepared: Prepared, likelihood: Likelihood) -> None:
+        super().__init__(prepared, likelihood)
+        self._tried = False
+
+    def outputs(self, theta: Tensor, buffers: Buffers, rows: Rows) -> Tensor:
+        """Return the outputs (C, m, ...) in evaluation mode."""
+        return self._each(theta, buffers, rows, lambda outputs, fields: outputs)
+
+    def log_lik(self, theta: Tensor, buffers: Buffers, rows: Rows) -> Tensor:
+        """Return log-likelihoods (C, m) in evaluation mode."""
+        return self._each(theta, buffers, rows, self._values)
+
+    def train(self, theta: Tensor, buffers: Buffers, rows: Rows) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Return log-likelihoods (C, m), the gradient (C, D) of their mean, and the buffers after it."""
+        if _is_traced(theta):
+            return self._train_by_call(theta, buffers, rows)
+        module = self._module(theta, training=True)
+        parameters, grad, values = list(module.parameters()), torch.empty_like(theta), []
+        new = {name: value.clone() for name, value in buffers.items()}
+        x = self._inputs(theta, rows)
+        with torch.enable_grad():
+            for c in range(len(theta)):
+                self._bind(module, theta[c].detach(), new, c)
+                log_lik = self._values(self._run(module, x[_of(x, c)]), _fields(rows, c))
+                # Without a gradient field of the parameters: autograd then need not add to one.
+                found = torch.autograd.grad(log_lik.mean(), parameters, allow_unused=True)
+                parts = [
+                    torch.zeros_like(p).reshape(-1) if g is None else g.reshape(-1)
+                    for p, g in zip(parameters, found, strict=True)
+                ]
+                torch.cat(parts, out=grad[c])
+                values.append(log_lik.detach())
+                self._collect(module, new, c)
+        return _stacked(values), grad, new
+
+    def _each(
+        self, theta: Tensor, buffers: Buffers, rows: Rows, of: Callable[[Tensor, Rows], Tensor]
+    ) -> Tensor:
+        if (theta.requires_grad and torch.is_grad_enabled()) or _is_traced(theta):
+            return self._by_call(theta, buffers, rows, of)
+        module = self._module(theta, training=False)
+        x = self._inputs(theta, rows)
+        with torch.no_grad():
+            found = []
+            for c in range(len(theta)):
+                self._bind(module, theta[c], buffers, c)
+                found.append(of(self._run(module, x[_of(x, c)]), _fields(rows, c)))
+        return _stacked(found)
+
+    def _by_call(
+        self, theta: Tensor, buffers: Buffers, rows: Rows, of: Callable[[Tensor, Rows], Tensor]
+    ) -> Tensor:
+        """The same as a differentiable function of theta, for those who differentiate log_lik themselves."""
+        module, x = self._module(theta, training=False), self._inputs(theta, rows)
+        found, traced = [], _is_traced(theta)
+        for c in range(len(theta)):
+            named = named_views(theta[c], self._names, self._sizes, self._shapes)
+            named |= {name: value[c].to(module.get_buffer(name).dtype) for name, value in buffers.items()}
+            with _recordable() if traced else nullcontext():
+                outputs = functional_call(module, named, (x[_of(x, c)],))
+            found.append(of(outputs, _fields(rows, c)))
+        return _stacked(found)
+
+    def _train_by_call(
+        self, theta: Tensor, buffers: Buffers, rows: Rows
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """`train` as a function of its tensors alone: a trace does not see what a module is bound to."""
+        module, x = self._module(theta, training=True), self._inputs(theta, rows)
+        values, grads, after = [], [], []
+        for c in range(len(theta)):
+            with torch.enable_grad():
+                views = named_views(theta[c].detach(), self._names, self._sizes, self._shapes)
+                named = {name: view.detach().requires_grad_() for name, view in views.items()}
+                own = {name: value[c].clone() for name, value in buffers.items()}
+                leaves, given = list(named.values()), {**named, **own}
+                with _recordable():
+                    outputs = functional_call(module, given, (x[_of(x, c)],))
+                log_lik = self._values(outputs, _fields(rows, c))
+                found = torch.autograd.grad(log_lik.mean(), leaves, allow_unused=True, materialize_grads=True)
+            values.append(log_lik.detach())
+            grads.append(torch.cat([g.reshape(-1) for g in found]))
+            # The call puts buffers that the module assigned, not changed in place, back into `given`.
+            after.append({name: given[name].detach() for name in own})
+        new = {name: torch.stack([each[name] for each in after]) for name in buffers}
+        return _stacked(values), _stacked(grads), new
+
+    def _bind(self, module: nn.Module, theta: Tensor, buffers: Buffers, c: int) -> None:
+        views = theta.split(self._sizes)
+        for parameter, view, shape in zip(module.parameters(), views, self._shapes, strict=True):
+            parameter.data = view.view(shape)
+        for name, value in buffers.items():
+            owner, local = _place(module, name)
+            owner._buffers[local] = value[c]
+
+    def _collect(self, module: nn.Module, buffers: dict[str, Tensor], c: int) -> None:
+        for name, value in buffers.items():
+            owner, local = _place(module, name)
+            found = owner._buffers[local]
+            if (
+                found is not None and found.data_ptr() != value[c].data_ptr()
+            ):  # put there, not changed in place
+                value[c] = found
+
+    def _run(self, module: nn.Module, x: Tensor) -> Tensor:
+        if self._tried:
+            return module(x)
+        before = torch.get_rng_state()
+        outputs = module(x)
+        if not torch.equal(torch.get_rng_state(), before):
+            torch.set_rng_state(before)
+            raise UserError(
+                "the module draws random numbers in its forward pass, so that it has no likelihood; use nn.Dropout, "
+                "which is switched off, or pass module.eval()."
+            )
+        self._tried = True
+        return outputs
+
+    def _values(self, outputs: Tensor, fields: Rows) -> Tensor:
+        found: Any = self._at_outputs(outputs, fields)
+        if not isinstance(found, Tensor):
+            raise UserError(
+                f"the likelihood must return a tensor (m,), and returned a {type(found).__name__}."
+            )
+        return returned(found[None], (1, len(next(iter(fields.values())))), "the likelihood")[0]
+
+
+def _is_traced(theta: Tensor) -> bool:
+    """Return whether a step is recorded without data, for a captured graph."""
+    return isinstance(theta, FakeTensor)
+
+
+def _recordable() -> AbstractContextManager[Any]:
+    """Return a context without oneDNN, whose recurrent layer keeps its workspace for a gradient out of a trace."""
+    return torch.backends.mkldnn.flags(enabled=False, allow_tf32=torch.backends.mkldnn.allow_tf32)
+
+
+def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    owner, _, local = name.rpartition(".")
+    return module.get_submodule(owner), local
+
+
+def _of(field: Tensor, c: int) -> int:
+    return c if len(field) > 1 else 0
+
+
+def _fields(rows: Rows, c: int) -> Rows:
+    return {name: field[_of(field, c)] for name, field in rows.items()}
+
+
+def _stacked(parts: list[Tensor]) -> Tensor:
+    return parts[0][None] if len(parts) == 1 else torch.stack(parts)
