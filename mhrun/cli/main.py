@@ -266,8 +266,9 @@ def _export(variable: str, values: Iterable[str], between: str) -> None:
 def _nearest_option(word: str, command: str) -> str:
     """Return the suggestion for a misspelt option of a command, compared without dashes."""
     known = {option.lstrip("-"): option for option in OPTIONS.get(command, COMMON) if len(option) > 2}
-    hint = nearest(word.lstrip("-"), known)
-    return hint.replace("'", "'--", 1) if hint else ""
+    if hint := nearest(word.lstrip("-"), known):
+        return hint.replace("'", "'--", 1)
+    return " Settings of the table have no dashes, such as categorical=[city]." if command == "init" else ""
 
 
 def _experiment(word: str, folders: Sequence[Path]) -> str:

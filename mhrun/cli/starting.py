@@ -67,4 +67,6 @@ def _start_from_table(words: Sequence[str], options: Mapping[str, str]) -> int:
     for line in project.lines:
         print(line)
     print(f"run it  mhrun --project {folder} {project.name}")
+    if project.reference is not None:
+        print(f"judge   mhrun compare {project.name} --reference {project.name}:{project.reference}")
     return 0

@@ -15,6 +15,7 @@ from mhrun.paths import CONF
 
 _FULL = 200_000  # rows up to which a method on all data is the reference
 _WIDE = 50  # columns from which the bounds of SMH-2 are too wide to save data
+_EXACT = ("mcmc", "smh2", "mh_ss")
 _STEPS = 10_000  # at scale=quick
 _VARIANCE = 10.0  # of the prior of each weight of the logistic regression
 _SET = {
@@ -33,6 +34,7 @@ class Project(NamedTuple):
     name: str  # of its data, model and experiment
     files: dict[str, str]  # path in the project -> text
     lines: list[str]  # on what was chosen
+    reference: str | None  # the exact method that others are compared with, if there are others
 
 
 def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Project:
@@ -96,7 +98,10 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
                 "names": _names([str(name) for name in data.facts["columns"]]),
             },
         )
-        prior = f"each weight and the intercept Normal(0, sd {_VARIANCE**0.5:.2f})"
+        prior = (
+            f"each weight and the intercept Normal(0, sd {_VARIANCE**0.5:.2f}): wide; prior_variance in "
+            f"conf/model/{name}.yaml"
+        )
         of = f"{target} = {data.facts['positive']!r} against {next(v for v in levels if v != data.facts['positive'])!r}"
     else:
         files[f"{name}_model.py"] = _LINEAR
@@ -120,9 +125,10 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
     lines = [
         f"model   {word} regression of {of}: {size}",
         f"priors  {prior}",
-        f"methods {', '.join(methods)}",
+        f"methods {_by_kind(methods)}",
     ]
-    return Project(name, files, lines)
+    exact = next((method for method in methods if method in _EXACT), None)
+    return Project(name, files, lines, exact)
 
 
 def write_project(folder: Path, table: Path, project: Project) -> list[Path]:
@@ -196,6 +202,14 @@ def _methods(binary: bool, n: int, columns: int) -> list[str]:
     if n <= _FULL:
         return ["mcmc", *exact, "mint", "mhminibatch", "sgld"] if binary else ["mcmc", "sgld"]
     return [*exact, "mh_ss", "sgld"] if binary else ["sghmc", "sgld"]
+
+
+def _by_kind(methods: Sequence[str]) -> str:
+    """Return the methods in words: which of them are exact."""
+    exact = [method for method in methods if method in _EXACT]
+    others = [method for method in methods if method not in _EXACT]
+    sentence = f"{', '.join(exact)} (exact)" if exact else ""
+    return "; ".join(part for part in (sentence, f"{', '.join(others)} (approximate: judge them)") if part)
 
 
 def _yaml(comments: Sequence[str], base: str, settings: Mapping[str, Any]) -> str:

@@ -392,8 +392,8 @@ def _numbers(column: Any, path: Path) -> Array:
     if column.dtype.kind not in "biuf":
         text = [v for v in column.tolist() if not isinstance(v, int | float)]
         raise UserError(
-            f"{path.name}: column '{column.name}' holds {_some(sorted(set(map(str, text))))}, no numbers; name it "
-            "under categorical, or choose the features without it."
+            f"{path.name}: column '{column.name}' holds {_some(sorted(set(map(str, text))))}, no numbers; say "
+            f"categorical=[{column.name}], or choose the features without it (features=[...])."
         )
     values: Array = column.to_numpy(np.float64)
     if not np.isfinite(values).all():

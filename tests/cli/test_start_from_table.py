@@ -86,7 +86,7 @@ def test_numbers_give_a_linear_regression_with_a_scale(capsys):
     assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y"]) == 0
     said = capsys.readouterr().out
     assert "priors  intercept and weights Normal(0, 1), scale HalfNormal(1)" in said
-    assert "methods mcmc, sgld" in said
+    assert "methods mcmc (exact); sgld (approximate: judge them)" in said
     model = yaml.safe_load(Path("mine/conf/model/my_rows.yaml").read_text())
     assert list(model["parameters"]) == ["intercept", "weights", "scale"]
     assert model["parameters"]["weights"]["dims"] == {"feature": ["age", "bmi"]}
@@ -108,7 +108,7 @@ def test_numbers_give_a_linear_regression_with_a_scale(capsys):
         (
             {"city": "Paris", "y": flags},
             [],
-            "column 'city' holds 'Paris', no numbers; name it under categorical",
+            "column 'city' holds 'Paris', no numbers; say categorical=[city]",
         ),
         ({"one": 1.0, "y": flags}, [], "column 'one' is 1 in every row"),
         ({"gap": np.nan, "y": flags}, [], "missing=drop"),
