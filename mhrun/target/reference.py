@@ -19,6 +19,9 @@ from mhrun.types import Model, Rows
 
 _FEW = 20_000  # data on which the search begins
 _VALUES = 1 << 22  # most data values times chains in memory
+_ROWS = (
+    1 << 13
+)  # of a part for second derivatives: those of a sum of slices cost their number times their size
 _ITERATIONS = 500
 # Posterior standard deviations from the mode at which no Newton step is needed, and at which a point is a reference.
 _CLOSE, _NEAR = 1e-2, 1.0
@@ -159,7 +162,7 @@ def hessian_of_sum(model: Differentiable, data: Dataset, point: Tensor) -> Tenso
     found = point.new_zeros(dim, dim)
     with torch.enable_grad():
         at = point.repeat(dim, 1).requires_grad_()
-        for rows in _parts(model, data, dim, data.n):
+        for rows in _parts(model, data, dim, data.n, _ROWS):
             total = model.log_lik(at, rows).double().sum()
             (grad,) = torch.autograd.grad(total, at, create_graph=True)
             if grad.requires_grad:
@@ -192,10 +195,12 @@ def _root(precision: Tensor) -> Tensor | None:
     return None if int(wrong) or not bool(root.isfinite().all()) else root
 
 
-def _parts(model: Differentiable, data: Dataset, chains: int, size: int) -> Iterator[Rows]:
-    """Yield `size` data, evenly spread, in parts that fit in memory, as float64."""
+def _parts(
+    model: Differentiable, data: Dataset, chains: int, size: int, most: int | None = None
+) -> Iterator[Rows]:
+    """Yield `size` data, evenly spread, in parts that fit in memory and have at most `most` rows, as float64."""
     width = max(value[0].numel() for value in data.fields.values())
-    part = max(1, _VALUES // max(chains, width))
+    part = max(1, min(_VALUES // max(chains, width), most or size))
     for start in range(0, size, part):
         stop = min(start + part, size)
         if size == data.n:
