@@ -1,35 +1,52 @@
 """Check the GPU path: ``make gpu-check``. Values against the CPU, kernel launches of a step, and throughput.
 
-Without a GPU it prints a line and does nothing. With one it takes a few minutes, and exits with 1 if a value differs.
+Without a GPU it prints a line and does nothing. With one it takes less than ten minutes, and exits with 1 if a value
+differs. ``--device cpu --small`` does everything on a CPU with two small networks in about a minute: it tests this
+program, and its times say nothing about a GPU.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+import gpu_steps
 import modules
 import torch
 from rich.console import Console
 from rich.table import Table
 
-import mhrun
-from mhrun.data import Dataset
-from mhrun.models.perceptron import Perceptron
 from mhrun.random import Streams
-from mhrun.target import Target
 from mhrun.types import Controls
 
 TOLERANCE = 1e-3  # relative to the largest value, in float32 without TF32
-WIDE_CHAINS = 300  # of a 784-200-10 network
+PAPER_STEPS = 275_000  # of a training in Table 1 of Wu et al.
+WAYS = (("torch", "fp32"), ("graph", "fp32"), ("torch", "tf32"), ("torch", "bf16"), ("graph", "bf16"))
 
 
-def values(device: str, console: Console) -> bool:
+class Extent(NamedTuple):
+    """How much is checked."""
+
+    networks: tuple[str, ...]
+    chains: tuple[int, ...]
+    trainings: int  # of each method of Table 1
+    rounds: int
+    repeats: int
+
+
+WHOLE = Extent(tuple(modules.NETWORKS), (1, 4), 300, 5, 5)
+SMALL = Extent(("mlp", "cnn"), (1, 2), 3, 1, 1)
+
+
+def values(device: str, console: Console, extent: Extent = WHOLE) -> bool:
     """Compare log-likelihoods and gradients with the CPU's; return whether all agree."""
-    table, good = Table(title="Values against the CPU: largest relative difference"), True
+    table, good = Table(), True
     for column in ("network", "log-likelihood", "gradient"):
         table.add_column(column)
-    for name, network in modules.NETWORKS.items():
+    for name in extent.networks:
+        network = modules.NETWORKS[name]
         model = network.make()
         torch.manual_seed(1)
         rows = {"x": torch.rand(2, 16, *network.shape), "y": torch.randint(0, 10, (2, 16))}
@@ -43,74 +60,122 @@ def values(device: str, console: Console) -> bool:
         ]
         good &= max(gaps) < TOLERANCE
         table.add_row(name, *(f"{gap:.1e}{'' if gap < TOLERANCE else ' !'}" for gap in gaps))
-    console.print(table)
+    _show(console, "Values against the CPU: largest relative difference", table)
     return good
 
 
-def launches(device: str, console: Console) -> None:
+def launches(device: str, console: Console, extent: Extent = WHOLE) -> None:
     """Count the kernels that a step launches, and what it copies between host and device."""
-    table = Table(title="One step, one chain: kernels launched, and copies between host and device")
-    for column in ("network", "plain torch", "mhrun", "copies, mhrun"):
+    what = "operations" if device == "cpu" else "kernels launched"
+    title = f"One step, one chain: {what}; in round brackets: copies between host and device"
+    table = Table()
+    for column in ("network", "plain torch", "SGHMC", "Metropolis-Langevin"):
         table.add_column(column)
-    for name, network in modules.NETWORKS.items():
+    for name in extent.networks:
+        network = modules.NETWORKS[name]
         steps = modules.steps_of(network, 1, device)
-        counts = []
-        for step in steps:
+        cells = []
+        for step in (steps.plain, steps.ours, _test_step(network, device)):
             modules.seconds(step, 3, device)
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-                modules.seconds(step, 1, device)
-            events = [e.name for e in seen.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-            copies = sum("HtoD" in event or "DtoH" in event for event in events)
-            counts.append((len(events), copies))
-        table.add_row(name, str(counts[0][0]), str(counts[1][0]), str(counts[1][1]))
-    console.print(table)
+            count, copies = gpu_steps.events(step, device)
+            cells.append(f"{count} ({copies})")
+        table.add_row(name, *cells)
+    _show(console, title, table)
 
 
-def throughput(device: str, console: Console) -> None:
-    """Time steps beside a plain training loop, and many chains of a small network."""
-    table = Table(title="Milliseconds of a step, per chain")
-    for column in ("network", "chains", "plain torch", "mhrun", "ratio"):
-        table.add_column(column)
-    for name in modules.NETWORKS:
-        for chains in (1, 4):
-            row: dict[str, Any] = modules.ratio(name, chains, device, rounds=7)
-            table.add_row(
-                name, str(chains), f"{row['plain_ms']:.3f}", f"{row['ours_ms']:.3f}", f"{row['ratio']}"
-            )
-    table.add_row("784-200-10", str(WIDE_CHAINS), "", f"{wide(device):.4f}", "")
-    console.print(table)
-
-
-def wide(device: str, chains: int = WIDE_CHAINS) -> float:
-    """Return the milliseconds of a step of SGLD, per chain, of many chains of a 784-200-10 network."""
-    torch.manual_seed(0)
-    data = Dataset({"x": torch.rand(1000, 784), "y": torch.randint(0, 10, (1000,))})
-    target = Target(Perceptron([784, 200, 10], 1.0), data, device=device)
-    kernel, streams = mhrun.Unadjusted(mhrun.SGLD(), m=100), Streams(1, chains, device)
+def _test_step(network: modules.Network, device: str) -> Callable[[], None]:
+    """Return a Metropolis-Hastings step of one chain on minibatches of fixed size."""
+    target, kernel = gpu_steps.target_of(network, device), gpu_steps.langevin(network.m)
+    streams = Streams(1, 1, device)
     draws = streams.at(1)
-    controls = Controls(*(torch.full((chains,), value, device=device) for value in (1e-7, 1.0, 1.0)))
+    heat = gpu_steps.N / gpu_steps.SCALE
+    controls = Controls(*(torch.full((1,), value, device=device) for value in (1e-7, heat, heat)))
     with torch.no_grad():
-        state = kernel.start(target, target.model.init(chains, streams.at(0)).to(device), streams.at(0))
+        theta = target.model.init(1, streams.at(0)).to(device)
+        held = [kernel.start(target, theta, streams.at(0))]
 
-        def step() -> None:
-            nonlocal state
-            draws.step += 1
-            state, _ = kernel.step(target, state, controls, draws)
+    def step() -> None:
+        draws.step += 1
+        with torch.no_grad():
+            held[0], _ = kernel.step(target, held[0], controls, draws)
 
-        modules.seconds(step, 2, device)
-        return 1e3 * modules.seconds(step, 5, device) / chains
+    return step
 
 
-def main() -> int:
-    if not torch.cuda.is_available():
+def throughput(device: str, console: Console, extent: Extent = WHOLE) -> None:
+    """Time steps of SGHMC beside a plain training loop: executors and precisions."""
+    ways = [way for way in WAYS if device != "cpu" or way[1] != "tf32"]
+    title = "Step of SGHMC, per chain, over a step of plain training in fp32 (plain: its milliseconds)"
+    table = Table()
+    for column in ("network", "chains", "plain", *(" ".join(way) for way in ways)):
+        table.add_column(column)
+    notes: list[str] = []
+    for name in extent.networks:
+        network = modules.NETWORKS[name]
+        plain = modules.steps_of(network, 1, device).plain
+        modules.seconds(plain, 2, device)
+        base = 1e3 * min(modules.seconds(plain, extent.repeats, device) for _ in range(extent.rounds))
+        for chains in extent.chains:
+            cells = []
+            for executor, precision in ways:
+                target = gpu_steps.target_of(network, device, precision)
+                method = gpu_steps.method_of(gpu_steps.sghmc(network.m), target, chains)
+                steps = gpu_steps.Steps(method, executor, notes)
+                cells.append(f"{steps.milliseconds(extent.rounds, extent.repeats) / base:.2f}")
+            table.add_row(name, str(chains), f"{base:.3f}", *cells)
+    _show(console, title, table)
+    _say(notes, console)
+
+
+def trainings(device: str, console: Console, extent: Extent = WHOLE) -> None:
+    """Time the three methods of Wu et al., Table 1, with all their chains, and say what its steps would take."""
+    ways = [way for way in WAYS[:3] if device != "cpu" or way[1] != "tf32"]
+    count = extent.trainings
+    title = (
+        f"{3 * count} trainings of a 784-200-10 network (Wu et al., Table 1), {count} side by side: milliseconds "
+        f"of a step of all, and hours for {PAPER_STEPS:,} steps without the trials of beta"
+    )
+    table = Table()
+    for column in ("method", *(f"{' '.join(way)}, {unit}" for way in ways for unit in ("ms", "hours"))):
+        table.add_column(column)
+    notes: list[str] = []
+    for name, kernel in gpu_steps.TRAININGS.items():
+        cells = []
+        for executor, precision in ways:
+            method = gpu_steps.method_of(kernel(), gpu_steps.perceptron(device, precision), count)
+            steps = gpu_steps.Steps(method, executor, notes)
+            each = count * steps.milliseconds(extent.rounds, extent.repeats)
+            cells += [f"{each:.2f}", f"{each * PAPER_STEPS / 3.6e6:.2f}"]
+        table.add_row(name, *cells)
+    _show(console, title, table)
+    _say(notes, console)
+
+
+def _show(console: Console, title: str, table: Table) -> None:
+    console.print(f"\n[bold]{title}[/bold]")
+    console.print(table)
+
+
+def _say(notes: list[str], console: Console) -> None:
+    for note in dict.fromkeys(notes):
+        console.print(note)
+
+
+def main(words: Sequence[str] = ()) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--small", action="store_true", help="two small networks and few steps")
+    chosen = parser.parse_args(words)
+    if chosen.device == "cuda" and not torch.cuda.is_available():
         print("gpu-check: no GPU here, so that nothing was checked.")
         return 0
-    console = Console(width=110)
+    console, extent = Console(width=120), SMALL if chosen.small else WHOLE
+    name = "CPU" if chosen.device == "cpu" else torch.cuda.get_device_name()
+    console.print(f"{name}, torch {torch.__version__}")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    console.print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
-    good = values("cuda", console)
-    launches("cuda", console)
-    throughput("cuda", console)
+    good = values(chosen.device, console, extent)
+    for check in (launches, throughput, trainings):
+        check(chosen.device, console, extent)
     if not good:
         print(
             "gpu-check: some values differ from the CPU's; they are marked with '!' above.", file=sys.stderr
@@ -119,4 +184,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -119,11 +119,31 @@ def test_steps_on_modules_are_timed_beside_plain_training(monkeypatch):
 
 def test_the_gpu_check_says_in_a_line_that_there_is_no_gpu(monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(FOLDER))
-    gpu_check, modules = (importlib.import_module(name) for name in ("gpu_check", "modules"))
+    gpu_check = importlib.import_module("gpu_check")
     monkeypatch.setattr(gpu_check.torch.cuda, "is_available", lambda: False)
     assert gpu_check.main() == 0
     assert capsys.readouterr().out == "gpu-check: no GPU here, so that nothing was checked.\n"
-    # Its checks of values and of many chains run on any device.
-    monkeypatch.setattr(modules, "NETWORKS", {name: modules.NETWORKS[name] for name in ("cnn", "mlp")})
-    assert gpu_check.values("cpu", gpu_check.Console(file=io.StringIO()))
-    assert gpu_check.wide("cpu", 2) > 0
+
+
+def test_the_gpu_check_runs_on_a_cpu(monkeypatch, capsys):
+    """With one small network; `--small` has two."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    gpu_check = importlib.import_module("gpu_check")
+    monkeypatch.setattr(
+        gpu_check, "SMALL", gpu_check.SMALL._replace(networks=("cnn",), chains=(2,), trainings=2)
+    )
+    assert gpu_check.main(["--device", "cpu", "--small"]) == 0
+    out = capsys.readouterr().out
+    for words in (
+        "CPU, torch",
+        "largest relative",
+        "Metropolis-Langevin",
+        "torch bf16",
+        "graph bf16",
+        "6 trainings",
+    ):
+        assert words in out
+    assert "tf32" not in out
+    assert out.count("run in torch, not as a graph") == 1  # the trials of RSGLD before its first step
+    monkeypatch.setattr(gpu_check, "TOLERANCE", -1.0)
+    assert not gpu_check.values("cpu", gpu_check.Console(), gpu_check.SMALL)

@@ -45,7 +45,7 @@ def network():
         "x": torch.from_numpy(rng.normal(size=(N, 40)).astype(np.float32)),
         "y": torch.arange(N) % 3,
     }
-    target = Target(Perceptron([40, 100, 3]), Dataset.of(data))
+    target = Target(Perceptron([40, 100, 3], 1.0), Dataset.of(data))
     assert target.dim >= MANY
     return target
 
