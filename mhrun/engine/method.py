@@ -26,6 +26,8 @@ from mhrun.types import BUFFER, Model, State, prior_summary_of
 # Rough costs of the torch path on one core, for deciding whether compiling pays: seconds per step, and per datum that a
 # chain reads and each of its parameters, more if data come in stages. The decision is recorded with the run.
 _PLAIN_STEP, _PLAIN_DATUM, _PLAIN_PARAMETER, _IN_ROUNDS, _COMPILING_PAYS = 3e-4, 6e-8, 2e-9, 2, 4.0
+# Seconds that torch takes for an index without replacement, and from which the compiled generator pays.
+_PLAIN_INDEX, _NUMBERS_PAY = 1.2e-7, 1.0
 
 # Data on which starting points are evaluated before a run, and log-likelihoods of all chains together.
 _TRIED, _TRIED_IN_ALL = 256, 1 << 20
@@ -209,7 +211,8 @@ class Method:
     def streams(self, chains: int | None = None, compiled: bool = True) -> Streams:
         """Return the random numbers of all chains or of the first few; `compiled`: whether they may be compiled."""
         device = self.target.device
-        pays = self.compiling_pays() or self.target.dim >= MANY
+        indices = self.shape.total * self.shape.chains * self.kernel.reads(self.target)
+        pays = self.compiling_pays() or self.target.dim >= MANY or indices * _PLAIN_INDEX > _NUMBERS_PAY
         compiled = compiled and device.type == "cpu" and pays and available()
         return Streams(self.key, self.shape.chains if chains is None else chains, device, compiled=compiled)
 
