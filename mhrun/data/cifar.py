@@ -15,6 +15,7 @@ import torch
 from mhrun.data.dataset import Dataset
 from mhrun.data.files import CATALOGUE, content, data_dir
 from mhrun.data.generated import generated
+from mhrun.data.pixels import smaller
 from mhrun.data.selection import Selection, check_split
 from mhrun.data.transforms import transforms
 from mhrun.errors import Refusal, UserError, nearest
@@ -108,18 +109,9 @@ class Cifar:
         about = f"{self.name}, {self.n:,} of the {_COUNTS[self.split]:,} {self.split} images"
         about += f", {self.side} x {self.side} pixels" if self.side < SIDE else ""
         about += f" ({MARK})" if self.name == _JPEG else ""
-        fields = {"x": torch.from_numpy(_smaller(x, self.side)), "y": torch.from_numpy(y)}
+        fields = {"x": torch.from_numpy(smaller(x, self.side)), "y": torch.from_numpy(y)}
         facts = {"copy": "JPEG"} if self.name == _JPEG else {}
         return Dataset(fields, about, facts, self.transforms)
-
-
-def _smaller(x: Bytes, side: int) -> Bytes:
-    """Return the means over squares of pixels, rounded to bytes."""
-    if side == SIDE:
-        return x
-    by = SIDE // side
-    sums = x.reshape(len(x), 3, side, by, side, by).sum((3, 5), dtype=np.int32)
-    return ((sums + by * by // 2) // (by * by)).astype(np.uint8)
 
 
 def _unpacked(name: str, split: str, chosen: npt.NDArray[np.int64]) -> tuple[Bytes, Bytes]:

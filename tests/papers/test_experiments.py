@@ -132,6 +132,22 @@ CASES = {
         ),
         r"hmc\.(rhat|ess)",
     ),
+    "bnn_truth_cnn": Case(
+        (
+            "data.name=mnist",
+            "test.name=mnist",
+            "data.n=40",
+            "test.n=40",
+            "scales.smoke.hmc.steps=6",
+            "scales.smoke.hmc.warmup=10",
+            "scales.smoke.hmc.leapfrog=2",
+            "scales.smoke.length.of_member=20",
+            "scales.smoke.length.steps=100",
+            "scales.smoke.length.apart_in_cycle=2",
+            *without("mala", "csgld", "sghmc", "sgnht", "renhd", "mint", "cmint"),
+        ),
+        r"hmc\.(rhat|ess)",
+    ),
     "cifar_residual": Case(
         ("scales.smoke.length.part=1", "scales.smoke.length.apart=1"), r"\w+\.sigmas_over\.\w+"
     ),

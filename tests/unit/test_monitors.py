@@ -24,6 +24,7 @@ from scipy import stats
 import mhrun.data.images as images
 from mhrun.cli.compose import compose_config
 from mhrun.data import Dataset
+from mhrun.data.square_images import SquareImages
 from mhrun.dynamics.momentum import Momentum
 from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.experiment import run_experiment
@@ -341,6 +342,25 @@ def test_images_are_cut_and_shuffled_as_they_say():
     place = {tuple(row.tolist()): int(y) for row, y in zip(*whole.fields.values(), strict=True)}
     assert all(place[tuple(r.tolist())] == int(y) for r, y in zip(*mixed[0].fields.values(), strict=True))
     assert images.Images("mnist", "test", skip=3).load().n == 50
+
+
+@pytest.mark.usefixtures("few_images")
+@pytest.mark.parametrize("side", [28, 14, 7])
+def test_square_images_are_means_over_squares_of_pixels(side):
+    whole = images.Images("mnist", "train", n=5, shuffle=1).load()
+    found = SquareImages("mnist", "train", n=5, shuffle=1, side=side).load()
+    assert torch.equal(found.fields["y"], whole.fields["y"])
+    assert found.fields["x"].shape == (5, 1, side, side)
+    by = 28 // side
+    for image, flat in zip(found.fields["x"], whole.fields["x"], strict=True):
+        for row in range(side):
+            for column in range(side):
+                rows = [28 * (by * row + i) + by * column for i in range(by)]
+                square = torch.cat([flat[start : start + by] for start in rows]).double()
+                assert int(image[0, row, column]) == int(square.mean() + 0.5)
+    assert f"{side} x {side}" in found.description or side == 28
+    with pytest.raises(Refusal, match="28, 14 or 7"):
+        SquareImages(side=16)
 
 
 @pytest.mark.parametrize(
