@@ -15,7 +15,7 @@ from mhrun.paths import CONF
 
 _FULL = 200_000  # rows up to which a method on all data is the reference
 _WIDE = 50  # columns from which the bounds of SMH-2 are too wide to save data
-_EXACT = ("mcmc", "smh2", "mh_ss")
+_EXACT = ("mcmc", "smh2", "mh_ss", "zig_zag")
 _STEPS = 10_000  # at scale=quick
 _VARIANCE = 10.0  # of the prior of each weight of the logistic regression
 _SET = {
@@ -195,13 +195,13 @@ def _names(columns: Sequence[str]) -> list[str]:
 def _methods(binary: bool, n: int, columns: int) -> list[str]:
     """Return the methods that are compared: a reference first, where there is one for so many rows.
 
-    SMH-2 is exact and reads few data a step, if there are not too many columns for its bounds. The linear model is a
+    SMH-2 and zig-zag are exact and read few data, if columns are not too many for their bounds. The linear model is a
     function in torch without bounds, on which the tests that read most of the data take many times as long.
     """
     exact = ["smh2"] * (columns < _WIDE)
     if n <= _FULL:
         return ["mcmc", *exact, "mint", "mhminibatch", "sgld"] if binary else ["mcmc", "sgld"]
-    return [*exact, "mh_ss", "sgld"] if binary else ["sghmc", "sgld"]
+    return [*exact, "zig_zag" if exact else "mh_ss", "sgld"] if binary else ["sghmc", "sgld"]
 
 
 def _by_kind(methods: Sequence[str]) -> str:
