@@ -16,7 +16,7 @@ from mhrun.target.surrogate import Surrogate
 from mhrun.types import Controls, Info, State
 
 VELOCITY = "velocity"  # name in `State.aux`
-MOST = 1e6  # most data that a step may be expected to read
+MOST = 1e5  # most data that a step may be expected to read
 ROUNDING = 1e-11  # share of a gradient that rounding may add to that of a remainder
 SLACK = 1e-6  # relative, of a bound
 
