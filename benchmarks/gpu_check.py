@@ -36,7 +36,7 @@ class Extent(NamedTuple):
     repeats: int
 
 
-WHOLE = Extent(tuple(modules.NETWORKS), (1, 4), 300, 5, 5)
+WHOLE = Extent(("mlp", "cnn", "resnet8", "lstm", "resnet18"), (1, 4), 300, 5, 5)
 SMALL = Extent(("mlp", "cnn"), (1, 2), 3, 1, 1)
 
 

@@ -27,6 +27,7 @@ class Bound(Evaluator):
     def __init__(self, prepared: Prepared, likelihood: Likelihood) -> None:
         super().__init__(prepared, likelihood)
         self._tried = False
+        self._found: dict[tuple[torch.dtype, torch.device], list[nn.Parameter]] = {}
 
     def outputs(self, theta: Tensor, buffers: Buffers, rows: Rows) -> Tensor:
         """Return the outputs (C, m, ...) in evaluation mode."""
@@ -41,7 +42,7 @@ class Bound(Evaluator):
         if _is_traced(theta):
             return self._train_by_call(theta, buffers, rows)
         module = self._module(theta, training=True)
-        parameters, grad, values = list(module.parameters()), torch.empty_like(theta), []
+        parameters, grad, values = self._parameters(module, theta), torch.empty_like(theta), []
         new = {name: value.clone() for name, value in buffers.items()}
         x = self._inputs(theta, rows)
         with torch.enable_grad():
@@ -112,11 +113,19 @@ class Bound(Evaluator):
 
     def _bind(self, module: nn.Module, theta: Tensor, buffers: Buffers, c: int) -> None:
         views = theta.split(self._sizes)
-        for parameter, view, shape in zip(module.parameters(), views, self._shapes, strict=True):
+        parameters = self._parameters(module, theta)
+        for parameter, view, shape in zip(parameters, views, self._shapes, strict=True):
             parameter.data = view.view(shape)
         for name, value in buffers.items():
             owner, local = _place(module, name)
             owner._buffers[local] = value[c]
+
+    def _parameters(self, module: nn.Module, theta: Tensor) -> list[nn.Parameter]:
+        """Return the parameters of the module in the type and on the device of theta; a module walks its layers."""
+        key = theta.dtype, theta.device
+        if key not in self._found:
+            self._found[key] = list(module.parameters())
+        return self._found[key]
 
     def _collect(self, module: nn.Module, buffers: dict[str, Tensor], c: int) -> None:
         for name, value in buffers.items():
