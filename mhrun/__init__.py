@@ -37,6 +37,7 @@ _WHERE = {
     "DeformedPair": "mhrun.data.deformed",
     "GaussianSample": "mhrun.data.gaussian",
     "Images": "mhrun.data.images",
+    "SquareImages": "mhrun.data.square_images",
     "Memmap": "mhrun.data.arrays",
     "MixtureSample": "mhrun.data.mixture",
     "MnistPair": "mhrun.data.mnist_pairs",
