@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from kit import StopAfter, advance, assert_same_bits, begin, contents, controls
+from kit import StopAfter, advance, assert_same_bits, begin, contents, controls, ladder_controls
 from scipy import stats
 from significance import ALPHA, Z, assert_mean
 
@@ -17,6 +17,8 @@ from mhrun.data import Dataset
 from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import run_experiment
 from mhrun.errors import Interrupted, UserError
+from mhrun.exchanges import MADE
+from mhrun.kernels import ReplicaExchange
 from mhrun.kernels.zig_zag import VELOCITY, ZigZag, _first_times
 from mhrun.models.function import FunctionModel
 from mhrun.models.gaussian_mean import GaussianMean
@@ -24,7 +26,9 @@ from mhrun.models.logistic import Logistic
 from mhrun.models.poisson_regression import PoissonRegression
 from mhrun.models.robust_regression import RobustRegression
 from mhrun.models.tied_means import TiedMeans
+from mhrun.pairing.full import Full
 from mhrun.random import Streams, derive_key
+from mhrun.rules.metropolis import Metropolis
 from mhrun.target import Target
 from mhrun.types import Bounds
 
@@ -84,6 +88,23 @@ def test_draws_of_the_posterior_remain_draws_of_it(name, surrogate, step, temper
     assert read > 0.2  # data matter
     assert stats.kstest(thetas[:, -1, 0], lambda x: np.interp(x, grid, cdf)).pvalue > ALPHA
     assert_mean(state.aux[VELOCITY][:, 0].numpy(), 0.0, "velocities")
+
+
+def test_rungs_of_a_ladder_keep_their_targets():
+    """An exchange leaves velocities where they are: they are independent of theta."""
+    target, ladders, heats = made("logistic", "taylor2"), 3000, [1.0, 4.0]
+    kernel = ReplicaExchange(ZigZag(), Full(), Metropolis(), rungs=2)
+    rng, theta = np.random.default_rng(9), np.empty((2 * ladders, 1))
+    cdfs = [quadrature(target, heat) for heat in heats]
+    for k, (grid, cdf) in enumerate(cdfs):
+        theta[k::2, 0] = np.interp(rng.random(ladders), cdf, grid)
+    state, _ = begin(kernel, target, theta, KEY)
+    draws = Streams(KEY, 2 * ladders).at(1)
+    _, thetas, infos = advance(kernel, target, state, ladder_controls(heats, ladders, [1.0, 2.0]), draws, 5)
+    assert sum(int((info.exchange == MADE).sum()) for info in infos) > ladders
+    for k, (grid, cdf) in enumerate(cdfs):
+        found = stats.kstest(thetas[k::2, -1, 0], lambda x, g=grid, c=cdf: np.interp(x, g, c))
+        assert found.pvalue > ALPHA, heats[k]
 
 
 def test_two_correlated_weights_have_the_posterior_of_a_grid():
