@@ -65,7 +65,7 @@ def choose_executor(
         return Graph(method, note)
     if begun_with == HYBRID:
         return TorchExecutor(method)
-    if begun_with is None and choice == "auto" and not method.compiling_pays():
+    if begun_with is None and choice == "auto" and (not method.compiling_pays() or method.batching_pays()):
         return TorchExecutor(method)
     loop = _compiled_loop(method, threads)
     if loop is not None:

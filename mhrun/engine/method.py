@@ -12,8 +12,10 @@ from torch import Tensor
 
 from mhrun.engine.starts import Starts
 from mhrun.errors import Refusal, UserError
+from mhrun.kernels import MetropolisHastings
 from mhrun.monitors import Monitor
 from mhrun.native import available
+from mhrun.pairing.full import Full
 from mhrun.parts import Kernel
 from mhrun.random import MANY, Streams, derive_key
 from mhrun.schedules import Plan
@@ -28,6 +30,10 @@ from mhrun.types import BUFFER, Model, State, prior_summary_of
 _PLAIN_STEP, _PLAIN_DATUM, _PLAIN_PARAMETER, _IN_ROUNDS, _COMPILING_PAYS = 3e-4, 6e-8, 2e-9, 2, 4.0
 # Seconds that torch takes for an index without replacement, and from which the compiled generator pays.
 _PLAIN_INDEX, _NUMBERS_PAY = 1.2e-7, 1.0
+_WIDE, _MANY_CHAINS = (
+    256,
+    8,
+)  # parameters and chains from which products of all data with all chains are faster
 
 # Data on which starting points are evaluated before a run, and log-likelihoods of all chains together.
 _TRIED, _TRIED_IN_ALL = 256, 1 << 20
@@ -175,6 +181,16 @@ class Method:
     def compiling_pays(self) -> bool:
         """Return whether the run is long enough for compilation to pay, from counts alone."""
         return self.shape.total * self.guess() > _COMPILING_PAYS
+
+    def batching_pays(self) -> bool:
+        """Return whether steps in torch beat a compiled loop, which moves one chain after another.
+
+        So it is where each step multiplies all data by the points of many chains: a product of matrices then reads the
+        data once for all of them.
+        """
+        reads_all = isinstance(self.kernel, MetropolisHastings) and isinstance(self.kernel.pairing, Full)
+        wide = self.target.dim >= _WIDE and getattr(self.target.model, "multiplies_chains", False)
+        return reads_all and wide and self.shape.chains >= _MANY_CHAINS
 
     def guess(self) -> float:
         """Return a guess at the seconds of a step in torch, from counts alone."""

@@ -53,6 +53,7 @@ class Logistic:
     """
 
     bound_kinds: Sequence[str] = BOUND_KINDS
+    multiplies_chains = True
 
     def __init__(
         self,

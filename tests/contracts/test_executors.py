@@ -113,3 +113,16 @@ def test_machine_code_is_kept_by_all_pieces_that_it_came_from():
     assert refresh in compiler._parts(Badodab().native().move)
     assert _own_piece in compiler._parts(_calls_it)
     assert not compiler._is_ours(_calls_it)
+
+
+def test_products_of_all_data_with_many_chains_run_in_torch():
+    """A compiled loop moves one chain after another, and would read wide data once for each."""
+    rng = np.random.default_rng(0)
+    fields = {"x": rng.normal(size=(200, 300)), "y": rng.choice([-1, 1], 200)}
+    target = Target(mhrun.Logistic(300, 1.0, "zeros"), Dataset.of(fields))
+    kernel = MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), METROPOLIS)
+    for chains, name in ((2, "compiled"), (8, "hybrid")):
+        shape = Shape(chains, target.model.names, 0, 10**6, 1, 1)
+        plan = Plan({"all": mhrun.Fixed(step_size=0.05, temperature=1.0)}, chains, 0, 10**6)
+        method = Method("one", kernel, target, plan, shape, 3, torch.float64)
+        assert choose_executor(method, "auto", None, 1).name == name
