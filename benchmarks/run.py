@@ -234,7 +234,7 @@ def logistic(rounds: int, chain_steps: int, console: Console) -> dict[str, list[
     found = {}
     for name, (peer, what, share, goals) in parts.items():
         field = {
-            "ours": (ours(1, f"{name}_logistic", n), share),
+            "ours": (ours(1, f"{name}_logistic", n, executor="auto"), share),
             peer: (Contender(PEER, "jax_logistic.py", 1, name, n), share),
         }
         rows = [{"C": c} | in_turn(field, c, rounds, chain_steps, "cpu") for c in (1, 10)]

@@ -337,7 +337,7 @@ class Model(Protocol):
     - ``blocks``: the parts of theta, see `Block`.
     - ``full_log_lik(data) -> Callable[[theta (C, D)], (C,)]``: the sum over all data.
     - ``full_value_and_grad(data)``: the same with its gradient, ((C,), (C, D)).
-    - ``multiplies_chains``: True if log_lik is mostly a product of the data with the points of all chains.
+    - ``multiplies_chains(data) -> bool``: whether log_lik of all data is mostly their product with all chains' points.
     - ``nodes(data) -> (rows, weights)``: a few weighted rows on which full-data sums of smooth functions of
       log_lik are exact.
     - ``bound(data) -> Callable[[theta, theta'], (C,)]``: the largest absolute difference of log_lik.

@@ -42,7 +42,8 @@ _COUNTS = (
     *("likelihood_evals", "overhead_evals", "gradient_evals", "wall_s"),
 )
 _DURATIONS = """\
-# Seconds that the methods of an experiment took at scale=paper, on two cores of an AMD EPYC, the report not counted.
+# Seconds that the methods of an experiment took at scale=paper, the report not counted, on two cores of an AMD EPYC
+# or of a busy Intel Xeon.
 # `make docs-results` writes this file; `mhrun list` shows it."""
 _JUDGED = (REPRODUCED, NOT_REPRODUCED, PASSED, FAILED)
 

@@ -254,7 +254,7 @@ def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> Non
     from rich.console import Console
     from rich.table import Table
 
-    from mhrun.check.verdict import FALSE_ALARMS, NO_POWER
+    from mhrun.check.verdict import FALSE_ALARMS, MEASURED, NO_POWER
 
     title = f"mhrun check {subject.name}".replace("[", r"\[")
     table = Table(title=title, title_justify="left", title_style="bold")
@@ -269,6 +269,8 @@ def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> Non
     conclusion = f"{len(failed)} fail: {', '.join(failed)}" if failed else "no check fails"
     if weak := [verdict.check for verdict in found if verdict.outcome == NO_POWER]:
         conclusion += f"; no power: {', '.join(weak)}"
+    if biased := [v.check for v in found if v.outcome == MEASURED and ": biased (" in v.detail]:
+        conclusion += f"; biased: {', '.join(biased)}"
     alarms = f"a correct kernel fails with probability {FALSE_ALARMS:g}"
     console.print(f"{conclusion}. {seconds:.0f} s; {alarms}; seed {subject.seed}.", highlight=False)
 

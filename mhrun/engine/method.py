@@ -14,7 +14,7 @@ from mhrun.engine.starts import Starts
 from mhrun.errors import Refusal, UserError
 from mhrun.kernels import MetropolisHastings
 from mhrun.monitors import Monitor
-from mhrun.native import available
+from mhrun.native import available, native_form
 from mhrun.pairing.full import Full
 from mhrun.parts import Kernel
 from mhrun.random import MANY, Streams, derive_key
@@ -189,8 +189,10 @@ class Method:
         data once for all of them.
         """
         reads_all = isinstance(self.kernel, MetropolisHastings) and isinstance(self.kernel.pairing, Full)
-        wide = self.target.dim >= _WIDE and getattr(self.target.model, "multiplies_chains", False)
-        return reads_all and wide and self.shape.chains >= _MANY_CHAINS
+        if not reads_all or self.target.dim < _WIDE or self.shape.chains < _MANY_CHAINS:
+            return False
+        offered = native_form(self.target.model, "multiplies_chains", "log_lik")
+        return offered is not None and bool(offered(self.target.data.fields))
 
     def guess(self) -> float:
         """Return a guess at the seconds of a step in torch, from counts alone."""

@@ -259,10 +259,17 @@ def _named(run: Run, methods: Sequence[str], numbers: Mapping[str, float] | None
     return named(methods, run.label, numbers)
 
 
+def _is_exact(run: Run, method: str) -> bool:
+    """Return whether a method has its target as the stationary distribution, whatever its minibatch."""
+    found = run.samples(method)
+    return found.distribution == "tempered" and found.m is None
+
+
 def default_finding(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a sentence for any run: the most efficient converged method, or that none has converged.
 
-    Methods that have not converged and have more effective draws are named with their R-hat.
+    It is an exact method, if one has converged; approximate ones are named. Methods that have not converged and have
+    more effective draws are named with their R-hat.
     """
     sizes = {m: about["ess"] for m, about in diagnostics.items() if _is_there(about.get("ess"))}
     rhats = {m: diagnostics[m].get("rhat") for m in sizes}
@@ -277,10 +284,18 @@ def default_finding(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> s
     rates = {m: diagnostics[m]["per_million"] for m in sizes if _is_there(diagnostics[m]["per_million"])}
     rated = {m: rates[m] for m in (agreeing or ([] if known else sizes)) if m in rates}
     if rated:
-        best = max(rated, key=lambda m: rated[m])
-        among = f", most of the {len(rated)} methods{' that converged' * bool(agreeing)}" * (len(rated) > 1)
+        exact = [m for m in rated if _is_exact(run, m)]
+        kind = "exact " * (0 < len(exact) < len(rated))
+        compared = exact or list(rated)
+        best = max(compared, key=lambda m: rated[m])
+        among = f", most of the {len(compared)} {kind}methods{' that converged' * bool(agreeing)}" * (
+            len(compared) > 1
+        )
         others = runners_up(rated[best], rates, known, run.label)
-        return f"{run.label(best)} has {shown(rated[best])} effective draws per million evaluations{among}{others}."
+        near = [run.label(m) for m in rated if m not in compared]
+        biased = f" Approximate, and to be compared with it: {', '.join(near)}." if near else ""
+        has = f"{run.label(best)} has {shown(rated[best])} effective draws per million evaluations"
+        return f"{has}{among}{others}.{biased}"
     if known and not agreeing:
         low, high = min(known, key=lambda m: known[m]), max(known, key=lambda m: known[m])
         span = f"from {shown(known[low])} ({run.label(low)}) to {shown(known[high])} ({run.label(high)})"

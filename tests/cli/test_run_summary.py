@@ -15,6 +15,7 @@ from kit import unrendered as without_rendering
 from mhrun.cli.result import show_result
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
+from mhrun.kernels.stationary import Samples
 from mhrun.paths import EXPERIMENTS, ROOT
 from mhrun.report import build, declared, status, summary, summary_of
 from mhrun.report.build import build_report
@@ -35,6 +36,20 @@ class FakeRun:
 
     def label(self, name):
         return str(self.methods[name]["label"])
+
+    def samples(self, name):
+        m = self.methods[name].get("m")
+        return Samples("tempered", m, 1.0, False)
+
+
+def test_the_sentence_prefers_exact_methods_and_names_the_others():
+    run = FakeRun("a", "b", "c", b={"m": 100}, c={"m": 5})
+    found = default_finding(
+        run, {name: about(900, rate=rate) for name, rate in (("a", 3), ("b", 7), ("c", 1))}
+    )
+    assert found == (
+        "A has 3 effective draws per million evaluations. Approximate, and to be compared with it: B, C."
+    )
 
 
 def about(ess, rhat=1.0, rate=1.0, draws=100):
