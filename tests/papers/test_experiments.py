@@ -76,19 +76,28 @@ class Case:
 CASES = {
     "arena_growth": Case(
         (
-            *("scales.smoke.n=[60,80,100,120]", "scales.smoke.full=[30,30,30,30]", "scales.smoke.few=40"),
-            *without(
-                *(f"{test}_n{k}" for test in ("smh1", "tunamh", "mh_ss") for k in (1, 2, 3)),
-                "smh1_n4",
-                "mh_ss_n4",
+            *(
+                "scales.smoke.n=[60,80,100,110,120]",
+                "scales.smoke.full=[30,30,30,30,30]",
+                "scales.smoke.few=40",
             ),
-            *without("metropolis_n2", "metropolis_n3", "smh2_n2", "smh2_n3"),
+            *without(*(f"{test}_n{k}" for test in ("smh1", "mh_ss", "zig_zag") for k in range(1, 6))),
+            *without("tunamh_n1", "tunamh_n2", "tunamh_n3"),
+            *without(*(f"{test}_n{k}" for test in ("metropolis", "smh2") for k in (2, 3, 4))),
         )
     ),
     "arena_logistic": Case(
         (
             *(*ARENA, "scales.smoke.few=24", "data.n=100", "model.dim=2"),
             *without("mint", "penalty", "mhminibatch", "austere", "sghmc", "penalty_cv", "smh1", "mh_ss"),
+        ),
+        UNREACHED,
+    ),
+    "arena_logistic_million": Case(
+        (
+            *(f"scales.smoke.{length}=20" for length in ("full", "part", "few", "gradient", "zig_zag")),
+            *("chains=2", "warmup=50", "thin=4", "scales.smoke.n=100", "model.dim=2"),
+            *without("penalty", "sghmc", "penalty_cv", "smh1", "mh_ss"),
         ),
         UNREACHED,
     ),
