@@ -220,7 +220,7 @@ def _row(row: Mapping[str, Any]) -> str:
     why = f"<br><span class='soft'>{_text(row['why'])}</span>" if row["why"] else ""
     revised = row.get("revised")
     mark = (
-        f"<br><span class='soft'>† Revised after the number was known: {_text(revised)}</span>"
+        f"<br><span class='soft'>‡ Revised after the number was known: {_text(revised)}</span>"
         if revised
         else ""
     )

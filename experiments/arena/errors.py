@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mhrun.diagnostics.chains import ess_of_chain
+from mhrun.kernels.stationary import EXACT
 from mhrun.report.vocabulary import Array, Estimate, Run
 
 from .truth import Truth
@@ -111,5 +112,4 @@ def effective(values: Array) -> Estimate:
 
 def is_exact(run: Run, method: str) -> bool:
     """Return whether a method declares the target its stationary distribution, whatever its minibatch."""
-    found = run.samples(method)
-    return found.distribution == "tempered" and found.m is None
+    return run.kind(method) == EXACT

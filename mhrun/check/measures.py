@@ -18,7 +18,8 @@ from mhrun.target import Target
 from mhrun.types import Controls
 
 _LEVELS = (4, 8, 16)  # a dynamics' step sizes, as shares of the largest at which it is stable
-# Tolerance for the variance extrapolated to a step size of 0, which has a third-order error.
+# Tolerance for the variance extrapolated to a step size of 0, which has a third-order error, and for the variance and
+# the mean with a rule that corrects for noise as if it were normal.
 _TOLERATED = 0.02
 _DOUBTFUL = 3.0  # standard errors
 _SHARE = 0.25  # share of the steps in which chains reach their stationary distribution
@@ -26,7 +27,10 @@ _SHARE = 0.25  # share of the steps in which chains reach their stationary distr
 
 @of_the_target("with minibatches")
 def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
-    """Variance and mean of the draws with minibatches, relative to the target's: judged if the rule is `exact`."""
+    """Variance and mean of the draws with minibatches, relative to the target's.
+
+    It is judged if the rule is `exact`, and to 2 % if it `corrects_noise`; else it is measured.
+    """
     known = gaussian_mean(subject.n)
     target = subject.target(known)
     kernel = subject.made(subject.n, subject.m, target)
@@ -55,6 +59,11 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
     outcome = MEASURED
     if kernel.rule is not None and kernel.rule.exact:  # which it declares for every minibatch size
         outcome = FAILS if off > Z else HOLDS
+    elif (
+        kernel.rule is not None and kernel.rule.corrects_noise
+    ):  # to a tolerance: the noise is only nearly normal
+        far = max((abs(ratio - 1) - _TOLERATED) / error, (abs(mean) - _TOLERATED) / mean_error)
+        outcome = FAILS if far > Z else HOLDS
     yield Verdict(check_name, outcome, detail, (ratio - 1) / error)
 
 

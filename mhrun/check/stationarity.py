@@ -9,12 +9,23 @@ from scipy import special, stats
 
 from mhrun.check.subject import Subject, of_the_target
 from mhrun.check.targets import N_TOSSED, Known, correlated, gaussian_mean, mixture, tossed
-from mhrun.check.verdict import FAILS, HOLDS, NONE, Verdict, by_flows, by_uniforms, distance, unless_still
+from mhrun.check.verdict import (
+    FAILS,
+    HOLDS,
+    NONE,
+    Verdict,
+    by_flows,
+    by_paths,
+    by_uniforms,
+    distance,
+    unless_still,
+)
 from mhrun.parts import ESTIMATES
 from mhrun.random import derive_key
 
 # Numbers of steps and rounds are for kernels that accept about half of the shortest moves; lazy ones take more.
 _STEPS = 15
+_PLACES = 8  # along a path, in its second half, that are judged
 _TOSSED = 4  # the same in a round of Geweke's test
 _FAR = 4.0  # distance of the starting points from the mean, in standard deviations
 _COMING = 200  # number of steps for that
@@ -68,10 +79,11 @@ def invariance(subject: Subject, check_name: str) -> Iterator[Verdict]:
         went = subject.follow(kernel, target, theta, steps, sizes, temperature, name=known.name)
         ends = went.theta[-1].numpy()
         share = float(went.stat("accepted").double().mean())
-        uniforms = known.uniforms(ends, temperature)
+        some = np.unique(np.linspace(steps // 2, steps - 1, _PLACES).round().astype(int))
+        path = np.stack([known.uniforms(went.theta[s].numpy(), temperature) for s in some])
         half = min((~short).sum(), short.sum())
         detail = f"{steps} steps of size {step:.2g} and {_SHORTER * step:.2g}, acceptance {share:.2f}"
-        found = by_uniforms(here, np.column_stack([uniforms[~short][:half], uniforms[short][:half]]), detail)
+        found = by_paths(here, [path[:, ~short][:, :half], path[:, short][:, :half]], detail)
         cold = ~short & (temperature == 1)
         yield unless_still(
             found, distance(theta[cold], ends[cold], known.scale), _ACROSS, f"in {steps} steps"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import special, stats
 
 Array = npt.NDArray[np.floating]
 
@@ -18,6 +19,8 @@ FALSE_ALARMS = 1e-4
 """The probability that any check of a suite fails for a correct kernel; divided by `COMPARISONS`, an upper bound."""
 COMPARISONS = 50
 ALPHA = FALSE_ALARMS / COMPARISONS
+DOUBTFUL = 1e-3
+"""A p below which a check that holds is to be repeated with more chains."""
 Z = float(stats.norm.isf(ALPHA / 2))  # standard errors
 
 
@@ -68,6 +71,39 @@ def by_uniforms(check_name: str, uniforms: Array, what: str, alpha: float = ALPH
     p = min(1.0, float(worst.pvalue) * len(tests))
     detail = f"{what}: KS distance {worst.statistic:.4f} in {len(uniforms):,} chains, p = {p:.2g}"
     return Verdict(check_name, HOLDS if p > alpha else FAILS, detail, float(worst.statistic), p)
+
+
+def by_paths(check_name: str, paths: Sequence[Array], what: str, alpha: float = ALPHA) -> Verdict:
+    """Judge whether draws along paths are uniform: their ends by Kolmogorov-Smirnov, their normal scores by moments.
+
+    The normal score of a uniform u is the z of which u is the probability below. Its mean and mean square over a path
+    are averaged over chains, which sees a wrong variance of a few per cent where the test of the ends sees tens.
+
+    Args:
+        check_name: of the verdict.
+        paths: groups of chains, each (S, C, k); all k columns of all groups are judged together.
+        what: said before the statistics.
+        alpha: the probability of a false alarm.
+    """
+    ends = np.column_stack([path[-1] for path in paths])
+    found = by_uniforms(check_name, ends, what, alpha)
+    if found.p is None:
+        return found
+    judged = []
+    for path in paths:
+        scores = special.ndtri(path.clip(1e-15, 1 - 1e-15))
+        for k in range(path.shape[2]):
+            for name, values, value in (("mean", scores, 0.0), ("variance", scores**2, 1.0)):
+                average, error = mean_and_error(values[..., k].mean(axis=0))
+                judged.append((abs(average - value) / max(error, 1e-300), name, average, error))
+    off, name, average, error = max(judged)
+    by_moments = float(2 * stats.norm.sf(off)) * len(judged)
+    p = min(1.0, 2 * min(found.p, by_moments))  # of two tests
+    detail = (
+        f"{what}: KS distance {found.statistic:.4f} in {ends.shape[0]:,} chains, {name} of scores {average:.3f} ± "
+        f"{error:.3f}, p = {p:.2g}"
+    )
+    return Verdict(check_name, HOLDS if p > alpha else FAILS, detail, found.statistic, p)
 
 
 def by_flows(

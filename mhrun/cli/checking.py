@@ -254,7 +254,7 @@ def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> Non
     from rich.console import Console
     from rich.table import Table
 
-    from mhrun.check.verdict import FALSE_ALARMS, MEASURED, NO_POWER
+    from mhrun.check.verdict import ALPHA, DOUBTFUL, FALSE_ALARMS, HOLDS, MEASURED, NO_POWER, Z
 
     title = f"mhrun check {subject.name}".replace("[", r"\[")
     table = Table(title=title, title_justify="left", title_style="bold")
@@ -271,8 +271,15 @@ def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> Non
         conclusion += f"; no power: {', '.join(weak)}"
     if biased := [v.check for v in found if v.outcome == MEASURED and ": biased (" in v.detail]:
         conclusion += f"; biased: {', '.join(biased)}"
-    alarms = f"a correct kernel fails with probability {FALSE_ALARMS:g}"
+    if doubtful := [v.check for v in found if v.outcome == HOLDS and v.p is not None and v.p < DOUBTFUL]:
+        conclusion += f"; doubtful (p below {DOUBTFUL:g}): {', '.join(doubtful)}"
+    alarms = f"a correct kernel fails with probability {FALSE_ALARMS:g}, by p below {ALPHA:g} in one check"
     console.print(f"{conclusion}. {seconds:.0f} s; {alarms}; seed {subject.seed}.", highlight=False)
+    console.print(
+        f"An error within {Z:.1f} standard errors (±) passes unseen; with chains={25 * subject.chains} "
+        "they are a fifth as large.",
+        highlight=False,
+    )
 
 
 def _as_json(found: Sequence[Verdict], subject: Subject, seconds: float) -> None:

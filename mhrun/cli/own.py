@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mhrun.target import Target
 
 NAME = "own"
 """The name of the experiment of such a run."""
@@ -29,14 +34,28 @@ def own_words(
     """
     found = [_added(word) for word in words]
     config = compose(found)
-    if config["methods"]:
-        return found, ""
-    from mhrun.engine.defaults import default_method, gradients_of
     from mhrun.target import target_of
 
     target = target_of(config)
+    found += _names(target, config["model"])
+    if config["methods"]:
+        return found, ""
+    from mhrun.engine.defaults import default_method, gradients_of
+
     name, why = default_method(target, gradients_of(target))
     return [*found, f"+method@methods.{name}={name}"], f"no method was named: {why}."
+
+
+def _names(target: Target, model: Mapping[str, Any]) -> list[str]:
+    """Return an override that names the weights of a regression after the columns of its table, if it names none."""
+    from mhrun.data.table import weight_names
+
+    if model.get("names") or "names" not in signature(type(target.model)).parameters:
+        return []
+    columns = target.data.facts.get("columns") or []
+    if len(columns) != target.dim:
+        return []
+    return [f"+model.names={json.dumps(weight_names(columns))}"]
 
 
 def _added(word: str) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _WARNINGS = 6  # that are shown before the rest are counted; the report has all
 _PIPE = 120  # characters of a line where there is no terminal
 _NARROW = 100  # columns of a terminal below which `_WIDE` is left out
-_WIDE = ("set-up", "ESS per 10^6")
+_WIDE = ("acceptance", "set-up", "ESS per 10^6")
 
 
 def show_result(folder: RunFolder, width: int | None = None) -> None:
@@ -52,8 +52,8 @@ def show_result(folder: RunFolder, width: int | None = None) -> None:
     if len(methods) and len(methods.columns):
         print()
         console.print(_table(methods, console.width))
-        if found.footnote:
-            say(found.footnote)
+        for line in found.footnotes:
+            say(line)
     if found.warnings:
         print()
     for warning in found.warnings[:_WARNINGS]:
@@ -64,25 +64,29 @@ def show_result(folder: RunFolder, width: int | None = None) -> None:
 
 
 def _with_acceptance(run: Run, methods: pd.DataFrame) -> pd.DataFrame:
-    """Return the table of methods with acceptance rates as its first column, where any method has one."""
+    """Return the table of methods with acceptance rates behind what they sample, where any method has one."""
+    from mhrun.report.summary import TARGET, TEMPERATURE
+
     rates = {
         run.label(name): about["accept_rate"] if about["n_accept_tests"] else None
         for name, about in run.methods.items()
     }
     methods = methods.copy()
     if any(rate is not None for rate in rates.values()):
-        methods.insert(0, "acceptance", [rates[str(label)] for label in methods.index])
+        place = sum(heading in methods for heading in (TARGET[0], TEMPERATURE[0]))
+        methods.insert(place, "acceptance", [rates[str(label)] for label in methods.index])
     return methods
 
 
 def _table(methods: pd.DataFrame, width: int) -> Table:
     from mhrun.report.tables import shown
 
-    kept = [name for name in methods.columns if width >= _NARROW or name not in _WIDE]
+    narrow = width < _NARROW
+    kept = [name for name in methods.columns if not narrow or name not in _WIDE]
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method", no_wrap=True, overflow="ellipsis", min_width=12)
     for heading in kept:
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading.replace(" ", "\n") if narrow else heading, justify="right", no_wrap=True)
     for label, row in zip(methods.index, methods[kept].to_numpy(dtype=object), strict=True):
         table.add_row(str(label), *map(shown, row))
     return table

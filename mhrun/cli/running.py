@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mhrun.cli.compose import compose_config
+from mhrun.cli.replaced import with_replaced_parts
 from mhrun.durations import in_words
 from mhrun.store.folder import RunFolder
 
@@ -23,7 +24,7 @@ _SHORT = 5.0  # seconds of a whole run up to which nobody asks where they went
 def run_once(words: Sequence[str], folders: Sequence[Path]) -> int:
     """Run a command line, print what was found and the paths, and return 1 if a part of the report failed."""
     start, spent = time.monotonic(), dict[str, float]()
-    config = compose_config(words, folders, check=True)
+    config = with_replaced_parts(compose_config(words, folders, check=True), words)
     folder = compute(config, result_follows=True, spent=spent)
     whole = True
     if config["runtime"]["report"]:

@@ -52,7 +52,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
         UserError: a table, a column or a setting that does not fit.
     """
     from mhrun.build import call
-    from mhrun.data.table import Table, outcome_of
+    from mhrun.data.table import Table, outcome_of, weight_names
 
     file = file.resolve()
     given = {"file": str(file)} | _table_settings(settings)
@@ -95,7 +95,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
                 "dim": len(columns) + 1,
                 "prior_variance": _VARIANCE,
                 "start": "zeros",
-                "names": _names([str(name) for name in data.facts["columns"]]),
+                "names": weight_names(data.facts["columns"]),
             },
         )
         prior = (
@@ -184,12 +184,6 @@ def _name(file: Path) -> str:
     stem = stem if stem[0].isalpha() else f"table_{stem}"
     taken = {path.stem for group in ("data", "model", "experiment") for path in (CONF / group).glob("*.yaml")}
     return f"my_{stem}" if stem in taken | {"own"} else stem
-
-
-def _names(columns: Sequence[str]) -> list[str]:
-    """Return the names of the weights: the columns of x, of which the constant is the intercept."""
-    constant = "intercept" if "intercept" not in columns else "1"
-    return [constant if name == "1" else name for name in columns]
 
 
 def _methods(binary: bool, n: int, columns: int) -> list[str]:

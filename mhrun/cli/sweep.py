@@ -37,6 +37,7 @@ from mhrun.cli.crash import BUG, crash_of, show_traceback
 from mhrun.cli.file_settings import check_runtime_of_files
 from mhrun.cli.hydra_settings import is_of_hydra
 from mhrun.cli.loader import Loader
+from mhrun.cli.replaced import with_replaced_parts
 from mhrun.cli.running import compute
 from mhrun.cli.words import parsed, sweep_jobs
 from mhrun.engine.threads import CORES
@@ -246,6 +247,8 @@ def _job(config: DictConfig) -> dict[str, Any] | None:
     alone = str(own.launcher._target_).endswith("BasicLauncher")
     try:
         plain = compared(resolved(config, own.runtime.choices.get("experiment")), sweep["reference"])
+        fixed = [word for word in own.overrides.task if word not in overrides]
+        plain = with_replaced_parts(plain, fixed)
         check_runtime_of_files(plain["runtime"], own.overrides.task)
         if not alone and (cores := _share(own.launcher)) is not None:
             os.environ[CORES] = str(cores)  # of this worker

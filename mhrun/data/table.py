@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import re
-import sys
-import warnings
-from collections import Counter
+import json
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,20 +14,19 @@ import numpy.typing as npt
 import torch
 
 from mhrun.data.dataset import Dataset
-from mhrun.data.memory import available, check_memory, in_bytes
+from mhrun.data.memory import check_memory
+from mhrun.data.table_file import COPIES, read_table
 from mhrun.errors import Refusal, UserError, nearest
 from mhrun.paths import located
 
 Array = npt.NDArray[Any]
 
-_WORD = re.compile(r"[\w.\-\"']+")
 _OUTCOMES = ("number", "sign", "class")
 _PARTS = ("train", "test")
-# Bytes of memory for each byte of text, measured on columns of single digits: with a separator to be detected, and with
-# a given one.
-_BYTES = (25, 10)
-_COPIES = 3  # numbers of a table held at once
-_INSTEAD = "save its columns by np.save and choose data=memmap, which leaves them on the disk"
+_KEPT = 2  # tables that are kept: the training and the test rows of one
+_tables: OrderedDict[str, tuple[Dataset, dict[str, list[Any]]]] = (
+    OrderedDict()
+)  # the last ones, by `Table._key`
 
 
 class Table:
@@ -122,8 +118,26 @@ class Table:
 
     @cached_property
     def _loaded(self) -> Dataset:
+        return self._kept[0]
+
+    @cached_property
+    def _kept(self) -> tuple[Dataset, dict[str, list[Any]]]:
+        """The data and the values of each categorical column, of a table of the same settings read before or read now.
+
+        Methods of a run with targets of their own, and its report, each have a part of this class.
+        """
         path = located(self.file)
-        frame = _read(path, self.separator)
+        about = path.stat()
+        content = {name: value for name, value in vars(self).items() if name != "file"}
+        key = json.dumps([str(path.resolve()), about.st_mtime_ns, about.st_size, content], default=str)
+        if key not in _tables:
+            _tables[key] = self._read(path)
+            while len(_tables) > _KEPT:
+                _tables.popitem(last=False)
+        return _tables[key]
+
+    def _read(self, path: Path) -> tuple[Dataset, dict[str, list[Any]]]:
+        frame = read_table(path, self.separator)
         frame.columns = list(map(str, frame.columns))  # names of Parquet columns may be numbers
         chosen = self._columns(list(frame.columns))
         used = frame[[*chosen, *self.categorical, *([self.target] if self.target else [])]]
@@ -146,10 +160,9 @@ class Table:
             raise UserError(f"{path.name}: {len(used):,} rows leave none for part = {self.part}.")
 
         levels = {name: _levels(used[name], path) for name in self.categorical}
-        self._known_levels = levels
         width = self.intercept + len(chosen) + sum(map(len, levels.values())) - len(levels)
         check_memory(
-            _COPIES * 8 * len(used) * width, f"{path.name}, {width:,} columns of x,", "leave some out"
+            COPIES * 8 * len(used) * width, f"{path.name}, {width:,} columns of x,", "leave some out"
         )
         columns: dict[str, Array] = {"1": np.ones(len(used))} if self.intercept else {}
         scales: dict[str, list[float]] = {}
@@ -168,11 +181,9 @@ class Table:
         if self.target:
             y, facts_of_y = self._outcome(used[self.target], train, path)
             fields["y"], facts = y[kept], facts | facts_of_y
-        return Dataset(
-            {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in fields.items()},
-            f"{path.name}: {int(kept.sum()):,} rows of {len(frame):,}, {len(columns)} columns of x",
-            facts,
-        )
+        tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in fields.items()}
+        words = f"{path.name}: {int(kept.sum()):,} rows of {len(frame):,}, {len(columns)} columns of x"
+        return Dataset(tensors, words, facts), levels
 
     def prepared(self, new: Any) -> Dataset:
         """Return field ``x`` of new rows, prepared as the table's: standardised by its means, with its indicators.
@@ -186,11 +197,11 @@ class Table:
         """
         import pandas as pd
 
-        facts = self._loaded.facts
-        path = Path("the new rows")
+        (data, levels), path = self._kept, Path("the new rows")
+        facts = data.facts
         if isinstance(new, str | Path):
             path = located(str(new))
-            frame = _read(path, self.separator)
+            frame = read_table(path, self.separator)
         elif isinstance(new, Mapping):
             frame = pd.DataFrame(
                 new if any(np.ndim(v) for v in new.values()) else {k: [v] for k, v in new.items()}
@@ -200,7 +211,7 @@ class Table:
         else:
             raise UserError(f"New rows of {self.file} are a DataFrame, a mapping of its columns, or a file.")
         frame = frame.rename(columns=str)
-        indicators = {f"{name}={level}" for name in self.categorical for level in self._known_levels[name]}
+        indicators = {f"{name}={level}" for name in self.categorical for level in levels[name]}
         numerical = [name for name in facts["columns"] if name != "1" and name not in indicators]
         for name in (*numerical, *self.categorical):
             if name not in frame:
@@ -216,7 +227,7 @@ class Table:
             mean, sd = facts["scales"].get(name, (0.0, 1.0))
             columns.append((_numbers(frame[name], path) - mean) / sd)
         for name in self.categorical:
-            known = self._known_levels[name]
+            known = levels[name]
             if unknown := [v for v in _levels(frame[name], path) if v not in known]:
                 raise UserError(
                     f"{path.name}: column '{name}' has {_some(unknown)}, which the table does not have: {_some(known)}."
@@ -273,7 +284,7 @@ def outcome_of(path: Path, target: str | None, separator: str | None = None) -> 
     Raises:
         UserError: there is no such column, it has one value, or more than two that are no numbers.
     """
-    frame = _read(located(str(path)), separator)
+    frame = read_table(located(str(path)), separator)
     frame.columns = list(map(str, frame.columns))
     there = list(frame.columns)
     target = there[-1] if target is None else target
@@ -291,100 +302,10 @@ def outcome_of(path: Path, target: str | None, separator: str | None = None) -> 
     return target, levels[:3]
 
 
-def _read(path: Path, separator: str | None) -> Any:
-    """Return the table as pandas reads it.
-
-    Raises:
-        UserError: it is not a table, two columns have the same name, or it does not fit into memory.
-    """
-    import pandas as pd
-
-    kind = path.name.lower().split(".")
-    try:
-        if kind[-1] in ("parquet", "pq"):
-            frame = _parquet(path)
-        else:
-            if not {"csv", "tsv", "txt"} & set(kind):
-                raise UserError(f"{path.name} is not a supported table; give a .csv, .tsv, .txt or .parquet.")
-            _check_text(path, separator)
-            if separator is None and _one_column(path):
-                separator = ","
-            frame = _text(path, separator)
-    except (UserError, KeyboardInterrupt):
-        raise
-    except pd.errors.ParserWarning as error:
-        raise UserError(
-            f"{path.name}: its rows have more values than its first line has names; give each column a name."
-        ) from error
-    except ImportError as error:
-        wanted = (
-            "pyarrow" if kind[-1] in ("parquet", "pq") else str(getattr(error, "name", None) or "a package")
-        )
-        raise UserError(f"{path.name} needs {wanted} to be read: pip install {wanted}.") from error
-    except Exception as error:  # pandas, pyarrow and decompressors raise many errors for an invalid file
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{path.name} cannot be read as a table: {reason}") from error
-    return frame
-
-
-def _text(path: Path, separator: str | None) -> Any:
-    """Return a text file as pandas reads it."""
-    import pandas as pd
-
-    fast = separator is not None and len(separator) == 1
-    how: dict[str, Any] = {"sep": separator, "engine": None if fast else "python", "index_col": False}
-    with warnings.catch_warnings():  # pandas would drop values beyond the names of the first line
-        warnings.filterwarnings("error", "Length of header", pd.errors.ParserWarning)
-        first = pd.read_csv(path, header=None, nrows=1, dtype=str, **how)  # pandas renames a second y to y.1
-        _check_names([name for name in first.iloc[0].tolist() if isinstance(name, str)], path)
-        return pd.read_csv(path, **how)
-
-
-def _parquet(path: Path) -> Any:
-    """Return a Parquet file as pandas reads it, if it fits into memory."""
-    import pandas as pd
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(path) as file:
-        about = file.metadata
-        _check_names(list(map(str, file.schema_arrow.names)), path)
-        cells = about.num_rows * about.num_columns
-        check_memory(_COPIES * 8 * cells, f"{path.name}, {about.num_rows:,} rows,", _INSTEAD)
-    return pd.read_parquet(path)
-
-
-def _check_text(path: Path, separator: str | None) -> None:
-    """Refuse a text, compressed or not, that does not fit into memory when it is parsed."""
-    from pandas.io.common import get_handle
-
-    fast = separator is not None and len(separator) == 1
-    many, advice = _BYTES[fast], "" if separator else "give its separator, or "
-    size, most = path.stat().st_size, int(min(available() / many, sys.maxsize))
-    if path.suffix.lower() not in (".csv", ".tsv", ".txt"):
-        size = 0
-        with get_handle(path, "rb", compression="infer", is_text=False) as opened:
-            while size <= most and (part := opened.handle.read(1 << 20)):
-                size += len(part)
-    if size > most:
-        raise UserError(
-            f"{path.name} holds more than {in_bytes(most)} of text, {many} times which is all the memory that is free; "
-            f"{advice}{_INSTEAD}."
-        )
-
-
-def _check_names(names: Sequence[str], path: Path) -> None:
-    """Refuse two columns of the same name."""
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    if twice:
-        raise UserError(f"{path.name} has several columns named '{twice[0]}'; rename them.")
-
-
-def _one_column(path: Path) -> bool:
-    """Return whether the first line of a text file is one word, a letter of which could pass for the separator."""
-    import pandas as pd
-
-    first = pd.read_csv(path, sep="\x1f", header=None, nrows=1, dtype=str, quoting=csv.QUOTE_NONE)
-    return _WORD.fullmatch(str(first.iloc[0, 0])) is not None
+def weight_names(columns: Sequence[str]) -> list[str]:
+    """Return names for the weights of a regression: the columns of x, of which the constant is the intercept."""
+    constant = "intercept" if "intercept" not in columns else "1"
+    return [constant if name == "1" else str(name) for name in columns]
 
 
 def _numbers(column: Any, path: Path) -> Array:

@@ -21,6 +21,11 @@ COORDINATES = 64
 """Of a wide model, so many coordinates, evenly spaced, are diagnosed."""
 
 
+def is_apart(rhat: float) -> bool:
+    """Return whether an R-hat is above 1.01 in the three decimals that reports show; a NaN is not."""
+    return round(rhat, 3) > RHAT
+
+
 def _once(function: Callable[Concatenate[Array, P], float]) -> Callable[Concatenate[Array, P], float]:
     """Compute a statistic of draws once: metrics, tables and sections of a report want those of the same draws."""
     known: dict[Any, float] = {}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mhrun.diagnostics.chains import ESS, RHAT, some_coordinates, worth
+from mhrun.diagnostics.chains import ESS, RHAT, is_apart, some_coordinates, worth
 from mhrun.engine.method import Method
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.kernels.acceptance import efficient_acceptance
@@ -128,7 +128,7 @@ def draws_warnings(
     name, shape = method.name, method.shape
     if draws.shape[1] >= 4 and np.isfinite(draws).all():
         found = worth(draws[..., some_coordinates(draws.shape[-1])])
-        if found["rhat"] > RHAT:
+        if is_apart(found["rhat"]):
             yield f"{name}: R-hat is {found['rhat']:.4g}, above {RHAT:g}: the chains have not converged."
         if np.isnan(found["ess"]):
             yield f"{name}: ESS and R-hat are undefined: a coordinate never moves."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -87,6 +87,13 @@ class ReplicaExchange(Kernel):
     def decides(self) -> bool:
         """Whether the step of a rung ends in an acceptance test."""
         return self.kernel.decides
+
+    @property
+    def stationary(self) -> dict[str, Any] | None:
+        """The target of each rung, if the kernel of a rung and the exchanges are exact; else None."""
+        keeps = self.pairing.stationary == "tempered" and self.rule.keeps_ratio and self.sign == 1
+        own = self.kernel.stationary
+        return own if keeps and own == {"distribution": "tempered", "m": None} else None
 
     @property
     def of_a_chain(self) -> Kernel:

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 from mhrun.parts import Kernel
 from mhrun.schedules.plan import Plan
 
+EXACT, APPROXIMATE, OPTIMISER = "exact", "approximate", "optimiser"
+"""The kinds of methods, see `Samples.kind`."""
+
 
 class Samples(NamedTuple):
     """The stationary distribution of a method; run summaries contain it as a mapping."""
@@ -17,6 +20,17 @@ class Samples(NamedTuple):
     m: int | None  # the minibatch size on which the distribution depends; None: all data
     temperature: float  # at the last step; for a ladder, that of the coldest rung
     tempered: bool  # whether the temperature is above 1
+
+    @property
+    def kind(self) -> str:
+        """`EXACT`: the target at its temperature is stationary, whatever the minibatch. `OPTIMISER`: it has no noise.
+
+        All others are `APPROXIMATE`: their stationary distribution is another one, by minibatch noise or by the
+        discretisation of a dynamics, or unknown.
+        """
+        if self.temperature == 0:
+            return OPTIMISER
+        return EXACT if self.distribution == "tempered" and self.m is None else APPROXIMATE
 
 
 def samples(kernel: Kernel, plan: Plan) -> Samples:

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import norm
 
 from mhrun.diagnostics.distances import Shifts
-from mhrun.report.efficiency import ESS, RHAT
+from mhrun.report.efficiency import ESS, RHAT, is_apart
 from mhrun.report.tables import shown
 
 AGREES, DIFFERS, UNKNOWN, ANOTHER = "agrees", "differs", "cannot tell", "another distribution"
@@ -92,7 +92,7 @@ def problems_of(worth: Mapping[str, Any], whose: str = "") -> list[str]:
     rhat, size = (math.nan if worth.get(key) is None else float(worth[key]) for key in ("rhat", "ess"))
     if math.isnan(rhat) or math.isnan(size):
         found.append(f"{whose}R-hat is undefined")
-    elif rhat > RHAT:
+    elif is_apart(rhat):
         found.append(f"{whose}R-hat {shown(rhat)}")
     if size < ESS:
         found.append(f"{whose}ESS {shown(size)}")

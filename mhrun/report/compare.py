@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from mhrun.diagnostics.distances import Shifts, energy_distance, shifts
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
 from mhrun.report.agreement import AGREES, ANOTHER, REFERENCE, UNKNOWN, judged_draws, problems_of, rule_of
-from mhrun.report.efficiency import COORDINATES, ESS, RHAT, efficiency, named, valid_draws, worth
+from mhrun.report.efficiency import COORDINATES, ESS, RHAT, efficiency, is_apart, named, valid_draws, worth
 from mhrun.report.run import Run
 from mhrun.report.tables import shown
 from mhrun.store.folder import RunFolder
@@ -139,11 +140,11 @@ def _doubts(name: str, value: float) -> list[str]:
             f"The reference {name} has R-hat {shown(value)}: its chains have not converged, so that distances from it "
             "do not measure the other methods. Run it for longer, or choose another reference."
         ]
-    if value > RHAT:
+    if is_apart(value):
         return [
             f"The reference {name} has R-hat {shown(value)}, above {RHAT:g}: a part of each distance may be its error."
         ]
-    if not value <= RHAT:
+    if math.isnan(value):
         return [f"The reference {name} has no R-hat (one chain, or a coordinate that never moves)."]
     return []
 
@@ -151,7 +152,7 @@ def _doubts(name: str, value: float) -> list[str]:
 def _imprecise(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return a line on methods whose R-hat is above the limit, and one on those with few effective draws."""
     rhats = {name: number_of(row.get("rhat")) for name, row in found.items()}
-    apart = {name: rhat for name, rhat in rhats.items() if RHAT < rhat <= MIXED}
+    apart = {name: rhat for name, rhat in rhats.items() if is_apart(rhat) and rhat <= MIXED}
     sizes = {name: number_of(row.get("ess")) for name, row in found.items()}
     few = {name: size for name, size in sizes.items() if size < ESS and not rhats[name] > MIXED}
     lines = []

@@ -17,7 +17,7 @@ from mhrun.diagnostics.grid import Estimate
 from mhrun.report.agreement import AGREES, DIFFERS, UNKNOWN
 from mhrun.report.build import PAGE, draw, write_drawn
 from mhrun.report.compare import Comparison, Row, compare, number_of
-from mhrun.report.efficiency import RHAT, named, runners_up, unconverged
+from mhrun.report.efficiency import is_apart, named, runners_up, unconverged
 from mhrun.report.page import FigureOnPage, TableOnPage, template
 from mhrun.report.style import COLOURS, style
 from mhrun.report.tables import rendered, shown, write_table
@@ -147,7 +147,7 @@ def _most_efficient(found: Comparison) -> str:
         if _finite(row.get("per_million"))
     }
     known = {name: number_of(row.get("rhat")) for name, row in found.rows.items()}
-    rated = {name: rate for name, rate in rates.items() if known[name] <= RHAT}
+    rated = {name: rate for name, rate in rates.items() if not is_apart(known[name]) and _finite(known[name])}
     if not rated:
         rhats = [number_of(row.get("rhat")) for row in found.rows.values() if _finite(row.get("rhat"))]
         return f"No method has converged: R-hat is {shown(min(rhats))} at least." if rhats else ""
@@ -194,10 +194,7 @@ def figure(found: Comparison) -> Figure | str:
     )
     places = np.arange(len(names))[::-1]
     runs = list(dict.fromkeys(name.rpartition(": ")[0] for name in names))
-    mixed = [
-        number_of(found.rows[name].get("rhat")) <= RHAT and not unconverged(found.rows[name])
-        for name in names
-    ]
+    mixed = [_finite(found.rows[name].get("rhat")) and not unconverged(found.rows[name]) for name in names]
     for axis, (key, label) in zip(axes[0], panels, strict=True):
         values = [found.rows[name].get(key) for name in names]
         numbers = np.array([number_of(value) for value in values])

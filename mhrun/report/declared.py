@@ -136,6 +136,35 @@ _OF_METHODS = {
 }
 
 
+_HEADINGS = {
+    "accept_rate": "acceptance",
+    "log_ratio_noise_sd": "sd of the noise of the log-ratio",
+    "minibatch_size_mean": "minibatch size",
+    "all_data_share": "share of decisions on all data",
+    "ess": "ESS",
+    "rhat": "R-hat",
+}
+
+
+def column_headings(config: Mapping[str, Any], columns: Sequence[str]) -> dict[str, str]:
+    """Return headings of the columns of a sweep: those of the experiment's tables, or else the names in words."""
+    module = _metrics_module(config)
+    declared = _declarations(module) if module else {}
+    known = dict(_HEADINGS)
+    if (measure := measure_of(config)) is not None:
+        known[measure.metric] = measure.heading
+    for table in (declared.get("tables") or {}).values():
+        for heading, metric in (table.get("columns") or {}).items():
+            if isinstance(metric, str):
+                known.setdefault(metric, str(heading))
+    found: dict[str, str] = {}
+    for name in columns:
+        method, dot, metric = name.rpartition(".")
+        word = known.get(name) or (f"{method}: {known[metric]}" if dot and metric in known else name)
+        found[name] = name if word in found.values() else word
+    return found
+
+
 def column_meanings(config: Mapping[str, Any], columns: Sequence[str]) -> dict[str, str]:
     """Return explanations of the columns of a sweep, from declared metrics or table headings of the experiment."""
     module = _metrics_module(config)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mhrun.diagnostics.chains import COORDINATES, ESS, RHAT, some_coordinates, worth
+from mhrun.diagnostics.chains import COORDINATES, ESS, RHAT, is_apart, some_coordinates, worth
 from mhrun.report.run import Run
 from mhrun.report.tables import shown
 
@@ -19,6 +19,7 @@ __all__ = [
     "costs",
     "diagnosed",
     "efficiency",
+    "is_apart",
     "named",
     "runners_up",
     "unconverged",
@@ -120,7 +121,7 @@ def unconverged(about: Mapping[str, Any]) -> bool:
         about: the keys ``rhat`` and ``ess`` of `efficiency`; a method without draws is not judged, and not marked.
     """
     rhat, size = about.get("rhat"), about.get("ess")
-    return size is not None and (not size >= ESS or (rhat is not None and rhat > RHAT))
+    return size is not None and (not size >= ESS or (rhat is not None and is_apart(rhat)))
 
 
 def _over(value: float, by: float) -> float | None:
@@ -147,7 +148,7 @@ def runners_up(
         rhats: R-hat of each method.
         label: name -> label.
     """
-    more = [name for name, rate in rates.items() if rate > best and rhats.get(name, np.nan) > RHAT]
+    more = [name for name, rate in rates.items() if rate > best and is_apart(rhats.get(name, np.nan))]
     more.sort(key=lambda name: rhats[name])
     parts = [
         f"{label(name)} has {shown(rates[name])} (R-hat {shown(rhats[name])})" for name in more[:_RIVALS]

@@ -17,7 +17,7 @@ import xarray as xr
 from mhrun.build import build
 from mhrun.diagnostics.ladders import Travel, travel
 from mhrun.errors import UserError
-from mhrun.kernels.stationary import Samples, samples
+from mhrun.kernels.stationary import APPROXIMATE, EXACT, Samples, samples
 from mhrun.schedules.plan import Plan
 from mhrun.store.blocks import damage
 from mhrun.store.folder import RunFolder
@@ -84,6 +84,12 @@ class Run:
             return Samples(**value)
         kernel = build(self.config["methods"][method]["kernel"], f"methods.{method}.kernel")
         return samples(kernel, self.plan(method))
+
+    def kind(self, method: str) -> str:
+        """The kind of a method, see `Samples.kind`; none is exact on energies with noise."""
+        found = self.samples(method).kind
+        target = self.config["methods"][method].get("target") or self.config.get("target") or {}
+        return APPROXIMATE if found == EXACT and target.get("energy_noise") else found
 
     def plan(self, method: str) -> Plan:
         """The schedules of a method, combined."""

@@ -9,14 +9,21 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from mhrun.diagnostics.grid import Estimate
+from mhrun.kernels.stationary import APPROXIMATE, EXACT
 from mhrun.report.claims import Judged
 from mhrun.report.declared import measure_of
-from mhrun.report.efficiency import ESS, RHAT, diagnosed, named, runners_up, unconverged
+from mhrun.report.efficiency import ESS, RHAT, diagnosed, is_apart, named, runners_up, unconverged
 from mhrun.report.run import Run
 from mhrun.report.status import Status, status_of
 from mhrun.report.tables import shown
 from mhrun.store.folder import RunFolder
 
+TARGET = (
+    "target",
+    "exact: draws follow the target at T. approximate: they follow another distribution, by minibatch noise or by the "
+    "discretisation of a dynamics; compare them with an exact method. optimiser: it has no noise",
+)
+TEMPERATURE = ("T", "Temperature at the last step; 1 is the posterior")
 COLUMNS = {
     "ess": (
         "ESS",
@@ -39,6 +46,7 @@ COLUMNS = {
         "Effective sample size for each million evaluations; – for methods that are too short to judge",
     ),
 }
+_LISTED = 4  # approximate methods that a line names
 MARK = "†"
 """Follows the label of a method that is too short to judge; see `unconverged`."""
 FOOTNOTE = f"{MARK} too short to judge: R-hat above {RHAT:g} or ESS below {ESS:g}"
@@ -59,11 +67,12 @@ class Summary(NamedTuple):
     methods: pd.DataFrame  # a row for each method, under its label; empty columns are left out
     explained: dict[str, str]  # heading of a column of `methods` -> its meaning
     unconverged: list[str]  # labels of the methods that are too short to judge
+    approximate: str  # a line on the approximate methods that have converged; empty without any
 
     @property
-    def footnote(self) -> str:
-        """What the mark in the table of methods means, if there is one."""
-        return FOOTNOTE if self.unconverged else ""
+    def footnotes(self) -> list[str]:
+        """The lines below the table of methods."""
+        return [line for line in (FOOTNOTE if self.unconverged else "", self.approximate) if line]
 
 
 def summary_of(run: Run | RunFolder) -> Summary:
@@ -117,6 +126,34 @@ def summarised(
         methods=frame,
         explained=explained,
         unconverged=[run.label(m) for m in run.methods if unconverged(diagnostics.get(m, {}))],
+        approximate=_approximate(run, diagnostics),
+    )
+
+
+def _approximate(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a line on the approximate methods that converged: R-hat does not see that their distribution is another.
+
+    It has the error that the pilot's settings aim at, and the command that compares them with an exact method.
+    """
+    done = [m for m in run.methods if diagnostics.get(m, {}).get("rhat") and not unconverged(diagnostics[m])]
+    words = []
+    for method in (m for m in done if run.kind(m) == APPROXIMATE):
+        error = (run.methods[method].get("pilot") or {}).get("variance_error")
+        by = f" (sd up to {(1 + error) ** 0.5 - 1:.0%} too large by its settings)" if error else ""
+        words.append(f"{run.label(method)}{by}")
+    if not words:
+        return ""
+    exact = next((m for m in done if run.kind(m) == EXACT), None)
+    name = run.config["experiment"]
+    how = (
+        f"with {run.label(exact)}: mhrun compare {name} --reference {name}:{exact}"
+        if exact
+        else "with an exact method"
+    )
+    rest = f" and {len(words) - _LISTED} more" if len(words) > _LISTED else ""
+    return (
+        f"approximate: R-hat and ESS do not show how far off {', '.join(words[:_LISTED])}{rest} "
+        f"{'is' if len(words) == 1 else 'are'}; compare {how}"
     )
 
 
@@ -146,16 +183,20 @@ def _range(numbers: set[int], of: str) -> str:
 def methods_table(
     run: Run, metrics: Mapping[str, Any], diagnostics: Mapping[str, Mapping[str, Any]]
 ) -> tuple[pd.DataFrame, dict[str, str]]:
-    """Return a row for each method: ESS, R-hat, evaluations, and the experiment's measure if it declares one.
+    """Return a row for each method: kind, T, ESS, R-hat, evaluations, and the experiment's measure if it declares one.
 
     Also returns the meaning of each heading.
     """
-    explained = dict(COLUMNS.values())
+    explained = dict([TARGET, TEMPERATURE, *COLUMNS.values()])
+    warm = any(run.samples(method).temperature != 1 for method in run.methods)
     measure = measure_of(run.config)
     rows: dict[str, dict[str, Any]] = {}
     for method in run.methods:
         about = diagnostics.get(method, {})
-        row = {heading: about.get(key) for key, (heading, _) in COLUMNS.items()}
+        row: dict[str, Any] = {TARGET[0]: run.kind(method)}
+        if warm:
+            row[TEMPERATURE[0]] = run.samples(method).temperature
+        row |= {heading: about.get(key) for key, (heading, _) in COLUMNS.items()}
         if unconverged(about):
             row[COLUMNS["per_million"][0]] = None
         if measure is not None:
@@ -178,7 +219,7 @@ def _is_there(value: Any) -> bool:
 def warnings_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return warnings about the draws of a run, one line each: R-hat, ESS, divergences, engine warnings."""
     found = []
-    rhats = {m: about["rhat"] for m, about in diagnostics.items() if _above(about.get("rhat"), RHAT)}
+    rhats = {m: about["rhat"] for m, about in diagnostics.items() if _is_apart(about.get("rhat"))}
     if rhats:
         worst = sorted(rhats, key=lambda m: -rhats[m])
         found.append(f"R-hat above {RHAT:g}: {_named(run, worst, rhats)}. These chains have not converged.")
@@ -246,6 +287,10 @@ def _target_warnings(run: Run) -> list[str]:
     ]
 
 
+def _is_apart(rhat: float | None) -> bool:
+    return rhat is not None and is_apart(rhat)
+
+
 def _above(value: float | None, limit: float | None) -> bool:
     return value is not None and limit is not None and value > limit
 
@@ -257,12 +302,6 @@ def _is_stuck(about: Mapping[str, Any]) -> bool:
 
 def _named(run: Run, methods: Sequence[str], numbers: Mapping[str, float] | None = None) -> str:
     return named(methods, run.label, numbers)
-
-
-def _is_exact(run: Run, method: str) -> bool:
-    """Return whether a method has its target as the stationary distribution, whatever its minibatch."""
-    found = run.samples(method)
-    return found.distribution == "tempered" and found.m is None
 
 
 def default_finding(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> str:
@@ -279,12 +318,12 @@ def default_finding(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> s
         ((method, size),) = sizes.items()
         rhat = f" and an R-hat of {shown(rhats[method])}" if _is_there(rhats[method]) else ""
         return f"{run.label(method)} has {shown(size)} effective draws{rhat}."
-    agreeing = [m for m in sizes if _is_there(rhats[m]) and not _above(rhats[m], RHAT)]
+    agreeing = [m for m in sizes if _is_there(rhats[m]) and not _is_apart(rhats[m])]
     known = {m: rhat for m, rhat in rhats.items() if rhat is not None and not math.isnan(rhat)}
     rates = {m: diagnostics[m]["per_million"] for m in sizes if _is_there(diagnostics[m]["per_million"])}
     rated = {m: rates[m] for m in (agreeing or ([] if known else sizes)) if m in rates}
     if rated:
-        exact = [m for m in rated if _is_exact(run, m)]
+        exact = [m for m in rated if run.kind(m) == EXACT]
         kind = "exact " * (0 < len(exact) < len(rated))
         compared = exact or list(rated)
         best = max(compared, key=lambda m: rated[m])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,13 +13,16 @@ import pandas as pd
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.build import PAGE, Parts, caption_of, draw, parts_of, plain, write_drawn
 from mhrun.report.claims import Judged, judge_sweep
-from mhrun.report.declared import column_meanings
+from mhrun.report.declared import column_headings, column_meanings
+from mhrun.report.efficiency import unconverged
 from mhrun.report.guard import Guard
 from mhrun.report.page import FigureOnPage, TableOnPage, claims_words, template
 from mhrun.report.run import Run, labels
 from mhrun.report.status import status_of
 from mhrun.report.style import method_styles, style
+from mhrun.report.summary import MARK
 from mhrun.report.sweep_figure import NOTHING, sweep_figure
+from mhrun.report.sweep_words import SHORT, sweep_finding, sweep_warnings
 from mhrun.report.tables import rendered, write_table
 from mhrun.store.checksums import write_sealed
 from mhrun.store.files import explain, read_json, remove, write_text
@@ -63,17 +66,21 @@ def build_sweep_report(
 def _built(place: Path, warn: Callable[[str], None]) -> Path:
     jobs, guard = jobs_of(place), Guard(place / "log.txt")
     frame = sweep_table(place, jobs)
+    config = _config(place, jobs)
+    headings: dict[str, str] = {}
+    keys: list[str] = []
     table: dict[str, str] | str = NOTHING
     figure: dict[str, bytes] | str = NOTHING
     if not frame.empty:
         keys = [str(c) for c in frame.columns[: list(frame.columns).index("method")]]
-        table = guard("sweep", "This table could not be made", lambda: rendered(frame.set_index(keys[0])))
+        headings = column_headings(config, [str(name) for name in frame.columns])
+        table = guard("sweep", "This table could not be made", lambda: _rendered(frame, keys, headings))
         styles = _method_styles(place, jobs)
         with style():
             figure = guard(
                 "sweep",
                 "This figure could not be drawn",
-                lambda: draw(lambda: sweep_figure(frame, keys, styles), "sweep"),
+                lambda: draw(lambda: sweep_figure(frame, keys, styles, headings), "sweep"),
             )
     for old in place.glob("sweep.*"):
         if old.suffix != ".json":  # the sweep itself
@@ -84,13 +91,15 @@ def _built(place: Path, warn: Callable[[str], None]) -> Path:
         write_drawn(figure, place / "sweep")
     sweep = read_json(place / "sweep.json") or {}
     words = sweep.get("overrides")
-    config = _config(place, jobs)
-    explained = {} if frame.empty else column_meanings(config, list(frame.columns))
+    meanings = {} if frame.empty else column_meanings(config, [str(name) for name in frame.columns])
+    explained = {headings.get(name, name): what for name, what in meanings.items()}
     own = _own(place, jobs, guard)
     page = template("sweep.html.j2").render(
         title=config.get("title") or sweep.get("experiment", ""),
         scale=_in_one_line(config, jobs),
         command=" ".join(["mhrun -m", *map(str, words)]) if isinstance(words, list) else "",
+        finding="" if frame.empty else sweep_finding(config, frame, keys),
+        warnings=[] if frame.empty else sweep_warnings(frame, _warnings(place, jobs)),
         table=TableOnPage("sweep", "", table, explained),
         explained=explained,
         figure=FigureOnPage("sweep", "", figure),
@@ -102,6 +111,26 @@ def _built(place: Path, warn: Callable[[str], None]) -> Path:
     for line in guard.failures:
         warn(line)
     return place / "index.html"
+
+
+def _rendered(frame: pd.DataFrame, keys: Sequence[str], headings: Mapping[str, str]) -> dict[str, str]:
+    """Return the table of a sweep: for people with headings and marks, as CSV with the names of metrics."""
+    short = frame[SHORT].astype(bool)
+    whole = frame.drop(columns=SHORT)
+    marked = whole.assign(method=whole["method"].where(~short, whole["method"] + f" {MARK}"))
+    people = marked.set_index(keys[0]).rename(columns=dict(headings))
+    return rendered(people) | {"csv": rendered(whole.set_index(keys[0]))["csv"]}
+
+
+def _warnings(place: Path, jobs: list[dict[str, Any]]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the swept settings of each job and the warnings of its methods; those that jobs share are said once."""
+    seen = set[str]()
+    for job in jobs:
+        if job["status"] == "done" and not _missing(place, job):
+            methods = (_folder(place, job).summary() or {})["methods"].values()
+            lines = [str(line) for about in methods for line in about.get("warnings") or []]
+            yield ", ".join(job["overrides"]), [line for line in lines if line not in seen]
+            seen.update(lines)
 
 
 def _config(place: Path, jobs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -225,7 +254,7 @@ def _judged(runs: Sequence[Run], jobs: list[dict[str, Any]], metrics: Mapping[st
 
 
 def sweep_table(place: Path, jobs: list[dict[str, Any]]) -> pd.DataFrame:
-    """Return a row per job and method: swept settings, then the metrics that the experiment names."""
+    """Return a row per job and method: swept settings, the metrics that the experiment names, run and `SHORT`."""
     rows = []
     for job in jobs:
         if job["status"] != "done" or _missing(place, job):
@@ -236,7 +265,9 @@ def sweep_table(place: Path, jobs: list[dict[str, Any]]) -> pd.DataFrame:
         wanted = (config.get("report") or {}).get("sweep") or ["accept_rate"]
         for name, label in labels(config, summary["methods"]).items():
             metrics = {key: _metric(summary, name, key) for key in wanted}
-            rows.append(swept | {"method": label} | metrics | {"run": folder.digest})
+            known = ((summary.get("diagnostics") or {}).get("methods") or {}).get(name, {})
+            short = {SHORT: unconverged(known)}
+            rows.append(swept | {"method": label} | metrics | {"run": folder.digest} | short)
     return pd.DataFrame(rows)
 
 

@@ -15,6 +15,7 @@ from matplotlib.lines import Line2D
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.style import LINES, method_styles
+from mhrun.report.sweep_words import SHORT
 
 NOTHING = (
     "There is no number to show: the experiment names none for sweeps (report.sweep), or no job has left any."
@@ -25,17 +26,26 @@ _GAP = 0.08  # between the labels of lines, as a share of the axis
 
 
 def sweep_figure(
-    frame: pd.DataFrame, keys: list[str], styles: Mapping[str, Mapping[str, Any]] | None = None
+    frame: pd.DataFrame,
+    keys: list[str],
+    styles: Mapping[str, Mapping[str, Any]] | None = None,
+    headings: Mapping[str, str] | None = None,
 ) -> Figure | str:
     """Draw each metric against the first key swept; colours are methods, line styles the other keys.
 
     The legend has eight entries at most: one for each line, or else one for each method and one for each value of the
     other keys. If these are more than eight too, or line styles do not suffice, lines are labelled at their right ends.
 
-    `styles` are the styles of the methods by label, as `method_styles` returns them.
+    Args:
+        frame: a row for each job and method, as `mhrun.report.sweep.sweep_table` returns them.
+        keys: the swept settings.
+        styles: of the methods by label, as `method_styles` returns them.
+        headings: of the metrics; None: their names.
     """
     metrics = [
-        c for c in frame.columns if c not in (*keys, "method", "run") and frame[c].map(_number).notna().any()
+        c
+        for c in frame.columns
+        if c not in (*keys, "method", "run", SHORT) and frame[c].map(_number).notna().any()
     ]
     if not metrics:
         return NOTHING
@@ -70,12 +80,19 @@ def sweep_figure(
                     error = np.nan_to_num(part[metric].map(_error).to_numpy(dtype=float))
                     drawn = axis.errorbar(part[keys[0]], value, error, fmt=line, marker=mark, markersize=3,
                                           color=colour, linewidth=1, capsize=2)  # fmt: skip
+                    if SHORT in part:
+                        doubted = (
+                            value[part[SHORT].to_numpy(dtype=bool)],
+                            part[part[SHORT].astype(bool)][keys[0]],
+                        )
+                        axis.plot(doubted[1], doubted[0], mark, markersize=3, color=colour,
+                                  markerfacecolor="white", zorder=3)  # fmt: skip
                     name = f"{method} ({other})" if other else method
                     legend.setdefault(name, drawn)
                     seen.add(method)
                     at = np.flatnonzero(np.isfinite(value))[-1]
                     ends.append(_End(name, colour, part[keys[0]].iloc[at], value[at]))
-        axis.set(xlabel=keys[0], title=metric)
+        axis.set(xlabel=keys[0], title=(headings or {}).get(metric, metric))
         if _over_decades(frame[keys[0]]):
             axis.set_xscale("log")
         if _over_decades(frame[metric]):

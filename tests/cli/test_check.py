@@ -148,6 +148,30 @@ def test_a_rule_that_declares_to_be_exact_is_judged_with_minibatches():
     assert "biased" in small.detail
 
 
+class Uncorrected(Metropolis):
+    """Metropolis's rule that declares to correct for minibatch noise."""
+
+    corrects_noise = True
+
+
+def test_a_rule_that_declares_to_correct_for_noise_is_judged_with_minibatches():
+    def made(n, m):
+        return MetropolisHastings(RandomWalk(), Shared(m), Uncorrected())
+
+    assert failing(made, "minibatches", chains=8000, n=2000, m=100, effective=20.0) == {"with minibatches"}
+    right = judged(
+        lambda n, m: MetropolisHastings(RandomWalk(), Growing(), MHMinibatch(m)), "minibatches", chains=8000
+    )
+    assert right["with minibatches"].outcome == "holds"
+
+
+def test_a_variance_that_is_a_tenth_too_small_fails_at_the_default_number_of_chains():
+    found = judged(lazy(0.0, 1.1), "invariance", chains=8000)["invariance: Gaussian mean, n = 30"]
+    assert found.outcome == "fails"
+    assert "variance of scores 0.9" in found.detail
+    assert found.statistic < 0.03  # the distance of the ends alone would pass
+
+
 def test_the_compiled_loop_is_checked():
     assert judged(of_parts(), "compiled")["compiled equals plain"].outcome == "holds"
     assert judged(of_parts(LangevinMove), "compiled")["compiled equals plain"].outcome == "does not apply"

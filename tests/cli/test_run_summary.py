@@ -41,6 +41,9 @@ class FakeRun:
         m = self.methods[name].get("m")
         return Samples("tempered", m, 1.0, False)
 
+    def kind(self, name):
+        return self.samples(name).kind
+
 
 def test_the_sentence_prefers_exact_methods_and_names_the_others():
     run = FakeRun("a", "b", "c", b={"m": 100}, c={"m": 5})
@@ -123,7 +126,9 @@ def test_the_table_has_the_measure_that_the_experiment_declares(tmp_path, monkey
     frame, explained = methods_table(
         run, {"a.tv": Estimate(0.1, 0.02), "a.tv_noise": 0.03}, {"a": about(500.0), "b": about(6.0)}
     )
-    assert list(frame.columns) == ["ESS", "R-hat", "evaluations", "ESS per 10^6", "distance", "noise floor"]
+    assert list(frame.columns) == [
+        *("target", "ESS", "R-hat", "evaluations", "ESS per 10^6", "distance", "noise floor")
+    ]
     assert list(frame.index) == ["A", "B"]
     assert frame["distance"]["A"] == Estimate(0.1, 0.02)
     assert explained["distance"] == "From the target"
@@ -149,8 +154,37 @@ def test_a_method_that_is_too_short_to_judge_is_marked_and_has_no_efficiency():
     assert found.unconverged == ["B", "C", "D"]
     assert list(summary.marked(found).index) == ["A", "B †", "C †", "D †", "E", "F"]
     assert list(found.methods["ESS per 10^6"].notna()) == [True, False, False, False, False, True]
-    assert found.footnote == "† too short to judge: R-hat above 1.01 or ESS below 400"
-    assert summary.summarised(FakeRun("a", a=counts), {}, [], {"a": about(500.0)}).footnote == ""
+    assert found.footnotes == ["† too short to judge: R-hat above 1.01 or ESS below 400"]
+    assert summary.summarised(FakeRun("a", a=counts), {}, [], {"a": about(500.0)}).footnotes == []
+
+
+def test_r_hat_is_judged_in_the_decimals_that_are_shown():
+    """No table says 1.010 of an R-hat that it calls above 1.01."""
+    assert not summary.unconverged(about(500.0, 1.0104))
+    assert summary.unconverged(about(500.0, 1.0106))
+
+
+def test_approximate_methods_that_converged_are_named_with_the_error_of_their_settings():
+    counts = {"chains": 4, "steps": 10, "m": 100}
+    run = FakeRun(
+        "a",
+        "b",
+        "c",
+        "d",
+        a={**counts, "m": None},
+        b=counts,
+        d=counts,
+        c={**counts, "pilot": {"variance_error": 0.1}},
+    )
+    diagnostics = {"a": about(500.0), "b": about(500.0, 1.2), "c": about(500.0), "d": about(900.0)}
+    found = summary.summarised(run, {}, [], diagnostics)
+    assert list(found.methods["target"]) == ["exact", "approximate", "approximate", "approximate"]
+    assert found.footnotes[1] == (
+        "approximate: R-hat and ESS do not show how far off C (sd up to 5% too large by its settings), D are; compare "
+        "with A: mhrun compare somewhere --reference somewhere:a"
+    )
+    del diagnostics["a"]
+    assert summary.summarised(run, {}, [], diagnostics).approximate.endswith("compare with an exact method")
 
 
 def claim(verdict, holds, name="c"):
@@ -310,6 +344,8 @@ def test_a_run_without_a_report_has_a_summary(tmp_path):
     folder = compute(tmp_path, *FEW, "steps=60", "warmup=50")
     found = summary_of(folder)
     assert list(found.methods.columns) == [
+        "target",
+        "T",
         "ESS",
         "R-hat",
         "evaluations",
@@ -331,10 +367,10 @@ def test_a_run_ends_with_its_result(reported, capsys):
     assert found.status.text in words
     assert f"For verdicts: {found.status.command}" in words
     (head,) = (line for line in out.splitlines() if line.startswith("method "))
-    assert head.split()[1:4] == ["acceptance", "ESS", "R-hat"]
+    assert head.split()[1:5] == ["target", "T", "ESS", "R-hat"]
     assert "10^6" not in head  # left out where it is narrow
     (mint,) = (line for line in out.partition(head)[2].splitlines() if line.startswith("MINT "))
-    assert 0 < float(mint.split()[2]) < 1  # behind the mark of a run that is too short
+    assert mint.split()[2] == "approximate"  # behind the mark of a run that is too short
     assert "† too short to judge" in out
     assert all(f"warning: {warning[:40]}" in out for warning in found.warnings)
     assert max(map(len, out.splitlines())) <= 80

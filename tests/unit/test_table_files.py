@@ -9,7 +9,9 @@ import pandas as pd
 import pytest
 import torch
 
+from mhrun.data import table
 from mhrun.data.table import Table
+from mhrun.data.table_file import read_table
 from mhrun.errors import Refusal, UserError
 
 
@@ -204,3 +206,22 @@ def test_a_table_says_in_a_line_what_is_wrong(frame, tmp_path):
     for settings in ({"outcome": "x"}, {"missing": "x"}, {"part": "test"}, {"test_share": 1.0}):
         with pytest.raises(Refusal):
             Table("t.csv", **settings)
+
+
+def test_a_table_is_read_once_for_all_parts_with_its_settings(frame, monkeypatch):
+    read = []
+    monkeypatch.setattr(table, "read_table", lambda *given: read.append(given) or read_table(*given))
+    frame.to_csv("t.csv", index=False)
+    settings = {"target": "y", "features": ["a"]}
+    first = Table("t.csv", **settings).load()
+    assert Table("t.csv", **settings).load() is first
+    assert Table("t.csv", **settings, standardise=False).load() is not first
+    assert len(read) == 2
+    frame.iloc[:40].to_csv("t.csv", index=False)
+    assert Table("t.csv", **settings).n == 40
+
+
+def test_numbers_are_the_nearest_that_float64_has(rng):
+    x = np.concatenate([rng.normal(size=2000), rng.normal(size=1000) * 10.0 ** rng.integers(-30, 30, 1000)])
+    Path("t.csv").write_text("a;b\n" + "".join(f"{v!r};1\n" for v in x.tolist()))
+    assert (Table("t.csv", features=["a"], standardise=False).load().fields["x"][:, 0].numpy() == x).all()

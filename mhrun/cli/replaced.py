@@ -1,0 +1,33 @@
+"""Labels of methods of which the command line replaces a part."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_PART = re.compile(r"[+]{0,2}(?P<part>\w+)@methods\.(?P<method>\w+)\.kernel\S*?=(?P<name>[\w.]+)")
+_LABEL = re.compile(r"[+]{0,2}methods\.(?P<method>\w+)\.label=.*")
+
+
+def with_replaced_parts(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+    """Return a configuration in which the label of a method names the parts that words replace: "MINT (rule: barker)".
+
+    A label that the words give is kept. Labels change no number, and no digest.
+
+    Args:
+        config: resolved.
+        words: the overrides that it was composed from; in a sweep, those that are the same in all jobs.
+    """
+    named = {found["method"] for word in words if (found := _LABEL.fullmatch(word))}
+    parts: dict[str, list[str]] = {}
+    for word in words:
+        found = _PART.fullmatch(word)
+        if found and found["method"] in config["methods"] and found["method"] not in named:
+            parts.setdefault(found["method"], []).append(f"{found['part']}: {found['name']}")
+    methods = {
+        name: node
+        | ({"label": f"{node.get('label') or name} ({', '.join(parts[name])})"} if name in parts else {})
+        for name, node in config["methods"].items()
+    }
+    return {**config, "methods": methods}

@@ -1,0 +1,123 @@
+"""Reading a table from a text file or from Parquet."""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mhrun.data.memory import available, check_memory, in_bytes
+from mhrun.errors import UserError
+
+COPIES = 3
+"""Copies of a table's numbers that are held at once while it is read."""
+
+_WORD = re.compile(r"[\w.\-\"']+")
+_BYTES = 10  # of memory for each byte of text, measured on columns of single digits
+_EXACT = (3, 1)  # the version from which pandas reads the nearest number by itself
+_INSTEAD = "save its columns by np.save and choose data=memmap, which leaves them on the disk"
+
+
+def read_table(path: Path, separator: str | None) -> Any:
+    """Return a table as pandas reads it.
+
+    Args:
+        path: .csv, .tsv or .txt, also compressed, or .parquet.
+        separator: of a text file; None to detect it in the first line.
+
+    Raises:
+        UserError: it is not a table, two columns have the same name, or it does not fit into memory.
+    """
+    import pandas as pd
+
+    kind = path.name.lower().split(".")
+    try:
+        if kind[-1] in ("parquet", "pq"):
+            frame = _parquet(path)
+        else:
+            if not {"csv", "tsv", "txt"} & set(kind):
+                raise UserError(f"{path.name} is not a supported table; give a .csv, .tsv, .txt or .parquet.")
+            _check_text(path)
+            frame = _text(path, _separator(path) if separator is None else separator)
+    except (UserError, KeyboardInterrupt):
+        raise
+    except pd.errors.ParserWarning as error:
+        raise UserError(
+            f"{path.name}: its rows have more values than its first line has names; give each column a name."
+        ) from error
+    except ImportError as error:
+        wanted = (
+            "pyarrow" if kind[-1] in ("parquet", "pq") else str(getattr(error, "name", None) or "a package")
+        )
+        raise UserError(f"{path.name} needs {wanted} to be read: pip install {wanted}.") from error
+    except Exception as error:  # pandas, pyarrow and decompressors raise many errors for an invalid file
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"{path.name} cannot be read as a table: {reason}") from error
+    return frame
+
+
+def _text(path: Path, separator: str) -> Any:
+    """Return a text file as pandas reads it; numbers are the nearest in float64, as Python reads them."""
+    import pandas as pd
+
+    how: dict[str, Any] = {"sep": separator, "index_col": False}
+    how |= {"engine": "c"} if len(separator) == 1 else {"engine": "python"}
+    if how["engine"] == "c" and tuple(map(int, pd.__version__.split(".")[:2])) < _EXACT:
+        how |= {"float_precision": "round_trip"}
+    with warnings.catch_warnings():  # pandas would drop values beyond the names of the first line
+        warnings.filterwarnings("error", "Length of header", pd.errors.ParserWarning)
+        first = pd.read_csv(path, header=None, nrows=1, dtype=str, **how)  # pandas renames a second y to y.1
+        _check_names([name for name in first.iloc[0].tolist() if isinstance(name, str)], path)
+        return pd.read_csv(path, **how)
+
+
+def _separator(path: Path) -> str:
+    """Return the separator of a text file: that which the names in its first line suggest."""
+    from pandas.io.common import get_handle
+
+    with get_handle(path, "r", encoding="utf-8", compression="infer") as opened:
+        line = opened.handle.readline()
+    # One word: a letter of it could pass for the separator.
+    return "," if _WORD.fullmatch(line.strip()) else csv.Sniffer().sniff(line).delimiter
+
+
+def _parquet(path: Path) -> Any:
+    """Return a Parquet file as pandas reads it, if it fits into memory."""
+    import pandas as pd
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path) as file:
+        about = file.metadata
+        _check_names(list(map(str, file.schema_arrow.names)), path)
+        cells = about.num_rows * about.num_columns
+        check_memory(COPIES * 8 * cells, f"{path.name}, {about.num_rows:,} rows,", _INSTEAD)
+    return pd.read_parquet(path)
+
+
+def _check_text(path: Path) -> None:
+    """Refuse a text, compressed or not, that does not fit into memory when it is parsed."""
+    from pandas.io.common import get_handle
+
+    size, most = path.stat().st_size, int(min(available() / _BYTES, sys.maxsize))
+    if path.suffix.lower() not in (".csv", ".tsv", ".txt"):
+        size = 0
+        with get_handle(path, "rb", compression="infer", is_text=False) as opened:
+            while size <= most and (part := opened.handle.read(1 << 20)):
+                size += len(part)
+    if size > most:
+        raise UserError(
+            f"{path.name} holds more than {in_bytes(most)} of text, {_BYTES} times which is all the memory that is "
+            f"free; {_INSTEAD}."
+        )
+
+
+def _check_names(names: Sequence[str], path: Path) -> None:
+    """Refuse two columns of the same name."""
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise UserError(f"{path.name} has several columns named '{twice[0]}'; rename them.")
