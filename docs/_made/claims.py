@@ -70,7 +70,7 @@ def results(paper: str) -> dict[str, Any]:
 
 def stale(paper: str) -> Iterator[str]:
     """Yield a line for each result that was judged by another rule than the one that stands now."""
-    for kind, experiment, claims, found in _sections(paper):
+    for kind, experiment, claims, found in sections(paper):
         if found and found.get("results_version") != RESULTS_VERSION:
             yield (
                 f"{paper}, {experiment} ({kind}): its results are of version {found.get('results_version')}, and the "
@@ -101,7 +101,7 @@ def _possible(claim: Mapping[str, Any]) -> tuple[str, ...]:
 
 def verdicts(paper: str) -> Counter[str]:
     """Return how many claims of a paper have which verdict."""
-    return Counter(row["verdict"] for *_, claims, found in _sections(paper) for row in _rows(claims, found))
+    return Counter(row["verdict"] for *_, claims, found in sections(paper) for row in _rows(claims, found))
 
 
 def totals(group: str = SEED) -> Counter[str]:
@@ -113,7 +113,7 @@ def rows(paper: str, kind: str, experiment: str) -> dict[str, dict[str, Any]]:
     """Return the claims of an experiment with what was found: id -> row, `run` being the run it is of."""
     return {
         row["id"]: row | {"run": (found or {}).get("run")}
-        for section, name, claims, found in _sections(paper)
+        for section, name, claims, found in sections(paper)
         if (section, name) == (kind, experiment)
         for row in _rows(claims, found)
     }
@@ -126,7 +126,7 @@ def rows_of_experiment(experiment: str) -> list[dict[str, Any]]:
 
 def tables(paper: str) -> str:
     """Return a heading and a table for each experiment of a paper."""
-    return "\n".join(_section(*section) for section in _sections(paper))
+    return "\n".join(_section(*section) for section in sections(paper))
 
 
 def overview(folder: str = "", group: str = SEED) -> str:
@@ -169,7 +169,7 @@ def _counts(found: Mapping[str, int]) -> str:
     return " | ".join([*cells, f"{found[PASSED]} of {checks}"])
 
 
-def _sections(paper: str) -> Iterator[tuple[str, str, list[dict[str, Any]], dict[str, Any] | None]]:
+def sections(paper: str) -> Iterator[tuple[str, str, list[dict[str, Any]], dict[str, Any] | None]]:
     for kind in _KINDS:
         for experiment, node in (book(paper).get(kind) or {}).items():
             yield kind, experiment, claims_of(node), (results(paper).get(kind) or {}).get(experiment)

@@ -15,6 +15,7 @@ and `make docs-refresh` rewrites the text between the marks, so that no number i
     total WORD                      of the five papers: reproduced, not_reproduced, not_run, not_judged, claims
     total_exact WORD                the same of the papers on exact sampling
     there WORD                      how many there are in the repository: methods, experiments, papers, exact_papers
+    revised                         reproduced claims of the five papers whose rule was changed after the number was known
 
 and then how it is written: nothing (about three figures, and the standard error), a format (`.2f`, `,.0f`), `percent`,
 `verdict`, `paper` (the paper's own number) or `run` (which run it is of).
@@ -54,6 +55,7 @@ _ARGUMENTS = {
     "total": 1,
     "total_exact": 1,
     "there": 1,
+    "revised": 0,
 }
 
 
@@ -77,6 +79,7 @@ def quoted(spec: str) -> str:
         paper, experiment, name = words
         return _claim(paper, experiment, name, form)
     makers: dict[str, Callable[..., Any]] = {"metric": _metric, "cost": _cost, "method": _method}
+    makers["revised"] = _revised
     makers |= {"count": _count, "total": _total, "there": _there}
     makers["total_exact"] = lambda word: _total(word, claims.EXACT)
     return _written(makers[kind](*words), form)
@@ -156,6 +159,15 @@ def _total(word: str, group: str = claims.SEED) -> Any:
     if word not in _TOTALS:
         raise UnknownValue(f"'{word}' is no total; there is {', '.join([*_TOTALS, 'claims'])}.")
     return found[_TOTALS[word]]
+
+
+def _revised() -> int:
+    """Return how many reproduced claims of the five papers have a rule that was revised."""
+    found = 0
+    for paper in claims.papers(claims.SEED):
+        for _, _, rows, _ in claims.sections(paper):
+            found += sum(row["verdict"] == REPRODUCED and bool(row.get("revised")) for row in rows)
+    return found
 
 
 def _there(word: str) -> Any:

@@ -75,8 +75,8 @@ def error(run: Run) -> Figure:
     """Root mean square error of posterior means against evaluations and against seconds."""
     figure, (left, right) = panels(2, size=(4.0, 4.2), xscale="log", yscale="log")
     found = run.cached(courses)
-    left.set(xlabel="evaluations of single data, one chain", ylabel="RMSE / posterior sd")
-    right.set(xlabel="seconds, one chain")
+    left.set(xlabel="evaluations of single data after the set-up, one chain", ylabel="RMSE / posterior sd")
+    right.set(xlabel="seconds after the set-up, one chain")
     for method in run.methods:
         _draw(run, left, method, found[method].evaluations, found[method])
         _draw(run, right, method, found[method].seconds, found[method])

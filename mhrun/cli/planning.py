@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,16 +14,25 @@ from rich.table import Table
 
 from mhrun.cli.compose import compose_config
 from mhrun.cli.words import sweep_jobs
+from mhrun.durations import in_words
 from mhrun.errors import UserError
 from mhrun.store.folder import RunFolder
 
 _SWEEP_SECONDS = 30.0  # seconds of the trials of all jobs of a sweep
 
 
+class _SetUp(NamedTuple):
+    """What a method takes before its first step: its pilot, and the mode of its surrogate."""
+
+    evaluations: float  # log-likelihoods and gradients
+    seconds: float
+
+
 class _Planned(NamedTuple):
     """What a run would take."""
 
     costs: list[Any]  # of its methods
+    setups: dict[str, _SetUp]  # of the methods that have not begun
     seconds: tuple[float, float]  # of all, and an upper bound
     jobs: int  # methods that run at a time
     disk: int  # bytes at most
@@ -54,19 +64,35 @@ def _of_run(config: Mapping[str, Any], console: Console) -> None:
     found = planned.costs
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method", no_wrap=True)
-    for heading in ("chains", "steps", "monitor runs", "likelihoods", "gradients", "disk", "time"):
+    monitored = any(cost.monitor_runs for cost in found)
+    headings = [
+        "chains",
+        "steps",
+        *(["monitor runs"] if monitored else []),
+        "likelihoods",
+        "gradients",
+        "disk",
+        "time",
+    ]
+    if any(setup.evaluations for setup in planned.setups.values()):
+        headings += ["set-up", "its time"]
+    for heading in headings:
         table.add_column(heading, justify="right")
     for cost in found:
-        table.add_row(
+        setup = planned.setups.get(cost.method, _SetUp(0, 0))
+        row = (
             cost.method,
             f"{cost.chains:,}",
             f"{cost.steps:,}",
-            f"{cost.monitor_runs:,}" if cost.monitor_runs else "",
+            *([f"{cost.monitor_runs:,}" if cost.monitor_runs else ""] if monitored else []),
             _number(cost.n_lik),
             _number(cost.n_grad),
             _bytes(cost.disk),
             about(cost.seconds).removeprefix("about "),
+            _number((setup.evaluations, setup.evaluations)),
+            in_words(setup.seconds) if setup.evaluations else "",
         )
+        table.add_row(*row[: 1 + len(headings)])
     console.print(table)
     if not found:
         print("nothing is left to run but the report: it has no methods, or all have run")
@@ -125,6 +151,7 @@ def _planned(config: Mapping[str, Any], folder: RunFolder, tried: float | None, 
     from mhrun.engine.executors import check_executor
     from mhrun.engine.jobs import jobs_of, separable
     from mhrun.engine.pilot import piloted
+    from mhrun.store.blocks import steps_done
     from mhrun.store.identity import method_digest
     from mhrun.store.sharing import found as found_elsewhere
 
@@ -147,13 +174,32 @@ def _planned(config: Mapping[str, Any], folder: RunFolder, tried: float | None, 
     # A forced run starts again: it has no folder to resume from.
     begun = folder.path / "methods" if not runtime["force"] else folder.path / "none"
     # An open minibatch size decides what a step reads: the pilot is run, and nothing of it is kept.
-    methods = [piloted(method, None, lambda line: None)[0] for method in methods]
+    setups = {}
+    for place, method in enumerate(methods):
+        before = time.perf_counter()
+        methods[place], facts = piloted(method, None, lambda line: None)
+        facts = {} if facts is None else facts
+        count = facts.get("n_lik", 0) + facts.get("n_grad", 0)
+        if (surrogate := method.target.surrogate) is not None:
+            surrogate.pack()  # finds its mode
+            count += surrogate.n_grad
+        if not steps_done(begun / method.name):
+            setups[method.name] = _SetUp(count, time.perf_counter() - before)
     found = costs([(method, begun / method.name) for method in methods], settings, tried)
     left = {cost.method for cost in found}
     together = separable([method for method in methods if method.name in left], settings.threads)
     jobs = jobs_of(runtime.get("jobs"), together, settings)
-    seconds = total(found, jobs, {method.name for method in together})
-    return _Planned(found, seconds, jobs, sum(trace_bytes(method) for method in methods))
+    # The search of each method's set-up counts with its steps.
+    whole = []
+    for cost in found:
+        least, most = (seconds + _seconds(setups, cost.method) for seconds in cost.seconds)
+        whole.append(cost._replace(seconds=(least, most)))
+    seconds = total(whole, jobs, {method.name for method in together})
+    return _Planned(found, setups, seconds, jobs, sum(trace_bytes(method) for method in methods))
+
+
+def _seconds(setups: Mapping[str, _SetUp], method: str) -> float:
+    return setups[method].seconds if method in setups else 0.0
 
 
 def _memory(config: Mapping[str, Any], found: Sequence[Any]) -> list[str]:

@@ -52,7 +52,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
         UserError: a table, a column or a setting that does not fit.
     """
     from mhrun.build import call
-    from mhrun.data.table import Table, outcome_of, weight_names
+    from mhrun.data.table import Table, outcome_of, units_in_words, weight_names
 
     file = file.resolve()
     given = {"file": str(file)} | _table_settings(settings)
@@ -71,7 +71,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
         given["features"] = [name for name in columns if name.partition("=")[0] not in categorical]
     name = _name(file)
     word = "logistic" if binary else "linear"
-    title = f"{word.capitalize()} regression of {target} on {len(columns):,} columns of {file.name}"
+    title = f"{word.capitalize()} regression of {target} on {_columns(data.facts)} of {file.name}"
     methods = _methods(binary, data.n, len(columns))
     files = {
         f"conf/data/{name}.yaml": _yaml([f"{title}"], "table", given),
@@ -118,12 +118,10 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
         )
         prior = "intercept and weights Normal(0, 1), scale HalfNormal(1), for the standardised target"
         of = target
-    size = (
-        f"{data.n:,} rows, {len(columns):,} standardised features" if given.get("standardise", True) else ""
-    )
-    size = size or f"{data.n:,} rows, {len(columns):,} features as they are"
+    size = f"{data.n:,} rows, {_columns(data.facts)}"
     lines = [
         f"model   {word} regression of {of}: {size}",
+        *(f"units   {line}" for line in units_in_words(data.facts)),
         f"priors  {prior}",
         f"methods {_by_kind(methods)}",
     ]
@@ -196,6 +194,17 @@ def _methods(binary: bool, n: int, columns: int) -> list[str]:
     if n <= _FULL:
         return ["mcmc", *exact, "mint", "mhminibatch", "sgld"] if binary else ["mcmc", "sgld"]
     return [*exact, "zig_zag" if exact else "mh_ss", "sgld"] if binary else ["sghmc", "sgld"]
+
+
+def _columns(facts: Mapping[str, Any]) -> str:
+    """Return the features in words: columns of numbers, and indicators of categories."""
+    indicators = sum(name.partition("=")[0] in facts["baselines"] for name in facts["columns"])
+    numbers = sum(name != "1" for name in facts["columns"]) - indicators
+    parts = [f"{numbers:,} column{'s' * (numbers != 1)}"] * bool(numbers)
+    parts += [f"{len(facts['baselines']):,} categor{'y' if len(facts['baselines']) == 1 else 'ies'}"] * bool(
+        indicators
+    )
+    return " and ".join(parts)
 
 
 def _by_kind(methods: Sequence[str]) -> str:

@@ -176,6 +176,7 @@ class Table:
                 columns[f"{name}={level}"] = (used[name] == level).to_numpy(np.float64)
         fields: dict[str, Array] = {}
         facts: dict[str, Any] = {"columns": list(columns), "dropped": int(bad.sum()), "scales": scales}
+        facts["baselines"] = {name: str(values[0]) for name, values in levels.items()}
         if columns:
             fields["x"] = np.column_stack(list(columns.values()))[kept]
         if self.target:
@@ -300,6 +301,22 @@ def outcome_of(path: Path, target: str | None, separator: str | None = None) -> 
             "values or numbers. data.outcome=class with model=softmax_regression has several classes."
         )
     return target, levels[:3]
+
+
+_LISTED = 12  # columns whose units a line has
+
+
+def units_in_words(facts: Mapping[str, Any]) -> list[str]:
+    """Return lines on the units of a table's features: means and standard deviations, and baselines of categories."""
+    lines = []
+    if scales := facts.get("scales"):
+        some = [f"{name} (mean {mean:.4g}, sd {sd:.4g})" for name, (mean, sd) in scales.items()]
+        rest = f" and {len(some) - _LISTED:,} more" if len(some) > _LISTED else ""
+        lines.append(f"standardised: {', '.join(some[:_LISTED])}{rest}; a coefficient is for one sd")
+    if baselines := facts.get("baselines"):
+        some = [f"{name} = {value}" for name, value in baselines.items()]
+        lines.append(f"categories against {', '.join(some)}")
+    return lines
 
 
 def weight_names(columns: Sequence[str]) -> list[str]:

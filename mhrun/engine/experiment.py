@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from mhrun.data.table import units_in_words
 from mhrun.engine.assemble import check_data, check_space, large_draws, methods_of
 from mhrun.engine.chains import Settings, Watcher, run_method
 from mhrun.engine.estimate import estimate, estimate_pays
@@ -141,6 +142,9 @@ def _run(
         log.error("%s: %s", type(error).__name__, error)
         folder.write_summary(summary)
         raise
+    if methods:
+        data = methods[0].target.data
+        summary["data"] = {"description": data.description, "units": units_in_words(data.facts)}
     summary |= {"status": COMPLETE, "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
     folder.write_summary(summary)
 

@@ -185,8 +185,8 @@ def methods_table(run: Run) -> pd.DataFrame:
     """Statistics and cost of each method, over all chains.
 
     The step size is that of the last step, the mean over chains. Acceptance and minibatch sizes are after burn-in;
-    evaluations and seconds include it. An evaluation is the
-    log-likelihood (or gradient) of one datum at one point.
+    evaluations include it, the pilot and the search for the mode of a surrogate, seconds burn-in alone. An evaluation
+    is the log-likelihood (or gradient) of one datum at one point.
     """
     rows = {}
     for name, method in run.methods.items():
@@ -200,7 +200,7 @@ def methods_table(run: Run) -> pd.DataFrame:
             "minibatch": method["minibatch_size_mean"],
             "± sd": method["minibatch_size_sd"],
             "likelihoods": float(method["likelihood_evals"]),
-            "gradients": float(method["gradient_evals"]),
+            "gradients": float(method["gradient_evals"] + method.get("reference_n_grad", 0)),
             "diverging": method["diverging"],
             "seconds": method["wall_s"],
         }

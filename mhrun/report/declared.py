@@ -138,7 +138,7 @@ _OF_METHODS = {
 
 _HEADINGS = {
     "accept_rate": "acceptance",
-    "log_ratio_noise_sd": "sd of the noise of the log-ratio",
+    "log_ratio_noise_sd": "noise sd",
     "minibatch_size_mean": "minibatch size",
     "all_data_share": "share of decisions on all data",
     "ess": "ESS",

@@ -98,6 +98,7 @@ def test_costs_are_those_of_one_chain_and_the_set_up_is_shared(outputs):
         "smh1",
         "mh_ss",
         "zig_zag",
+        "hmc",
     )
     words = ["scale=smoke", "chains=3", "warmup=60", "data.n=80", "model.dim=2", "thin=5", "executor=torch"]
     words += [f"scales.smoke.{length}=20" for length in ("full", "few", "gradient")]
