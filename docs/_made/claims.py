@@ -170,6 +170,7 @@ def _counts(found: Mapping[str, int]) -> str:
 
 
 def sections(paper: str) -> Iterator[tuple[str, str, list[dict[str, Any]], dict[str, Any] | None]]:
+    """Yield kind, experiment, claims and results of each section of a paper's page."""
     for kind in _KINDS:
         for experiment, node in (book(paper).get(kind) or {}).items():
             yield kind, experiment, claims_of(node), (results(paper).get(kind) or {}).get(experiment)

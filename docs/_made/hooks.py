@@ -90,11 +90,18 @@ def _knobs(page: Any, *names: str) -> str:
                 continue
             there.add((path, target))
             rows.append(f"| **`{path}`** | `{target.rpartition('.')[2]}` | {_cell(parts.summary(target))} |")
-            rows += [
-                f"| `{path}.{knob.name}` | {_value(knob.value)} | {_cell(knob.meaning)} |"
-                for knob in _own(node)
-            ]
+            for knob in _own(node):
+                meaning = _cell(knob.meaning or _QUANTITIES.get(knob.name, ""))
+                rows.append(f"| `{path}.{knob.name}` | {_value(knob.value)} | {meaning} |")
     return "\n".join(["| setting | default | what it is |", "|---|---|---|", *rows])
+
+
+_QUANTITIES = {  # that schedules set by name, and sizes
+    "temperature": "Temperature T; 1 is the posterior. A list has one for each chain",
+    "noise_temperature": "Temperature of the proposal's noise",
+    "step_size": "Step size of the proposal or dynamics; `auto`: a pilot finds it",
+    "m": "Data in a minibatch; `auto`: a pilot finds it",
+}
 
 
 def _own(node: Any) -> list[parts.Knob]:
@@ -225,6 +232,8 @@ def _value(value: Any) -> str:
         return "*needed*"
     if isinstance(value, str) and (name := re.fullmatch(r"\$\{([\w.]+)\}", value)):
         return f"the experiment's `{name[1]}`"
+    if isinstance(value, str) and (name := re.fullmatch(r"\$\{oc\.select:([\w.]+),([\w.]+)\}", value)):
+        return f"the experiment's `{name[1]}`, else `{name[2]}`"
     if isinstance(value, list) and len(str(value)) > 60:
         return "see the file"
     text = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").strip()

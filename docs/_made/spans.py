@@ -18,7 +18,9 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
+import yaml
 from parts import ROOT
 from values import quoted
 
@@ -58,10 +60,14 @@ def current(path: Path) -> str:
     """Return the text of a file with all its marks up to date."""
     import hooks
 
-    def made(word: str, arguments: list[str]) -> str:
-        return hooks.MAKERS[word](None, *arguments)
+    text = path.read_text()
+    head = re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)
+    page = SimpleNamespace(meta=(yaml.safe_load(head[1]) or {}) if head else {})
 
-    return with_tables(with_values(path.read_text()), made)
+    def made(word: str, arguments: list[str]) -> str:
+        return hooks.MAKERS[word](page, *arguments)
+
+    return with_tables(with_values(text), made)
 
 
 def outdated() -> list[Path]:

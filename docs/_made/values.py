@@ -15,7 +15,7 @@ and `make docs-refresh` rewrites the text between the marks, so that no number i
     total WORD                      of the five papers: reproduced, not_reproduced, not_run, not_judged, claims
     total_exact WORD                the same of the papers on exact sampling
     there WORD                      how many there are in the repository: methods, experiments, papers, exact_papers
-    revised                         reproduced claims of the five papers whose rule was changed after the number was known
+    revised                         reproduced claims whose rule was changed after the number was known
 
 and then how it is written: nothing (about three figures, and the standard error), a format (`.2f`, `,.0f`), `percent`,
 `verdict`, `paper` (the paper's own number) or `run` (which run it is of).
@@ -165,7 +165,8 @@ def _revised() -> int:
     """Return how many reproduced claims of the five papers have a rule that was revised."""
     found = 0
     for paper in claims.papers(claims.SEED):
-        for _, _, rows, _ in claims.sections(paper):
+        for kind, experiment, _, _ in claims.sections(paper):
+            rows = claims.rows(paper, kind, experiment).values()
             found += sum(row["verdict"] == REPRODUCED and bool(row.get("revised")) for row in rows)
     return found
 

@@ -186,6 +186,7 @@ def tune(
         why += f", and noise of the log-ratio with sd at most 1 at m = {m:,}"
         if not (rule.corrects_noise or rule.wants_terms or rule.exact or own.pairing.keeps_batch):
             why += f", which makes the posterior wider, its sd by at most {_WIDER:.0%}"
+            facts["variance_error"] = (1 + _WIDER) ** 2 - 1
     elif not (rule.corrects_noise or rule.wants_terms) and sd > _NOISE:
         if kernel.pairing.keeps_batch:
             why += f"; minibatch noise has sd {sd:.2g}, which no step size lowers"

@@ -35,9 +35,10 @@ class Notes:
 
     A template sees ``run`` (or ``runs``), ``config``, ``found`` (the metrics) and the public functions and constants of
     the Python module beside it. ``has("a", "b")`` is true if the run has all of these methods, ``has_any`` if it has
-    one; ``names(methods)`` lists their labels. ``values_of("tv")`` leads from the methods that have a metric to its
-    value; ``least`` and ``most`` return the method where it is smallest or largest, ``above(values, x)`` and
-    ``below(values, x)`` the methods where it is more than x, or less. Numbers are shown by the filter ``shown``, as in
+    one; ``names(methods)`` lists their labels, ``heat(methods)`` is their common temperature. ``values_of("tv")`` leads
+    from the methods that have a metric to its value; ``least`` and ``most`` return the method where it is smallest or
+    largest, ``above(values, x)`` and ``below(values, x)`` the methods where it is more than x, or less. Numbers are
+    shown by the filter ``shown``, as in
     tables, or by ``fmt(",.2f")``, which takes an estimate too. A name that is not there is an error. A line of tags
     alone leaves nothing behind.
 
@@ -61,6 +62,7 @@ class Notes:
             context["has"] = lambda *methods: there >= set(methods)
             context["has_any"] = lambda *methods: bool(there & set(methods))
             context["names"] = lambda methods: listed(_quoted(seen.label(method)) for method in methods)
+            context["heat"] = lambda methods: _heat(seen, methods)
             first = seen
         else:
             context |= {"runs": seen}
@@ -71,6 +73,12 @@ class Notes:
         context |= {"found": table, "values_of": lambda metric: _values_of(table, seen, metric)}
         text = _environment().get_template(self.path).render(context)
         return paragraphs(text)
+
+
+def _heat(run: Run, methods: Iterable[str]) -> str:
+    """Return the temperature that methods sample at, as "T = 1,000"; empty where it is not the same."""
+    found = {run.samples(method).temperature for method in methods}
+    return f"T = {found.pop():,.4g}" if len(found) == 1 else ""
 
 
 def metrics_of(module: str, run: Any) -> Mapping[str, Metric]:

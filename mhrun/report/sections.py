@@ -85,8 +85,8 @@ def pilots(run: Run) -> pd.DataFrame | str:
 def marginals(run: Run) -> Figure | str:
     """Marginal posteriors of the methods over each other.
 
-    Densities of the draws of all chains, smoothed. Methods that sample the same distribution have the same curve; a few per cent
-    of a standard deviation do not show: ``mhrun compare`` measures them.
+    Densities of the draws of all chains, smoothed. Methods that sample the same distribution have the same curve; a few
+    per cent of a standard deviation do not show: ``mhrun compare`` measures them.
     """
     there = _with_draws(run)
     every = _common(there)
@@ -103,7 +103,9 @@ def marginals(run: Run) -> Figure | str:
         axis.set(xlabel=name, yticks=[])
         axis.set_ylim(bottom=0)
     if len(every) > len(names):
-        figure.suptitle(f"{len(names)} of {len(every):,} parameters: those with the largest R-hat", fontsize=8)
+        figure.suptitle(
+            f"{len(names)} of {len(every):,} parameters: those with the largest R-hat", fontsize=8
+        )
     return finished(figure, legend="right")
 
 

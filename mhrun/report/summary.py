@@ -334,6 +334,9 @@ def default_finding(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> s
         near = [run.label(m) for m in rated if m not in compared]
         biased = f" Approximate, and to be compared with it: {', '.join(near)}." if near else ""
         has = f"{run.label(best)} has {shown(rated[best])} effective draws per million evaluations"
+        about = diagnostics[best]
+        if (setup := about.get("setup") or 0) > about["evaluations"]:
+            has += f" after its set-up ({shown(1e6 * about['ess'] / (about['evaluations'] + setup))} with it)"
         return f"{has}{among}{others}.{biased}"
     if known and not agreeing:
         low, high = min(known, key=lambda m: known[m]), max(known, key=lambda m: known[m])

@@ -55,6 +55,14 @@ def test_the_sentence_prefers_exact_methods_and_names_the_others():
     )
 
 
+def test_the_sentence_has_the_set_up_where_it_is_most_of_the_cost():
+    run = FakeRun("a", "b")
+    found = default_finding(run, {"a": about(900, rate=900) | {"setup": 2e6}, "b": about(500)})
+    assert found.startswith(
+        "A has 900 effective draws per million evaluations after its set-up (300 with it), most of"
+    )
+
+
 def about(ess, rhat=1.0, rate=1.0, draws=100):
     return {"ess": ess, "rhat": rhat, "per_million": rate, "draws": draws, "evaluations": 1e6}
 
