@@ -98,9 +98,12 @@ def _run(
     summary = _first_summary(config, folder)
     folder.write_summary(summary)
     digests = {method.name: method_digest(config, method.name) for method in methods}
+    if finished := [method.name for method in methods if done(folder.method(method.name)) is not None]:
+        watcher.note(f"{', '.join(finished)}: finished by an earlier part of this run")
     if not config["runtime"]["force"]:
         for method in methods:
-            _take(folder, method.name, digests[method.name], watcher)
+            if method.name not in finished:
+                _take(folder, method.name, digests[method.name], watcher)
     pilots: dict[str, Any] = {}
     try:
         with Workers(config, folder, methods, settings, digests, watcher, stop) as workers:

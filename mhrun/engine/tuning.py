@@ -171,7 +171,7 @@ def tune(
         count = max(1, min(MOST_LEAPFROG_STEPS, math.ceil(length / (_LONGER * float(step.mean())))))
         if method.plan.is_open and count < MOST_LEAPFROG_STEPS:
             step, rate = _of_length(chains, length, count, step)
-            aim, why = (min(_MOST_ACCEPTED, rate), f"acceptance {rate:.2f}") if given is None else (aim, why)
+            aim, why = (min(_MOST_ACCEPTED, rate), _rounded(rate, aim, count)) if given is None else (aim, why)
     sd = math.sqrt(noise)
     rule = kernel.rule
     if open_m:
@@ -204,6 +204,11 @@ def tune(
 
 def _why(rate: float, aim: float) -> str:
     return f"acceptance {rate:.2f}, aimed at {aim:.2f}"
+
+
+def _rounded(rate: float, aim: float, count: int) -> str:
+    steps = f"{count} leapfrog step{'s' * (count > 1)}"
+    return f"acceptance {rate:.2f} with {steps} ({aim:.2f} before the trajectory was made of whole steps)"
 
 
 def leapfrog_steps(length: float, step_size: Tensor) -> int:

@@ -205,7 +205,7 @@ def _noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
         if rule.corrects_noise:
             effect = "few moves are accepted, and the correction is least reliable for noise that large"
         elif kernel.pairing is not None and kernel.pairing.keeps_batch:
-            effect = "the minibatch that each point keeps selects where the chain is"
+            effect = "each point keeps its minibatch, and chains stay where it overestimates the density"
         else:
             effect = "draws are far from the target"
         yield (

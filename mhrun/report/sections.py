@@ -86,7 +86,7 @@ def marginals(run: Run) -> Figure | str:
     """Marginal posteriors of the methods over each other.
 
     Densities of the draws of all chains, smoothed. Methods that sample the same distribution have the same curve; a few
-    per cent of a standard deviation do not show: ``mhrun compare`` measures them.
+    per cent of a standard deviation do not show: mhrun compare measures them.
     """
     there = _with_draws(run)
     every = _common(there)

@@ -70,7 +70,7 @@ def test_the_warning_is_for_tests_that_take_no_account_of_the_noise():
     assert not warned(Compensated(variance=1.0), Shared(20))
     assert not [line for line in warned(MHMinibatch(50), Growing()) if "noise has sd" in line]
     (line,) = warned(mhrun.Metropolis(), Stored(20))
-    assert "the minibatch that each point keeps selects where the chain is" in line
+    assert "each point keeps its minibatch, and chains stay where it overestimates the density" in line
 
 
 def test_a_design_whose_log_ratio_is_too_skewed_is_warned_of():
