@@ -171,7 +171,9 @@ def tune(
         count = max(1, min(MOST_LEAPFROG_STEPS, math.ceil(length / (_LONGER * float(step.mean())))))
         if method.plan.is_open and count < MOST_LEAPFROG_STEPS:
             step, rate = _of_length(chains, length, count, step)
-            aim, why = (min(_MOST_ACCEPTED, rate), _rounded(rate, aim, count)) if given is None else (aim, why)
+            aim, why = (
+                (min(_MOST_ACCEPTED, rate), _rounded(rate, aim, count)) if given is None else (aim, why)
+            )
     sd = math.sqrt(noise)
     rule = kernel.rule
     if open_m:

@@ -100,6 +100,7 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
         draws = kept[row.name]
         known = None if isinstance(draws, str) else draws
         found[row.name] = _whole(row, partial(efficiency, row.run, row.method, known))
+        found[row.name]["target"] = row.run.kind(row.method)
         if isinstance(draws, str):
             notes.append(f"{row.name}: {draws}")
     if reference is not None:

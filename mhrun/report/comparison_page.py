@@ -20,6 +20,7 @@ from mhrun.report.compare import Comparison, Row, compare, number_of
 from mhrun.report.efficiency import is_apart, named, runners_up, unconverged
 from mhrun.report.page import FigureOnPage, TableOnPage, template
 from mhrun.report.style import COLOURS, style
+from mhrun.report.summary import TARGET
 from mhrun.report.tables import rendered, shown, write_table
 from mhrun.store.files import explain, write_json, write_text
 
@@ -56,6 +57,7 @@ EXPLAINED = {
     "setup": "Log-likelihoods and gradients before the draws: search for a mode, pilot and burn-in",
     "seconds": "Seconds of all chains after burn-in, on the machine of the run",
     "verdict": "Whether means and standard deviations agree with the reference's",
+    "target": TARGET[1],
     "mean": "Mean of the coordinate that is furthest off, in standard deviations of the reference; +- is the standard "
     "error of that coordinate alone, and by chance the worst of 100 coordinates is 2.7 of these off",
     "spread": "Standard deviation of the coordinate that is furthest off, over the reference's: 1 where they agree",
@@ -64,6 +66,7 @@ EXPLAINED = {
 }
 DISTANCES = {
     "verdict": "verdict",
+    "target": "target",
     "mean": "mean off by (sd)",
     "spread": "sd (ratio)",
     "energy": "energy distance",
@@ -105,7 +108,8 @@ def parts(frame: pd.DataFrame, rule: str = "") -> list[TableOnPage]:
         rule: of the verdicts, `Comparison.rule`.
     """
     names = COLUMNS | DISTANCES
-    worth = [names[key] for key in ("verdict", *_WORTH, *(k for k in DISTANCES if k != "verdict"))]
+    first = ("verdict", "target")
+    worth = [names[key] for key in (*first, *_WORTH, *(k for k in DISTANCES if k not in first))]
     found = []
     for name, title, columns in (
         ("worth", "What the draws are worth", [c for c in worth if c in frame.columns]),
