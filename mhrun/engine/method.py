@@ -32,7 +32,7 @@ _PLAIN_STEP, _PLAIN_DATUM, _PLAIN_PARAMETER, _IN_ROUNDS, _COMPILING_PAYS = 3e-4,
 _PLAIN_INDEX, _NUMBERS_PAY = 1.2e-7, 1.0
 _WIDE, _MANY_CHAINS = (
     256,
-    8,
+    4,
 )  # parameters and chains from which products of all data with all chains are faster
 
 # Data on which starting points are evaluated before a run, and log-likelihoods of all chains together.

@@ -14,6 +14,7 @@ from mhrun.errors import Refusal, UserError
 from mhrun.models.linear import linear_bounds, predictor
 from mhrun.models.logistic_bounds import bound_pieces, lower_bound_pieces
 from mhrun.models.logistic_native import pieces
+from mhrun.models.logistic_sums import compiled_sums_pay, sums
 from mhrun.models.naming import named
 from mhrun.native import NativeBounds, NativeLowerBound, NativeModel
 from mhrun.random import Draws, Purpose
@@ -114,13 +115,18 @@ class Logistic:
         return logsigmoid(y * products)
 
     def multiplies_chains(self, data: Rows) -> bool:
-        """Return whether one product of matrices for all chains is the fastest pass over all data: not with bytes."""
-        return data["x"].is_floating_point()
+        """Return True: all data are multiplied with the weights of all chains, see `full_log_lik`."""
+        return True
 
     def full_log_lik(self, data: Rows) -> Callable[[Tensor], Tensor]:
-        """Return theta (C, D) -> the sum over all data (C,), float64; with float32 products, to a relative 1e-7."""
+        """Return theta (C, D) -> the sum over all data (C,), float64; with float32 products, to a relative 1e-7.
+
+        Large data on a CPU are read in one compiled pass for all chains (`mhrun.models.logistic_sums`).
+        """
 
         def total(theta: Tensor) -> Tensor:
+            if compiled_sums_pay(theta, data["x"]):
+                return sums(theta, data["x"], data["y"], _scale(data["x"]))
             parts = [self.log_lik(theta, part).sum(-1, dtype=torch.float64) for part in _parts(data)]
             return torch.stack(parts).sum(0)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mhrun.models.logistic_native import _log_prior, _log_sigmoid, _total
+from mhrun.models.logistic_native import _log_prior, _total, log_sigmoid
 from mhrun.native import NativeBounds, NativeLowerBound, piece
 from mhrun.native.maths import exp_negative_64
 
@@ -75,7 +75,7 @@ def _gap(args: Any, i: Any, theta: Any) -> Any:
     for d in range(len(theta)):
         z += np.float64(x[i, d]) * theta[d]
     z *= np.float64(y[i]) * scale
-    xi, log_lik = touch[i, 0], _log_sigmoid(z)
+    xi, log_lik = touch[i, 0], log_sigmoid(z)
     bound = touch[i, 2] + (z - xi) / 2 - touch[i, 1] * (z - xi) * (z + xi)
     return log_lik - bound, 1e-10 * (1 + abs(log_lik) + abs(bound))
 
@@ -149,7 +149,7 @@ def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any)
             two += value * candidate[d]
         sign = np.float64(y[i])
         one, two = sign * scale * one, sign * scale * two
-        term = _log_sigmoid(two) - _log_sigmoid(one)
+        term = log_sigmoid(two) - log_sigmoid(one)
         if order > 0:
             at = sign * eta[i]
             e = exp_negative_64(-abs(at))

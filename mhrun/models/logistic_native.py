@@ -39,7 +39,8 @@ def pieces(x: npt.NDArray[Any], y: npt.NDArray[Any], scale: float, precision: fl
 
 
 @piece
-def _log_sigmoid(z: Any) -> Any:
+def log_sigmoid(z: Any) -> Any:
+    """Return log(1 / (1 + exp(-z)))."""
     return min(z, 0.0) - log1p_unit_64(exp_negative_64(-abs(z)))
 
 
@@ -62,7 +63,8 @@ def _prior_gradient(args: Any, theta: Any, out: Any) -> None:
 
 
 @piece
-def _rounded(theta: Any, scale: Any, zero: Any) -> Any:
+def rounded(theta: Any, scale: Any, zero: Any) -> Any:
+    """Return theta times scale in the precision of `zero`."""
     weights = np.empty(len(theta), zero.dtype)
     for d in range(len(theta)):
         weights[d] = theta[d] * scale
@@ -88,7 +90,7 @@ def _product(weights: Any, row: Any, zero: Any) -> Any:
 
 
 @piece
-def _products(x: Any, index: Any, m: Any, w: Any, zero: Any, out: Any) -> None:
+def products(x: Any, index: Any, m: Any, w: Any, zero: Any, out: Any) -> None:
     """out[j] = w . x[index[j]] for j < m."""
     fours = m // 4 * 4
     for j in range(0, fours, 4):
@@ -109,7 +111,7 @@ def _products(x: Any, index: Any, m: Any, w: Any, zero: Any, out: Any) -> None:
 
 
 @piece
-def _product_pairs(x: Any, index: Any, m: Any, v: Any, w: Any, zero: Any, out: Any, other: Any) -> None:
+def product_pairs(x: Any, index: Any, m: Any, v: Any, w: Any, zero: Any, out: Any, other: Any) -> None:
     """out[j] and other[j] = v . x and w . x of x[index[j]] for j < m."""
     fours = m // 4 * 4
     for j in range(0, fours, 4):
@@ -139,15 +141,15 @@ def _product_pairs(x: Any, index: Any, m: Any, v: Any, w: Any, zero: Any, out: A
 @piece
 def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any) -> None:
     x, y, zero, scale = args[0], args[1], args[2], args[3]
-    here, there = _rounded(origin, scale, zero), _rounded(candidate, scale, zero)
+    here, there = rounded(origin, scale, zero), rounded(candidate, scale, zero)
     before = np.empty(_TILE)
     for start in range(0, m, _TILE):
         size = min(_TILE, m - start)
         part = out[start : start + size]
-        _product_pairs(x, index[start:], size, here, there, zero, before, part)
+        product_pairs(x, index[start:], size, here, there, zero, before, part)
         for j in range(size):
             sign = np.float64(y[index[start + j]])
-            part[j] = _log_sigmoid(sign * part[j]) - _log_sigmoid(sign * before[j])
+            part[j] = log_sigmoid(sign * part[j]) - log_sigmoid(sign * before[j])
 
 
 @piece
@@ -181,14 +183,14 @@ def _full_pass_stats(args: Any, origin: Any, candidate: Any) -> Any:
 @piece
 def _moments(args: Any, index: Any, m: Any, theta: Any) -> Any:
     x, y, zero, scale = args[0], args[1], args[2], args[3]
-    weights = _rounded(theta, scale, zero)
+    weights = rounded(theta, scale, zero)
     values = np.empty(_TILE)
     total, square = 0.0, 0.0
     for start in range(0, m, _TILE):
         size = min(_TILE, m - start)
-        _products(x, index[start:], size, weights, zero, values)
+        products(x, index[start:], size, weights, zero, values)
         for j in range(size):
-            value = _log_sigmoid(np.float64(y[index[start + j]]) * values[j])
+            value = log_sigmoid(np.float64(y[index[start + j]]) * values[j])
             total += value
             square += value * value
     return total, square
@@ -210,7 +212,7 @@ def _total(args: Any, theta: Any) -> Any:
 @piece
 def _gradient(args: Any, index: Any, m: Any, theta: Any, out: Any) -> None:
     x, y, zero, scale = args[0], args[1], args[2], args[3]
-    weights = _rounded(theta, scale, zero)
+    weights = rounded(theta, scale, zero)
     row, part, grad = np.empty_like(weights), np.zeros_like(weights), np.zeros_like(zero)
     for d in range(len(out)):
         out[d] = 0.0

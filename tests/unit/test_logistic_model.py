@@ -14,6 +14,7 @@ from mhrun.errors import Refusal, UserError
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.logistic import Logistic
+from mhrun.models.logistic_sums import compiled_sums_pay
 from mhrun.pairing.shared import Shared
 from mhrun.proposals.random_walk import RandomWalk
 from mhrun.random import Streams, derive_key
@@ -179,3 +180,26 @@ def test_the_compiled_loop_does_the_same_on_bytes(problem, kind):
     )
     for name in plain.data_vars:
         assert fused[name].values == pytest.approx(plain[name].values, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.float32, torch.float64])
+@pytest.mark.parametrize("chains", [1, 2, 5, 8])
+def test_the_compiled_pass_over_all_data_is_the_sum_of_the_terms(rng, kind, chains):
+    """Rows and chains are taken in groups of two and four: numbers of both that are no multiples of these."""
+    pytest.importorskip("numba")
+    n, dim = 2 * 256 + 131, 1700
+    x = torch.from_numpy(rng.integers(0, 256, (n, dim))).to(kind) / (1 if kind == torch.uint8 else 255)
+    data = {"x": x.to(kind), "y": torch.from_numpy(rng.choice([-1, 1], n)).to(torch.int8)}
+    theta = torch.from_numpy(rng.normal(0, 0.03, (chains, dim)))
+    assert compiled_sums_pay(theta, data["x"])
+    model = Logistic(dim)
+    z = data["y"].double() * (theta @ (data["x"].double() / (255 if kind == torch.uint8 else 1)).T)
+    wanted = torch.nn.functional.logsigmoid(z).sum(1)
+    found = model.full_log_lik(data)(theta)
+    assert torch.allclose(found, wanted, rtol=1e-12 if kind == torch.float64 else 1e-5)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert torch.equal(model.full_log_lik(data)(theta), found)
+    finally:
+        torch.set_num_threads(before)
