@@ -164,26 +164,35 @@ class Table:
         check_memory(
             COPIES * 8 * len(used) * width, f"{path.name}, {width:,} columns of x,", "leave some out"
         )
-        columns: dict[str, Array] = {"1": np.ones(len(used))} if self.intercept else {}
+        # Column by column into its place: a table is large, and no copy of all of it is made.
+        x = np.empty((int(kept.sum()), width))
+        columns: list[str] = []
+
+        def fill(name: str, values: Array | float) -> None:
+            x[:, len(columns)] = values[kept] if isinstance(values, np.ndarray) else values
+            columns.append(name)
+
         scales: dict[str, list[float]] = {}
+        if self.intercept:
+            fill("1", 1.0)
         for name in chosen:
             values = _numbers(used[name], path)
             if self.standardise:
                 values, scales[name] = _standardised(values, train, name, path)
-            columns[name] = values
+            fill(name, values)
         for name in self.categorical:
             for level in levels[name][1:]:
-                columns[f"{name}={level}"] = (used[name] == level).to_numpy(np.float64)
+                fill(f"{name}={level}", (used[name] == level).to_numpy(np.float64))
         fields: dict[str, Array] = {}
-        facts: dict[str, Any] = {"columns": list(columns), "dropped": int(bad.sum()), "scales": scales}
+        facts: dict[str, Any] = {"columns": columns, "dropped": int(bad.sum()), "scales": scales}
         facts["baselines"] = {name: str(values[0]) for name, values in levels.items()}
         if columns:
-            fields["x"] = np.column_stack(list(columns.values()))[kept]
+            fields["x"] = x
         if self.target:
             y, facts_of_y = self._outcome(used[self.target], train, path)
             fields["y"], facts = y[kept], facts | facts_of_y
         tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in fields.items()}
-        words = f"{path.name}: {int(kept.sum()):,} rows of {len(frame):,}, {len(columns)} columns of x"
+        words = f"{path.name}: {len(x):,} rows of {len(frame):,}, {len(columns)} columns of x"
         return Dataset(tensors, words, facts), levels
 
     def prepared(self, new: Any) -> Dataset:
