@@ -15,6 +15,7 @@ from kit import FEW
 from mhrun.cli.commands import COMMANDS
 from mhrun.cli.compose import compose_config, explained
 from mhrun.cli.main import run
+from mhrun.cli.replaced import with_replaced_parts
 from mhrun.engine.assemble import methods_of
 from mhrun.store.identity import digest
 
@@ -402,3 +403,15 @@ def test_a_folder_of_ones_own_configurations(tmp_path, capsys, unrendered):
     assert "outputs/own/" in capsys.readouterr().out
     assert run(["--config-dir", "mine", "experiment=onw"]) == 2
     assert "Did you mean 'own'?" in capsys.readouterr().err
+
+
+def test_a_part_that_the_command_line_replaces_is_in_the_label():
+    config = {"methods": {"mint": {"label": "MINT"}, "sgld": {}, "mcmc": {"label": "MCMC"}}}
+    words = ["rule@methods.mint.kernel.rule=barker", "pairing@methods.mint.kernel.pairing=stored", "lam=0.2"]
+    words += ["+dynamics@methods.sgld.kernel.dynamics=sghmc", "rule@methods.absent.kernel.rule=barker"]
+    words += ["rule@methods.mcmc.kernel.rule=barker", "methods.mcmc.label=mine"]
+    found = with_replaced_parts(config, words)["methods"]
+    assert [found[name].get("label") for name in ("mint", "sgld", "mcmc")] == [
+        *("MINT (rule: barker, pairing: stored)", "sgld (dynamics: sghmc)", "MCMC")
+    ]
+    assert with_replaced_parts(config, ["lam=0.2"])["methods"] == config["methods"]

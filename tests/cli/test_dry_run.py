@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from types import SimpleNamespace
 
@@ -61,6 +62,22 @@ def test_a_dry_run_says_what_is_to_come_and_writes_nothing(tmp_path, capsys):
     ):
         assert message in out
     assert files(tmp_path) == []
+
+
+def test_a_dry_run_has_the_set_up_of_methods_that_have_one(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 2))
+    lines = [f"{a:.3f},{b:.3f},{int(rng.random() < 0.5)}" for a, b in x]
+    (tmp_path / "rows.csv").write_text("\n".join(["a,b,y", *lines]))
+    words = ["data=table", "data.file=rows.csv", "data.target=y", "data.outcome=sign", "model=logistic"]
+    words += ["model.dim=2", "model.prior_variance=1", "steps=20", "warmup=60", "chains=2", "executor=torch"]
+    words += ["+method@methods.smh2=smh2", "+method@methods.zig_zag=zig_zag", "--project", ".", "--dry-run"]
+    assert run(words) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split()[-3:] == ["set-up", "its", "time"]
+    assert "monitor" not in head
+    for line in rows[:2]:
+        assert re.search(r" \S+e\d +\d+(\.\d+)? s$", line), line  # evaluations of the set-up, and its seconds
 
 
 def test_of_a_run_that_was_begun_what_is_left_is_reported(tmp_path, capsys):
@@ -224,3 +241,14 @@ def test_rungs_that_begin_later_are_counted_from_then_on(tmp_path):
     assert cost.n_lik == pytest.approx((wanted, wanted))
     summary = run_method(method, tmp_path / "run", Settings("torch", 1), Silent(), lambda: False, {})
     assert sum(summary["totals"]["n_lik"]) == wanted
+
+
+def test_a_run_that_goes_on_names_the_methods_that_are_finished(tmp_path, capsys):
+    folder = compute(tmp_path / "outputs", *FEW)
+    (folder.path / "summary.json").unlink()  # as if it had been killed between its methods
+    (folder.method("sghmc") / "done.json").unlink()
+    capsys.readouterr()
+    assert run([*SMOKE, "runtime.report=false"]) == 0
+    said = capsys.readouterr().err
+    assert "finished by an earlier part of this run" in said
+    assert "sghmc" not in said.partition(": finished")[0].splitlines()[-1]

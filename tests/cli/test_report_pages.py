@@ -49,6 +49,7 @@ WITH_GENERAL_FIGURES = {
     "test_unusual_runs_have_their_reports[one step]",
     "test_unusual_runs_have_their_reports[one chain]",
     "test_a_report_made_again_is_the_same",
+    "test_a_page_without_a_figure_of_the_experiment_begins_with_the_marginals",
 }
 
 
@@ -517,3 +518,11 @@ def test_statistics_are_reported_at_the_draws(warmup, thin, often):
 def test_statistics_that_were_not_kept_are_missed_in_one_line(name, thin, often, message):
     with pytest.raises(UserError, match=message):
         Known(0, thin, often).at_draws("a", name)
+
+
+def test_a_page_without_a_figure_of_the_experiment_begins_with_the_marginals(outputs):
+    folder = compute(outputs, *FEW, "~report.figures", "steps=60", "warmup=50")
+    build_report(folder)
+    page = (folder.report / "index.html").read_text()
+    assert 0 < page.index('id="figure-marginals"') < page.index('id="table-results"')
+    assert page.count('id="figure-marginals"') == 1

@@ -15,8 +15,11 @@ from matplotlib import pyplot as plt
 
 from mhrun.cli.main import run
 from mhrun.cli.words import sweep_jobs
+from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
+from mhrun.report.declared import column_headings
 from mhrun.report.sweep_figure import sweep_figure
+from mhrun.report.sweep_words import SHORT, sweep_finding, sweep_warnings
 from mhrun.store.folder import runs
 
 WORDS = ["-m", "experiment=gmm_tied_means", "scale=smoke", "runtime.threads=1", "~methods.sghmc", *FEW]
@@ -348,3 +351,37 @@ def test_a_sweep_whose_report_names_nothing_there_is_reported(tmp_path, capsys):
     assert "The sweep has no report of its own: UserError: report: there is no 'mint.figure1.nothing'" in err
     page = (the_sweep(tmp_path) / "index.html").read_text()
     assert page.count("<figure>") == 1  # the table and the figure of every sweep are there
+
+
+def test_the_sentence_of_a_sweep_has_the_range_of_the_measure():
+    frame = pd.DataFrame(
+        {
+            "lam": [0.1, 0.2] * 3,
+            "method": ["A", "A", "B", "B", "C", "C"],
+            "tv": [Estimate(0.3, 0.1), Estimate(0.2, 0.1), 0.1, 0.4, 0.5, 0.5],
+            "run": ["r"] * 6,
+            SHORT: [False, True, False, False, True, True],
+        }
+    )
+    config = {"report": {"metrics": "mint.figure1.metrics"}}
+    assert sweep_finding(config, frame, ["lam"]) == (
+        "Distance: B from 0.100 (lam = 0.1) to 0.400 (lam = 0.2); A from 0.20 ± 0.10 † (lam = 0.2) to 0.30 ± 0.10 "
+        "(lam = 0.1)."
+    )  # C is the same everywhere
+    assert sweep_finding({}, frame, ["lam"]) == ""
+    lines = sweep_warnings(frame, [("lam=0.1", ["a: noise"]), ("lam=0.2", [])])
+    assert lines == [
+        "R-hat above 1.01 or ESS below 400, too short to judge (†, open marks): A (1 of 2 jobs), C (2 of 2 jobs).",
+        "lam=0.1: a: noise",
+    ]
+
+
+def test_headings_of_a_sweep_are_those_of_the_experiment():
+    config = {"report": {"metrics": "mint.figure1.metrics"}}
+    found = column_headings(config, ["lam", "method", "accept_rate", "tv", "mint.tv", "own"])
+    assert found == {
+        **{name: name for name in ("lam", "method", "own")},
+        "accept_rate": "acceptance",
+        "tv": "distance",
+        "mint.tv": "mint: distance",
+    }

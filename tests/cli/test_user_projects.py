@@ -422,6 +422,11 @@ def test_methods_need_no_other_setting(tmp_path):
     for name in names:
         assert found[name]["pilot"]["step_size"] > 0
     assert found["mhbt_rsgld"]["pilot"]["acceptance"] == pytest.approx(0.387)
+    assert compose_config([*words, "+method@methods.a=smh2"])["model"]["names"] == ["a", "b"]  # the columns
+    one = compose_config(
+        [*words, "+method@methods.a=smh2", "data.features=[a]", "model.dim=1", "+model.names=[w]"]
+    )
+    assert one["model"]["names"] == ["w"]
     schedules = compose_config([*words, "+method@methods.a=mhbt_rsgld"])["methods"]["a"]["schedules"]
     assert schedules["temperature"]["temperature"] == schedules["noise"]["noise_temperature"] == 1.0
 
