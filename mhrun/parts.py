@@ -264,6 +264,7 @@ class Dynamics(ABC):
         None  # c if gradient noise of variance V adds c e V / 2 to T; None: unknown, or an optimiser
     )
     curvature_gain: float = 1.0  # b if the relative error of the variance is b e H / 2 at curvature H
+    optimises: bool = False  # whether it adds no noise at any temperature: an optimiser
     marks_valid: bool = False  # whether `aux["valid"]` (C,) marks the steps at which theta is a draw
     valid_remedy: str = "Raise steps."  # the advice if few steps are
 
@@ -291,6 +292,7 @@ class Kernel(ABC):
     """Moves all chains by one step."""
 
     reversible: bool = False  # whether it satisfies detailed balance with its stationary distribution
+    optimises: bool = False  # whether its steps have no noise: an optimiser
     fitted: bool = False  # whether it draws from an approximation fitted to the target
     adapts: bool = False  # whether adaptation never ends, so that the stationary distribution is unknown
     keeps_buffers: bool = False  # whether it keeps a module's buffers with theta (BatchNorm in training mode)

@@ -110,7 +110,7 @@ def _own(node: Any) -> list[parts.Knob]:
 
 def _methods(page: Any) -> str:
     """Return a row for each method."""
-    rows = ["| method | what it is | parts |", "|---|---|---|"]
+    rows = ["| method | target | what it is | parts |", "|---|---|---|---|"]
     for name in parts.names("method"):
         found = parts.composed("method", name)["kernel"]
         kinds = ("proposal", "dynamics", "pairing", "rule")
@@ -118,9 +118,8 @@ def _methods(page: Any) -> str:
         kinds_of = [str(inner[kind]["_target_"]).split(".")[-2] for kind in kinds if kind in inner]
         where = _PAGES.get(name)
         link = f"[`{name}`]({where.rpartition('/')[2]})" if where else f"`{name}`"
-        rows.append(
-            f"| {link} | {_cell(parts.first_comment('method', name))} | {', '.join(f'`{part}`' for part in kinds_of)} |"
-        )
+        what, own = _cell(parts.first_comment("method", name)), ", ".join(f"`{part}`" for part in kinds_of)
+        rows.append(f"| {link} | {parts.kinds()[name]} | {what} | {own} |")
     return "\n".join(rows)
 
 

@@ -63,6 +63,35 @@ def composed(group: str, name: str) -> dict[str, Any]:
     return dict(OmegaConf.to_container(config.found, resolve=False))  # type: ignore[arg-type]
 
 
+@cache
+def kinds() -> dict[str, str]:
+    """Return whether each method is exact, approximate or an optimiser, as its kernel declares it."""
+    from mhrun.build import build
+    from mhrun.cli.compose import compose_config
+    from mhrun.kernels.stationary import Samples
+
+    known = {
+        "rungs": 2,
+        "ratio": 2.0,
+        "c": 0.1,
+        "every": 5,
+        "epoch": 50,
+        "m": 10,
+        "step_size": 0.1,
+        "chi": 0.1,
+    }
+    words = [f"+method@methods.{name}={name}" for name in names("method")]
+    words += [f"+{key}={value}" for key, value in known.items()]  # they decide no kind
+    words += [f"methods.cmint.schedules.step_size.{key}=4" for key in ("cycle", "every")]
+    config = compose_config(["data=gaussian", "model=gaussian_mean", "data.n=100", *words], compare=False)
+    found = {}
+    for name, method in config["methods"].items():
+        kernel = build(method["kernel"], name)
+        about = kernel.stationary or {"distribution": None, "m": None}
+        found[name] = Samples(about["distribution"], about["m"], 1.0, False, kernel.optimises).kind
+    return found
+
+
 def nodes(node: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the path and the node of everything with a ``_target_``, from the outside in."""
     if isinstance(node, Mapping):

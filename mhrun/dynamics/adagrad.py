@@ -25,6 +25,8 @@ class Adagrad(Dynamics):
         Refusal: an invalid setting.
     """
 
+    optimises = True
+
     def __init__(self, n: int | None, epsilon: float = 1e-10) -> None:
         if n is None:  # settings without data.n
             raise Refusal("Adagrad needs the number of data; add methods.NAME.kernel.dynamics.n=NUMBER.")

@@ -28,6 +28,8 @@ class Adam(Dynamics):
         Refusal: an invalid setting.
     """
 
+    optimises = True
+
     def __init__(
         self, n: int | None, first: float = 0.9, second: float = 0.999, epsilon: float = 1e-8
     ) -> None:

@@ -26,6 +26,8 @@ class Momentum(Dynamics):
         Refusal: an invalid setting.
     """
 
+    optimises = True
+
     def __init__(self, momentum: float = 0.0, skip: float = 0.0) -> None:
         if not (0 <= momentum < 1 and 0 <= skip < 1):
             raise Refusal("Momentum needs 0 <= momentum < 1 and 0 <= skip < 1.")

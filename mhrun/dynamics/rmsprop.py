@@ -26,6 +26,8 @@ class RMSprop(Dynamics):
         Refusal: an invalid setting.
     """
 
+    optimises = True
+
     def __init__(self, n: int | None, smoothing: float = 0.9, epsilon: float = 1e-8) -> None:
         if n is None:  # settings without data.n
             raise Refusal("RMSprop needs the number of data; add methods.NAME.kernel.dynamics.n=NUMBER.")

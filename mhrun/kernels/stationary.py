@@ -20,6 +20,7 @@ class Samples(NamedTuple):
     m: int | None  # the minibatch size on which the distribution depends; None: all data
     temperature: float  # at the last step; for a ladder, that of the coldest rung
     tempered: bool  # whether the temperature is above 1
+    optimises: bool = False  # whether the kernel is an optimiser
 
     @property
     def kind(self) -> str:
@@ -28,7 +29,7 @@ class Samples(NamedTuple):
         All others are `APPROXIMATE`: their stationary distribution is another one, by minibatch noise or by the
         discretisation of a dynamics, or unknown.
         """
-        if self.temperature == 0:
+        if self.optimises or self.temperature == 0:
             return OPTIMISER
         return EXACT if self.distribution == "tempered" and self.m is None else APPROXIMATE
 
@@ -38,4 +39,4 @@ def samples(kernel: Kernel, plan: Plan) -> Samples:
     last = plan.controls(plan.start(), plan.total, 1).temperature
     temperature = float(last.min())
     known: dict[str, Any] = kernel.stationary or {"distribution": None, "m": None}
-    return Samples(known["distribution"], known["m"], temperature, temperature > 1)
+    return Samples(known["distribution"], known["m"], temperature, temperature > 1, kernel.optimises)

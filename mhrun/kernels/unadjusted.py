@@ -39,6 +39,11 @@ class Unadjusted(Kernel):
     keeps_buffers = True
 
     @property
+    def optimises(self) -> bool:  # type: ignore[override]
+        """Whether the dynamics is an optimiser."""
+        return self.dynamics.optimises
+
+    @property
     def needs_noise(self) -> bool:
         """Whether the dynamics is undefined at a noise temperature of 0."""
         return self.dynamics.needs_noise
