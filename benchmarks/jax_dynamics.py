@@ -82,15 +82,19 @@ def main(target: str, algorithm: str) -> None:
     def run(states, keys):
         return jax.lax.scan(jax.vmap(step), states, keys)
 
-    def work(chains: int, steps: int, seed: int) -> dict[str, float]:
+    def work(chains: int, steps: int, seed: int) -> worker.Found:
         begin, go = jax.random.split(jax.random.key(seed))
         theta = jax.vmap(first)(jax.random.split(begin, chains))
         states = (theta, jnp.zeros_like(theta), jnp.full(chains, FRICTION / h))
         _, trace = jax.block_until_ready(run(states, jax.random.split(go, (steps, chains))))
         if not keeps:
             return {"accepted": 1.0}
-        near = ((trace[::10, :, None] - jnp.array(CENTRES)) ** 2).sum(-1) < NEAR**2
-        return {"accepted": float(near.any(-1).mean())}
+
+        def accepted() -> float:
+            near = ((trace[::10, :, None] - jnp.array(CENTRES)) ** 2).sum(-1) < NEAR**2
+            return float(near.any(-1).mean())
+
+        return {"accepted": accepted}
 
     worker.serve(work)
 

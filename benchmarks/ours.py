@@ -205,20 +205,20 @@ PROBLEMS |= {f"ladder_{name}": made for name, made in _of_rungs(True).items()}
 PROBLEMS |= {f"rungs_{name}": made for name, made in _of_rungs(False).items()}
 
 
-def _near(folder: Path) -> dict[str, float]:
+def _near(folder: Path) -> float:
     """Return the share of draws near a centre, in place of an acceptance rate."""
     with open_trace(folder) as trace:
         theta = trace["posterior"]["theta"].to_numpy()[:, ::10, None]
     gaps = ((theta - np.array(dynamics.CENTRES)) ** 2).sum(-1)
-    return {"accepted": float((gaps < dynamics.NEAR**2).any(-1).mean())}
+    return float((gaps < dynamics.NEAR**2).any(-1).mean())
 
 
 def runner(
     problem: Work, name: str, folder: Path, executor: str, cores: int
-) -> Callable[[int, int, int], dict[str, float]]:
+) -> Callable[[int, int, int], worker.Found]:
     """Return (chains, steps, seed) -> what a run found that wrote its trace to disk."""
 
-    def work(chains: int, steps: int, seed: int) -> dict[str, float]:
+    def work(chains: int, steps: int, seed: int) -> worker.Found:
         place = folder / f"{chains}-{steps}-{seed}"
         heat = [problem.temperature * problem.ratio ** (c % RUNGS) for c in range(chains)]
         fixed = mhrun.Fixed(step_size=problem.step_size, temperature=heat)
@@ -226,11 +226,17 @@ def runner(
         shape, plan = Shape(chains, names, 0, steps, problem.thin, 1), Plan({"all": fixed}, chains, 0, steps)
         method = Method(name, problem.kernel, problem.target, plan, shape, seed, problem.dtype)
         summary = run_method(method, place, Settings(executor, cores), Silent(), lambda: False, {})
-        near = _near(place) if name.split("_")[0] in MOVES and name.endswith("_mixture") else {}
-        shutil.rmtree(place)
         means = {"accepted": "sum_accepted", "batch": "sum_batch_size"}
         totals = summary["totals"]
-        return {key: float(sum(totals[total])) / (chains * steps) for key, total in means.items()} | near
+        found = {key: float(sum(totals[total])) / (chains * steps) for key, total in means.items()}
+
+        def accepted() -> float:
+            drawn = name.split("_")[0] in MOVES and name.endswith("_mixture")
+            share = _near(place) if drawn else found["accepted"]
+            shutil.rmtree(place)
+            return share
+
+        return found | {"accepted": accepted}
 
     return work
 

@@ -62,7 +62,7 @@ def main(cores: int, target: str, algorithm: str) -> None:
     settings = {"lr": e} if algorithm == "sgld" else {"lr": h, "alpha": FRICTION / h, "momenta": 0.0}
     transform = of.build(log_posterior, **settings)
 
-    def work(chains: int, steps: int, seed: int) -> dict[str, float]:
+    def work(chains: int, steps: int, seed: int) -> worker.Found:
         torch.manual_seed(seed)
         kept = []
         for _ in range(chains):
@@ -74,8 +74,12 @@ def main(cores: int, target: str, algorithm: str) -> None:
         if not keeps:
             return {"accepted": 1.0}
         draws = torch.stack(kept[::10])
-        near = ((draws[:, None] - torch.tensor(CENTRES)) ** 2).sum(-1) < NEAR**2
-        return {"accepted": float(near.any(-1).float().mean())}
+
+        def accepted() -> float:
+            near = ((draws[:, None] - torch.tensor(CENTRES)) ** 2).sum(-1) < NEAR**2
+            return float(near.any(-1).float().mean())
+
+        return {"accepted": accepted}
 
     worker.serve(work)
 
