@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from mhrun.diagnostics.grid import Estimate
-from mhrun.kernels.stationary import APPROXIMATE, EXACT
+from mhrun.kernels.stationary import APPROXIMATE, EXACT, OPTIMISER
 from mhrun.report.claims import Judged
 from mhrun.report.declared import measure_of
 from mhrun.report.efficiency import ESS, RHAT, diagnosed, is_apart, named, runners_up, unconverged
@@ -195,7 +195,7 @@ def methods_table(
         about = diagnostics.get(method, {})
         row: dict[str, Any] = {TARGET[0]: run.kind(method)}
         if warm:
-            row[TEMPERATURE[0]] = run.samples(method).temperature
+            row[TEMPERATURE[0]] = None if row[TARGET[0]] == OPTIMISER else run.samples(method).temperature
         row |= {heading: about.get(key) for key, (heading, _) in COLUMNS.items()}
         if unconverged(about):
             row[COLUMNS["per_million"][0]] = None

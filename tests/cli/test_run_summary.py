@@ -195,6 +195,15 @@ def test_approximate_methods_that_converged_are_named_with_the_error_of_their_se
     assert summary.summarised(run, {}, [], diagnostics).approximate.endswith("compare with an exact method")
 
 
+def test_an_optimiser_has_no_temperature():
+    run = FakeRun("a", "b", "c")
+    run.samples = lambda name: Samples(None, 9, 2.0 if name == "c" else 1.0, name == "c", name == "b")
+    frame, explained = methods_table(run, {}, {name: about(500.0) for name in "abc"})
+    assert list(frame["target"]) == ["approximate", "optimiser", "approximate"]
+    assert list(frame["T"]) == [1.0, None, 2.0]
+    assert "T" in explained
+
+
 def claim(verdict, holds, name="c"):
     return Judged(name, "Figure 1", "a distance", 1.0, 1.0, None, "below 2", holds, verdict, "", "")
 
