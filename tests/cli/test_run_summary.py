@@ -200,7 +200,9 @@ def test_an_optimiser_has_no_temperature():
     run.samples = lambda name: Samples(None, 9, 2.0 if name == "c" else 1.0, name == "c", name == "b")
     frame, explained = methods_table(run, {}, {name: about(500.0) for name in "abc"})
     assert list(frame["target"]) == ["approximate", "optimiser", "approximate"]
-    assert list(frame["T"]) == [1.0, None, 2.0]
+    assert frame["T"]["A"] == 1.0
+    assert math.isnan(frame["T"]["B"])
+    assert frame["T"]["C"] == 2.0
     assert "T" in explained
 
 
