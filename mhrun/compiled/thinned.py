@@ -121,7 +121,7 @@ class ThinnedLoop:
         record: dict[str, npt.NDArray[Any]] = out._asdict()
         size = out.batch_size.astype(np.int64)
         # Only a step that is decided on all data has no variance.
-        record["n_lik"] = np.where(out.log_ratio_var == 0, 2 * n, self._target.per_term * size)
+        record["n_lik"] = np.where(out.log_ratio_var == 0, 2 * n, self._target.differences.per_term * size)
         record |= constant_fields(steps, chains, n_lik_overhead=0, n_grad=0)
         return State(Evaluation(torch.from_numpy(theta), torch.from_numpy(log_prior)), {}), record
 

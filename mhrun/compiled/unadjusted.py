@@ -163,7 +163,7 @@ class UnadjustedLoop:
             batch_size=self._m,
             n_lik=0,
             n_lik_overhead=0,
-            n_grad=self._target.per_gradient * self._m,
+            n_grad=self._target.gradients.per_datum * self._m,
         )
         names, numbers = self._dynamics.vectors, self._dynamics.scalars
         aux = {name: torch.from_numpy(where.vectors[:, a].copy()) for a, name in enumerate(names)}

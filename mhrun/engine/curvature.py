@@ -71,8 +71,8 @@ class Surface:
         each = min(count // many, self.size)
         index = self._index[0, :each].repeat(many)[:, None]
         at = points.repeat_interleave(each, 0)
-        self.n_grad += self.target.per_gradient * len(index)
-        _, grad = self.target.log_lik_and_grad(at, index)
+        self.n_grad += self.target.gradients.per_datum * len(index)
+        _, grad = self.target.gradients.mean_log_lik(at, index)
         grad = grad.double()
         if self.target.surrogate is not None:
             grad = grad - self.target.surrogate.gradient_error(at, self.target.data.rows(index))
@@ -133,7 +133,7 @@ def on_all_data(surface: Surface, modes: Tensor, best: int, curvature: Tensor) -
     points, which = starts.unique(dim=0, return_inverse=True)
     heat = torch.full((len(points),), surface.temperature, dtype=torch.float64, device=modes.device)
     for _ in range(_NEWTON):
-        grad = target.gradient_full(points.to(modes), heat).double().cpu()
+        grad = target.gradients.full(points.to(modes), heat).double().cpu()
         surface.n_grad += len(points) * target.n
         step = ((grad @ vectors) / values) @ vectors.T
         far = (step @ scaled.T).norm(dim=1)

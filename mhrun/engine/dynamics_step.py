@@ -55,7 +55,7 @@ def step_of_dynamics(
         single = single if scale is None else scale.pull(single)
         few = max(1, single.shape[1] - 1) * len(points)
         spread = ((single - single.mean(1, keepdim=True)) / math.sqrt(few)).flatten(0, 1)
-    share = float(torch.as_tensor(target.error_share(size))) * target.n**2 / size
+    share = float(torch.as_tensor(target.batches.error_share(size))) * target.n**2 / size
     if curvature is not None:
         total = bending * curvature.double() + gain / heat * share * spread.T @ spread
         total += gain / heat * target.gradient_noise * torch.eye(len(total), dtype=torch.float64)

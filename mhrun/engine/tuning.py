@@ -91,9 +91,9 @@ class _Chains:
         target, theta = self.method.target, self.state.evaluation.theta
         m = self.kernel.pairing.m or target.n
         self.step += 1
-        point = target.evaluate(theta, target.batch(self.streams.at(self.step), m))
+        point = target.evaluate(theta, target.batches.draw(self.streams.at(self.step), m))
         self.n_lik += len(theta) * m
-        error = target.gap(point, point, m).error
+        error = target.differences.unpaired(point, point, m).error
         return float(((target.n / self.heat.to(error)) ** 2 * error).mean())
 
     @torch.no_grad()
@@ -298,7 +298,7 @@ def _scaled(kernel: MetropolisHastings, scale: Scale | None) -> MetropolisHastin
 def _size(method: Method, kernel: MetropolisHastings, noise: float) -> int:
     """Return the least minibatch whose noise has a standard deviation of 1, rounded up to three figures."""
     n, m = method.target.n, kernel.pairing.m or method.target.n
-    share = float(torch.as_tensor(method.target.error_share(m)))
+    share = float(torch.as_tensor(method.target.batches.error_share(m)))
     if noise <= 0 or share <= 0:
         return m
     single = noise * m / share  # variance of one term, times (n / T)^2

@@ -69,7 +69,7 @@ class Energies:
     def batch(self, target: Target, draws: Draws) -> Tensor | None:
         """Return the indices of this step's largest minibatch of each chain; smaller ones are its prefixes."""
         m = max((m for m in self.sizes if m < target.n), default=0)
-        return target.batch(draws, m) if m else None
+        return target.batches.draw(draws, m) if m else None
 
     def of(
         self, target: Target, theta: Tensor, index: Tensor | None, grad_temperature: Tensor | None
@@ -141,5 +141,5 @@ class Energies:
         for m, first in one.items():
             at = (local & (self.each(len(local), local.device) == m)).nonzero()[:, 0]
             spread = (two[m].double() - first).var(1) if m > 1 else torch.full_like(var[at], torch.nan)
-            var[at] = (target.n / heat[at]) ** 2 * spread / m * target.error_share(m)
+            var[at] = (target.n / heat[at]) ** 2 * spread / m * target.batches.error_share(m)
         return var

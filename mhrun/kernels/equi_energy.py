@@ -153,14 +153,14 @@ class EquiEnergy(Kernel):
         if target.gradient_noise or target.energy_noise:
             return "EquiEnergy allows for minibatch noise only; leave out gradient_noise and energy_noise."
         if self.energies.anchor is None:
-            return target.refuses_batch(self.sizes[0])
+            return target.batches.refuses(self.sizes[0])
         if len(self.energies.anchor) != target.dim:
             return (
                 f"anchor has {len(self.energies.anchor)} numbers for {target.dim} parameters; give a point."
             )
         if not bool(target.model.log_prior(self.energies.anchor[None].to(target.device)).isfinite()):
             return "anchor lies where the prior is 0; give another point."
-        return target.refuses_batch(self.sizes[0])
+        return target.batches.refuses(self.sizes[0])
 
     def reads(self, target: Target) -> int:
         """Return the data read in a local move, averaged over the rungs."""
@@ -234,7 +234,7 @@ class EquiEnergy(Kernel):
         grad = torch.where((moved & full)[:, None], move.far, aux["grad"])
         arrived = (made & full).nonzero()[:, 0]
         if len(arrived) and self.proposal.gradients:
-            grad[arrived] = target.gradient_full(theta[arrived], controls.temperature[arrived])
+            grad[arrived] = target.gradients.full(theta[arrived], controls.temperature[arrived])
         aux |= {"energy": energy, "grad": grad, "stamp": stamp}
         self._fill_banks(aux, theta, done, draws)
 

@@ -50,7 +50,7 @@ def disagree(rule: Rule, pairing: Pairing, target: Target) -> str | None:
             return f"{scorer} passes on estimates kept with their points; choose rule pseudo_marginal."
         return f"{scorer} leaves the minibatch to the rule, but {judge} needs a fixed one; choose another pairing."
     m = pairing.m
-    if m is not None and 1 <= m < rule.min_batch and target.error_share(m) > 0:
+    if m is not None and 1 <= m < rule.min_batch and target.batches.error_share(m) > 0:
         return (
             f"{judge} must estimate the noise of a minibatch, which m = {m} does not allow; "
             f"choose m >= {rule.min_batch}."
@@ -140,7 +140,7 @@ class MetropolisHastings(Kernel):
         It must be independent of the two points: fresh in each step, and not that of the gradient that drove the move.
         """
         m = self.pairing.m
-        if not self.rule.corrects_noise or m is None or not target.error_share(m) > 0:
+        if not self.rule.corrects_noise or m is None or not target.batches.error_share(m) > 0:
             return None
         rule = type(self.rule).__name__
         if self.pairing.keeps_batch or self.pairing.hands_batch_on:
@@ -181,7 +181,7 @@ class MetropolisHastings(Kernel):
         n_lik = origin.n_lik + candidate.n_lik + (0 if found is None else found.n_lik)
         n_grad = origin.n_grad + candidate.n_grad
         if path is not None:
-            each = 1 if self.pairing.gradient_m is None else target.per_gradient
+            each = 1 if self.pairing.gradient_m is None else target.gradients.per_datum
             n_grad += (self.proposal.leapfrog_steps - 1) * each * _size(origin, target)
         evaluated = torch.full_like(verdict.batch_size, n_lik)
         n_lik_overhead = torch.zeros_like(evaluated)
@@ -218,9 +218,11 @@ class MetropolisHastings(Kernel):
 
     def _followed(self, target: Target, origin: Evaluation, controls: Controls, draws: Draws) -> Trajectory:
         """Return the trajectory of the proposal, on the data of the current point."""
-        gradient = partial(target.gradient_full, temperature=controls.temperature)
+        gradient = partial(target.gradients.full, temperature=controls.temperature)
         if origin.batch is not None:
-            estimate = target.gradient if self.pairing.gradient_m is None else target.reduced_gradient
+            estimate = (
+                target.gradients.minibatch if self.pairing.gradient_m is None else target.gradients.reduced
+            )
             gradient = partial(estimate, index=origin.batch, temperature=controls.temperature)
         return cast(TrajectoryProposal, self.proposal).follow(origin, gradient, controls, draws)
 

@@ -52,7 +52,7 @@ class PlanarFlow(Kernel):
 
     def refuses(self, target: Target) -> str | None:
         """Return why a minibatch of m cannot be drawn, or None."""
-        return target.refuses_batch(self.m) if self.m is not None else None
+        return target.batches.refuses(self.m) if self.m is not None else None
 
     def reads(self, target: Target) -> int:
         """Return the data behind a training step."""
@@ -117,11 +117,11 @@ class PlanarFlow(Kernel):
         chains, size, dim = points.shape
         flat, hot = points.reshape(-1, dim), temperature.repeat_interleave(size)
         if self.m is None:
-            grad = target.gradient_full(flat, hot)
+            grad = target.gradients.full(flat, hot)
         else:
-            index = target.batch(draws, self.m)
+            index = target.batches.draw(draws, self.m)
             index = index if len(index) == 1 else index.repeat_interleave(size, 0)
-            grad = target.gradient(flat, index, hot)
+            grad = target.gradients.minibatch(flat, index, hot)
         grad = grad.reshape(chains, size, dim)
         if target.gradient_noise:
             z = draws.normal(Purpose.GRADIENT, size * dim, dtype=grad.dtype)

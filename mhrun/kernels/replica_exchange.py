@@ -181,7 +181,7 @@ class ReplicaExchange(Kernel):
         scored = kept._replace(theta=target.points(state)) if target.has_buffers else kept
         origin, candidate, found = self._scored(target, scored, first, second, draws)
         if target.energy_noise and isinstance(found, Difference):
-            found = target.add_energy_noise(found, draws)
+            found = target.differences.add_noise(found, draws)
         power = self.sign * (target.prior_power(cold) - target.prior_power(hot))
         # An untempered prior cancels, even if its density is 0 at a point.
         offset = torch.where(power == 0, 0.0, power * (candidate.log_prior - origin.log_prior))
@@ -212,7 +212,7 @@ class ReplicaExchange(Kernel):
         source = source.index_copy(0, high, torch.where(made, low, high))
         moved = Evaluation.of({name: _taken(field, source) for name, field in kept.tensors().items()})
         if moved.grad is not None:
-            grad = target.retempered(moved.grad, moved.theta, temperature[source], temperature)
+            grad = target.gradients.retempered(moved.grad, moved.theta, temperature[source], temperature)
             moved = moved._replace(grad=grad)
         aux = {name: value[source] if name.startswith(BUFFER) else value for name, value in state.aux.items()}
         return State(moved, aux), exchange, evaluated, n_lik_overhead
@@ -228,7 +228,7 @@ class ReplicaExchange(Kernel):
                 Evaluation(kept.theta[at], kept.log_prior[at], kept.log_lik_mean[at], kept.log_lik_var[at])  # type: ignore[index]
                 for at in (low, high)
             )
-            exact = target.gap(origin, candidate, target.n)
+            exact = target.differences.unpaired(origin, candidate, target.n)
             return origin, candidate, exact._replace(error=torch.zeros_like(exact.mean))
         begun = self.pairing.start(target, kept.theta[low], draws)
         origin = self.pairing.current(target, begun, draws)

@@ -22,8 +22,8 @@ class Unadjusted(Kernel):
     A chain with a non-finite value stops at its last finite point, and all its later steps are marked as diverging. The
     other chains continue.
 
-    With a surrogate of the target, a minibatch's gradient has it as a control variate (`Target.reduced_gradient`). With
-    SGLD and ``taylor1`` this is SGLD-CV (Baker et al. 2019).
+    With a surrogate of the target, a minibatch's gradient has it as control variate, see `PosteriorGradients.reduced`.
+    With SGLD and ``taylor1`` this is SGLD-CV (Baker et al. 2019).
 
     Args:
         dynamics: the transition of theta.
@@ -78,7 +78,7 @@ class Unadjusted(Kernel):
                 "the log-likelihood with layers that keep statistics of minibatches (BatchNorm) has no fixed "
                 "derivatives for a surrogate; choose target.surrogate=none."
             )
-        return target.refuses_batch(self.m) if self.m is not None else None
+        return target.batches.refuses(self.m) if self.m is not None else None
 
     def refuses_ladder(self) -> str | None:
         """Return why it cannot move the rungs of a ladder: exchanges use the model's prior only."""
@@ -95,7 +95,7 @@ class Unadjusted(Kernel):
 
     def _gradients_of(self, target: Target) -> int:
         """Return the per-datum gradients of a step."""
-        return target.n if self.m is None else target.per_gradient * self.m
+        return target.n if self.m is None else target.gradients.per_datum * self.m
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
         """Return the initial state at theta (C, D)."""
@@ -112,11 +112,11 @@ class Unadjusted(Kernel):
         theta = state.evaluation.theta
         index = None
         if self.m is not None:
-            index = target.pass_batch(draws, self.m) if self.passes else target.batch(draws, self.m)
+            index = target.batches.piece(draws, self.m) if self.passes else target.batches.draw(draws, self.m)
         n_lik = 0
         if before:
             assert index is not None
-            grad, log_lik, after = target.train(theta, index, controls.temperature, before)
+            grad, log_lik, after = target.gradients.train(theta, index, controls.temperature, before)
             if self.dynamics.energies:
                 aux["log_density"] = self._energy(target, target.prior(theta), log_lik, controls.temperature)
                 n_lik = self.reads(target)
@@ -124,10 +124,10 @@ class Unadjusted(Kernel):
             grad, aux["log_density"] = self._with_energy(target, theta, index, controls.temperature)
             n_lik = self.reads(target)
         elif index is None:
-            grad = target.gradient_full(theta, controls.temperature)
+            grad = target.gradients.full(theta, controls.temperature)
         else:
-            grad = target.reduced_gradient(theta, index, controls.temperature)
-        grad = target.add_gradient_noise(grad, draws)
+            grad = target.gradients.reduced(theta, index, controls.temperature)
+        grad = target.gradients.add_noise(grad, draws)
         if self.prior is not None:
             grad = self.prior.add_gradient(target, theta, grad, aux)
         updated, aux, stopped = self.move(theta, grad, aux | {"stopped": stopped}, controls, draws)
@@ -174,7 +174,7 @@ class Unadjusted(Kernel):
     ) -> tuple[Tensor, Tensor]:
         """Return the gradient (C, D) and the value (C,) of the log posterior, from one minibatch or all data."""
         if index is not None:
-            log_lik, grad = target.log_lik_and_reduced_gradient(theta, index, temperature)
+            log_lik, grad = target.gradients.log_lik_and_reduced(theta, index, temperature)
             return grad, Unadjusted._energy(target, target.prior(theta), likelihoods(log_lik), temperature)
         point = target.evaluate_full(theta, temperature)
         assert point.grad is not None

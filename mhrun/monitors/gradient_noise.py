@@ -61,7 +61,7 @@ class GradientNoise(Predictive):
 
     def refuses(self, target: Target) -> str | None:
         """Refuse what `Predictive` refuses, and minibatches that cannot be drawn from the data."""
-        reasons = (target.refuses_batch(b) for b in self.sizes)
+        reasons = (target.batches.refuses(b) for b in self.sizes)
         return super().refuses(target) or next((reason for reason in reasons if reason), None)
 
     def observe(
@@ -92,7 +92,7 @@ class GradientNoise(Predictive):
             self.repeats
         ):  # of one minibatch at a time: gradients of wide networks fill memories
             index = streams.at(repeat, ahead=1).index(target.n, b, replacement=target.replacement)
-            gradient = target.reduced_gradient(theta, index, one)
+            gradient = target.gradients.reduced(theta, index, one)
             found.append(gradient[:, chosen])
             gap = gradient - mean
             mean += gap / (repeat + 1)

@@ -50,7 +50,7 @@ class Blocks(Pairing):
 
     def reads(self, target: Target) -> int:
         """Return the evaluations of a step: those of the candidate on its m data."""
-        return self.m * target.per_remainder
+        return self.m * target.differences.per_remainder
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
         """Return the evaluation at the starting points, each on a first minibatch."""
@@ -89,14 +89,17 @@ class Blocks(Pairing):
             candidate.log_lik_var + origin.log_lik_var,
             torch.full_like(mean, self.m, dtype=torch.int64),
             before + after,
-            known=target.known(origin.theta, theta),
+            known=target.differences.known(origin.theta, theta),
             error_change=after - before,
         )
         return candidate, found
 
     def _evaluated(self, target: Target, theta: Tensor, index: Tensor) -> Evaluation:
-        terms = target.remainders(theta, index)
+        terms = target.differences.remainders(theta, index)
         var = terms.var(-1) if self.m > 1 else torch.full_like(terms[:, 0], torch.nan)
         return target.prior(theta)._replace(
-            log_lik_mean=terms.mean(-1), log_lik_var=var, batch=index, n_lik=self.m * target.per_remainder
+            log_lik_mean=terms.mean(-1),
+            log_lik_var=var,
+            batch=index,
+            n_lik=self.m * target.differences.per_remainder,
         )

@@ -34,7 +34,7 @@ class Full(Pairing):
         self, target: Target, kept: Evaluation, draws: Draws, grad_temperature: Tensor | None = None
     ) -> Evaluation:
         """Return the cached evaluation."""
-        return target.with_gradient(kept, grad_temperature)
+        return target.gradients.added_to(kept, grad_temperature)
 
     def compare(
         self,
@@ -46,7 +46,7 @@ class Full(Pairing):
     ) -> tuple[Evaluation, Difference]:
         """Evaluate the candidate on all data."""
         candidate = target.evaluate_full(theta, grad_temperature)
-        exact = target.gap(origin, candidate, target.n)
+        exact = target.differences.unpaired(origin, candidate, target.n)
         return candidate, exact._replace(error=torch.zeros_like(exact.mean))
 
     def native(self) -> NativePairing:

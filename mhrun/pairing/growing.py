@@ -55,7 +55,7 @@ class Terms:
     def __init__(self, target: Target, origin: Tensor, candidate: Tensor, draws: Draws) -> None:
         self.n = target.n
         self.replacement = target.replacement
-        self.known = target.known(origin, candidate)
+        self.known = target.differences.known(origin, candidate)
         self.n_lik_overhead = torch.zeros(len(origin), dtype=torch.int64, device=origin.device)
         self._target = target
         self._origin = origin
@@ -64,22 +64,22 @@ class Terms:
 
     def terms(self, rows: Tensor, start: int, stop: int) -> Tensor:
         """Return terms start..stop of the minibatches of chains `rows` (R,): (R, stop - start)."""
-        index = self._target.more(self._draws, start, stop, rows)
-        return self._target.terms(self._origin[rows], self._candidate[rows], index)
+        index = self._target.batches.more(self._draws, start, stop, rows)
+        return self._target.differences.terms(self._origin[rows], self._candidate[rows], index)
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Return mean and variance of the terms over all data, each (C,)."""
         self._count_overhead()
-        return self._target.full_moments(self._origin, self._candidate)
+        return self._target.differences.full_moments(self._origin, self._candidate)
 
     def largest(self) -> Tensor:
         """Return the largest absolute term over all data (C,)."""
         self._count_overhead()
-        return self._target.full_largest(self._origin, self._candidate)
+        return self._target.differences.full_largest(self._origin, self._candidate)
 
     def evaluated(self, size: Tensor) -> Tensor:
         """Return how many log-likelihoods the decisions (C,) cost; data read beyond them are not counted."""
-        return self._target.per_term * size + self.n_lik_overhead
+        return self._target.differences.per_term * size + self.n_lik_overhead
 
     def _count_overhead(self) -> None:
         self.n_lik_overhead += 2 * self.n

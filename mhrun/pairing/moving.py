@@ -30,7 +30,7 @@ class Moving(Pairing):
 
     def refuses(self, target: Target) -> str | None:
         """Return why a minibatch of m cannot be drawn, or None."""
-        return target.refuses_batch(self.m)
+        return target.batches.refuses(self.m)
 
     def reads(self, target: Target) -> int:
         """Return 2 m."""
@@ -38,7 +38,7 @@ class Moving(Pairing):
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
         """Return the starting points with a first minibatch, drawn as that of a previous candidate."""
-        return target.prior(theta)._replace(batch=target.batch(draws, self.m))
+        return target.prior(theta)._replace(batch=target.batches.draw(draws, self.m))
 
     def current(
         self, target: Target, kept: Evaluation, draws: Draws, grad_temperature: Tensor | None = None
@@ -56,5 +56,5 @@ class Moving(Pairing):
         grad_temperature: Tensor | None = None,
     ) -> tuple[Evaluation, Difference]:
         """Evaluate the candidate on a fresh minibatch, independent of the origin's."""
-        candidate = target.evaluate(theta, target.batch(draws, self.m), grad_temperature)
-        return candidate, target.gap(origin, candidate, self.m)
+        candidate = target.evaluate(theta, target.batches.draw(draws, self.m), grad_temperature)
+        return candidate, target.differences.unpaired(origin, candidate, self.m)

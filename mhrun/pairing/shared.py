@@ -32,7 +32,7 @@ class Shared(Pairing):
 
     def refuses(self, target: Target) -> str | None:
         """Return why a minibatch of m cannot be drawn, or None."""
-        return target.refuses_batch(self.m)
+        return target.batches.refuses(self.m)
 
     def reads(self, target: Target) -> int:
         """Return 2 m."""
@@ -46,7 +46,7 @@ class Shared(Pairing):
         self, target: Target, kept: Evaluation, draws: Draws, grad_temperature: Tensor | None = None
     ) -> Evaluation:
         """Return the origin with this step's minibatch, evaluated on it if a gradient is needed."""
-        index = target.batch(draws, self.m)
+        index = target.batches.draw(draws, self.m)
         if grad_temperature is None:
             return kept._replace(batch=index)
         return target.evaluate(kept.theta, index, grad_temperature)
@@ -62,9 +62,9 @@ class Shared(Pairing):
         """Evaluate both points on the origin's minibatch."""
         assert origin.batch is not None
         if grad_temperature is None:
-            return target.prior(theta), target.difference(origin.theta, theta, origin.batch)
+            return target.prior(theta), target.differences.between(origin.theta, theta, origin.batch)
         candidate = target.evaluate(theta, origin.batch, grad_temperature, origin.rows)
-        return candidate, target.paired(origin, candidate)
+        return candidate, target.differences.paired(origin, candidate)
 
     def native(self) -> NativePairing:
         """Return the form of this pairing in a compiled loop."""

@@ -35,7 +35,7 @@ class Stored(Pairing):
 
     def refuses(self, target: Target) -> str | None:
         """Return why a minibatch of m cannot be drawn, or None."""
-        return target.refuses_batch(self.m)
+        return target.batches.refuses(self.m)
 
     def reads(self, target: Target) -> int:
         """Return m."""
@@ -43,13 +43,13 @@ class Stored(Pairing):
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> Evaluation:
         """Return the evaluation at the starting points, each on a first minibatch."""
-        return target.evaluate(theta, target.batch(draws, self.m))
+        return target.evaluate(theta, target.batches.draw(draws, self.m))
 
     def current(
         self, target: Target, kept: Evaluation, draws: Draws, grad_temperature: Tensor | None = None
     ) -> Evaluation:
         """Return the evaluation from when the point was proposed."""
-        return target.with_gradient(kept, grad_temperature)
+        return target.gradients.added_to(kept, grad_temperature)
 
     def compare(
         self,
@@ -60,8 +60,8 @@ class Stored(Pairing):
         grad_temperature: Tensor | None = None,
     ) -> tuple[Evaluation, Difference]:
         """Evaluate the candidate on a fresh minibatch, independent of the origin's."""
-        candidate = target.evaluate(theta, target.batch(draws, self.m), grad_temperature)
-        return candidate, target.gap(origin, candidate, self.m)
+        candidate = target.evaluate(theta, target.batches.draw(draws, self.m), grad_temperature)
+        return candidate, target.differences.unpaired(origin, candidate, self.m)
 
     def native(self) -> NativePairing:
         """Return the form of this pairing in a compiled loop."""

@@ -48,7 +48,7 @@ class Thinned(Deferred):
         """Return why the target is incompatible, or None: its model must have bounds."""
         if target.transforms is not None:
             return "bounds hold for fixed data: leave out the transforms of the data."
-        if self.gradient_m is not None and (reason := target.refuses_batch(self.gradient_m)):
+        if self.gradient_m is not None and (reason := target.batches.refuses(self.gradient_m)):
             return reason
         return target.bounded.refuses()
 
@@ -59,7 +59,7 @@ class Thinned(Deferred):
         if grad_temperature is None:
             return kept
         assert self.gradient_m is not None
-        return _with_gradient(target, kept, target.batch(draws, self.gradient_m), grad_temperature)
+        return _with_gradient(target, kept, target.batches.draw(draws, self.gradient_m), grad_temperature)
 
     def reads(self, target: Target) -> int:
         """Return a guess; the number of arrivals depends on the step size."""
@@ -87,8 +87,8 @@ class Thinned(Deferred):
 
 def _with_gradient(target: Target, point: Evaluation, index: Tensor, temperature: Tensor) -> Evaluation:
     """Return the point with its gradient on the minibatch `index` (C, m)."""
-    grad = target.reduced_gradient(point.theta, index, temperature)
-    return point._replace(grad=grad, batch=index, n_grad=target.per_gradient * index.shape[-1])
+    grad = target.gradients.reduced(point.theta, index, temperature)
+    return point._replace(grad=grad, batch=index, n_grad=target.gradients.per_datum * index.shape[-1])
 
 
 class Bounded(Arrivals):
@@ -96,7 +96,7 @@ class Bounded(Arrivals):
 
     def __init__(self, target: Target, origin: Tensor, candidate: Tensor, draws: Draws) -> None:
         self.n = target.n
-        self.known = target.known(origin, candidate)
+        self.known = target.differences.known(origin, candidate)
         self.violations = torch.zeros(len(origin), dtype=torch.int32, device=origin.device)
         self.n_lik_overhead = torch.zeros(len(origin), dtype=torch.int64, device=origin.device)
         self._read_all = torch.zeros(len(origin), dtype=torch.bool, device=origin.device)
@@ -128,8 +128,8 @@ class Bounded(Arrivals):
     def mean(self, rows: Tensor) -> Tensor:
         """Return the mean of the terms over all data (R,)."""
         self._read_all[rows] = True
-        return self._target.full_mean(self._origin[rows], self._candidate[rows])
+        return self._target.differences.full_mean(self._origin[rows], self._candidate[rows])
 
     def evaluated(self, size: Tensor) -> Tensor:
         """Return how many log-likelihoods the decisions (C,) cost."""
-        return torch.where(self._read_all, 2 * self.n, self._target.per_term * size)
+        return torch.where(self._read_all, 2 * self.n, self._target.differences.per_term * size)

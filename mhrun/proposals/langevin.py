@@ -15,7 +15,7 @@ class LangevinProposal(Proposal):
 
     e is the step size and tau the noise temperature of the controls. g is the gradient of the full-data log posterior
     at temperature 1, estimated on the minibatch of the point. If only the likelihood is tempered, the prior's part is
-    multiplied by T (`mhrun.Target.gradient`). The forward and the reverse density each use the gradient at their own
+    multiplied by T (`PosteriorGradients`). The forward and the reverse density each use the gradient at their own
     point on that point's minibatch (Wu, Wang & Wong 2020, Algorithm 1 with eq. 5; Li & Wong 2017, section 4.3).
 
     Units: a learning rate on the mean log-likelihood corresponds to e = rate / n, and noise of variance 2 rate / n^2 to

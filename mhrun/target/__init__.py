@@ -1,7 +1,8 @@
 """Targets: a model on data at a temperature. All access of kernels to the data is through a target.
 
-`Target` draws minibatches and evaluates the model. `Gradients` computes the model's gradients, `AllData` its sums over
-all data. `target_of` builds a target from a configuration.
+`Target` evaluates the model at points. Its parts draw minibatches (`Batches`), and compute differences of the
+log-likelihood (`Differences`) and gradients of the log posterior (`PosteriorGradients`). They are made of the model's
+gradients (`Gradients`) and sums over all data (`AllData`). `target_of` builds a target from a configuration.
 """
 
 from mhrun.target.configured import target_of

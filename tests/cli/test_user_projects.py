@@ -267,7 +267,7 @@ def test_functions_make_a_model(functions, rng):
         assert float(model.log_prior(theta)[c]) == pytest.approx(prior)
     point = theta.clone().requires_grad_()
     (grad,) = torch.autograd.grad(target.log_density(point).sum(), point)
-    assert torch.allclose(target.gradient_full(theta, torch.ones(4)), grad)
+    assert torch.allclose(target.gradients.full(theta, torch.ones(4)), grad)
 
 
 def test_functions_that_do_not_fit_are_reported(functions, rng):

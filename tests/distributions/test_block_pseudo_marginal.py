@@ -89,7 +89,7 @@ def test_the_stationary_distribution_of_theta_and_the_minibatch(surrogate, corre
     assert_counts(np.bincount(number, minlength=N**M), mass.sum(0), "minibatches")
     assert np.array_equal(
         state.evaluation.log_lik_mean,
-        target.remainders(state.evaluation.theta, state.evaluation.batch).mean(1),
+        target.differences.remainders(state.evaluation.theta, state.evaluation.batch).mean(1),
     )
     if surrogate == "none":  # it can fail: neither is the other, nor the target
         other = np.cumsum(joint(target, temperature, correct=not correct).sum(1))

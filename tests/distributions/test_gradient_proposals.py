@@ -96,12 +96,12 @@ def test_mhbt_is_reversible_on_points_and_minibatches(target, rng, proposal):
             def point(theta, batch):
                 index = torch.tensor([batch])
                 scored = target.evaluate(torch.from_numpy(theta)[None], index)
-                return scored._replace(grad=target.gradient(scored.theta, index, torch.ones(1)))
+                return scored._replace(grad=target.gradients.minibatch(scored.theta, index, torch.ones(1)))
 
             class Given(Stored):
                 def compare(self, target, origin, theta, draws, grad_temperature=None, here=other):
                     candidate = target.evaluate(theta, torch.tensor([here]), grad_temperature)
-                    return candidate, target.gap(origin, candidate, M)
+                    return candidate, target.differences.unpaired(origin, candidate, M)
 
             kernel.pairing = Given(M)
             forward = kernel.contest(
@@ -188,15 +188,15 @@ def test_a_gradient_is_that_of_the_points_own_minibatch(target):
             used = {Shared: fresh, Moving: before, Stored: index, Full: None}[type(pairing)]
             if used is not None and not isinstance(pairing, Stored):
                 assert torch.equal(origin.batch, used)
-                assert torch.allclose(origin.grad, target.gradient(theta, used, warm))
+                assert torch.allclose(origin.grad, target.gradients.minibatch(theta, used, warm))
             state, info = kernel.step(target, state, controls(0.05, 2.0, 1.5, chains), draws)
             grad, theta = state.evaluation.grad, state.evaluation.theta
             assert (grad is None) == pairing.rescores
             index = torch.where(info.accepted[:, None], fresh, index)
             if isinstance(pairing, Stored):
-                assert torch.allclose(grad, target.gradient(theta, index, warm))
+                assert torch.allclose(grad, target.gradients.minibatch(theta, index, warm))
             if isinstance(pairing, Full):
-                assert torch.allclose(grad, target.gradient_full(theta, warm))
+                assert torch.allclose(grad, target.gradients.full(theta, warm))
 
 
 def test_gradients_and_growing_minibatches_do_not_mix(target):

@@ -416,7 +416,7 @@ def test_roughness_has_its_variance_and_is_no_one_else_s():
     target = Target(gaussian(3), NOTHING, gradient_noise=2.5)
     streams = Streams(KEY, 4000)
     first, second = (
-        target.add_gradient_noise(torch.zeros(4000, 3, dtype=torch.float64), streams.at(k)) for k in (1, 2)
+        target.gradients.add_noise(torch.zeros(4000, 3, dtype=torch.float64), streams.at(k)) for k in (1, 2)
     )
     assert_mean(first.square().mean(-1).numpy(), 2.5)
     assert abs(np.corrcoef(first[:, 0], second[:, 0])[0, 1]) < Z / math.sqrt(4000)

@@ -239,9 +239,9 @@ def test_a_prior_whose_gradient_is_known_needs_no_other(data, variance, temper):
     theta = Perceptron(LAYERS).init(C, Streams(derive_key(2, "prior"), C).at(0)).double()
     one, two = (Target(model(LAYERS, variance), data[0], temper=temper) for model in (Perceptron, Other))
     assert native_form(two.model, "log_prior_grad", "log_prior") is None
-    assert torch.allclose(one.gradient_full(theta, heat), two.gradient_full(theta, heat))
+    assert torch.allclose(one.gradients.full(theta, heat), two.gradients.full(theta, heat))
     assert (variance is None) == torch.equal(
-        one.gradient_full(theta, heat), Target(Perceptron(LAYERS), data[0]).gradient_full(theta, heat)
+        one.gradients.full(theta, heat), Target(Perceptron(LAYERS), data[0]).gradients.full(theta, heat)
     )
 
 

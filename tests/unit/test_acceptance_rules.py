@@ -102,8 +102,8 @@ def test_the_noise_of_the_log_ratio_is_estimated_right(rng):
     many = 4000
     theta = torch.tensor([[0.1, 0.9]], dtype=torch.float64).repeat(many, 1)
     other = theta + torch.tensor([0.3, -0.4], dtype=torch.float64)
-    index = target.batch(Streams(KEY, many).at(1), 50)
-    shared = target.difference(theta, other, index)
+    index = target.batches.draw(Streams(KEY, many).at(1), 50)
+    shared = target.differences.between(theta, other, index)
     assert float(shared.var.mean() / 50) == pytest.approx(float(shared.mean.var()), rel=0.1)
     state = Stored(50)
     origin = state.start(target, theta, Streams(KEY, many).at(1))
@@ -228,7 +228,7 @@ def test_all_data_have_no_error(data):
         target = Target(TiedMeans(), data, replacement=replacement)
         index = torch.arange(N).expand(2, N)
         theta = torch.tensor([[0.0, 1.0], [0.5, 0.5]], dtype=torch.float64)
-        difference = target.difference(theta, theta + 0.3, index)
+        difference = target.differences.between(theta, theta + 0.3, index)
         assert difference.error.tolist() == pytest.approx((difference.var / N * share).tolist())
 
 
@@ -238,7 +238,7 @@ def test_the_error_of_a_difference_is_its_variance_over_minibatches(data, replac
     chains, m = 20_000, N // 2
     theta = torch.tensor([[0.0, 1.0]], dtype=torch.float64).expand(chains, 2)
     index = Streams(KEY, chains).at(1).index(N, m, replacement=replacement)
-    difference = target.difference(theta, theta + 0.3, index)
+    difference = target.differences.between(theta, theta + 0.3, index)
     ratio = float(difference.mean.var() / difference.error.mean())
     assert ratio == pytest.approx(1.0, abs=5 * math.sqrt(2 / chains))
 
@@ -249,7 +249,7 @@ def test_a_dynamics_on_all_data_has_the_whole_gradient(data):
     for replacement in (False, True):
         target = Target(TiedMeans(), data, replacement=replacement)
         (wanted,) = torch.autograd.grad(target.log_density(point).sum(), point)
-        found = target.gradient_full(theta, torch.ones(2))
+        found = target.gradients.full(theta, torch.ones(2))
         assert found.flatten().tolist() == pytest.approx(wanted.flatten().tolist())
         kernel = Unadjusted(SGLD(), None)
         draws = Streams(KEY, 2).at(0)

@@ -165,7 +165,7 @@ def test_a_trial_is_a_forward_move_on_fresh_minibatches(target, monkeypatch, pai
     """Spied on: where the moves go, what they are scored on, and that none is made."""
     batches, moves, scored = [], [], []
     parts = kernel(pairing, trials=3, forward=0.0, most=0.1)
-    row, move, score = target.batch, ReversibleLangevinProposal.moved, MetropolisHastings.contest
+    row, move, score = target.batches.draw, ReversibleLangevinProposal.moved, MetropolisHastings.contest
     trying = False
 
     def batch(draws, m):
@@ -191,7 +191,7 @@ def test_a_trial_is_a_forward_move_on_fresh_minibatches(target, monkeypatch, pai
             scored.append((origin, candidate, controls, found))
         return candidate, found
 
-    monkeypatch.setattr(target, "batch", batch)
+    monkeypatch.setattr(target.batches, "draw", batch)
     monkeypatch.setattr(ReversibleLangevinProposal, "moved", moved)
     monkeypatch.setattr(MetropolisHastings, "contest", contest)
     theta = torch.tensor([[0.3, -0.2], [0.1, 0.4]], dtype=torch.float64)
@@ -223,7 +223,9 @@ def test_a_trial_is_a_forward_move_on_fresh_minibatches(target, monkeypatch, pai
         )
         for point, index in zip((origin, candidate), where or (None, None), strict=True):
             grad = (
-                target.gradient_full(point.theta, warm) if full else target.gradient(point.theta, index, warm)
+                target.gradients.full(point.theta, warm)
+                if full
+                else target.gradients.minibatch(point.theta, index, warm)
             )
             assert torch.allclose(point.grad, grad)
         assert found.log_ratio.isfinite().all()

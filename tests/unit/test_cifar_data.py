@@ -145,7 +145,7 @@ def test_transforms_are_functions_of_step_chain_and_place():
     target = Target(ModuleModel(nn.Linear(2, 2)), images())
 
     def batch(step, chains=3, m=5, **settings):
-        return target.batch(Streams(KEY, chains, **settings).at(step, ahead=1), m)
+        return target.batches.draw(Streams(KEY, chains, **settings).at(step, ahead=1), m)
 
     index = batch(4)
     assert torch.equal(index, batch(4))
@@ -163,9 +163,9 @@ def test_transforms_are_functions_of_step_chain_and_place():
     # A minibatch that grows in pieces has the transforms of one that was drawn at once.
     draws = Streams(KEY, 3).at(7)
     everyone = torch.arange(3)
-    pieces = [target.more(draws, a, b, everyone) for a, b in ((0, 3), (3, 4), (4, 10))]
-    assert torch.equal(torch.cat(pieces, 1), target.more(Streams(KEY, 3).at(7), 0, 10, everyone))
-    some = target.more(Streams(KEY, 3).at(7), 0, 10, torch.tensor([2]))
+    pieces = [target.batches.more(draws, a, b, everyone) for a, b in ((0, 3), (3, 4), (4, 10))]
+    assert torch.equal(torch.cat(pieces, 1), target.batches.more(Streams(KEY, 3).at(7), 0, 10, everyone))
+    some = target.batches.more(Streams(KEY, 3).at(7), 0, 10, torch.tensor([2]))
     assert torch.equal(some[0], torch.cat(pieces, 1)[2])
 
 
@@ -191,7 +191,7 @@ def test_a_share_of_the_labels_is_permuted_anew_in_each_pass():
         table = torch.full((2, n), -1)
         for piece in range(n // m):
             draws.step = 1 + epoch * (n // m) + piece
-            index = target.pass_batch(draws, m)
+            index = target.batches.piece(draws, m)
             table.scatter_(1, index % n, target.data.rows(index)["y"])
         assert torch.equal(table[0], table[1])
         assert sorted(table[0].tolist()) == list(range(n))  # a permutation of the labels
@@ -199,7 +199,9 @@ def test_a_share_of_the_labels_is_permuted_anew_in_each_pass():
         tables.append(table[0])
     assert not torch.equal(tables[0], tables[1])
     again = Streams(KEY, 2).at(1 + n // m)
-    assert torch.equal(target.data.rows(target.pass_batch(again, m))["y"][0], tables[1][again.piece(n, m)[0]])
+    assert torch.equal(
+        target.data.rows(target.batches.piece(again, m))["y"][0], tables[1][again.piece(n, m)[0]]
+    )
 
 
 def test_a_dynamics_on_augmented_images_is_that_on_the_same_images_by_hand():
@@ -212,7 +214,7 @@ def test_a_dynamics_on_augmented_images_is_that_on_the_same_images_by_hand():
     sizes = torch.full((2,), 1e-3)
     with torch.no_grad():
         after, _ = kernel.step(target, state, Controls(sizes, sizes, sizes), Streams(KEY, 2).at(1))
-    rows = target.data.rows(target.batch(Streams(KEY, 2).at(1), 6))
+    rows = target.data.rows(target.batches.draw(Streams(KEY, 2).at(1), 6))
     grad = model.log_lik_and_grad(state.evaluation.theta, rows)[1]
     assert torch.allclose(after.evaluation.theta, state.evaluation.theta + 1e-3 * 40 * grad)
 

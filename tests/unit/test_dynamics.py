@@ -150,7 +150,7 @@ def pieces(target, streams, m, steps):
     out = []
     for k in steps:
         draws.step = k
-        out.append(target.pass_batch(draws, m).numpy())
+        out.append(target.batches.piece(draws, m).numpy())
     return np.stack(out)  # (steps, C, m)
 
 
@@ -205,7 +205,7 @@ def test_the_kernel_takes_its_gradients_on_the_pieces(rng):
     for k in range(1, 7):
         draws.step = k
         state, info = kernel.step(target, state, Controls(0.03 * one, one, one), draws)
-        index = target.pass_batch(Streams(KEY, C).at(k), m).numpy()
+        index = target.batches.piece(Streams(KEY, C).at(k), m).numpy()
         theta = theta + 0.03 * n * (x[index].mean(1) - theta)
         assert state.evaluation.theta[:, 0].numpy() == pytest.approx(theta)
         assert info.n_grad.tolist() == info.batch_size.tolist() == [m] * C

@@ -92,7 +92,7 @@ def test_logistic_gradient(problem, dtype):
     target = Target(model, Dataset({"x": x, "y": data.fields["y"]}))
     index = torch.arange(40).reshape(5, 8)
     one = torch.ones(5, dtype=torch.float64)
-    grad = target.gradient(theta, index, one)
+    grad = target.gradients.minibatch(theta, index, one)
     reference = Target(model, Dataset({"x": data.fields["x"].double() / 255, "y": data.fields["y"]}))
     for d in range(model.dim):
         step = torch.zeros(12, dtype=torch.float64)
@@ -104,8 +104,8 @@ def test_logistic_gradient(problem, dtype):
 
         gradient = (value(theta + step) - value(theta - step)) / 2e-5
         assert grad[:, d].numpy() == pytest.approx(gradient.numpy(), rel=1e-4, abs=0.05)
-    everything = target.gradient(theta, torch.arange(9000).expand(5, -1), one)
-    assert torch.allclose(target.gradient_full(theta, one), everything, rtol=1e-4, atol=0.05)
+    everything = target.gradients.minibatch(theta, torch.arange(9000).expand(5, -1), one)
+    assert torch.allclose(target.gradients.full(theta, one), everything, rtol=1e-4, atol=0.05)
 
 
 def test_logistic_pieces_on_bytes(problem):

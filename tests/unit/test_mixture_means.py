@@ -77,7 +77,7 @@ def test_compiled_sums_of_all_data_are_the_plain_ones(rng):
     found = target.evaluate_full(theta, heat)
     assert (found.n_lik, found.n_grad) == (2000, 2000)
     assert (found.log_lik_mean * 2000).numpy() == pytest.approx(a.numpy())
-    assert torch.equal(found.grad, target.gradient_full(theta, heat))
+    assert torch.equal(found.grad, target.gradients.full(theta, heat))
 
 
 @pytest.mark.parametrize(

@@ -401,7 +401,7 @@ def test_the_noise_of_gradients_is_tested_coordinate_by_coordinate(rng):
         for r in range(100)
     ]
     one = torch.ones(1, dtype=torch.float64)
-    rows = np.stack([target.gradient(theta[:1], i, one)[0].numpy() for i in index])
+    rows = np.stack([target.gradients.minibatch(theta[:1], i, one)[0].numpy() for i in index])
     moving = [k for k in range(21) if len(set(rows[:, k])) > 50]
     assert metrics["normal_20"][0] == np.mean([stats.shapiro(rows[:, k]).pvalue >= 0.05 for k in moving])
     assert metrics["variance_20"][0] == pytest.approx(rows.var(axis=0, ddof=1).mean(), rel=1e-6)

@@ -133,7 +133,7 @@ def test_gradients_go_through_transforms():
     assert float(target.log_density(theta)) == pytest.approx(wanted)
     residual = (x - mu) / sigma**2
     by_sigma = (((x - mu) ** 2 / sigma**3) - 1 / sigma).sum() - sigma / 4
-    found = target.gradient_full(theta, torch.ones(1, dtype=torch.float64))[0].tolist()
+    found = target.gradients.full(theta, torch.ones(1, dtype=torch.float64))[0].tolist()
     assert found == pytest.approx([residual.sum() - mu, by_sigma * sigma + 1])
 
 

@@ -268,8 +268,8 @@ def test_one_pass_is_an_evaluation_and_a_gradient(rng, temper):
     warm = torch.tensor([1.0, 3.0, 0.5], dtype=torch.float64)
     for target in targets(rng, temper=temper):
         theta = torch.from_numpy(rng.normal(0, 0.5, (C, target.dim)))
-        for index in (target.batch(Streams(KEY, C).at(2), M), torch.arange(M)[None]):
-            scored, grad = target.evaluate(theta, index), target.gradient(theta, index, warm)
+        for index in (target.batches.draw(Streams(KEY, C).at(2), M), torch.arange(M)[None]):
+            scored, grad = target.evaluate(theta, index), target.gradients.minibatch(theta, index, warm)
             assert (scored.n_lik, scored.n_grad) == (M, 0)
             both = target.evaluate(theta, index, warm)
             assert (both.n_lik, both.n_grad) == (M, M)
@@ -286,7 +286,7 @@ def test_one_pass_is_an_evaluation_and_a_gradient(rng, temper):
         assert torch.allclose(both.grad, wanted, rtol=1e-9, atol=1e-9)
         full = target.evaluate_full(theta, warm)
         assert (full.n_lik, full.n_grad) == (N, N)
-        assert torch.allclose(full.grad, target.gradient_full(theta, warm))
+        assert torch.allclose(full.grad, target.gradients.full(theta, warm))
 
 
 def test_a_gradient_of_equal_parts_is_taken_as_it_comes():
@@ -304,7 +304,7 @@ def test_a_gradient_of_equal_parts_is_taken_as_it_comes():
     target = Target(Sum(), Dataset.of(np.arange(4.0)))
     theta = torch.zeros(2, 3, dtype=torch.float64)
     assert (
-        target.gradient(theta, torch.zeros(2, 2, dtype=torch.int64), torch.ones(2)).tolist()
+        target.gradients.minibatch(theta, torch.zeros(2, 2, dtype=torch.int64), torch.ones(2)).tolist()
         == [[4.0] * 3] * 2
     )
 
@@ -319,11 +319,11 @@ def test_the_shared_pairing_with_gradients_has_the_same_difference(rng, replacem
         candidate, found = pairing.compare(target, origin, to, draws, warm)
         assert [(point.n_lik, point.n_grad) for point in (origin, candidate)] == [(M, M)] * 2
         assert found.n_lik == 0
-        wanted = target.difference(theta, to, target.batch(Streams(KEY, C).at(3), M))
+        wanted = target.differences.between(theta, to, target.batches.draw(Streams(KEY, C).at(3), M))
         for name in ("mean", "var", "size", "error"):
             assert torch.allclose(getattr(found, name), getattr(wanted, name), rtol=1e-10), name
-        assert torch.allclose(candidate.grad, target.gradient(to, origin.batch, warm))
-        assert torch.allclose(origin.grad, target.gradient(theta, origin.batch, warm))
+        assert torch.allclose(candidate.grad, target.gradients.minibatch(to, origin.batch, warm))
+        assert torch.allclose(origin.grad, target.gradients.minibatch(theta, origin.batch, warm))
 
 
 def test_rows_are_kept_only_for_their_own_index(rng):

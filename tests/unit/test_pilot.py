@@ -575,7 +575,7 @@ def test_modes_of_several_coordinates_move_together(monkeypatch):
     root = torch.linalg.cholesky(torch.linalg.inv(curvature))
 
     def distance(points):
-        return (target.gradient_full(points, torch.ones(6, dtype=torch.float64)) @ root).norm(dim=1)
+        return (target.gradients.full(points, torch.ones(6, dtype=torch.float64)) @ root).norm(dim=1)
 
     assert distance(modes.theta).min() > 1
     found = on_all_data(surface, modes.theta, modes.best, curvature)

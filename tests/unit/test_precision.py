@@ -68,10 +68,10 @@ def test_gradients_in_bf16_are_those_in_fp32_to_a_hundredth(evaluation, norm):
         where = target(precision, network(evaluation, norm))
         theta, index = point(where)
         if where.has_buffers:
-            grad, log_lik, buffers = where.train(theta, index, heat, where.first_buffers(theta))
+            grad, log_lik, buffers = where.gradients.train(theta, index, heat, where.first_buffers(theta))
             assert {b.dtype for b in buffers.values() if b.is_floating_point()} == {torch.float32}
         else:
-            log_lik, grad = where.log_lik_and_reduced_gradient(theta, index, heat)
+            log_lik, grad = where.gradients.log_lik_and_reduced(theta, index, heat)
         assert (log_lik.dtype, grad.dtype) == (torch.float32, torch.float32)
         found.append(grad)
     plain, low = found
@@ -83,8 +83,8 @@ def test_each_chain_of_a_bound_module_has_its_own_weights_in_bf16():
     """A cache of converted weights would give every chain those of the first."""
     where = target("bf16")
     theta, index = point(where)
-    both = where.reduced_gradient(theta, index, torch.ones(C))
-    second = where.reduced_gradient(theta[1:], index[1:], torch.ones(1))
+    both = where.gradients.reduced(theta, index, torch.ones(C))
+    second = where.gradients.reduced(theta[1:], index[1:], torch.ones(1))
     assert torch.equal(both[1:], second)
 
 
@@ -198,7 +198,7 @@ def test_an_error_of_a_module_leaves_no_autocast(monkeypatch):
     theta, index = point(where)
     monkeypatch.setattr(where.model._bound, "_likelihood", lambda outputs, rows: outputs / {}["missing"])
     with pytest.raises(UserError):
-        where.reduced_gradient(theta, index, torch.ones(C))
+        where.gradients.reduced(theta, index, torch.ones(C))
     assert not torch.is_autocast_enabled("cpu")
 
 

@@ -288,7 +288,7 @@ def test_a_pass_is_a_permutation_in_pieces(n, m, compiled, monkeypatch):
         found = []
         for step in steps:
             draws.step = step
-            found.append(target.pass_batch(draws, m))
+            found.append(target.batches.piece(draws, m))
         return found
 
     whole = run(range(1, 3 * pieces_ + 1))

@@ -101,15 +101,19 @@ def test_terms_and_known_part_add_up_to_the_difference(target):
     index = torch.arange(N)[None].expand(3, -1)
     plain = Target(target.model, target.data)
     wanted = (plain.full_log_lik(two) - plain.full_log_lik(one)) / N
-    found = target.known(one, two) + target.terms(one, two, index).mean(-1)
+    found = target.differences.known(one, two) + target.differences.terms(one, two, index).mean(-1)
     tolerance = 1e-12 if target.data.fields["x"].dtype == torch.float64 else 2e-7
     assert torch.allclose(found, wanted, rtol=0, atol=tolerance)
     assert torch.allclose(
-        target.full_moments(one, two)[0], target.terms(one, two, index).mean(-1), atol=1e-13
+        target.differences.full_moments(one, two)[0],
+        target.differences.terms(one, two, index).mean(-1),
+        atol=1e-13,
     )
-    assert torch.allclose(target.full_largest(one, two), target.terms(one, two, index).abs().amax(-1))
-    assert float(target.terms(one, two, index).var(-1).max()) < 0.05 * float(
-        plain.terms(one, two, index).var(-1).max()
+    assert torch.allclose(
+        target.differences.full_largest(one, two), target.differences.terms(one, two, index).abs().amax(-1)
+    )
+    assert float(target.differences.terms(one, two, index).var(-1).max()) < 0.05 * float(
+        plain.differences.terms(one, two, index).var(-1).max()
     )
 
 
@@ -149,7 +153,7 @@ def test_unsuitable_targets_are_refused():
     flat = FunctionModel(lambda t, rows: rows["x"] * t[:, :1], [0.0], batched=True)
     unbounded = Target(flat, Dataset.of(np.ones(20)), surrogate="taylor1")
     with pytest.raises(UserError, match="no mode"):
-        unbounded.known(torch.zeros(1, 1).double(), torch.ones(1, 1).double())
+        unbounded.differences.known(torch.zeros(1, 1).double(), torch.ones(1, 1).double())
     with pytest.raises(Refusal, match="surrogate = 'taylor3' is unknown"):
         Target(flat, Dataset.of(np.ones(20)), surrogate="taylor3")
     kernel = MetropolisHastings(RandomWalk(), Thinned(), TunaMH())
