@@ -16,7 +16,7 @@ from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
 from mhrun.native import Draw
 from mhrun.native import philox as pieces
-from mhrun.native.numbers import permutations
+from mhrun.native.numbers import normals, permutations
 from mhrun.philox import LOW, enough, philox
 from mhrun.random import MANY, Purpose, Streams, derive_key
 from mhrun.target import Target
@@ -51,6 +51,21 @@ def test_both_paths_make_the_same_numbers():
         ours = [z for block in range(2) for z in pieces.normals(pieces.u64(block), pieces.PROPOSAL, at)]
         assert normal[row].numpy() == pytest.approx(ours[:6], rel=1e-12)
         assert float(uniform[row]) == pieces.uniform(pieces.ACCEPT, at)
+
+
+def test_normals_of_a_vector_are_those_of_its_blocks():
+    """However many: the first few are made in one loop, more in tiles, and the last are a part of a block."""
+    at = Draw(pieces.split_key(derive_key(6, "vector")), pieces.u64(9), pieces.u64(1))
+    blocks = 2 * pieces.BLOCKS + 3
+    each = np.ravel([pieces.normals(pieces.u64(block), pieces.NOISE, at) for block in range(blocks)])
+    few, tile = 4 * pieces.FEW, 4 * pieces.BLOCKS
+    for count in (1, 4, 7, few - 1, few, few + 2, tile, tile + 1, 2 * tile - 1, 2 * tile + 10):
+        for dtype, tolerance in (("float64", 1e-12), ("float32", 1e-6)):
+            found = np.empty(count, dtype)
+            pieces.fill_normals(found, pieces.NOISE, at)
+            made = normals(derive_key(6, "vector"), 9, np.array([1]), count, int(Purpose.NOISE), 0, dtype)[0]
+            np.testing.assert_allclose(found, each[:count], rtol=tolerance)
+            np.testing.assert_allclose(made, each[:count], rtol=tolerance)
 
 
 SIZES = [
