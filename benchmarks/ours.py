@@ -91,7 +91,7 @@ def mh_minibatch(n: int, storage: str) -> Work:
 
 def mh_minibatch_with(n: int, storage: str) -> Work:
     """Return MHminibatch with independent indices in its loop, which settings cannot choose."""
-    compiled.growing.filler = lambda n, replacement: independent
+    compiled.growing.filler = lambda n, grows: independent
     return mh_minibatch(n, storage)
 
 

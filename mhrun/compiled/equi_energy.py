@@ -109,7 +109,7 @@ class EquiEnergyLoop:
         self._key = key
         self._threads = threads
         self._work = Workspaces(target.n, max((m for m in kernel.sizes if m < target.n), default=0))
-        pieces = (filler(target.n, False), threshold, model.log_prior, model.sums.gather, model.sums.score)
+        pieces = (filler(target.n), threshold, model.log_prior, model.sums.gather, model.sums.score)
         if pieces not in _loops:
             _loops[pieces] = compiled(_loop(*pieces))
         self._loop = _loops[pieces]

@@ -93,7 +93,7 @@ class GrowingLoop:
         self._key = key
         self._threads = threads
         self._work = Workspaces(target.n, target.n, grows=True)
-        fill = filler(target.n, replacement=False)
+        fill = filler(target.n, grows=True)
         moving = (proposal.propose, proposal.log_ratio)
         pieces = (fill, *moving, test.begin, test.judge, model.log_prior, model.terms, model.full_pass_stats)
         if pieces not in _loops:

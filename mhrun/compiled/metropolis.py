@@ -98,7 +98,7 @@ class MetropolisLoop:
         self.largest = 0 if self.mode == FULL else self._m  # minibatch
         self._work = Workspaces(target.n, self.largest, replacement=target.replacement)
         pieces = (
-            filler(target.n, target.replacement),
+            filler(target.n, replacement=target.replacement),
             proposal.propose,
             proposal.log_ratio,
             decision.decide,

@@ -121,7 +121,7 @@ class ExchangeLoop:
         self._keys = tuple(split_key(derive_key(key, f"exchange{which}")) for which in (" 0", " 1", ""))
         pieces = (
             inner.body,
-            filler(target.n, target.replacement),
+            filler(target.n, replacement=target.replacement),
             decision.decide,
             model.log_prior,
             model.difference,

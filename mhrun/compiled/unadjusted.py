@@ -87,7 +87,7 @@ class UnadjustedLoop:
         self.largest = m  # minibatch
         self._work = Workspaces(target.n, m, replacement=target.replacement)
         pieces = (
-            filler(target.n, target.replacement),
+            filler(target.n, replacement=target.replacement),
             dynamics.move,
             model.gradient,
             model.prior_gradient,

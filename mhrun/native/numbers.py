@@ -92,7 +92,7 @@ def permutations(
     Each belongs to a chain, by number, and a step, (R,) each. Takes time proportional to `stop`.
     """
     out = np.empty((len(steps), stop - start), dtype)
-    loop, purpose = _permutation_loop(filler(n, False)), MINIBATCH + u64(use << 20)
+    loop, purpose = _permutation_loop(filler(n)), MINIBATCH + u64(use << 20)
     loop(out, start, u64(n), steps.astype(u64), chains.astype(u64), split_key(key), purpose, _own(n, stop))
     return out
 

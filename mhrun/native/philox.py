@@ -28,6 +28,7 @@ USE = u64(1 << 20)
 SHUFFLE = u64(1 << 31)  # blocks of a minibatch from here on put the second half of the data in order
 TILE = 256  # candidates drawn at once
 BLOCKS = 64  # of four words, whose normals are made at once
+BEGINNING = 1024  # data of a growing minibatch that are recorded in a table
 FEW = 12  # blocks below which words and normals are made in one loop
 
 
@@ -157,12 +158,13 @@ def fill_arrivals(
 class Workspace(NamedTuple):
     """The workspace of `distinct`; each thread has its own, see `workspace`.
 
-    The drawn data are recorded in a hash table, for small minibatches, or in one bit per datum.
+    The drawn data are recorded in a hash table while they are at most `few`, otherwise in one bit per datum.
     """
 
+    few: int
     at: npt.NDArray[
         np.int64
-    ]  # (2,) number of drawn data and position in the stream; with a table, used positions
+    ]  # (4,) of the bits, drawn data and position in the stream; of the table, offset and position
     candidates: npt.NDArray[np.int64]  # of the stream of uniform indices
     table: npt.NDArray[np.uint32]  # the last position in the stream with this hash
     links: npt.NDArray[np.uint32]  # the previous position with the same hash
@@ -175,19 +177,21 @@ class Workspace(NamedTuple):
 def workspace(n: int, largest: int, *, replacement: bool = False, grows: bool = False) -> Workspace:
     """Return a workspace for minibatches of up to `largest` of n data.
 
-    Takes about 150 bytes per datum of a small minibatch. A large one, or one that `grows` call by call, takes n / 8
-    bytes, and 2 n more if more than half of the data are drawn. Untouched pages take no memory.
+    Takes about 150 bytes per datum of a small minibatch. A large one takes n / 8 bytes, and 2 n more if more than half
+    of the data are drawn. One that `grows` call by call begins as a small one. Untouched pages take no memory.
     """
     # A table is faster than bits while it fits into the cache; a smaller table would lose more by collisions.
-    small = not grows and largest <= n // 16 and largest <= max(16384, n // 256)
-    table = small and largest > 0 and not replacement
-    bits = not small and not replacement
-    positions = 2 * largest + 64 if table else 0  # insufficient for less than one minibatch in 10^57
+    few = 0 if replacement else min(largest, n // 16, BEGINNING if grows else max(16384, n // 256))
+    if few < largest and not grows:
+        few = 0
+    bits = few < largest and not replacement
+    positions = 2 * few + 64 if few else 0  # insufficient for less than one minibatch in 10^57
     words = n // 64 + 1 if bits else 0
     return Workspace(
-        np.zeros(2, np.int64),
+        few,
+        np.zeros(4, np.int64),
         np.empty(max(positions, TILE) + 2, np.int64),
-        np.zeros(1 << (16 * largest - 1).bit_length() if table else 0, np.uint32),
+        np.zeros(1 << (16 * few - 1).bit_length() if few else 0, np.uint32),
         np.empty(positions, np.uint32),
         np.empty(positions, np.int32),
         np.zeros(words, np.uint64),
@@ -240,21 +244,25 @@ def _candidates(out: Any, into: Any, position: Any, stop: Any, n: Any, draw: Any
 
 
 @routine
-def _by_table(index: Any, m: Any, n: Any, draw: Any, purpose: Any, work: Any) -> None:
-    """Fill index[:m] with the first m distinct values of the stream, recorded in a hash table with chaining.
+def _by_table(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, work: Any) -> None:
+    """Fill index[:m] with the next m distinct values of the stream, recorded in a hash table with chaining.
 
     Positions keep increasing from minibatch to minibatch, so the table need not be cleared. Indices are random and
     serve as their own hash.
     """
-    stream, table, links, repeats = work.candidates, work.table, work.links, work.repeats
-    if work.at[0] + len(stream) >= np.int64(LOW):
-        for h in range(len(table)):
-            table[h] = np.uint32(0)
-        work.at[0] = 0
-    base, mask = np.uint32(work.at[0] + 1), u64(len(table) - 1)
-    made, repeated = 0, 0
-    while made - repeated < m:
-        stop = m + repeated
+    at, stream, table, links, repeats = work.at, work.candidates, work.table, work.links, work.repeats
+    if start == 0:
+        at[2] += len(links)
+        at[3] = 0
+        if at[2] + len(links) >= np.int64(LOW):
+            for h in range(len(table)):
+                table[h] = np.uint32(0)
+            at[2] = 0
+    base, mask = np.uint32(at[2] + 1), u64(len(table) - 1)
+    first = at[3]
+    made, repeated = first, 0
+    while made - first - repeated < m:
+        stop = first + m + repeated
         _candidates(stream, made, made, stop, n, draw, purpose)
         for j in range(u64(made), u64(stop)):
             value = stream[j]
@@ -269,12 +277,12 @@ def _by_table(index: Any, m: Any, n: Any, draw: Any, purpose: Any, work: Any) ->
                     break
                 before = links[u64(before - base)]
         made = stop
-    work.at[0] += made
-    begin: Any = 0
+    at[3] = made
+    begin = first
     for r in range(repeated + 1):  # from one repeated value to the next
         end = np.int64(repeats[r]) if r < repeated else np.int64(made)
         for i in range(end - begin):
-            index[u64(begin - r + i)] = stream[u64(begin + i)]
+            index[u64(begin - first - r + i)] = stream[u64(begin + i)]
         begin = end + 1
 
 
@@ -289,6 +297,22 @@ def _forget(work: Any) -> None:
         for w in range(len(work.seen)):
             work.seen[w] = u64(0)
     work.at[0] = work.at[1] = 0
+
+
+@routine
+def _leave_table(work: Any) -> None:
+    """Record the minibatch in bits, as it outgrows the table."""
+    _forget(work)
+    position, drawn = work.at[3], 0
+    for j in range(position):
+        value = u64(work.candidates[j])
+        word, bit = value >> u64(6), u64(1) << (value & u64(63))
+        if not work.seen[word] & bit:
+            work.seen[word] |= bit
+            if drawn < len(work.trail):
+                work.trail[drawn] = np.int32(value)
+            drawn += 1
+    work.at[0], work.at[1] = drawn, position
 
 
 @piece
@@ -351,15 +375,26 @@ def _by_bits(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, wo
 def distinct(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, work: Any) -> None:
     """Fill index[:m] with the next m data of a uniformly random permutation of all n.
 
-    ``start = 0`` begins a permutation; otherwise the preceding calls have drawn `start` data of it, and m more follow,
-    in a workspace that `grows`. The first n // 2 are the distinct values of a stream of independent uniform indices, in
+    ``start = 0`` begins a permutation; otherwise the preceding calls have drawn `start` data of it, and m more follow.
+    The first n // 2 are the distinct values of a stream of independent uniform indices, in
     order of first occurrence; the others, in ascending order, are shuffled (Fisher & Yates) with a separate stream.
     Each draw is uniform over the remaining data, up to the 2^-64 of a scaled word. The first stream alone would need n
     log n words.
     """
-    if len(work.table) > 0:
-        _by_table(index, m, n, draw, purpose, work)
+    if work.few > 0:  # which has room for all of the minibatch
+        _by_table(index, m, n, draw, purpose, start, work)
     else:
+        _by_bits(index, m, n, draw, purpose, start, work)
+
+
+@piece
+def growing(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, work: Any) -> None:
+    """Do what `distinct` does in a workspace that `grows`: in its table first, then in its bits."""
+    if start + m <= work.few:
+        _by_table(index, m, n, draw, purpose, start, work)
+    else:
+        if 0 < start <= work.few:
+            _leave_table(work)
         _by_bits(index, m, n, draw, purpose, start, work)
 
 
@@ -369,8 +404,10 @@ def only(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, work: 
     index[:m] = 0
 
 
-def filler(n: int, replacement: bool) -> Piece:
-    """Return the piece that fills index[:m] with a minibatch: `independent` or `distinct`."""
+def filler(n: int, *, replacement: bool = False, grows: bool = False) -> Piece:
+    """Return the piece that fills index[:m] with a minibatch: `independent`, `distinct` or `growing`."""
     if n == 1:
         return only
+    if grows:
+        return growing
     return independent if replacement else distinct

@@ -118,19 +118,19 @@ def test_a_minibatch_without_replacement_grows_by_going_on(n, m, compiled):
         assert torch.equal(found, whole[chains, start:])
 
 
-@pytest.mark.parametrize(("largest", "grows"), [(3000, False), (187, True), (187, False)])
-def test_a_workspace_forgets_what_was_drawn_before(largest, grows):
+@pytest.mark.parametrize("largest", [3000, 187])
+def test_a_workspace_forgets_what_was_drawn_before(largest):
     """Bits that are cleared one by one or all at once, and a table whose positions are numbered on until they end."""
     n, key = 3000, derive_key(2, "work")
-    work = pieces.workspace(n, largest, grows=grows)
-    assert (len(work.table) > 0) == (largest < 1000 and not grows)
+    work = pieces.workspace(n, largest)
+    assert (len(work.table) > 0) == (largest < 1000)
     split = pieces.split_key(key)
     index = np.empty(n + 1, np.int64)
     whole = {
         step: permutations(key, np.array([step]), np.array([1]), n, 0, largest)[0] for step in range(1, 5)
     }
     if len(work.table):
-        work.at[0] = 2**32 - 1500
+        work.at[2] = 2**32 - 5000
     with np.errstate(over="ignore"):
         for m in (5, 40, 41, 150, 187, 187, 1499, 1500, 1501, 12, 1600, 1):
             for step, order in whole.items():
@@ -139,7 +139,28 @@ def test_a_workspace_forgets_what_was_drawn_before(largest, grows):
                     pieces.distinct(index, m, pieces.u64(n), draw, pieces.MINIBATCH, 0, work)
                     assert (index[:m] == order[:m]).all()
     if len(work.table):
-        assert work.at[0] < 10_000  # it began anew
+        assert work.at[2] < 100_000  # it began anew
+
+
+@pytest.mark.parametrize("n", [2, 15, 16, 100, 3000, 100_000])
+def test_a_growing_minibatch_moves_from_the_table_to_the_bits(n):
+    """Minibatches in parts, some of which outgrow the table, from one workspace: the data of one draw."""
+    key, rng = derive_key(2, "growing"), np.random.default_rng(4)
+    work, split, index = pieces.workspace(n, n, grows=True), pieces.split_key(key), np.empty(n + 1, np.int64)
+    assert work.few == min(n // 16, pieces.BEGINNING)
+    work.at[2] = 2**32 - 10 * len(work.links) - 5  # so that positions begin anew within the test
+    for step in range(40):
+        whole = permutations(key, np.array([step]), np.array([1]), n, 0, n)[0]
+        stop = n if step % 5 == 0 else int(rng.integers(1, max(2, 3 * work.few)))
+        start = 0
+        draw = Draw(split, pieces.u64(step), pieces.u64(1))
+        with np.errstate(over="ignore"):
+            while start < min(stop, 4000):
+                m = int(rng.integers(1, min(n - start, max(2, work.few)) + 1))
+                pieces.growing(index, m, pieces.u64(n), draw, pieces.MINIBATCH, start, work)
+                assert (index[:m] == whole[start : start + m]).all(), (step, start, m)
+                start += m
+    assert work.at[2] < 2**31 or not work.few
 
 
 def test_a_chain_does_not_see_its_neighbours_nor_the_prefetching():
