@@ -170,7 +170,7 @@ def entropy_figure(run: Run) -> Figure:
             for method, line in zip(family, ("-", "--"), strict=True):
                 name = method + end if family in (TRADITIONAL, CYCLICAL) else method
                 if name in run.methods:
-                    label = run.label(method) if method in run.methods else method
+                    label = run.label(name).partition(",")[0]  # the temperature is in the title
                     band(axis, *curve(run, name), linestyle=line, color=colour, linewidth=1.4, label=label)
         axis.set_title(f"noise at {reading}")
     return finished(figure, legend="right", axes=axes[:1])
