@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mhrun.cli.named_runs import found_run
 from mhrun.cli.places import outputs_of
-from mhrun.errors import UserError, nearest
+from mhrun.errors import UserError
 from mhrun.store.folder import RunFolder, runs
 from mhrun.store.identity import differences
 
@@ -143,45 +144,6 @@ def _by_method(settings: Mapping[str, object], others: Sequence[Mapping[str, Any
 def _short(value: object) -> str:
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def found_run(word: str, outputs: Path) -> tuple[RunFolder, str | None]:
-    """Return the run named by a word, and the method after its colon.
-
-    A run is a folder, an experiment (its newest complete run), or the beginning of a digest, with or without the
-    experiment's name and a slash before it.
-
-    Raises:
-        UserError: no run, or several, match.
-    """
-    for text, method in ((word, None), (word.rpartition(":")[0], word.rpartition(":")[2])):
-        if text and (folder := _run(text, outputs)) is not None:
-            return folder, method or None
-    known = {folder.experiment for folder in runs(outputs)}
-    plain = word.partition(":")[0]
-    raise UserError(
-        f"'{word}' is no run: no folder, no experiment that has run, no beginning of a digest in {outputs}."
-        f"{nearest(plain, known)} mhrun list shows the runs."
-    )
-
-
-def _run(text: str, outputs: Path) -> RunFolder | None:
-    folder = Path(text)
-    if (folder / "config.yaml").is_file():
-        return RunFolder(folder.resolve() if folder.is_symlink() else folder)
-    experiment, _, digest = text.rpartition("/")
-    there = runs(outputs)
-    if not experiment and (of_name := [r for r in there if r.experiment == text]):
-        whole = [r for r in of_name if r.is_complete()]
-        return max(whole or of_name, key=lambda r: str((r.summary() or {}).get("finished") or ""))
-    found = [r for r in there if r.digest.startswith(digest) and experiment in ("", r.experiment)]
-    if len(digest) < 4 or not found:
-        return None
-    if len(found) > 1:
-        raise UserError(
-            f"'{text}' is the beginning of several runs: {', '.join(str(r.path) for r in found)}."
-        )
-    return found[0]
 
 
 _SHORT = {

@@ -14,7 +14,7 @@ tables and claims of papers.
   mhrun NAME --dry-run                        estimate time, evaluations, memory and disk (with -m too)
   mhrun compare RUN RUN ... [--reference RUN:METHOD] [--json|--csv]
                                               compare runs: a folder, an experiment, or the beginning of a digest
-  mhrun report [NAME ...]                     rebuild the reports of all runs or of some experiments
+  mhrun report [NAME ...]                     rebuild the reports of all runs, or of some
   mhrun fetch [DATASET ...]                   download and verify data sets; without a name, list them
   mhrun init DIR [--data FILE --outcome COLUMN]
                                               create a small project: an example, or a regression on your table
@@ -65,11 +65,13 @@ its newest run. With a name: its methods, settings, claims and runs.
     "report": """\
 mhrun report [NAME ...] [runtime.outputs=FOLDER]
 
-Rebuilds the reports of all complete runs and sweeps, or of those of some experiments, from the traces.
+Rebuilds the reports of all complete runs and sweeps, or of the named ones, from the traces.
+A name is an experiment (all its runs and sweeps), the folder of a run or sweep, or the beginning of a run's digest.
 A report that fails prints one line, and the others are made.
 
   mhrun report
   mhrun report gmm_tied_means
+  mhrun report 30382649
 """,
     "compare": """\
 mhrun compare RUN[:METHOD] ... [--reference RUN:METHOD] [--json|--csv] [runtime.outputs=FOLDER]

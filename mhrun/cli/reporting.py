@@ -7,33 +7,56 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mhrun.cli.crash import BUG, crash_of, out_of_memory, printable, show_traceback
+from mhrun.cli.named_runs import run_at
 from mhrun.cli.places import outputs_of
 from mhrun.errors import UserError, nearest
 from mhrun.store.folder import RunFolder, runs, sweeps
 
 
 def make_reports(words: Sequence[str]) -> int:
-    """Rebuild the reports of all complete runs and sweeps, or of those of the named experiments.
+    """Rebuild the reports of all complete runs and sweeps, or of the named experiments, runs and sweeps.
 
     A report that fails prints one line, and the others are made. Returns 1 if a report, or a part of one, fails; 70 if
     that is a bug in mhrun.
     """
     outputs, names = outputs_of(words)
-    known = {folder.experiment for folder in runs(outputs)}
-    known |= {place.parent.parent.name for place in sweeps(outputs)}
-    for name in names:
-        if name not in known:
-            raise UserError(f"There is no run of '{name}' in {outputs}.{nearest(name, known)}")
-    if not known:
-        raise UserError(f"There is no run in {outputs} yet; begin with mhrun experiment=NAME.")
+    folders, places = _chosen(names, outputs)
     failures = _Failures()
-    for folder in runs(outputs):
-        if not names or folder.experiment in names:
-            failures.of(folder.path, lambda folder=folder: _of_run(folder, failures.add))  # type: ignore[misc]
-    for place in sweeps(outputs):
-        if not names or place.parent.parent.name in names:
-            failures.of(place, lambda place=place: _of_sweep(place, failures.add))  # type: ignore[misc]
+    for folder in folders:
+        failures.of(folder.path, lambda folder=folder: _of_run(folder, failures.add))  # type: ignore[misc]
+    for place in places:
+        failures.of(place, lambda place=place: _of_sweep(place, failures.add))  # type: ignore[misc]
     return failures.status
+
+
+def _chosen(names: Sequence[str], outputs: Path) -> tuple[list[RunFolder], list[Path]]:
+    """Return the named runs and sweeps, or all: experiments, folders, or beginnings of digests of runs."""
+    of_runs, of_sweeps = runs(outputs), sweeps(outputs)
+    known = {folder.experiment for folder in of_runs} | {_experiment(place) for place in of_sweeps}
+    if not names:
+        if not known:
+            raise UserError(f"There is no run in {outputs} yet; begin with mhrun experiment=NAME.")
+        return of_runs, of_sweeps
+    chosen: list[RunFolder] = []
+    places: list[Path] = []
+    for name in names:
+        if name in known:
+            chosen += [folder for folder in of_runs if folder.experiment == name]
+            places += [place for place in of_sweeps if _experiment(place) == name]
+        elif (Path(name) / "jobs").is_dir():
+            places.append(Path(name))
+        elif (folder := run_at(name, outputs)) is not None:
+            chosen.append(folder)
+        else:
+            raise UserError(
+                f"'{name}' is no experiment that has run, no folder of a run or sweep, and no beginning of a digest in "
+                f"{outputs}.{nearest(name, known)}"
+            )
+    return chosen, places
+
+
+def _experiment(sweep: Path) -> str:
+    return sweep.parent.parent.name
 
 
 class _Failures:

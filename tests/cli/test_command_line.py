@@ -154,7 +154,7 @@ def mistakes(outputs, *extra):
         ([*SMOKE, "+methods.mine.label=x"], "methods.mine has no kernel"),
         ([*SMOKE, "seed=abc"], "seed = 'abc' must be a whole number"),
         ([*SMOKE, "+methods.mint.warmup=10"], "mint: warmup = 10 is too short to tune"),
-        (["report", "nothing"], "no run of 'nothing'"),
+        (["report", "nothing"], "'nothing' is no experiment that has run, no folder of a run or sweep"),
         (["report"], "There is no run in outputs yet"),
         (["report", "--all"], "There is no option '--all'"),
         (["fetch", "mnst"], "Did you mean 'mnist'?"),
@@ -302,8 +302,12 @@ def test_a_run_from_words_to_page_and_again(request, tmp_path, capsys):
     assert run(["list"]) == 0
     assert "smoke complete" in capsys.readouterr().out
     request.getfixturevalue("unrendered")
-    assert run(["report"]) == 0
-    assert "index.html" in capsys.readouterr().out
+    run_folder = page.parent.parent
+    for names in ([], ["gmm_tied_means"], [str(run_folder)], [run_folder.name[:6]]):
+        page.unlink()
+        assert run(["report", *names]) == 0
+        assert capsys.readouterr().out.count("index.html") == 1
+        assert page.is_file()
 
 
 def test_a_broken_report_function_is_reported(capsys):

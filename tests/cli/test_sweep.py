@@ -292,7 +292,7 @@ def test_a_sweep_has_what_its_experiment_declares(tmp_path, of_its_own, every_fo
     # Made again from the runs, and the same.
     shutil.rmtree(place / "report")
     (place / "summary.json").unlink()
-    assert run(["report"]) == 0
+    assert run(["report", str(place)]) == 0
     assert (place / "report" / "rates.pdf").exists()
     assert json.loads((place / "summary.json").read_text()) == summary
     assert (place / "index.html").read_text() == page

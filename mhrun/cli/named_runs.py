@@ -1,0 +1,52 @@
+"""Runs by what a user calls them: a folder, an experiment, the beginning of a digest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mhrun.errors import UserError, nearest
+from mhrun.store.folder import RunFolder, runs
+
+
+def found_run(word: str, outputs: Path) -> tuple[RunFolder, str | None]:
+    """Return the run named by a word, and the method after its colon.
+
+    A run is a folder, an experiment (its newest complete run), or the beginning of a digest, with or without the
+    experiment's name and a slash before it.
+
+    Raises:
+        UserError: no run, or several, match.
+    """
+    for text, method in ((word, None), (word.rpartition(":")[0], word.rpartition(":")[2])):
+        if text and (folder := run_at(text, outputs)) is not None:
+            return folder, method or None
+    known = {folder.experiment for folder in runs(outputs)}
+    plain = word.partition(":")[0]
+    raise UserError(
+        f"'{word}' is no run: no folder, no experiment that has run, no beginning of a digest in {outputs}."
+        f"{nearest(plain, known)} mhrun list shows the runs."
+    )
+
+
+def run_at(text: str, outputs: Path) -> RunFolder | None:
+    """Return the run that a word names, see `found_run`, or None.
+
+    Raises:
+        UserError: it is the beginning of several digests.
+    """
+    folder = Path(text)
+    if (folder / "config.yaml").is_file():
+        return RunFolder(folder.resolve() if folder.is_symlink() else folder)
+    experiment, _, digest = text.rpartition("/")
+    there = runs(outputs)
+    if not experiment and (of_name := [r for r in there if r.experiment == text]):
+        whole = [r for r in of_name if r.is_complete()]
+        return max(whole or of_name, key=lambda r: str((r.summary() or {}).get("finished") or ""))
+    found = [r for r in there if r.digest.startswith(digest) and experiment in ("", r.experiment)]
+    if len(digest) < 4 or not found:
+        return None
+    if len(found) > 1:
+        raise UserError(
+            f"'{text}' is the beginning of several runs: {', '.join(str(r.path) for r in found)}."
+        )
+    return found[0]
