@@ -18,6 +18,10 @@ ROWS = 20_000  # data that modes and curvature are computed from, at most
 _VALUES = 1 << 24  # numbers of one evaluation, at most
 _MODES = 4  # chains that an ascent begins from
 _ITERATIONS = 200
+# An ascent begins anew, with no memory of the slopes behind it, where its gradient times 1 + |theta| is above this
+# share of the height: below a steep wall, as exp makes, L-BFGS takes a small relative change for convergence.
+_STEEP, _ASCENTS = 1e-2, 10
+_LOST = 1e3  # nats per datum below the highest end, at which an ascent has not left its wall
 _DIFFERENCE = 1e-4  # of a coordinate, relative, in a finite difference of gradients
 _OFF = 0.5  # standard deviations of the tempered target that the mode of a part of the data may be off
 _NEWTON, _FARTHEST = (
@@ -84,28 +88,44 @@ class Mode(NamedTuple):
 
     theta: Tensor  # (C, D), where each chain's ascent ended; of many chains they are shared
     best: int  # the chain with the highest one
-    converged: bool
 
 
 def find_modes(surface: Surface, theta: Tensor) -> Mode:
-    """Return the modes that ascents by L-BFGS end at, from the first points of the chains theta (C, D)."""
-    starts = theta[:_MODES].double().cpu()
-    ends, heights, good = [], [], []
-    for start in starts:
+    """Return the modes that ascents by L-BFGS end at, from the first points of the chains theta (C, D).
+
+    An ascent that gets nowhere, as where the density is not finite, has the highest mode of the others.
+    """
+    ends, heights = [], []
+    for start in theta[:_MODES].double().cpu():
+        end, height = _ascent(surface, start.numpy(), theta)
+        ends.append(torch.from_numpy(end))
+        heights.append(height)
+    best = int(np.argmax(heights))
+    least = heights[best] - _LOST * surface.target.n
+    ends = [end if height >= least else ends[best] for end, height in zip(ends, heights, strict=True)]
+    modes = torch.stack(ends)[torch.arange(len(theta)) % len(ends)]
+    return Mode(modes.to(theta.device), best)
+
+
+def _ascent(
+    surface: Surface, start: npt.NDArray[np.float64], like: Tensor
+) -> tuple[npt.NDArray[np.float64], float]:
+    """Return where an ascent by L-BFGS ends (D,), and its height; it begins anew where it stopped on a slope."""
+    height = -math.inf
+    for _ in range(_ASCENTS):
         found = scipy.optimize.minimize(
             _objective,
-            start.numpy(),
-            args=(surface, theta),
+            start,
+            args=(surface, like),
             jac=True,
             method="L-BFGS-B",
             options={"maxiter": _ITERATIONS, "maxcor": 20},
         )
-        ends.append(torch.from_numpy(np.asarray(found.x)))
-        heights.append(-float(found.fun))
-        good.append(bool(found.success) and np.isfinite(found.fun))
-    modes = torch.stack(ends)[torch.arange(len(theta)) % len(ends)]
-    best = int(np.argmax(heights))
-    return Mode(modes.to(theta.device), best, all(good))
+        start, before, height = np.asarray(found.x), height, -float(found.fun)
+        steep = np.abs(found.jac * (1 + np.abs(start))).max() > _STEEP * max(1.0, abs(height))
+        if not steep or found.nit >= _ITERATIONS or not height > before:
+            break
+    return start, height
 
 
 def on_all_data(surface: Surface, modes: Tensor, best: int, curvature: Tensor) -> Tensor:

@@ -544,6 +544,35 @@ def test_chains_of_many_data_begin_at_the_mode_of_all_of_them(monkeypatch, tempe
     assert surface.n_grad - spent == (2 * n if moved else 0)  # one mode: a step, and one that finds it there
 
 
+def survival(theta, rows):
+    """Weibull lifetimes, a third of them censored; far from the mode exp(z) is a wall of 10^10 nats."""
+    z = theta[3].exp() * (rows["log_time"] - theta[0] - rows["x"] @ theta[1:3])
+    return rows["event"] * (theta[3] + z) - z.exp()
+
+
+def lifetimes(n=3_000):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((n, 2))
+    time, censored = np.exp(1 + x @ [0.5, -0.3]) * rng.weibull(1.5, n), rng.exponential(6.0, n)
+    return {
+        "x": x,
+        "log_time": np.log(np.minimum(time, censored)),
+        "event": (time <= censored).astype("float64"),
+    }
+
+
+def test_ascents_come_down_from_steep_walls():
+    """From wide starts, some of which L-BFGS leaves far from the mode the first time, all end at one mode."""
+    model = FunctionModel(
+        survival, torch.zeros(4, dtype=torch.float64), lambda theta: -0.125 * (theta**2).sum()
+    )
+    surface = Surface(Target(model, Dataset.of(lifetimes())), 1.0, 0)
+    starts = 2 * torch.randn(24, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    ends = torch.cat([find_modes(surface, starts[i : i + 4]).theta for i in range(0, 24, 4)])
+    sd = torch.linalg.inv(hessian(surface, ends[0])).diagonal().sqrt()
+    assert ((ends - ends[0]).abs() < 0.05 * sd).all()
+
+
 def test_modes_that_are_apart_stay_apart_on_all_data(monkeypatch):
     """Two modes of one likelihood, |theta| = 1: each moves to its own on all data."""
     monkeypatch.setattr("mhrun.engine.curvature.ROWS", 200)
