@@ -175,12 +175,9 @@ def _fields(page: Any, name: str) -> str:
 
 
 def _members(page: Any, name: str) -> str:
-    """Return the properties and methods of a class of `mhrun.types`."""
-    found = parts.members(name)
-    options = {"members": found, "show_root_heading": False, "show_root_toc_entry": False, "heading_level": 4}
-    shown = yaml.safe_dump({"options": options | {"show_docstring_description": True}})
-    inner = "".join(f"    {line}\n" for line in shown.splitlines())
-    return f"::: mhrun.types.{name}\n{inner}" if found else ""
+    """Return the properties and methods of a class of `mhrun.types`, from their docstrings."""
+    rows = [f"| `{member}` | {_cell(what)} |" for member, what in parts.members(name)]
+    return "\n".join(["| property or method | what it returns |", "|---|---|", *rows])
 
 
 def _parts_of(page: Any, group: str) -> str:

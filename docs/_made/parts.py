@@ -160,16 +160,19 @@ def fields(name: str) -> list[tuple[str, str, str]]:
     return rows
 
 
-def members(name: str) -> list[str]:
-    """Return the names of the documented properties and methods of a class of `mhrun.types`."""
-    found = _class(f"mhrun.types.{name}")
-    return [
-        key
-        for key, member in found.members.items()
-        if not key.startswith("_")
-        and member.docstring
-        and (member.is_function or "property" in member.labels)
-    ]
+def members(name: str) -> list[tuple[str, str]]:
+    """Return the documented properties and methods of a class of `mhrun.types`: the call, and the first paragraph."""
+    rows = []
+    for key, member in _class(f"mhrun.types.{name}").members.items():
+        if key.startswith("_") or not member.docstring:
+            continue
+        if member.is_function:
+            arguments = [part.name for part in member.parameters if part.name not in ("self", "cls")]
+            key = f"{key}({', '.join(arguments)})"
+        elif "property" not in member.labels:
+            continue
+        rows.append((key, " ".join(member.docstring.value.partition("\n\n")[0].split())))
+    return rows
 
 
 def targets(group: str) -> list[str]:

@@ -155,9 +155,14 @@ def draws_warnings(
 def tempered(temperature: float) -> str:
     """Return what a temperature above 1 means for draws, as a sentence."""
     return (
-        f"draws follow the target at T = {temperature:,.4g}, not the posterior: standard deviations are up to "
-        f"sqrt(T) = {temperature**0.5:,.3g} times as large. Use T = 1 for the posterior."
+        f"draws follow the target at T = {_number(temperature)}, not the posterior: standard deviations are up to "
+        f"sqrt(T) = {_number(temperature**0.5)} times as large. Use T = 1 for the posterior."
     )
+
+
+def _number(value: float) -> str:
+    """Return a number with three figures, or as a whole one: 0.301, 31,623."""
+    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
 
 
 def log_ratio_noise(summary: Mapping[str, Any]) -> float:
@@ -199,7 +204,7 @@ def _noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
         steps = method.shape.chains * method.shape.steps
         m = float(np.sum(summary["totals"]["sum_batch_size"])) / steps
         weights = [
-            f"{method.target.n / t:,.4g}" for t in (max(summary["temperature"]), min(summary["temperature"]))
+            _number(method.target.n / t) for t in (max(summary["temperature"]), min(summary["temperature"]))
         ]
         weight = " to ".join(dict.fromkeys(weights))
         if rule.corrects_noise:
@@ -209,7 +214,7 @@ def _noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
         else:
             effect = "draws are far from the target"
         yield (
-            f"{method.name}: the log-ratio's minibatch noise has sd {noise:.3g} (n/T = {weight}, m = {m:,.4g}): "
+            f"{method.name}: the log-ratio's minibatch noise has sd {noise:.3g} (n/T = {weight}, m = {_number(m)}): "
             f"{effect}. Raise T or m, or lower the step size."
         )
     skew, most = log_ratio_skew(summary)

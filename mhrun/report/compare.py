@@ -182,7 +182,7 @@ def _tempered(rows: Sequence[Row], reference: Row | None) -> list[str]:
     hot = {name: heat for name, heat in heats.items() if heat > 1}
     if not hot:
         return []
-    names = ", ".join(f"{name} (T = {heat:,.4g})" for name, heat in hot.items())
+    names = ", ".join(f"{name} (T = {shown(heat)})" for name, heat in hot.items())
     line = (
         f"Tempered: {names}: draws follow the target at T, not the posterior, with standard deviations up to sqrt(T) "
         "times as large; an ESS there is one for that target."
@@ -292,7 +292,7 @@ def _another(reference: Row, row: Row) -> list[str]:
     """Return what makes the target of a row another than the reference's, a few words each."""
     heat, base = (r.run.samples(r.method).temperature for r in (row, reference))
     parts = [part for part in unlike(reference, row) if part != "temperature"]
-    return ([f"T = {heat:,.4g} (reference: {base:,.4g})"] if heat != base else []) + [
+    return ([f"T = {shown(heat)} (reference: {shown(base)})"] if heat != base else []) + [
         f"another {part}" for part in parts
     ]
 

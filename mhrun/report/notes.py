@@ -78,7 +78,7 @@ class Notes:
 def _heat(run: Run, methods: Iterable[str]) -> str:
     """Return the temperature that methods sample at, as "T = 1,000"; empty where it is not the same."""
     found = {run.samples(method).temperature for method in methods}
-    return f"T = {found.pop():,.4g}" if len(found) == 1 else ""
+    return f"T = {shown(found.pop())}" if len(found) == 1 else ""
 
 
 def metrics_of(module: str, run: Any) -> Mapping[str, Metric]:
