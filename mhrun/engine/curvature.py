@@ -28,7 +28,19 @@ _NEWTON, _FARTHEST = (
     3,
     20.0,
 )  # steps towards the mode of all data, and how many times the expected distance one may be
-_FLAT = 1e-8  # eigenvalues are at least this share of the largest
+_FLAT, _TINY = (
+    1e-8,
+    1e-15,
+)  # eigenvalues are at least this share of the largest; of a proper mode, whatever the units
+_SCALINGS = 2  # times that ascents begin anew in coordinates scaled by the curvature
+_NATS, _RELATIVE = (
+    0.05,
+    1e-8,
+)  # how far below its mode, as a quadratic, an end is at most; and as a share of its height
+_FINE, _FINER = (
+    0.1,
+    0.01,
+)  # standard deviations: the largest difference of coordinates, and what a larger one becomes
 
 
 class Surface:
@@ -88,47 +100,100 @@ class Mode(NamedTuple):
 
     theta: Tensor  # (C, D), where each chain's ascent ended; of many chains they are shared
     best: int  # the chain with the highest one
+    height: float  # there
+    slope: Tensor  # the gradient (D,) there, float64
 
 
-def find_modes(surface: Surface, theta: Tensor) -> Mode:
+def find_modes(surface: Surface, theta: Tensor, units: Tensor | None = None) -> Mode:
     """Return the modes that ascents by L-BFGS end at, from the first points of the chains theta (C, D).
 
     An ascent that gets nowhere, as where the density is not finite, has the highest mode of the others.
+
+    Args:
+        surface: to ascend.
+        theta: where ascents begin.
+        units: of the coordinates that L-BFGS sees, (D,); None: 1.
     """
-    ends, heights = [], []
+    ends, heights, slopes = [], [], []
     for start in theta[:_MODES].double().cpu():
-        end, height = _ascent(surface, start.numpy(), theta)
+        end, height, slope = _ascent(
+            surface, start.numpy(), theta, np.ones(len(start)) if units is None else units.numpy()
+        )
         ends.append(torch.from_numpy(end))
         heights.append(height)
+        slopes.append(torch.from_numpy(slope))
     best = int(np.argmax(heights))
     least = heights[best] - _LOST * surface.target.n
     ends = [end if height >= least else ends[best] for end, height in zip(ends, heights, strict=True)]
     modes = torch.stack(ends)[torch.arange(len(theta)) % len(ends)]
-    return Mode(modes.to(theta.device), best)
+    return Mode(modes.to(theta.device), best, heights[best], slopes[best])
 
 
 def _ascent(
-    surface: Surface, start: npt.NDArray[np.float64], like: Tensor
-) -> tuple[npt.NDArray[np.float64], float]:
-    """Return where an ascent by L-BFGS ends (D,), and its height; it begins anew where it stopped on a slope."""
+    surface: Surface, start: npt.NDArray[np.float64], like: Tensor, units: npt.NDArray[np.float64]
+) -> tuple[npt.NDArray[np.float64], float, npt.NDArray[np.float64]]:
+    """Return where an ascent by L-BFGS ends (D,), its height and its gradient (D,).
+
+    It begins anew where it stopped on a slope.
+    """
     height = -math.inf
     for _ in range(_ASCENTS):
         found = scipy.optimize.minimize(
             _objective,
-            start,
-            args=(surface, like),
+            start / units,
+            args=(surface, like, units),
             jac=True,
             method="L-BFGS-B",
             options={"maxiter": _ITERATIONS, "maxcor": 20},
         )
-        start, before, height = np.asarray(found.x), height, -float(found.fun)
-        steep = np.abs(found.jac * (1 + np.abs(start))).max() > _STEEP * max(1.0, abs(height))
+        start, before, height = np.asarray(found.x) * units, height, -float(found.fun)
+        steep = np.abs(found.jac * (1 + np.abs(found.x))).max() > _STEEP * max(1.0, abs(height))
         if not steep or found.nit >= _ITERATIONS or not height > before:
             break
-    return start, height
+    return start, height, -found.jac / units
 
 
-def on_all_data(surface: Surface, modes: Tensor, best: int, curvature: Tensor) -> Tensor:
+def find_curved_modes(surface: Surface, theta: Tensor) -> tuple[Mode, Tensor | None, bool]:
+    """Return modes, minus the Hessian (D, D) at the highest one, if it is finite, and whether that is a proper mode.
+
+    Where coordinates have very different units, as of features that nobody standardised, ascents stop far from a mode.
+    They then begin anew from there in units of the curvature, 1 / sqrt(diag |H|).
+    """
+    modes = find_modes(surface, theta)
+    for again in range(_SCALINGS + 1):
+        if not bool(modes.theta.isfinite().all()):
+            return modes, None, False
+        curvature = hessian(surface, modes.theta[modes.best].to(theta.dtype))
+        if not bool(curvature.isfinite().all()) or not bool(curvature.abs().max() > 0):
+            return modes, None, False
+        below = _below_mode(modes.slope, curvature)
+        if below < _NATS + _RELATIVE * abs(modes.height):
+            return modes, curvature, not (is_degenerate(curvature) and is_degenerate(_scaled(curvature)))
+        if again < _SCALINGS:
+            modes = find_modes(surface, modes.theta, _units(curvature))
+    return modes, curvature, not is_degenerate(curvature)
+
+
+def _units(curvature: Tensor) -> Tensor:
+    scales = curvature.diagonal().abs()
+    return scales.clamp_min(float(scales.max()) * _TINY**2).rsqrt()
+
+
+def _scaled(curvature: Tensor) -> Tensor:
+    units = _units(curvature)
+    return units[:, None] * curvature * units
+
+
+def _below_mode(slope: Tensor, curvature: Tensor) -> float:
+    """Return g^T |H|^-1 g / 2, the nats by which a point is below the mode of a quadratic."""
+    values, vectors = torch.linalg.eigh(_scaled(curvature))
+    values = values.abs().clamp_min(float(values.abs().max()) * _FLAT)
+    return float(((vectors.T @ (_units(curvature) * slope)) ** 2 / values).sum()) / 2
+
+
+def on_all_data(
+    surface: Surface, modes: Tensor, best: int, curvature: Tensor, *, proper: bool = True
+) -> Tensor:
     """Return modes (C, D) of a part of the data, moved towards those of all data by Newton steps.
 
     The mode of a part is about sqrt(n / size - 1) standard deviations of the posterior at T = 1 off. Where that is more
@@ -141,11 +206,12 @@ def on_all_data(surface: Surface, modes: Tensor, best: int, curvature: Tensor) -
         modes: where ascents on it ended.
         best: the highest one.
         curvature: minus its Hessian (D, D) there.
+        proper: whether that is a proper mode, see `spectrum`.
     """
     target, error = surface.target, math.sqrt(surface.target.n / surface.size - 1)
     if error <= _OFF * math.sqrt(surface.temperature):
         return modes
-    values, vectors = spectrum(curvature)
+    values, vectors = spectrum(curvature, proper=proper)
     scaled = (vectors * values.sqrt()).T  # (D, D): |scaled x| is a distance in standard deviations at T = 1
     starts = modes.double().cpu().clone()
     apart = (starts - starts[best]) @ scaled.T
@@ -167,17 +233,28 @@ def on_all_data(surface: Surface, modes: Tensor, best: int, curvature: Tensor) -
     return points[which].to(modes)
 
 
-def _objective(x: npt.NDArray[np.float64], surface: Surface, like: Tensor) -> tuple[float, Any]:
-    value, grad = surface.value_and_grad(torch.from_numpy(x)[None].to(device=like.device, dtype=like.dtype))
+def _objective(
+    x: npt.NDArray[np.float64], surface: Surface, like: Tensor, units: npt.NDArray[np.float64]
+) -> tuple[float, Any]:
+    theta = torch.from_numpy(x * units)[None].to(device=like.device, dtype=like.dtype)
+    value, grad = surface.value_and_grad(theta)
     if not bool(value.isfinite().all() and grad.isfinite().all()):
         return 1e300, np.zeros_like(x)
-    return -float(value), -grad[0].cpu().numpy()
+    return -float(value), -grad[0].cpu().numpy() * units
 
 
 def hessian(surface: Surface, theta: Tensor) -> Tensor:
     """Return minus the Hessian (D, D) of the surface at theta (D,), by central differences of gradients."""
-    dim = len(theta)
     steps = _DIFFERENCE * (1 + theta.double().abs())
+    found = _differences(surface, theta, steps)
+    sds = found.diagonal().abs().rsqrt().to(steps)
+    if bool((steps > _FINE * sds).any()):
+        found = _differences(surface, theta, torch.minimum(steps, _FINER * sds))
+    return found
+
+
+def _differences(surface: Surface, theta: Tensor, steps: Tensor) -> Tensor:
+    dim = len(theta)
     shifts = torch.diag(steps).to(theta)
     _, grads = surface.value_and_grad(torch.cat([theta + shifts, theta - shifts]))
     found = -(grads[:dim] - grads[dim:]).cpu() / (2 * steps.cpu())[:, None]
@@ -210,8 +287,11 @@ def is_degenerate(curvature: Tensor) -> bool:
     return bool(values.min() <= _FLAT * values.max())
 
 
-def spectrum(curvature: Tensor) -> tuple[Tensor, Tensor]:
-    """Return eigenvalues (D,), positive, and eigenvectors (D, D) of a curvature; flat directions get a floor."""
+def spectrum(curvature: Tensor, *, proper: bool = False) -> tuple[Tensor, Tensor]:
+    """Return eigenvalues (D,), positive, and eigenvectors (D, D) of a curvature; flat directions get a floor.
+
+    The floor of a `proper` mode, where coordinates may have very different units, is lower.
+    """
     values, vectors = torch.linalg.eigh(curvature)
     values = values.abs()
-    return values.clamp_min(float(values.max()) * _FLAT).clamp_min(1e-300), vectors
+    return values.clamp_min(float(values.max()) * (_TINY if proper else _FLAT)).clamp_min(1e-300), vectors

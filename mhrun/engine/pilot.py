@@ -35,9 +35,8 @@ from torch import Tensor
 from mhrun.engine.adaptation import QUARTER, adapt
 from mhrun.engine.curvature import (
     Surface,
+    find_curved_modes,
     find_modes,
-    hessian,
-    is_degenerate,
     on_all_data,
     spectrum,
 )
@@ -246,25 +245,24 @@ def _reference(
 ) -> tuple[Tensor, Scale | None, Tensor | None]:
     """Return points for the chains to begin at, the scale, and the curvature in scaled coordinates, if it is known."""
     dim = method.target.dim
-    modes = find_modes(surface, theta)
+    if dim > _DIAGONAL:
+        modes, curvature = find_modes(surface, theta), None
+    else:
+        modes, curvature, proper = find_curved_modes(surface, theta)
     if not bool(modes.theta.isfinite().all()):
         return theta, None, None
-    best = modes.theta[modes.best].to(theta.dtype)
-    if dim > _DIAGONAL:
+    if curvature is None:
         return modes.theta.to(theta.dtype), None, None
-    curvature = hessian(surface, best)
-    if not bool(curvature.isfinite().all()) or not bool(curvature.abs().max() > 0):
-        return modes.theta.to(theta.dtype), None, None
-    values, vectors = spectrum(curvature)
+    values, vectors = spectrum(curvature, proper=proper)
     kind = "none" if isinstance(method.kernel, ZigZag) else method.precondition or "auto"
     if kind == "auto":
         kind = "dense" if dim <= _DENSE else "diagonal"
     follows = isinstance(method.kernel, MetropolisHastings) and method.kernel.proposal.follows
-    if follows and kind != "none" and is_degenerate(curvature):
+    if follows and kind != "none" and not proper:
         facts["scale"] = kind
         unit = torch.eye(dim) if kind == "dense" else torch.ones(dim)
         return theta, Scale(torch.zeros(dim), unit), None
-    modes = modes._replace(theta=on_all_data(surface, modes.theta, modes.best, curvature))
+    modes = modes._replace(theta=on_all_data(surface, modes.theta, modes.best, curvature, proper=proper))
     best = modes.theta[modes.best].to(theta.dtype)
     facts["condition"] = float(values.max() / values.min())
     root = torch.linalg.cholesky(vectors @ torch.diag(1 / values) @ vectors.T)

@@ -14,6 +14,7 @@ import mhrun
 from mhrun.data import Dataset
 from mhrun.engine.curvature import (
     Surface,
+    find_curved_modes,
     find_modes,
     hessian,
     is_degenerate,
@@ -571,6 +572,57 @@ def test_ascents_come_down_from_steep_walls():
     ends = torch.cat([find_modes(surface, starts[i : i + 4]).theta for i in range(0, 24, 4)])
     sd = torch.linalg.inv(hessian(surface, ends[0])).diagonal().sqrt()
     assert ((ends - ends[0]).abs() < 0.05 * sd).all()
+
+
+def raw_rows(n=500):
+    """Age in years, income in coins, and an outcome of 0 and 1 beside one with noise."""
+    rng = np.random.default_rng(1)
+    age, income = rng.normal(45, 12, n), rng.lognormal(10.5, 0.5, n)
+    x = np.column_stack([np.ones(n), age, income])
+    y = x @ [2.0, 0.1, 5e-5] + rng.normal(size=n)
+    died = rng.random(n) < 1 / (1 + np.exp(-(x @ [-6.0, 0.1, 3e-5])))
+    return x, y, died.astype("float64")
+
+
+def gaussian(theta, rows):
+    return -theta[3] - 0.5 * ((rows["y"] - rows["x"] @ theta[:3]) / theta[3].exp()) ** 2
+
+
+def binary(theta, rows):
+    score = rows["x"] @ theta
+    return rows["y"] * score - torch.nn.functional.softplus(score)
+
+
+@pytest.mark.parametrize("log_lik", [gaussian, binary])
+def test_features_that_nobody_standardised_have_a_mode_and_a_scale(log_lik):
+    """The curvature has a condition number above 10^10; ascents begin at draws of N(0, 10^2) priors."""
+    x, y, died = raw_rows()
+    dim = 4 if log_lik is gaussian else 3
+    model = FunctionModel(
+        log_lik, torch.zeros(dim, dtype=torch.float64), lambda theta: -0.005 * (theta**2).sum()
+    )
+    target = Target(model, Dataset.of({"x": x, "y": y if log_lik is gaussian else died}))
+    surface = Surface(target, 1.0, 0)
+    starts = 10 * torch.randn(4, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    starts[:, 3:] = 0.5
+    modes, curvature, proper = find_curved_modes(surface, starts)
+    assert proper
+    values, vectors = spectrum(curvature, proper=True)
+    assert values.max() / values.min() > 1e10
+    at = modes.theta[modes.best].clone().requires_grad_()
+    rows = {"x": torch.from_numpy(x), "y": torch.from_numpy(y if log_lik is gaussian else died)}
+
+    def energy(theta):
+        return 0.005 * (theta**2).sum() - log_lik(theta, rows).sum()
+
+    exact = torch.autograd.functional.hessian(energy, at.detach())
+    units = exact.diagonal().rsqrt()
+    assert torch.allclose(units[:, None] * curvature * units, units[:, None] * exact * units, atol=1e-3)
+    (slope,) = torch.autograd.grad(energy(at), at)
+    covariance = torch.linalg.inv(units[:, None] * exact * units)
+    assert (units * slope) @ covariance @ (units * slope) < 0.1  # a third of a standard deviation
+    root = torch.linalg.cholesky(vectors @ torch.diag(1 / values) @ vectors.T) / units[:, None]
+    assert torch.allclose(root @ root.T, covariance, rtol=0.02, atol=0.02)
 
 
 def test_modes_that_are_apart_stay_apart_on_all_data(monkeypatch):
