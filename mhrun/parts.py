@@ -10,6 +10,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, Self
 
 from torch import Tensor
@@ -35,6 +36,20 @@ AUTO = "auto"
 """A setting that a pilot run finds (`mhrun.engine.pilot`)."""
 
 AUTO_M = 2  # stands for a minibatch size that is not known yet
+
+
+def minibatch_size(m: Any) -> int:
+    """Return a minibatch size that is a number, or `AUTO_M` for ``auto``.
+
+    Raises:
+        Refusal: it is neither.
+    """
+    if isinstance(m, str) and m == AUTO:
+        return AUTO_M
+    if isinstance(m, bool) or not isinstance(m, Integral | float) or not m % 1 == 0:
+        raise Refusal(f"m = {m!r} must be a whole number, or auto.")
+    return int(m)
+
 
 DIFFERENCE, SUPPLY, ARRIVALS, ESTIMATES = "difference", "supply", "arrivals", "estimates"
 """What a pairing passes to a rule: a `Difference` on a fixed batch, a `Supply` of terms to draw from, `Arrivals` at

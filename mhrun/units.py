@@ -45,8 +45,10 @@ def mint_temperature(n: int, lam: float, m: int) -> float:
     `m` is the minibatch size, which fixes tau = log m / log n; the paper needs lambda < tau.
 
     Raises:
-        Refusal: lambda is negative, or not below tau.
+        Refusal: lambda is negative, or not below tau; or m is not between 1 and n.
     """
+    if not m >= 1:
+        raise Refusal(f"m = {m} must be at least 1.")
     if m > n:
         raise Refusal(f"m = {m} is more than the n = {n} data there are; choose m <= n (tau <= 1).")
     tau = math.log(m) / math.log(n) if n > 1 else 1.0
@@ -61,7 +63,13 @@ def mint_temperature(n: int, lam: float, m: int) -> float:
 
 
 def step_from_learning_rate(learning_rate: float, n: int) -> float:
-    """Return our step size for a learning rate that multiplies the gradient of the *mean* log-likelihood."""
+    """Return our step size for a learning rate that multiplies the gradient of the *mean* log-likelihood.
+
+    Raises:
+        Refusal: there are no data.
+    """
+    if n < 1:
+        raise Refusal(f"n = {n} must be at least 1.")
     return learning_rate / n
 
 

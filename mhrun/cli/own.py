@@ -52,10 +52,10 @@ def _names(target: Target, model: Mapping[str, Any]) -> list[str]:
 
     if model.get("names") or "names" not in signature(type(target.model)).parameters:
         return []
-    columns = target.data.facts.get("columns") or []
-    if len(columns) != target.dim:
+    facts = target.data.facts
+    if len(facts.get("columns") or []) != target.dim:
         return []
-    return [f"+model.names={json.dumps(weight_names(columns))}"]
+    return [f"+model.names={json.dumps(weight_names(facts))}"]
 
 
 def _added(word: str) -> str:

@@ -52,7 +52,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
         UserError: a table, a column or a setting that does not fit.
     """
     from mhrun.build import call
-    from mhrun.data.table import Table, outcome_of, units_in_words, weight_names
+    from mhrun.data.table import Table, features_of, outcome_of, units_in_words, weight_names
 
     file = file.resolve()
     given = {"file": str(file)} | _table_settings(settings)
@@ -62,7 +62,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
     given |= {"target": target, "outcome": "sign" if binary else "number"}
     given |= {"intercept": True} if binary else {"standardise_target": True}
     data = call(Table, given, "the table").load()
-    columns = [str(name) for name in data.facts["columns"] if name != "1"]
+    columns = features_of(data.facts)
     if "x" not in data.fields or not columns:
         raise UserError(f"{file.name} has no column but '{target}'; a regression needs features.")
     given["file"] = file.name
@@ -95,7 +95,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
                 "dim": len(columns) + 1,
                 "prior_variance": _VARIANCE,
                 "start": "zeros",
-                "names": weight_names(data.facts["columns"]),
+                "names": weight_names(data.facts),
             },
         )
         prior = (
@@ -198,8 +198,10 @@ def _methods(binary: bool, n: int, columns: int) -> list[str]:
 
 def _columns(facts: Mapping[str, Any]) -> str:
     """Return the features in words: columns of numbers, and indicators of categories."""
+    from mhrun.data.table import features_of
+
     indicators = sum(name.partition("=")[0] in facts["baselines"] for name in facts["columns"])
-    numbers = sum(name != "1" for name in facts["columns"]) - indicators
+    numbers = len(features_of(facts)) - indicators
     parts = [f"{numbers:,} column{'s' * (numbers != 1)}"] * bool(numbers)
     parts += [f"{len(facts['baselines']):,} categor{'y' if len(facts['baselines']) == 1 else 'ies'}"] * bool(
         indicators

@@ -25,7 +25,7 @@ class Batch(NamedTuple):
 
     m: Any
     n: Any  # uint64
-    gradient_sd: Any  # variance of the noise that the target adds
+    gradient_sd: Any  # standard deviation of the noise that the target adds
 
 
 class Anchor(NamedTuple):

@@ -32,6 +32,9 @@ class Dataset:
     transforms: Transforms | None = None  # of the data in minibatches
 
     def __post_init__(self) -> None:
+        for name, value in self.fields.items():
+            if value.dim() == 0:
+                raise UserError(f"Field '{name}' is a single number; a data set needs one row per datum.")
         lengths = {name: len(value) for name, value in self.fields.items()}
         if not lengths or 0 in lengths.values():
             raise UserError("A data set needs at least one field with at least one row.")

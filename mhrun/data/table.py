@@ -184,7 +184,12 @@ class Table:
             for level in levels[name][1:]:
                 fill(f"{name}={level}", (used[name] == level).to_numpy(np.float64))
         fields: dict[str, Array] = {}
-        facts: dict[str, Any] = {"columns": columns, "dropped": int(bad.sum()), "scales": scales}
+        facts: dict[str, Any] = {
+            "columns": columns,
+            "intercept": self.intercept,
+            "dropped": int(bad.sum()),
+            "scales": scales,
+        }
         facts["baselines"] = {name: str(values[0]) for name, values in levels.items()}
         if columns:
             fields["x"] = x
@@ -222,7 +227,7 @@ class Table:
             raise UserError(f"New rows of {self.file} are a DataFrame, a mapping of its columns, or a file.")
         frame = frame.rename(columns=str)
         indicators = {f"{name}={level}" for name in self.categorical for level in levels[name]}
-        numerical = [name for name in facts["columns"] if name != "1" and name not in indicators]
+        numerical = [name for name in features_of(facts) if name not in indicators]
         for name in (*numerical, *self.categorical):
             if name not in frame:
                 raise UserError(
@@ -328,10 +333,16 @@ def units_in_words(facts: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def weight_names(columns: Sequence[str]) -> list[str]:
+def features_of(facts: Mapping[str, Any]) -> list[str]:
+    """Return the columns of x but the constant, from the facts of a table's data."""
+    return [str(name) for name in facts["columns"][bool(facts["intercept"]) :]]
+
+
+def weight_names(facts: Mapping[str, Any]) -> list[str]:
     """Return names for the weights of a regression: the columns of x, of which the constant is the intercept."""
-    constant = "intercept" if "intercept" not in columns else "1"
-    return [constant if name == "1" else str(name) for name in columns]
+    features = features_of(facts)
+    constant = "intercept" if "intercept" not in features else "1"
+    return [constant] * bool(facts["intercept"]) + features
 
 
 def _numbers(column: Any, path: Path) -> Array:

@@ -12,7 +12,7 @@ from torch import Tensor
 from mhrun.errors import Refusal
 from mhrun.native import NativeDynamics, piece
 from mhrun.native.maths import exp_negative_64
-from mhrun.native.philox import NOISE, USE, fill_normals, fill_uniforms
+from mhrun.native.philox import NOISE, USE, fill_normals, fill_uniforms, u64
 from mhrun.parts import Dynamics
 from mhrun.random import Draws, Purpose
 from mhrun.types import Controls
@@ -77,7 +77,7 @@ class SGBD(Dynamics):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the next theta (C, D) and, if V is estimated, the next estimates."""
         dim, temperature = theta.shape[1], controls.noise_temperature[:, None]
-        u = draws.uniforms(Purpose.NOISE, dim, use=1)
+        u = draws.uniforms(Purpose.NOISE, dim, use=2)
         size = (2 * controls.step_size[:, None] * temperature).sqrt()
         step = size * draws.normal(Purpose.NOISE, dim, dtype=theta.dtype)
         odds = step * grad / temperature
@@ -140,7 +140,7 @@ def _move(args: Any, theta: Any, grad: Any, vectors: Any, scalars: Any, controls
     size = math.sqrt(2 * controls.step_size * temperature)
     z, u = np.empty_like(theta), np.empty(len(theta))
     fill_normals(z, NOISE, draw)
-    fill_uniforms(u, NOISE + USE, draw)
+    fill_uniforms(u, NOISE + u64(2) * USE, draw)
     for d in range(len(theta)):
         step = size * z[d]
         var = args[0] * (step / temperature) ** 2
@@ -157,7 +157,7 @@ def _estimating(
     weight = 1 - decay ** (gradients - 1) if gradients > 1 else 1.0
     z, u = np.empty_like(theta), np.empty(len(theta))
     fill_normals(z, NOISE, draw)
-    fill_uniforms(u, NOISE + USE, draw)
+    fill_uniforms(u, NOISE + u64(2) * USE, draw)
     for d in range(len(theta)):
         step = size * z[d]
         var = grad_var[d] / weight * (step / temperature) ** 2

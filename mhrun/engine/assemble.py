@@ -117,15 +117,15 @@ def assembled(
     if seed.bit_length() > 63:
         raise Refusal(f"seed = {seed} must be a whole number of at most 63 bits.")
     thin, often = _thin(counts["thin"]), counts["thin_stats"]
-    _is_a("kernel", kernel, Kernel, f"{where}kernel")
+    check_kind("kernel", kernel, Kernel, f"{where}kernel")
     for value, schedule in schedules.items():
-        _is_a("schedule", schedule, Schedule, f"{where}schedules.{value}")
+        check_kind("schedule", schedule, Schedule, f"{where}schedules.{value}")
     plan = Plan(schedules, chains, warmup, steps)
     names = () if thin is None else target.model.names
     each = None if often is None else _whole("thin_stats", often)
     shape = Shape(chains, names, warmup, steps, plan.kept(thin), each, parameters_of(target.model))
     if monitor is not None:
-        _is_a("monitor", monitor, Monitor, f"{where}monitor")
+        check_kind("monitor", monitor, Monitor, f"{where}monitor")
         monitor = monitor.bind(plan.collected)
     target = target.with_ratio_in(ratio_precision(kernel, target, plan))
     method = Method(name, kernel, target, plan, shape, seed, dtype, starts, monitor, precondition)
@@ -232,7 +232,7 @@ def _monitor(config: Mapping[str, Any], node: Mapping[str, Any], where: str) -> 
 _ADVICE = {"kernel": ", or wrap a dynamics, as in mhrun.Unadjusted(mhrun.SGLD(), m=100)"}
 
 
-def _is_a(kind: str, part: Any, base: type, where: str) -> None:
+def check_kind(kind: str, part: Any, base: type, where: str) -> None:
     """Refuse a part that is not of its kind."""
     if not isinstance(part, base):
         raise UserError(

@@ -251,6 +251,7 @@ def _of_method(
         "likelihood_evals": int(totals["n_lik"].sum()) + (pilot or {}).get("n_lik", 0),
         "overhead_evals": int(totals["n_lik_overhead"].sum()),
         "gradient_evals": int(totals["n_grad"].sum()) + (pilot or {}).get("n_grad", 0),
+        "after_burn_in": _after_burn_in(summary, totals),
         "reference_n_grad": summary.get("reference_n_grad", 0),  # of the mode and its derivatives
         "diverging": int(totals["sum_diverging"].sum()),
         "valid_share": valid_share(method, summary),
@@ -265,6 +266,14 @@ def _of_method(
         "arithmetic": method.arithmetic,
         "warnings": [*warnings_of(method, summary), *_pilot_warnings(method.name, pilot)],
     } | ({} if pilot is None else {"pilot": dict(pilot)})
+
+
+def _after_burn_in(summary: Mapping[str, Any], totals: Mapping[str, Any]) -> dict[str, float] | None:
+    """Return evaluations and seconds after burn-in; None for a method that an earlier version finished."""
+    if "warmup_wall_s" not in summary:
+        return None
+    counts = {name: float((totals[name] - totals[f"warmup_{name}"]).sum()) for name in ("n_lik", "n_grad")}
+    return counts | {"wall_s": summary["wall_s"] - summary["warmup_wall_s"]}
 
 
 def _pilot_warnings(name: str, pilot: Mapping[str, Any] | None) -> list[str]:

@@ -111,6 +111,11 @@ def refuses(method: Method) -> str | None:
     ):
         name = type(kernel.proposal).__name__
         return f"no acceptance rate is known to be best for {name}; give a step size, not auto."
+    if method.precondition in ("dense", "diagonal") and method.target.dim > _DIAGONAL:
+        return (
+            f"a pilot finds a scale for up to {_DIAGONAL} parameters, not {method.target.dim:,}; leave out "
+            f"precondition = {method.precondition}."
+        )
     if _leapfrog_is_open(kernel) and method.target.dim > _DIAGONAL:
         return (
             f"a pilot finds leapfrog_steps from the curvature, for up to {_DIAGONAL} parameters, not "

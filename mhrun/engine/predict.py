@@ -69,6 +69,8 @@ def predict(
     trace = rung(trace)
     data = Dataset.of(x)
     valid = _valid(trace)[:, ::every]
+    if not valid.any():
+        raise UserError("no draw of the trace is valid; sample_stats has 'valid' for each.")
     quantity, names = _quantity(trace, model, x, data)
     chains, draws = valid.shape
     found: Array | None = None
@@ -88,7 +90,7 @@ def predict(
         return xr.DataArray(
             found.reshape(chains, draws, *found.shape[1:]), dims=["chain", "draw", "datum", *own]
         )
-    return xr.DataArray(found / max(1, int(valid.sum())), dims=["datum", *own])
+    return xr.DataArray(found / int(valid.sum()), dims=["datum", *own])
 
 
 @contextmanager

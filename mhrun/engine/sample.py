@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from mhrun.diagnostics.chains import some_coordinates
-from mhrun.engine.assemble import assembled
+from mhrun.engine.assemble import assembled, check_kind
 from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.defaults import default_counts, default_kernel, default_method, gradients_of
 from mhrun.engine.method import Method, prior_attribute
@@ -148,7 +148,8 @@ def sample(
         given if given is not None else default
         for given, default in zip((steps, warmup), default_counts(name), strict=True)
     )
-    rungs = getattr(kernel, "rungs", 1)  # what is no kernel is refused below
+    check_kind("kernel", kernel, Kernel, "sample: kernel")
+    rungs = kernel.rungs
     chains = 4 * rungs if chains is None else chains
     schedules: dict[str, Schedule] = {
         "temperature": Fixed(temperature=_temperatures(temperature, rungs, chains))
@@ -196,6 +197,7 @@ def sample(
         call += () if surrogate == "none" else (surrogate,)
         call += () if precision == FP32 else (precision,)
         call += (method.precondition,) if method.precondition else ()
+        call += () if given.data.transforms is None else (given.data.transforms,)
         with _held(folder) as place:
             _same(place, fingerprint(RESULTS_VERSION, *call))
             method, summary = _run(method, place, place, settings, attributes)
@@ -304,5 +306,5 @@ def _same(folder: Path, settings: str) -> None:
     there = read_json(note)
     if there is None and not any((folder / name).exists() for name in ("blocks", TRACE)):
         write_json(note, {"fingerprint": settings})
-    elif there is None or there["fingerprint"] != settings:
+    elif there is None or there.get("fingerprint") != settings:
         raise UserError(f"'{folder}' holds the trace of another call; choose another folder, or remove it.")

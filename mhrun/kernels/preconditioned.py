@@ -198,10 +198,16 @@ class PreconditionedDynamics(Dynamics):
         self.dynamics = dynamics
         self.scale = scale
         self.energies = dynamics.energies
+        self.optimises = dynamics.optimises
         self.marks_valid = dynamics.marks_valid
         self.valid_remedy = dynamics.valid_remedy
         self.noise_gain = dynamics.noise_gain
         self.curvature_gain = dynamics.curvature_gain
+
+    @property
+    def needs_noise(self) -> bool:
+        """Whether the dynamics is undefined at a noise temperature of 0."""
+        return self.dynamics.needs_noise
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
         """Return the initial `aux` of the dynamics."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal, UserError
-from mhrun.parts import AUTO, AUTO_M, Dynamics, Kernel
+from mhrun.parts import AUTO, Dynamics, Kernel, minibatch_size
 from mhrun.priors import Prior as OwnPrior
 from mhrun.random import Draws
 from mhrun.target import Target
@@ -57,7 +55,7 @@ class Unadjusted(Kernel):
                 "mhrun.dynamics, and a new one derives from mhrun.parts.Dynamics."
             )
         self.dynamics = dynamics
-        self.m = cast("int | None", AUTO_M if m == AUTO else m)
+        self.m = None if m is None else minibatch_size(m)
         if m == AUTO:
             self.m_is_open = True
         self.passes = passes
@@ -69,6 +67,11 @@ class Unadjusted(Kernel):
             return "passes=true needs m <= n, replacement=false and common_batch=false."
         if self.prior is not None and self.dynamics.energies:
             return f"{type(self.dynamics).__name__} needs energies, which the method's own prior does not provide."
+        if self.prior is not None and target.temper == "likelihood":
+            return (
+                "temper=likelihood keeps the model's prior at every temperature, but not the method's own; give the "
+                "model that prior, or choose temper=posterior."
+            )
         if self.prior is not None and (reason := self.prior.refuses(target)):
             return reason
         if self.m is None and target.has_buffers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mhrun.parts import Pairing
+from mhrun.parts import Pairing, minibatch_size
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Difference, Evaluation
@@ -26,7 +26,7 @@ class Moving(Pairing):
     m: int
 
     def __init__(self, m: int) -> None:
-        self.m = m
+        self.m = minibatch_size(m)
 
     def refuses(self, target: Target) -> str | None:
         """Return why a minibatch of m cannot be drawn, or None."""

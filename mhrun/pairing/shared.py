@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from torch import Tensor
 
 from mhrun.native import SHARED, NativePairing
-from mhrun.parts import AUTO, AUTO_M, Pairing
+from mhrun.parts import AUTO, Pairing, minibatch_size
 from mhrun.random import Draws
 from mhrun.target import Target
 from mhrun.types import Difference, Evaluation
@@ -26,7 +24,7 @@ class Shared(Pairing):
     m: int
 
     def __init__(self, m: int | str) -> None:
-        self.m = cast(int, AUTO_M if m == AUTO else m)
+        self.m = minibatch_size(m)
         if m == AUTO:
             self.m_is_open = True
 

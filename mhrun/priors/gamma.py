@@ -20,6 +20,8 @@ class GammaPrecision:
     gamma_b | theta ~ Gamma(shape + d_b / 2, rate + |theta_b|^2), with d_b the size of the block. (In the paper's text
     the shape is unchanged, which is the conditional only without the Gaussian's normalising constant gamma^(d/2).)
 
+    The precisions are drawn from their conditional at T = 1, at any temperature of theta.
+
     Args:
         shape: shape of the gamma prior; 2 shape must be an integer.
         rate: rate of the gamma prior, 1 / scale.

@@ -64,13 +64,8 @@ def costs(run: Run, method: str) -> dict[str, float]:
     An evaluation is a log-likelihood of one datum at one point, or its gradient, or both from one pass. Before the
     draws come the search for a mode, the pilot and burn-in, whose likelihoods and gradients are added.
     """
-    found = {}
-    with run.trace(method) as trace:  # opened once: that takes longer than reading the ends of it
-        for name in ("n_lik", "n_grad", "wall_s"):
-            found[name] = float(trace["sample_stats"][name].to_numpy()[..., -1].sum())
-            if "warmup_sample_stats" in trace.children:
-                found[name] -= float(trace["warmup_sample_stats"][name].to_numpy()[..., -1].sum())
     about = run.methods[method]
+    found = about.get("after_burn_in") or _from_trace(run, method)
     whole = sum(
         float(about.get(key) or 0) for key in ("likelihood_evals", "gradient_evals", "reference_n_grad")
     )
@@ -79,6 +74,17 @@ def costs(run: Run, method: str) -> dict[str, float]:
         "setup": max(0.0, whole - found["n_lik"] - found["n_grad"]),
         "seconds": found["wall_s"],
     }
+
+
+def _from_trace(run: Run, method: str) -> dict[str, float]:
+    """Return likelihoods, gradients and seconds after burn-in from the statistics that were kept."""
+    found = {}
+    with run.trace(method) as trace:  # opened once: that takes longer than reading the ends of it
+        for name in ("n_lik", "n_grad", "wall_s"):
+            found[name] = float(trace["sample_stats"][name].to_numpy()[..., -1].sum())
+            if "warmup_sample_stats" in trace.children:
+                found[name] -= float(trace["warmup_sample_stats"][name].to_numpy()[..., -1].sum())
+    return found
 
 
 def efficiency(run: Run, method: str, draws: Draws | None) -> dict[str, Any]:

@@ -88,6 +88,8 @@ class Austere(Rule):
                 raise Refusal(f"m = {m} must be at least 2, and epsilon = {epsilon:g} between 0 and 0.5.")
         elif bound is None or not 0 < bound < 0.5:
             raise Refusal(f"bound = {bound} of the decision's error must lie between 0 and 0.5.")
+        elif m is not None or epsilon is not None:
+            raise Refusal(f"design = {design} chooses m and epsilon from bound; leave them out.")
         self.design = design
         self.bound = bound
         self.reach = reach

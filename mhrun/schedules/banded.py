@@ -72,6 +72,8 @@ class Banded(Schedule):
         last = (self.rungs - 1) * self.stagger
         length = warmup - last if self.length is None else self.length
         placed.length = length // self.window * self.window
+        if self.length is not None and self.length < self.window:
+            raise Refusal(f"length = {self.length} must be at least one window of {self.window} steps.")
         if placed.length < self.window or last + length > warmup:
             least = last + max(length, 10 * self.window)
             raise Refusal(

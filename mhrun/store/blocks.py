@@ -65,8 +65,10 @@ class TraceWriter:
         self.n = n
         self.shape = shape
         self.info = dict(info)
-        self.wall_s = 0.0
+        self.wall_s = self.warmup_wall_s = 0.0  # until now, and at the end of burn-in
         self.totals: dict[str, Array] = {name: np.zeros(shape.chains, np.int64) for name in _CUMULATIVE}
+        for name in _CUMULATIVE:  # at the end of burn-in
+            self.totals[f"warmup_{name}"] = np.zeros(shape.chains)
         # Rates leave out burn-in, in which step sizes are tuned.
         for name in (*_SUMMED, *_AVERAGED, "batch_size_squared", "all_data", "invalid"):
             self.totals[f"sum_{name}"] = np.zeros(shape.chains)
@@ -111,7 +113,7 @@ class TraceWriter:
         if last is None:
             return None
         self.totals |= {key[6:]: value for key, value in last.items() if key.startswith("total/")}
-        self.wall_s = float(last["wall"])
+        self.wall_s, self.warmup_wall_s = float(last["wall"]), float(last.get("warmup_wall", 0.0))
         self._pending_from = next_step
         return Checkpoint(next_step - 1, {key: value for key, value in last.items() if _of_state(key)})
 
@@ -133,11 +135,18 @@ class TraceWriter:
         kept = slice(-first_step % self.shape.stats_thin, None, self.shape.stats_thin)
         proper = slice(max(0, self.shape.warmup + 1 - first_step), None)
         draws: dict[str, Array] = {"theta": record["theta"], "wall_s": wall[kept]}
+        burnt_in = (
+            self.shape.warmup - first_step if first_step <= self.shape.warmup < first_step + count else None
+        )
+        if burnt_in is not None:
+            self.warmup_wall_s = float(wall[burnt_in])
         for name in self.info:
             values = record[name]
             if name in _CUMULATIVE:
                 values = self.totals[name][:, None] + np.cumsum(values, axis=1, dtype=np.int64)
                 self.totals[name] = values[:, -1].copy()
+                if burnt_in is not None:
+                    self.totals[f"warmup_{name}"] = values[:, burnt_in].astype(np.float64)
             if name in _SUMMED:
                 self.totals[f"sum_{name}"] += values[:, proper].sum(axis=1, dtype=np.float64)
             if name in _AVERAGED:
@@ -192,7 +201,7 @@ class TraceWriter:
             content[f"draw/{name}"] = _joined([draws[name] for draws in self._pending])
         for name in self._monitored[0] if self._monitored else ():
             content[f"metrics/{name}"] = np.stack([row[name] for row in self._monitored])
-        content["wall"] = np.asarray(self.wall_s)
+        content["wall"], content["warmup_wall"] = np.asarray(self.wall_s), np.asarray(self.warmup_wall_s)
         stop = checkpoint.step + 1
         path = self._blocks / f"{self._pending_from:012d}-{stop:012d}.npz"
         write_whole(path, lambda file: np.savez(file, **content))  # type: ignore[arg-type]
@@ -218,7 +227,9 @@ class TraceWriter:
         blocks = (load_block(p) for p in self._sorted())
         write_trace(self.folder, self.shape, self.info, attributes, blocks, repeats=bool(repeats))
         totals = {key: value.tolist() for key, value in self.totals.items()}
-        summary = plain({"totals": totals, "wall_s": self.wall_s, **facts})
+        summary = plain(
+            {"totals": totals, "wall_s": self.wall_s, "warmup_wall_s": self.warmup_wall_s, **facts}
+        )
         try:
             digest = file_digest(self.folder / TRACE)
         except OSError as error:

@@ -22,7 +22,7 @@ import torch
 from mhrun.errors import UserError
 
 _PLACE = re.compile(r" at 0x[0-9A-Fa-f]+")  # the address of an object in memory
-_MEMO = "_memo"  # attributes in which parts of this package cache values have this prefix
+_MEMO = "_memo"  # the attribute in which a part of this package caches values
 _GLOBAL = ("LOAD_GLOBAL", "LOAD_NAME")
 _LIBRARIES = (
     f"{Path(types.__file__).resolve().parent}{os.sep}",
@@ -69,6 +69,8 @@ class _Taker:
         self._say(type(thing).__qualname__)
         if thing is None or isinstance(thing, str | bytes | int | float | complex):
             self._say(repr(thing))
+        elif isinstance(thing, types.ModuleType) and not _is_library(thing):
+            self._module(thing)
         elif isinstance(thing, types.ModuleType | types.BuiltinFunctionType | np.ufunc | logging.Logger):
             self._say(_name(thing))
             if isinstance(owner := getattr(thing, "__self__", None), torch.Tensor | np.ndarray):
@@ -109,6 +111,21 @@ class _Taker:
             return
         # In the order in memory: the array may be mapped and larger than memory.
         self.digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+    def _module(self, module: types.ModuleType) -> None:
+        """Add the source of a user's module, and of the user's modules that it imports."""
+        self._say(_name(module))
+        if id(module) in self._seen:
+            return
+        self._seen[id(module)] = len(self._seen), module
+        path = getattr(module, "__file__", None)
+        if path is not None and Path(path).is_file():
+            self.digest.update(Path(path).read_bytes())
+        there = [vars(module)[name] for name in sorted(vars(module))]
+        owners = [v if isinstance(v, types.ModuleType) else sys.modules.get(_owner(v)) for v in there]
+        for other in owners:
+            if other is not None and other is not module and not _is_library(other):
+                self._module(other)
 
     def _object(self, thing: Any) -> None:
         if isinstance(thing, types.MethodType):
@@ -191,10 +208,20 @@ def _name(thing: Any) -> str:
 
 def _of_library(thing: Any) -> bool:
     """Return whether a class or function belongs to a library, including this one, and not to the user."""
-    name = str(getattr(thing, "__module__", None) or "")
+    return _is_library(sys.modules.get(_owner(thing)), _owner(thing))
+
+
+def _owner(thing: Any) -> str:
+    """Return the name of the module that defines a class or function."""
+    return str(getattr(thing, "__module__", None) or "")
+
+
+def _is_library(module: types.ModuleType | None, name: str | None = None) -> bool:
+    """Return whether a module belongs to a library, including this one, and not to the user."""
+    name = module.__name__ if module is not None and name is None else str(name)
     if name.partition(".")[0] in sys.stdlib_module_names and name != "__main__":
         return True
-    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    file = getattr(module, "__file__", None) or ""
     return any(place in file for place in _LIBRARIES)
 
 

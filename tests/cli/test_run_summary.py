@@ -20,7 +20,7 @@ from mhrun.paths import EXPERIMENTS, ROOT
 from mhrun.report import build, declared, status, summary, summary_of
 from mhrun.report.build import build_report
 from mhrun.report.claims import NOT_AT_SCALE, NOT_REPRODUCED, REPRODUCED, Judged
-from mhrun.report.efficiency import efficiency, valid_draws
+from mhrun.report.efficiency import costs, efficiency, valid_draws
 from mhrun.report.run import Run
 from mhrun.report.status import status_of
 from mhrun.report.summary import default_finding, methods_table, warnings_of
@@ -395,3 +395,22 @@ def test_a_run_ends_with_its_result(reported, capsys):
     assert max(map(len, out.splitlines())) <= 80
     show_result(reported, width=120)
     assert "set-up" in capsys.readouterr().out
+
+
+def test_costs_do_not_depend_on_which_statistics_are_kept(tmp_path):
+    """Evaluations after burn-in, with statistics of each step, of each tenth, and of fewer than burn-in has steps."""
+    words = (
+        "~methods.sgld",
+        "~methods.sghmc",
+        "~methods.mcmc",
+        "~methods.tempered_mcmc",
+        "~methods.mint_stored",
+    )
+    found = []
+    for every in (1, 10, 60):
+        folder = compute(tmp_path / str(every), *words, "steps=61", "warmup=50", f"+thin_stats={every}")
+        found.append(costs(Run(folder), "mint"))
+        found[-1].pop("seconds")
+    assert found[0]["evaluations"] > 0
+    assert found[0]["setup"] > 0
+    assert found[1] == found[2] == found[0]
