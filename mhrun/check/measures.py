@@ -52,6 +52,10 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
     off = max(abs(ratio - 1) / error, abs(mean) / mean_error)
     seen = "biased" if off > Z else "perhaps biased" if off > _DOUBTFUL else "no bias seen"
     where = f"c = n/T = {subject.n / base:g} data" if base != 1 else "T = 1"
+    tolerant = kernel.rule is not None and kernel.rule.corrects_noise and not kernel.rule.exact
+    far = max((abs(ratio - 1) - _TOLERATED) / error, (abs(mean) - _TOLERATED) / mean_error)
+    if tolerant and off > Z >= far:
+        seen = f"biased by no more than the {_TOLERATED:.0%} allowed"
     detail = (
         f"variance {ratio:.3f} ± {error:.3f} of the target's, mean {mean:+.3f} ± {mean_error:.3f} of its sd: "
         f"{seen} (n = {subject.n:,}, {sizes:.3g} data a step, {where}, step {step:.2g})"
@@ -59,10 +63,7 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
     outcome = MEASURED
     if kernel.rule is not None and kernel.rule.exact:  # which it declares for every minibatch size
         outcome = FAILS if off > Z else HOLDS
-    elif (
-        kernel.rule is not None and kernel.rule.corrects_noise
-    ):  # to a tolerance: the noise is only nearly normal
-        far = max((abs(ratio - 1) - _TOLERATED) / error, (abs(mean) - _TOLERATED) / mean_error)
+    elif tolerant:  # the noise is only nearly normal
         outcome = FAILS if far > Z else HOLDS
     yield Verdict(check_name, outcome, detail, (ratio - 1) / error)
 

@@ -273,7 +273,10 @@ def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> Non
         conclusion += f"; biased: {', '.join(biased)}"
     if doubtful := [v.check for v in found if v.outcome == HOLDS and v.p is not None and v.p < DOUBTFUL]:
         conclusion += f"; doubtful (p below {DOUBTFUL:g}): {', '.join(doubtful)}"
-    alarms = f"a correct kernel fails with probability {FALSE_ALARMS:g}, by p below {ALPHA:g} in one check"
+    alarms = (
+        f"a correct kernel fails with probability {FALSE_ALARMS:g}, by p below {ALPHA:g} in one check (a p is of all "
+        "statistics of its line together)"
+    )
     console.print(f"{conclusion}. {seconds:.0f} s; {alarms}; seed {subject.seed}.", highlight=False)
     console.print(
         f"An error within {Z:.1f} standard errors (±) passes unseen; with chains={25 * subject.chains} "

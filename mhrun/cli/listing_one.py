@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ def show_experiment(
         UserError: its file cannot be read.
     """
     width = min(columns(), _LINE)
+    command = _command(name, path, folders)
     print(name)
     if path is not None:
         head = outline(path)
@@ -38,9 +40,9 @@ def show_experiment(
             if line:
                 print(textwrap.fill(line, width, initial_indent="  ", subsequent_indent="    "))
         print(
-            f"\n  run it: mhrun {name} [scale={'|'.join(head.scales)}]"
+            f"\n  run it: {command} [scale={'|'.join(head.scales)}]"
             if head.scales
-            else f"\n  run it: mhrun {name}"
+            else f"\n  run it: {command}"
         )
         if (seconds := seconds_at_paper_scale().get(name)) is not None:
             print(f"  at scale=paper its methods take about {in_words(seconds)} on two cores of an AMD EPYC")
@@ -52,8 +54,18 @@ def show_experiment(
             _section(f"settings (at scale={config['scale']})", _settings(config, head.settings), width)
         _section("claims", _claims(name, head.paper, found), width)
     lines = [_run(folder) for folder in found]
-    _section("runs", lines or [f"not run yet: mhrun {name}"], 0)
+    _section("runs", lines or [f"not run yet: {command}"], 0)
     print()
+
+
+def _command(name: str, path: Path | None, folders: Sequence[Path]) -> str:
+    """Return the command that runs an experiment, with the project that it belongs to."""
+    for folder in folders:
+        if path is not None and path.is_relative_to(folder):
+            project = folder.parent if folder.name == "conf" else folder
+            near = project.resolve().is_relative_to(Path.cwd())
+            return f"mhrun --project {os.path.relpath(project) if near else project} {name}"
+    return f"mhrun {name}"
 
 
 def _section(title: str, lines: Sequence[str], width: int) -> None:

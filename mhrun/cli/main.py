@@ -73,7 +73,10 @@ def run(arguments: Sequence[str]) -> int:
         )
         return FAILED
     except KeyboardInterrupt:
-        print("mhrun: stopped.", file=sys.stderr)
+        print(
+            "mhrun: stopped. What a run has computed is kept, but for the last seconds; the same command resumes it.",
+            file=sys.stderr,
+        )
         return STOPPED
     except BrokenPipeError:  # the output was closed, as in `mhrun list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -282,12 +285,14 @@ def _experiment(word: str, folders: Sequence[Path]) -> str:
     there = experiments(folders)
     if word in there:
         return f"experiment={word}"
+    if word in COMMANDS:
+        raise UserError(f"'{word}' is a command, which comes first: mhrun [--project FOLDER] {word} ...")
     hint = nearest(word, [*COMMANDS, *there])
     if word in ("smoke", "quick", "long", "paper"):
         hint = f" Did you mean 'scale={word}'?"
     raise UserError(
         f"'{word}' is not a command, an experiment or KEY=VALUE.{hint} mhrun list shows the experiments, "
-        "mhrun --help the commands."
+        "mhrun --help the commands; an experiment of a project needs --project FOLDER."
     )
 
 

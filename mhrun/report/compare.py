@@ -16,6 +16,7 @@ from mhrun.diagnostics.chains import some_coordinates
 from mhrun.diagnostics.distances import Shifts, energy_distance, shifts
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
+from mhrun.kernels.stationary import EXACT
 from mhrun.report.agreement import AGREES, ANOTHER, REFERENCE, UNKNOWN, judged_draws, problems_of, rule_of
 from mhrun.report.efficiency import COORDINATES, ESS, RHAT, efficiency, is_apart, named, valid_draws, worth
 from mhrun.report.run import Run
@@ -115,7 +116,10 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
                 moved[row.name] = shifts(draws, there)
                 found[row.name] |= _distances(moved[row.name], draws, there)
         lines, rule = _judge(found, rows, reference, moved, of_reference)
-        notes += [*lines, *_doubts(reference.name, number_of(of_reference["rhat"]))]
+        notes += [
+            *lines,
+            *_doubts(reference.name, number_of(of_reference["rhat"]), _better(found, reference.name)),
+        ]
     apart = [name for name, row in found.items() if number_of(row["rhat"]) > MIXED]
     if apart:
         notes.append(
@@ -134,16 +138,31 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
     return Comparison(found, runs, notes, reference.name if reference else None, rule)
 
 
-def _doubts(name: str, value: float) -> list[str]:
-    """Return a line on a reference whose chains have not converged, or may not have."""
+def _better(found: Mapping[str, Mapping[str, Any]], reference: str) -> str:
+    """Return advice to take the exact method that has converged best as the reference; empty if there is none."""
+    rhats = {
+        name: number_of(row["rhat"])
+        for name, row in found.items()
+        if name != reference and row.get("target") == EXACT and number_of(row.get("ess")) >= ESS
+    }
+    rhats = {name: value for name, value in rhats.items() if math.isfinite(value) and not is_apart(value)}
+    if not rhats:
+        return ""
+    best = min(rhats, key=lambda name: rhats[name])
+    return f" Take {best} as the reference: it is exact, and its R-hat is {rhats[best]:.3f}."
+
+
+def _doubts(name: str, value: float, better: str = "") -> list[str]:
+    """Return a line on a reference whose chains have not converged, or may not have; `better` is advice."""
     if value > MIXED:
         return [
             f"The reference {name} has R-hat {shown(value)}: its chains have not converged, so that distances from it "
-            "do not measure the other methods. Run it for longer, or choose another reference."
+            f"do not measure the other methods. Run it for longer, or choose another reference.{better}"
         ]
     if is_apart(value):
         return [
-            f"The reference {name} has R-hat {shown(value)}, above {RHAT:g}: a part of each distance may be its error."
+            f"The reference {name} has R-hat {shown(value)}, above {RHAT:g}: a part of each distance may be its "
+            f"error.{better}"
         ]
     if math.isnan(value):
         return [f"The reference {name} has no R-hat (one chain, or a coordinate that never moves)."]

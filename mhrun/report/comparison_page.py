@@ -14,7 +14,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from mhrun.diagnostics.grid import Estimate
-from mhrun.report.agreement import AGREES, DIFFERS, UNKNOWN
+from mhrun.report.agreement import AGREES, DIFFERS, RELEVANT, UNKNOWN
 from mhrun.report.build import PAGE, draw, write_drawn
 from mhrun.report.compare import Comparison, Row, compare, number_of
 from mhrun.report.efficiency import is_apart, named, runners_up, unconverged
@@ -128,7 +128,11 @@ def finding(found: Comparison) -> str:
     words: dict[str, list[str]] = {}
     for name, row in found.rows.items():
         words.setdefault(str(row.get("verdict", "")), []).append(name)
-    texts = ((AGREES, "{} with {}"), (DIFFERS, "{} from {}"), (UNKNOWN, "no verdict on {} against {}"))
+    texts = (
+        (AGREES, f"{{}} with {{}} (to {RELEVANT:g} sd)"),
+        (DIFFERS, "{} from {}"),
+        (UNKNOWN, "no verdict on {} against {}"),
+    )
     verbs = {AGREES: ("agrees", "agree"), DIFFERS: ("differs", "differ"), UNKNOWN: ("", "")}
     found_parts = []
     for word, text in texts:
@@ -157,6 +161,9 @@ def _most_efficient(found: Comparison) -> str:
         return f"No method has converged: R-hat is {shown(min(rhats))} at least." if rhats else ""
     best = max(rated, key=lambda name: rated[name])
     start = f"{best} has {shown(rated[best])} effective draws per million evaluations"
+    row = found.rows[best]
+    if (setup := number_of(row.get("setup"))) > (cost := number_of(row.get("evaluations"))):
+        start += f" after its set-up ({shown(1e6 * number_of(row['ess']) / (cost + setup))} with it)"
     others = sorted(rate for name, rate in rated.items() if name != best)
     more = runners_up(rated[best], rates, known)
     if not others:

@@ -35,7 +35,8 @@ COLUMNS = {
     ),
     "evaluations": (
         "evaluations",
-        "Log-likelihoods (or gradients) of one datum at one point, all chains together, after burn-in",
+        "Log-likelihoods (or gradients) of one datum at one point, all chains together, after burn-in; counted as the "
+        "algorithm reads data, also where a compressed sum is faster",
     ),
     "setup": (
         "set-up",
@@ -52,7 +53,8 @@ MARK = "†"
 FOOTNOTE = f"{MARK} too short to judge: R-hat above {RHAT:g} or ESS below {ESS:g}"
 FLOOR = (
     "noise floor",
-    "What Monte Carlo error alone gives: a distance of this size is not significant",
+    "What Monte Carlo error alone gives on average: an exact method is above it about half of the time, and hardly "
+    "ever three times as far",
 )
 
 

@@ -49,6 +49,8 @@ def sweep_finding(config: Mapping[str, Any], frame: pd.DataFrame, keys: Sequence
         ratio = values.max() / values.min() if values.min() > 0 else math.inf
         found.append((ratio, f"{method} from {' to '.join(ends)}"))
     found.sort(key=lambda pair: -pair[0])
+    if frame[SHORT].astype(bool).all():
+        return "Too short to compare: no method has converged in any job."
     heading = measure.heading[:1].upper() + measure.heading[1:]
     return f"{heading}: {'; '.join(words for _, words in found[:_METHODS])}." if found else ""
 

@@ -20,7 +20,7 @@ from scipy.stats import norm
 from mhrun.cli.comparing import _by_method
 from mhrun.cli.main import run
 from mhrun.diagnostics.distances import energy_distance, shifts
-from mhrun.report.compare import Comparison, Row, _doubts, _imprecise, run_names, unlike
+from mhrun.report.compare import Comparison, Row, _better, _doubts, _imprecise, run_names, unlike
 from mhrun.report.comparison_page import finding, table
 from mhrun.store.folder import RunFolder
 
@@ -359,6 +359,18 @@ def test_a_reference_that_has_not_converged_is_marked(rhat, line):
     assert _doubts("a: mcmc", 1.005) == []
 
 
+def test_a_better_reference_is_named():
+    rows = {
+        "mcmc": {"rhat": 1.02, "ess": 500.0, "target": "exact"},
+        "sgld": {"rhat": 1.0, "ess": 5000.0, "target": "approximate"},
+        "hmc": {"rhat": 1.001, "ess": 900.0, "target": "exact"},
+        "mala": {"rhat": 1.0005, "ess": 90.0, "target": "exact"},
+    }
+    assert _better(rows, "mcmc") == " Take hmc as the reference: it is exact, and its R-hat is 1.001."
+    assert _better(rows, "hmc") == ""
+    assert "error. Take hmc" in _doubts("mcmc", 1.02, _better(rows, "mcmc"))[0]
+
+
 def test_settings_of_the_computation_make_no_other_target():
     """SMH and MH-SS have a surrogate in their settings of the target, whose density is the same."""
     method = {"schedules": {}}
@@ -390,5 +402,5 @@ def test_the_finding_begins_with_the_verdicts():
     }
     sentence = finding(Comparison(rows, {}, [], "a"))
     assert sentence.startswith(
-        "1 method (b) agrees with a; no verdict on 1 method (c) against a. a has 5 effective"
+        "1 method (b) agrees with a (to 0.25 sd); no verdict on 1 method (c) against a. a has 5 effective"
     )
