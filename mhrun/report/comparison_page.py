@@ -74,7 +74,7 @@ DISTANCES = {
 
 
 _CAPTION = (
-    "Colours are runs. A bar is pale where R-hat is undefined or above 1.01, or ESS below 400: too short to "
+    "Colours are runs. A bar is hollow where R-hat is undefined or above 1.01, or ESS below 400: too short to "
     "judge. "
 )
 _OF_DISTANCES = (
@@ -187,7 +187,7 @@ def plain_rows(found: Comparison) -> dict[str, Any]:
 def figure(found: Comparison) -> Figure | str:
     """Bars of effective draws per million evaluations and per second, and distances from the reference, if given.
 
-    A bar is pale where R-hat is undefined or above 1.01, or ESS below 400: the method is too short to judge.
+    A bar is hollow where R-hat is undefined or above 1.01, or ESS below 400: the method is too short to judge.
     """
     panels = [
         ("per_million", "effective draws\nper million evaluations"),
@@ -217,8 +217,9 @@ def figure(found: Comparison) -> Figure | str:
                 _distance(axis, place, number, error, colour)
         else:
             bars = axis.barh(places, np.nan_to_num(numbers), color=colours, height=0.7)
-            for bar, believed in zip(bars, mixed, strict=True):
-                bar.set_alpha(1.0 if believed else 0.3)
+            for bar, believed, colour in zip(bars, mixed, colours, strict=True):
+                if not believed:
+                    bar.set(facecolor="none", edgecolor=colour)
         for place, value in zip(places, numbers, strict=True):
             if not np.isfinite(value):
                 axis.text(0.02, place, "–", transform=axis.get_yaxis_transform(), va="center", fontsize=8)
