@@ -114,14 +114,6 @@ class Parameters:
             if p.name in values:
                 unconstrained(p, values[p.name].double(), where)
 
-    def log_jacobian(self, theta: Tensor) -> Tensor:
-        """Return log |dT/du| (C,) at theta (C, D)."""
-        total = theta.new_zeros(len(theta))
-        for p, free in self._parts(theta):
-            if p.transform is not None:
-                total = total + log_jacobian_of(p, free)
-        return total
-
     def log_prior(self, theta: Tensor) -> Tensor:
         """Return the sum of the declared log-priors and log |dT/du|, (C,), at theta (C, D)."""
         total = theta.new_zeros(len(theta))

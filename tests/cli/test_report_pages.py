@@ -150,7 +150,9 @@ def test_the_page_is_whole_by_itself(reported):
     assert "<link" not in page
     assert "@import" not in page
     assert "url(" not in page.replace("url(#", "")
-    assert all(source.startswith("data:image/png;base64,") for source in re.findall(r'src="([^"]*)"', page))
+    sources = re.findall(r'src="([^"]*)"', page)
+    assert sources
+    assert all(source.startswith("data:image/png;base64,") for source in sources)
     anchors = set(re.findall(r'id="([^"]*)"', page))
     assert len(anchors) == len(re.findall(r' id="', page))
     for address in re.findall(r'href="([^"]*)"', page):

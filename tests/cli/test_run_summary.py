@@ -334,6 +334,7 @@ def test_the_page_and_the_summary_say_the_same(reported):
     assert found.scale == "smoke scale · 4 chains × 300 steps · 2 methods"
     for text in (found.finding, found.scale, found.status.text, found.status.command):
         assert f">{text}" in page or text in page
+    assert found.warnings
     assert all(line.partition(":")[0] in page for line in found.warnings)
     draws = valid_draws(run, "mint")
     exact = efficiency(run, "mint", draws)
@@ -391,6 +392,7 @@ def test_a_run_ends_with_its_result(reported, capsys):
     (mint,) = (line for line in out.partition(head)[2].splitlines() if line.startswith("MINT "))
     assert mint.split()[2] == "approximate"  # behind the mark of a run that is too short
     assert "† too short to judge" in out
+    assert found.warnings
     assert all(f"warning: {warning[:40]}" in out for warning in found.warnings)
     assert max(map(len, out.splitlines())) <= 80
     show_result(reported, width=120)

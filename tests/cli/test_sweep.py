@@ -187,7 +187,9 @@ def test_the_table_of_a_sweep(tmp_path):
     lines = (sweep / "sweep.md").read_text().splitlines()
     assert lines[0].split("|")[1].strip() == "lam"
     assert [line for line in lines if "| MINT †" in line and " ± " in line]
-    assert all(line.split("|")[3].strip() == "–" for line in lines if "SGLD" in line)
+    of_sgld = [line for line in lines if "SGLD" in line]
+    assert of_sgld
+    assert all(line.split("|")[3].strip() == "–" for line in of_sgld)
     assert matplotlib.image.imread(sweep / "sweep.png").shape[0] > 200
 
 
