@@ -23,7 +23,8 @@ class Blocks(Pairing):
 
     Args:
         m: size of u.
-        blocks: G, at most m. Blocks have the size m / G, rounded up; the last overlaps the one before if it must.
+        blocks: G, at most m. Blocks have the size m / G, rounded up, and are as few as cover u; the last overlaps the
+            one before if it must.
 
     Raises:
         Refusal: an invalid setting.
@@ -38,7 +39,9 @@ class Blocks(Pairing):
     def __init__(self, m: int, blocks: int = 50) -> None:
         if m < 1 or blocks < 1:
             raise Refusal(f"Blocks needs m >= 1 and blocks >= 1, not {m} and {blocks}.")
-        self.m, self.blocks = m, min(blocks, m)
+        self.m = m
+        self.size = -(-m // min(blocks, m))
+        self.blocks = -(-m // self.size)
 
     def refuses(self, target: Target) -> str | None:
         """Return why the target is incompatible, or None."""
@@ -74,7 +77,7 @@ class Blocks(Pairing):
         assert origin.batch is not None
         assert origin.log_lik_mean is not None
         assert origin.log_lik_var is not None
-        size = -(-self.m // self.blocks)
+        size = self.size
         block = (self.blocks * draws.uniform(Purpose.MINIBATCH, use=1)).long()
         first = (size * block).clamp_max(self.m - size)
         place = first[:, None] + torch.arange(size, device=theta.device)

@@ -19,6 +19,7 @@ from mhrun.dynamics.sgbd import SGBD
 from mhrun.errors import Refusal, UserError
 from mhrun.kernels.preconditioned import PreconditionedDynamics, Scale
 from mhrun.models.perceptron import Perceptron
+from mhrun.pairing.blocks import Blocks
 from mhrun.pairing.moving import Moving
 from mhrun.pairing.stored import Stored
 from mhrun.priors.decay import Decay
@@ -170,3 +171,17 @@ def test_a_folder_is_of_one_call(tmp_path, monkeypatch):
     (other / "call.json").write_text(json.dumps({}))
     with pytest.raises(UserError, match="another call"):
         on(target.data)
+
+
+@pytest.mark.parametrize(
+    ("m", "blocks"), [(1, 50), (50, 50), (51, 50), (60, 50), (100, 30), (120, 50), (1000, 50)]
+)
+def test_blocks_are_drawn_anew_equally_often(m, blocks):
+    """Each place of the minibatch is redrawn once, or twice where the last block overlaps, in a round of all blocks."""
+    pairing = Blocks(m, blocks)
+    first = np.minimum(np.arange(pairing.blocks) * pairing.size, m - pairing.size)
+    times = np.bincount((first[:, None] + np.arange(pairing.size)).ravel(), minlength=m)
+    assert pairing.size == -(-m // min(blocks, m))
+    assert len(set(first)) == pairing.blocks <= blocks
+    assert times.min() == 1
+    assert times.max() <= 2
