@@ -45,7 +45,7 @@ def test_a_step_is_the_formula(rng, known_noise):
             found, torch.from_numpy(grad), aux, controls(e, 1.0, temperature, chains), draws.again()
         )
         z = draws.normal(Purpose.NOISE, dim).numpy()
-        u = draws.uniforms(Purpose.NOISE, dim, use=1).numpy()
+        u = draws.uniforms(Purpose.NOISE, dim, use=2).numpy()
         squares = [(b - a) ** 2 / 2 for a, b in pairwise(history)]
         weights = decay ** np.arange(len(squares))[::-1]
         for c in range(chains):
