@@ -29,7 +29,8 @@ import torch  # noqa: E402
 
 from mhrun.compiled.metropolis import MetropolisLoop  # noqa: E402
 from mhrun.native import Draw, Piece, compiled, piece  # noqa: E402
-from mhrun.native.philox import MINIBATCH, independent, split_key, workspace  # noqa: E402
+from mhrun.native.indices import independent, workspace  # noqa: E402
+from mhrun.native.philox import MINIBATCH, split_key  # noqa: E402
 from mhrun.types import Controls, Evaluation, State  # noqa: E402
 
 u64 = np.uint64

@@ -40,7 +40,7 @@ from mhrun.kernels import ReplicaExchange, Unadjusted
 from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.models.logistic import Logistic
 from mhrun.models.perceptron import Perceptron
-from mhrun.native.philox import independent
+from mhrun.native.indices import independent
 from mhrun.pairing.full import Full
 from mhrun.pairing.growing import Growing
 from mhrun.pairing.thinned import Thinned

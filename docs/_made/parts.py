@@ -64,11 +64,9 @@ def composed(group: str, name: str) -> dict[str, Any]:
 
 
 @cache
-def kinds() -> dict[str, str]:
-    """Return whether each method is exact, approximate or an optimiser, as its kernel declares it."""
-    from mhrun.build import build
+def every_method() -> dict[str, Any]:
+    """Return the configurations of all methods in one experiment, with settings where they need some."""
     from mhrun.cli.compose import compose_config
-    from mhrun.kernels.stationary import Samples
 
     known = {
         "rungs": 2,
@@ -81,11 +79,20 @@ def kinds() -> dict[str, str]:
         "chi": 0.1,
     }
     words = [f"+method@methods.{name}={name}" for name in names("method")]
-    words += [f"+{key}={value}" for key, value in known.items()]  # they decide no kind
+    words += [f"+{key}={value}" for key, value in known.items()]
     words += [f"methods.cmint.schedules.step_size.{key}=4" for key in ("cycle", "every")]
     config = compose_config(["data=gaussian", "model=gaussian_mean", "data.n=100", *words], compare=False)
+    return dict(config["methods"])
+
+
+@cache
+def kinds() -> dict[str, str]:
+    """Return whether each method is exact, approximate or an optimiser, as its kernel declares it."""
+    from mhrun.build import build
+    from mhrun.kernels.stationary import Samples
+
     found = {}
-    for name, method in config["methods"].items():
+    for name, method in every_method().items():
         kernel = build(method["kernel"], name)
         about = kernel.stationary or {"distribution": None, "m": None}
         found[name] = Samples(about["distribution"], about["m"], 1.0, False, kernel.optimises).kind

@@ -49,8 +49,8 @@ def _chosen(names: Sequence[str], outputs: Path) -> tuple[list[RunFolder], list[
             chosen.append(folder)
         else:
             raise UserError(
-                f"'{name}' is no experiment that has run, no folder of a run or sweep, and no beginning of a digest in "
-                f"{outputs}.{nearest(name, known)}"
+                f"'{name}' is not an experiment with runs in {outputs}, the folder of a run or sweep, or the beginning "
+                f"of a digest there.{nearest(name, known)}"
             )
     return chosen, places
 

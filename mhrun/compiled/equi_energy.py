@@ -25,18 +25,8 @@ from mhrun.native import (
     piece,
     routine,
 )
-from mhrun.native.philox import (
-    ACCEPT,
-    EXCHANGE,
-    MINIBATCH,
-    PROPOSAL,
-    USE,
-    Workspaces,
-    fill_normals,
-    filler,
-    split_key,
-    uniform,
-)
+from mhrun.native.indices import Workspaces, filler
+from mhrun.native.philox import ACCEPT, EXCHANGE, MINIBATCH, PROPOSAL, USE, fill_normals, split_key, uniform
 from mhrun.proposals.langevin import LangevinProposal
 from mhrun.target import Target
 from mhrun.types import Controls, Evaluation, Record, State

@@ -28,7 +28,8 @@ from mhrun.native import (
     native_form,
     over_chains,
 )
-from mhrun.native.philox import MINIBATCH, Workspaces, filler, split_key
+from mhrun.native.indices import Workspaces, filler
+from mhrun.native.philox import MINIBATCH, split_key
 from mhrun.target import Target
 from mhrun.types import Controls, Evaluation, Record, State
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from mhrun.native import Piece, compiled, over_chains
-from mhrun.native.philox import Workspaces
+from mhrun.native.indices import Workspaces
 from mhrun.target import Target
 from mhrun.types import INFO_DTYPES, Controls, Record, State
 
@@ -91,7 +91,7 @@ def alias_slots(target: Target) -> npt.NDArray[np.float64]:
 class LoopInputs(NamedTuple):
     """A block of K steps, prepared for ``body(chains: Range, steps: Range, work, block)``.
 
-    `work` is a thread's `mhrun.native.philox.Workspace`.
+    `work` is a thread's `mhrun.native.indices.Workspace`.
     """
 
     block: Any  # a NamedTuple, specific to the body

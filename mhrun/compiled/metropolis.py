@@ -35,7 +35,8 @@ from mhrun.native import (
     StepControls,
     piece,
 )
-from mhrun.native.philox import MINIBATCH, Workspaces, filler, split_key
+from mhrun.native.indices import Workspaces, filler
+from mhrun.native.philox import MINIBATCH, split_key
 from mhrun.parts import ARRIVALS
 from mhrun.target import Target
 from mhrun.types import Controls, Evaluation, Record, State

@@ -26,7 +26,8 @@ from mhrun.native import (
     native_form,
     over_chains,
 )
-from mhrun.native.philox import EXCHANGE, MINIBATCH, Workspaces, filler, normals, split_key, uniform
+from mhrun.native.indices import Workspaces, filler
+from mhrun.native.philox import EXCHANGE, MINIBATCH, normals, split_key, uniform
 from mhrun.random import Streams, derive_key
 from mhrun.target import Target
 from mhrun.types import Controls, Record, State

@@ -12,7 +12,8 @@ from mhrun.compiled.loop import register
 from mhrun.compiled.loop_inputs import LoopInputs, Range, Stream, constant_fields, record_arrays
 from mhrun.kernels import Unadjusted
 from mhrun.native import Draw, NativeDynamics, NativeModel, Piece, StepControls, native_form, piece
-from mhrun.native.philox import GRADIENT, MINIBATCH, Workspaces, fill_normals, filler, split_key
+from mhrun.native.indices import Workspaces, filler
+from mhrun.native.philox import GRADIENT, MINIBATCH, fill_normals, split_key
 from mhrun.target import Target
 from mhrun.types import Controls, Record, State
 

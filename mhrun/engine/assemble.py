@@ -236,7 +236,7 @@ def check_kind(kind: str, part: Any, base: type, where: str) -> None:
     """Refuse a part that is not of its kind."""
     if not isinstance(part, base):
         raise UserError(
-            f"{where}: {type(part).__name__} is no {kind}; choose one of conf/{_ADVICE.get(kind, '')}."
+            f"{where}: {type(part).__name__} is not a {kind}; choose one of conf/{_ADVICE.get(kind, '')}."
         )
 
 

@@ -18,8 +18,8 @@ ROWS = 20_000  # data that modes and curvature are computed from, at most
 _VALUES = 1 << 24  # numbers of one evaluation, at most
 _MODES = 4  # chains that an ascent begins from
 _ITERATIONS = 200
-# An ascent begins anew, with no memory of the slopes behind it, where its gradient times 1 + |theta| is above this
-# share of the height: below a steep wall, as exp makes, L-BFGS takes a small relative change for convergence.
+# L-BFGS is restarted, without its memory of earlier gradients, where the gradient times 1 + |theta| is above this share
+# of the height: below a steep wall, as exp makes, it takes a small relative change for convergence.
 _STEEP, _ASCENTS = 1e-2, 10
 _LOST = 1e3  # nats per datum below the highest end, at which an ascent has not left its wall
 _DIFFERENCE = 1e-4  # of a coordinate, relative, in a finite difference of gradients
@@ -32,7 +32,7 @@ _FLAT, _TINY = (
     1e-8,
     1e-15,
 )  # eigenvalues are at least this share of the largest; of a proper mode, whatever the units
-_SCALINGS = 2  # times that ascents begin anew in coordinates scaled by the curvature
+_SCALINGS = 2  # restarts of ascents in coordinates scaled by the curvature
 _NATS, _RELATIVE = (
     0.05,
     1e-8,
@@ -101,32 +101,32 @@ class Mode(NamedTuple):
     theta: Tensor  # (C, D), where each chain's ascent ended; of many chains they are shared
     best: int  # the chain with the highest one
     height: float  # there
-    slope: Tensor  # the gradient (D,) there, float64
+    gradient: Tensor  # (D,) there, float64
 
 
 def find_modes(surface: Surface, theta: Tensor, units: Tensor | None = None) -> Mode:
     """Return the modes that ascents by L-BFGS end at, from the first points of the chains theta (C, D).
 
-    An ascent that gets nowhere, as where the density is not finite, has the highest mode of the others.
+    An ascent that fails, as from a point where the density is not finite, is replaced by the one with the highest end.
 
     Args:
         surface: to ascend.
         theta: where ascents begin.
         units: of the coordinates that L-BFGS sees, (D,); None: 1.
     """
-    ends, heights, slopes = [], [], []
+    ends, heights, gradients = [], [], []
     for start in theta[:_MODES].double().cpu():
-        end, height, slope = _ascent(
+        end, height, gradient = _ascent(
             surface, start.numpy(), theta, np.ones(len(start)) if units is None else units.numpy()
         )
         ends.append(torch.from_numpy(end))
         heights.append(height)
-        slopes.append(torch.from_numpy(slope))
+        gradients.append(torch.from_numpy(gradient))
     best = int(np.argmax(heights))
     least = heights[best] - _LOST * surface.target.n
     ends = [end if height >= least else ends[best] for end, height in zip(ends, heights, strict=True)]
     modes = torch.stack(ends)[torch.arange(len(theta)) % len(ends)]
-    return Mode(modes.to(theta.device), best, heights[best], slopes[best])
+    return Mode(modes.to(theta.device), best, heights[best], gradients[best])
 
 
 def _ascent(
@@ -134,7 +134,7 @@ def _ascent(
 ) -> tuple[npt.NDArray[np.float64], float, npt.NDArray[np.float64]]:
     """Return where an ascent by L-BFGS ends (D,), its height and its gradient (D,).
 
-    It begins anew where it stopped on a slope.
+    It is restarted where it stops although the gradient is large.
     """
     height = -math.inf
     for _ in range(_ASCENTS):
@@ -157,7 +157,7 @@ def find_curved_modes(surface: Surface, theta: Tensor) -> tuple[Mode, Tensor | N
     """Return modes, minus the Hessian (D, D) at the highest one, if it is finite, and whether that is a proper mode.
 
     Where coordinates have very different units, as of features that nobody standardised, ascents stop far from a mode.
-    They then begin anew from there in units of the curvature, 1 / sqrt(diag |H|).
+    They are then restarted from there in units of the curvature, 1 / sqrt(diag |H|).
     """
     modes = find_modes(surface, theta)
     for again in range(_SCALINGS + 1):
@@ -166,7 +166,7 @@ def find_curved_modes(surface: Surface, theta: Tensor) -> tuple[Mode, Tensor | N
         curvature = hessian(surface, modes.theta[modes.best].to(theta.dtype))
         if not bool(curvature.isfinite().all()) or not bool(curvature.abs().max() > 0):
             return modes, None, False
-        below = _below_mode(modes.slope, curvature)
+        below = _below_mode(modes.gradient, curvature)
         if below < _NATS + _RELATIVE * abs(modes.height):
             return modes, curvature, not (is_degenerate(curvature) and is_degenerate(_scaled(curvature)))
         if again < _SCALINGS:
@@ -184,11 +184,11 @@ def _scaled(curvature: Tensor) -> Tensor:
     return units[:, None] * curvature * units
 
 
-def _below_mode(slope: Tensor, curvature: Tensor) -> float:
+def _below_mode(gradient: Tensor, curvature: Tensor) -> float:
     """Return g^T |H|^-1 g / 2, the nats by which a point is below the mode of a quadratic."""
     values, vectors = torch.linalg.eigh(_scaled(curvature))
     values = values.abs().clamp_min(float(values.abs().max()) * _FLAT)
-    return float(((vectors.T @ (_units(curvature) * slope)) ** 2 / values).sum()) / 2
+    return float(((vectors.T @ (_units(curvature) * gradient)) ** 2 / values).sum()) / 2
 
 
 def on_all_data(

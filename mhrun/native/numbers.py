@@ -11,16 +11,8 @@ import numpy.typing as npt
 
 from mhrun.native.compiler import Piece, compiled
 from mhrun.native.forms import Draw
-from mhrun.native.philox import (
-    MINIBATCH,
-    Workspace,
-    arrival,
-    fill_normals,
-    filler,
-    independent,
-    split_key,
-    workspace,
-)
+from mhrun.native.indices import Workspace, filler, independent, workspace
+from mhrun.native.philox import MINIBATCH, arrival, fill_normals, split_key
 
 u64 = np.uint64
 _PART = 1024  # elements of a large permutation drawn at once

@@ -154,7 +154,10 @@ def mistakes(outputs, *extra):
         ([*SMOKE, "+methods.mine.label=x"], "methods.mine has no kernel"),
         ([*SMOKE, "seed=abc"], "seed = 'abc' must be a whole number"),
         ([*SMOKE, "+methods.mint.warmup=10"], "mint: warmup = 10 is too short to tune"),
-        (["report", "nothing"], "'nothing' is no experiment that has run, no folder of a run or sweep"),
+        (
+            ["report", "nothing"],
+            "'nothing' is not an experiment with runs in outputs, the folder of a run or sweep",
+        ),
         (["report"], "There is no run in outputs yet"),
         (["report", "--all"], "There is no option '--all'"),
         (["fetch", "mnst"], "Did you mean 'mnist'?"),

@@ -73,7 +73,7 @@ LADDER = mhrun.ReplicaExchange(
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"kernel": mhrun.SGNHT()}, "SGNHT is no kernel"),
+        ({"kernel": mhrun.SGNHT()}, "SGNHT is not a kernel"),
         ({"dtype": "float32"}, "must be torch.float64 or torch.float32"),
         ({"steps": "100"}, "steps = '100' must be a whole number"),
         ({"temperature": mhrun.Fixed(temperature=2.0)}, "temperature must be a number"),

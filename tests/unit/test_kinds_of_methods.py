@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
+import importlib
 
 import pytest
 
 from mhrun.build import build
-from mhrun.cli.compose import compose_config
 from mhrun.kernels.stationary import APPROXIMATE, EXACT, OPTIMISER, Samples
-from mhrun.paths import CONF
+from mhrun.paths import CONF, ROOT
 
 METHODS = sorted(path.stem for path in (CONF / "method").glob("*.yaml"))
 EXACT_METHODS = {
@@ -17,27 +16,14 @@ EXACT_METHODS = {
     *("tunamh", "poisson_mh", "smh1", "smh2", "mh_ss", "zig_zag", "flymc", "flymc_untuned", "tuna_sgld"),
 }
 OPTIMISERS = {"sgd", "sgd_momentum", "snapshot_sgd", "snapshot_sgd_momentum", "adam", "adagrad", "rmsprop"}
-SETTINGS = {
-    "rungs": 2,
-    "ratio": 2.0,
-    "c": 0.1,
-    "every": 5,
-    "epoch": 50,
-    "m": 10,
-    "step_size": 0.1,
-    "chi": 0.1,
-}
 
 
-@cache
+@pytest.fixture(scope="module")
 def methods():
-    """Return the configurations of all methods in one experiment; settings decide no kind."""
-    words = [f"+method@methods.it_{name}={name}" for name in METHODS]
-    words += [f"+{key}={value}" for key, value in SETTINGS.items()]
-    words += [f"methods.it_cmint.schedules.step_size.{key}=4" for key in ("cycle", "every")]
-    return compose_config(["data=gaussian", "model=gaussian_mean", "data.n=100", *words], compare=False)[
-        "methods"
-    ]
+    """The configurations of all methods, as the documentation composes them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "docs" / "_made")
+        return importlib.import_module("parts").every_method()
 
 
 def kind_of(kernel):
@@ -46,8 +32,8 @@ def kind_of(kernel):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_declares_its_target_stationary_if_it_is_exact(name):
-    kernel = build(methods()[f"it_{name}"]["kernel"], "kernel")
+def test_a_method_declares_its_target_stationary_if_it_is_exact(methods, name):
+    kernel = build(methods[name]["kernel"], "kernel")
     wanted = EXACT if name in EXACT_METHODS else OPTIMISER if name in OPTIMISERS else APPROXIMATE
     assert kind_of(kernel) == wanted
 
@@ -71,8 +57,8 @@ def test_an_optimiser_is_known_by_its_temperature():
         ({"kernel": "mint"}, False),
     ],
 )
-def test_a_ladder_is_exact_if_its_rungs_and_its_exchanges_are(change, exact):
-    node = methods()["it_parallel_tempering"]["kernel"]
+def test_a_ladder_is_exact_if_its_rungs_and_its_exchanges_are(methods, change, exact):
+    node = methods["parallel_tempering"]["kernel"]
     if "kernel" in change:
-        change = {"kernel": methods()[f"it_{change['kernel']}"]["kernel"]}
+        change = {"kernel": methods[change["kernel"]]["kernel"]}
     assert kind_of(build(node | change, "kernel")) == (EXACT if exact else APPROXIMATE)

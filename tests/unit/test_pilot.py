@@ -618,9 +618,9 @@ def test_features_that_nobody_standardised_have_a_mode_and_a_scale(log_lik):
     exact = torch.autograd.functional.hessian(energy, at.detach())
     units = exact.diagonal().rsqrt()
     assert torch.allclose(units[:, None] * curvature * units, units[:, None] * exact * units, atol=1e-3)
-    (slope,) = torch.autograd.grad(energy(at), at)
+    (gradient,) = torch.autograd.grad(energy(at), at)
     covariance = torch.linalg.inv(units[:, None] * exact * units)
-    assert (units * slope) @ covariance @ (units * slope) < 0.1  # a third of a standard deviation
+    assert (units * gradient) @ covariance @ (units * gradient) < 0.1  # a third of a standard deviation
     root = torch.linalg.cholesky(vectors @ torch.diag(1 / values) @ vectors.T) / units[:, None]
     assert torch.allclose(root @ root.T, covariance, rtol=0.02, atol=0.02)
 

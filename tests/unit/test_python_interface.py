@@ -208,7 +208,7 @@ def test_a_model_object_and_the_compiled_loop(mixture):
         ({"start": [[0.0]] * 3}, "3 rows for 4 chains"),
         ({"model": "normal"}, "must be a Model, a torch module or a function"),
         ({"device": "gpu"}, "device = 'gpu' is not available"),
-        ({"monitor": 3}, "int is no monitor"),
+        ({"monitor": 3}, "int is not a monitor"),
         ({"folder": __file__}, "cannot be made"),
     ],
 )

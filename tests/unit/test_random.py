@@ -14,7 +14,7 @@ from significance import ALPHA, Z, assert_counts
 from mhrun import random as generator
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
-from mhrun.native import Draw
+from mhrun.native import Draw, indices
 from mhrun.native import philox as pieces
 from mhrun.native.numbers import normals, permutations
 from mhrun.philox import LOW, enough, philox
@@ -122,7 +122,7 @@ def test_a_minibatch_without_replacement_grows_by_going_on(n, m, compiled):
 def test_a_workspace_forgets_what_was_drawn_before(largest):
     """Bits that are cleared one by one or all at once, and a table whose positions are numbered on until they end."""
     n, key = 3000, derive_key(2, "work")
-    work = pieces.workspace(n, largest)
+    work = indices.workspace(n, largest)
     assert (len(work.table) > 0) == (largest < 1000)
     split = pieces.split_key(key)
     index = np.empty(n + 1, np.int64)
@@ -136,7 +136,7 @@ def test_a_workspace_forgets_what_was_drawn_before(largest):
             for step, order in whole.items():
                 if m <= largest:
                     draw = Draw(split, pieces.u64(step), pieces.u64(1))
-                    pieces.distinct(index, m, pieces.u64(n), draw, pieces.MINIBATCH, 0, work)
+                    indices.distinct(index, m, pieces.u64(n), draw, pieces.MINIBATCH, 0, work)
                     assert (index[:m] == order[:m]).all()
     if len(work.table):
         assert work.at[2] < 100_000  # it began anew
@@ -146,8 +146,8 @@ def test_a_workspace_forgets_what_was_drawn_before(largest):
 def test_a_growing_minibatch_moves_from_the_table_to_the_bits(n):
     """Minibatches in parts, some of which outgrow the table, from one workspace: the data of one draw."""
     key, rng = derive_key(2, "growing"), np.random.default_rng(4)
-    work, split, index = pieces.workspace(n, n, grows=True), pieces.split_key(key), np.empty(n + 1, np.int64)
-    assert work.few == min(n // 16, pieces.BEGINNING)
+    work, split, index = indices.workspace(n, n, grows=True), pieces.split_key(key), np.empty(n + 1, np.int64)
+    assert work.few == min(n // 16, indices.BEGINNING)
     work.at[2] = 2**32 - 10 * len(work.links) - 5  # so that positions begin anew within the test
     for step in range(40):
         whole = permutations(key, np.array([step]), np.array([1]), n, 0, n)[0]
@@ -157,7 +157,7 @@ def test_a_growing_minibatch_moves_from_the_table_to_the_bits(n):
         with np.errstate(over="ignore"):
             while start < min(stop, 4000):
                 m = int(rng.integers(1, min(n - start, max(2, work.few)) + 1))
-                pieces.growing(index, m, pieces.u64(n), draw, pieces.MINIBATCH, start, work)
+                indices.growing(index, m, pieces.u64(n), draw, pieces.MINIBATCH, start, work)
                 assert (index[:m] == whole[start : start + m]).all(), (step, start, m)
                 start += m
     assert work.at[2] < 2**31 or not work.few

@@ -44,8 +44,8 @@ def short(kernel, model=log_lik, data=X, **settings):
 
 
 @pytest.mark.parametrize("kernel", ["hmc", mhrun.RandomWalk(), 3])
-def test_what_is_no_kernel(kernel):
-    with pytest.raises(UserError, match=r"kernel: .* is no kernel"):
+def test_what_is_not_a_kernel(kernel):
+    with pytest.raises(UserError, match=r"kernel: .* is not a kernel"):
         short(kernel)
 
 

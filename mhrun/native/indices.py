@@ -1,0 +1,276 @@
+"""The indices of minibatches, drawn in compiled loops: with replacement, or as prefixes of a permutation.
+
+They are those of `mhrun.random`, from the words of `mhrun.native.philox`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mhrun.native.compiler import Piece, piece, routine
+from mhrun.native.philox import LOW, philox, scaled, u64
+
+SHUFFLE = u64(1 << 31)  # blocks of a minibatch from here on put the second half of the data in order
+TILE = 256  # candidates drawn at once
+BEGINNING = 1024  # data of a growing minibatch that are recorded in a table
+
+
+class Workspace(NamedTuple):
+    """The workspace of `distinct`; each thread has its own, see `workspace`.
+
+    The drawn data are recorded in a hash table while they are at most `few`, otherwise in one bit per datum.
+    """
+
+    few: int
+    at: npt.NDArray[
+        np.int64
+    ]  # (4,) of the bits, drawn data and position in the stream; of the table, offset and position
+    candidates: npt.NDArray[np.int64]  # of the stream of uniform indices
+    table: npt.NDArray[np.uint32]  # the last position in the stream with this hash
+    links: npt.NDArray[np.uint32]  # the previous position with the same hash
+    repeats: npt.NDArray[np.int32]  # positions of values that were drawn before
+    seen: npt.NDArray[np.uint64]  # bits
+    trail: npt.NDArray[np.int32]  # the first drawn data, whose bits are cleared one by one
+    rest: npt.NDArray[np.int32]  # the data that are not in the first half of a permutation
+
+
+def workspace(n: int, largest: int, *, replacement: bool = False, grows: bool = False) -> Workspace:
+    """Return a workspace for minibatches of up to `largest` of n data.
+
+    Takes about 150 bytes per datum of a small minibatch. A large one takes n / 8 bytes, and 2 n more if more than half
+    of the data are drawn. One that `grows` call by call begins as a small one. Untouched pages take no memory.
+    """
+    # A table is faster than bits while it fits into the cache; a smaller table would lose more by collisions.
+    few = 0 if replacement else min(largest, n // 16, BEGINNING if grows else max(16384, n // 256))
+    if few < largest and not grows:
+        few = 0
+    bits = few < largest and not replacement
+    positions = 2 * few + 64 if few else 0  # insufficient for less than one minibatch in 10^57
+    words = n // 64 + 1 if bits else 0
+    return Workspace(
+        few,
+        np.zeros(4, np.int64),
+        np.empty(max(positions, TILE) + 2, np.int64),
+        np.zeros(1 << (16 * few - 1).bit_length() if few else 0, np.uint32),
+        np.empty(positions, np.uint32),
+        np.empty(positions, np.int32),
+        np.zeros(words, np.uint64),
+        np.empty(min(largest, words, n // 2), np.int32),
+        np.empty(n - n // 2 if bits and largest > n // 2 else 0, np.int32),
+    )
+
+
+class Workspaces:
+    """The workspaces of a compiled loop, one for each thread: for `over_chains`."""
+
+    def __init__(self, n: int, largest: int, *, replacement: bool = False, grows: bool = False) -> None:
+        self._make = lambda: workspace(n, largest, replacement=replacement, grows=grows)
+        self._made: list[Workspace] = []
+
+    def __call__(self, part: int) -> Workspace:
+        """Return the workspace of one part of the chains."""
+        while len(self._made) <= part:
+            self._made.append(self._make())
+        return self._made[part]
+
+
+@piece
+def independent(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, work: Any) -> None:
+    """Fill index[:m] with independent uniform indices below n; `index` has room for m + 1.
+
+    `purpose` is `MINIBATCH` with its use; `start` is how many of the batch there are already.
+    """
+    half = (m + 1) // 2
+    for j in range(half):
+        a, b, c, d = philox(u64(start + j), purpose, draw)
+        index[j] = scaled(a, b, n)
+        index[half + j] = scaled(c, d, n)  # one place beyond m when m is odd
+
+
+@piece
+def _candidates(out: Any, into: Any, position: Any, stop: Any, n: Any, draw: Any, purpose: Any) -> None:
+    """Write elements position..stop of the stream of uniform indices to out[into:].
+
+    Elements 2b and 2b + 1 are the halves of block b; whole blocks are written, from `into` less 1 on where `position`
+    is odd.
+    """
+    first = position >> 1
+    begin = into - (position & 1)
+    for b in range(((stop + 1) >> 1) - first):
+        x, y, z, w = philox(u64(first + b), purpose, draw)
+        # Unsigned: an index that may be negative prevents vectorisation.
+        out[u64(begin + 2 * b)] = scaled(x, y, n)
+        out[u64(begin + 2 * b + 1)] = scaled(z, w, n)
+
+
+@routine
+def _by_table(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, work: Any) -> None:
+    """Fill index[:m] with the next m distinct values of the stream, recorded in a hash table with chaining.
+
+    Positions keep increasing from minibatch to minibatch, so the table need not be cleared. Indices are random and
+    serve as their own hash.
+    """
+    at, stream, table, links, repeats = work.at, work.candidates, work.table, work.links, work.repeats
+    if start == 0:
+        at[2] += len(links)
+        at[3] = 0
+        if at[2] + len(links) >= np.int64(LOW):
+            for h in range(len(table)):
+                table[h] = np.uint32(0)
+            at[2] = 0
+    base, mask = np.uint32(at[2] + 1), u64(len(table) - 1)
+    first = at[3]
+    made, repeated = first, 0
+    while made - first - repeated < m:
+        stop = first + m + repeated
+        _candidates(stream, made, made, stop, n, draw, purpose)
+        for j in range(u64(made), u64(stop)):
+            value = stream[j]
+            place = u64(value) & mask
+            before = table[place]
+            table[place] = base + np.uint32(j)
+            links[j] = before
+            while before >= base:  # of this minibatch, with the same hash
+                if stream[u64(before - base)] == value:
+                    repeats[u64(repeated)] = np.int32(j)
+                    repeated += 1
+                    break
+                before = links[u64(before - base)]
+        made = stop
+    at[3] = made
+    begin = first
+    for r in range(repeated + 1):  # from one repeated value to the next
+        end = np.int64(repeats[r]) if r < repeated else np.int64(made)
+        for i in range(end - begin):
+            index[u64(begin - first - r + i)] = stream[u64(begin + i)]
+        begin = end + 1
+
+
+@piece
+def _forget(work: Any) -> None:
+    """Clear the bits of the last minibatch."""
+    drawn = work.at[0]
+    if drawn <= len(work.trail):
+        for j in range(drawn):
+            work.seen[u64(work.trail[j]) >> u64(6)] = u64(0)
+    else:
+        for w in range(len(work.seen)):
+            work.seen[w] = u64(0)
+    work.at[0] = work.at[1] = 0
+
+
+@routine
+def _leave_table(work: Any) -> None:
+    """Record the minibatch in bits, as it outgrows the table."""
+    _forget(work)
+    position, drawn = work.at[3], 0
+    for j in range(position):
+        value = u64(work.candidates[j])
+        word, bit = value >> u64(6), u64(1) << (value & u64(63))
+        if not work.seen[word] & bit:
+            work.seen[word] |= bit
+            if drawn < len(work.trail):
+                work.trail[drawn] = np.int32(value)
+            drawn += 1
+    work.at[0], work.at[1] = drawn, position
+
+
+@piece
+def _list_rest(work: Any, n: Any) -> None:
+    """List the data not yet drawn, in ascending order."""
+    found = 0
+    for i in range(n):
+        if not (work.seen[i >> 6] >> u64(i & 63)) & u64(1):
+            work.rest[found] = i
+            found += 1
+
+
+@piece
+def _shuffled(index: Any, m: Any, known: Any, n: Any, draw: Any, purpose: Any, work: Any) -> None:
+    """Fill index[:m] with places known, known + 1, ... of a Fisher-Yates shuffle of the rest."""
+    rest, size = work.rest, len(work.rest)
+    for j in range(m):
+        place = known + j
+        a, b, c, d = philox(SHUFFLE + u64(place >> 1), purpose, draw)
+        left = u64(size - place)
+        other = place + np.int64(scaled(c, d, left) if place & 1 else scaled(a, b, left))
+        index[j] = rest[other]
+        rest[other] = rest[place]
+        rest[place] = index[j]
+
+
+@routine
+def _by_bits(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, work: Any) -> None:
+    """Fill index[:m] with the next m data of a permutation of all data, recorded in one bit per datum."""
+    if start == 0:
+        _forget(work)
+    drawn, position = work.at[0], work.at[1]
+    half = np.int64(n) // 2
+    seen, candidates = work.seen, work.candidates
+    got: Any = 0
+    most = min(np.int64(m), half - drawn)
+    while got < most:
+        count = min(most - got, TILE)
+        _candidates(candidates, 1, position, position + count, n, draw, purpose)
+        position += count
+        for j in range(count):
+            value = u64(candidates[u64(j + 1)])
+            word, bit = value >> u64(6), value & u64(63)
+            before = seen[word]
+            seen[word] = before | (u64(1) << bit)
+            index[u64(got)] = np.int64(value)  # overwritten by the next value if it was drawn before
+            got += 1 - np.int64((before >> bit) & u64(1))
+    for j in range(min(got, len(work.trail) - drawn)):
+        work.trail[drawn + j] = index[j]
+    drawn += got
+    if got < m:
+        if drawn == half:
+            _list_rest(work, np.int64(n))
+        _shuffled(index[got:], m - got, drawn - half, n, draw, purpose, work)
+        drawn += m - got
+    work.at[0], work.at[1] = drawn, position
+
+
+@piece
+def distinct(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, work: Any) -> None:
+    """Fill index[:m] with the next m data of a uniformly random permutation of all n.
+
+    ``start = 0`` begins a permutation; otherwise the preceding calls have drawn `start` data of it, and m more follow.
+    The first n // 2 are the distinct values of a stream of independent uniform indices, in
+    order of first occurrence; the others, in ascending order, are shuffled (Fisher & Yates) with a separate stream.
+    Each draw is uniform over the remaining data, up to the 2^-64 of a scaled word. The first stream alone would need n
+    log n words.
+    """
+    if work.few > 0:  # which has room for all of the minibatch
+        _by_table(index, m, n, draw, purpose, start, work)
+    else:
+        _by_bits(index, m, n, draw, purpose, start, work)
+
+
+@piece
+def growing(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, work: Any) -> None:
+    """Do what `distinct` does in a workspace that `grows`: in its table first, then in its bits."""
+    if start + m <= work.few:
+        _by_table(index, m, n, draw, purpose, start, work)
+    else:
+        if 0 < start <= work.few:
+            _leave_table(work)
+        _by_bits(index, m, n, draw, purpose, start, work)
+
+
+@piece
+def only(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, work: Any) -> None:
+    """Fill index[:m] with 0: there is one datum."""
+    index[:m] = 0
+
+
+def filler(n: int, *, replacement: bool = False, grows: bool = False) -> Piece:
+    """Return the piece that fills index[:m] with a minibatch: `independent`, `distinct` or `growing`."""
+    if n == 1:
+        return only
+    if grows:
+        return growing
+    return independent if replacement else distinct
