@@ -143,7 +143,9 @@ class Supply(Protocol):
 
     n: int  # number of data
     replacement: bool  # whether data are drawn with replacement
-    n_lik_overhead: Tensor  # (C,) per-datum log-likelihoods evaluated so far for full-data statistics
+    n_lik_overhead: (
+        Tensor  # (C,) per-datum log-likelihoods for full-data statistics, which one pass gives together
+    )
     known: (
         Tensor | None
     )  # (C,) the part of the mean that a surrogate knows; the terms are those of the remainders

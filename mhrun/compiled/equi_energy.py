@@ -334,8 +334,8 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                                     far[d] *= data / m
                                 var = _variance(weights, before, after, m)
                                 var *= (data / t) ** 2 / m * (1.0 - m / data)
-                            n_lik = m if full else 2 * m
-                            n_grad = n_lik
+                            n_grad = m if full else 2 * m
+                            n_lik = n_grad + (m if differences and not full else 0)
                             back = _gap(theta[c], to, far, e, there >= floor)
                             log_ratio = (max(energy[c], floor) - max(there, floor)) / t
                             log_ratio += (_gap(to, theta[c], pull, e, pulled) - back) / (4 * e * noise[k, c])
@@ -343,6 +343,10 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                         bad = log_ratio != log_ratio
                         if jumping:
                             n_lik, n_grad = m - known, m if accept and full else 0
+                            if full and known < m:
+                                n_lik = m
+                            elif differences:
+                                n_lik *= 2
                             exchange = MADE if accept else REFUSED
                             stamp[c] = mark if accept else stamp[c]
                         if accept:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -72,12 +72,18 @@ class Energies:
         return target.batches.draw(draws, m) if m else None
 
     def of(
-        self, target: Target, theta: Tensor, index: Tensor | None, grad_temperature: Tensor | None
+        self,
+        target: Target,
+        theta: Tensor,
+        index: Tensor | None,
+        grad_temperature: Tensor | None,
+        reference: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return energy (R,), the gradient of -h (R, D) and log-likelihoods (R, m).
 
-        `grad_temperature` (R,) is given if the gradient is needed. With index None all data are used, and per-datum
-        log-likelihoods are not returned.
+        `grad_temperature` (R,) is given if the gradient is needed, `reference` (R,) if differences are: the sums of the
+        log-likelihoods at the anchor over the minibatches (`at_anchor`). With index None all data are used, and
+        per-datum log-likelihoods are not returned.
         """
         if index is None:
             found = target.evaluate_full(theta, grad_temperature)
@@ -85,36 +91,67 @@ class Energies:
         found = target.evaluate(theta, index, grad_temperature)
         assert found.log_lik is not None
         total = found.log_lik.double().sum(1)
-        return self._scaled(target, total, index, found.log_prior, index.shape[1]), found.grad, found.log_lik
+        return (
+            self._scaled(target, total, reference, found.log_prior, index.shape[1]),
+            found.grad,
+            found.log_lik,
+        )
 
-    def _at_anchor(self, target: Target, index: Tensor) -> Tensor:
-        """Return the sums (R,) of the log-likelihoods at the anchor over minibatches (R, m)."""
+    def at_anchor(self, target: Target, index: Tensor) -> Tensor | None:
+        """Return the sums (R,) of the log-likelihoods at the anchor over minibatches (R, m), None if not needed."""
+        if not self.differences:
+            return None
         point = self.point(target).expand(len(index), -1)
         return target.model.log_lik(point, target.data.rows(index)).double().sum(1)
 
-    def _scaled(self, target: Target, total: Tensor, index: Tensor, log_prior: Tensor, m: int) -> Tensor:
+    def references(self, target: Target, batch: Tensor | None, rows: Tensor) -> dict[int, Tensor | None]:
+        """Return the sums at the anchor (R,) by minibatch size, over the minibatches (C, m) of the chosen chains."""
+        return {
+            m: self.at_anchor(target, batch[at, :m])
+            for m, at in self._chains_by_size(rows)
+            if batch is not None and m < target.n
+        }
+
+    def _chains_by_size(self, rows: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Yield each minibatch size that some of the chains chosen by `rows` (C,) have, and those chains (R,)."""
+        sizes = self.each(len(rows), rows.device)
+        for m in sorted(set(self.sizes)):
+            at = (rows & (sizes == m)).nonzero()[:, 0]
+            if len(at):
+                yield m, at
+
+    def _scaled(
+        self, target: Target, total: Tensor, reference: Tensor | None, log_prior: Tensor, m: int
+    ) -> Tensor:
         """Return the energy (R,) estimated from sums (R,) of log-likelihoods over minibatches (R, m)."""
-        if not self.differences:
+        if reference is None:
             return -total * (target.n / m) - log_prior
-        gain = total - self._at_anchor(target, index)
-        return -gain * (target.n / m) - self.lowest(target)[1] - log_prior
+        return -(total - reference) * (target.n / m) - self.lowest(target)[1] - log_prior
 
     def by_size(
-        self, target: Target, theta: Tensor, batch: Tensor | None, grad_temperature: Tensor, rows: Tensor
+        self,
+        target: Target,
+        theta: Tensor,
+        batch: Tensor | None,
+        grad_temperature: Tensor,
+        rows: Tensor,
+        references: dict[int, Tensor | None],
     ) -> tuple[Tensor, Tensor, dict[int, Tensor]]:
         """Return energies (C,), gradients of -h (C, D) and log-likelihoods by minibatch size, for the chosen chains.
 
-        `batch` is (C, m) or None, `grad_temperature` (C,) the temperatures, and `rows` (C,) selects the chains.
+        `batch` is (C, m) or None, `grad_temperature` (C,) the temperatures, `rows` (C,) selects the chains, and
+        `references` are the sums at the anchor for these chains.
         """
         energy = torch.full((len(theta),), torch.nan, dtype=torch.float64, device=theta.device)
         grad, kept = torch.zeros_like(theta), {}
-        for m in sorted(set(self.sizes)):
-            at = (rows & (self.each(len(theta), theta.device) == m)).nonzero()[:, 0]
-            if not len(at):
-                continue
+        for m, at in self._chains_by_size(rows):
             index = None if m == target.n else batch[at, :m]  # type: ignore[index]
             found, pull, log_lik = self.of(
-                target, theta[at], index, grad_temperature[at] if self.gradients else None
+                target,
+                theta[at],
+                index,
+                grad_temperature[at] if self.gradients else None,
+                references.get(m),
             )
             energy[at] = found
             if pull is not None:
@@ -128,8 +165,9 @@ class Energies:
         log_prior = target.model.log_prior(theta).double()
         total = likelihoods(target.model.log_lik(theta, target.data.rows(index))).double().sum(1)
         base = 0.0
-        if self.differences:
-            total, base = total - self._at_anchor(target, index), self.lowest(target)[1]
+        reference = self.at_anchor(target, index)
+        if reference is not None:
+            total, base = total - reference, self.lowest(target)[1]
         before = -(energy + log_prior + base) * (known / target.n)
         return -(before + total) * (target.n / (known + index.shape[1])) - base - log_prior
 

@@ -197,9 +197,9 @@ class EquiEnergy(Kernel):
         rung = self._rung(chains, theta.device)
         ones = torch.ones(chains, dtype=theta.dtype, device=theta.device)
         batch = self.energies.batch(target, draws)
-        energy, grad, _ = self.energies.by_size(
-            target, theta, batch, ones, torch.ones_like(rung, dtype=torch.bool)
-        )
+        every = torch.ones_like(rung, dtype=torch.bool)
+        references = self.energies.references(target, batch, every)
+        energy, grad, _ = self.energies.by_size(target, theta, batch, ones, every, references)
         aux = {"energy": energy, "grad": grad, "stamp": draws.time * self.rungs + rung}
         return State(target.prior(theta), aux | self.bank(chains, target.dim).empty(theta.device))
 
@@ -239,13 +239,12 @@ class EquiEnergy(Kernel):
         self._fill_banks(aux, theta, done, draws)
 
         twice = torch.where(full, n, 2 * size)
-        more = size - size.roll(-1)
         info = Info(
             accepted=accepted,
             log_ratio=log_ratio.masked_fill(~began, torch.nan),
             log_ratio_var=move.noise,
             batch_size=torch.where(began, size, 0),
-            n_lik=torch.where(jump, more, torch.where(local, twice, 0)),
+            n_lik=self._evaluated(n, size, jump, local),
             n_lik_overhead=torch.zeros_like(size),
             n_grad=torch.where(made & full, size, torch.where(local, twice, 0)) * self.proposal.gradients,
             diverging=began & log_ratio.isnan(),
@@ -254,6 +253,18 @@ class EquiEnergy(Kernel):
         )
         return State(target.prior(theta), aux), info
 
+    def _evaluated(self, n: int, size: Tensor, jump: Tensor, local: Tensor) -> Tensor:
+        """Return the log-likelihoods evaluated by each chain (C,), from the minibatch sizes of the chains.
+
+        A jump evaluates the data by which the entry's minibatch is extended; all data where that is all data, whose
+        exact energy a sum over a part does not help to find. Differences evaluate each datum at the anchor too.
+        """
+        full, known = size == n, size.roll(-1)
+        anchored = (~full).long() * self.energies.differences
+        jumped = torch.where(full & (known < n), n, (size - known) * (1 + anchored))
+        moved = torch.where(full, n, size * (2 + anchored))
+        return torch.where(jump, jumped, torch.where(local, moved, 0))
+
     def _local(
         self, target: Target, state: State, floor: Tensor, local: Tensor, controls: Controls, draws: Draws
     ) -> _Move:
@@ -261,13 +272,14 @@ class EquiEnergy(Kernel):
         theta, temperature = state.evaluation.theta, controls.temperature
         full = self.energies.each(len(theta), theta.device) == target.n
         batch = self.energies.batch(target, draws)
-        first, grad, one = self.energies.by_size(target, theta, batch, temperature, local & ~full)
+        references = self.energies.references(target, batch, local)
+        first, grad, one = self.energies.by_size(target, theta, batch, temperature, local & ~full, references)
         before = torch.where(local & ~full, first, state.aux["energy"])
         grad = torch.where(full[:, None], state.aux["grad"], grad)
         pull = grad.masked_fill((before < floor)[:, None], 0.0)
         origin = Evaluation(theta, state.evaluation.log_prior, grad=pull)
         to = self.proposal.sample(origin, controls, draws)
-        after, far, two = self.energies.by_size(target, to, batch, temperature, local)
+        after, far, two = self.energies.by_size(target, to, batch, temperature, local, references)
         log_ratio = (before.maximum(floor) - after.maximum(floor)) / temperature
         forward = self.proposal.log_density(origin, to, controls)
         if forward is not None:

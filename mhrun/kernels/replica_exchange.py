@@ -195,14 +195,15 @@ class ReplicaExchange(Kernel):
             made = made & state.aux["valid"][low] & state.aux["valid"][high]
 
         n_lik = origin.n_lik + candidate.n_lik + (found.n_lik if isinstance(found, Difference) else 0)
-        each = torch.full_like(verdict.batch_size, n_lik // 2)
+        each = torch.full_like(verdict.batch_size, n_lik)
         overhead = torch.zeros_like(each)
         if contest.supply is not None:
-            overhead = contest.supply.n_lik_overhead // 2
-            each = contest.supply.evaluated(verdict.batch_size) // 2
+            overhead = contest.supply.n_lik_overhead
+            each = contest.supply.evaluated(verdict.batch_size)
         chains = torch.arange(len(temperature), device=low.device)
+        # Each chain of a pair accounts for half of the evaluations, the lower one for an odd one.
         evaluated, n_lik_overhead = (
-            torch.zeros_like(chains).index_copy(0, low, count).index_copy(0, high, count)
+            torch.zeros_like(chains).index_copy(0, low, count - count // 2).index_copy(0, high, count // 2)
             for count in (each, overhead)
         )
         outcome = torch.where(made, MADE, REFUSED).to(torch.int8)

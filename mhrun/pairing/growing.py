@@ -69,17 +69,18 @@ class Terms:
 
     def moments(self) -> tuple[Tensor, Tensor]:
         """Return mean and variance of the terms over all data, each (C,)."""
-        self._count_overhead()
+        self._count_a_pass()
         return self._target.differences.full_moments(self._origin, self._candidate)
 
     def largest(self) -> Tensor:
         """Return the largest absolute term over all data (C,)."""
-        self._count_overhead()
+        self._count_a_pass()
         return self._target.differences.full_largest(self._origin, self._candidate)
 
     def evaluated(self, size: Tensor) -> Tensor:
         """Return how many log-likelihoods the decisions (C,) cost; data read beyond them are not counted."""
         return self._target.differences.per_term * size + self.n_lik_overhead
 
-    def _count_overhead(self) -> None:
-        self.n_lik_overhead += 2 * self.n
+    def _count_a_pass(self) -> None:
+        """Count one pass over all data in this step, which gives all full-data statistics that a rule asks for."""
+        self.n_lik_overhead.fill_(self._target.differences.per_term * self.n)

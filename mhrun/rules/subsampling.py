@@ -85,8 +85,6 @@ class MHSubLhd(Rule):
         threshold = (draws.uniform(Purpose.ACCEPT).log() - contest.offset) / contest.scale
         largest = supply.largest()
         spread = supply.moments()[1] if self.released else None
-        if self.released:  # one pass gives both
-            supply.n_lik_overhead -= 2 * n
 
         def judge(stages: Stages) -> Tensor:
             stage = torch.arange(stages.first, stages.first + len(stages.size), device=threshold.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
@@ -23,6 +24,7 @@ _ROWS = (
     1 << 13
 )  # of a part for second derivatives: those of a sum of slices cost their number times their size
 _ITERATIONS = 500
+_NEWTON = 12  # steps on all data, at most
 # Posterior standard deviations from the mode at which no Newton step is needed, and at which a point is a reference.
 _CLOSE, _NEAR = 1e-2, 1.0
 
@@ -46,7 +48,11 @@ class Found(NamedTuple):
 
 
 def find_reference(model: Model, data: Dataset) -> Found:
-    """Return the mode of the posterior at temperature 1, by L-BFGS on some of the data, then on all, then Newton.
+    """Return the mode of the posterior at temperature 1.
+
+    L-BFGS finds the mode given some of the data. Newton steps on all data lead from there, with the Hessian of these
+    data: each costs one gradient and divides the distance to the mode by ten or so. Where they do not approach it,
+    L-BFGS goes on, on all data. A last Newton step has the Hessian of all data, which is returned.
 
     Raises:
         UserError: no mode within reach: the log posterior is unbounded, or not finite where the search begins; or the
@@ -73,10 +79,16 @@ def _differentiated() -> Iterator[None]:
 
 def _found(model: Model, data: Dataset) -> Found:
     theta = model.init(1, Streams(0, 1, data.device).at(0)).double().cpu().numpy()[0]
-    cost = 0
-    for size in sorted({min(_FEW, data.n), data.n}):
-        theta, count = _search(model, data, theta, size)
-        cost += count * size
+    some, all_data = _Energy(model, data, min(_FEW, data.n)), _Energy(model, data, data.n)
+    theta = _search(some, theta)
+    cost = some.evaluated
+    if some.size < data.n:
+        root = _curvature(model, data, torch.from_numpy(theta).to(data.device), some.size)
+        cost += some.size * len(theta)
+        theta, close = (theta, False) if root is None else _approached(all_data, theta, root.cpu().numpy())
+        if not close:
+            theta = _search(all_data, theta)
+        cost += all_data.evaluated
     point = torch.from_numpy(theta).to(data.device)
     root: Tensor | None = None
     for newton in (True, False):  # one Newton step at most
@@ -103,17 +115,22 @@ def _no_mode() -> UserError:
     )
 
 
-def _search(model: Model, data: Dataset, theta: np.ndarray, size: int) -> tuple[np.ndarray, int]:
-    """Return the mode given `size` of the data, weighted to count as all, and the number of passes over them."""
-    passes = 0
+class _Energy:
+    """- log posterior / n and its gradient at values (D,), from `size` of the data, weighted to count as all."""
 
-    def energy(values: np.ndarray) -> tuple[float, np.ndarray]:
-        nonlocal passes
-        passes += 1
+    def __init__(self, model: Model, data: Dataset, size: int) -> None:
+        self.size = size
+        self.n = data.n
+        self.evaluated = 0  # per-datum gradients
+        self._model, self._data = model, data
+
+    def __call__(self, values: np.ndarray) -> tuple[float, np.ndarray]:
+        model, data = self._model, self._data
+        self.evaluated += self.size
         point = torch.from_numpy(np.array(values))[None].to(data.device).requires_grad_()
         total, grad = 0.0, torch.zeros_like(point)
         with torch.enable_grad():
-            for rows in _parts(model, data, 1, size):
+            for rows in _parts(model, data, 1, self.size):
                 part = model.log_lik(point, rows).double().sum()
                 if not part.requires_grad:
                     raise UserError(
@@ -124,11 +141,15 @@ def _search(model: Model, data: Dataset, theta: np.ndarray, size: int) -> tuple[
                 total += float(part.detach())
             prior = model.log_prior(point).sum()
             add = torch.autograd.grad(prior, point)[0] if prior.requires_grad else torch.zeros_like(point)
-        value, gradient = -total / size - float(prior.detach()) / data.n, -grad[0] / size - add[0] / data.n
+        value = -total / self.size - float(prior.detach()) / data.n
+        gradient = -grad[0] / self.size - add[0] / data.n
         if not np.isfinite(value):
             value = np.inf  # the line search turns back
         return value, gradient.detach().cpu().numpy()
 
+
+def _search(energy: _Energy, theta: np.ndarray) -> np.ndarray:
+    """Return the mode by L-BFGS from theta (D,)."""
     found = scipy.optimize.minimize(
         energy,
         theta,
@@ -140,7 +161,34 @@ def _search(model: Model, data: Dataset, theta: np.ndarray, size: int) -> tuple[
         raise UserError(
             "target.surrogate: the log posterior is not finite where the search for its mode begins."
         )
-    return np.asarray(found.x), passes
+    return np.asarray(found.x)
+
+
+def _approached(energy: _Energy, theta: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Follow Newton steps with the covariance root root^T (D, D); return the point and whether it is near the mode.
+
+    They end where the next step has less than `_CLOSE` standard deviations, or more than half of the last one's.
+    """
+    before = math.inf
+    for _ in range(_NEWTON):
+        value, gradient = energy(theta)
+        step = -root @ (root.T @ gradient) * energy.n
+        off = float(np.linalg.norm(root.T @ gradient)) * energy.n
+        if not math.isfinite(value) or not off < before / 2:
+            return theta, False
+        if off < _CLOSE:
+            return theta, True
+        theta, before = theta + step, off
+    return theta, False
+
+
+def _curvature(model: Model, data: Dataset, point: Tensor, size: int) -> Tensor | None:
+    """Return the Cholesky factor of the Laplace approximation's covariance at a point, or None if there is none.
+
+    The Hessian is that of `size` of the data, weighted to count as all.
+    """
+    hessian = hessian_of_sum(model, data, point, size) * (data.n / size)
+    return _root(-(hessian + prior_derivatives(model, point)[1]))
 
 
 def gradient_of_sum(model: Differentiable, data: Dataset, point: Tensor) -> Tensor:
@@ -153,8 +201,8 @@ def gradient_of_sum(model: Differentiable, data: Dataset, point: Tensor) -> Tens
     return grad
 
 
-def hessian_of_sum(model: Differentiable, data: Dataset, point: Tensor) -> Tensor:
-    """Return the Hessian (D, D) of the sum of all log-likelihoods, symmetric.
+def hessian_of_sum(model: Differentiable, data: Dataset, point: Tensor, size: int | None = None) -> Tensor:
+    """Return the Hessian (D, D) of the sum of all log-likelihoods, or of `size` evenly spread ones, symmetric.
 
     Chain d of D equal chains differentiates coordinate d of the gradient: one pass gives all rows.
     """
@@ -162,7 +210,7 @@ def hessian_of_sum(model: Differentiable, data: Dataset, point: Tensor) -> Tenso
     found = point.new_zeros(dim, dim)
     with torch.enable_grad():
         at = point.repeat(dim, 1).requires_grad_()
-        for rows in _parts(model, data, dim, data.n, _ROWS):
+        for rows in _parts(model, data, dim, data.n if size is None else size, _ROWS):
             total = model.log_lik(at, rows).double().sum()
             (grad,) = torch.autograd.grad(total, at, create_graph=True)
             if grad.requires_grad:

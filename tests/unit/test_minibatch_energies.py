@@ -30,9 +30,9 @@ def test_a_topped_up_energy_is_that_of_the_larger_minibatch(rng, differences):
     order = np.stack([rng.permutation(49)[:30] for _ in range(3)])
     order[2, 25] = 49
     index = torch.from_numpy(order)
-    known, _, _ = energies.of(target, theta, index[:, :20], None)
+    known, _, _ = energies.of(target, theta, index[:, :20], None, energies.at_anchor(target, index[:, :20]))
     topped = energies.topped(target, theta, known, index[:, 20:], 20)
-    whole, _, _ = energies.of(target, theta, index, None)
+    whole, _, _ = energies.of(target, theta, index, None, energies.at_anchor(target, index))
     assert known.isfinite().all()
     assert topped.tolist() == pytest.approx(whole.tolist(), nan_ok=True)
     assert topped.isnan().tolist() == [False, False, True]

@@ -1,0 +1,136 @@
+"""A step evaluates as many log-likelihoods as it counts: the model is asked, in plain torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from kit import begin, controls, ladder_controls
+
+import mhrun
+from mhrun.data import Dataset
+from mhrun.kernels import EquiEnergy, MetropolisHastings, ReplicaExchange
+from mhrun.pairing.blocks import Blocks
+from mhrun.pairing.full import Full
+from mhrun.pairing.growing import Growing
+from mhrun.pairing.moving import Moving
+from mhrun.pairing.shared import Shared
+from mhrun.pairing.stored import Stored
+from mhrun.proposals.langevin import LangevinProposal
+from mhrun.proposals.random_walk import RandomWalk
+from mhrun.rules.austere import Austere
+from mhrun.rules.metropolis import Metropolis
+from mhrun.rules.mh_minibatch import MHMinibatch
+from mhrun.rules.pseudo_marginal import PseudoMarginal
+from mhrun.rules.subsampling import MHSubLhd
+from mhrun.target import Target
+
+N, M, C, STEPS = 201, 9, 4, 12
+
+
+class Counting(mhrun.FunctionModel):
+    """The mean of a normal sample; counts the log-likelihoods that it returns."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            self._each, [0.0], single=True, batched=True, log_prior=lambda t: -0.5 * t[:, 0] ** 2
+        )
+        self.evaluated = 0
+
+    def _each(self, theta, x):
+        found = -0.5 * (x - theta) ** 2
+        self.evaluated += found.numel()
+        return found
+
+
+def counted(kernel, control, **settings):
+    """Return the log-likelihoods evaluated and counted in some steps, (STEPS,) each, and the infos.
+
+    The first step may prepare what all use, and is left out.
+    """
+    model = Counting()
+    data = Dataset.of(torch.linspace(-2.0, 3.0, N, dtype=torch.float64))
+    target = Target(model, data, **settings)
+    state, draws = begin(kernel, target, len(control.temperature))
+    model_says, kernel_says, infos = [], [], []
+    with torch.no_grad():
+        draws.step = 1
+        state, _ = kernel.step(target, state, control, draws)
+        for step in range(2, STEPS + 2):
+            draws.step, before = step, model.evaluated
+            state, info = kernel.step(target, state, control, draws)
+            model_says.append(model.evaluated - before)
+            kernel_says.append(int(info.n_lik.sum()))
+            infos.append(info)
+    return model_says, kernel_says, infos
+
+
+PAIRINGS = {
+    "full": Full,
+    "shared": lambda: Shared(M),
+    "shared, one datum": lambda: Shared(1),
+    "stored": lambda: Stored(M),
+    "moving": lambda: Moving(M),
+}
+
+
+@pytest.mark.parametrize("name", PAIRINGS)
+@pytest.mark.parametrize("proposal", [RandomWalk, LangevinProposal])
+def test_metropolis_hastings(name, proposal):
+    kernel = MetropolisHastings(proposal(), PAIRINGS[name](), Metropolis())
+    model_says, kernel_says, infos = counted(kernel, controls(0.05, chains=C))
+    if proposal is RandomWalk or name != "full":
+        assert model_says == kernel_says
+    else:  # a gradient of all data may be a pass of its own
+        assert all(
+            a <= b + int(i.n_grad.sum()) for a, b, i in zip(model_says, kernel_says, infos, strict=True)
+        )
+    assert min(kernel_says) > 0
+
+
+def test_blocks_count_the_candidates_minibatch():
+    kernel = MetropolisHastings(RandomWalk(), Blocks(60, 7), PseudoMarginal())
+    model_says, kernel_says, _ = counted(kernel, controls(0.05, chains=C), replacement=True)
+    assert model_says == kernel_says == [60 * C] * STEPS
+
+
+GROWING = {
+    "MHminibatch": lambda: MHMinibatch(M),
+    "AustereMH(C)": lambda: Austere(M, 0.05),
+    "AustereMH(NC)": lambda: Austere(design="conservative", bound=0.05),
+    "MHSubLhd": lambda: MHSubLhd(M),
+    "MHSubLhd, released": lambda: MHSubLhd(M, released=True),
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_growing_minibatches_count_two_for_each_datum_and_one_pass(name):
+    """Data that are read ahead of a decision, or a second pass for another statistic, are not the algorithm's."""
+    kernel = MetropolisHastings(RandomWalk(), Growing(), GROWING[name]())
+    model_says, kernel_says, infos = counted(kernel, controls(0.05, chains=C))
+    for made, said, info in zip(model_says, kernel_says, infos, strict=True):
+        passes = {0, 2 * N * C} if "MHS" in name or "NC" in name else {0}
+        assert int(info.n_lik_overhead.sum()) in passes
+        assert said == int((2 * info.batch_size + info.n_lik_overhead).sum())
+        assert made >= said
+    if "SubLhd" in name:
+        assert all(int(i.n_lik_overhead.min()) == 2 * N for i in infos)
+
+
+@pytest.mark.parametrize("exchanged", ["full", "shared", "shared, one datum"])
+@pytest.mark.parametrize("every", [1, 3])
+def test_replica_exchange(exchanged, every):
+    inner = MetropolisHastings(RandomWalk(), Shared(M), Metropolis())
+    kernel = ReplicaExchange(inner, PAIRINGS[exchanged](), Metropolis(), rungs=4, every=every)
+    model_says, kernel_says, _ = counted(kernel, ladder_controls([1.0, 2.0, 4.0, 8.0], 2, 0.05))
+    assert model_says == kernel_says
+    assert len(set(kernel_says)) > 1  # steps with and without an exchange, or of more and of fewer pairs
+
+
+@pytest.mark.parametrize("differences", [False, True])
+@pytest.mark.parametrize("sizes", [(N, N, 40), (N, 80, 40), (80, 40, 40)])
+def test_equi_energy_jumps(sizes, differences):
+    kernel = EquiEnergy(RandomWalk(), Metropolis(), 3, sizes, [0.5], 0.5, 0.6, 50, differences=differences)
+    control = ladder_controls([1.0, 2.0, 4.0], 2, 0.05)
+    model_says, kernel_says, infos = counted(kernel, control)
+    assert model_says == kernel_says
+    assert sum(int((info.exchange > 0).sum()) for info in infos) > 5

@@ -1,0 +1,80 @@
+"""The mode about which a surrogate expands, and derivatives there, against plain NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from mhrun.data import Dataset
+from mhrun.models.function import FunctionModel
+from mhrun.models.logistic import Logistic
+from mhrun.target import reference
+from mhrun.target.reference import find_reference
+
+RNG = np.random.default_rng(21)
+FEW, MANY = 2_000, 50_000
+
+
+def observed(n, common=1.0):
+    """Return n rows of four features and outcomes; the last feature is 0 but in a share `common` of the rows."""
+    x = RNG.normal(size=(n, 4)) * [1.0, 0.5, 2.0, 1.0]
+    x[:, 3] *= RNG.random(n) < common
+    y = np.where(RNG.random(n) < 1 / (1 + np.exp(-x @ [1.0, -1.0, 0.3, 0.5])), 1, -1)
+    return x, y
+
+
+def derivatives(x, y, theta):
+    """Return the gradient and the Hessian of the log posterior with standard normal priors."""
+    p = 1 / (1 + np.exp(y * (x @ theta)))
+    return x.T @ (y * p) - theta, -(x.T * (p * (1 - p))) @ x - np.eye(len(theta))
+
+
+def assert_mode(found, x, y):
+    theta = found.theta.numpy()
+    gradient, hessian = derivatives(x, y, theta)
+    covariance = np.linalg.inv(-hessian)
+    assert np.sqrt(gradient @ covariance @ gradient) < 0.011  # standard deviations from the mode
+    assert found.root.numpy() @ found.root.numpy().T == pytest.approx(covariance, rel=1e-6, abs=1e-12)
+    assert found.gradient.numpy() == pytest.approx(gradient + theta, abs=1e-5)
+    assert found.hessian.numpy() == pytest.approx(hessian + np.eye(len(theta)), rel=1e-8, abs=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 300, FEW, MANY])
+def test_the_mode_of_few_and_of_many_data(monkeypatch, n):
+    monkeypatch.setattr(reference, "_FEW", FEW)
+    x, y = observed(n)
+    found = find_reference(Logistic(4, 1.0, "zeros"), Dataset.of({"x": x, "y": y}))
+    assert_mode(found, x, y)
+    if n == MANY:  # the derivatives that are returned cost 1 + 4 passes, the steps on all data the others
+        assert found.n_grad < n * (1 + 4 + 6) + 60 * FEW
+
+
+def test_newton_steps_that_lead_astray_are_left(monkeypatch):
+    """Among the data of the first search no more than one has the last feature."""
+    monkeypatch.setattr(reference, "_FEW", FEW)
+    x, y = observed(MANY, common=0.5)
+    x[np.arange(FEW) * MANY // FEW, 3] = 0.0
+    searched = []
+    search = reference._search
+    monkeypatch.setattr(
+        reference, "_search", lambda energy, at: searched.append(energy.size) or search(energy, at)
+    )
+    found = find_reference(Logistic(4, 1.0, "zeros"), Dataset.of({"x": x, "y": y}))
+    assert_mode(found, x, y)
+    assert searched == [FEW, MANY]
+
+
+def test_a_curvature_that_is_none_leaves_the_search_to_all_data(monkeypatch):
+    """The first data say nothing of theta, and its prior is flat."""
+    monkeypatch.setattr(reference, "_FEW", 10)
+    x = np.arange(40.0)
+    x[::4] = np.nan
+    data = Dataset.of(np.nan_to_num(x, nan=-1.0))
+
+    def log_lik(theta, rows):
+        return torch.where(rows["x"] < 0, 0.0 * theta[:, :1], -0.5 * (rows["x"] - theta[:, :1]) ** 2)
+
+    found = find_reference(FunctionModel(log_lik, [0.5], batched=True), data)
+    assert float(found.theta) == pytest.approx(np.nanmean(x))
+    assert float(found.root) == pytest.approx(30**-0.5)
