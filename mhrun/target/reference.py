@@ -83,12 +83,13 @@ def _found(model: Model, data: Dataset) -> Found:
     theta = _search(some, theta)
     cost = some.evaluated
     if some.size < data.n:
-        root = _curvature(model, data, torch.from_numpy(theta).to(data.device), some.size)
-        cost += some.size * len(theta)
-        theta, close = (theta, False) if root is None else _approached(all_data, theta, root.cpu().numpy())
+        curvature = _curvature(model, data, torch.from_numpy(theta).to(data.device), some.size)
+        close = False
+        if curvature is not None:
+            theta, close = _approached(all_data, theta, curvature.cpu().numpy())
         if not close:
             theta = _search(all_data, theta)
-        cost += all_data.evaluated
+        cost += some.size * len(theta) + all_data.evaluated
     point = torch.from_numpy(theta).to(data.device)
     root: Tensor | None = None
     for newton in (True, False):  # one Newton step at most
