@@ -65,7 +65,8 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
         outcome = FAILS if off > Z else HOLDS
     elif tolerant:  # the noise is only nearly normal
         outcome = FAILS if far > Z else HOLDS
-    yield Verdict(check_name, outcome, detail, (ratio - 1) / error)
+    unseen = None if outcome == MEASURED else Z * error + _TOLERATED * tolerant
+    yield Verdict(check_name, outcome, detail, (ratio - 1) / error, unseen=unseen)
 
 
 @of_the_target("the target as steps shrink")

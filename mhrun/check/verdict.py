@@ -32,6 +32,7 @@ class Verdict(NamedTuple):
     detail: str
     statistic: float | None = None  # in standard errors, or a distance: see `detail`
     p: float | None = None
+    unseen: float | None = None  # the relative error of the variance up to which the check is likely to hold
 
 
 def unless_still(verdict: Verdict, moved: float, least: float, when: str) -> Verdict:
@@ -89,13 +90,15 @@ def by_paths(check_name: str, paths: Sequence[Array], what: str, alpha: float = 
     found = by_uniforms(check_name, ends, what, alpha)
     if found.p is None:
         return found
-    judged = []
+    judged, errors = [], []
     for path in paths:
         scores = special.ndtri(path.clip(1e-15, 1 - 1e-15))
         for k in range(path.shape[2]):
             for name, values, value in (("mean", scores, 0.0), ("variance", scores**2, 1.0)):
                 average, error = mean_and_error(values[..., k].mean(axis=0))
                 judged.append((abs(average - value) / max(error, 1e-300), name, average, error))
+                if name == "variance":
+                    errors.append(error)
     off, name, average, error = max(judged)
     by_moments = float(2 * stats.norm.sf(off)) * len(judged)
     p = min(1.0, 2 * min(found.p, by_moments))  # of two tests
@@ -103,7 +106,9 @@ def by_paths(check_name: str, paths: Sequence[Array], what: str, alpha: float = 
         f"{what}: KS distance {found.statistic:.4f} in {ends.shape[0]:,} chains, {name} of scores {average:.3f} ± "
         f"{error:.3f}, p = {p:.2g}"
     )
-    return Verdict(check_name, HOLDS if p > alpha else FAILS, detail, found.statistic, p)
+    limit = float(stats.norm.isf(alpha / (4 * len(judged))))  # standard errors at which p is alpha
+    unseen = limit * min(errors)
+    return Verdict(check_name, HOLDS if p > alpha else FAILS, detail, found.statistic, p, unseen)
 
 
 def by_flows(

@@ -254,16 +254,19 @@ def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> Non
     from rich.console import Console
     from rich.table import Table
 
-    from mhrun.check.verdict import ALPHA, DOUBTFUL, FALSE_ALARMS, HOLDS, MEASURED, NO_POWER, Z
+    from mhrun.check.verdict import ALPHA, DOUBTFUL, FALSE_ALARMS, HOLDS, MEASURED, NO_POWER
 
     title = f"mhrun check {subject.name}".replace("[", r"\[")
-    table = Table(title=title, title_justify="left", title_style="bold")
+    screen = sys.stdout.isatty()
+    # Into a file or a pipe go plain columns, a line for each check.
+    plain: dict[str, Any] = {} if screen else {"box": None, "pad_edge": False}
+    table = Table(title=title, title_justify="left", title_style="bold", **plain)
     for heading in ("check", "verdict", "what was found"):
         table.add_column(heading)
     for verdict in found:
         style = STYLES[verdict.outcome]
         table.add_row(verdict.check, f"[{style}]{verdict.outcome}[/]", verdict.detail.replace("[", r"\["))
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    console = Console(width=None if screen else 10_000)
     console.print(table)
     failed = [verdict.check for verdict in found if verdict.outcome == "fails"]
     conclusion = f"{len(failed)} fail: {', '.join(failed)}" if failed else "no check fails"
@@ -278,11 +281,20 @@ def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> Non
         "statistics of its line together)"
     )
     console.print(f"{conclusion}. {seconds:.0f} s; {alarms}; seed {subject.seed}.", highlight=False)
-    console.print(
-        f"An error within {Z:.1f} standard errors (±) passes unseen; with chains={25 * subject.chains} "
-        "they are a fifth as large.",
-        highlight=False,
-    )
+    console.print(_unseen(found, subject), highlight=False)
+
+
+def _unseen(found: Sequence[Verdict], subject: Subject) -> str:
+    """Return what errors the checks do not see: of the variance where they judge it, or in standard errors."""
+    from mhrun.check.verdict import Z
+
+    limits = [verdict.unseen for verdict in found if verdict.unseen is not None]
+    more = f"chains={25 * subject.chains}"
+    if not limits:
+        return f"An error within {Z:.1f} standard errors (±) passes unseen; with {more} they are a fifth as large."
+    low, high = f"{100 * min(limits):.2g}", f"{100 * max(limits):.2g}"
+    size = f"{low} %" if low == high else f"{low} to {high} %, depending on the target,"
+    return f"A variance that is off by less than {size} passes unseen; with {more} a fifth of that is seen."
 
 
 def _as_json(found: Sequence[Verdict], subject: Subject, seconds: float) -> None:

@@ -170,6 +170,16 @@ def test_a_variance_that_is_a_tenth_too_small_fails_at_the_default_number_of_cha
     assert found.outcome == "fails"
     assert "variance of scores 0.9" in found.detail
     assert found.statistic < 0.03  # the distance of the ends alone would pass
+    assert 0.05 < found.unseen < 0.09  # as it says itself
+
+
+def test_an_error_just_beyond_what_passes_unseen_fails():
+    """A target to the power r has a variance 1/r times as large."""
+    limit = judged(of_parts(), "invariance", chains=8000)["invariance: Gaussian mean, n = 30"].unseen
+    found = judged(lazy(0.0, 1 / (1 - 1.5 * limit)), "invariance", chains=8000)
+    assert found["invariance: Gaussian mean, n = 30"].outcome == "fails"
+    found = judged(lazy(0.0, 1 / (1 - 0.3 * limit)), "invariance", chains=8000)
+    assert found["invariance: Gaussian mean, n = 30"].outcome == "holds"
 
 
 def test_the_compiled_loop_is_checked():
@@ -420,6 +430,10 @@ def test_the_command_tells_verdicts_and_its_status(capsys, tmp_path, monkeypatch
     out = capsys.readouterr().out
     assert "detailed balance" in out
     assert "no check fails" in out
+    assert "An error within 4.8 standard errors (±) passes unseen" in out
+    assert "┃" not in out  # a pipe gets plain columns
+    assert run(["check", "rule=barker", "checks=invariance", "chains=500"]) == 0
+    assert "A variance that is off by less than" in capsys.readouterr().out
     assert run(["check", "mhrun.rules.barker.Barker", "--json", *few]) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["fails"] == 0
