@@ -16,8 +16,17 @@ from mhrun.diagnostics.chains import some_coordinates
 from mhrun.diagnostics.distances import Shifts, energy_distance, shifts
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
-from mhrun.kernels.stationary import EXACT
-from mhrun.report.agreement import AGREES, ANOTHER, REFERENCE, UNKNOWN, judged_draws, problems_of, rule_of
+from mhrun.kernels.stationary import APPROXIMATE, EXACT
+from mhrun.report.agreement import (
+    AGREES,
+    ANOTHER,
+    REFERENCE,
+    RELEVANT,
+    UNKNOWN,
+    judged_draws,
+    problems_of,
+    rule_of,
+)
 from mhrun.report.efficiency import COORDINATES, ESS, RHAT, efficiency, is_apart, named, valid_draws, worth
 from mhrun.report.run import Run
 from mhrun.report.tables import shown
@@ -125,7 +134,7 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
         notes.append(
             f"R-hat is above {MIXED}, so that an effective sample size says little: {', '.join(apart)}."
         )
-    notes += _imprecise(found) + _tempered(rows, reference)
+    notes += _imprecise(found) + _tempered(rows, reference) + _small_errors(found, rows)
     wide = max((run.target_of(method).dim for run, method, _ in rows), default=0)
     if wide > COORDINATES:
         notes.append(
@@ -209,6 +218,21 @@ def _tempered(rows: Sequence[Row], reference: Row | None) -> list[str]:
     if reference is not None and any(heat != heats.get(reference.name) for heat in heats.values()):
         line += " Distances between different T measure the temperature too."
     return [line]
+
+
+def _small_errors(found: Mapping[str, Mapping[str, Any]], rows: Sequence[Row]) -> list[str]:
+    """Return a line on approximate methods that agree: their error may be smaller than what a comparison sees."""
+    words = []
+    for row in rows:
+        if row.run.kind(row.method) == APPROXIMATE and found[row.name].get("verdict") == AGREES:
+            expected = row.run.expected_error(row.method)
+            words.append(row.name + f" ({expected})" * bool(expected))
+    if not words:
+        return []
+    return [
+        f"Approximate, though {'it agrees' if len(words) == 1 else 'they agree'}: {', '.join(words)}. A verdict does "
+        f"not see differences far below {RELEVANT:g} sd."
+    ]
 
 
 def _whole(row: Row, read: Callable[[], T]) -> T:

@@ -140,9 +140,8 @@ def _approximate(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> str:
     done = [m for m in run.methods if diagnostics.get(m, {}).get("rhat") and not unconverged(diagnostics[m])]
     words = []
     for method in (m for m in done if run.kind(m) == APPROXIMATE):
-        error = (run.methods[method].get("pilot") or {}).get("variance_error")
-        by = f" (sd up to {(1 + error) ** 0.5 - 1:.0%} too large by its settings)" if error else ""
-        words.append(f"{run.label(method)}{by}")
+        expected = run.expected_error(method)
+        words.append(run.label(method) + f" ({expected})" * bool(expected))
     if not words:
         return ""
     exact = next((m for m in done if run.kind(m) == EXACT), None)

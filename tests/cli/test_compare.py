@@ -20,7 +20,16 @@ from scipy.stats import norm
 from mhrun.cli.comparing import _by_method
 from mhrun.cli.main import run
 from mhrun.diagnostics.distances import energy_distance, shifts
-from mhrun.report.compare import Comparison, Row, _better, _doubts, _imprecise, run_names, unlike
+from mhrun.report.compare import (
+    Comparison,
+    Row,
+    _better,
+    _doubts,
+    _imprecise,
+    _small_errors,
+    run_names,
+    unlike,
+)
 from mhrun.report.comparison_page import finding, table
 from mhrun.store.folder import RunFolder
 
@@ -404,3 +413,22 @@ def test_the_finding_begins_with_the_verdicts():
     assert sentence.startswith(
         "1 method (b) agrees with a (to 0.25 sd); no verdict on 1 method (c) against a. a has 5 effective"
     )
+
+
+def test_an_approximate_method_that_agrees_is_named_with_its_expected_error():
+    class Run:
+        def kind(self, method):
+            return {"hmc": "exact"}.get(method, "approximate")
+
+        def expected_error(self, method):
+            return {"sgld_cv": "sd up to 5% too large by its settings"}.get(method, "")
+
+    rows = [Row(Run(), name, f"own: {name}") for name in ("hmc", "sgld_cv", "mint", "sgld")]
+    verdicts = {"hmc": "agrees", "sgld_cv": "agrees", "mint": "agrees", "sgld": "differs"}
+    found = {f"own: {name}": {"verdict": verdict} for name, verdict in verdicts.items()}
+    (line,) = _small_errors(found, rows)
+    assert line == (
+        "Approximate, though they agree: own: sgld_cv (sd up to 5% too large by its settings), own: mint. A verdict "
+        "does not see differences far below 0.25 sd."
+    )
+    assert _small_errors(found, rows[::3]) == []
