@@ -41,6 +41,8 @@ class FakeRun:
         m = self.methods[name].get("m")
         return Samples("tempered", m, 1.0, False)
 
+    expected_error = Run.expected_error
+
     def kind(self, name):
         return self.samples(name).kind
 
