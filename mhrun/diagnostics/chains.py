@@ -9,10 +9,13 @@ from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 import numpy.typing as npt
+import scipy  # which imports its subpackages on first use
 
 Array = npt.NDArray[np.floating]
 P = ParamSpec("P")
 _REMEMBERED = 1024
+_LAGS = 4096  # autocovariances that are computed first
+_VALUES = 1 << 20  # of the blocks that are transformed at once
 
 RHAT, ESS = 1.01, 400.0
 """Above this R-hat, and below this effective sample size, a run warns (Vehtari et al. 2021)."""
@@ -77,9 +80,10 @@ def some_coordinates(dim: int, most: int = COORDINATES) -> npt.NDArray[np.int64]
 
 @cache
 def _arviz() -> Any:
-    """ArviZ's statistics of arrays, with Geyer's sequence in a few passes over all lags.
+    """ArviZ's statistics of arrays, with Geyer's sequence in a few passes over as many lags as it needs.
 
-    ArviZ goes through the lags one by one, which takes seconds for chains that hardly mix: 100,000 draws have as many.
+    ArviZ transforms whole chains and goes through all lags one by one, which takes seconds for chains that hardly mix
+    (100,000 draws have as many lags) and for long ones.
     """
     from arviz_stats.base.array import array_stats
 
@@ -91,17 +95,48 @@ def _arviz() -> Any:
             size, (chains, draws) = ary.size, ary.shape
             if np.ptp(ary) < np.finfo(float).resolution:
                 return float(size)
-            cov = self.autocov(ary, axis=1).mean(axis=0)
-            within = cov[0] * draws / (draws - 1.0)
-            pooled = cov[0] + (np.var(ary.mean(axis=1), ddof=1) if chains > 1 else 0.0)
-            time = _geyer(1.0 - (within - cov) / pooled)
+            between = np.var(ary.mean(axis=1), ddof=1) if chains > 1 else 0.0
+            lags, time = _LAGS, None
+            while time is None:
+                lags = min(lags, draws)
+                cov = _autocovariance(ary, lags)
+                within = cov[0] * draws / (draws - 1.0)
+                rho = 1.0 - (within - cov) / (cov[0] + between)
+                time = _geyer(rho, whole=lags == draws)
+                lags *= 16
             return (1 if relative else size) / max(time, 1 / np.log10(size))
 
     return Stats()
 
 
-def _geyer(rho: npt.NDArray[np.float64]) -> float:
+def _autocovariance(draws: Array, lags: int) -> npt.NDArray[np.float64]:
+    """Return the autocovariances (K,), divisor S, of draws (C, S) at lags 0..K-1, K <= S, averaged over chains.
+
+    Exact to rounding: a block of draws meets itself and the K draws behind it, by a Fourier transform that fits in the
+    cache.
+    """
+    chains, size = draws.shape
+    block = min(max(3 * lags, 1024), size)
+    width = int(scipy.fft.next_fast_len(block + lags, real=True))
+    blocks, found = -(-size // block), np.zeros(width // 2 + 1, complex)
+    many = max(1, _VALUES // width)
+    for chain in draws:
+        padded = np.zeros(blocks * block + lags)
+        np.subtract(chain, chain.mean(), out=padded[:size])
+        windows = np.lib.stride_tricks.sliding_window_view(padded, block + lags)[::block]
+        for first in range(0, blocks, many):
+            whole = windows[first : first + many]
+            ahead = scipy.fft.rfft(whole, width)
+            here = scipy.fft.rfft(whole[:, :block], width)
+            found += np.einsum("bf,bf->f", here.conj(), ahead)
+    products: npt.NDArray[np.float64] = scipy.fft.irfft(found, width)[:lags]
+    return products / (chains * size)
+
+
+def _geyer(rho: npt.NDArray[np.float64], *, whole: bool = True) -> float | None:
     """Return the autocorrelation time -1 + 2 sum_k rho_k of autocorrelations (K,), K >= 4, rho_0 being 1.
+
+    Without `whole`, which says that these are all lags, the result is None if more of them are needed.
 
     Pairs rho_2k + rho_2k+1 are summed up to the first that is not positive, each at most as large as the one before it
     (Geyer 1992); of the first that is left out an even rho counts once if it is positive (Vehtari et al. 2021).
@@ -110,6 +145,8 @@ def _geyer(rho: npt.NDArray[np.float64]) -> float:
     pairs = rho[0:-1:2] + rho[1::2]
     last = (len(rho) - 3) // 2  # ArviZ looks no further
     stops = np.flatnonzero(pairs[:last] <= 0)
+    if not len(stops) and not whole:
+        return None
     last = int(stops[0]) if len(stops) else last
     rest = rho[2 * last] if pairs[last] >= 0 else max(rho[2 * last], 0.0)
     return float(-1.0 + 2.0 * np.minimum.accumulate(pairs[:last]).sum() + rest)

@@ -12,13 +12,20 @@ Array = npt.NDArray[np.floating]
 
 def nearest(draws: Array, modes: Array) -> npt.NDArray[np.intp]:
     """Return the index (C, S) of the mode (M, D) that each draw (C, S, D) is nearest to."""
-    distances = np.stack([np.square(draws - mode).sum(axis=-1) for mode in modes])
-    return distances.argmin(axis=0)
+    return np.stack([_squared_distances(draws, mode) for mode in modes]).argmin(axis=0)
 
 
 def hits(draws: Array, mode: Array, radius: float) -> npt.NDArray[np.bool_]:
     """Return which draws (C, S, D) are within `radius` of a mode (D,): (C, S)."""
-    return np.square(draws - mode).sum(axis=-1) < radius**2
+    return _squared_distances(draws, mode) < radius**2
+
+
+def _squared_distances(draws: Array, mode: Array) -> Array:
+    """Return the squared distances (C, S) of draws (C, S, D) from a point (D,), coordinate by coordinate."""
+    found = np.zeros(draws.shape[:-1])
+    for d, at in enumerate(mode):
+        found += (draws[..., d] - at) ** 2
+    return found
 
 
 def ratio(first: Array, second: Array) -> Estimate:

@@ -92,7 +92,7 @@ class Run:
         return APPROXIMATE if found == EXACT and target.get("energy_noise") else found
 
     def expected_error(self, method: str) -> str:
-        """How much too large standard deviations are by the settings that the pilot chose, in words; empty if unknown."""
+        """How much too large sds are by the settings that the pilot chose, in words; empty if unknown."""
         error = (self.methods[method].get("pilot") or {}).get("variance_error")
         return f"sd up to {(1 + error) ** 0.5 - 1:.0%} too large by its settings" if error else ""
 

@@ -23,6 +23,7 @@ _MARGINALS, _PAIRED = 9, 4  # coordinates
 _CHAINS = 16  # whose traces a panel shows
 _POINTS = 300  # of a trace, and of a method in a panel of pairs
 _BINS = 20  # of ranks
+_RANKED = 100_000  # draws of a chain that are ranked, at most
 
 EXPLAINED = {
     "mean": "Mean of the draws of all chains",
@@ -258,6 +259,7 @@ def _density(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], 
 
 def _rank_shares(draws: npt.NDArray[np.float64], some: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     """Return how often some chains have the draws of each bin of ranks, over what chance gives (len(some), bins)."""
+    draws = draws[:, :: -(-draws.shape[1] // _RANKED)]
     chains, count = draws.shape
     order = draws.ravel().argsort(kind="stable")
     ranks = np.empty(draws.size, np.int64)

@@ -7,9 +7,11 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from scipy.signal import lfilter
 from significance import Z
 
 from mhrun.data import Dataset
+from mhrun.diagnostics import chains as chain_statistics
 from mhrun.diagnostics.chains import ess, mcse, rhat, worth, worth_of_predictions
 from mhrun.diagnostics.grid import (
     Grid,
@@ -247,6 +249,19 @@ def test_effective_sample_sizes_are_arviz_s_own(rho, chains):
             expected = float(array_stats.ess(draws, method=method, **tails))
             np.testing.assert_allclose(ess(draws, method), expected, rtol=1e-9)
         np.testing.assert_allclose(mcse(draws), float(array_stats.mcse(draws, method="mean")), rtol=1e-9)
+
+
+@pytest.mark.parametrize(("rho", "size"), [(0.5, 1500), (0.995, 1501), (0.99999, 3000)])
+def test_lags_are_added_until_the_sum_ends(monkeypatch, rho, size):
+    """Few lags at first, in several blocks: none, one or all of the extensions are needed."""
+    from arviz_stats.base.array import array_stats
+
+    monkeypatch.setattr(chain_statistics, "_LAGS", 16)
+    monkeypatch.setattr(chain_statistics, "_VALUES", 3000)
+    draws = lfilter([1.0], [1.0, -rho], np.random.default_rng(6).normal(size=(2, size)))
+    for method in ("bulk", "mean"):
+        expected = float(array_stats.ess(draws, method=method))
+        np.testing.assert_allclose(ess(draws, method), expected, rtol=1e-9)
 
 
 def test_a_statistic_is_of_the_draws_as_they_are_now():
