@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from mhrun.build import blame
 from mhrun.check import contracts, measures, stationarity
 from mhrun.check.subject import Check, Subject
-from mhrun.check.verdict import FAILS, Verdict
+from mhrun.check.verdict import DOUBTFUL, FAILS, HOLDS, REPEATED, Verdict, after_repetition
 from mhrun.errors import Refusal, UserError, nearest
+from mhrun.random import derive_key
 
 CHECKS: dict[str, Check] = {
     "invariance": stationarity.invariance,
@@ -41,8 +43,25 @@ def run_suite(subject: Subject, chosen: Sequence[str] | None = None) -> Iterator
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                yield from CHECKS[name](subject)
+                yield from _judged(CHECKS[name], subject)
         except Refusal:
             raise
         except Exception as error:
             yield Verdict(name, FAILS, str(error) if isinstance(error, UserError) else blame(error))
+
+
+def _judged(check: Check, subject: Subject) -> Iterator[Verdict]:
+    """Yield the verdicts of a check; those that hold with a small p are made again, with more chains."""
+    found = list(check(subject))
+    if any(_doubtful(verdict) for verdict in found):
+        larger = replace(subject, chains=REPEATED * subject.chains, seed=derive_key(subject.seed, "again"))
+        again = {verdict.check: verdict for verdict in check(larger)}
+        found = [
+            after_repetition(verdict, again[verdict.check], larger.chains) if _doubtful(verdict) else verdict
+            for verdict in found
+        ]
+    yield from found
+
+
+def _doubtful(verdict: Verdict) -> bool:
+    return verdict.outcome == HOLDS and verdict.p is not None and verdict.p <= DOUBTFUL

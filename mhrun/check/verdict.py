@@ -18,9 +18,12 @@ NOT_PASSED = (FAILS, NO_POWER)
 FALSE_ALARMS = 1e-4
 """The probability that any check of a suite fails for a correct kernel; divided by `COMPARISONS`, an upper bound."""
 COMPARISONS = 50
-ALPHA = FALSE_ALARMS / COMPARISONS
-DOUBTFUL = 1e-3
-"""A p below which a check that holds is to be repeated with more chains."""
+ALPHA = FALSE_ALARMS / COMPARISONS / 2
+"""A p up to which a check fails at once."""
+DOUBTFUL = (FALSE_ALARMS / COMPARISONS / 2) ** 0.5
+"""A p up to which a check is repeated, with new random numbers and more chains; up to it again, it fails."""
+REPEATED = 5
+"""How many times as many chains the repetition has."""
 Z = float(stats.norm.isf(ALPHA / 2))  # standard errors
 
 
@@ -106,9 +109,18 @@ def by_paths(check_name: str, paths: Sequence[Array], what: str, alpha: float = 
         f"{what}: KS distance {found.statistic:.4f} in {ends.shape[0]:,} chains, {name} of scores {average:.3f} ± "
         f"{error:.3f}, p = {p:.2g}"
     )
-    limit = float(stats.norm.isf(alpha / (4 * len(judged))))  # standard errors at which p is alpha
+    limit = float(stats.norm.isf(DOUBTFUL / (4 * len(judged))))  # standard errors from which it is repeated
     unseen = limit * min(errors)
     return Verdict(check_name, HOLDS if p > alpha else FAILS, detail, found.statistic, p, unseen)
+
+
+def after_repetition(first: Verdict, again: Verdict, chains: int) -> Verdict:
+    """Return the verdict of a doubtful check from its repetition with so many chains."""
+    if again.p is None:
+        return again
+    detail = f"{first.detail}; again with {chains:,} chains: {again.detail}"
+    fails = again.outcome == FAILS or again.p <= DOUBTFUL
+    return again._replace(detail=detail, outcome=FAILS if fails else again.outcome)
 
 
 def by_flows(

@@ -254,7 +254,7 @@ def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> Non
     from rich.console import Console
     from rich.table import Table
 
-    from mhrun.check.verdict import ALPHA, DOUBTFUL, FALSE_ALARMS, HOLDS, MEASURED, NO_POWER
+    from mhrun.check.verdict import ALPHA, DOUBTFUL, FALSE_ALARMS, MEASURED, NO_POWER, REPEATED
 
     title = f"mhrun check {subject.name}".replace("[", r"\[")
     screen = sys.stdout.isatty()
@@ -274,11 +274,10 @@ def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> Non
         conclusion += f"; no power: {', '.join(weak)}"
     if biased := [v.check for v in found if v.outcome == MEASURED and ": biased (" in v.detail]:
         conclusion += f"; biased: {', '.join(biased)}"
-    if doubtful := [v.check for v in found if v.outcome == HOLDS and v.p is not None and v.p < DOUBTFUL]:
-        conclusion += f"; doubtful (p below {DOUBTFUL:g}): {', '.join(doubtful)}"
     alarms = (
-        f"a correct kernel fails with probability {FALSE_ALARMS:g}, by p below {ALPHA:g} in one check (a p is of all "
-        "statistics of its line together)"
+        f"a correct kernel fails with probability {FALSE_ALARMS:g}: by p below {ALPHA:g} in one check, or below "
+        f"{DOUBTFUL:g} twice, the second time in {REPEATED} times as many chains (a p is of all statistics of its line "
+        "together)"
     )
     console.print(f"{conclusion}. {seconds:.0f} s; {alarms}; seed {subject.seed}.", highlight=False)
     console.print(_unseen(found, subject), highlight=False)

@@ -14,7 +14,7 @@ import torch
 from mhrun.check.subject import Subject
 from mhrun.check.suite import CHECKS, run_suite
 from mhrun.check.targets import correlated, free_mean, gaussian_mean, mixture, tossed
-from mhrun.check.verdict import FAILS, by_uniforms
+from mhrun.check.verdict import FAILS, Verdict, by_uniforms
 from mhrun.cli.main import run
 from mhrun.compiled import register
 from mhrun.compiled.metropolis import metropolis_loop
@@ -180,6 +180,32 @@ def test_an_error_just_beyond_what_passes_unseen_fails():
     assert found["invariance: Gaussian mean, n = 30"].outcome == "fails"
     found = judged(lazy(0.0, 1 / (1 - 0.3 * limit)), "invariance", chains=8000)
     assert found["invariance: Gaussian mean, n = 30"].outcome == "holds"
+
+
+@pytest.mark.parametrize(("second", "outcome"), [(0.3, "holds"), (5e-4, "fails"), (1e-9, "fails")])
+def test_a_doubtful_check_is_repeated_with_more_chains(monkeypatch, second, outcome):
+    asked = []
+
+    def doubtful(subject):
+        asked.append((subject.seed, subject.chains))
+        p = 5e-4 if len(asked) == 1 else second
+        yield Verdict("mine", "holds" if p > 1e-6 else "fails", f"p = {p:g}", p=p)
+        yield Verdict("other", "holds", "at ease", p=0.5)
+
+    monkeypatch.setitem(CHECKS, "mine", doubtful)
+    found = judged(of_parts(), "mine")
+    assert found["mine"].outcome == outcome
+    assert found["mine"].detail == f"p = 0.0005; again with 20,000 chains: p = {second:g}"
+    assert found["other"] == Verdict("other", "holds", "at ease", p=0.5)
+    assert [chains for _, chains in asked] == [4000, 20_000]
+    assert asked[0][0] != asked[1][0]
+
+
+def test_a_variance_that_is_a_few_per_cent_off_fails_when_repeated():
+    found = judged(lazy(0.0, 1.07), "invariance", chains=8000)
+    again = [verdict for verdict in found.values() if "again with 40,000 chains" in verdict.detail]
+    assert again
+    assert {verdict.outcome for verdict in again} == {"fails"}
 
 
 def test_the_compiled_loop_is_checked():
@@ -430,7 +456,7 @@ def test_the_command_tells_verdicts_and_its_status(capsys, tmp_path, monkeypatch
     out = capsys.readouterr().out
     assert "detailed balance" in out
     assert "no check fails" in out
-    assert "An error within 4.8 standard errors (±) passes unseen" in out
+    assert "An error within 4.9 standard errors (±) passes unseen" in out
     assert "┃" not in out  # a pipe gets plain columns
     assert run(["check", "rule=barker", "checks=invariance", "chains=500"]) == 0
     assert "A variance that is off by less than" in capsys.readouterr().out
