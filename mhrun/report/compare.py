@@ -135,7 +135,7 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
             f"R-hat is above {MIXED}, so that an effective sample size says little: {', '.join(apart)}."
         )
     notes += _imprecise(found) + _tempered(rows, reference) + _small_errors(found, rows)
-    wide = max((run.target_of(method).dim for run, method, _ in rows), default=0)
+    wide = max((len(run.parameter_names(method)) for run, method, _ in rows), default=0)
     if wide > COORDINATES:
         notes.append(
             f"Of {wide:,} coordinates, {COORDINATES} evenly over them are compared; by chance alone the worst of so "
@@ -251,22 +251,24 @@ def _whole(row: Row, read: Callable[[], T]) -> T:
 
 def _one_model(rows: Sequence[Row]) -> list[str]:
     """Return lines on how the targets of the rows differ from the first."""
-    first, notes = rows[0], []
-    names = tuple(first.run.target_of(first.method).model.names)
-    for row in rows[1:]:
-        target = row.run.target_of(row.method)
-        if tuple(target.model.names) != names:
-            kinds = [_model(r) for r in (first, row)]
+    named = [(row, names) for row in rows if (names := _whole(row, partial(_names, row)))]
+    for row, names in named[1:]:
+        first, known = named[0]
+        if names != known:
             raise UserError(
-                f"{first.name} is of {kinds[0]} with {len(names):,} parameters and {row.name} of {kinds[1]} with "
-                f"{target.dim:,}, with other names; compare runs of one model."
+                f"{first.name} is of {_model(first)} with {len(known):,} parameters and {row.name} of {_model(row)} "
+                f"with {len(names):,}, with other names; compare runs of one model."
             )
-    notes += [
+    first = rows[0]
+    return [
         f"{row.name}: another {', '.join(other)} than {first.name}; what it samples differs, not only how."
         for row in {row.name: row for row in rows[1:]}.values()
         if (other := unlike(first, row))
     ]
-    return notes
+
+
+def _names(row: Row) -> list[str]:
+    return row.run.parameter_names(row.method)
 
 
 def unlike(first: Row, row: Row) -> list[str]:
@@ -276,7 +278,8 @@ def unlike(first: Row, row: Row) -> list[str]:
 
 
 def _model(row: Row) -> str:
-    return type(row.run.target_of(row.method).model).__name__
+    node = row.run.config["methods"][row.method].get("model") or row.run.config["model"]
+    return str(node["_target_"]).rpartition(".")[2]
 
 
 def _target(row: Row) -> dict[str, str]:
@@ -311,8 +314,7 @@ def _judge(
     known: Mapping[str, Any],
 ) -> tuple[list[str], str]:
     """Add the key ``verdict`` to each row, and return a line on each method that does not agree, and the rule."""
-    model = reference.run.target_of(reference.method).model
-    whole = np.array([str(name) for name in model.names])
+    whole = np.array(_names(reference))
     width = len(next(iter(moved.values())).mean) if moved else 0
     names = [str(name) for name in whole[some_coordinates(len(whole), width)]] if width else []
     doubts = problems_of(known, "reference: ")

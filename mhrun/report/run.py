@@ -21,7 +21,7 @@ from mhrun.kernels.stationary import APPROXIMATE, EXACT, Samples, samples
 from mhrun.schedules.plan import Plan
 from mhrun.store.blocks import damage
 from mhrun.store.folder import RunFolder
-from mhrun.store.netcdf import COLLECTED, TRACE, Shape, flat_draws, open_trace
+from mhrun.store.netcdf import COLLECTED, TRACE, Shape, flat_draws, open_trace, parameter_names
 from mhrun.target import Target, target_of
 
 T = TypeVar("T")
@@ -199,6 +199,11 @@ class Run:
                     raise UserError(f"{method}: this report needs draws, and thin=null keeps none.")
                 self._draws[method] = flat_draws(trace["posterior"])[:: self.rungs(method)]
         return self._draws[method]
+
+    def parameter_names(self, method: str) -> list[str]:
+        """The names of the P numbers of a draw, from the trace; empty if the run kept no draws."""
+        with self.trace(method) as trace:
+            return parameter_names(trace["posterior"]) if "posterior" in trace.children else []
 
     def draw_steps(self, method: str) -> npt.NDArray[np.int64]:
         """The steps of the kept draws (S,), counted from 1 after burn-in."""

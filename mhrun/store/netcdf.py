@@ -23,7 +23,7 @@ import torch
 from mhrun import __version__
 from mhrun.errors import UserError
 from mhrun.models.axes import Axis
-from mhrun.models.parameters import Parameters
+from mhrun.models.parameters import Parameters, flat_names
 from mhrun.store.files import explain, remove
 from mhrun.store.netcdf_file import Group, NetcdfFile
 from mhrun.types import INFO_DEFAULTS
@@ -88,6 +88,18 @@ def flat_draws(posterior: Any) -> Array:
         return found
     parts = [posterior[name].to_numpy() for name in posterior.attrs["parameters"].split()]
     return np.concatenate([part.reshape(*part.shape[:2], -1) for part in parts], axis=-1)
+
+
+def parameter_names(posterior: Any) -> list[str]:
+    """Return the names of the P numbers of a draw, as those of the model, from a group ``posterior``."""
+    if "theta" in posterior and "parameters" not in posterior.attrs:
+        return [str(name) for name in posterior["parameter"].to_numpy()]
+    found: list[str] = []
+    for name in posterior.attrs["parameters"].split():
+        array = posterior[name]
+        axes = [Axis(str(dim), tuple(array[dim].to_numpy().tolist())) for dim in array.dims[2:]]
+        found += flat_names(name, array.shape[2:], tuple(axes))
+    return found
 
 
 def write_trace(

@@ -14,12 +14,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from arviz_stats.base.array import array_stats
-from kit import FEW, compute, contents
+from kit import FEW, compute, contents, short_run
 from scipy.stats import norm
 
+import mhrun
 from mhrun.cli.comparing import _by_method
 from mhrun.cli.main import run
 from mhrun.diagnostics.distances import energy_distance, shifts
+from mhrun.kernels import MetropolisHastings
+from mhrun.models.function import FunctionModel
+from mhrun.pairing.full import Full
+from mhrun.proposals.random_walk import RandomWalk
 from mhrun.report.compare import (
     Comparison,
     Row,
@@ -31,7 +36,9 @@ from mhrun.report.compare import (
     unlike,
 )
 from mhrun.report.comparison_page import finding, table
+from mhrun.rules.metropolis import Metropolis
 from mhrun.store.folder import RunFolder
+from mhrun.store.netcdf import parameter_names
 
 
 def autoregressive(rng, chains, steps, rho, dim=1):
@@ -432,3 +439,50 @@ def test_an_approximate_method_that_agrees_is_named_with_its_expected_error():
         "does not see differences far below 0.25 sd."
     )
     assert _small_errors(found, rows[::3]) == []
+
+
+@short_run
+def test_runs_are_compared_without_their_data_and_project(tmp_path, monkeypatch, capsys, rng):
+    """Traces have all that a comparison needs; the command that a run prints works wherever it is typed."""
+    home = tmp_path / "mine"
+    home.mkdir()
+    x = rng.normal(size=(80, 2))
+    rows = np.column_stack([x, (rng.random(80) < 0.5)])
+    np.savetxt(home / "rows.csv", rows, delimiter=",", header="a,b,y", comments="", fmt="%.6g")
+    for name in ("MHRUN_TRUST", "MHRUN_FOLDERS"):
+        monkeypatch.setenv(name, "")
+    outputs = f"runtime.outputs={tmp_path / 'outputs'}"
+    words = ["data=table", "data.file=rows.csv", "data.target=y", "data.outcome=sign", "data.intercept=true"]
+    words += [
+        "model=logistic",
+        "model.dim=3",
+        "+method@methods.mcmc=mcmc",
+        "+method@methods.mala=mala",
+        "steps=300",
+    ]
+    assert run(["--project", str(home), *words, "runtime.report=false", "runtime.threads=1", outputs]) == 0
+    (home / "rows.csv").unlink()
+    for name in ("MHRUN_TRUST", "MHRUN_FOLDERS"):
+        monkeypatch.setenv(name, "")
+    capsys.readouterr()
+    assert run(["compare", "own", "--reference", "own:mcmc", "--json", outputs]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["methods"]) == {"own: mcmc", "own: mala"}
+    assert found["methods"]["own: mala"]["verdict"]
+
+
+@short_run
+def test_a_trace_names_its_parameters_as_the_model_does(tmp_path):
+    settings = {
+        "slopes": {"prior": "Normal(0, 1)", "dims": {"feature": ["age", "dose"]}},
+        "cells": {"shape": [2, 2]},
+    }
+    model = FunctionModel(
+        lambda theta, rows: -0.5 * (rows.y - theta.slopes.sum() - theta.cells.sum()) ** 2,
+        parameters=settings,
+        log_prior=lambda theta: -0.5 * theta.cells.square().sum(),
+    )
+    trace = mhrun.sample(model, {"y": np.zeros(5)}, MetropolisHastings(RandomWalk(), Full(), Metropolis()),
+                         step_size=0.1, steps=10, warmup=0, chains=2)  # fmt: skip
+    assert parameter_names(trace["posterior"].to_dataset()) == list(model.names)
+    assert "slopes[dose]" in model.names
