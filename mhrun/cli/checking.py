@@ -281,6 +281,12 @@ def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> Non
     )
     console.print(f"{conclusion}. {seconds:.0f} s; {alarms}; seed {subject.seed}.", highlight=False)
     console.print(_unseen(found, subject), highlight=False)
+    if biased:
+        console.print(
+            "The bias with minibatches is measured and not judged. If the rule is meant to be right with minibatches, "
+            "set exact = True or corrects_noise = True on its class: then a bias fails.",
+            highlight=False,
+        )
 
 
 def _unseen(found: Sequence[Verdict], subject: Subject) -> str:

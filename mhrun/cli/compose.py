@@ -104,8 +104,8 @@ def compose_config(
     register_resolvers()
     try:
         if own := is_own(words):
-            words, line = own_words(words, lambda some: resolved(composed(some, folders), NAME))
-            if line and compare:
+            words, lines = own_words(words, lambda some: resolved(composed(some, folders), NAME))
+            for line in lines if compare else ():
                 print(f"mhrun: {line}", file=sys.stderr)
         config = composed(words, folders)
         plain = resolved(config, NAME if own else config.hydra.runtime.choices.get("experiment"))
@@ -305,6 +305,8 @@ def explained(
         key, values = found[1], found[2]
         listed = "" if "(" in values else f"; one list is {key}=[{values}]"
         return UserError(f"{key} is given several values; mhrun -m runs each of them{listed}.")
+    if found := re.search(r"Could not delete from config\. '([^']+)' does not exist", text):
+        return UserError(f"~{found[1]} removes nothing: {_members(found[1], words, folders, name)}")
     for word in words:
         key = word.lstrip("+~").split("=", 1)[0]
         if key and re.search(rf"(?:override|key|Key)[^']*'{re.escape(key)}'", text):
@@ -331,6 +333,20 @@ def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: 
             "check has checks, seed, chains, step_size, n, m and effective, and what a part has as rule.KEY."
         )
     return f" Did you mean '{close[0]}'?" if close else f" {shows}"
+
+
+def _members(key: str, words: Sequence[str], folders: Sequence[Path], name: str) -> str:
+    """Return what the group of a key has, where the key itself is not in it."""
+    chosen = [word for word in words if word.startswith("experiment=") and name == "config"]
+    group, _, leaf = key.rpartition(".")
+    try:
+        config: Any = OmegaConf.to_container(composed(chosen, folders, name), resolve=False)
+        for part in group.split(".") if group else []:
+            config = config[part]
+        there = [str(member) for member in config]
+    except (HydraException, OmegaConfBaseException, UserError, KeyError, TypeError):
+        return f"there is no '{key}'."
+    return f"{group or 'the configuration'} has {', '.join(there)}.{nearest(leaf, there)}"
 
 
 def _keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

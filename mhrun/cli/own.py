@@ -22,8 +22,8 @@ def is_own(words: Sequence[str]) -> bool:
 
 def own_words(
     words: Sequence[str], compose: Callable[[Sequence[str]], Mapping[str, Any]]
-) -> tuple[list[str], str]:
-    """Return the overrides of such a run, with a default method if none is named, and a line on it, or nothing.
+) -> tuple[list[str], list[str]]:
+    """Return the overrides of such a run, with a default method if none is named, and lines for people.
 
     Args:
         words: as they were given.
@@ -38,12 +38,29 @@ def own_words(
 
     target = target_of(config)
     found += _names(target, config["model"])
+    lines = _intercept(target)
     if config["methods"]:
-        return found, ""
+        return found, lines
     from mhrun.engine.defaults import default_method, gradients_of
 
     name, why = default_method(target, gradients_of(target))
-    return [*found, f"+method@methods.{name}={name}"], f"no method was named: {why}."
+    return [*found, f"+method@methods.{name}={name}"], [*lines, f"no method was named: {why}."]
+
+
+def _intercept(target: Target) -> list[str]:
+    """Return a line if the weights of a regression are those of a table's columns, and none of them is constant."""
+    facts = target.data.facts
+    columns = facts.get("columns") or []
+    regression = "names" in signature(type(target.model)).parameters and "x" in target.data.fields
+    if not columns or facts.get("intercept") or not regression or "target_mean" in facts:
+        return []
+    x = target.data.fields["x"]
+    if bool((x == x[:1]).all(0).any()):
+        return []
+    return [
+        "the regression has no intercept: x has no column of ones. data.intercept=true adds one, and model.dim is one "
+        "more."
+    ]
 
 
 def _names(target: Target, model: Mapping[str, Any]) -> list[str]:

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from mhrun.report.run import Run
 
 _WARNINGS = 6  # that are shown before the rest are counted; the report has all
-_PIPE = 120  # characters of a line where there is no terminal
-_NARROW = 100  # columns of a terminal below which `_WIDE` is left out
-_WIDE = ("acceptance", "set-up", "ESS per 10^6")
+_PIPE = 120  # characters of a line of text where there is no terminal
+_WHOLE = 10_000  # of a row of a table there, which is never cut
+_NARROW = 110  # columns of a terminal below which `_WIDE` is left out
+_WIDE = ("acceptance", "set-up", "ESS per 10^6", "ESS per s")
 
 
 def show_result(folder: RunFolder, width: int | None = None) -> None:
@@ -51,7 +52,9 @@ def show_result(folder: RunFolder, width: int | None = None) -> None:
     methods = marked(found._replace(methods=_with_acceptance(run, found.methods)))
     if len(methods) and len(methods.columns):
         print()
-        console.print(_table(methods, console.width))
+        piped = width is None and not sys.stdout.isatty()
+        wide = Console(file=sys.stdout, width=_WHOLE) if piped else console
+        wide.print(_table(methods, wide.width))
         for line in found.footnotes:
             say(line)
     if found.warnings:

@@ -20,6 +20,7 @@ from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.defaults import default_counts, default_kernel, default_method, gradients_of
 from mhrun.engine.method import Method, prior_attribute
 from mhrun.engine.pilot import piloted
+from mhrun.engine.progress import Progress
 from mhrun.engine.starts import starts_of
 from mhrun.engine.user_model import user_model
 from mhrun.engine.warnings import draws_warnings, valid_share, warnings_of
@@ -70,6 +71,7 @@ def sample(
     precision: str = FP32,
     monitor: Monitor | None = None,
     folder: str | Path | None = None,
+    progress: bool = True,
 ) -> xr.DataTree:
     """Sample with any kernel and return the trace, as ArviZ and xarray open it.
 
@@ -117,6 +119,7 @@ def sample(
         monitor: computes metrics while the chains run, such as `Predictive`: group ``monitor`` of the trace.
         folder: where to keep the trace; the same call goes on from what is there, another is refused.
             None keeps it in memory.
+        progress: print a line every ten seconds to stderr, with the steps that are done and the seconds that are left.
 
     Returns:
         A DataTree with the groups ``posterior`` and ``sample_stats`` (and ``warmup_...``). The posterior has a variable
@@ -178,7 +181,7 @@ def sample(
         attributes["arithmetic"] = method.arithmetic
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="mhrun-") as temporary:
-            method, summary = _run(method, Path(temporary), None, settings, attributes)
+            method, summary = _run(method, Path(temporary), None, settings, attributes, progress)
             with open_trace(Path(temporary)) as opened:
                 trace = opened.load()
     else:
@@ -200,7 +203,7 @@ def sample(
         call += () if given.data.transforms is None else (given.data.transforms,)
         with _held(folder) as place:
             _same(place, fingerprint(RESULTS_VERSION, *call))
-            method, summary = _run(method, place, place, settings, attributes)
+            method, summary = _run(method, place, place, settings, attributes, progress)
             trace = open_trace(place)
     _warn(method, summary, trace)
     return trace
@@ -229,7 +232,12 @@ def _held(folder: str | Path) -> Iterator[Path]:
 
 
 def _run(
-    method: Method, folder: Path, kept: Path | None, settings: Settings, attributes: Mapping[str, Any]
+    method: Method,
+    folder: Path,
+    kept: Path | None,
+    settings: Settings,
+    attributes: Mapping[str, Any],
+    progress: bool,
 ) -> tuple[Method, dict[str, Any]]:
     """Let a pilot find what is left open, run the method in a folder, and return it with its summary.
 
@@ -237,7 +245,8 @@ def _run(
     """
     method, found = piloted(method, kept, _say)
     attributes = {**attributes, **_known(found)}
-    return method, run_method(method, folder, settings, Silent(), lambda: False, attributes)
+    watcher = Progress() if progress else Silent()
+    return method, run_method(method, folder, settings, watcher, lambda: False, attributes)
 
 
 def _step_size(given: float | str | Schedule, acceptance: float | None, kernel: Kernel) -> Schedule:

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.agreement import AGREES, DIFFERS, RELEVANT, UNKNOWN
@@ -224,8 +225,10 @@ def figure(found: Comparison) -> Figure | str:
             if not np.isfinite(value):
                 axis.text(0.02, place, "–", transform=axis.get_yaxis_transform(), va="center", fontsize=8)
         axis.set(xscale="log", xlabel=label, ylim=(-0.7, len(names) - 0.3))
+        axis.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))  # more labels would run into each other
         axis.grid(visible=False, axis="y")
-    axes[0][0].set_yticks(places, names)
+    several = len(runs) > 1
+    axes[0][0].set_yticks(places, [name if several else name.rpartition(": ")[2] for name in names])
     drawn.tight_layout()
     return drawn
 

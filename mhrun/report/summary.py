@@ -46,6 +46,10 @@ COLUMNS = {
         "ESS per 10^6",
         "Effective sample size for each million evaluations; – for methods that are too short to judge",
     ),
+    "per_second": (
+        "ESS per s",
+        "Effective sample size for each second of all chains after burn-in, on the machine of the run; – likewise",
+    ),
 }
 _LISTED = 4  # approximate methods that a line names
 MARK = "†"
@@ -144,7 +148,11 @@ def _approximate(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> str:
         words.append(run.label(method) + f" ({expected})" * bool(expected))
     if not words:
         return ""
-    exact = next((m for m in done if run.kind(m) == EXACT), None)
+    exact = max(
+        (m for m in done if run.kind(m) == EXACT),
+        key=lambda m: diagnostics[m].get("ess") or 0.0,
+        default=None,
+    )
     name = run.config["experiment"]
     how = (
         f"with {run.label(exact)}: mhrun compare {name} --reference {name}:{exact}"
@@ -199,7 +207,7 @@ def methods_table(
             row[TEMPERATURE[0]] = None if row[TARGET[0]] == OPTIMISER else run.samples(method).temperature
         row |= {heading: about.get(key) for key, (heading, _) in COLUMNS.items()}
         if unconverged(about):
-            row[COLUMNS["per_million"][0]] = None
+            row |= dict.fromkeys(COLUMNS[key][0] for key in ("per_million", "per_second"))
         if measure is not None:
             explained[measure.heading] = measure.caption
             row[measure.heading] = metrics.get(f"{method}.{measure.metric}")

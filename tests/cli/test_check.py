@@ -458,6 +458,8 @@ def test_the_command_tells_verdicts_and_its_status(capsys, tmp_path, monkeypatch
     assert "no check fails" in out
     assert "An error within 4.9 standard errors (±) passes unseen" in out
     assert "┃" not in out  # a pipe gets plain columns
+    assert run(["check", "rule=metropolis", "checks=minibatches", "chains=4000"]) == 0
+    assert "measured and not judged. If the rule is meant to be right" in capsys.readouterr().out
     assert run(["check", "rule=barker", "checks=invariance", "chains=500"]) == 0
     assert "A variance that is off by less than" in capsys.readouterr().out
     assert run(["check", "mhrun.rules.barker.Barker", "--json", *few]) == 0

@@ -66,6 +66,10 @@ def mistakes(outputs, *extra):
         (["experiment=gmm_tied_means", "a=[1,2"], "cannot be read as an override"),
         ([*SMOKE, "lamm=0.3"], "There is no setting 'lamm'. Did you mean 'lam'?"),
         (
+            [*SMOKE, "~methods.mimt"],
+            "~methods.mimt removes nothing: methods has mint, mint_stored, tempered_mcmc, mcmc, sgld. Did you",
+        ),
+        (
             [*SMOKE, "lam=0.2,0.3"],
             "lam is given several values; mhrun -m runs each of them; one list is lam=[0.2,0.3]",
         ),

@@ -406,8 +406,8 @@ def test_data_and_a_model_are_enough(tmp_path, capsys):
     assert "write +data=NAME" in capsys.readouterr().err
 
 
-def test_methods_need_no_other_setting(tmp_path):
-    """On a table with logistic regression."""
+def test_methods_need_no_other_setting(tmp_path, capsys):
+    """On a table with logistic regression, which says that it has no intercept."""
     g = torch.Generator().manual_seed(0)
     x = torch.randn(80, 2, generator=g)
     y = (torch.rand(80, generator=g) < torch.sigmoid(x[:, 0])).int()
@@ -417,12 +417,16 @@ def test_methods_need_no_other_setting(tmp_path):
     words += ["model.dim=2", "steps=30", "warmup=50", "chains=2", "executor=torch", "runtime.report=false"]
     names = ("tunamh", "smh2", "mh_ss", "mhbt_rsgld", "sgbd")
     assert run([*words, *(f"+method@methods.{name}={name}" for name in names)]) == 0
+    assert capsys.readouterr().err.count("the regression has no intercept") == 1
     found = json.loads(Path("outputs/own/latest/summary.json").read_text())["methods"]
     assert sorted(found) == sorted(names)
     for name in names:
         assert found[name]["pilot"]["step_size"] > 0
     assert found["mhbt_rsgld"]["pilot"]["acceptance"] == pytest.approx(0.387)
     assert compose_config([*words, "+method@methods.a=smh2"])["model"]["names"] == ["a", "b"]  # the columns
+    capsys.readouterr()
+    compose_config([*words, "+method@methods.a=smh2", "data.intercept=true", "model.dim=3"])
+    assert "intercept" not in capsys.readouterr().err
     one = compose_config(
         [*words, "+method@methods.a=smh2", "data.features=[a]", "model.dim=1", "+model.names=[w]"]
     )

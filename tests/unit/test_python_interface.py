@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
 import subprocess
 import sys
 
@@ -317,3 +318,25 @@ def test_offline_the_message_says_what_to_put_where(tiny, tmp_path):
     message = r"Put into .*tiny:\n  digits\.gz  SHA-256 of its uncompressed content: [0-9a-f]{64}$"
     with pytest.raises(UserError, match=message):
         ensure("tiny", tmp_path)
+
+
+@short_run
+def test_a_long_call_says_how_far_it_is(monkeypatch, capsys):
+    def call(**more):
+        mhrun.sample(
+            lambda theta, rows: -0.5 * (rows - theta) ** 2,
+            torch.zeros(20),
+            mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()),
+            start=[0.0],
+            step_size=0.1,
+            steps=3000,
+            warmup=0,
+            executor="torch",
+            **more,
+        )
+        return capsys.readouterr().err
+
+    assert "left" not in call()  # it takes less than ten seconds
+    monkeypatch.setattr("mhrun.engine.progress._EVERY", 0.0)
+    assert re.search(r"mhrun: step [\d,]+ of 3,000 \(\d+%\), \d+ s left", call())
+    assert call(progress=False) == ""
