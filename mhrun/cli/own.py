@@ -49,10 +49,11 @@ def own_words(
 
 def _intercept(target: Target) -> list[str]:
     """Return a line if the weights of a regression are those of a table's columns, and none of them is constant."""
+    if not _has_weights(target):
+        return []
     facts = target.data.facts
     columns = facts.get("columns") or []
-    regression = "names" in signature(type(target.model)).parameters and "x" in target.data.fields
-    if not columns or facts.get("intercept") or not regression or "target_mean" in facts:
+    if not columns or facts.get("intercept") or "target_mean" in facts or "x" not in target.data.fields:
         return []
     x = target.data.fields["x"]
     if bool((x == x[:1]).all(0).any()):
@@ -67,12 +68,17 @@ def _names(target: Target, model: Mapping[str, Any]) -> list[str]:
     """Return an override that names the weights of a regression after the columns of its table, if it names none."""
     from mhrun.data.table import weight_names
 
-    if model.get("names") or "names" not in signature(type(target.model)).parameters:
+    if model.get("names") or not _has_weights(target):
         return []
     facts = target.data.facts
     if len(facts.get("columns") or []) != target.dim:
         return []
     return [f"+model.names={json.dumps(weight_names(facts))}"]
+
+
+def _has_weights(target: Target) -> bool:
+    """Return whether the model is a regression of the package, whose parameters are weights of columns."""
+    return "names" in signature(type(target.model)).parameters
 
 
 def _added(word: str) -> str:

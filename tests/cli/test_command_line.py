@@ -67,7 +67,7 @@ def mistakes(outputs, *extra):
         ([*SMOKE, "lamm=0.3"], "There is no setting 'lamm'. Did you mean 'lam'?"),
         (
             [*SMOKE, "~methods.mimt"],
-            "~methods.mimt removes nothing: methods has mint, mint_stored, tempered_mcmc, mcmc, sgld. Did you",
+            "~methods.mimt removes nothing: methods has mint, mint_stored, tempered_mcmc, mcmc, sgld, sghmc. Did",
         ),
         (
             [*SMOKE, "lam=0.2,0.3"],
