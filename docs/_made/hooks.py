@@ -174,9 +174,9 @@ def _fields(page: Any, name: str) -> str:
     return "\n".join(["| field | type | what it is |", "|---|---|---|", *rows])
 
 
-def _members(page: Any, name: str) -> str:
-    """Return the properties and methods of a class of `mhrun.types`, from their docstrings."""
-    rows = [f"| `{member}` | {_cell(what)} |" for member, what in parts.members(name)]
+def _members(page: Any, name: str, *only: str) -> str:
+    """Return the properties and methods of a class of `mhrun.types`, or some of them, from their docstrings."""
+    rows = [f"| `{member}` | {_cell(what)} |" for member, what in parts.members(name, only)]
     return "\n".join(["| property or method | what it returns |", "|---|---|", *rows])
 
 

@@ -167,11 +167,15 @@ def fields(name: str) -> list[tuple[str, str, str]]:
     return rows
 
 
-def members(name: str) -> list[tuple[str, str]]:
-    """Return the documented properties and methods of a class of `mhrun.types`: the call, and the first paragraph."""
+def members(name: str, only: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+    """Return the documented properties and methods of a class of `mhrun.types`: the call, and the first paragraph.
+
+    A name with a dot is of another module, ``random.Draws``; `only` names the members wanted.
+    """
     rows = []
-    for key, member in _class(f"mhrun.types.{name}").members.items():
-        if key.startswith("_") or not member.docstring:
+    target = name if "." in name else f"types.{name}"
+    for key, member in _class(f"mhrun.{target}").members.items():
+        if key.startswith("_") or not member.docstring or (only and key not in only):
             continue
         if member.is_function:
             arguments = [part.name for part in member.parameters if part.name not in ("self", "cls")]
