@@ -332,11 +332,15 @@ def test_the_regression_tutorial(tmp_path, monkeypatch, capsys, unrendered):
     for section in ("posterior", "pilots"):
         assert f'id="table-{section}"' in text
     assert "Settings that pilot runs found" in text
-    predicts, odds = [text for _, text in blocks(page, "py")]
+    predicts, fits, odds = [text for _, text in blocks(page, "py")]
     scope: dict[str, object] = {}
     exec(predicts, scope)
     mean, low, high = map(float, re.findall(r"0\.\d+", capsys.readouterr().out))
     assert low < mean < high
+    exec(fits, scope)
+    fit = np.r_[scope["fit"].intercept_, scope["fit"].coef_[0]]
+    means = scope["draws"].mean(("chain", "draw")).to_numpy()
+    assert np.allclose(means, fit, atol=0.1)  # the standard deviations are about 0.08
     exec(odds, scope)
     assert scope["odds"].mean() == pytest.approx(np.exp(-1), rel=0.4)  # the weight of x0 is -1, its sd 1
 
