@@ -149,62 +149,112 @@ def tune(
         length: of trajectories, step size times their steps, if their number of steps is open: it changes with the
             step size.
     """
-    kernel = method.kernel
-    assert isinstance(kernel, MetropolisHastings)
-    own, kernel, open_m = kernel, _measuring(kernel, method), kernel.pairing.m_is_open
-    kernel = _scaled(kernel, scale)
+    own = method.kernel
+    assert isinstance(own, MetropolisHastings)
+    kernel = _scaled(_measuring(own, method), scale)
     given = next((s.wanted for s in method.plan.schedules.values() if isinstance(s, Tuned)), None)
     best = efficient_acceptance(kernel, method.target.dim)
     aim = given if given is not None else best.best if best is not None else 0.3
     chains = _Chains(method, kernel, theta, heat, key, length)
-    dim = method.target.dim
-    first = kernel.proposal.first_step_size(dim)
-    by_heat = torch.ones_like(heat) if kernel.proposal.gradients else heat.sqrt()
     facts: dict[str, Any] = {"aim": aim}
-    if not method.plan.is_open:  # the scale alone was left open, or m
+    found = _first_found(chains, aim)
+    count = None
+    if length is not None:
+        count, found = _whole_steps(chains, length, found, given)
+    m = None
+    if own.pairing.m_is_open:
+        m, chains, found, error = _open_size(chains, own, scale, found)
+        facts |= error
+    else:
+        found = _against_noise(chains, found)
+    facts |= {"acceptance_found": found.rate, "noise_sd": math.sqrt(found.noise), "settled": found.settled}
+    facts |= {"windows": found.windows, "n_lik": chains.n_lik, "n_grad": chains.n_grad}
+    how = f"{'settled' if found.settled else 'not settled'} in {found.windows * WINDOW} steps"
+    facts["why"] = f"{found.why}; {how}."
+    at = chains.state.evaluation.theta
+    return Tuning(found.step, at, found.aim, m, count, chains.last_half, facts)
+
+
+class _Step(NamedTuple):
+    """A step size, and what was measured at it."""
+
+    step: Tensor  # (C,)
+    rate: float  # of acceptance
+    aim: float  # the rate that it is to have from here on
+    noise: float  # variance of the noise of the log-ratio
+    settled: bool
+    windows: int
+    why: str
+
+
+def _first_found(chains: _Chains, aim: float) -> _Step:
+    """Return the step size with the rate `aim`; of a method whose scale or m alone are open, that of its schedule."""
+    method = chains.method
+    if not method.plan.is_open:
         now = method.plan.controls(method.plan.start(), 1, 1).step_size[0]
         rate, noise = chains.window(now)
-        settled, step, windows = True, now, 1
-    else:
-        log_step, rate, noise, settled, windows = _search(chains, math.log(first), by_heat, aim)
-        step = math.exp(log_step) * by_heat
-    m = count = None
-    why = _why(rate, aim)
-    if length is not None:
-        count = max(1, min(MOST_LEAPFROG_STEPS, math.ceil(length / (_LONGER * float(step.mean())))))
-        if method.plan.is_open and count < MOST_LEAPFROG_STEPS:
-            step, rate = _of_length(chains, length, count, step)
-            aim, why = (
-                (min(_MOST_ACCEPTED, rate), _rounded(rate, aim, count)) if given is None else (aim, why)
-            )
-    sd = math.sqrt(noise)
-    rule = kernel.rule
-    if open_m:
-        if own.pairing.keeps_batch:
-            noise = chains.noise_of_points()
-        m = _size(method, kernel, noise)
-        if method.plan.is_open and length is None and not method.plan.adapts:
-            chains = chains.with_kernel(_scaled(_of_size(own, m), scale))
-            last = math.log(float((step / by_heat)[0]))
-            log_step, rate, _, settled, more = _search(chains, last, by_heat, aim)
-            step, windows, why = math.exp(log_step) * by_heat, windows + more, _why(rate, aim)
-        why += f", and noise of the log-ratio with sd at most 1 at m = {m:,}"
-        if not (rule.corrects_noise or rule.wants_terms or rule.exact or own.pairing.keeps_batch):
-            why += f", which makes the posterior wider, its sd by at most {_WIDER:.0%}"
-            facts["variance_error"] = (1 + _WIDER) ** 2 - 1
-    elif not (rule.corrects_noise or rule.wants_terms) and sd > _NOISE:
-        if kernel.pairing.keeps_batch:
-            why += f"; minibatch noise has sd {sd:.2g}, which no step size lowers"
-        elif method.plan.is_open:
-            step, rate, sd = _quieter(chains, step, sd)
-            aim = min(_MOST_ACCEPTED, rate)
-            why = f"minibatch noise of the log-ratio has sd {sd:.2g} at it, and would dominate at a larger one; "
-            why += f"acceptance {rate:.2f}"
-    facts |= {"acceptance_found": rate, "noise_sd": sd, "settled": settled, "windows": windows}
-    facts |= {"n_lik": chains.n_lik, "n_grad": chains.n_grad}
-    how = f"settled in {windows * WINDOW} steps" if settled else f"not settled in {windows * WINDOW} steps"
-    facts["why"] = f"{why}; {how}."
-    return Tuning(step, chains.state.evaluation.theta, aim, m, count, chains.last_half, facts)
+        return _Step(now, rate, aim, noise, True, 1, _why(rate, aim))
+    first = chains.kernel.proposal.first_step_size(method.target.dim)
+    log_step, rate, noise, settled, windows = _search(chains, math.log(first), _by_heat(chains), aim)
+    return _Step(math.exp(log_step) * _by_heat(chains), rate, aim, noise, settled, windows, _why(rate, aim))
+
+
+def _by_heat(chains: _Chains) -> Tensor:
+    """Return by what the step sizes of the chains (C,) differ: random walks take longer steps on a flatter target."""
+    return torch.ones_like(chains.heat) if chains.kernel.proposal.gradients else chains.heat.sqrt()
+
+
+def _whole_steps(chains: _Chains, length: float, found: _Step, given: float | None) -> tuple[int, _Step]:
+    """Return a number of leapfrog steps that make a trajectory of this length, and the step size that they need."""
+    count = max(1, min(MOST_LEAPFROG_STEPS, math.ceil(length / (_LONGER * float(found.step.mean())))))
+    if not chains.method.plan.is_open or count == MOST_LEAPFROG_STEPS:
+        return count, found
+    step, rate = _of_length(chains, length, count, found.step)
+    found = found._replace(step=step, rate=rate)
+    if given is None:
+        why = _rounded(rate, found.aim, count)
+        found = found._replace(aim=min(_MOST_ACCEPTED, rate), why=why)
+    return count, found
+
+
+def _open_size(
+    chains: _Chains, own: MetropolisHastings, scale: Scale | None, found: _Step
+) -> tuple[int, _Chains, _Step, dict[str, Any]]:
+    """Return the minibatch size, the chains and step size at it, and the error that the noise makes, if it is known."""
+    method, rule = chains.method, own.rule
+    noise = chains.noise_of_points() if own.pairing.keeps_batch else found.noise
+    m = _size(method, chains.kernel, noise)
+    if method.plan.is_open and chains.length is None and not method.plan.adapts:
+        by_heat = _by_heat(chains)
+        chains = chains.with_kernel(_scaled(_of_size(own, m), scale))
+        last = math.log(float((found.step / by_heat)[0]))
+        log_step, rate, _, settled, more = _search(chains, last, by_heat, found.aim)
+        step, why = math.exp(log_step) * by_heat, _why(rate, found.aim)
+        found = _Step(step, rate, found.aim, found.noise, settled, found.windows + more, why)
+    why = f"{found.why}, and noise of the log-ratio with sd at most 1 at m = {m:,}"
+    error: dict[str, Any] = {}
+    if not (rule.corrects_noise or rule.wants_terms or rule.exact or own.pairing.keeps_batch):
+        why += f", which makes the posterior wider, its sd by at most {_WIDER:.0%}"
+        error["variance_error"] = (1 + _WIDER) ** 2 - 1
+    return m, chains, found._replace(why=why), error
+
+
+def _against_noise(chains: _Chains, found: _Step) -> _Step:
+    """Return a smaller step size, if minibatch noise that the rule does not correct for would dominate at this one."""
+    rule, sd = chains.kernel.rule, math.sqrt(found.noise)
+    if rule.corrects_noise or rule.wants_terms or sd <= _NOISE:
+        return found
+    if chains.kernel.pairing.keeps_batch:
+        why = f"{found.why}; minibatch noise has sd {sd:.2g}, which no step size lowers"
+        return found._replace(why=why)
+    if not chains.method.plan.is_open:
+        return found
+    step, rate, sd = _quieter(chains, found.step, sd)
+    why = (
+        f"minibatch noise of the log-ratio has sd {sd:.2g} at it, and would dominate at a larger one; "
+        f"acceptance {rate:.2f}"
+    )
+    return found._replace(step=step, rate=rate, aim=min(_MOST_ACCEPTED, rate), noise=sd**2, why=why)
 
 
 def _why(rate: float, aim: float) -> str:

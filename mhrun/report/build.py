@@ -24,7 +24,7 @@ from mhrun.report.efficiency import diagnosed
 from mhrun.report.fresh import page_digest
 from mhrun.report.guard import Guard
 from mhrun.report.metrics import MetricTable, long_table
-from mhrun.report.page import RESULTS, FigureOnPage, TableOnPage, write_page
+from mhrun.report.page import RESULTS, FigureOnPage, Sections, TableOnPage, write_page
 from mhrun.report.run import Run
 from mhrun.report.sections import EXPLAINED, FIGURES, TABLES
 from mhrun.report.style import style
@@ -127,7 +127,9 @@ def _build(folder: RunFolder) -> Built:
         "notes", "The notes could not be made", lambda: list(parts.notes(run)) if parts.notes else []
     )
     lines = [line for line in (found, claims) if isinstance(line, str)]
-    write_page(place / PAGE, run, seen, paper, judged, shown, figures, notes, lines, *general)
+    written = [notes] if isinstance(notes, str) else notes
+    sections = Sections(shown, figures, *general, notes=written, lines=lines)
+    write_page(place / PAGE, run, seen, paper, judged, sections)
 
     # The old report goes when the new one is whole. Whenever a kill comes, either the mark stands beside
     # the page that it is of, or there is none and the page is made again.

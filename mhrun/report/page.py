@@ -6,7 +6,7 @@ import base64
 import hashlib
 import html
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -115,34 +115,36 @@ def whole(text: str) -> str:
     return text.replace(" ± ", "\u00a0±\u00a0")
 
 
+class Sections(NamedTuple):
+    """What the page of a run has besides its summary."""
+
+    tables: list[TableOnPage]  # the experiment's, that of methods and that of claims
+    figures: list[FigureOnPage]  # the experiment's
+    general_tables: list[TableOnPage]  # which every run has
+    general_figures: list[FigureOnPage]
+    notes: list[str]
+    lines: list[str]  # below what was found, in place of what could not be made
+
+
 def write_page(
     path: Path,
     run: Run,
     found: Summary,
     paper: dict[str, Any] | None,
     claims: list[Judged],
-    tables: list[TableOnPage],
-    figures: list[FigureOnPage],
-    notes: list[str] | str,
-    lines: list[str],
-    general_tables: Sequence[TableOnPage] = (),
-    general_figures: Sequence[FigureOnPage] = (),
+    sections: Sections,
 ) -> None:
     """Write the page of one run.
 
     Args:
-        path: where.
-        run: whose.
+        path: of the file.
+        run: the run.
         found: its summary.
         paper: of its experiment, or None.
         claims: judged.
-        tables: the experiment's own, that of methods and that of claims.
-        figures: the experiment's own.
-        notes: lines, or one in their place.
-        lines: stand below what was found, in the place of what could not be made.
-        general_tables: that every run has.
-        general_figures: likewise.
+        sections: tables, figures and notes.
     """
+    tables, figures, general_tables, general_figures, notes, lines = sections
     shown_tables = [table for table in tables if table.name not in ("claims", RESULTS)]
     shown_tables.sort(key=lambda table: table.name == "methods")  # what the methods cost, last
     if not run.methods:
@@ -164,7 +166,7 @@ def write_page(
         contents=_contents(
             claims, [*figures, *general_figures], [*shown_tables, *general_tables], bool(notes)
         ),
-        notes=[notes] if isinstance(notes, str) else notes,
+        notes=notes,
         lines=lines,
         arithmetic=_arithmetic(run),
         settings=yaml.safe_dump(identity(run.config), sort_keys=False, allow_unicode=True),

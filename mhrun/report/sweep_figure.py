@@ -72,26 +72,14 @@ def sweep_figure(
     for axis, metric in zip(axes.flat, metrics, strict=False):
         ends: list[_End] = []
         for method in methods:
-            colour, mark = styles[method]["color"], styles[method]["marker"]
             for other, line in line_styles.items():
                 part = frame[(frame["method"] == method) & (others == other)]
-                value = part[metric].map(_number).to_numpy(dtype=float)
-                if np.isfinite(value).any():
-                    error = np.nan_to_num(part[metric].map(_error).to_numpy(dtype=float))
-                    drawn = axis.errorbar(part[keys[0]], value, error, fmt=line, marker=mark, markersize=3,
-                                          color=colour, linewidth=1, capsize=2)  # fmt: skip
-                    if SHORT in part:
-                        doubted = (
-                            value[part[SHORT].to_numpy(dtype=bool)],
-                            part[part[SHORT].astype(bool)][keys[0]],
-                        )
-                        axis.plot(doubted[1], doubted[0], mark, markersize=3, color=colour,
-                                  markerfacecolor="white", zorder=3)  # fmt: skip
-                    name = f"{method} ({other})" if other else method
+                name = f"{method} ({other})" if other else method
+                drawn, end = _draw_line(axis, part, keys[0], metric, name, {**styles[method], "line": line})
+                if end is not None:
                     legend.setdefault(name, drawn)
                     seen.add(method)
-                    at = np.flatnonzero(np.isfinite(value))[-1]
-                    ends.append(_End(name, colour, part[keys[0]].iloc[at], value[at]))
+                    ends.append(end)
         axis.set(xlabel=keys[0], title=(headings or {}).get(metric, metric))
         if _over_decades(frame[keys[0]]):
             axis.set_xscale("log")
@@ -121,6 +109,29 @@ class _End(NamedTuple):
     colour: Any
     x: Any
     y: float
+
+
+def _draw_line(
+    axis: Axes, part: pd.DataFrame, key: str, metric: str, name: str, look: Mapping[str, Any]
+) -> tuple[Any, _End | None]:
+    """Draw a metric of one method against the first key; return what was drawn and its right end, if there is any.
+
+    The marks of methods that are too short to judge are hollow.
+    """
+    value = part[metric].map(_number).to_numpy(dtype=float)
+    if not np.isfinite(value).any():
+        return None, None
+    colour, mark = look["color"], look["marker"]
+    error = np.nan_to_num(part[metric].map(_error).to_numpy(dtype=float))
+    common: dict[str, Any] = {"markersize": 3, "color": colour}
+    drawn = axis.errorbar(
+        part[key], value, error, fmt=look["line"], marker=mark, linewidth=1, capsize=2, **common
+    )
+    if SHORT in part:
+        short = part[SHORT].to_numpy(dtype=bool)
+        axis.plot(part[key][short], value[short], mark, markerfacecolor="white", zorder=3, **common)
+    at = np.flatnonzero(np.isfinite(value))[-1]
+    return drawn, _End(name, colour, part[key].iloc[at], value[at])
 
 
 def _label(axis: Axes, ends: Sequence[_End]) -> None:
