@@ -26,5 +26,5 @@ def checked_name(text: object, what: str) -> str:
     """
     if not is_name(text):
         shown = repr(text) if len(repr(text)) <= 80 else f"{repr(text)[:77]}..."
-        raise UserError(f"{what} {shown} is no name; use 1 to 64 letters, digits, - and _.")
+        raise UserError(f"{what} {shown} is not a name; use 1 to 64 letters, digits, - and _.")
     return str(text)

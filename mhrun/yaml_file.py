@@ -58,7 +58,7 @@ def loads_ours(text: str) -> Any:
     Ten times as fast as `loads`, and without its checks.
 
     Raises:
-        yaml.YAMLError: it is no YAML.
+        yaml.YAMLError: it is not YAML.
     """
     return yaml.load(text, Loader=_FAST)
 
@@ -71,7 +71,7 @@ def read(path: Path, most_bytes: int = MOST_BYTES) -> str:
     """
     try:
         if not path.is_file() and path.exists():
-            raise UserError(f"'{path}' is no file.")
+            raise UserError(f"'{path}' is not a file.")
         with open(path, "rb") as stream:
             raw = stream.read(most_bytes + 1)
     except (OSError, ValueError) as error:
@@ -96,7 +96,7 @@ def check(text: str, name: str, most_values: int = MOST_VALUES) -> None:
         most_values: most values and keys, with every alias written out.
 
     Raises:
-        UserError: it is no YAML; it has several documents, a repeated key, a key that is no plain value, a tag
+        UserError: it is not YAML; it has several documents, a repeated key, a key that is not a plain value, a tag
             (``!foo``, ``!!python/...``, ``!!binary``), more than `DEEPEST` levels, an alias of what it is in, or more
             values than `most_values`.
     """
@@ -116,7 +116,7 @@ def check(text: str, name: str, most_values: int = MOST_VALUES) -> None:
             problem = "a tab; indent with spaces"
         raise UserError(f"'{name}'{where}: {problem}.") from error
     except (yaml.YAMLError, ValueError) as error:
-        raise UserError(f"'{name}' is no YAML: {' '.join(str(error).split())}.") from error
+        raise UserError(f"'{name}' is not YAML: {' '.join(str(error).split())}.") from error
 
 
 class _Open:

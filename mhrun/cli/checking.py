@@ -103,7 +103,9 @@ def _of_a_name(name: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     from mhrun.build import trusted_object
 
     if "." not in name:
-        raise UserError(f"'{name}' is no dotted name; say FILE.CLASS, such as {name}.MyRule, or rule=NAME.")
+        raise UserError(
+            f"'{name}' is not a dotted name; say FILE.CLASS, such as {name}.MyRule, or rule=NAME."
+        )
     part = trusted_object(name)
     for kind in _KINDS:
         if isinstance(part, type) and issubclass(part, getattr(parts, kind.title())):
@@ -113,7 +115,7 @@ def _of_a_name(name: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
             return kind, ({"m": "${m}"} if "m" in parameters else {}) | found
     bases = ", ".join(kind.title() for kind in _KINDS)
     raise UserError(
-        f"{name} is no class of a part; a part derives from a base class of mhrun.parts: {bases}."
+        f"{name} is not a class of a part; a part derives from a base class of mhrun.parts: {bases}."
     )
 
 

@@ -239,7 +239,7 @@ class _Parsed:
             raise UserError(f"There is no option '{option}'.{known} {page} lists the options.")
 
     def word(self, word: str) -> None:
-        """Keep a word that is no option."""
+        """Keep a word that is not an option."""
         if word in COMMANDS and self.command == "run" and not self.rest:  # after options
             self.command = word
             return

@@ -23,7 +23,7 @@ def found_run(word: str, outputs: Path) -> tuple[RunFolder, str | None]:
     known = {folder.experiment for folder in runs(outputs)}
     plain = word.partition(":")[0]
     raise UserError(
-        f"'{word}' is no run: no folder, no experiment that has run, no beginning of a digest in {outputs}."
+        f"'{word}' is not a run: no folder, no experiment that has run, no beginning of a digest in {outputs}."
         f"{nearest(plain, known)} mhrun list shows the runs."
     )
 

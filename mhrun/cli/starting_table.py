@@ -165,7 +165,8 @@ def _table_settings(settings: Sequence[str]) -> dict[str, Any]:
         key = key.removeprefix("data.")
         if not equals or key not in known:
             raise UserError(
-                f"'{word}' is no setting of the table here.{nearest(key, known)} There are: {', '.join(sorted(known))}."
+                f"'{word}' is not a setting of the table here.{nearest(key, known)} There are: "
+                f"{', '.join(sorted(known))}."
             )
         try:
             found[key] = yaml.safe_load(value)

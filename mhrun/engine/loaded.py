@@ -206,7 +206,7 @@ def load(run: str | os.PathLike[str], *, project: str | os.PathLike[str] | None 
     folder = RunFolder(place.resolve())
     if not (folder.path / "config.yaml").is_file():
         raise UserError(
-            f"'{place}' is no run: it has no config.yaml. mhrun prints the folder at the end of a run."
+            f"'{place}' is not a run: it has no config.yaml. mhrun prints the folder at the end of a run."
         )
     if (reason := folder.incomplete()) is not None:
         raise UserError(reason)

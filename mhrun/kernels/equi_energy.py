@@ -191,7 +191,7 @@ class EquiEnergy(Kernel):
         chains = len(theta)
         if chains % self.rungs:
             raise Refusal(
-                f"{chains} chains are no whole number of ladders of {self.rungs} rungs; "
+                f"{chains} chains are not a whole number of ladders of {self.rungs} rungs; "
                 f"choose chains = {self.rungs}, {2 * self.rungs}, ..."
             )
         rung = self._rung(chains, theta.device)

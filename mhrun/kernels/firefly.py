@@ -56,7 +56,7 @@ class Firefly(MetropolisHastings):
         share: q, the share of the dark data that a step evaluates, in (0, 1].
 
     Raises:
-        Refusal: `share` outside of (0, 1], or an object that is no proposal.
+        Refusal: `share` outside of (0, 1], or an object that is not a proposal.
     """  # noqa: D415
 
     def __init__(self, proposal: Proposal, share: float = 0.01) -> None:

@@ -101,7 +101,7 @@ class MetropolisHastings(Kernel):
         for part, what, base in parts:
             if not isinstance(part, base):
                 raise Refusal(
-                    f"{type(part).__name__} of {type(part).__module__} is no {what}; those are in "
+                    f"{type(part).__name__} of {type(part).__module__} is not a {what}; those are in "
                     f"mhrun.{_PACKAGES[what]}, and a new one derives from mhrun.parts.{base.__name__}."
                 )
         self.proposal = proposal

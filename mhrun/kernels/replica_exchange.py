@@ -147,7 +147,7 @@ class ReplicaExchange(Kernel):
         """
         if len(theta) % self.rungs:
             raise Refusal(
-                f"{len(theta)} chains are no whole number of ladders of {self.rungs} rungs; "
+                f"{len(theta)} chains are not a whole number of ladders of {self.rungs} rungs; "
                 f"choose chains = {self.rungs}, {2 * self.rungs}, ..."
             )
         return self.kernel.start(target, theta, draws)

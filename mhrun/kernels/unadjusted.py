@@ -51,7 +51,7 @@ class Unadjusted(Kernel):
     ) -> None:
         if not isinstance(dynamics, Dynamics):
             raise Refusal(
-                f"{type(dynamics).__name__} of {type(dynamics).__module__} is no dynamics; those are in "
+                f"{type(dynamics).__name__} of {type(dynamics).__module__} is not a kind of dynamics; those are in "
                 "mhrun.dynamics, and a new one derives from mhrun.parts.Dynamics."
             )
         self.dynamics = dynamics

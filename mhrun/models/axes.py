@@ -46,7 +46,7 @@ def axes_of(setting: Any, where: str) -> tuple[Axis, ...]:
     for name in named:
         if not name.isidentifier():
             raise Refusal(
-                f"{where}: '{name}' is no name; use letters, digits and _, beginning with a letter."
+                f"{where}: '{name}' is not a name; use letters, digits and _, beginning with a letter."
             )
         if name in _TAKEN:
             raise Refusal(f"{where}: traces have a dimension '{name}' of their own; choose another name.")

@@ -71,7 +71,7 @@ def parameter_of(name: Any, setting: Any) -> Parameter:
     if str(name) in _TAKEN:
         raise Refusal(f"{where}: traces have a dimension '{name}' of their own; choose another name.")
     if not str(name).isidentifier():
-        raise Refusal(f"{where}: '{name}' is no name; use letters, digits and _, beginning with a letter.")
+        raise Refusal(f"{where}: '{name}' is not a name; use letters, digits and _, beginning with a letter.")
     if isinstance(setting, str | Distribution):
         setting = {"prior": setting}
     elif not isinstance(setting, Mapping):
@@ -122,7 +122,7 @@ def _prior(setting: Any, where: str) -> Distribution | None:
         setting = prior_of(setting, f"{where}.prior")
     if not isinstance(setting, Distribution):
         raise Refusal(
-            f"{where}.prior = {setting!r} is no distribution; give one of torch.distributions, or its text, such as "
+            f"{where}.prior = {setting!r} is not a distribution; give one of torch.distributions, or its text, such as "
             "Normal(0, 1)."
         )
     try:
@@ -140,7 +140,7 @@ def _prior(setting: Any, where: str) -> Distribution | None:
 def _shape(where: str, setting: Any, *, labelled: bool = False) -> tuple[int, ...]:
     sizes = setting if isinstance(setting, list | tuple) else [setting]
     if not all(isinstance(k, int) and not isinstance(k, bool) and k >= 1 for k in sizes):
-        raise Refusal(f"{where} = {setting!r} is no size; give 1 for a number, k or [k, l] for more.")
+        raise Refusal(f"{where} = {setting!r} is not a size; give 1 for a number, k or [k, l] for more.")
     return () if setting == 1 and not labelled else tuple(sizes)
 
 
@@ -175,7 +175,7 @@ def _constraint(setting: Any, prior: Distribution | None, where: str) -> Constra
         return found
     if not isinstance(setting, Constraint):
         raise Refusal(
-            f"{where}.constraint = {setting!r} is no constraint; give one such as positive, unit_interval, simplex, "
+            f"{where}.constraint = {setting!r} is not a constraint; give one such as positive, unit_interval, simplex, "
             "ordered or interval(0, 2)."
         )
     return setting

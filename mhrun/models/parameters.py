@@ -204,7 +204,7 @@ def start_values(setting: Any, parameters: Parameters) -> dict[str, Tensor]:
     """
     if isinstance(setting, Mapping) and (unknown := set(map(str, setting)) - set(parameters.shapes)):
         raise Refusal(
-            f"start.{sorted(unknown)[0]} is no parameter; there are: {', '.join(parameters.shapes)}."
+            f"start.{sorted(unknown)[0]} is not a parameter; there are: {', '.join(parameters.shapes)}."
         )
     given = setting if isinstance(setting, Mapping) else dict.fromkeys(parameters.shapes, setting)
     found = {}

@@ -66,7 +66,7 @@ def prior_of(text: str, where: str) -> td.Distribution:
         where: the setting, for messages.
 
     Raises:
-        Refusal: another name, an argument that is no number, or numbers that the distribution does not take.
+        Refusal: another name, an argument that is not a number, or numbers that the distribution does not take.
     """
     name, positional, keyed = _call(text, where)
     if name not in PRIORS:
@@ -108,7 +108,7 @@ def constraint_of(text: str, where: str) -> Constraint:
         if wanted == 2 and not bounds[0] < bounds[1]:
             raise Refusal(f"{where} = {text}: the first bound must be below the second.")
         return _BOUNDED[name](*bounds)
-    raise Refusal(f"{where} = {text} is no constraint; there are: {', '.join(known)}.")
+    raise Refusal(f"{where} = {text} is not a constraint; there are: {', '.join(known)}.")
 
 
 def _call(text: str, where: str) -> tuple[str, list[Any], dict[str, Any]]:
@@ -118,9 +118,9 @@ def _call(text: str, where: str) -> tuple[str, list[Any], dict[str, Any]]:
     try:
         node = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise Refusal(f"{where} = {text!r} is no distribution; write one such as Normal(0, 1).") from error
+        raise Refusal(f"{where} = {text!r} is not a distribution; write one such as Normal(0, 1).") from error
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
-        raise Refusal(f"{where} = {text} is no distribution; write one such as Normal(0, 1).")
+        raise Refusal(f"{where} = {text} is not a distribution; write one such as Normal(0, 1).")
     if any(keyword.arg is None for keyword in node.keywords):
         raise Refusal(f"{where} = {text}: arguments are numbers and lists of numbers.")
     return (
@@ -145,7 +145,7 @@ def _number(node: ast.expr, text: str, where: str) -> Any:
         case ast.List(elts=elements) | ast.Tuple(elts=elements):
             return [_number(element, text, where) for element in elements]
     raise Refusal(
-        f"{where} = {text}: '{ast.unparse(node)}' is no number; arguments are numbers and lists of them."
+        f"{where} = {text}: '{ast.unparse(node)}' is not a number; arguments are numbers and lists of them."
     )
 
 

@@ -57,11 +57,11 @@ class Calibration(Predictive):
         """Return ensembles of none.
 
         Raises:
-            Refusal: the chains are no whole number of groups.
+            Refusal: the chains are not a whole number of groups.
         """
         if self.group and chains % self.group:
             raise Refusal(
-                f"{chains} chains are no whole number of groups of {self.group}; set monitor.group."
+                f"{chains} chains are not a whole number of groups of {self.group}; set monitor.group."
             )
         memory = super().start(target, chains)
         if self.collects:

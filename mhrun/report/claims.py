@@ -182,7 +182,7 @@ def read_claims(path: Path) -> dict[str, Any]:
         check(key, {"paper", *_GROUPS}, f"there is no group '{key}'")
     for group, keys in _GROUPS.items():
         for name, node in (declared.get(group) or {}).items():
-            check(name, experiments, f"{group}.{name} is no experiment")
+            check(name, experiments, f"{group}.{name} is not an experiment")
             for key in node or {}:
                 check(key, keys, f"{group}.{name} has no key '{key}'")
     return declared

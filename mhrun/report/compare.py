@@ -116,7 +116,7 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
     if reference is not None:
         there = kept[reference.name]
         if isinstance(there, str):
-            raise UserError(f"{reference.name} is no reference: {there}")
+            raise UserError(f"{reference.name} is not a reference: {there}")
         of_reference: Mapping[str, Any] = found.get(reference.name) or worth(there)
         moved: dict[str, Shifts] = {}
         for row in rows:

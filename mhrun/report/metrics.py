@@ -141,7 +141,7 @@ def short_address(value: Any, where: str = "") -> str:
                 raise UserError(f"{where}: there is no column '{key}'.{nearest(str(key), known)}")
         if "metric" in value:
             return Address(str(value.get("method", "")), str(value["metric"]), value.get("x")).short
-    raise UserError(f"{where}: {value!r} is no address; write METHOD.METRIC or {{method:, metric:, x:}}.")
+    raise UserError(f"{where}: {value!r} is not an address; write METHOD.METRIC or {{method:, metric:, x:}}.")
 
 
 def value(found: Metric | None) -> float:

@@ -120,7 +120,7 @@ def series(variance: float, lam: float = math.inf, terms: int = TERMS) -> Series
     """
     check_sigma(root(variance))
     if not lam > 0.0:
-        raise Refusal(f"lam = {lam:g} is no bandwidth; choose lam > 0, or .inf for no kernel.")
+        raise Refusal(f"lam = {lam:g} is not a bandwidth; choose lam > 0, or .inf for no kernel.")
     most = most_terms(variance, lam)
     if not 1 <= terms <= most:
         raise Refusal(

@@ -89,7 +89,7 @@ class Banded(Schedule):
         """
         if chains % self.rungs:
             raise Refusal(
-                f"Banded has {self.rungs} rungs, and {chains} chains are no whole number of ladders."
+                f"Banded has {self.rungs} rungs, and {chains} chains are not a whole number of ladders."
             )
         first = torch.full((chains,), self.first, dtype=torch.float64)
         return {"step": first, "accepted": torch.zeros(chains, dtype=torch.float64)}

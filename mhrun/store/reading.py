@@ -25,7 +25,7 @@ class TraceEngine(BackendEntrypoint):
         """Return the groups of a trace.
 
         Raises:
-            OSError: the file cannot be read, or is no HDF5 file.
+            OSError: the file cannot be read, or is not an HDF5 file.
         """
         file = h5py.File(Path(filename_or_obj), "r")
         try:

@@ -288,7 +288,7 @@ class Remembers(RandomWalk):
 
 
 class AcceptsAnything(Metropolis):
-    """Takes a ratio that is no number for a good one."""
+    """Takes a ratio that is not a number for a good one."""
 
     def decide(self, contest, draws):
         return contest.to_verdict(~(draws.uniform(Purpose.ACCEPT).log() >= contest.log_ratio))
@@ -505,7 +505,7 @@ def test_the_command_refuses_in_a_line(capsys):
         ([], "check needs a part"),
         (["rule=nothing"], "There is no rule 'nothing'"),
         (["os.system"], "not in a trusted package"),
-        (["mhrun.data.mixture.MixtureSample"], "is no class of a part"),
+        (["mhrun.data.mixture.MixtureSample"], "is not a class of a part"),
         (["seed=1"], "names no part"),
         (["rule=barker", "m=-1"], "m = -1 must be a whole number"),
         (["pairing=growing", "rule=metropolis"], "leaves the minibatch to the rule"),
@@ -517,7 +517,7 @@ def test_the_command_refuses_in_a_line(capsys):
         (["rule=barker", "n=200.5"], "n = 200.5 must be a whole number"),
         (["rule=barker", "chains=1"], "chains = 1 must be a whole number, at least 200"),
         (["mhrun.rules.barker.Barker", "m=[1"], "'m=[1' cannot be read"),
-        (["barker"], "'barker' is no dotted name"),
+        (["barker"], "'barker' is not a dotted name"),
         (["model=logistic"], "check takes no model: parts are checked on targets with known distributions."),
         (["rule=barker", "+data=gmm"], "with its priors and methods: mhrun check experiment=NAME data=gmm."),
         (["experiment=gmm_tied_means"], "TiedMeans has no priors to draw from"),

@@ -292,7 +292,7 @@ def test_a_comparison_warns_of_r_hat_and_of_few_effective_draws(there, capsys):
     ("words", "message"),
     [
         ([], "compare needs runs"),
-        (["gmm_tied_mean"], "'gmm_tied_mean' is no run"),
+        (["gmm_tied_mean"], "'gmm_tied_mean' is not a run"),
         (["gmm_tied_mean:mint"], "Did you mean 'gmm_tied_means'?"),
         (["gmm_tied_means:mnt"], "has no method 'mnt'; it has mint, sghmc"),
         (["gmm_tied_means", "--reference"], "--reference needs a run"),
@@ -334,7 +334,7 @@ def test_methods_without_draws_are_reported_by_what_they_cost(tmp_path, monkeypa
     assert mint["evaluations"] == 4 * 60 * 200
     assert "gmm_tied_means: mint: it kept no draws" in captured.err
     assert run(["compare", bare.digest, "--reference", "gmm_tied_means:mint"]) == 2
-    assert "is no reference: it kept no draws" in capsys.readouterr().err
+    assert "is not a reference: it kept no draws" in capsys.readouterr().err
     assert RunFolder(bare.path).is_complete()
 
 

@@ -77,7 +77,7 @@ def test_a_logistic_run_predicts_raw_rows(clean):
         file.write("50.0,a,1\n")
     with pytest.raises(UserError, match=r"'sick\.csv' is not as it was when the run was made"):
         assert mhrun.load(found.path, project="mine").model
-    with pytest.raises(UserError, match="is no run"):
+    with pytest.raises(UserError, match="is not a run"):
         mhrun.load("outputs/sick")
 
 

@@ -261,7 +261,7 @@ def test_methods_with_one_label_are_distinguished(outputs):
 
 
 def test_a_method_that_diverges_is_in_no_mode(outputs):
-    """A frozen chain visits one mode too; that is no finding."""
+    """A frozen chain visits one mode too; that is not a finding."""
     folder = compute(outputs, *SHORT, "~methods.sghmc", *TEMPERED, "~methods.mcmc")
     summary = folder.summary()
     summary["methods"]["sgld"]["diverging"] = 3
@@ -376,7 +376,7 @@ def test_names_of_parts_are_names_of_files(outputs):
     config = folder.config()
     config["report"]["figures"] = {"../../x": "mint.figure1.density"}
     folder.create(config)
-    with pytest.raises(UserError, match=r"'\.\./\.\./x' is no name"):
+    with pytest.raises(UserError, match=r"'\.\./\.\./x' is not a name"):
         build_report(folder)
 
 

@@ -118,7 +118,7 @@ def test_numbers_give_a_linear_regression_with_a_scale(capsys):
         (
             {"y": flags},
             ["featurs=[age]"],
-            "'featurs=[age]' is no setting of the table here. Did you mean 'features'?",
+            "'featurs=[age]' is not a setting of the table here. Did you mean 'features'?",
         ),
         ({"y": flags}, ["features=[age"], "write lists as features=[a,b]"),
         ({"y": flags}, ["missing=keep"], "missing = 'keep' is unknown; choose refuse, drop"),

@@ -278,11 +278,11 @@ def test_functions_that_do_not_fit_are_reported(functions, rng):
         (lambda: UserFunction("regression.plain"), "needs parameters"),
         (lambda: UserFunction("regression.plain", dim=-1), "at least one parameter"),
         (lambda: UserFunction("regression.plain", parameters=["a", "b"]), "names with sizes"),
-        (lambda: UserFunction("regression.plain", parameters={"a": 0}), "is no size"),
+        (lambda: UserFunction("regression.plain", parameters={"a": 0}), "is not a size"),
         (lambda: UserFunction("regression.plain", dim=2, start=[1, 2, 3]), "does not fit"),
         (
             lambda: UserFunction("regression.plain", parameters={"a": 2}, start={"b": 1}),
-            "start.b is no parameter",
+            "start.b is not a parameter",
         ),
         (
             lambda: UserFunction("regression.summed", dim=1).log_lik(torch.zeros(2, 1), rows),

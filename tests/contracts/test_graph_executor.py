@@ -217,7 +217,7 @@ class Looks(mhrun.RandomWalk):
 
 
 class Drifts(mhrun.RandomWalk):
-    """A proposal that is no function of what it is given."""
+    """A proposal that is not a function of what it is given."""
 
     calls = 0
 

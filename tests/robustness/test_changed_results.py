@@ -113,7 +113,7 @@ def test_results_that_changed_are_computed_again_and_never_reported(finished, ou
     watcher.note = message.append
     if (
         folder.method("mint") / file
-    ).is_dir() and file == "done.json":  # what is no file is left for its owner
+    ).is_dir() and file == "done.json":  # what is not a file is left for its owner
         assert "done.json" in one_line(run_experiment, settings_of(outputs), watcher)
         return
     again = run_experiment(settings_of(outputs), watcher)
@@ -224,7 +224,7 @@ def harm(path: Path, how: str, rng: random.Random) -> None:
 
 
 def all_reports(outputs):
-    """Make all reports; a bug in one is no mistake of the user's."""
+    """Make all reports; a bug in one is not a mistake of the user's."""
     assert make_reports([f"runtime.outputs={outputs}"]) in (0, 1)
 
 

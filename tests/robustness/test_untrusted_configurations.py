@@ -350,9 +350,9 @@ ODD = [
 @pytest.mark.parametrize("name", ODD)
 def test_names_are_names(name):
     assert not is_name(name)
-    with pytest.raises(UserError, match="is no name"):
+    with pytest.raises(UserError, match="is not a name"):
         RunFolder.of({"experiment": name, "runtime": {"outputs": "outputs"}, "methods": {}})
-    with pytest.raises(UserError, match="is no name"):
+    with pytest.raises(UserError, match="is not a name"):
         RunFolder(yaml_file_root()).method(name)
 
 
@@ -366,13 +366,13 @@ def test_names_in_a_file_are_names(capsys, tmp_path, name, place):
         {"methods": {name: "${methods.mcmc}"}} if place == "methods" else {"report": {place: {name: "a.b"}}}
     )
     write("experiment/evil", SMALL + yaml.safe_dump(node))
-    assert "is no name" in refused(capsys, *FOLDER, "experiment=evil")
+    assert "is not a name" in refused(capsys, *FOLDER, "experiment=evil")
     assert (tmp_path / "victim" / "blocks" / "kept").exists()
 
 
 @pytest.mark.parametrize("name", ["../experiment/worst_case", "base/five_modes", "a b", "x" * 65])
 def test_names_of_experiments_are_names(capsys, name):
-    assert "is no name" in refused(capsys, f"experiment={name}", "--cfg", "job")
+    assert "is not a name" in refused(capsys, f"experiment={name}", "--cfg", "job")
 
 
 def test_methods_that_differ_in_capitals(capsys):

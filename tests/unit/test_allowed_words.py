@@ -1,4 +1,4 @@
-"""A setting that is one of a few words: what is no word is refused with the words that are allowed."""
+"""A setting that is one of a few words: what is not a word is refused with the words that are allowed."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_parts_of_a_map_are_those_parts(rng):
     ):
         found = Dataset.of(part).fields["x"]
         assert (found.numpy() == there).all()
-        found.zero_()  # is no change of the file
+        found.zero_()  # is not a change of the file
     assert (np.load("x.npy") == x).all()
 
 

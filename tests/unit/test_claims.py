@@ -169,11 +169,11 @@ def test_claims_on_an_experiment_that_does_not_exist_are_refused_in_one_line(boo
     with pytest.raises(UserError) as refusal:
         book("of_the_paper")
     (line,) = str(refusal.value).splitlines()
-    assert "experiments.of_our_own is no experiment. Did you mean 'of_our_owm'? Mend " in line
+    assert "experiments.of_our_own is not an experiment. Did you mean 'of_our_owm'? Mend " in line
     path = tmp_path / "p" / "claims.yaml"
     path.write_text("paper: {}\nexperiments: {}\nsweeps: {of_thepaper: {}}\n")
     with pytest.raises(
-        UserError, match=r"sweeps\.of_thepaper is no experiment\. Did you mean 'of_the_paper'\?"
+        UserError, match=r"sweeps\.of_thepaper is not an experiment\. Did you mean 'of_the_paper'\?"
     ):
         read_claims(path)
 

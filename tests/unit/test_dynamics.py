@@ -237,7 +237,7 @@ MOVES = {
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("name", MOVES)
 def test_a_chain_whose_gradient_is_no_number_stops_and_others_go_on(rng, name, value):
-    """Only chain 1 begins where the gradient, after a while, is no number on some minibatches: it stops for good."""
+    """Only chain 1 begins where the gradient, after a while, is not a number on some minibatches: it stops for good."""
 
     class Cliff:
         dim, names = 2, ("a", "b")

@@ -436,5 +436,5 @@ def test_targets_that_do_not_go_with_it_are_refused(rng):
     assert "anchor lies where" in kernel([5, 5], (99.0, 0, 0, 0, 0)).refuses(means())
     assert kernel([20, 5], (0.0,)).refuses(Target(GaussianMean(), data)) is None
     theta, draws = torch.zeros(5, 1, dtype=torch.float64), Streams(KEY, 5).at(0)
-    with pytest.raises(Refusal, match="5 chains are no whole number of ladders of 2 rungs"):
+    with pytest.raises(Refusal, match="5 chains are not a whole number of ladders of 2 rungs"):
         kernel([20, 5], (0.0,)).start(Target(GaussianMean(), data), theta, draws)

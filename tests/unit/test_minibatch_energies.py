@@ -22,7 +22,7 @@ class Spiked(GaussianMean):
 
 @pytest.mark.parametrize("differences", [False, True])
 def test_a_topped_up_energy_is_that_of_the_larger_minibatch(rng, differences):
-    """In plain numbers too; an infinite density among the further data is no number, as it is among the first."""
+    """In plain numbers too; an infinite density among the further data is not a number, as it is among the first."""
     x = np.append(rng.normal(0.2, 0.5, 49), 4.0)
     target = Target(Spiked(2.0), Dataset.of(x))
     energies = Energies([30, 20], [0.1], differences, gradients=False)

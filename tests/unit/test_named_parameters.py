@@ -158,19 +158,19 @@ def test_texts_name_distributions():
     [
         ("HalfNorml(1.0)", r"no distribution 'HalfNorml'. Did you mean 'HalfNormal'\?"),
         ("Poisson(3.0)", "is not a continuous distribution that a text can name"),
-        ("__import__('os').system('true')", "is no distribution"),
-        ("Normal(open('x'), 1)", r"'open\('x'\)' is no number"),
-        ("Normal(0, sigma)", "'sigma' is no number"),
-        ("Normal(0, 1 + 1)", r"'1 \+ 1' is no number"),
-        ("Normal(0, True)", "'True' is no number"),
-        ("Normal(*[0, 1])", "is no number"),
+        ("__import__('os').system('true')", "is not a distribution"),
+        ("Normal(open('x'), 1)", r"'open\('x'\)' is not a number"),
+        ("Normal(0, sigma)", "'sigma' is not a number"),
+        ("Normal(0, 1 + 1)", r"'1 \+ 1' is not a number"),
+        ("Normal(0, True)", "'True' is not a number"),
+        ("Normal(*[0, 1])", "is not a number"),
         ("Normal(**{'loc': 0})", "arguments are numbers"),
         ("Normal(0", "put it in quotes"),
-        ("Normal", "is no distribution; write one such as"),
+        ("Normal", "is not a distribution; write one such as"),
         ("Normal(0, -1)", "scale must be positive"),
         ("Normal(0)", "missing a required argument: 'scale'"),
         ("Normal(0, 1, 2, 3, 4)", "too many positional arguments"),
-        ("HalfNormal(" * 2000 + ")" * 2000, "is no distribution|is no number"),
+        ("HalfNormal(" * 2000 + ")" * 2000, "is not a distribution|is not a number"),
     ],
 )
 def test_texts_that_are_no_prior_are_refused_in_one_line(text, message):
@@ -189,15 +189,21 @@ def test_texts_that_are_no_prior_are_refused_in_one_line(text, message):
             "the prior's values are positive, and the constraint",
         ),
         ({"prior": "Beta(1, 1)", "constraint": "positive"}, "the prior's values are between 0 and 1"),
-        ({"shape": 3, "prior": "Normal(0, 1)", "constraint": "up"}, "up is no constraint; there are: real"),
+        (
+            {"shape": 3, "prior": "Normal(0, 1)", "constraint": "up"},
+            "up is not a constraint; there are: real",
+        ),
         ({"shape": 1, "constraint": "simplex"}, "cannot be a simplex"),
         ({"shape": 1, "constraint": "interval(2, 1)"}, "first bound must be below the second"),
         ({"shape": 1, "constraint": "interval(2)"}, "must have 2 bounds"),
-        ({"shape": 1, "constraint": 3}, "is no constraint"),
-        ({"shape": 1, "constraint": constraints.positive_integer}, "there is no transform|is no constraint"),
-        ({"shape": 0}, "is no size"),
+        ({"shape": 1, "constraint": 3}, "is not a constraint"),
+        (
+            {"shape": 1, "constraint": constraints.positive_integer},
+            "there is no transform|is not a constraint",
+        ),
+        ({"shape": 0}, "is not a size"),
         ({"shpe": 1}, "has no 'shpe'. Did you mean 'shape'"),
-        ({"prior": 3.0}, "is no distribution; give one of torch.distributions"),
+        ({"prior": 3.0}, "is not a distribution; give one of torch.distributions"),
         ({"prior": td.Poisson(2.0)}, "is of whole numbers, and parameters are continuous"),
         ({"constraint": "positive"}, "needs a shape or a prior"),
         ({"shape": 1, "prior": "Normal(0", "1)": None}, "put it in quotes"),
@@ -212,7 +218,7 @@ def test_settings_that_do_not_go_together_are_refused_in_one_line(setting, messa
 
 @pytest.mark.parametrize("name", ["chain", "draw", "a b", "1x"])
 def test_names_that_traces_cannot_have_are_refused(name):
-    with pytest.raises(Refusal, match=r"choose another name|is no name"):
+    with pytest.raises(Refusal, match=r"choose another name|is not a name"):
         Parameters({name: 1})
 
 
@@ -256,7 +262,7 @@ def test_given_starts_are_in_the_users_coordinates():
     for start, message in (
         ({"s": -1.0}, "start of s = -1 is not positive; choose another"),
         ({"s": 0.0}, "start of s = 0 is not positive|is on the edge"),
-        ({"s": [1.0, 2.0], "t": 1}, "start.t is no parameter; there are: s"),
+        ({"s": [1.0, 2.0], "t": 1}, "start.t is not a parameter; there are: s"),
         ({"s": "x"}, "does not fit its size"),
         ({"s": float("nan")}, "is not positive"),
     ):
@@ -347,7 +353,7 @@ def test_axes_have_names_and_labels_in_traces(tmp_path):
         ({"a": {"shape": 2, "dims": {"f": ["x"]}}}, "a.dims.f has 1 labels for 2 numbers"),
         ({"a": {"shape": 1, "dims": "f"}}, r"the parameter's shape is \[\]"),
         ({"a": {"shape": 2, "dims": "chain"}}, "traces have a dimension 'chain'"),
-        ({"a": {"shape": 2, "dims": "no name"}}, "'no name' is no name"),
+        ({"a": {"shape": 2, "dims": "no name"}}, "'no name' is not a name"),
         ({"a": {"shape": 2, "dims": 3}}, "must name the axes"),
         ({"a": {"shape": 2, "dims": {"f": "xy"}}}, "must be a list of labels"),
         ({"a": {"shape": 2, "dims": {"f": [True, False]}}}, "must be names or numbers; quote words"),

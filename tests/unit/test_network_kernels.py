@@ -180,7 +180,7 @@ def test_moves_of_many_parameters_are_those_of_few(rng, monkeypatch, dim, dtype,
 
 
 class Broken:
-    """A Gaussian, but to the right of 0.6 its log-likelihood or its gradient is no number."""
+    """A Gaussian, but to the right of 0.6 its log-likelihood or its gradient is not a number."""
 
     dim, names = 2, ("a", "b")
 

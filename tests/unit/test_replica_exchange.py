@@ -241,7 +241,7 @@ def test_a_stopped_chain_keeps_its_place():
             lambda: ReplicaExchange(Unadjusted(SGLD(), 1), Full(), Barker(), 3).start(
                 Target(MODES, NOTHING), torch.zeros(4, 1), Streams(KEY, 4).at(0)
             ),
-            "4 chains are no whole number of ladders of 3 rungs",
+            "4 chains are not a whole number of ladders of 3 rungs",
         ),
     ],
 )

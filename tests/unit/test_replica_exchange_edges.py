@@ -222,5 +222,5 @@ def test_a_single_datum_is_all_data_where_there_is_one():
 
 
 def test_a_band_of_rungs_wants_whole_ladders():
-    with pytest.raises(Refusal, match="3 rungs, and 4 chains are no whole number"):
+    with pytest.raises(Refusal, match="3 rungs, and 4 chains are not a whole number"):
         Plan({"step_size": Banded(0.1, rungs=3, window=10)}, 4, 100, 10)
