@@ -130,5 +130,5 @@ def test_ensembles_of_chains_and_mutual_information(rng):
     scaled = temperature_scaled(mean.log(), y)
     assert torch.allclose(metrics["nll_scaled_of_ensemble"], scaled.nll)
     assert torch.allclose(metrics["ece_scaled_of_ensemble"], scaled.ece)
-    with pytest.raises(Refusal, match="no whole number of groups of 2"):
+    with pytest.raises(Refusal, match="not a whole number of groups of 2"):
         monitor.start(target, 3)
