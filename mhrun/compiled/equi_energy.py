@@ -72,7 +72,7 @@ class Out(NamedTuple):
     valid: Any
 
 
-class Block(NamedTuple):
+class Arguments(NamedTuple):
     """The arguments of the loop."""
 
     stream: Stream
@@ -129,7 +129,7 @@ class EquiEnergyLoop:
         _anchored(self._sums.score)(self._model.args, self._sums.whole, point, grad, values)
         lowest, total = kernel.energies.lowest(target)
         schedule = (controls.step_size, controls.temperature, controls.noise_temperature)
-        block = Block(
+        arguments = Arguments(
             stream=Stream(split_key(self._key), u64(first_step)),
             ladder=Ladder(
                 n=u64(target.n),
@@ -148,7 +148,7 @@ class EquiEnergyLoop:
             args=(self._model.args, self._sums.whole),
             out=out,
         )
-        over_chains(self._loop, chains // kernel.rungs, self._threads, block, own=self._work)
+        over_chains(self._loop, chains // kernel.rungs, self._threads, arguments, own=self._work)
         record: dict[str, npt.NDArray[Any]] = out._asdict()
         record |= constant_fields(steps, chains, n_lik_overhead=0)
         moved = torch.from_numpy(theta)
@@ -241,16 +241,16 @@ def _entry(energies: Any, filled: Any, low: Any, high: Any, u: Any) -> Any:
 
 
 def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score: Piece) -> Piece:
-    def loop(first_ladder: Any, last_ladder: Any, work: Any, block: Any) -> None:
+    def loop(first_ladder: Any, last_ladder: Any, work: Any, arguments: Any) -> None:
         # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
-        key, first_step = block.stream
-        n, sizes, jump, spacing, every, stagger, burn, latest = block.ladder
-        differences, lowest, at_anchor, anchored = block.anchor
-        theta, energy, grad, stamp = block.chains
-        bank_theta, bank_energy, bank_stamp, bank_seen = block.banks
-        step_size, heat, noise = block.schedule
-        model, whole = block.args
-        out = block.out
+        key, first_step = arguments.stream
+        n, sizes, jump, spacing, every, stagger, burn, latest = arguments.ladder
+        differences, lowest, at_anchor, anchored = arguments.anchor
+        theta, energy, grad, stamp = arguments.chains
+        bank_theta, bank_energy, bank_stamp, bank_seen = arguments.banks
+        step_size, heat, noise = arguments.schedule
+        model, whole = arguments.args
+        out = arguments.out
         out_theta, out_accepted, out_log_ratio, out_var, out_size = out[:5]
         out_lik, out_grad, out_diverging, out_exchange, out_valid = out[5:]
         steps, dim, rungs, nodes = step_size.shape[0], theta.shape[1], len(sizes), len(whole)

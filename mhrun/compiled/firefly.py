@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from mhrun.compiled.loop import register
-from mhrun.compiled.loop_inputs import Schedule, Stream, constant_fields, record_arrays
+from mhrun.compiled.loop_inputs import ControlArrays, Stream, constant_fields, record_arrays
 from mhrun.kernels import Firefly
 from mhrun.kernels.firefly import DARK, GAPS, LEAST
 from mhrun.native import (
@@ -45,13 +45,13 @@ class Out(NamedTuple):
     violations: Any
 
 
-class Block(NamedTuple):
+class Arguments(NamedTuple):
     """What the loop works on."""
 
     stream: Stream
     share: Any  # q
     chains: tuple[Any, Any, Any]  # theta (C, D), its log prior (C,) and the gaps (C, n), changed in place
-    schedule: Schedule
+    schedule: ControlArrays
     args: tuple[Any, Any]  # of the model's and the proposal's pieces
     out: Out
 
@@ -103,15 +103,15 @@ class FireflyLoop:
         log_prior = state.evaluation.log_prior.double().numpy().copy()
         gaps = state.aux[GAPS].numpy().copy()
         out = record_arrays(Out, steps, chains, theta.shape[1])
-        block = Block(
+        arguments = Arguments(
             stream=Stream(split_key(self._key), u64(first_step)),
             share=self._share,
             chains=(theta, log_prior, gaps),
-            schedule=Schedule.of(controls, self._target),
+            schedule=ControlArrays.of(controls, self._target),
             args=(self._model.args, self._proposal.args),
             out=out,
         )
-        over_chains(self._loop, chains, self._threads, block, own=lambda part: part)
+        over_chains(self._loop, chains, self._threads, arguments, own=lambda part: part)
         record: dict[str, npt.NDArray[Any]] = out._asdict()
         record["n_lik"] = 2 * out.batch_size.astype(np.int64)
         record |= constant_fields(steps, chains, n_lik_overhead=0, n_grad=0, log_ratio_var=math.nan)
@@ -139,15 +139,15 @@ def _uniform_of_datum(i: Any, draw: Any) -> Any:
 
 
 def _loop(propose: Piece, proposal_ratio: Piece, log_prior: Piece, gap_of: Piece, total: Piece) -> Piece:
-    def loop(first_chain: Any, last_chain: Any, part: Any, block: Any) -> None:
-        key, first_step = block.stream
-        theta, kept_prior, all_gaps = block.chains
-        step_size, noise_temperature, scale, prior_power = block.schedule
-        model, proposal = block.args
-        out_theta, out_accepted, out_log_ratio, out_size, out_diverging, out_violations = block.out
+    def loop(first_chain: Any, last_chain: Any, part: Any, arguments: Any) -> None:
+        key, first_step = arguments.stream
+        theta, kept_prior, all_gaps = arguments.chains
+        step_size, noise_temperature, scale, prior_power = arguments.schedule
+        model, proposal = arguments.args
+        out_theta, out_accepted, out_log_ratio, out_size, out_diverging, out_violations = arguments.out
         steps, dim, n = step_size.shape[0], theta.shape[1], all_gaps.shape[1]
-        log_share = math.log(block.share)
-        rate = np.inf if block.share == 1 else -math.log1p(-block.share)
+        log_share = math.log(arguments.share)
+        rate = np.inf if arguments.share == 1 else -math.log1p(-arguments.share)
         bright, found = np.empty(n, np.int64), np.empty(n)
         changed, values = np.empty(n, np.int64), np.empty(n)
         candidate = np.empty(dim)

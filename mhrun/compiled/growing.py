@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mhrun.compiled.loop_inputs import Schedule, Stream, constant_fields, record_arrays
+from mhrun.compiled.loop_inputs import ControlArrays, Stream, constant_fields, record_arrays
 from mhrun.compiled.part_forms import forms_of
 from mhrun.kernels import MetropolisHastings
 from mhrun.native import (
@@ -38,7 +38,7 @@ _TILE = 1024  # terms computed at once
 _loops: dict[tuple[Piece, ...], Piece] = {}
 
 
-class Stages(NamedTuple):
+class StageSizes(NamedTuple):
     """The sizes of a sequential test."""
 
     n: Any
@@ -59,13 +59,13 @@ class Out(NamedTuple):
     diverging: Any
 
 
-class Block(NamedTuple):
+class Arguments(NamedTuple):
     """The arguments of the loop."""
 
     stream: Stream
-    stages: Stages
+    stages: StageSizes
     chains: tuple[Any, Any]  # theta (C, D) and its log prior (C,), changed in place
-    schedule: Schedule
+    schedule: ControlArrays
     args: tuple[Any, Any, Any]  # of the model's, the proposal's and the rule's pieces
     out: Out
 
@@ -120,15 +120,17 @@ class GrowingLoop:
         theta = state.evaluation.theta.double().numpy().copy()
         log_prior = state.evaluation.log_prior.double().numpy().copy()
         out = record_arrays(Out, steps, chains, theta.shape[1])
-        block = Block(
+        arguments = Arguments(
             stream=Stream(split_key(self._key), u64(first_step)),
-            stages=Stages(n, np.asarray(self._test.sizes, np.int64), self._test.pilot, wants_full_pass_stats),
+            stages=StageSizes(
+                n, np.asarray(self._test.sizes, np.int64), self._test.pilot, wants_full_pass_stats
+            ),
             chains=(theta, log_prior),
-            schedule=Schedule.of(controls, self._target),
+            schedule=ControlArrays.of(controls, self._target),
             args=(self._model.args, self._proposal.args, self._test.args),
             out=out,
         )
-        over_chains(self._loop, chains, self._threads, block, own=self._work)
+        over_chains(self._loop, chains, self._threads, arguments, own=self._work)
         record: dict[str, npt.NDArray[Any]] = out._asdict()
         overhead = 2 * n if wants_full_pass_stats else 0
         record |= constant_fields(steps, chains, n_lik_overhead=overhead, n_grad=0)
@@ -146,14 +148,14 @@ def _loop(
     terms: Piece,
     full_pass_stats: Piece,
 ) -> Piece:
-    def loop(first_chain: Any, last_chain: Any, work: Any, block: Any) -> None:
+    def loop(first_chain: Any, last_chain: Any, work: Any, arguments: Any) -> None:
         # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
-        key, first_step = block.stream
-        n, sizes, pilot, wants_full_pass_stats = block.stages
-        theta, kept_prior = block.chains
-        step_size, noise_temperature, scale, prior_power = block.schedule
-        model, proposal, rule = block.args
-        out_theta, out_accepted, out_log_ratio, out_var, out_skew, out_size, out_diverging = block.out
+        key, first_step = arguments.stream
+        n, sizes, pilot, wants_full_pass_stats = arguments.stages
+        theta, kept_prior = arguments.chains
+        step_size, noise_temperature, scale, prior_power = arguments.schedule
+        model, proposal, rule = arguments.args
+        out_theta, out_accepted, out_log_ratio, out_var, out_skew, out_size, out_diverging = arguments.out
         # Element by element: a slice assignment here keeps LLVM from vectorising the loops of the pieces.
         steps, dim = step_size.shape[0], theta.shape[1]
         index = np.empty(_TILE + 1, np.int64)

@@ -38,7 +38,7 @@ class Chains(NamedTuple):
     kept: Any  # (C, 3): log prior, and the mean and variance of the log-likelihood that the pairing keeps
 
 
-class Schedule(NamedTuple):
+class ControlArrays(NamedTuple):
     """The controls of a block, (K, C) each."""
 
     step_size: Any
@@ -47,7 +47,7 @@ class Schedule(NamedTuple):
     prior_power: Any
 
     @classmethod
-    def of(cls, controls: Controls, target: Target) -> Schedule:
+    def of(cls, controls: Controls, target: Target) -> ControlArrays:
         """Return the arrays of `controls`."""
         return cls(
             controls.step_size.numpy(),
@@ -89,12 +89,12 @@ def alias_slots(target: Target) -> npt.NDArray[np.float64]:
 
 
 class LoopInputs(NamedTuple):
-    """A block of K steps, prepared for ``body(chains: Range, steps: Range, work, block)``.
+    """A block of K steps, prepared for ``body(chains: Range, steps: Range, work, arguments)``.
 
     `work` is a thread's `mhrun.native.indices.Workspace`.
     """
 
-    block: Any  # a NamedTuple, specific to the body
+    arguments: Any  # a NamedTuple, specific to the body
     steps: int  # K
     points: tuple[npt.NDArray[np.float64], ...]  # (C, ...) each: theta, and what follows it in an exchange
     stopped: npt.NDArray[np.bool_]  # (C,), chains that have stopped
@@ -105,12 +105,12 @@ class LoopInputs(NamedTuple):
         """Run all steps, with chains in parallel."""
         if body not in _alone:
             _alone[body] = compiled(_whole(body))
-        over_chains(_alone[body], len(self.stopped), threads, self.steps, self.block, own=work)
+        over_chains(_alone[body], len(self.stopped), threads, self.steps, self.arguments, own=work)
         return self.finish()
 
 
 def _whole(body: Piece) -> Piece:
-    def whole(first_chain: Any, last_chain: Any, work: Any, steps: Any, block: Any) -> None:
-        body(Range(first_chain, last_chain), Range(0, steps), work, block)
+    def whole(first_chain: Any, last_chain: Any, work: Any, steps: Any, arguments: Any) -> None:
+        body(Range(first_chain, last_chain), Range(0, steps), work, arguments)
 
     return whole

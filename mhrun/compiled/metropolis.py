@@ -12,9 +12,9 @@ from mhrun.compiled.growing import GrowingLoop
 from mhrun.compiled.loop import Loop, register
 from mhrun.compiled.loop_inputs import (
     Chains,
+    ControlArrays,
     LoopInputs,
     Range,
-    Schedule,
     Stream,
     constant_fields,
     record_arrays,
@@ -48,7 +48,7 @@ _bodies: dict[tuple[Piece, ...], Piece] = {}
 class Batch(NamedTuple):
     """The data that a decision is made on."""
 
-    way: Any  # of the pairing: SHARED, STORED or FULL
+    mode: Any  # of the pairing: SHARED, STORED or FULL
     m: Any
     n: Any  # uint64
     error_share: Any  # factor of S^2 / m in the variance of a minibatch mean; 0 for all data
@@ -64,13 +64,13 @@ class Out(NamedTuple):
     diverging: Any
 
 
-class Block(NamedTuple):
+class Arguments(NamedTuple):
     """The arguments of the loop."""
 
     stream: Stream
     batch: Batch
     chains: Chains
-    schedule: Schedule
+    schedule: ControlArrays
     args: tuple[Any, Any, Any]  # of the model's, the proposal's and the rule's pieces
     out: Out
 
@@ -136,11 +136,11 @@ class MetropolisLoop:
         where = Chains(theta, kept)
         share = 0.0 if self.mode == FULL else float(self._target.batches.error_share(self._m))
         out = record_arrays(Out, steps, chains, theta.shape[1])
-        block = Block(
+        arguments = Arguments(
             stream=Stream(split_key(self._key), u64(first_step)),
             batch=Batch(self.mode, self._m, u64(n), share),
             chains=where,
-            schedule=Schedule.of(controls, self._target),
+            schedule=ControlArrays.of(controls, self._target),
             args=(self._model.args, self._proposal.args, self._decision.args),
             out=out,
         )
@@ -148,7 +148,7 @@ class MetropolisLoop:
         def finish() -> tuple[State, Record]:
             return self._finished(where, out)
 
-        return LoopInputs(block, steps, (theta, kept), np.zeros(chains, np.bool_), out.theta, finish)
+        return LoopInputs(arguments, steps, (theta, kept), np.zeros(chains, np.bool_), out.theta, finish)
 
     def _finished(self, where: Chains, out: Out) -> tuple[State, Record]:
         record: dict[str, npt.NDArray[Any]] = out._asdict()
@@ -172,14 +172,14 @@ def _loop(
     moments: Piece,
     total: Piece,
 ) -> Piece:
-    def loop(chains: Range, steps: Range, work: Any, block: Any) -> None:
+    def loop(chains: Range, steps: Range, work: Any, arguments: Any) -> None:
         # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
-        key, first_step = block.stream
-        mode, m, n, error_share = block.batch
-        theta, kept = block.chains
-        step_size, noise_temperature, scale, prior_power = block.schedule
-        model, proposal, rule = block.args
-        out_theta, out_accepted, out_log_ratio, out_var, out_diverging = block.out
+        key, first_step = arguments.stream
+        mode, m, n, error_share = arguments.batch
+        theta, kept = arguments.chains
+        step_size, noise_temperature, scale, prior_power = arguments.schedule
+        model, proposal, rule = arguments.args
+        out_theta, out_accepted, out_log_ratio, out_var, out_diverging = arguments.out
         # Element by element: a slice assignment here keeps LLVM from vectorising the loops of the pieces.
         dim = theta.shape[1]
         index = np.empty(m + 1 if mode != FULL else 1, np.int64)

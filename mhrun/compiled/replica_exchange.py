@@ -72,7 +72,7 @@ class Rungs(NamedTuple):
     points: Any
     stopped: Any
     theta: Any
-    block: Any
+    arguments: Any
 
 
 class Batch(NamedTuple):
@@ -145,7 +145,7 @@ class ExchangeLoop:
             chains // kernel.rungs,
             self._inner.threads,
             Ladder(kernel.rungs, kernel.every, kernel.order == "alternate", float(kernel.sign), self._keys),
-            Rungs(first_step, steps, prepared.points, prepared.stopped, prepared.theta, prepared.block),
+            Rungs(first_step, steps, prepared.points, prepared.stopped, prepared.theta, prepared.arguments),
             Exchanges(
                 batch=Batch(self._full, self._kept, self._m, n, share, 2 * target.energy_noise / n**2),
                 schedule=(controls.temperature.numpy(), target.prior_power(controls.temperature).numpy()),
@@ -163,10 +163,10 @@ class ExchangeLoop:
 def _loop(
     body: Piece, fill: Piece, decide: Piece, log_prior: Piece, difference: Piece, total: Piece
 ) -> Piece:
-    def loop(first_ladder: Any, last_ladder: Any, work: Any, ladder: Any, block: Any, found: Any) -> None:
+    def loop(first_ladder: Any, last_ladder: Any, work: Any, ladder: Any, arguments: Any, found: Any) -> None:
         # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
         rungs, every, alternate, sign, keys = ladder
-        first_step, steps, points, stopped, out_theta, inner = block
+        first_step, steps, points, stopped, out_theta, inner = arguments
         full, kept, m, n, error_share, energy_noise_sd = found.batch
         temperature, prior_power = found.schedule
         model, rule = found.args

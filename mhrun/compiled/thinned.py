@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from mhrun.compiled.loop_inputs import Schedule, Stream, alias_slots, constant_fields, record_arrays
+from mhrun.compiled.loop_inputs import ControlArrays, Stream, alias_slots, constant_fields, record_arrays
 from mhrun.compiled.part_forms import forms_of
 from mhrun.kernels import MetropolisHastings
 from mhrun.native import (
@@ -56,13 +56,13 @@ class Out(NamedTuple):
     violations: Any
 
 
-class Block(NamedTuple):
+class Arguments(NamedTuple):
     """What the loop works on."""
 
     stream: Stream
     table: Table
     chains: tuple[Any, Any]  # theta (C, D) and its log prior (C,), changed in place
-    schedule: Schedule
+    schedule: ControlArrays
     args: tuple[Any, Any, Any]  # of the model's, the proposal's and the rule's pieces
     rule: tuple[Any, Any, Any]  # lifts, only_lowers, most arrivals
     out: Out
@@ -108,16 +108,16 @@ class ThinnedLoop:
         out = record_arrays(Out, steps, chains, theta.shape[1])
         if self._slots is None:
             self._slots = alias_slots(self._target)
-        block = Block(
+        arguments = Arguments(
             stream=Stream(split_key(self._key), u64(first_step)),
             table=Table(u64(n), self._slots, float(self._target.bounded.table.total)),
             chains=(theta, log_prior),
-            schedule=Schedule.of(controls, self._target),
+            schedule=ControlArrays.of(controls, self._target),
             args=(self._model.args, self._proposal.args, thinning.args),
             rule=(thinning.lifts, thinning.only_lowers, min(thinning.at_most, n)),
             out=out,
         )
-        over_chains(self._loop, chains, self._threads, block, own=lambda part: part)
+        over_chains(self._loop, chains, self._threads, arguments, own=lambda part: part)
         record: dict[str, npt.NDArray[Any]] = out._asdict()
         size = out.batch_size.astype(np.int64)
         # Only a step that is decided on all data has no variance.
@@ -153,15 +153,17 @@ def _loop(
     known: Piece,
     total: Piece,
 ) -> Piece:
-    def loop(first_chain: Any, last_chain: Any, part: Any, block: Any) -> None:
+    def loop(first_chain: Any, last_chain: Any, part: Any, arguments: Any) -> None:
         # Tuples are taken apart here, once: in the loops each array that is taken out counts a reference.
-        key, first_step = block.stream
-        n, slots, total_weight = block.table
-        theta, kept_prior = block.chains
-        step_size, noise_temperature, scale, prior_power = block.schedule
-        model, proposal, rule = block.args
-        lifts, only_lowers, most = block.rule
-        out_theta, out_accepted, out_log_ratio, out_var, out_size, out_diverging, out_violations = block.out
+        key, first_step = arguments.stream
+        n, slots, total_weight = arguments.table
+        theta, kept_prior = arguments.chains
+        step_size, noise_temperature, scale, prior_power = arguments.schedule
+        model, proposal, rule = arguments.args
+        lifts, only_lowers, most = arguments.rule
+        out_theta, out_accepted, out_log_ratio, out_var, out_size, out_diverging, out_violations = (
+            arguments.out
+        )
         steps, dim = step_size.shape[0], theta.shape[1]
         index, marks, values = np.empty(_TILE, np.int64), np.empty(_TILE), np.empty(_TILE)
         coins, gaps, sizes = np.empty(_TILE), np.empty(_TILE), np.empty(_TILE)

@@ -46,7 +46,7 @@ class Chains(NamedTuple):
     stopped: Any  # (C,)
 
 
-class Schedule(NamedTuple):
+class ControlArrays(NamedTuple):
     """The controls of a block, (K, C) each."""
 
     step_size: Any
@@ -61,14 +61,14 @@ class Out(NamedTuple):
     diverging: Any
 
 
-class Block(NamedTuple):
+class Arguments(NamedTuple):
     """The arguments of the loop."""
 
     stream: Stream
     batch: Batch
     anchor: Anchor
     chains: Chains
-    schedule: Schedule
+    schedule: ControlArrays
     args: tuple[Any, Any]  # of the model's and the dynamics' pieces
     out: Out
 
@@ -129,12 +129,12 @@ class UnadjustedLoop:
         where = Chains(theta, vectors, scalars, state.aux["stopped"].numpy().copy())
         out = record_arrays(Out, steps, chains, theta.shape[1])
         prior_weight = self._target.prior_power(controls.temperature) * controls.temperature
-        block = Block(
+        arguments = Arguments(
             stream=Stream(split_key(self._key), u64(first_step)),
             batch=Batch(self._m, u64(self._target.n), self._target.gradient_noise**0.5),
             anchor=self._anchor(theta.shape[1]),
             chains=where,
-            schedule=Schedule(
+            schedule=ControlArrays(
                 controls.step_size.numpy(), controls.noise_temperature.numpy(), prior_weight.numpy()
             ),
             args=(self._model.args, self._dynamics.args),
@@ -144,7 +144,7 @@ class UnadjustedLoop:
         def finish() -> tuple[State, Record]:
             return self._finished(where, out)
 
-        return LoopInputs(block, steps, (theta,), where.stopped, out.theta, finish)
+        return LoopInputs(arguments, steps, (theta,), where.stopped, out.theta, finish)
 
     def _anchor(self, dim: int) -> Anchor:
         if self._target.surrogate is None:
@@ -174,15 +174,15 @@ class UnadjustedLoop:
 
 
 def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> Piece:
-    def loop(chains: Range, steps: Range, work: Any, block: Any) -> None:
+    def loop(chains: Range, steps: Range, work: Any, arguments: Any) -> None:
         # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
-        key, first_step = block.stream
-        m, n, gradient_sd = block.batch
-        reduces, about, mean_about = block.anchor
-        theta, vectors, scalars, stopped = block.chains
-        step_size, noise_temperature, prior_weight = block.schedule
-        model, dynamics = block.args
-        out_theta, out_diverging = block.out
+        key, first_step = arguments.stream
+        m, n, gradient_sd = arguments.batch
+        reduces, about, mean_about = arguments.anchor
+        theta, vectors, scalars, stopped = arguments.chains
+        step_size, noise_temperature, prior_weight = arguments.schedule
+        model, dynamics = arguments.args
+        out_theta, out_diverging = arguments.out
         dim = theta.shape[1]
         index = np.empty(m + 1, np.int64)
         grad, prior, before, noise = np.empty(dim), np.empty(dim), np.empty(dim), np.empty(dim)

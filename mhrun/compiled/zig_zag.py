@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from mhrun.compiled.loop import register
-from mhrun.compiled.loop_inputs import Schedule, Stream, alias_slots, constant_fields, record_arrays
+from mhrun.compiled.loop_inputs import ControlArrays, Stream, alias_slots, constant_fields, record_arrays
 from mhrun.kernels import ZigZag
 from mhrun.kernels.zig_zag import MOST, ROUNDING, SLACK, VELOCITY, too_wide
 from mhrun.native import Draw, NativeBounds, Piece, compiled, over_chains, piece
@@ -51,7 +51,7 @@ class Out(NamedTuple):
     violations: Any
 
 
-class Block(NamedTuple):
+class Arguments(NamedTuple):
     """What the loop works on."""
 
     stream: Stream
@@ -60,7 +60,7 @@ class Block(NamedTuple):
     chains: tuple[
         Any, Any, Any
     ]  # theta and velocity (C, D), changed in place; (C, 2): why a chain could not go on
-    schedule: Schedule
+    schedule: ControlArrays
     args: Any  # of the model's pieces
     out: Out
 
@@ -95,16 +95,16 @@ class ZigZagLoop:
         out = record_arrays(Out, steps, chains, theta.shape[1])
         if self._slots is None:
             self._slots = alias_slots(target)
-        block = Block(
+        arguments = Arguments(
             stream=Stream(split_key(self._key), u64(first_step)),
             table=Table(u64(target.n), self._slots, float(target.bounded.table.total)),
             known=Known(*(np.ascontiguousarray(value.numpy()) for value in target.quadratic)),
             chains=(theta, velocity, wide),
-            schedule=Schedule.of(controls, target),
+            schedule=ControlArrays.of(controls, target),
             args=self._model.args,
             out=out,
         )
-        over_chains(self._loop, chains, self._threads, block, own=lambda part: part)
+        over_chains(self._loop, chains, self._threads, arguments, own=lambda part: part)
         if (stuck := wide[:, 0].nonzero()[0]).size:
             raise too_wide(*wide[stuck[0]])
         record: dict[str, npt.NDArray[Any]] = out._asdict()
@@ -169,14 +169,14 @@ def _matrix(whole: Any, prior: Any, beta: Any, power: Any, out: Any) -> None:
 
 
 def _loop(slope: Piece, remainder: Piece) -> Piece:
-    def loop(first_chain: Any, last_chain: Any, part: Any, block: Any) -> None:
-        key, first_step = block.stream
-        n, slots, total_weight = block.table
-        about, root, known_slope, curvature, prior_slope, prior_curvature = block.known
-        theta, velocity, wide = block.chains
-        step_size, _, scale, prior_power = block.schedule
-        args = block.args
-        out_theta, out_accepted, out_size, out_diverging, out_violations = block.out
+    def loop(first_chain: Any, last_chain: Any, part: Any, arguments: Any) -> None:
+        key, first_step = arguments.stream
+        n, slots, total_weight = arguments.table
+        about, root, known_slope, curvature, prior_slope, prior_curvature = arguments.known
+        theta, velocity, wide = arguments.chains
+        step_size, _, scale, prior_power = arguments.schedule
+        args = arguments.args
+        out_theta, out_accepted, out_size, out_diverging, out_violations = arguments.out
         steps, dim = step_size.shape[0], theta.shape[1]
         per = dim + 1
         index, coins, gaps, marks = np.empty(per, np.int64), np.empty(per), np.empty(per), np.empty(per)

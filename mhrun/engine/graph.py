@@ -124,29 +124,29 @@ class _Recorder(_Source):
     """Answers from `Draws`, and records the requests."""
 
     def __init__(
-        self, draws: Draws, requested: Requests, way: Callable[[Draws], Draws] = lambda draws: draws
+        self, draws: Draws, requested: Requests, derive: Callable[[Draws], Draws] = lambda draws: draws
     ) -> None:
         super().__init__(draws)
-        self._draws, self._requests, self._way = draws, requested, way
+        self._draws, self._requests, self._derive = draws, requested, derive
 
     def tensor(self, ask: Callable[[Draws], Tensor]) -> Tensor:
-        way = self._way
-        self._requests.numbers.append(lambda draws: ask(way(draws)))
+        derive = self._derive
+        self._requests.numbers.append(lambda draws: ask(derive(draws)))
         return ask(self._draws)
 
     def kind(self, ask: Callable[[Draws], Any]) -> Any:
-        way, answer = self._way, ask(self._draws)
-        self._requests.kinds.append((lambda draws: ask(way(draws)), answer))
+        derive, answer = self._derive, ask(self._draws)
+        self._requests.kinds.append((lambda draws: ask(derive(draws)), answer))
         return answer
 
     def part(self, name: str, rows: Tensor, every: int = 1) -> _Recorder:
-        way = self._way
+        derive = self._derive
         child = self._draws.part(name, rows, every)
-        return _Recorder(child, self._requests, lambda draws: way(draws).part(name, rows, every))
+        return _Recorder(child, self._requests, lambda draws: derive(draws).part(name, rows, every))
 
     def again(self) -> _Recorder:
-        way = self._way
-        return _Recorder(self._draws.again(), self._requests, lambda draws: way(draws).again())
+        derive = self._derive
+        return _Recorder(self._draws.again(), self._requests, lambda draws: derive(draws).again())
 
 
 class _Given(_Source):

@@ -12,7 +12,7 @@ from mhrun.models.layers import activation_of, inputs_of, norm_of
 from mhrun.models.module import ModuleModel
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """relu(norm(conv(relu(norm(conv(x))))) + shortcut(x)); the shortcut is a 1 x 1 convolution where shapes change."""
 
     def __init__(self, channels: int, to: int, stride: int, norm: str) -> None:
@@ -72,7 +72,7 @@ class Residual(ModuleModel):
         before = widths[0]
         for stage, (count, width) in enumerate(zip(blocks, widths, strict=True)):
             for i in range(count):
-                layers.append(Block(before, width, 2 if stage and not i else 1, norm))
+                layers.append(ResidualBlock(before, width, 2 if stage and not i else 1, norm))
                 before = width
         layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes)]
         super().__init__(nn.Sequential(*layers), "categorical", prior_variance, evaluation)

@@ -77,8 +77,10 @@ def _check_quadratic(model: Model, about: Tensor, root: Tensor, gradient: Tensor
     """Compare the log-prior with its expansion near and far from the reference."""
     generator = torch.Generator().manual_seed(0)
     for far in _FAR:
-        way = torch.randn(_POINTS, len(about), generator=generator, dtype=torch.float64).to(about.device)
-        step = far * way @ root.T
+        direction = torch.randn(_POINTS, len(about), generator=generator, dtype=torch.float64).to(
+            about.device
+        )
+        step = far * direction @ root.T
         found = (model.log_prior(about + step) - model.log_prior(about[None])).double()
         linear, square = step @ gradient, 0.5 * ((step @ hessian) * step).sum(-1)
         size = linear.abs() + square.abs() + found.abs()
