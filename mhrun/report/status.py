@@ -43,7 +43,7 @@ def status_of(config: Mapping[str, Any], judged: Sequence[Judged], kind: str = "
         ours = (CONF / "experiment" / f"{experiment}.yaml").is_file()  # a user's experiment has no paper
         if scale == "paper" or "paper" not in (config.get("scales") or {}) or not ours:
             return Status("", "", "", "", [], departures)
-        return Status("preview", "Preview: too short for a result.", "", command, [], departures)
+        return Status("preview", "Preview: a smaller run than at scale=paper.", "", command, [], departures)
     yes, all_of_them = count(claim.verdict for claim in counted)
     failed = [f"{claim.quantity} ({claim.id})" for claim in counted if claim.verdict == NOT_REPRODUCED]
     if yes or failed:
