@@ -189,6 +189,8 @@ def _parts_of(page: Any, group: str) -> str:
 def _classes(page: Any, group: str) -> str:
     """Return the docstrings of the classes of a group: those that its files name, and those that `mhrun` exports."""
     targets = parts.targets(group)
+    if not targets:
+        raise LookupError(f"There is no group '{group}' in conf/.")
     packages = {target.split(".")[1] for target in targets}
     targets += [target for target in _exports() if target.split(".")[1] in packages]
     by_name = {target.rpartition(".")[2]: target for target in targets}
