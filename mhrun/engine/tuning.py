@@ -25,9 +25,8 @@ LEAST = 6
 _POOLED = 4  # windows whose acceptance rate must agree
 _SETTLED = 0.35  # of logit(acceptance), from the rate that is aimed at
 _GAIN = 2.0
-_FARTHEST = (
-    2.0  # largest change of log step; where all moves are rejected, the rate does not say how far it is off
-)
+# The largest change of log step: a window in which all moves are rejected does not say how far off it is.
+_FARTHEST = 5.0
 _NOISE = 1.0  # largest standard deviation of the minibatch noise of a log-ratio
 MOST_LEAPFROG_STEPS = 100
 _TUNED_LEAPFROG_STEPS = 12  # most of them while a step size is tuned, which depends little on their number
