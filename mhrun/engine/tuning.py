@@ -25,8 +25,9 @@ LEAST = 6
 _POOLED = 4  # windows whose acceptance rate must agree
 _SETTLED = 0.35  # of logit(acceptance), from the rate that is aimed at
 _GAIN = 2.0
-# The largest change of log step: a window in which all moves are rejected does not say how far off it is.
-_FARTHEST = 5.0
+# The largest change of log step: a window in which all moves are rejected does not say how far off it is. It makes a
+# change of 5 where a rate of 0.8 is aimed at, and would make one of 20 where 0.95 is.
+_FARTHEST = 5.1
 _NOISE = 1.0  # largest standard deviation of the minibatch noise of a log-ratio
 MOST_LEAPFROG_STEPS = 100
 _TUNED_LEAPFROG_STEPS = 12  # most of them while a step size is tuned, which depends little on their number
