@@ -133,6 +133,10 @@ _OF_METHODS = {
     "all_data_share": "Share of the decisions that read all data",
     "ess": "Effective sample size of the coordinate where it is least",
     "rhat": "R-hat of the coordinate where it is largest",
+    "draws_temperature": "Temperature at the last step; 1 is the posterior",
+    "data_per_step": "Mean number of data that a step reads",
+    "per_million": "Effective sample size for each million evaluations; – for methods that are too short to judge",
+    "per_second": "Effective sample size for each second of all chains after burn-in; – likewise",
 }
 
 
@@ -143,6 +147,10 @@ _HEADINGS = {
     "all_data_share": "share of decisions on all data",
     "ess": "ESS",
     "rhat": "R-hat",
+    "draws_temperature": "T",
+    "data_per_step": "data per step",
+    "per_million": "ESS per 10^6",
+    "per_second": "ESS per s",
 }
 
 

@@ -22,7 +22,7 @@ from mhrun.report.status import status_of
 from mhrun.report.style import method_styles, style
 from mhrun.report.summary import MARK
 from mhrun.report.sweep_figure import NOTHING, sweep_figure
-from mhrun.report.sweep_words import SHORT, sweep_finding, sweep_warnings
+from mhrun.report.sweep_words import BESIDES, SHORT, sweep_finding, sweep_warnings
 from mhrun.report.tables import rendered, write_table
 from mhrun.store.checksums import write_sealed
 from mhrun.store.files import explain, read_json, remove, write_text
@@ -254,7 +254,11 @@ def _judged(runs: Sequence[Run], jobs: list[dict[str, Any]], metrics: Mapping[st
 
 
 def sweep_table(place: Path, jobs: list[dict[str, Any]]) -> pd.DataFrame:
-    """Return a row per job and method: swept settings, the metrics that the experiment names, run and `SHORT`."""
+    """Return a row per job and method: swept settings, the metrics that the experiment names, run and `SHORT`.
+
+    Temperature and data per step are there where they vary, effective draws per evaluation and second where there are
+    any.
+    """
     rows = []
     for job in jobs:
         if job["status"] != "done" or _missing(place, job):
@@ -266,9 +270,20 @@ def sweep_table(place: Path, jobs: list[dict[str, Any]]) -> pd.DataFrame:
         for name, label in labels(config, summary["methods"]).items():
             metrics = {key: _metric(summary, name, key) for key in wanted}
             known = ((summary.get("diagnostics") or {}).get("methods") or {}).get(name, {})
-            short = {SHORT: unconverged(known)}
-            rows.append(swept | {"method": label} | metrics | {"run": folder.digest} | short)
-    return pd.DataFrame(rows)
+            short = unconverged(known)
+            about = summary["methods"][name]
+            besides = {
+                "draws_temperature": (about.get("samples") or {}).get("temperature"),
+                "data_per_step": about.get("minibatch_size_mean"),
+                "per_million": None if short else known.get("per_million"),
+                "per_second": None if short else known.get("per_second"),
+            }
+            rows.append(
+                swept | {"method": label} | metrics | besides | {"run": folder.digest} | {SHORT: short}
+            )
+    frame = pd.DataFrame(rows)
+    said = [name for name in BESIDES if name in frame and frame[name].nunique() < 1 + (name in BESIDES[:2])]
+    return frame.drop(columns=said)
 
 
 def _folder(place: Path, job: Mapping[str, Any]) -> RunFolder:

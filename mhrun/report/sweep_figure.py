@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.style import LINES, method_styles
-from mhrun.report.sweep_words import SHORT
+from mhrun.report.sweep_words import BESIDES, SHORT
 
 NOTHING = (
     "There is no number to show: the experiment names none for sweeps (report.sweep), or no job has left any."
@@ -45,7 +45,7 @@ def sweep_figure(
     metrics = [
         c
         for c in frame.columns
-        if c not in (*keys, "method", "run", SHORT) and frame[c].map(_number).notna().any()
+        if c not in (*keys, "method", "run", SHORT, *BESIDES) and frame[c].map(_number).notna().any()
     ]
     if not metrics:
         return NOTHING

@@ -19,6 +19,8 @@ SHORT = "too short"
 
 _METHODS = 3  # whose range a sentence gives
 _WARNINGS = 4  # methods that a line of warnings names
+BESIDES = ("draws_temperature", "data_per_step", "per_million", "per_second")
+"""Columns of a sweep's table that its figure does not draw."""
 
 
 def sweep_finding(config: Mapping[str, Any], frame: pd.DataFrame, keys: Sequence[str]) -> str:
