@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.agreement import AGREES, DIFFERS, RELEVANT, UNKNOWN
@@ -225,12 +225,27 @@ def figure(found: Comparison) -> Figure | str:
             if not np.isfinite(value):
                 axis.text(0.02, place, "–", transform=axis.get_yaxis_transform(), va="center", fontsize=8)
         axis.set(xscale="log", xlabel=label, ylim=(-0.7, len(names) - 0.3))
-        axis.xaxis.set_minor_locator(LogLocator(subs=(2, 5)))  # more labels would run into each other
+        _few_ticks(axis)
         axis.grid(visible=False, axis="y")
     several = len(runs) > 1
     axes[0][0].set_yticks(places, [name if several else name.rpartition(": ")[2] for name in names])
     drawn.tight_layout()
     return drawn
+
+
+def _few_ticks(axis: Any) -> None:
+    """Label a logarithmic axis of less than two decades at 1, 2 and 5, or at three numbers, lest labels overlap."""
+    low, high = axis.get_xlim()
+    if high > 100 * low:
+        return
+    decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)))
+    ticks = np.outer(decades, (1, 2, 5)).ravel()
+    ticks = ticks[(ticks >= low) & (ticks <= high)]
+    if len(ticks) < 2:
+        ticks = np.asarray(MaxNLocator(3).tick_values(low, high))
+        ticks = ticks[(ticks >= low) & (ticks <= high)]
+    axis.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
+    axis.xaxis.set_minor_formatter(NullFormatter())
 
 
 def _distance(axis: Any, place: float, number: float, error: float, colour: str) -> None:
