@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mhrun.errors import UserError
 from mhrun.native.compiler import Piece, piece, routine
-from mhrun.native.philox import LOW, philox, scaled, u64
+from mhrun.native.philox import LOW, S32, philox, scaled, u64
 
 SHUFFLE = u64(1 << 31)  # blocks of a minibatch from here on put the second half of the data in order
 TILE = 256  # candidates drawn at once
@@ -28,9 +29,10 @@ class Workspace(NamedTuple):
     at: npt.NDArray[
         np.int64
     ]  # (4,) of the bits, drawn data and position in the stream; of the table, offset and position
-    candidates: npt.NDArray[np.int64]  # of the stream of uniform indices
-    table: npt.NDArray[np.uint32]  # the last position in the stream with this hash
-    links: npt.NDArray[np.uint32]  # the previous position with the same hash
+    pairs: npt.NDArray[np.uint64]  # elements of the stream of uniform indices, two in a word
+    stream: npt.NDArray[np.uint32]  # the same memory, one by one
+    table: npt.NDArray[np.uint32]  # the last position in the stream with this hash, and whether it has a link
+    links: npt.NDArray[np.uint32]  # the entry of the table that a position replaced
     repeats: npt.NDArray[np.int32]  # positions of values that were drawn before
     seen: npt.NDArray[np.uint64]  # bits
     trail: npt.NDArray[np.int32]  # the first drawn data, whose bits are cleared one by one
@@ -42,18 +44,25 @@ def workspace(n: int, largest: int, *, replacement: bool = False, grows: bool = 
 
     Takes about 150 bytes per datum of a small minibatch. A large one takes n / 8 bytes, and 2 n more if more than half
     of the data are drawn. One that `grows` call by call begins as a small one. Untouched pages take no memory.
+
+    Raises:
+        UserError: n is 2^32 or more, which the table and the bits have no room for.
     """
     # A table is faster than bits while it fits into the cache; a smaller table would lose more by collisions.
     few = 0 if replacement else min(largest, n // 16, BEGINNING if grows else max(16384, n // 256))
     if few < largest and not grows:
         few = 0
+    if n >= 1 << 32 and not replacement:
+        raise UserError(f"Minibatches of {n:,} data are drawn with replacement only: set replacement=true.")
     bits = few < largest and not replacement
     positions = 2 * few + 64 if few else 0  # insufficient for less than one minibatch in 10^57
     words = n // 64 + 1 if bits else 0
+    pairs = np.empty(max(positions, TILE) // 2 + 2, np.uint64)
     return Workspace(
         few,
         np.zeros(4, np.int64),
-        np.empty(max(positions, TILE) + 2, np.int64),
+        pairs,
+        pairs.view(np.uint32),
         np.zeros(1 << (16 * few - 1).bit_length() if few else 0, np.uint32),
         np.empty(positions, np.uint32),
         np.empty(positions, np.int32),
@@ -91,61 +100,64 @@ def independent(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any,
 
 
 @piece
-def _candidates(out: Any, into: Any, position: Any, stop: Any, n: Any, draw: Any, purpose: Any) -> None:
-    """Write elements position..stop of the stream of uniform indices to out[into:].
+def _write_pairs(pairs: Any, first: Any, last: Any, begin: Any, n: Any, draw: Any, purpose: Any) -> None:
+    """Write blocks first..last of the stream of uniform indices to pairs[begin:].
 
-    Elements 2b and 2b + 1 are the halves of block b; whole blocks are written, from `into` less 1 on where `position`
-    is odd.
+    Block b has elements 2b and 2b + 1, in the lower and the upper half of a word: what a vector of blocks makes needs
+    no interleaving.
     """
-    first = position >> 1
-    begin = into - (position & 1)
-    for b in range(((stop + 1) >> 1) - first):
-        x, y, z, w = philox(u64(first + b), purpose, draw)
-        # Unsigned: an index that may be negative prevents vectorisation.
-        out[u64(begin + 2 * b)] = scaled(x, y, n)
-        out[u64(begin + 2 * b + 1)] = scaled(z, w, n)
+    for b in range(u64(last - first)):
+        x, y, z, w = philox(u64(first) + b, purpose, draw)
+        pairs[u64(begin) + b] = scaled(x, y, n) | (scaled(z, w, n) << S32)
 
 
 @routine
 def _by_table(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, work: Any) -> None:
     """Fill index[:m] with the next m distinct values of the stream, recorded in a hash table with chaining.
 
-    Positions keep increasing from minibatch to minibatch, so the table need not be cleared. Indices are random and
-    serve as their own hash.
+    Indices are random and serve as their own hash. An entry of the table is twice the position of a value, plus one if
+    the entry before it, of another value with the same hash, is kept in `links`: few are, so that most values cost one
+    look-up. Positions keep increasing from minibatch to minibatch, so the table need not be cleared.
     """
-    at, stream, table, links, repeats = work.at, work.candidates, work.table, work.links, work.repeats
+    at, stream, table, links, repeats = work.at, work.stream, work.table, work.links, work.repeats
     if start == 0:
-        at[2] += len(links)
+        at[2] += 2 * len(links)
         at[3] = 0
-        if at[2] + len(links) >= np.int64(LOW):
+        if at[2] + 2 * len(links) + 1 > np.int64(LOW):
             for h in range(len(table)):
                 table[h] = np.uint32(0)
             at[2] = 0
-    base, mask = np.uint32(at[2] + 1), u64(len(table) - 1)
+    base, mask = np.uint32(at[2] + 2), np.uint32(len(table) - 1)
     first = at[3]
     made, repeated = first, 0
     while made - first - repeated < m:
         stop = first + m + repeated
-        _candidates(stream, made, made, stop, n, draw, purpose)
+        _write_pairs(work.pairs, made >> 1, (stop + 1) >> 1, made >> 1, n, draw, purpose)
         for j in range(u64(made), u64(stop)):
             value = stream[j]
-            place = u64(value) & mask
+            place = u64(value & mask)
             before = table[place]
-            table[place] = base + np.uint32(j)
-            links[j] = before
-            while before >= base:  # of this minibatch, with the same hash
-                if stream[u64(before - base)] == value:
-                    repeats[u64(repeated)] = np.int32(j)
-                    repeated += 1
-                    break
-                before = links[u64(before - base)]
+            entry = base + np.uint32(2 * j)
+            table[place] = entry
+            if before >= base:  # of this minibatch, with the same hash
+                links[j] = before
+                table[place] = entry + np.uint32(1)
+                linked = np.uint32(1)
+                while linked:
+                    other = u64((before - base) >> np.uint32(1))
+                    if stream[other] == value:
+                        repeats[u64(repeated)] = np.int32(j)
+                        repeated += 1
+                        break
+                    linked = (before - base) & np.uint32(1)
+                    before = links[other]  # unused if there is no link
         made = stop
     at[3] = made
     begin = first
     for r in range(repeated + 1):  # from one repeated value to the next
         end = np.int64(repeats[r]) if r < repeated else np.int64(made)
         for i in range(end - begin):
-            index[u64(begin - first - r + i)] = stream[u64(begin + i)]
+            index[u64(begin - first - r + i)] = np.int64(stream[u64(begin + i)])
         begin = end + 1
 
 
@@ -168,7 +180,7 @@ def _leave_table(work: Any) -> None:
     _forget(work)
     position, drawn = work.at[3], 0
     for j in range(position):
-        value = u64(work.candidates[j])
+        value = u64(work.stream[j])
         word, bit = value >> u64(6), u64(1) << (value & u64(63))
         if not work.seen[word] & bit:
             work.seen[word] |= bit
@@ -209,15 +221,16 @@ def _by_bits(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, wo
         _forget(work)
     drawn, position = work.at[0], work.at[1]
     half = np.int64(n) // 2
-    seen, candidates = work.seen, work.candidates
+    seen, stream = work.seen, work.stream
     got: Any = 0
     most = min(np.int64(m), half - drawn)
     while got < most:
         count = min(most - got, TILE)
-        _candidates(candidates, 1, position, position + count, n, draw, purpose)
+        odd = position & 1
+        _write_pairs(work.pairs, position >> 1, (position + count + 1) >> 1, 0, n, draw, purpose)
         position += count
         for j in range(count):
-            value = u64(candidates[u64(j + 1)])
+            value = u64(stream[u64(odd + j)])
             word, bit = value >> u64(6), value & u64(63)
             before = seen[word]
             seen[word] = before | (u64(1) << bit)

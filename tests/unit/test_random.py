@@ -14,6 +14,7 @@ from significance import ALPHA, Z, assert_counts
 from mhrun import random as generator
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
+from mhrun.errors import UserError
 from mhrun.native import Draw, indices
 from mhrun.native import philox as pieces
 from mhrun.native.numbers import normals, permutations
@@ -148,7 +149,7 @@ def test_a_growing_minibatch_moves_from_the_table_to_the_bits(n):
     key, rng = derive_key(2, "growing"), np.random.default_rng(4)
     work, split, index = indices.workspace(n, n, grows=True), pieces.split_key(key), np.empty(n + 1, np.int64)
     assert work.few == min(n // 16, indices.BEGINNING)
-    work.at[2] = 2**32 - 10 * len(work.links) - 5  # so that positions begin anew within the test
+    work.at[2] = 2**32 - 20 * len(work.links) - 5  # so that positions begin anew within the test
     for step in range(40):
         whole = permutations(key, np.array([step]), np.array([1]), n, 0, n)[0]
         stop = n if step % 5 == 0 else int(rng.integers(1, max(2, 3 * work.few)))
@@ -161,6 +162,13 @@ def test_a_growing_minibatch_moves_from_the_table_to_the_bits(n):
                 assert (index[:m] == whole[start : start + m]).all(), (step, start, m)
                 start += m
     assert work.at[2] < 2**31 or not work.few
+
+
+def test_minibatches_of_too_many_data_are_drawn_with_replacement():
+    """The table and the bits have positions of 32 bits."""
+    assert indices.workspace(2**32, 100, replacement=True).few == 0
+    with pytest.raises(UserError, match="4,294,967,296 data are drawn with replacement only"):
+        indices.workspace(2**32, 100)
 
 
 def test_a_chain_does_not_see_its_neighbours_nor_the_prefetching():
