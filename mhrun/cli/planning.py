@@ -203,7 +203,7 @@ def _seconds(setups: Mapping[str, _SetUp], method: str) -> float:
 
 
 def _memory(config: Mapping[str, Any], found: Sequence[Any]) -> list[str]:
-    """Return lines on memory: the peak of the trial, and what a run holds besides between two blocks."""
+    """Return lines on memory: the peak of the trial, and the draws that a run holds besides."""
     import resource
 
     import torch
@@ -212,7 +212,7 @@ def _memory(config: Mapping[str, Any], found: Sequence[Any]) -> list[str]:
 
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    held = max((min(HELD_BYTES, cost.disk) for cost in found), default=0)
+    held = max((min(HELD_BYTES, 2 * cost.disk) for cost in found), default=0)
     lines = [f"memory  about {_bytes(peak + held)} ({_bytes(peak)} in this trial)"]
     if str(config["device"]).startswith("cuda"):
         lines.append(f"        {_bytes(torch.cuda.max_memory_allocated(config['device']))} of the GPU's")

@@ -36,7 +36,9 @@ _SILENT_SECONDS = 1.0  # of compilation, before a line says so
 _CHUNK_SECONDS = 0.25  # seconds between updates of progress and checks for a stop
 _CHUNK_BYTES = 64 << 20
 _BLOCK_BYTES = 256 << 20
-HELD_BYTES = _BLOCK_BYTES + 2 * _CHUNK_BYTES  # most bytes held between two blocks, besides the state
+HELD_BYTES = 2 * (
+    _BLOCK_BYTES + _CHUNK_BYTES
+)  # most bytes held of draws: a block, and the last one while it is converted
 _BLOCK_SHARE = 0.05  # largest share of the time spent on writing states
 
 
@@ -135,68 +137,112 @@ def _run_method(
         return summary
     if method.target.dim >= MANY:
         keep_memory()
-    writer = TraceWriter(folder, method.shape, INFO_DTYPES, method.target.n)
-    executor = _recorded_executor(method, folder, settings, watcher)
-    setup = prepare_reference(method.target, folder)
-    step, state, memory, monitoring = _begun(method, writer.resume(watcher.note))
-    with _announced(watcher, f"{method.name}: compiling its loop; later runs have it from the cache"):
-        executor.prepare(state)
-    writer.start_clock()
-    watcher.begin(method.name, step, method.shape.total, executor.name)
+    with TraceWriter(folder, method.shape, INFO_DTYPES, method.target.n) as writer:
+        executor = _recorded_executor(method, folder, settings, watcher)
+        setup = prepare_reference(method.target, folder)
+        position = _begun(method, writer.resume(watcher.note))
+        with _announced(watcher, f"{method.name}: compiling its loop; later runs have it from the cache"):
+            executor.prepare(position.state)
+        writer.start_clock()
+        watcher.begin(method.name, position.step, method.shape.total, executor.name)
+        position = _to_the_end(method, position, executor, writer, settings, watcher, stop)
+        last = method.plan.controls(position.memory, position.step, 1)
+        facts: dict[str, Any] = {
+            "executor": executor.name,
+            "step_size": last.step_size[0].tolist(),
+            "temperature": last.temperature[0].tolist(),
+            "torch_threads": torch.get_num_threads(),
+        }
+        if DIGEST in attributes:
+            facts[DIGEST] = attributes[DIGEST]
+        writer.finish(attributes, facts | setup)
+    watcher.end(method.name)
+    summary = done(folder)
+    assert summary is not None
+    return summary
 
+
+@dataclass(frozen=True)
+class _Position:
+    """Where a method is: the steps that are done, the state after them, the plan's memory and the monitor's."""
+
+    step: int
+    state: State
+    memory: Memory
+    monitoring: Monitoring | None
+
+    def checkpoint(self) -> Checkpoint:
+        kept = {} if self.monitoring is None else self.monitoring.pack()
+        return Checkpoint(self.step, _pack(self.state, self.memory) | kept)
+
+
+def _to_the_end(
+    method: Method,
+    position: _Position,
+    executor: Executor,
+    writer: TraceWriter,
+    settings: Settings,
+    watcher: Watcher,
+    stop: Callable[[], bool],
+) -> _Position:
+    """Run all steps from `position` on, with a block on disk every few seconds, and return the last position."""
     count, last_block, wait = 16, time.monotonic(), settings.block_seconds
-    accepted, since = 0.0, step
-    while step < method.shape.total:
-        began = time.monotonic()
-        size = min(count, method.shape.total - step, method.plan.steps_until_update(step + 1) or count)
-        until = monitoring.steps_until_due(step + 1) if monitoring is not None else size
-        size = min(size, until)
-        controls = method.plan.controls(memory, step + 1, size)
-        state, record = executor.advance(state, step + 1, controls)
-        check_bounds(method, record, step + 1)
-        memory = method.plan.learn(memory, step + 1, torch.from_numpy(record["accepted"].T.copy()))
-        writer.append(step + 1, record)
-        step += size
-        if monitoring is not None:
-            metrics = monitoring.after(step, size, size == until, state, record, controls)
-            if metrics is not None:
-                writer.note(step, metrics)
+    total, since, accepted = method.shape.total, position.step, 0.0
+    while position.step < total:
+        began, before = time.monotonic(), position.step
+        position, record, due = _advanced(method, position, executor, writer, count)
+        size = position.step - before
         accepted += float(record["accepted"].mean()) * size
         watcher.advance(
             method.name,
-            step,
-            accepted / (step - since),
+            position.step,
+            accepted / (position.step - since),
             *(int(writer.totals[k].sum()) for k in ("n_lik", "n_grad")),
         )
 
         # The ends of chunks change no number, only progress and memory.
         now = time.monotonic()
-        if size == count or (size == until and now - began > _CHUNK_SECONDS):
+        if size == count or (due and now - began > _CHUNK_SECONDS):
             count = _next_count(method, count, now - began)
-        stopping = stop()
+        stopping, ended = stop(), position.step == total
         full = writer.pending_bytes() > settings.block_bytes or now - last_block > wait
-        if full or stopping or step == method.shape.total:
-            kept = {} if monitoring is None else monitoring.pack()
-            writer.commit(Checkpoint(step, _pack(state, memory) | kept))
+        if full or stopping or ended:
+            writer.commit(position.checkpoint())
             last_block = time.monotonic()
             if settings.block_seconds:  # 0: after each stretch of steps
                 wait = max(settings.block_seconds, (last_block - now) / _BLOCK_SHARE)
-        if stopping and step < method.shape.total:
-            raise Interrupted(f"{method.name} stopped after step {step:,} of {method.shape.total:,}")
-    last = method.plan.controls(memory, step, 1)
-    facts: dict[str, Any] = {
-        "executor": executor.name,
-        "step_size": last.step_size[0].tolist(),
-        "temperature": last.temperature[0].tolist(),
-        "torch_threads": torch.get_num_threads(),
-    }
-    if DIGEST in attributes:
-        facts[DIGEST] = attributes[DIGEST]
-    writer.finish(attributes, facts | setup)
-    watcher.end(method.name)
-    summary = done(folder)
-    assert summary is not None
-    return summary
+        if ended:
+            break
+        if stopping:
+            raise Interrupted(f"{method.name} stopped after step {position.step:,} of {total:,}")
+        if full:
+            writer.convert()
+    return position
+
+
+def _advanced(
+    method: Method, position: _Position, executor: Executor, writer: TraceWriter, count: int
+) -> tuple[_Position, Record, bool]:
+    """Run at most `count` steps and append them to the trace.
+
+    Returns:
+        The position after them, their record, and whether the monitor was due, or there is none.
+    """
+    step, monitoring = position.step, position.monitoring
+    size = min(count, method.shape.total - step, method.plan.steps_until_update(step + 1) or count)
+    until = monitoring.steps_until_due(step + 1) if monitoring is not None else size
+    size = min(size, until)
+    controls = method.plan.controls(position.memory, step + 1, size)
+    state, record = executor.advance(position.state, step + 1, controls)
+    check_bounds(method, record, step + 1)
+    memory = method.plan.learn(position.memory, step + 1, torch.from_numpy(record["accepted"].T.copy()))
+    writer.append(step + 1, record)
+    step += size
+    if monitoring is not None:
+        metrics = monitoring.after(step, size, size == until, state, record, controls)
+        if metrics is not None:
+            writer.note(step, metrics)
+    return _Position(step, state, memory, monitoring), record, size == until
 
 
 def _finished(method: Method, folder: Path, watcher: Watcher) -> dict[str, Any] | None:
@@ -225,16 +271,16 @@ def _recorded_executor(method: Method, folder: Path, settings: Settings, watcher
     return executor
 
 
-def _begun(method: Method, checkpoint: Checkpoint | None) -> tuple[int, State, Memory, Monitoring | None]:
-    """Return the steps that are done, the state after them, the plan's memory and the monitor's."""
+def _begun(method: Method, checkpoint: Checkpoint | None) -> _Position:
+    """Return the position after a checkpoint, or the first one."""
     monitoring = None
     if method.monitor is not None:
         monitoring = Monitoring(method.monitor, method.target, method.shape.chains)
     if checkpoint is None:
-        return 0, method.first_state(), method.plan.start(), monitoring
+        return _Position(0, method.first_state(), method.plan.start(), monitoring)
     if monitoring is not None:
         monitoring.unpack(checkpoint.arrays)
-    return (checkpoint.step, *_unpack(checkpoint.arrays, method), monitoring)
+    return _Position(checkpoint.step, *_unpack(checkpoint.arrays, method), monitoring)
 
 
 def _next_count(method: Method, count: int, seconds: float) -> int:

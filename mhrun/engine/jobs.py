@@ -16,7 +16,7 @@ from mhrun.engine.threads import torch_threads, usable_cores
 _PAYS = 20.0  # guessed seconds of all methods in torch; a worker takes two to start
 _SAMPLE = 0.2  # seconds in which the load of the cores is measured
 _NEARLY = 0.25  # of a core may be busy with other things
-_PROCESS = 1 << 30  # bytes of a worker besides its data: its libraries and what it holds between two blocks
+_PROCESS = 1 << 30  # bytes of a worker besides its data and its draws
 
 
 def separable(methods: Sequence[Method], threads: int | None) -> list[Method]:

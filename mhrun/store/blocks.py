@@ -3,7 +3,7 @@
 A block is an ``.npz`` with the draws of consecutive steps *and* the state after them, written whole or not at all. At
 any moment the blocks on disk hold a run up to some step and the state to resume from; a kill loses at most what came
 after the last block. A large state is kept only in the last two blocks. When the method is complete, the blocks become
-``trace.nc`` (see `mhrun.store.netcdf`).
+``trace.nc`` (see `mhrun.store.netcdf`); most of that is done in a thread before.
 """
 
 from __future__ import annotations
@@ -11,19 +11,23 @@ from __future__ import annotations
 import re
 import struct
 import sys
+import threading
 import time
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from mhrun.errors import UserError
 from mhrun.store.checksums import changed, file_digest, genuine, sealed
 from mhrun.store.files import explain, plain, read_json, remove, unreadable, write_json, write_whole
-from mhrun.store.netcdf import TRACE, Shape, write_trace
+from mhrun.store.netcdf import TRACE, Shape
+from mhrun.store.trace_file import PartialTrace
 
 Array = npt.NDArray[Any]
 
@@ -82,10 +86,18 @@ class TraceWriter:
         self._bytes = 0
         self._clock = time.monotonic()
         self._blocks = folder / "blocks"
+        self._trace: PartialTrace | None = None
+        self._converter: threading.Thread | None = None
         try:
             self._blocks.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise explain(error, self._blocks) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._abandon_trace()
 
     def resume(self, warn: Callable[[str], None]) -> Checkpoint | None:
         """Return the checkpoint on disk, or None if there is none.
@@ -216,16 +228,54 @@ class TraceWriter:
             kept = {key: value for key, value in content.items() if not _of_state(key)} | {_LIGHT: np.True_}
             write_whole(path, lambda file: np.savez(file, **kept))  # type: ignore[arg-type]
 
+    def convert(self) -> None:
+        """Begin to write the blocks on disk to the trace, in a thread while the method goes on.
+
+        HDF5 compresses without Python's lock. What fails here is tried again, and reported, by `finish`.
+        """
+        if self._converter is None or not self._converter.is_alive():
+            self._converter = threading.Thread(target=self._convert_quietly, daemon=True, name="mhrun-trace")
+            self._converter.start()
+
+    def _convert_quietly(self) -> None:
+        with suppress(UserError):
+            self._append_blocks()
+
+    def _append_blocks(self) -> PartialTrace:
+        """Append the blocks on disk that the trace has not, and return it."""
+        trace = self._trace
+        if trace is None:
+            trace = self._trace = PartialTrace(self.folder, self.shape, self.info)
+        try:
+            for path in self._sorted()[trace.blocks :]:
+                trace.append(load_block(path))
+        except BaseException:
+            self._trace = None
+            trace.abandon()
+            raise
+        return trace
+
+    def _abandon_trace(self) -> None:
+        if self._converter is not None:
+            self._converter.join()
+        if self._trace is not None:
+            self._trace.abandon()
+
     def finish(self, attributes: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
         """Write ``trace.nc`` from the blocks, record that the method is done, and remove the blocks.
 
         `attributes` go into the trace, `facts` into the record of completion (see `done`). A kill in between leaves the
         blocks, and the next start calls this again.
+
+        Raises:
+            UserError: a block is damaged, the disk is full or the folder cannot be written.
         """
-        # If nearly every move is accepted, theta does not repeat, and compressing noise takes time for nothing.
-        repeats = self.totals["sum_accepted"].sum() < 0.9 * self.shape.chains * self.shape.steps
-        blocks = (load_block(p) for p in self._sorted())
-        write_trace(self.folder, self.shape, self.info, attributes, blocks, repeats=bool(repeats))
+        if self._converter is not None:
+            self._converter.join()
+        try:
+            self._append_blocks().finish(attributes)
+        finally:
+            self._abandon_trace()
         totals = {key: value.tolist() for key, value in self.totals.items()}
         summary = plain(
             {"totals": totals, "wall_s": self.wall_s, "warmup_wall_s": self.warmup_wall_s, **facts}

@@ -102,8 +102,18 @@ class NetcdfFile(Group):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            made = f"version=2,mhrun={__version__},hdf5={h5py.version.hdf5_version},h5py={h5py.__version__}"
-            self._file.attrs["_NCProperties"] = np.array(made, h5py.string_dtype("ascii", len(made)))
+            self.finish()
+        else:
+            self.close()
+
+    def finish(self) -> None:
+        """Record which software wrote the file, and close it."""
+        made = f"version=2,mhrun={__version__},hdf5={h5py.version.hdf5_version},h5py={h5py.__version__}"
+        self._file.attrs["_NCProperties"] = np.array(made, h5py.string_dtype("ascii", len(made)))
+        self._file.close()
+
+    def close(self) -> None:
+        """Close the file, if it is open, as it is."""
         self._file.close()
 
     def add_group(self, name: str) -> Group:

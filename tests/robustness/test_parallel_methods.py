@@ -168,7 +168,7 @@ def test_the_number_of_jobs_fits_the_machine_and_the_work(quiet, monkeypatch, ou
     assert jobs.jobs_of(None, long, free) == 1  # beside other work
     assert jobs.jobs_of(2, long, free) == 2
     monkeypatch.setattr(jobs, "idle_cores", lambda: 8.0)
-    monkeypatch.setattr(jobs, "available", lambda: 3e9)
+    monkeypatch.setattr(jobs, "available", lambda: 4e9)
     assert jobs.jobs_of(None, 6 * long, free) == 2
 
 

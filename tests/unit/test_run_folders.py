@@ -21,6 +21,7 @@ from mhrun.store.files import explain, read_json, write_json, write_whole
 from mhrun.store.folder import RunFolder, runs
 from mhrun.store.identity import digest
 from mhrun.store.netcdf import TRACE, Shape, open_trace
+from mhrun.store.trace_file import PartialTrace
 from mhrun.types import INFO_DTYPES
 
 
@@ -29,8 +30,8 @@ def record(rng, chains, count):
     return draws | {"theta": rng.normal(size=(chains, count, 2))}
 
 
-def written(folder: Path, shape: Shape, cuts, rng_seed=0, stop_at=None):
-    """Write a trace in pieces of given lengths; return all that went in."""
+def written(folder: Path, shape: Shape, cuts, rng_seed=0, stop_at=None, convert=False):
+    """Write a trace in pieces of given lengths, converted meanwhile or at the end; return all that went in."""
     rng = np.random.default_rng(rng_seed)
     whole = record(rng, shape.chains, shape.total)
     writer = TraceWriter(folder, shape, INFO_DTYPES)
@@ -47,15 +48,19 @@ def written(folder: Path, shape: Shape, cuts, rng_seed=0, stop_at=None):
         writer.commit(Checkpoint(step, {"evaluation/theta": whole["theta"][:, step - 1]}))
         if stop_at is not None and step >= stop_at:
             return whole
+        if convert:
+            writer.convert()
     writer.finish({"method": "test"}, {})
     return whole
 
 
 @pytest.mark.parametrize(("thin", "often"), [(1, None), (3, None), (3, 1), (1, 4), (5, 2)])
 @pytest.mark.parametrize("warmup", [0, 10, 12])
-def test_a_trace_holds_what_went_in(tmp_path, thin, often, warmup):
+@pytest.mark.parametrize("convert", [False, True])
+def test_a_trace_holds_what_went_in(tmp_path, thin, often, warmup, convert):
     shape = Shape(2, ("a", "b"), warmup, 50, thin, often)
-    whole = written(tmp_path, shape, [7, 8, 31, 33, 62])
+    whole = written(tmp_path, shape, [7, 8, 31, 33, 62], convert=convert)
+    assert not (tmp_path / "trace.nc.partial").exists()
     with open_trace(tmp_path) as trace:
         for kind, every in (("posterior", thin), ("sample_stats", often or thin)):
             kept = np.arange(every, shape.total + 1, every)
@@ -89,6 +94,40 @@ def test_arviz_opens_it_as_it_is(tmp_path):
     assert arviz_base.extract(tree).sizes["sample"] == 100
     assert tree.attrs["inference_library"] == "mhrun"
     tree.close()
+
+
+def test_blocks_that_cannot_be_converted_meanwhile_are_converted_at_the_end(tmp_path, monkeypatch):
+    """As when the disk is full for a while; what is wrong at the end is reported."""
+    shape, append, failed = Shape(2, ("a", "b"), 0, 50, 1), PartialTrace.append, []
+
+    def fails(trace, block):
+        if always or threading.current_thread() is not threading.main_thread():
+            failed.append(trace.blocks)
+            raise UserError("The disk is full.")
+        append(trace, block)
+
+    always = False
+    monkeypatch.setattr(PartialTrace, "append", fails)
+    whole = written(tmp_path / "one", shape, [7, 8, 31, 33, 50], convert=True)
+    assert failed
+    with open_trace(tmp_path / "one") as trace:
+        assert (trace["posterior/theta"].to_numpy() == whole["theta"]).all()
+    always = True
+    with pytest.raises(UserError, match="The disk is full"):
+        written(tmp_path / "two", shape, [50])
+    assert [path.name for path in (tmp_path / "two").iterdir()] == ["blocks"]
+
+
+def test_a_stopped_method_leaves_no_trace_in_the_making(tmp_path):
+    shape = Shape(2, ("a", "b"), 0, 50, 1)
+    written(tmp_path, shape, [7, 20], stop_at=20)
+    with TraceWriter(tmp_path, shape, INFO_DTYPES) as writer:
+        writer.convert()
+    assert not writer._converter.is_alive()
+    assert [path.name for path in tmp_path.iterdir()] == ["blocks"]
+    whole = written(tmp_path, shape, [33, 50], convert=True)
+    with open_trace(tmp_path) as trace:
+        assert (trace["posterior/theta"].to_numpy() == whole["theta"]).all()
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "gone"])

@@ -1,0 +1,229 @@
+"""The writing of a trace, block by block."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from mhrun import __version__
+from mhrun.errors import UserError
+from mhrun.models.axes import Axis
+from mhrun.models.parameters import Parameters
+from mhrun.store.files import explain, remove
+from mhrun.store.netcdf import TRACE, Shape
+from mhrun.store.netcdf_file import Group, NetcdfFile
+from mhrun.types import INFO_DEFAULTS
+
+Array = npt.NDArray[Any]
+
+_KINDS = ("posterior", "sample_stats")
+_CHUNK = 1 << 17  # numbers in an HDF5 chunk, about a megabyte
+_REJECTED = 0.1  # share of rejections from which theta repeats often enough to be worth compressing
+
+
+class PartialTrace:
+    """A trace in the making: blocks are appended in order, and `finish` puts it in its place, whole or not at all.
+
+    Args:
+        folder: the method's folder.
+        shape: dimensions of the trace.
+        info: field name -> dtype of the per-step statistics.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path, shape: Shape, info: Mapping[str, str]) -> None:
+        self.blocks = 0  # that it has
+        self._target, self._path = folder / TRACE, folder / (TRACE + ".partial")
+        self._shape, self._info = shape, info
+        self._done = dict.fromkeys(_KINDS, 0)
+        self._monitored: dict[str, list[Array]] = {}
+        self._spans: dict[str, list[tuple[str, int, int]]] = {}
+        for kind in _KINDS:
+            burn_in, kept = (
+                len(shape.kept(1, steps)) if kind == "posterior" else steps // shape.stats_thin
+                for steps in (shape.warmup, shape.total)
+            )
+            spans = (("warmup_", 0, burn_in), ("", burn_in, kept))
+            self._spans[kind] = [span for span in spans if span[1] < span[2]]
+        remove(self._path)  # from a killed run, or a link, which HDF5 would follow
+        try:
+            self._file = NetcdfFile(self._path)
+        except OSError as error:
+            raise explain(error, self._target) from error
+
+    def append(self, block: Mapping[str, Array] | None) -> None:
+        """Append the next block; None stands for a damaged one.
+
+        Raises:
+            UserError: the block is damaged, or the disk is full.
+        """
+        if block is None:
+            raise UserError("A block of the trace is damaged; run the same command again to recompute it.")
+        try:
+            if not self.blocks:
+                accepted = block["draw/accepted"]
+                repeats = not accepted.size or float(accepted.mean()) < 1 - _REJECTED
+                for kind, spans in self._spans.items():
+                    for prefix, low, high in spans:
+                        _group(self._file, prefix, kind, self._shape, self._info, high - low, repeats)
+            self._write(block)
+        except OSError as error:
+            raise explain(error, self._target) from error
+        for key, values in block.items():
+            if key.startswith("metrics/"):
+                self._monitored.setdefault(key.removeprefix("metrics/"), []).append(values)
+        self.blocks += 1
+
+    def finish(self, attributes: Mapping[str, Any]) -> None:
+        """Put the trace in its place, with attributes.
+
+        Raises:
+            UserError: the disk is full, or the folder cannot be written.
+        """
+        try:
+            if self._monitored:
+                monitored = {name: np.concatenate(parts) for name, parts in self._monitored.items()}
+                _write_monitor(self._file, self._shape, monitored)
+            self._file.set_attributes(
+                {"created_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "inference_library": "mhrun"}
+                | {"inference_library_version": __version__}
+                | dict(attributes)
+            )
+            self._file.finish()
+            with open(self._path, "rb+") as written:
+                os.fsync(written.fileno())
+            os.replace(self._path, self._target)
+        except OSError as error:
+            raise explain(error, self._target) from error
+
+    def abandon(self) -> None:
+        """Remove it, unless it is finished."""
+        try:
+            self._file.close()
+        finally:
+            self._path.unlink(missing_ok=True)
+
+    def _write(self, block: Mapping[str, Array]) -> None:
+        shape, info = self._shape, self._info
+        counts = {"posterior": block["draw/theta"].shape[1], "sample_stats": len(block["draw/wall_s"])}
+        for kind, count in counts.items():
+            at = self._done[kind]
+            for prefix, low, high in self._spans[kind]:
+                a, b = max(at, low), min(at + count, high)
+                if a >= b:
+                    continue
+                there, here = slice(a - low, b - low), slice(a - at, b - at)
+                variables = self._file.groups[prefix + kind].variables
+                if kind == "posterior":
+                    for name, values in _written(block["draw/theta"][:, here], shape.layout).items():
+                        variables[name][:, there] = values
+                    if "step" in variables:
+                        variables["step"][there] = shape.kept(1, shape.total)[at:][here] + 1
+                    continue
+                variables["wall_s"][there] = block["draw/wall_s"][here]
+                for name in info:
+                    there_was = block.get(f"draw/{name}", np.asarray(INFO_DEFAULTS.get(name)))  # younger
+                    values = np.broadcast_to(there_was, (shape.chains, count))[:, here]
+                    variables[name][:, there] = values.astype("int8") if info[name] == "bool" else values
+            self._done[kind] += count
+
+
+def _write_monitor(file: NetcdfFile, shape: Shape, monitored: Mapping[str, Array]) -> None:
+    """Write the metrics of the monitor: (runs,), or (runs, C) as (chain, monitor_run)."""
+    group = file.add_group("monitor")
+    runs = len(monitored["step"])
+    for name, size in (("chain", shape.chains), ("monitor_run", runs)):
+        group.add_dimension(name, np.arange(size, dtype=np.int64))
+    for name, values in monitored.items():
+        if values.ndim == 1:
+            group.add_variable(name, ("monitor_run",), data=values)
+        else:
+            group.add_variable(name, ("chain", "monitor_run"), data=np.ascontiguousarray(values.T))
+
+
+def _group(
+    file: NetcdfFile,
+    prefix: str,
+    kind: str,
+    shape: Shape,
+    info: Mapping[str, str],
+    draws: int,
+    repeats: bool,
+) -> None:
+    group = file.add_group(prefix + kind)
+    for name, size in (("chain", shape.chains), ("draw", draws)):
+        group.add_dimension(name, np.arange(size, dtype=np.int64))
+    if kind == "posterior":
+        if shape.layout is None:
+            group.add_dimension("parameter", np.asarray(shape.parameters, dtype=object))
+            _variable(group, "theta", "float64", ("chain", "draw", "parameter"), compress=repeats)
+        else:
+            group.set_attributes({"parameters": " ".join(shape.layout.shapes)})
+            for name, axes in shape.layout.dimensions.items():
+                for axis, size in zip(axes, shape.layout.shapes[name], strict=True):
+                    _dimension(group, axis, size)
+                own = tuple(axis.name for axis in axes)
+                _variable(group, name, "float64", ("chain", "draw", *own), compress=repeats)
+        if isinstance(shape.thin, tuple):
+            group.add_variable("step", ("draw",), "int64")
+            for name in ["theta"] if shape.layout is None else shape.layout.shapes:
+                # ArviZ takes everything that is not a coordinate for a quantity
+                group.variables[name].attrs["coordinates"] = "step"
+        return
+    for name, dtype in info.items():
+        _variable(group, name, dtype, ("chain", "draw"))
+    _variable(group, "wall_s", "float64", ("draw",))
+
+
+def _dimension(group: Group, axis: Axis, size: int) -> None:
+    """Create a dimension with its coordinate, unless another parameter has."""
+    if axis.name in group.dimensions:
+        return
+    if axis.labels is None:
+        values = np.arange(size, dtype=np.int64)
+    else:
+        values = np.asarray(axis.labels, dtype=object if isinstance(axis.labels[0], str) else None)
+    group.add_dimension(axis.name, values)
+
+
+def _written(theta: Array, layout: Parameters | None) -> dict[str, Array]:
+    """Return the variables of a posterior from theta (C, S, D)."""
+    if layout is None:
+        return {"theta": theta}
+    values = layout.values(torch.from_numpy(np.ascontiguousarray(theta)))
+    return {name: value.numpy() for name, value in values.items()}
+
+
+def _compression(dtype: str) -> dict[str, Any]:
+    # Measured: compressing pays for theta, which repeats after a rejection (a third of the size), and for counts, which
+    # nearly vanish. Log-ratios are noise and do not compress.
+    if dtype == "float32":
+        return {}
+    return {"compression": "gzip", "compression_opts": 1, "shuffle": "int" in dtype}
+
+
+def _variable(
+    group: Group, name: str, dtype: str, dimensions: tuple[str, ...], *, compress: bool = True
+) -> None:
+    sizes = [(d, group.dimensions[d]) for d in dimensions]
+    beside = int(np.prod([size for d, size in sizes if d != "draw"], initial=1))
+    chunks = tuple(min(size, max(1, _CHUNK // beside)) if d == "draw" else size for d, size in sizes)
+    variable = group.add_variable(
+        name,
+        dimensions,
+        "int8" if dtype == "bool" else dtype,
+        chunks=chunks,
+        fletcher32=True,  # HDF5 checks every chunk it reads: damage is an error, not a number
+        **(_compression(dtype) if compress else {}),
+    )
+    if dtype == "bool":
+        variable.attrs["dtype"] = "bool"  # how xarray writes and reads booleans
