@@ -40,7 +40,7 @@ from mhrun.cli.loader import Loader
 from mhrun.cli.replaced import with_replaced_parts
 from mhrun.cli.running import compute
 from mhrun.cli.words import parsed, sweep_jobs
-from mhrun.engine.threads import CORES
+from mhrun.cores import CORES, usable_cores
 from mhrun.errors import Interrupted, UserError
 from mhrun.paths import CONF
 from mhrun.store.files import explain, read_json, write_json, write_text
@@ -284,8 +284,6 @@ def _writable(text: str) -> str:
 
 def _share(launcher: DictConfig) -> int | None:
     """Return how many cores a job has, where the launcher has several on one machine; None: all it may use."""
-    from mhrun.engine.threads import usable_cores
-
     if "n_jobs" in launcher:  # joblib; -1: a job for each core, -2: for all but one
         cores = usable_cores()
         together = int(launcher.n_jobs) if launcher.n_jobs > 0 else cores + 1 + int(launcher.n_jobs)

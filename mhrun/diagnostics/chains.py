@@ -1,21 +1,33 @@
-"""Effective sample size and R-hat as ArviZ computes them, and the effective sample size of a single chain."""
+"""Effective sample size and R-hat of Vehtari et al. (2021), and the effective sample size of a single chain.
+
+The numbers are those of ArviZ. They are computed here because ArviZ goes through the lags of an autocorrelation one by
+one, and sorts the draws anew for each statistic: a report on a gigabyte of draws would take minutes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, wraps
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, wraps
 from hashlib import blake2b
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import scipy  # which imports its subpackages on first use
 
+from mhrun.cores import usable_cores
+
 Array = npt.NDArray[np.floating]
+Draws = npt.NDArray[np.float64]
 P = ParamSpec("P")
+T = TypeVar("T")
 _REMEMBERED = 1024
-_LAGS = 4096  # autocovariances that are computed first
-_VALUES = 1 << 20  # of the blocks that are transformed at once
+_LAGS = 512  # autocovariances that are computed first
+_VALUES = 1 << 18  # numbers in the blocks that are transformed at once
+_TAILS = (0.05, 0.95)  # the quantiles whose effective sample sizes are those of the tails
+_THINNED = 5000  # draws of a chain that R-hat is computed from
+_PARALLEL = 100_000  # draws from which coordinates are diagnosed in threads
 
 RHAT, ESS = 1.01, 400.0
 """Above this R-hat, and below this effective sample size, a run warns (Vehtari et al. 2021)."""
@@ -29,13 +41,24 @@ def is_apart(rhat: float) -> bool:
     return round(rhat, 3) > RHAT
 
 
-def _once(function: Callable[Concatenate[Array, P], float]) -> Callable[Concatenate[Array, P], float]:
+class Diagnosis(NamedTuple):
+    """What the draws of one quantity are worth, and their quantiles; NaN where a statistic is undefined."""
+
+    rhat: float
+    ess: float  # bulk
+    ess_tail: float
+    mcse: float  # of the mean
+    quantiles: tuple[float, float, float]  # 5 %, 50 %, 95 %
+
+
+def _once(function: Callable[Concatenate[Array, P], T]) -> Callable[Concatenate[Array, P], T]:
     """Compute a statistic of draws once: metrics, tables and sections of a report want those of the same draws."""
-    known: dict[Any, float] = {}
+    known: dict[Any, T] = {}
 
     @wraps(function)
-    def remembered(draws: Array, /, *args: P.args, **more: P.kwargs) -> float:
-        content = blake2b(np.ascontiguousarray(draws).data, digest_size=16).digest()
+    def remembered(draws: Array, /, *args: P.args, **more: P.kwargs) -> T:
+        draws = np.ascontiguousarray(draws)
+        content = blake2b(draws.data, digest_size=16).digest()
         key = (content, draws.shape, draws.dtype.str, args, tuple(sorted(more.items())))
         if key not in known:
             if len(known) >= _REMEMBERED:
@@ -51,12 +74,21 @@ def worth(draws: npt.NDArray[np.float64]) -> dict[str, float]:
 
     NaN if that of one coordinate is: a coordinate that never moved is the worst.
     """
-    columns = [draws[..., d] for d in range(draws.shape[-1])]
+    found = diagnoses(draws)
     return {
-        "rhat": float(np.max([rhat(column) for column in columns])),
-        "ess": float(np.min([ess(column) for column in columns])),
-        "ess_tail": float(np.min([ess(column, "tail") for column in columns])),
+        "rhat": float(np.max([one.rhat for one in found])),
+        "ess": float(np.min([one.ess for one in found])),
+        "ess_tail": float(np.min([one.ess_tail for one in found])),
     }
+
+
+def diagnoses(draws: Draws) -> list[Diagnosis]:
+    """Return the diagnosis of each coordinate of draws (C, S, D)."""
+    columns = (draws[..., d] for d in range(draws.shape[-1]))
+    if draws[..., 0].size < _PARALLEL:
+        return [diagnosis(column) for column in columns]
+    with ThreadPoolExecutor(usable_cores()) as pool:  # NumPy sorts and SciPy transforms without Python's lock
+        return list(pool.map(diagnosis, columns))
 
 
 def worth_of_predictions(predictions: npt.NDArray[np.float64]) -> dict[str, float]:
@@ -78,58 +110,112 @@ def some_coordinates(dim: int, most: int = COORDINATES) -> npt.NDArray[np.int64]
     return np.arange(dim) if dim <= most else np.linspace(0, dim - 1, most).astype(np.int64)
 
 
-@cache
-def _arviz() -> Any:
-    """ArviZ's statistics of arrays, with Geyer's sequence in a few passes over as many lags as it needs.
+class _Quantity:
+    """The draws (C, S) of one quantity, and what several of its statistics share."""
 
-    ArviZ transforms whole chains and goes through all lags one by one, which takes seconds for chains that hardly mix
-    (100,000 draws have as many lags) and for long ones.
-    """
-    from arviz_stats.base.array import array_stats
+    def __init__(self, draws: Array) -> None:
+        self.draws = np.ascontiguousarray(draws, dtype=np.float64)
+        low, high = (float(self.draws.min()), float(self.draws.max())) if self.draws.size else (0.0, 0.0)
+        # NaN and infinity are extremes.
+        self.is_valid = bool(low < high and np.isfinite([low, high]).all() and draws.shape[1] >= 4)
 
-    class Stats(type(array_stats)):  # type: ignore[misc]
-        """The same numbers, to rounding."""
+    def bulk(self) -> float:
+        """ESS of the normal scores of the draws."""
+        return _ess(_scores(_split(self.draws)))
 
-        def _ess(self, ary: Array, relative: bool = False) -> float:
-            ary = np.asarray(ary, dtype=float)
-            size, (chains, draws) = ary.size, ary.shape
-            if np.ptp(ary) < np.finfo(float).resolution:
-                return float(size)
-            between = np.var(ary.mean(axis=1), ddof=1) if chains > 1 else 0.0
-            lags, time = _LAGS, None
-            while time is None:
-                lags = min(lags, draws)
-                cov = _autocovariance(ary, lags)
-                within = cov[0] * draws / (draws - 1.0)
-                rho = 1.0 - (within - cov) / (cov[0] + between)
-                time = _geyer(rho, whole=lags == draws)
-                lags *= 16
-            return (1 if relative else size) / max(time, 1 / np.log10(size))
+    @cached_property
+    def quantiles(self) -> Draws:
+        """Those at 5 %, 50 % and 95 %."""
+        found: Draws = np.quantile(self.draws, (_TAILS[0], 0.5, _TAILS[1]))
+        return found
 
-    return Stats()
+    def tail(self) -> float:
+        """The lesser ESS of the 5 % and the 95 % quantile."""
+        return min(_ess(_split(self.draws <= self.quantiles[place])) for place in (0, -1))
+
+    def mean(self) -> float:
+        """ESS of the mean."""
+        return _ess(_split(self.draws))
+
+    def mcse(self) -> float:
+        """Monte Carlo standard error of the mean."""
+        return float(self.draws.std(ddof=1) / np.sqrt(self.mean()))
+
+    def rhat(self, most: int) -> float:
+        """R-hat of at most so many draws of each chain, the larger of those of the draws and of their distances."""
+        if len(self.draws) < 2:
+            return float("nan")
+        thinned = _split(self.draws[:, :: -(-self.draws.shape[1] // most)])
+        if thinned.shape[1] < 2 or np.ptp(thinned) == 0:
+            return float("nan")
+        return max(_rhat(_scores(thinned)), _rhat(_scores(np.abs(thinned - np.median(thinned)))))
 
 
-def _autocovariance(draws: Array, lags: int) -> npt.NDArray[np.float64]:
+def _split(draws: npt.NDArray[Any]) -> Draws:
+    """Return the halves of chains (C, S) as chains (2 C, S // 2); the middle draw of an odd number is left out."""
+    half = draws.shape[1] // 2
+    return np.vstack((draws[:, :half], draws[:, -half:])).astype(np.float64, copy=False)
+
+
+def _scores(draws: Draws) -> Draws:
+    """Return the normal scores of the ranks of draws among all of them, equal ones sharing their mean rank."""
+    flat = draws.ravel()
+    order = flat.argsort()
+    ordered = flat[order]
+    first = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    times = np.diff(first, append=len(flat))
+    rank = first + 0.5 * (times + 1)
+    scores = scipy.special.ndtri((rank - 0.375) / (len(flat) + 0.25))  # Blom 1958
+    found = np.empty_like(flat)
+    found[order] = scores if len(scores) == len(flat) else scores.repeat(times)
+    return found.reshape(draws.shape)
+
+
+def _rhat(draws: Draws) -> float:
+    """Return the ratio of the pooled standard deviation of chains (C, S) and that within them."""
+    size = draws.shape[1]
+    within = draws.var(axis=1, ddof=1).mean()
+    between = size * draws.mean(axis=1).var(ddof=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return float(np.sqrt((between / within + size - 1) / size))
+
+
+def _ess(draws: Draws) -> float:
+    """Return the effective sample size of chains (C, S) (Vehtari et al. 2021, equation 13)."""
+    chains, size = draws.shape
+    if np.ptp(draws) < np.finfo(float).resolution:
+        return float(draws.size)
+    between = draws.mean(axis=1).var(ddof=1) if chains > 1 else 0.0
+    lags, time = _LAGS, None
+    while time is None:
+        lags = min(lags, size)
+        cov = _autocovariance(draws, lags)
+        within = cov[0] * size / (size - 1.0)
+        time = _geyer(1.0 - (within - cov) / (cov[0] + between), whole=lags == size)
+        lags *= 16
+    return draws.size / max(time, 1 / float(np.log10(draws.size)))
+
+
+def _autocovariance(draws: Draws, lags: int) -> Draws:
     """Return the autocovariances (K,), divisor S, of draws (C, S) at lags 0..K-1, K <= S, averaged over chains.
 
-    Exact to rounding: a block of draws meets itself and the K draws behind it, by a Fourier transform that fits in the
-    cache.
+    Exact to rounding: a block of at least K draws meets itself and the block behind it, by Fourier transforms that fit
+    in the cache. Behind a block is half a turn further on the circle of twice its length: the sign of odd frequencies.
     """
     chains, size = draws.shape
-    block = min(max(3 * lags, 1024), size)
-    width = int(scipy.fft.next_fast_len(block + lags, real=True))
-    blocks, found = -(-size // block), np.zeros(width // 2 + 1, complex)
-    many = max(1, _VALUES // width)
+    block = int(scipy.fft.next_fast_len(lags, real=True))
+    blocks = -(-size // block)
+    many = max(1, _VALUES // (2 * block))
+    alone, behind = np.zeros(block + 1), np.zeros(block + 1, complex)
+    padded = np.zeros((blocks, block))
     for chain in draws:
-        padded = np.zeros(blocks * block + lags)
-        np.subtract(chain, chain.mean(), out=padded[:size])
-        windows = np.lib.stride_tricks.sliding_window_view(padded, block + lags)[::block]
+        np.subtract(chain, chain.mean(), out=padded.reshape(-1)[:size])
         for first in range(0, blocks, many):
-            whole = windows[first : first + many]
-            ahead = scipy.fft.rfft(whole, width)
-            here = scipy.fft.rfft(whole[:, :block], width)
-            found += np.einsum("bf,bf->f", here.conj(), ahead)
-    products: npt.NDArray[np.float64] = scipy.fft.irfft(found, width)[:lags]
+            waves = scipy.fft.rfft(padded[first : first + many + 1], 2 * block)
+            alone += np.einsum("bf,bf->f", waves[:many].conj(), waves[:many]).real
+            behind += np.einsum("bf,bf->f", waves[:-1].conj(), waves[1:])
+    behind[1::2] *= -1
+    products: Draws = scipy.fft.irfft(alone + behind, 2 * block)[:lags]
     return products / (chains * size)
 
 
@@ -153,36 +239,43 @@ def _geyer(rho: npt.NDArray[np.float64], *, whole: bool = True) -> float | None:
 
 
 @_once
+def diagnosis(draws: Array) -> Diagnosis:
+    """Return the statistics of draws (C, S) of one quantity; NaN for constant or non-finite draws."""
+    quantity = _Quantity(draws)
+    low, middle, high = (float(q) for q in quantity.quantiles)
+    if not quantity.is_valid:
+        nan = float("nan")
+        return Diagnosis(nan, nan, nan, nan, (low, middle, high))
+    statistics = quantity.rhat(_THINNED), quantity.bulk(), quantity.tail(), quantity.mcse()
+    return Diagnosis(*statistics, (low, middle, high))
+
+
+@_once
 def ess(draws: Array, method: str = "bulk") -> float:
     """Return the effective sample size of draws (C, S) (Vehtari et al. 2021).
 
-    `method` is one of ArviZ's: bulk, tail, mean. Constant or non-finite draws give NaN.
+    `method` is bulk, tail or mean. Constant or non-finite draws give NaN.
     """
-    if not np.isfinite(draws).all() or np.ptp(draws) == 0 or draws.shape[1] < 4:
-        return float("nan")
-    tails = {"prob": (0.05, 0.95)} if method == "tail" else {}  # the quantiles that Vehtari et al. take
-    return float(_arviz().ess(draws, method=method, **tails))
+    quantity = _Quantity(draws)
+    sizes = {"bulk": quantity.bulk, "tail": quantity.tail, "mean": quantity.mean}
+    return sizes[method]() if quantity.is_valid else float("nan")
 
 
 @_once
 def mcse(draws: Array) -> float:
     """Return the Monte Carlo standard error of the mean of draws (C, S); NaN where it is undefined."""
-    if not np.isfinite(draws).all() or np.ptp(draws) == 0 or draws.shape[1] < 4:
-        return float("nan")
-    return float(_arviz().mcse(draws, method="mean"))
+    quantity = _Quantity(draws)
+    return quantity.mcse() if quantity.is_valid else float("nan")
 
 
 @_once
-def rhat(draws: Array, most: int = 5000) -> float:
+def rhat(draws: Array, most: int = _THINNED) -> float:
     """Return the rank-normalised split R-hat of draws (C, S); NaN if it is undefined, as for one chain.
 
     Longer chains are thinned to `most` draws, which hardly changes R-hat and saves the time of ranking.
     """
-    from arviz_stats.base.array import array_stats
-
-    if len(draws) < 2 or not np.isfinite(draws).all() or np.ptp(draws) == 0 or draws.shape[1] < 4:
-        return float("nan")
-    return float(array_stats.rhat(draws[:, :: -(-draws.shape[1] // most)]))
+    quantity = _Quantity(draws)
+    return quantity.rhat(most) if quantity.is_valid else float("nan")
 
 
 def ess_of_chain(draws: Array) -> Array:

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from mhrun.compiled import Loop, compile_loop, with_compiled_update
+from mhrun.cores import usable_cores
 from mhrun.engine.buffers import filled, info_buffers, record_of
 from mhrun.engine.graph import GRAPH, Graph
 from mhrun.engine.method import Method
-from mhrun.engine.threads import usable_cores
 from mhrun.errors import Refusal, UserError
 from mhrun.types import INFO_DEFAULTS, INFO_DTYPES, Controls, Info, Record, State
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from mhrun import __version__
-from mhrun.engine.threads import usable_cores
+from mhrun.cores import usable_cores
 from mhrun.paths import PACKAGE
 
 _TRIM, _PAD, _MAP = -1, -2, -3  # M_TRIM_THRESHOLD, M_TOP_PAD and M_MMAP_THRESHOLD of glibc's malloc.h

@@ -7,29 +7,20 @@ which one is busy. So more threads are used only where the operations of a step 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 
+from mhrun.cores import usable_cores
+
 if TYPE_CHECKING:
     from mhrun.engine.method import Method
-
-CORES = "MHRUN_CORES"
-"""The environment variable with the most cores that this process uses: jobs of a sweep divide those of a machine."""
 
 _PAYS = 0.05  # seconds of a step on one core; operations take milliseconds then
 _DATUM, _PARAMETER = 6e-8, 2e-10  # seconds for a datum of a chain, and for each of its parameters
 _PASS = 5e-9  # seconds for a parameter of a chain in all passes of a step over the state
-
-
-def usable_cores() -> int:
-    """Return the number of cores available to this process."""
-    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    given = os.environ.get(CORES, "")
-    return max(1, min(there, int(given))) if given.isdecimal() else there
 
 
 def torch_threads(method: Method, threads: int | None) -> int:

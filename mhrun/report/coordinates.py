@@ -8,14 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mhrun.diagnostics.chains import ess, mcse, rhat, some_coordinates
+from mhrun.diagnostics.chains import Diagnosis, diagnoses, rhat, some_coordinates
 from mhrun.report.efficiency import valid_draws
 from mhrun.report.run import Run
 
 Draws = npt.NDArray[np.float64]
 
 SHOWN = 12  # coordinates of a method that are summarised, those with the largest R-hat
-QUANTILES = (0.05, 0.5, 0.95)
 _ROUGH = 400  # draws of a chain from which coordinates are ranked by R-hat
 
 
@@ -38,7 +37,7 @@ class Summarised(NamedTuple):
 
     coordinates: list[Coordinate]  # in the order of the parameters
     of: int  # D
-    draws: Draws  # (C, S, coordinates), in the same order
+    columns: npt.NDArray[np.int64]  # their places among the valid draws
     why: str  # there are none; else empty
 
     @property
@@ -50,6 +49,13 @@ class Summarised(NamedTuple):
             if len({*values}) > 1
             else int(np.argmin([c.ess for c in self.coordinates]))
         )
+
+
+def draws_of(run: Run, method: str, about: Summarised) -> Draws:
+    """Return the draws (C, S, coordinates) of the coordinates that are shown; the method must have some."""
+    draws = valid_draws(run, method)
+    assert not isinstance(draws, str), draws
+    return draws if len(about.columns) == draws.shape[-1] else draws[..., about.columns]
 
 
 def coordinates_of(run: Run) -> dict[str, Summarised]:
@@ -72,8 +78,10 @@ def coordinates_of(run: Run) -> dict[str, Summarised]:
 
 def _rough(run: Run, method: str) -> Draws:
     """Return R-hat of the coordinates that are read, from a part of the draws; empty if all of them are shown."""
+    if len(run.target_of(method).model.names) <= SHOWN:
+        return np.empty(0)
     draws = valid_draws(run, method)
-    if isinstance(draws, str) or draws.shape[-1] <= SHOWN:
+    if isinstance(draws, str):
         return np.empty(0)
     few = draws[:, :: -(-draws.shape[1] // _ROUGH)]
     return np.array([rhat(few[..., k]) for k in range(few.shape[-1])])
@@ -83,25 +91,21 @@ def _summarised(run: Run, method: str, chosen: Mapping[tuple[str, ...], npt.NDAr
     names = run.target_of(method).model.names
     draws = valid_draws(run, method)
     if isinstance(draws, str):
-        return Summarised([], len(names), np.empty((0, 0, 0)), draws)
+        return Summarised([], len(names), np.empty(0, np.int64), draws)
     columns = some_coordinates(len(names), draws.shape[-1])
+    kept = np.arange(len(columns))
     if len(columns) > SHOWN:
         kept = chosen[tuple(names)]
         columns, draws = columns[kept], draws[..., kept]
-    found = [_coordinate(int(d), str(names[int(d)]), draws[..., k]) for k, d in enumerate(columns)]
-    return Summarised(found, len(names), draws, "")
+    found = [
+        _coordinate(int(d), str(names[int(d)]), draws[..., k], about)
+        for k, (d, about) in enumerate(zip(columns, diagnoses(draws), strict=True))
+    ]
+    return Summarised(found, len(names), kept, "")
 
 
-def _coordinate(index: int, name: str, draws: Draws) -> Coordinate:
-    low, middle, high = (float(q) for q in np.quantile(draws, QUANTILES))
+def _coordinate(index: int, name: str, draws: Draws, about: Diagnosis) -> Coordinate:
+    mean, sd = float(draws.mean()), float(draws.std(ddof=1)) if draws.size > 1 else float("nan")
     return Coordinate(
-        index,
-        name,
-        float(draws.mean()),
-        float(draws.std(ddof=1)) if draws.size > 1 else float("nan"),
-        (low, middle, high),
-        mcse(draws),
-        ess(draws),
-        ess(draws, "tail"),
-        rhat(draws),
+        index, name, mean, sd, about.quantiles, about.mcse, about.ess, about.ess_tail, about.rhat
     )

@@ -26,6 +26,8 @@ from mhrun.target import Target, target_of
 
 T = TypeVar("T")
 
+_KEPT = 256 << 20  # bytes of draws in memory, besides those of the method that was read last
+
 
 class Run:
     """A complete run: its configuration, summary, traces and target."""
@@ -180,6 +182,8 @@ class Run:
     def draws(self, method: str, *, marked: bool = False) -> npt.NDArray[np.float64]:
         """The draws after burn-in (C, S, P), in the constrained coordinates of the model's `names`.
 
+        Those of the methods that were read last stay in memory, up to a quarter of a gigabyte.
+
         Args:
             method: the method.
             marked: also return draws that are not valid; `valid` marks them.
@@ -197,7 +201,10 @@ class Run:
             with self.trace(method) as trace:
                 if "posterior" not in trace.children:
                     raise UserError(f"{method}: this report needs draws, and thin=null keeps none.")
-                self._draws[method] = flat_draws(trace["posterior"])[:: self.rungs(method)]
+                found = flat_draws(trace["posterior"])[:: self.rungs(method)]
+            while self._draws and sum(draws.nbytes for draws in self._draws.values()) > _KEPT - found.nbytes:
+                del self._draws[next(iter(self._draws))]  # the one that was read first
+            self._draws[method] = found
         return self._draws[method]
 
     def parameter_names(self, method: str) -> list[str]:

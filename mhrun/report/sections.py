@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from mhrun.report.coordinates import SHOWN, Summarised, coordinates_of
+from mhrun.report.coordinates import SHOWN, Summarised, coordinates_of, draws_of
 from mhrun.report.history import acceptance_history, batch_sizes, step_size_history
 from mhrun.report.plots import finished, panels
 from mhrun.report.run import Run
@@ -96,11 +95,13 @@ def marginals(run: Run) -> Figure | str:
         return _nothing(run)
     styles = method_styles(run.methods)
     figure, axes = panels(len(names), columns=min(3, len(names)), size=(2.6, 2.0), share="")
-    for axis, name in zip(axes, names, strict=True):
-        for method, about in there.items():
+    for method, about in there.items():
+        draws = draws_of(run, method, about)
+        for axis, name in zip(axes, names, strict=True):
             if (place := _place(about, name)) is not None:
-                x, y = _density(about.draws[..., place].ravel())
+                x, y = _density(draws[..., place].ravel())
                 axis.plot(x, y, label=run.label(method), linewidth=1.2, **_line(styles[method]))
+    for axis, name in zip(axes, names, strict=True):
         axis.set(xlabel=name, yticks=[])
         axis.set_ylim(bottom=0)
     if len(every) > len(names):
@@ -123,7 +124,7 @@ def chains(run: Run) -> Figure | str:
     figure, axes = panels(2 * len(there), columns=2, size=(3.6, 1.5), share="")
     for row, (method, about) in enumerate(there.items()):
         place = about.worst
-        draws, name = about.draws[..., place], about.coordinates[place].name
+        draws, name = draws_of(run, method, about)[..., place], about.coordinates[place].name
         trace, rank = axes[2 * row], axes[2 * row + 1]
         every = max(1, draws.shape[1] // _POINTS)
         some = np.unique(np.linspace(0, len(draws) - 1, min(len(draws), _CHAINS)).round().astype(int))
@@ -154,6 +155,7 @@ def pairs(run: Run) -> Figure | str:
     if len(names) < 2:
         return "There is one parameter: it has no pairs." if there else _nothing(run)
     styles = method_styles(run.methods)
+    points = {method: _points(draws_of(run, method, about)) for method, about in there.items()}
     across = len(names) - 1
     figure, axes = panels(across * across, columns=across, size=(1.9, 1.7), share="")
     for place, axis in enumerate(axes):
@@ -163,7 +165,11 @@ def pairs(run: Run) -> Figure | str:
             continue
         x, y = names[column], names[row + 1]
         for method, about in there.items():
-            _scatter(axis, about, (x, y), styles[method]["color"], run.label(method))
+            first, second = _place(about, x), _place(about, y)
+            if first is not None and second is not None:
+                at = points[method]
+                style = {"color": styles[method]["color"], "label": run.label(method)}
+                axis.scatter(at[:, first], at[:, second], s=2, alpha=0.5, linewidths=0, **style)
         if row == across - 1:
             axis.set_xlabel(x)
         if column == 0:
@@ -269,12 +275,7 @@ def _rank_shares(draws: npt.NDArray[np.float64], some: npt.NDArray[np.int64]) ->
     return np.stack([np.bincount(row, minlength=bins) for row in places[some]]) * bins / count
 
 
-def _scatter(axis: Axes, about: Summarised, names: tuple[str, str], colour: str, label: str) -> None:
-    places = [_place(about, name) for name in names]
-    if None in places:
-        return
-    flat = about.draws.reshape(-1, about.draws.shape[-1])
-    some = flat[:: max(1, len(flat) // _POINTS)]
-    axis.scatter(
-        some[:, places[0]], some[:, places[1]], s=2, alpha=0.5, color=colour, label=label, linewidths=0
-    )
+def _points(draws: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return a few hundred draws of all chains together (points, coordinates)."""
+    flat = draws.reshape(-1, draws.shape[-1])
+    return flat[:: max(1, len(flat) // _POINTS)].copy()

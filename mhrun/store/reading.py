@@ -27,7 +27,8 @@ class TraceEngine(BackendEntrypoint):
         Raises:
             OSError: the file cannot be read, or is not an HDF5 file.
         """
-        file = h5py.File(Path(filename_or_obj), "r")
+        # Arrays are read whole and once: a cache of chunks for each would only take memory.
+        file = h5py.File(Path(filename_or_obj), "r", rdcc_nbytes=0)
         try:
             groups = {f"/{name}": _dataset(group) for name, group in file.items()}
             tree = xr.DataTree.from_dict({"/": xr.Dataset(attrs=_attributes(file)), **groups})

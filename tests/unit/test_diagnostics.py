@@ -12,7 +12,7 @@ from significance import Z
 
 from mhrun.data import Dataset
 from mhrun.diagnostics import chains as chain_statistics
-from mhrun.diagnostics.chains import ess, mcse, rhat, worth, worth_of_predictions
+from mhrun.diagnostics.chains import diagnoses, diagnosis, ess, mcse, rhat, worth, worth_of_predictions
 from mhrun.diagnostics.grid import (
     Grid,
     chi_squared,
@@ -249,6 +249,41 @@ def test_effective_sample_sizes_are_arviz_s_own(rho, chains):
             expected = float(array_stats.ess(draws, method=method, **tails))
             np.testing.assert_allclose(ess(draws, method), expected, rtol=1e-9)
         np.testing.assert_allclose(mcse(draws), float(array_stats.mcse(draws, method="mean")), rtol=1e-9)
+
+
+@pytest.mark.parametrize("size", [400, 3001])
+@pytest.mark.parametrize("rejected", [0.0, 0.7])
+def test_a_diagnosis_is_arviz_s_own(size, rejected):
+    """Of chains of even and odd length, that differ, with and without equal draws."""
+    from arviz_stats.base.array import array_stats
+
+    rng = np.random.default_rng(7)
+    draws = lfilter([1.0], [1.0, -0.8], rng.standard_t(3, size=(3, size)))
+    draws += 0.3 * np.arange(3)[:, None]
+    for step in range(1, size):
+        draws[:, step] = np.where(rng.random(3) < rejected, draws[:, step - 1], draws[:, step])
+    found = diagnosis(draws)
+    expected = {
+        "rhat": array_stats.rhat(draws),
+        "ess": array_stats.ess(draws, method="bulk"),
+        "ess_tail": array_stats.ess(draws, method="tail", prob=(0.05, 0.95)),
+        "mcse": array_stats.mcse(draws, method="mean"),
+        "quantiles": np.quantile(draws, (0.05, 0.5, 0.95)),
+    }
+    for name, value in expected.items():
+        np.testing.assert_allclose(getattr(found, name), value, rtol=1e-9, err_msg=name)
+    assert rhat(draws) == found.rhat
+    assert ess(draws) == found.ess
+    several = np.stack((draws, draws**2), axis=-1)
+    assert diagnoses(several) == [found, diagnosis(draws**2)]
+    assert worth(several)["ess"] == min(one.ess for one in diagnoses(several))
+
+
+def test_many_draws_are_diagnosed_in_threads(monkeypatch, rng):
+    draws = rng.normal(size=(2, 500, 7))
+    alone = diagnoses(draws)
+    monkeypatch.setattr(chain_statistics, "_PARALLEL", 1000)
+    assert diagnoses(draws) == alone
 
 
 @pytest.mark.parametrize(("rho", "size"), [(0.5, 1500), (0.995, 1501), (0.99999, 3000)])

@@ -130,8 +130,9 @@ def test_densities_and_ranks():
 def test_some_of_many_chains_are_drawn(monkeypatch):
     """A line for each of 100,000 chains would take ten minutes."""
     draws = np.random.default_rng(1).standard_normal((300, 40, 1))
-    about = SimpleNamespace(draws=draws, worst=0, coordinates=[SimpleNamespace(name="theta")])
+    about = SimpleNamespace(worst=0, coordinates=[SimpleNamespace(name="theta")])
     monkeypatch.setattr(sections, "_with_draws", lambda run: {"a": about})
+    monkeypatch.setattr(sections, "draws_of", lambda run, method, about: draws)
     figure = sections.chains(SimpleNamespace(label=lambda method: "A"))
     trace, _ = figure.axes
     assert len(trace.lines) == 16
@@ -154,4 +155,5 @@ def test_methods_of_one_model_show_the_same_coordinates_and_the_worst_of_each(mo
     assert len(shown[0]) == coordinates.SHOWN
     assert {"x0", "x1", "x39"} <= set(shown[0])
     assert found["two"].coordinates[found["two"].worst].name == "x39"
-    assert np.array_equal(found["two"].draws[..., -1], draws[1, ..., 39])
+    of_two = coordinates.draws_of(run, "two", found["two"])
+    assert np.array_equal(of_two[..., -1], draws[1, ..., 39])

@@ -8,9 +8,10 @@ import torch
 from kit import compute
 
 import mhrun
+from mhrun.cores import CORES, usable_cores
 from mhrun.data import Dataset
 from mhrun.engine.method import Method
-from mhrun.engine.threads import CORES, limited, torch_threads, usable_cores
+from mhrun.engine.threads import limited, torch_threads
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.perceptron import Perceptron
@@ -23,7 +24,7 @@ FULL = MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
 
 @pytest.fixture(autouse=True)
 def _eight_cores(monkeypatch):
-    monkeypatch.setattr("mhrun.engine.threads.os.sched_getaffinity", lambda process: range(8), raising=False)
+    monkeypatch.setattr("mhrun.cores.os.sched_getaffinity", lambda process: range(8), raising=False)
     monkeypatch.delenv(CORES, raising=False)
 
 
