@@ -155,7 +155,8 @@ def rounds_figure(run: Run) -> Figure:
             for end in range(length, round(x[-1]), length):
                 axis.axvline(end, color="grey", linestyle=":", linewidth=0.8)
         own[0].set(title=f"CMINT, {reading}", ylim=(-0.03, 1.03))
-        for axis in own[1:]:
+        logarithmic(own[1], (1, 3))
+        for axis in own[2:]:
             logarithmic(axis)
     for axis, name in zip(axes[::wide], ("acceptance", "learning rate", "test error (%)"), strict=True):
         axis.set_ylabel(name)
