@@ -31,9 +31,12 @@ def outer(left: Tensor, right: Tensor, out: Tensor) -> None:
     if not _by_chain(left, right):
         torch.matmul(left.transpose(1, 2), right, out=out)
         return
-    product = _product()
     for c in range(len(left)):
-        out[c] = product(left[c].t(), right[c if len(right) > 1 else 0].t(), None)
+        transposed, other = left[c].t(), right[c if len(right) > 1 else 0]
+        if _product() is _onednn:
+            out[c] = _onednn(transposed, other.t(), None)
+        else:
+            torch.mm(transposed, other, out=out[c])
 
 
 def _by_chain(*factors: Tensor) -> bool:
