@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from mhrun.cli.starting_models import flow, part_text, regression_of
 from mhrun.errors import UserError, nearest
 from mhrun.paths import CONF
 
@@ -17,7 +18,6 @@ _FULL = 200_000  # rows up to which a method on all data is the reference
 _WIDE = 50  # columns from which the bounds of SMH-2 are too wide to save data
 _EXACT = ("mcmc", "smh2", "mh_ss", "zig_zag")
 _STEPS = 10_000  # at scale=quick
-_VARIANCE = 10.0  # of the prior of each weight of the logistic regression
 _SET = {
     "file",
     "target",
@@ -41,26 +41,26 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
     """Return the project for a table.
 
     A target with two values gives a logistic regression; one of numbers a linear regression with normal errors whose
-    scale is a parameter. Numerical features are standardised.
+    scale is a parameter, or a Poisson regression with ``model=poisson``. Numerical features are standardised.
 
     Args:
         file: the table.
         target: the column of the outcome; None: the last.
-        settings: of `mhrun.data.table.Table`, as KEY=VALUE.
+        settings: KEY=VALUE, of `mhrun.data.table.Table`, or ``model``.
 
     Raises:
         UserError: a table, a column or a setting that does not fit.
     """
     from mhrun.build import call
-    from mhrun.data.table import Table, features_of, outcome_of, units_in_words, weight_names
+    from mhrun.data.table import Table, features_of, outcome_of, units_in_words
 
     file = file.resolve()
-    given = {"file": str(file)} | _table_settings(settings)
+    model = next((word.partition("=")[2] for word in settings if word.startswith("model=")), None)
+    given = {"file": str(file)} | _table_settings([w for w in settings if not w.startswith("model=")])
     call(Table, given, "the table")  # checks the settings before the file is read
     target, levels = outcome_of(file, target, given.get("separator"))
-    binary = len(levels) == 2
-    given |= {"target": target, "outcome": "sign" if binary else "number"}
-    given |= {"intercept": True} if binary else {"standardise_target": True}
+    regression = regression_of(model, target, levels)
+    given |= {"target": target, **regression.table}
     data = call(Table, given, "the table").load()
     columns = features_of(data.facts)
     if "x" not in data.fields or not columns:
@@ -69,60 +69,29 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
     if "features" not in given:
         categorical = {str(name) for name in given.get("categorical") or ()}
         given["features"] = [name for name in columns if name.partition("=")[0] not in categorical]
-    name = _name(file)
-    word = "logistic" if binary else "linear"
-    title = f"{word.capitalize()} regression of {target} on {_columns(data.facts)} of {file.name}"
-    methods = _methods(binary, data.n, len(columns))
+    name, of_columns = _name(file), _columns(data.facts)
+    fitted = regression.fitted(name, target, data, levels)
+    title = f"{regression.word[0].upper()}{regression.word[1:]} regression of {target} on {of_columns} of {file.name}"
+    methods = _methods(regression.has_bounds, data.n, len(columns))
+    experiment = _EXPERIMENT.format(
+        name=name,
+        methods="\n".join(f"  - /method@methods.{method}: {method}" for method in methods),
+        title=flow(title),
+        kept=", ".join(methods),
+        quick=_STEPS if regression.has_bounds else _STEPS // 2,
+        long=5 * _STEPS,
+    )
     files = {
-        f"conf/data/{name}.yaml": _yaml([f"{title}"], "table", given),
-        f"conf/experiment/{name}.yaml": _EXPERIMENT.format(
-            name=name,
-            methods="\n".join(f"  - /method@methods.{method}: {method}" for method in methods),
-            title=_flow(title),
-            kept=", ".join(methods),
-            quick=_STEPS if binary else _STEPS // 2,
-            long=5 * _STEPS,
-        ),
+        f"conf/data/{name}.yaml": part_text([title], "table", given),
+        f"conf/experiment/{name}.yaml": experiment,
+        **fitted.files,
     }
-    if binary:
-        files[f"conf/model/{name}.yaml"] = _yaml(
-            [
-                f"P({target} = {data.facts['positive']!r}) = 1 / (1 + exp(-theta.x)); the first column of x is 1.",
-                "The prior of each weight is normal with mean 0 and variance prior_variance.",
-            ],
-            "logistic",
-            {
-                "dim": len(columns) + 1,
-                "prior_variance": _VARIANCE,
-                "start": "zeros",
-                "names": weight_names(data.facts),
-            },
-        )
-        prior = (
-            f"each weight and the intercept Normal(0, sd {_VARIANCE**0.5:.2f}): wide; prior_variance in "
-            f"conf/model/{name}.yaml"
-        )
-        of = f"{target} = {data.facts['positive']!r} against {next(v for v in levels if v != data.facts['positive'])!r}"
-    else:
-        files[f"{name}_model.py"] = _LINEAR
-        parameters = {
-            "intercept": "Normal(0, 1)",
-            "weights": {"prior": "Normal(0, 1)", "dims": {"feature": columns}},
-            "scale": "HalfNormal(1.0)",
-        }
-        functions = {"log_lik": f"{name}_model.log_lik", "simulate": f"{name}_model.simulate"}
-        files[f"conf/model/{name}.yaml"] = _yaml(
-            [f"{target} = intercept + x.weights + scale * N(0, 1); {target} is standardised."],
-            "user_function",
-            functions | {"parameters": parameters},
-        )
-        prior = "intercept and weights Normal(0, 1), scale HalfNormal(1), for the standardised target"
-        of = target
-    size = f"{data.n:,} rows, {_columns(data.facts)}"
+    is_count = model is None and levels == [0, 1, 2]  # the smallest values of the target
     lines = [
-        f"model   {word} regression of {of}: {size}",
+        f"model   {regression.word} regression of {fitted.outcome}: {data.n:,} rows, {of_columns}",
+        *[f"        {target} may be a count: model=poisson is a Poisson regression"] * is_count,
         *(f"units   {line}" for line in units_in_words(data.facts)),
-        f"priors  {prior}",
+        f"priors  {fitted.prior}",
         f"methods {_by_kind(methods)}",
     ]
     exact = next((method for method in methods if method in _EXACT), None)
@@ -185,7 +154,7 @@ def _name(file: Path) -> str:
     return f"my_{stem}" if stem in taken | {"own"} else stem
 
 
-def _methods(binary: bool, n: int, columns: int) -> list[str]:
+def _methods(has_bounds: bool, n: int, columns: int) -> list[str]:
     """Return the methods that are compared: a reference first, where there is one for so many rows.
 
     SMH-2 and zig-zag are exact and read few data, if columns are not too many for their bounds. The linear model is a
@@ -193,8 +162,8 @@ def _methods(binary: bool, n: int, columns: int) -> list[str]:
     """
     exact = ["smh2"] * (columns < _WIDE)
     if n <= _FULL:
-        return ["mcmc", *exact, "mint", "mhminibatch", "sgld"] if binary else ["mcmc", "sgld"]
-    return [*exact, "zig_zag" if exact else "mh_ss", "sgld"] if binary else ["sghmc", "sgld"]
+        return ["mcmc", *exact, "mint", "mhminibatch", "sgld"] if has_bounds else ["mcmc", "sgld"]
+    return [*exact, "zig_zag" if exact else "mh_ss", "sgld"] if has_bounds else ["sghmc", "sgld"]
 
 
 def _columns(facts: Mapping[str, Any]) -> str:
@@ -218,28 +187,6 @@ def _by_kind(methods: Sequence[str]) -> str:
     return "; ".join(part for part in (sentence, f"{', '.join(others)} (approximate: judge them)") if part)
 
 
-def _yaml(comments: Sequence[str], base: str, settings: Mapping[str, Any]) -> str:
-    """Return the text of a part that begins from a part of mhrun's."""
-    head = "".join(f"# {comment}\n" for comment in comments)
-    return f"{head}defaults:\n  - {base}\n  - _self_\n{_block(settings)}"
-
-
-def _block(settings: Mapping[str, Any], indent: str = "") -> str:
-    """Return settings as YAML: mappings as blocks, lists in one line."""
-    lines = []
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            lines.append(f"{indent}{key}:\n{_block(value, indent + '  ')}")
-        else:
-            lines.append(f"{indent}{key}: {_flow(value)}\n")
-    return "".join(lines)
-
-
-def _flow(value: Any) -> str:
-    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"))
-    return text.removesuffix("...\n").strip()
-
-
 _EXPERIMENT = """\
 # @package _global_
 # The methods {kept} on one posterior. Pilot runs find step sizes, minibatch sizes and scales.
@@ -261,19 +208,3 @@ scales:
   quick: {{warmup: 500, steps: {quick}}}
   long: {{warmup: 2000, steps: {long}}}
 """
-
-_LINEAR = '''\
-"""Linear regression with normal errors, whose scale is a parameter."""
-
-from torch.distributions import Normal
-
-
-def log_lik(theta, rows):
-    """Return the log-likelihood of each datum (m,)."""
-    return Normal(theta.intercept + rows.x @ theta.weights, theta.scale).log_prob(rows.y)
-
-
-def simulate(theta, rows):
-    """Return new targets for the same features."""
-    return {"y": Normal(theta.intercept + rows.x @ theta.weights, theta.scale).sample()}
-'''

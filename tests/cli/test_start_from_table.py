@@ -97,6 +97,32 @@ def test_numbers_give_a_linear_regression_with_a_scale(capsys):
     assert run(["--project", "mine", "my_rows", "scale=smoke", "runtime.report=false", *few]) == 0
 
 
+def test_counts_give_a_poisson_regression_if_it_is_chosen(capsys):
+    table(y=lambda rng, rows: rng.poisson(1.5, rows), city=lambda rng, rows: rng.choice(["a", "b"], rows))
+    words = ["--data", "my rows.csv", "--outcome", "y", "categorical=[city]"]
+    assert run(["init", "plain", *words]) == 0
+    said = capsys.readouterr().out
+    assert "model   linear regression of y" in said
+    assert "y may be a count: model=poisson is a Poisson regression" in said
+    assert run(["init", "mine", *words, "model=poisson"]) == 0
+    said = capsys.readouterr().out
+    assert "model   Poisson regression of y, from 0 to " in said
+    assert "may be a count" not in said
+    assert "methods mcmc, smh2 (exact)" in said
+    config = compose_config(["experiment=my_rows", "scale=smoke"], [Path("mine/conf")], compare=False)
+    assert config["model"]["_target_"] == "mhrun.models.poisson_regression.PoissonRegression"
+    assert config["model"]["names"] == ["intercept", "age", "bmi", "city=b"]
+    assert (config["data"]["outcome"], config["data"]["intercept"]) == ("number", True)
+    few = ["steps=40", "warmup=60", "~methods.mint", "~methods.mhminibatch", "~methods.sgld", "~methods.smh2"]
+    assert run(["--project", "mine", "my_rows", "scale=smoke", "runtime.report=false", *few]) == 0
+
+
+def test_numbers_without_zero_are_no_counts(capsys):
+    table(y=lambda rng, rows: rng.integers(1, 9, rows))
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y"]) == 0
+    assert "may be a count" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("columns", "words", "message"),
     [
@@ -123,6 +149,14 @@ def test_numbers_give_a_linear_regression_with_a_scale(capsys):
         ({"y": flags}, ["features=[age"], "write lists as features=[a,b]"),
         ({"y": flags}, ["missing=keep"], "missing = 'keep' is unknown; choose refuse, drop"),
         ({"y": flags}, ["other"], "needs a folder and a table"),
+        (
+            {"y": flags},
+            ["model=poison"],
+            "model=poison is unknown; choose logistic, linear, poisson. Did you",
+        ),
+        ({"y": lambda rng, rows: rng.normal(size=rows)}, ["model=poisson"], "'y' holds other numbers"),
+        ({"y": lambda rng, rows: rng.normal(size=rows)}, ["model=logistic"], "is for two values"),
+        ({"y": lambda rng, rows: rng.choice(["a", "b"], rows)}, ["model=linear"], "holds 'a' and 'b'"),
     ],
 )
 def test_a_table_that_does_not_fit_gets_one_line(capsys, columns, words, message):

@@ -1,0 +1,154 @@
+"""The regressions that ``mhrun init`` fits to a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import yaml
+
+from mhrun.data.dataset import Dataset
+from mhrun.errors import UserError, nearest
+
+_VARIANCE = 10.0  # of the prior of each weight of a built-in model
+
+
+class Fitted(NamedTuple):
+    """A model of the columns of a table."""
+
+    files: dict[str, str]  # path in the project -> text
+    prior: str  # in words
+    outcome: str  # in words
+
+
+class Regression(NamedTuple):
+    """A kind of regression."""
+
+    word: str
+    table: Mapping[str, Any]  # how the table is read
+    has_bounds: bool  # so that exact minibatch methods can run
+    fitted: Callable[
+        [str, str, Dataset, Sequence[Any]], Fitted
+    ]  # of name, target, data and the target's values
+
+
+def regression_of(chosen: str | None, target: str, levels: Sequence[Any]) -> Regression:
+    """Return the regression that the user chose, or the one for the values of the target.
+
+    Two values give a logistic regression, numbers a linear one.
+
+    Raises:
+        UserError: there is no such regression, or the target does not fit.
+    """
+    binary = len(levels) == 2
+    name = chosen or ("logistic" if binary else "linear")
+    if name not in REGRESSIONS:
+        raise UserError(
+            f"model={name} is unknown; choose {', '.join(REGRESSIONS)}.{nearest(name, REGRESSIONS)} Other models are "
+            "yours to write: mhrun init DIR has an example."
+        )
+    if name == "logistic" and not binary:
+        raise UserError(f"model=logistic is for two values, and '{target}' has more.")
+    if name != "logistic" and not all(isinstance(level, int | float) for level in levels):
+        raise UserError(f"model={name} is for numbers, and '{target}' holds {levels[0]!r} and {levels[1]!r}.")
+    return REGRESSIONS[name]
+
+
+def part_text(comments: Sequence[str], base: str, settings: Mapping[str, Any]) -> str:
+    """Return the text of a part that begins from a part of mhrun's."""
+    head = "".join(f"# {comment}\n" for comment in comments)
+    return f"{head}defaults:\n  - {base}\n  - _self_\n{_block(settings)}"
+
+
+def flow(value: Any) -> str:
+    """Return a value as YAML in one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"))
+    return text.removesuffix("...\n").strip()
+
+
+def _block(settings: Mapping[str, Any], indent: str = "") -> str:
+    """Return settings as YAML: mappings as blocks, lists in one line."""
+    lines = []
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            lines.append(f"{indent}{key}:\n{_block(value, indent + '  ')}")
+        else:
+            lines.append(f"{indent}{key}: {flow(value)}\n")
+    return "".join(lines)
+
+
+def _built_in(
+    name: str, base: str, comment: str, data: Dataset, more: Mapping[str, Any]
+) -> tuple[dict[str, str], str]:
+    """Return the file of a model of the package with named weights, and its prior in words."""
+    from mhrun.data.table import weight_names
+
+    comments = [comment, "The prior of each weight is normal with mean 0 and variance prior_variance."]
+    names = weight_names(data.facts)
+    settings = {"dim": len(names), "prior_variance": _VARIANCE, **more, "names": names}
+    place = f"conf/model/{name}.yaml"
+    prior = (
+        f"each weight and the intercept Normal(0, sd {_VARIANCE**0.5:.2f}): wide; prior_variance in {place}"
+    )
+    return {place: part_text(comments, base, settings)}, prior
+
+
+def _logistic(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fitted:
+    positive = data.facts["positive"]
+    comment = f"P({target} = {positive!r}) = 1 / (1 + exp(-theta.x)); the first column of x is 1."
+    files, prior = _built_in(name, "logistic", comment, data, {"start": "zeros"})
+    return Fitted(
+        files, prior, f"{target} = {positive!r} against {next(v for v in levels if v != positive)!r}"
+    )
+
+
+def _poisson(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fitted:
+    y = data.fields["y"]
+    if not bool((y >= 0).all() and (y == y.round()).all()):
+        raise UserError(f"model=poisson is for counts 0, 1, 2, ..., and '{target}' holds other numbers.")
+    comment = f"{target} ~ Poisson(exp(x.theta)); the first column of x is 1. The variance is the mean."
+    files, prior = _built_in(name, "poisson_regression", comment, data, {})
+    return Fitted(files, prior, f"{target}, from {float(y.min()):g} to {float(y.max()):g}")
+
+
+def _linear(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fitted:
+    from mhrun.data.table import features_of
+
+    parameters = {
+        "intercept": "Normal(0, 1)",
+        "weights": {"prior": "Normal(0, 1)", "dims": {"feature": features_of(data.facts)}},
+        "scale": "HalfNormal(1.0)",
+    }
+    functions = {"log_lik": f"{name}_model.log_lik", "simulate": f"{name}_model.simulate"}
+    comment = f"{target} = intercept + x.weights + scale * N(0, 1); {target} is standardised."
+    files = {
+        f"{name}_model.py": _LINEAR,
+        f"conf/model/{name}.yaml": part_text(
+            [comment], "user_function", functions | {"parameters": parameters}
+        ),
+    }
+    prior = "intercept and weights Normal(0, 1), scale HalfNormal(1), for the standardised target"
+    return Fitted(files, prior, target)
+
+
+REGRESSIONS: Mapping[str, Regression] = {
+    "logistic": Regression("logistic", {"outcome": "sign", "intercept": True}, True, _logistic),
+    "linear": Regression("linear", {"outcome": "number", "standardise_target": True}, False, _linear),
+    "poisson": Regression("Poisson", {"outcome": "number", "intercept": True}, True, _poisson),
+}
+
+_LINEAR = '''\
+"""Linear regression with normal errors, whose scale is a parameter."""
+
+from torch.distributions import Normal
+
+
+def log_lik(theta, rows):
+    """Return the log-likelihood of each datum (m,)."""
+    return Normal(theta.intercept + rows.x @ theta.weights, theta.scale).log_prob(rows.y)
+
+
+def simulate(theta, rows):
+    """Return new targets for the same features."""
+    return {"y": Normal(theta.intercept + rows.x @ theta.weights, theta.scale).sample()}
+'''
