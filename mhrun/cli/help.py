@@ -97,9 +97,9 @@ mhrun init DIR
 mhrun init DIR --data FILE [--outcome COLUMN] [KEY=VALUE ...]
 
 Creates a small project, to be adapted: a model, a data file and an experiment. With a table (.csv, .tsv, .txt,
-.parquet), the model fits its columns: logistic regression for an outcome with two values, else linear regression with
-normal errors, or Poisson regression of counts with model=poisson. Numerical features are standardised, and priors are
-printed.
+.parquet), the model fits its columns: logistic regression for an outcome with two values, softmax regression for more
+categories, else linear regression with normal errors, or Poisson regression of counts with model=poisson. Numerical
+features are standardised, and priors are printed.
 
   mhrun init mine
   mhrun --project mine robust scale=smoke
@@ -109,7 +109,7 @@ printed.
 
   --data FILE         the table, which is copied into DIR
   --outcome COLUMN    what is predicted; by default the last column
-  model=poisson       logistic, linear or poisson, in place of the one for the outcome's values
+  model=poisson       logistic, softmax, linear or poisson, in place of the one for the outcome's values
   categorical=[a,b]   columns that are categories; any setting of data=table, such as features=[...] or missing=drop
 """,
     "check": f"""\

@@ -8,15 +8,18 @@ from typing import Any, NamedTuple
 import yaml
 
 from mhrun.data.dataset import Dataset
+from mhrun.data.table import CLASSES, features_of, weight_names
 from mhrun.errors import UserError, nearest
 
 _VARIANCE = 10.0  # of the prior of each weight of a built-in model
+_NAMED = 4  # classes that a line names
 
 
 class Fitted(NamedTuple):
     """A model of the columns of a table."""
 
     files: dict[str, str]  # path in the project -> text
+    dim: int  # its parameters
     prior: str  # in words
     outcome: str  # in words
 
@@ -35,13 +38,14 @@ class Regression(NamedTuple):
 def regression_of(chosen: str | None, target: str, levels: Sequence[Any]) -> Regression:
     """Return the regression that the user chose, or the one for the values of the target.
 
-    Two values give a logistic regression, numbers a linear one.
+    Two values give a logistic regression, more categories a softmax regression, and numbers a linear one.
 
     Raises:
         UserError: there is no such regression, or the target does not fit.
     """
     binary = len(levels) == 2
-    name = chosen or ("logistic" if binary else "linear")
+    numbers = all(isinstance(level, int | float) for level in levels)
+    name = chosen or ("logistic" if binary else "linear" if numbers else "softmax")
     if name not in REGRESSIONS:
         raise UserError(
             f"model={name} is unknown; choose {', '.join(REGRESSIONS)}.{nearest(name, REGRESSIONS)} Other models are "
@@ -49,7 +53,9 @@ def regression_of(chosen: str | None, target: str, levels: Sequence[Any]) -> Reg
         )
     if name == "logistic" and not binary:
         raise UserError(f"model=logistic is for two values, and '{target}' has more.")
-    if name != "logistic" and not all(isinstance(level, int | float) for level in levels):
+    if name == "softmax" and len(levels) > CLASSES:
+        raise UserError(f"model=softmax is for at most {CLASSES} classes, and '{target}' has more values.")
+    if name in ("linear", "poisson") and not numbers:
         raise UserError(f"model={name} is for numbers, and '{target}' holds {levels[0]!r} and {levels[1]!r}.")
     return REGRESSIONS[name]
 
@@ -77,29 +83,47 @@ def _block(settings: Mapping[str, Any], indent: str = "") -> str:
     return "".join(lines)
 
 
-def _built_in(
-    name: str, base: str, comment: str, data: Dataset, more: Mapping[str, Any]
-) -> tuple[dict[str, str], str]:
-    """Return the file of a model of the package with named weights, and its prior in words."""
-    from mhrun.data.table import weight_names
-
+def _built_in(name: str, base: str, comment: str, data: Dataset, of: str, **more: Any) -> Fitted:
+    """Return a regression of the package, with a weight for each column of x."""
     comments = [comment, "The prior of each weight is normal with mean 0 and variance prior_variance."]
     names = weight_names(data.facts)
     settings = {"dim": len(names), "prior_variance": _VARIANCE, **more, "names": names}
-    place = f"conf/model/{name}.yaml"
-    prior = (
-        f"each weight and the intercept Normal(0, sd {_VARIANCE**0.5:.2f}): wide; prior_variance in {place}"
-    )
-    return {place: part_text(comments, base, settings)}, prior
+    return Fitted({_place(name): part_text(comments, base, settings)}, len(names), _prior(name), of)
+
+
+def _place(name: str) -> str:
+    return f"conf/model/{name}.yaml"
+
+
+def _prior(name: str) -> str:
+    return f"each weight and the intercept Normal(0, sd {_VARIANCE**0.5:.2f}): wide; prior_variance in {_place(name)}"
 
 
 def _logistic(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fitted:
     positive = data.facts["positive"]
     comment = f"P({target} = {positive!r}) = 1 / (1 + exp(-theta.x)); the first column of x is 1."
-    files, prior = _built_in(name, "logistic", comment, data, {"start": "zeros"})
-    return Fitted(
-        files, prior, f"{target} = {positive!r} against {next(v for v in levels if v != positive)!r}"
-    )
+    of = f"{target} = {positive!r} against {next(v for v in levels if v != positive)!r}"
+    return _built_in(name, "logistic", comment, data, of, start="zeros")
+
+
+def _softmax(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fitted:
+    classes, weights = [str(level) for level in data.facts["classes"]], weight_names(data.facts)
+    comments = [
+        f"P({target} = k) is proportional to exp(x.w_k); the first column of x is 1.",
+        "The prior of each weight is normal with mean 0 and variance prior_variance. Differences of the weights of two",
+        "classes are what the data tell of; a common shift is known from the prior alone.",
+    ]
+    names = [f"{weight}[{level}]" for level in classes for weight in weights]
+    settings = {
+        "features": len(weights),
+        "classes": len(classes),
+        "prior_variance": _VARIANCE,
+        "names": names,
+    }
+    text = part_text(comments, "softmax_regression", settings)
+    prior = f"{_prior(name)}; the data tell of differences between classes, the prior alone of a common shift"
+    some = ", ".join(map(repr, data.facts["classes"][:_NAMED])) + ", ..." * (len(classes) > _NAMED)
+    return Fitted({_place(name): text}, len(names), prior, f"{target}, {len(classes)} classes ({some})")
 
 
 def _poisson(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fitted:
@@ -107,33 +131,31 @@ def _poisson(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fi
     if not bool((y >= 0).all() and (y == y.round()).all()):
         raise UserError(f"model=poisson is for counts 0, 1, 2, ..., and '{target}' holds other numbers.")
     comment = f"{target} ~ Poisson(exp(x.theta)); the first column of x is 1. The variance is the mean."
-    files, prior = _built_in(name, "poisson_regression", comment, data, {})
-    return Fitted(files, prior, f"{target}, from {float(y.min()):g} to {float(y.max()):g}")
+    of = f"{target}, from {float(y.min()):g} to {float(y.max()):g}"
+    return _built_in(name, "poisson_regression", comment, data, of)
 
 
 def _linear(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fitted:
-    from mhrun.data.table import features_of
-
+    features = features_of(data.facts)
     parameters = {
         "intercept": "Normal(0, 1)",
-        "weights": {"prior": "Normal(0, 1)", "dims": {"feature": features_of(data.facts)}},
+        "weights": {"prior": "Normal(0, 1)", "dims": {"feature": features}},
         "scale": "HalfNormal(1.0)",
     }
     functions = {"log_lik": f"{name}_model.log_lik", "simulate": f"{name}_model.simulate"}
     comment = f"{target} = intercept + x.weights + scale * N(0, 1); {target} is standardised."
     files = {
         f"{name}_model.py": _LINEAR,
-        f"conf/model/{name}.yaml": part_text(
-            [comment], "user_function", functions | {"parameters": parameters}
-        ),
+        _place(name): part_text([comment], "user_function", functions | {"parameters": parameters}),
     }
     prior = "intercept and weights Normal(0, 1), scale HalfNormal(1), for the standardised target"
-    return Fitted(files, prior, target)
+    return Fitted(files, len(features) + 2, prior, target)
 
 
 REGRESSIONS: Mapping[str, Regression] = {
     "logistic": Regression("logistic", {"outcome": "sign", "intercept": True}, True, _logistic),
     "linear": Regression("linear", {"outcome": "number", "standardise_target": True}, False, _linear),
+    "softmax": Regression("softmax", {"outcome": "class", "intercept": True}, True, _softmax),
     "poisson": Regression("Poisson", {"outcome": "number", "intercept": True}, True, _poisson),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -10,12 +11,14 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from mhrun.build import call
 from mhrun.cli.starting_models import flow, part_text, regression_of
+from mhrun.data.table import Table, features_of, outcome_of, units_in_words
 from mhrun.errors import UserError, nearest
 from mhrun.paths import CONF
 
 _FULL = 200_000  # rows up to which a method on all data is the reference
-_WIDE = 50  # columns from which the bounds of SMH-2 are too wide to save data
+_WIDE = 50  # parameters from which the bounds of SMH-2 are too wide to save data
 _EXACT = ("mcmc", "smh2", "mh_ss", "zig_zag")
 _STEPS = 10_000  # at scale=quick
 _SET = {
@@ -40,8 +43,8 @@ class Project(NamedTuple):
 def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Project:
     """Return the project for a table.
 
-    A target with two values gives a logistic regression; one of numbers a linear regression with normal errors whose
-    scale is a parameter, or a Poisson regression with ``model=poisson``. Numerical features are standardised.
+    The target decides which of `mhrun.cli.starting_models.REGRESSIONS` it is, unless ``model`` does. Numerical features
+    are standardised.
 
     Args:
         file: the table.
@@ -51,9 +54,6 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
     Raises:
         UserError: a table, a column or a setting that does not fit.
     """
-    from mhrun.build import call
-    from mhrun.data.table import Table, features_of, outcome_of, units_in_words
-
     file = file.resolve()
     model = next((word.partition("=")[2] for word in settings if word.startswith("model=")), None)
     given = {"file": str(file)} | _table_settings([w for w in settings if not w.startswith("model=")])
@@ -72,7 +72,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
     name, of_columns = _name(file), _columns(data.facts)
     fitted = regression.fitted(name, target, data, levels)
     title = f"{regression.word[0].upper()}{regression.word[1:]} regression of {target} on {of_columns} of {file.name}"
-    methods = _methods(regression.has_bounds, data.n, len(columns))
+    methods = _methods(regression.has_bounds, data.n, fitted.dim)
     experiment = _EXPERIMENT.format(
         name=name,
         methods="\n".join(f"  - /method@methods.{method}: {method}" for method in methods),
@@ -86,7 +86,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
         f"conf/experiment/{name}.yaml": experiment,
         **fitted.files,
     }
-    is_count = model is None and levels == [0, 1, 2]  # the smallest values of the target
+    is_count = model is None and levels[:3] == [0, 1, 2]  # the smallest values of the target
     lines = [
         f"model   {regression.word} regression of {fitted.outcome}: {data.n:,} rows, {of_columns}",
         *[f"        {target} may be a count: model=poisson is a Poisson regression"] * is_count,
@@ -123,10 +123,6 @@ def write_project(folder: Path, table: Path, project: Project) -> list[Path]:
 
 def _table_settings(settings: Sequence[str]) -> dict[str, Any]:
     """Return settings of the table from words KEY=VALUE."""
-    import inspect
-
-    from mhrun.data.table import Table
-
     known = set(inspect.signature(Table).parameters) - _SET
     found = {}
     for word in settings:
@@ -154,13 +150,13 @@ def _name(file: Path) -> str:
     return f"my_{stem}" if stem in taken | {"own"} else stem
 
 
-def _methods(has_bounds: bool, n: int, columns: int) -> list[str]:
+def _methods(has_bounds: bool, n: int, dim: int) -> list[str]:
     """Return the methods that are compared: a reference first, where there is one for so many rows.
 
-    SMH-2 and zig-zag are exact and read few data, if columns are not too many for their bounds. The linear model is a
-    function in torch without bounds, on which the tests that read most of the data take many times as long.
+    SMH-2 and zig-zag are exact and read few data, if parameters are not too many for their bounds. The linear model is
+    a function in torch without bounds, on which the tests that read most of the data take many times as long.
     """
-    exact = ["smh2"] * (columns < _WIDE)
+    exact = ["smh2"] * (dim < _WIDE)
     if n <= _FULL:
         return ["mcmc", *exact, "mint", "mhminibatch", "sgld"] if has_bounds else ["mcmc", "sgld"]
     return [*exact, "zig_zag" if exact else "mh_ss", "sgld"] if has_bounds else ["sghmc", "sgld"]
@@ -168,8 +164,6 @@ def _methods(has_bounds: bool, n: int, columns: int) -> list[str]:
 
 def _columns(facts: Mapping[str, Any]) -> str:
     """Return the features in words: columns of numbers, and indicators of categories."""
-    from mhrun.data.table import features_of
-
     indicators = sum(name.partition("=")[0] in facts["baselines"] for name in facts["columns"])
     numbers = len(features_of(facts)) - indicators
     parts = [f"{numbers:,} column{'s' * (numbers != 1)}"] * bool(numbers)

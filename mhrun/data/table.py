@@ -294,10 +294,10 @@ class Table:
 
 
 def outcome_of(path: Path, target: str | None, separator: str | None = None) -> tuple[str, list[Any]]:
-    """Return the column of the outcome, the last if none is named, and its values, each once: at most three.
+    """Return the column of the outcome, the last if none is named, and its first values, each once: at most 21.
 
     Raises:
-        UserError: there is no such column, it has one value, or more than two that are no numbers.
+        UserError: there is no such column, it has one value, or more than 20 that are not numbers.
     """
     frame = read_table(located(str(path)), separator)
     frame.columns = list(map(str, frame.columns))
@@ -309,13 +309,16 @@ def outcome_of(path: Path, target: str | None, separator: str | None = None) -> 
     levels = _levels(frame[target].dropna(), path)
     if len(levels) < 2:
         raise UserError(f"{path.name}: column '{target}' has no two values; choose another outcome.")
-    if len(levels) > 2 and frame[target].dtype.kind not in "iuf":
+    if len(levels) > CLASSES and frame[target].dtype.kind not in "iuf":
         raise UserError(
-            f"{path.name}: column '{target}' holds {len(levels):,} categories ({_some(levels)}); an outcome is two "
-            "values or numbers. data.outcome=class with model=softmax_regression has several classes."
+            f"{path.name}: column '{target}' holds {len(levels):,} categories ({_some(levels)}); an outcome is at most "
+            f"{CLASSES} categories, or numbers."
         )
-    return target, levels[:3]
+    return target, levels[: CLASSES + 1]
 
+
+CLASSES = 20
+"""The most values of an outcome that are classes."""
 
 _LISTED = 12  # columns whose units a line has
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from mhrun.errors import Refusal
 from mhrun.models.bounds import Distances, order_of, over_parts, remainder_slope, remainder_width
 from mhrun.models.linear import predictor
+from mhrun.models.naming import named
 from mhrun.random import Draws, Purpose
 from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
 
@@ -34,6 +35,7 @@ class SoftmaxRegression:
         classes: K.
         prior_variance: prior variance of each weight; flat if None.
         start_sd: standard deviation of the normal starting points.
+        names: of the weights, in traces and reports, class by class; None: w[0,0], w[0,1] and so on.
 
     Raises:
         Refusal: an invalid setting.
@@ -42,7 +44,12 @@ class SoftmaxRegression:
     bound_kinds: Sequence[str] = BOUND_KINDS
 
     def __init__(
-        self, features: int, classes: int, prior_variance: float | None = 1.0, start_sd: float = 0.0
+        self,
+        features: int,
+        classes: int,
+        prior_variance: float | None = 1.0,
+        start_sd: float = 0.0,
+        names: Sequence[str] | None = None,
     ) -> None:
         if features < 1 or classes < 2:
             raise Refusal(
@@ -52,7 +59,8 @@ class SoftmaxRegression:
             raise Refusal("SoftmaxRegression needs a positive prior_variance, or null, and start_sd >= 0.")
         self.features, self.classes = features, classes
         self.dim = features * classes
-        self.names: Sequence[str] = [f"w[{k},{d}]" for k in range(classes) for d in range(features)]
+        numbered = [f"w[{k},{d}]" for k in range(classes) for d in range(features)]
+        self.names: Sequence[str] = numbered if names is None else named(names, self.dim)
         self.precision = 0.0 if prior_variance is None else 1.0 / prior_variance
         self.start_sd = float(start_sd)
 

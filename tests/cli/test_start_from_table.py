@@ -117,6 +117,20 @@ def test_counts_give_a_poisson_regression_if_it_is_chosen(capsys):
     assert run(["--project", "mine", "my_rows", "scale=smoke", "runtime.report=false", *few]) == 0
 
 
+def test_categories_give_a_softmax_regression(capsys):
+    table(kind=lambda rng, rows: rng.choice(["oak", "ash", "elm"], rows))
+    assert run(["init", "mine", "--data", "my rows.csv"]) == 0
+    said = capsys.readouterr().out
+    assert "model   softmax regression of kind, 3 classes ('ash', 'elm', 'oak'): 60 rows, 2 columns" in said
+    config = compose_config(["experiment=my_rows", "scale=smoke"], [Path("mine/conf")], compare=False)
+    model = config["model"]
+    assert (model["features"], model["classes"], config["data"]["outcome"]) == (3, 3, "class")
+    assert model["names"][:4] == ["intercept[ash]", "age[ash]", "bmi[ash]", "intercept[elm]"]
+    assert list(config["methods"]) == ["mcmc", "smh2", "mint", "mhminibatch", "sgld"]
+    few = ["steps=40", "warmup=60", "~methods.mint", "~methods.mhminibatch", "~methods.sgld", "~methods.smh2"]
+    assert run(["--project", "mine", "my_rows", "scale=smoke", "runtime.report=false", *few]) == 0
+
+
 def test_numbers_without_zero_are_no_counts(capsys):
     table(y=lambda rng, rows: rng.integers(1, 9, rows))
     assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y"]) == 0
@@ -130,10 +144,11 @@ def test_numbers_without_zero_are_no_counts(capsys):
         ({"y": flags}, ["--outcome", "agee"], "Did you mean 'age'?"),
         ({"y": 1}, [], "column 'y' has no two values"),
         (
-            {"y": lambda rng, rows: rng.choice(["a", "b", "c"], rows)},
+            {"y": [f"c{k}" for k in range(60)]},
             [],
-            "column 'y' holds 3 categories ('a', 'b', 'c')",
+            "column 'y' holds 60 categories ('c0', 'c1', 'c10', 'c11', ...); an outcome is at most 20",
         ),
+        ({"y": lambda rng, rows: rng.normal(size=rows)}, ["model=softmax"], "is for at most 20 classes"),
         (
             {"city": "Paris", "y": flags},
             [],
@@ -152,7 +167,7 @@ def test_numbers_without_zero_are_no_counts(capsys):
         (
             {"y": flags},
             ["model=poison"],
-            "model=poison is unknown; choose logistic, linear, poisson. Did you",
+            "model=poison is unknown; choose logistic, linear, softmax, poisson. Did you",
         ),
         ({"y": lambda rng, rows: rng.normal(size=rows)}, ["model=poisson"], "'y' holds other numbers"),
         ({"y": lambda rng, rows: rng.normal(size=rows)}, ["model=logistic"], "is for two values"),
