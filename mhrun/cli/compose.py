@@ -326,6 +326,10 @@ def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: 
         return f" If you mean to add a part, write +{key}=NAME."
     leaf = key.rpartition(".")[2]
     same_leaf = [k for k in known if k.rpartition(".")[2] == leaf]
+    own, method = _of_methods(key), ".".join(key.split(".")[:2]) + "."
+    of_others = [k for k in same_leaf if _of_methods(k) == own is not None]
+    if of_others and any(k.startswith(method) for k in known):
+        return f" '{of_others[0]}' is one; to set it here too, write +{key}=VALUE."
     close = same_leaf or difflib.get_close_matches(key, known, 1, 0.6)
     shows = "mhrun experiment=NAME --cfg job shows them all."
     if name == "check":
@@ -333,6 +337,13 @@ def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: 
             "check has checks, seed, chains, step_size, n, m and effective, and what a part has as rule.KEY."
         )
     return f" Did you mean '{close[0]}'?" if close else f" {shows}"
+
+
+def _of_methods(key: str) -> str | None:
+    """Return what a key sets of a method, without the method's name; None if it is not of a method."""
+    group, _, rest = key.partition(".")
+    _, _, own = rest.partition(".")
+    return own if group == "methods" and own else None
 
 
 def _members(key: str, words: Sequence[str], folders: Sequence[Path], name: str) -> str:

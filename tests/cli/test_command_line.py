@@ -74,6 +74,11 @@ def mistakes(outputs, *extra):
             "lam is given several values; mhrun -m runs each of them; one list is lam=[0.2,0.3]",
         ),
         ([*SMOKE, "monitor=predictive"], "If you mean to add a part, write +monitor=NAME."),
+        (
+            [*SMOKE, "methods.mint.starts=[[0,1]]"],
+            "'methods.mcmc.starts' is one; to set it here too, write +methods.mint.starts=VALUE.",
+        ),
+        ([*SMOKE, "methods.mnt.starts=[[0,1]]"], "Did you mean 'methods.m"),
         ([*SMOKE, "methods.mint.kernel.pairng.m=3"], "Did you mean 'methods.mint.kernel.pairing.m'?"),
         (
             [*SMOKE, "rule@methods.mint.kernel.rule=metropols"],
