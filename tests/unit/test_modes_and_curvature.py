@@ -1,0 +1,190 @@
+"""Modes of a posterior and its curvature there, from parts of the data and from all of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from regressions import D, X, Y, logistic
+
+import mhrun
+from mhrun.data import Dataset
+from mhrun.engine.curvature import (
+    Surface,
+    find_curved_modes,
+    find_modes,
+    hessian,
+    largest_curvature,
+    on_all_data,
+    spectrum,
+)
+from mhrun.models.function import FunctionModel
+from mhrun.models.gaussian_mean import GaussianMean
+from mhrun.target import Target
+
+pytestmark = pytest.mark.long
+
+
+def test_modes_and_curvature_of_a_normal_density():
+    precision = torch.tensor([[4.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
+    data = mhrun.Dataset({"x": torch.zeros(10, 1)})
+
+    class Normal:
+        dim, names = 2, ("a", "b")
+
+        def init(self, chains, draws):
+            return torch.zeros(chains, 2, dtype=torch.float64)
+
+        def log_prior(self, theta):
+            return torch.zeros(len(theta), dtype=theta.dtype)
+
+        def log_lik(self, theta, rows):
+            off = theta - torch.tensor([1.0, -2.0], dtype=theta.dtype)
+            height = -0.05 * torch.einsum("cd,de,ce->c", off, precision.to(theta), off)
+            return height[:, None].expand(-1, rows["x"].shape[1])
+
+    surface = Surface(Target(Normal(), data), 1.0, 0)
+    modes = find_modes(surface, torch.tensor([[5.0, 5.0], [-3.0, 0.0]], dtype=torch.float64))
+    assert modes.theta.numpy() == pytest.approx(np.array([[1.0, -2.0]] * 2), abs=1e-4)
+    assert hessian(surface, modes.theta[0]).numpy() == pytest.approx(precision.numpy(), abs=1e-5)
+    largest = float(torch.linalg.eigvalsh(precision).max())
+    assert largest_curvature(surface, modes.theta[0]) == pytest.approx(largest, rel=1e-3)
+    values, _ = spectrum(torch.diag(torch.tensor([0.0, 4.0], dtype=torch.float64)))
+    assert values.min() > 0
+    assert surface.n_grad > 0
+
+
+@pytest.mark.parametrize(("temperature", "moved"), [(1.0, True), (1e4, False)])
+def test_chains_of_many_data_begin_at_the_mode_of_all_of_them(monkeypatch, temperature, moved):
+    """A part of 500 of 200,000 data has its mode about 20 standard deviations off at T = 1, and 0.2 at T = 10^4."""
+    monkeypatch.setattr("mhrun.engine.curvature.ROWS", 500)
+    n = 200_000
+    x = np.random.default_rng(5).normal(0.3, 1.0, n)
+    target = Target(GaussianMean(), Dataset.of(x))
+    surface = Surface(target, temperature, seed=1)
+    modes = find_modes(surface, torch.tensor([[0.0], [5.0], [-7.0]], dtype=torch.float64))
+    curvature = hessian(surface, modes.theta[0])
+    before, spent = (float(modes.theta[0]) - x.mean()) * n**0.5, surface.n_grad
+    after = (on_all_data(surface, modes.theta, modes.best, curvature) - x.mean()) * n**0.5
+    assert abs(before) > 5
+    assert after.abs().max() < 0.01 if moved else after[0] == pytest.approx(before)
+    assert surface.n_grad - spent == (2 * n if moved else 0)  # one mode: a step, and one that finds it there
+
+
+def survival(theta, rows):
+    """Weibull lifetimes, a third of them censored; far from the mode exp(z) is a wall of 10^10 nats."""
+    z = theta[3].exp() * (rows["log_time"] - theta[0] - rows["x"] @ theta[1:3])
+    return rows["event"] * (theta[3] + z) - z.exp()
+
+
+def lifetimes(n=3_000):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((n, 2))
+    time, censored = np.exp(1 + x @ [0.5, -0.3]) * rng.weibull(1.5, n), rng.exponential(6.0, n)
+    return {
+        "x": x,
+        "log_time": np.log(np.minimum(time, censored)),
+        "event": (time <= censored).astype("float64"),
+    }
+
+
+def test_ascents_come_down_from_steep_walls():
+    """From wide starts, some of which L-BFGS leaves far from the mode the first time, all end at one mode."""
+    model = FunctionModel(
+        survival, torch.zeros(4, dtype=torch.float64), lambda theta: -0.125 * (theta**2).sum()
+    )
+    surface = Surface(Target(model, Dataset.of(lifetimes())), 1.0, 0)
+    starts = 2 * torch.randn(24, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    ends = torch.cat([find_modes(surface, starts[i : i + 4]).theta for i in range(0, 24, 4)])
+    sd = torch.linalg.inv(hessian(surface, ends[0])).diagonal().sqrt()
+    assert ((ends - ends[0]).abs() < 0.05 * sd).all()
+
+
+def raw_rows(n=500):
+    """Age in years, income in coins, and an outcome of 0 and 1 beside one with noise."""
+    rng = np.random.default_rng(1)
+    age, income = rng.normal(45, 12, n), rng.lognormal(10.5, 0.5, n)
+    x = np.column_stack([np.ones(n), age, income])
+    y = x @ [2.0, 0.1, 5e-5] + rng.normal(size=n)
+    died = rng.random(n) < 1 / (1 + np.exp(-(x @ [-6.0, 0.1, 3e-5])))
+    return x, y, died.astype("float64")
+
+
+def gaussian(theta, rows):
+    return -theta[3] - 0.5 * ((rows["y"] - rows["x"] @ theta[:3]) / theta[3].exp()) ** 2
+
+
+def binary(theta, rows):
+    score = rows["x"] @ theta
+    return rows["y"] * score - torch.nn.functional.softplus(score)
+
+
+@pytest.mark.parametrize("log_lik", [gaussian, binary])
+def test_features_that_nobody_standardised_have_a_mode_and_a_scale(log_lik):
+    """The curvature has a condition number above 10^10; ascents begin at draws of N(0, 10^2) priors."""
+    x, y, died = raw_rows()
+    dim = 4 if log_lik is gaussian else 3
+    model = FunctionModel(
+        log_lik, torch.zeros(dim, dtype=torch.float64), lambda theta: -0.005 * (theta**2).sum()
+    )
+    target = Target(model, Dataset.of({"x": x, "y": y if log_lik is gaussian else died}))
+    surface = Surface(target, 1.0, 0)
+    starts = 10 * torch.randn(4, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    starts[:, 3:] = 0.5
+    modes, curvature, proper = find_curved_modes(surface, starts)
+    assert proper
+    values, vectors = spectrum(curvature, proper=True)
+    assert values.max() / values.min() > 1e10
+    at = modes.theta[modes.best].clone().requires_grad_()
+    rows = {"x": torch.from_numpy(x), "y": torch.from_numpy(y if log_lik is gaussian else died)}
+
+    def energy(theta):
+        return 0.005 * (theta**2).sum() - log_lik(theta, rows).sum()
+
+    exact = torch.autograd.functional.hessian(energy, at.detach())
+    units = exact.diagonal().rsqrt()
+    assert torch.allclose(units[:, None] * curvature * units, units[:, None] * exact * units, atol=1e-3)
+    (gradient,) = torch.autograd.grad(energy(at), at)
+    covariance = torch.linalg.inv(units[:, None] * exact * units)
+    assert (units * gradient) @ covariance @ (units * gradient) < 0.1  # a third of a standard deviation
+    root = torch.linalg.cholesky(vectors @ torch.diag(1 / values) @ vectors.T) / units[:, None]
+    assert torch.allclose(root @ root.T, covariance, rtol=0.02, atol=0.02)
+
+
+def test_modes_that_are_apart_stay_apart_on_all_data(monkeypatch):
+    """Two modes of one likelihood, |theta| = 1: each moves to its own on all data."""
+    monkeypatch.setattr("mhrun.engine.curvature.ROWS", 200)
+    n = 20_000
+    x = np.random.default_rng(6).normal(1.0, 1.0, n)
+
+    def log_lik(theta, batch):
+        return -0.5 * (batch["x"] - theta[0] ** 2) ** 2
+
+    target = Target(FunctionModel(log_lik, torch.zeros(1)), Dataset.of(x))
+    surface = Surface(target, 1.0, seed=1)
+    modes = find_modes(surface, torch.tensor([[-0.8], [1.2], [-1.5]], dtype=torch.float64))
+    found = on_all_data(surface, modes.theta, modes.best, hessian(surface, modes.theta[modes.best]))
+    assert found[:, 0].abs().numpy() == pytest.approx(np.sqrt(x.mean()), abs=0.2 * n**-0.5)
+    assert found[:, 0].sign().tolist() == [-1, 1, -1]
+
+
+def test_modes_of_several_coordinates_move_together(monkeypatch):
+    """Four coordinates, 200 of 2,000 data: the gradient on all data is that of a point near the mode."""
+    monkeypatch.setattr("mhrun.engine.curvature.ROWS", 200)
+    target = Target(
+        FunctionModel(logistic, torch.zeros(D, dtype=torch.float64)), Dataset.of({"x": X, "y": Y})
+    )
+    surface = Surface(target, 1.0, seed=1)
+    modes = find_modes(
+        surface, torch.randn(6, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    )
+    curvature = hessian(surface, modes.theta[modes.best])
+    root = torch.linalg.cholesky(torch.linalg.inv(curvature))
+
+    def distance(points):
+        return (target.gradients.full(points, torch.ones(6, dtype=torch.float64)) @ root).norm(dim=1)
+
+    assert distance(modes.theta).min() > 1
+    found = on_all_data(surface, modes.theta, modes.best, curvature)
+    assert distance(found).max() < 0.5
+    assert found.unique(dim=0).shape == (1, D)

@@ -1,0 +1,96 @@
+"""Pilots of Hamiltonian trajectories: their length, step size and scale."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from kit import short_run
+from regressions import N, found, full, run
+
+import mhrun
+from mhrun.engine.curvature import (
+    is_degenerate,
+)
+from mhrun.engine.pilot import pilot
+from mhrun.errors import Refusal
+from mhrun.target import Target
+
+pytestmark = pytest.mark.long
+
+
+def of_density(log_density, dim, leapfrog_steps="auto"):
+    """Return what a pilot finds for HMC on a log density (C, D) -> (C,)."""
+    from mhrun.engine.assemble import assembled
+    from mhrun.schedules.tuned import Tuned
+
+    def log_lik(theta, rows):
+        return log_density(theta)[:, None]
+
+    model = mhrun.FunctionModel(log_lik, [0.3] * dim, batched=True, start_sd=1.0)
+    counts = {"chains": 4, "warmup": 100, "steps": 10, "thin": 1, "thin_stats": None, "seed": 0}
+    schedules = {"step_size": Tuned("auto", "auto"), "temperature": mhrun.Fixed(temperature=1.0)}
+    target = Target(model, mhrun.NoData().load())
+    kernel = full(mhrun.HamiltonianProposal(leapfrog_steps))
+    settings = {"dtype": torch.float64, "starts": None, "monitor": None}
+    return pilot(assembled("a", kernel, target, schedules, counts, **settings))
+
+
+def test_a_trajectory_is_a_quarter_of_a_period():
+    """On a normal target: L = round(pi / 2 / e) for a step size e of acceptance 0.8 or somewhat more."""
+    sd = torch.tensor([0.1, 1.0, 7.0])
+    about = of_density(lambda theta: -0.5 * (theta / sd.to(theta)).square().sum(-1), 3)
+    assert about.facts["leapfrog_steps"] * about.facts["step_size"] == pytest.approx(np.pi / 2)
+    assert 0.6 < about.facts["acceptance"] <= 0.95
+    assert "rounds" not in about.facts  # the curvature fits
+    assert about.scale.factor.diagonal().numpy() == pytest.approx(sd.numpy(), rel=1e-3)
+    assert about.facts["n_lik"] > 0
+    given = of_density(lambda theta: -0.5 * theta.square().sum(-1), 2, 3)
+    assert given.leapfrog_steps is None
+    assert abs(given.facts["acceptance_found"] - 0.8) < 0.1
+
+
+def test_a_scale_comes_from_draws_where_the_mode_has_no_curvature():
+    """exp(-x^4 / 4) and N(0, 0.5^2): standard deviations of 0.82 and 0.5; of some hundred correlated draws."""
+    about = of_density(lambda theta: -(theta[:, 0] ** 4) / 4 - 2 * theta[:, 1] ** 2, 2)
+    assert about.facts["rounds"] > 0
+    assert about.scale.factor.diagonal().numpy() == pytest.approx([0.82, 0.5], rel=0.6)
+    assert about.facts["leapfrog_steps"] <= 4
+    for curvature in ([1.0, 0.0], [1.0, -1.0]):  # flat, and a saddle
+        assert is_degenerate(torch.diag(torch.tensor(curvature)))
+    assert not is_degenerate(torch.diag(torch.tensor([1.0, 1e-4])))
+
+
+def test_a_run_of_trajectories_reads_its_pilot_again(tmp_path, capsys):
+    def ran():
+        kernel = full(mhrun.HamiltonianProposal())
+        return run(kernel, "normal", folder=tmp_path, steps=20, warmup=50)
+
+    first = ran()
+    assert f"{found(first)['leapfrog_steps']} leapfrog step" in capsys.readouterr().err
+    each = np.diff(first["sample_stats"]["n_grad"])
+    assert (each == N * found(first)["leapfrog_steps"]).all()
+    (tmp_path / "done.json").unlink()
+    (tmp_path / "trace.nc").unlink()
+    assert np.array_equal(ran()["posterior"]["theta"], first["posterior"]["theta"])
+
+
+@short_run
+def test_trajectories_that_diverge_are_said():
+    with pytest.warns(UserWarning, match="trajectories diverged: the step size is too large"):
+        mhrun.sample(
+            lambda theta: -(theta**4).sum(),
+            None,
+            full(mhrun.HamiltonianProposal(8)),
+            start=[0.1],
+            step_size=0.9,
+            steps=50,
+            warmup=0,
+        )
+
+
+def test_leapfrog_steps_of_many_parameters_are_to_be_given():
+    with pytest.raises(
+        Refusal, match=r"leapfrog_steps from the curvature, for up to 200 parameters, not 201"
+    ):
+        of_density(lambda theta: -theta.square().sum(-1), 201)
