@@ -6,10 +6,12 @@ Arguments: cores, target (mixture or network), algorithm.
 from __future__ import annotations
 
 import sys
+import warnings
 
 import worker
 
 worker.pin_to(int(sys.argv[1]))
+warnings.simplefilter("ignore", FutureWarning)  # of TensorDict, for each class of posteriors
 
 import posteriors  # noqa: E402
 import torch  # noqa: E402

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mhrun.errors import UserError, nearest
+from mhrun.errors import UserError, is_of_launcher, nearest
 from mhrun.paths import import_from_folders, user_folders
 
 T = TypeVar("T")
@@ -97,6 +97,8 @@ def trusted_object(name: str, where: str = "") -> Any:
     except ModuleNotFoundError as error:
         raise UserError(f"{at}there is no '{name}' ({error}).") from error
     except (Exception, SystemExit) as error:  # the user's file, as it is read
+        if is_of_launcher(error):
+            raise
         raise UserError(f"{at}'{module_name}' cannot be imported: {blame(error)}.") from error
     found = getattr(module, attribute, None)
     if found is None or attribute.startswith("_"):

@@ -9,7 +9,7 @@ from pathlib import Path
 from mhrun.cli.crash import BUG, crash_of, out_of_memory, printable, show_traceback
 from mhrun.cli.named_runs import run_at
 from mhrun.cli.places import outputs_of
-from mhrun.errors import UserError, nearest
+from mhrun.errors import UserError, is_of_launcher, nearest
 from mhrun.store.folder import RunFolder, runs, sweeps
 
 
@@ -79,7 +79,7 @@ class _Failures:
             show_traceback(error)
             self.add(f"{place}: {error}")
         except (Exception, SystemExit) as error:
-            if out_of_memory(error):
+            if out_of_memory(error) or is_of_launcher(error):
                 raise
             show_traceback(error)
             crash = crash_of(error)

@@ -41,7 +41,7 @@ from mhrun.cli.replaced import with_replaced_parts
 from mhrun.cli.running import compute
 from mhrun.cli.words import parsed, sweep_jobs
 from mhrun.cores import CORES, usable_cores
-from mhrun.errors import Interrupted, UserError
+from mhrun.errors import Interrupted, UserError, is_of_launcher
 from mhrun.paths import CONF
 from mhrun.store.files import explain, read_json, write_json, write_text
 from mhrun.store.folder import RunFolder
@@ -226,7 +226,10 @@ def _put_together_alike(
 
 
 def _job(config: DictConfig) -> dict[str, Any] | None:
-    """Do one job of a sweep. Never raises but when the user stops: what happened is in a file of the sweep."""
+    """Do one job of a sweep; what happened is in a file of the sweep.
+
+    Never raises but when the user stops, or when the launcher does because the job is queued again.
+    """
     own = HydraConfig.get()
     place = Path(own.sweep.dir) / "jobs"
     sweep = read_json(place.parent / "sweep.json") or {}
@@ -266,6 +269,8 @@ def _job(config: DictConfig) -> dict[str, Any] | None:
         result["error"] = _writable(str(error)).splitlines()[0] if str(error) else type(error).__name__
         print(f"mhrun: {title} failed: {result['error']} (log: {log})", file=sys.stderr, flush=True)
     except (Exception, SystemExit) as error:  # SystemExit: of the user's code, which is to end no other job
+        if is_of_launcher(error):
+            raise
         show_traceback(error)
         crash = crash_of(error)
         write_text(log, traceback.format_exc())

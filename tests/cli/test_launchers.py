@@ -120,6 +120,17 @@ def test_jobs_beside_each_other_share_the_cores(monkeypatch, n_jobs, share):
     assert sweeping._share(OmegaConf.create({"timeout_min": 5})) is None
 
 
+def test_a_job_that_its_launcher_has_queued_again_is_not_recorded(tmp_path, monkeypatch):
+    """submitit ends the process from its handler of a signal, wherever the job is."""
+    environment = pytest.importorskip("submitit.core.job_environment")
+    handler = environment.SignalHandler(None, None, None)
+    monkeypatch.setattr(sweeping, "compute", lambda config, watching: handler._exit())
+    run(["-m", *SHORT, "seed=0,1"])
+    assert jobs(tmp_path) == []
+    (begun,) = tmp_path.rglob("*.begun")
+    assert begun.name == "0000.begun"
+
+
 # --- Real launchers -----------------------------------------------------------------------------------------
 
 
