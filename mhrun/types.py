@@ -336,6 +336,7 @@ class Model(Protocol):
     - ``prior_precision() -> float``: of a normal prior that is the same for all parameters; 0 for a flat prior, None
       where it differs.
     - ``predict(theta, rows) -> (C, m, K)``: log-probabilities of K classes.
+    - ``outcome_mean(theta, rows) -> (C, m)``: the mean of an outcome that is a number.
     - ``blocks``: the parts of theta, see `Block`.
     - ``full_log_lik(data) -> Callable[[theta (C, D)], (C,)]``: the sum over all data.
     - ``full_value_and_grad(data)``: the same with its gradient, ((C,), (C, D)).

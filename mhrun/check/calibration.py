@@ -19,7 +19,7 @@ from mhrun.check.verdict import FAILS, FALSE_ALARMS, HOLDS, NONE, Verdict, by_un
 from mhrun.data import Dataset
 from mhrun.errors import UserError
 from mhrun.models.function import FunctionModel, Named, explained
-from mhrun.models.parameters import Parameters
+from mhrun.models.weights import Weights
 from mhrun.random import derive_key
 from mhrun.target import Target
 from mhrun.types import Model, Rows
@@ -87,9 +87,15 @@ class Simulated(NamedTuple):
 
 def refuses(model: Model) -> str | None:
     """Return why a model cannot be calibrated, or None."""
-    if not isinstance(model, FunctionModel):
+    if not isinstance(model, FunctionModel | Weights):
         return f"{type(model).__name__} has no priors to draw from; write it as functions with parameters."
     return model.refuses_simulation()
+
+
+def _values(model: Any, theta: Tensor) -> Array:
+    """Return points (L, D) as draws have them (L, P)."""
+    found: Array = (theta if isinstance(model, Weights) else model.parameters.flat(theta)).numpy()
+    return found
 
 
 def simulated(model: Any, data: Dataset, replications: int, times: int, seed: int) -> Simulated:
@@ -100,9 +106,8 @@ def simulated(model: Any, data: Dataset, replications: int, times: int, seed: in
     """
     if (reason := refuses(model)) is not None:
         raise UserError(reason)
-    named: Parameters = model.parameters
     theta = model.draw_prior(replications, derive_key(seed, "calibration"), strict=True)
-    values = named.values(theta)
+    values = {} if isinstance(model, Weights) else model.parameters.values(theta)
     found: dict[str, list[Tensor]] = {}
     with torch.random.fork_rng(devices=[]):
         for k in range(replications):
@@ -110,13 +115,13 @@ def simulated(model: Any, data: Dataset, replications: int, times: int, seed: in
             one = {name: value[k] for name, value in values.items()}
             rows = {name: value.clone() for name, value in data.fields.items()}
             with explained("simulate", one | rows):
-                new = model.simulate(Named(one), Named(rows))
+                new = model.simulate(Named(one), Named(rows)) if one else model.simulate(theta[k], rows)
             for name, value in _fields(new, data).items():
                 found.setdefault(name, []).append(value)
     drawn = {name: torch.stack(parts) for name, parts in found.items()}
     if any(len(value) != replications for value in drawn.values()):
         raise UserError("simulate must return the same fields each time.")
-    return Simulated(named.flat(theta).numpy(), Replicates(data.fields, drawn=drawn, times=times))
+    return Simulated(_values(model, theta), Replicates(data.fields, drawn=drawn, times=times))
 
 
 def _fields(new: Any, data: Dataset) -> dict[str, Tensor]:
@@ -215,13 +220,13 @@ def calibrated(
 
 def _log_likelihoods(model: Any, given: Simulated, kept: Array) -> tuple[Array, Array]:
     """Return the log-likelihood of each data set at its parameters (L,), and at the draws (L, R)."""
-    named: Parameters = model.parameters
     at_truth, at_draws = [], []
     for k, (true, draws) in enumerate(zip(given.truth, kept, strict=True)):
         points = torch.from_numpy(np.vstack((true, draws)))
-        theta = named.theta(named.named(points), "a draw")
+        if not isinstance(model, Weights):
+            points = model.parameters.theta(model.parameters.named(points), "a draw")
         with torch.no_grad():
-            values = Target(model, given.data.one(k)).full_log_lik(theta).numpy()
+            values = Target(model, given.data.one(k)).full_log_lik(points).numpy()
         at_truth.append(values[0])
         at_draws.append(values[1:])
     return np.asarray(at_truth), np.asarray(at_draws)

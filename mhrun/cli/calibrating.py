@@ -122,12 +122,18 @@ def _calibration(
 
 
 def _at_once(method: Method) -> bool:
-    """Return whether data sets can be run as chains of one run: a step reads for all chains, and no pilot is needed."""
+    """Return whether data sets can be run as chains of one run: a step reads for all chains, and no pilot is needed.
+
+    Built-in models have full-data sums and compiled loops, which read the one data set of a target.
+    """
     from mhrun.engine.pilot import is_open
     from mhrun.kernels import MetropolisHastings, Unadjusted
+    from mhrun.models.function import FunctionModel
     from mhrun.parts import DIFFERENCE
 
     if is_open(method):  # a pilot finds the settings for one posterior
+        return False
+    if not isinstance(method.target.model, FunctionModel):
         return False
     if type(method.kernel) is MetropolisHastings:
         return method.kernel.pairing is not None and method.kernel.pairing.offers == DIFFERENCE

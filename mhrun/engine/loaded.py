@@ -17,7 +17,6 @@ from mhrun.data.table import Table
 from mhrun.engine.predict import predict
 from mhrun.errors import UserError, nearest
 from mhrun.models.function import FunctionModel
-from mhrun.models.logistic import Logistic
 from mhrun.paths import FOLDERS
 from mhrun.store.folder import RunFolder
 from mhrun.store.netcdf import open_trace
@@ -120,7 +119,8 @@ class LoadedRun:
         """Return the posterior predictive of a method for new rows: (1/S) sum_s f(theta_s, x_i), as `mhrun.predict`.
 
         f is `function`, if given. Otherwise it is, of a logistic regression, the probability of the positive outcome;
-        of a model with a function `simulate`, a new outcome; of a classifier, the probability of each class.
+        of a Poisson or robust regression, the mean of the outcome; of a model with a function `simulate`, a new
+        outcome; of a classifier, the probability of each class.
 
         Args:
             method: of the run.
@@ -215,8 +215,6 @@ def load(run: str | os.PathLike[str], *, project: str | os.PathLike[str] | None 
 
 def _prediction(model: Model) -> Any:
     """Return what a model predicts: a function of theta and the rows, or the model itself."""
-    if isinstance(model, Logistic):
-        return lambda theta, batch: torch.sigmoid(batch.x.to(theta.dtype) @ theta)
     simulate = model.simulate if isinstance(model, FunctionModel) else None
     if simulate is None:
         return model

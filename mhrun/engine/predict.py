@@ -42,9 +42,10 @@ def predict(
 
     Args:
         trace: what `mhrun.sample` returned, or a trace that was opened from disk.
-        model: what f is: of a model of classes, the probability of each class; of a torch module with a likelihood of
-            its own, the module's outputs; a function ``(theta, batch) -> (m, ...)`` is f itself, with theta and batch
-            as a log-likelihood has them.
+        model: what f is: of a model of classes, the probability of each class; of a logistic, Poisson or robust
+            regression, the mean of the outcome (logistic: the probability of +1); of a torch module with a likelihood
+            of its own, the module's outputs; a function ``(theta, batch) -> (m, ...)`` is f itself, with theta and
+            batch as a log-likelihood has them.
         x: the new data: an array, a mapping of arrays, a pandas DataFrame or a `Dataset`.
         every: use every so many draws only.
         each: return f at each draw, not the mean; marked invalid draws are NaN.
@@ -131,13 +132,18 @@ def _quantity(
             )
         if isinstance(model, ModuleModel) and not model.tells_classes:
             return lambda theta: model.outputs(theta, rows), []
+        named = parameters_of(model) is not None
         offered: Callable[[Tensor, Rows], Tensor] | None = getattr(model, "predict", None)
-        if offered is None or parameters_of(model) is not None:
-            raise UserError(
-                f"{type(model).__name__} has no prediction of its own; give a function of the parameters, such as "
-                "mhrun.predict(trace, lambda theta, batch: batch.x @ theta.slopes, x)."
-            )
-        return lambda theta: offered(theta, rows).exp(), ["class"]
+        if offered is not None and not named:
+            return lambda theta: offered(theta, rows).exp(), ["class"]
+        mean: Callable[[Tensor, Rows], Tensor] | None = getattr(model, "outcome_mean", None)
+        if mean is not None:
+            return lambda theta: mean(theta, rows), []
+        example = "theta.slopes" if named else "theta"
+        raise UserError(
+            f"{type(model).__name__} has no prediction of its own; give a function of parameters and rows, such as "
+            f"lambda theta, rows: rows.x @ {example}."
+        )
     if not callable(model):
         raise UserError(f"model = {model!r} must be a Model, a torch module or a function (theta, batch).")
     single = not (isinstance(x, Mapping | Dataset) or is_frame(x))

@@ -11,6 +11,7 @@ from torch import Tensor
 from mhrun.errors import Refusal
 from mhrun.models.bounds import Distances, order_of, remainder_slope, remainder_width, row_norms
 from mhrun.models.naming import named
+from mhrun.models.weights import Weights
 from mhrun.random import Draws, Purpose
 from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
 
@@ -36,7 +37,7 @@ def linear_bounds(
     return Bounds(weights, remainder_width(order, distances), remainder_slope(order, distances))
 
 
-class Regression(ABC):
+class Regression(Weights, ABC):
     """A regression without an intercept; give x a constant column to have one.
 
     Fields: ``x`` (n, D), real, and ``y`` (n,). Computed in float64.
@@ -82,10 +83,6 @@ class Regression(ABC):
         if self.start_sd == 0:
             return torch.zeros(chains, self.dim, dtype=torch.float64, device=draws.device)
         return self.start_sd * draws.normal(Purpose.INIT, self.dim)
-
-    def log_prior(self, theta: Tensor) -> Tensor:
-        """(C, D) -> (C,)."""
-        return -0.5 * self.precision * theta.square().sum(-1)
 
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
         """(C, D), x (C or 1, m, D) and y (C or 1, m) -> (C, m)."""

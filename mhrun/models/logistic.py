@@ -16,6 +16,7 @@ from mhrun.models.logistic_bounds import bound_pieces, lower_bound_pieces
 from mhrun.models.logistic_native import pieces
 from mhrun.models.logistic_sums import compiled_sums_pay, sums
 from mhrun.models.naming import named
+from mhrun.models.weights import Weights
 from mhrun.native import NativeBounds, NativeLowerBound, NativeModel
 from mhrun.random import Draws, Purpose
 from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
@@ -31,7 +32,7 @@ _FEW = 64  # data of a chain up to which float64 products of all chains are one 
 _DERIVATIVES = (1.0, 1 / 4, 1 / (6 * math.sqrt(3)))
 
 
-class Logistic:
+class Logistic(Weights):
     """P(y | x) = 1 / (1 + exp(-y theta.x)) with y = +1 or -1; theta ~ N(0, prior_variance I), or flat.
 
     Fields: ``x`` (n, D) and ``y`` (n,). Products theta.x have the precision of x, float32 for integers: the weights are
@@ -90,10 +91,6 @@ class Logistic:
         # The normal cdf maps normals to uniforms.
         return self.start_sd * normal if self.start == "normal" else torch.special.ndtr(normal)
 
-    def log_prior(self, theta: Tensor) -> Tensor:
-        """(C, D) -> (C,)."""
-        return -0.5 * self.precision * theta.square().sum(-1)
-
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
         """(C, D), x (C or 1, m, D) and y (C or 1, m) -> (C, m), in the precision of the products.
 
@@ -113,6 +110,16 @@ class Logistic:
         else:  # chain by chain: bmm with a single column is four times slower
             products = torch.stack([tile.to(kind).mv(w) for tile, w in zip(x, weights, strict=True)])
         return logsigmoid(y * products)
+
+    def outcome_mean(self, theta: Tensor, rows: Rows) -> Tensor:
+        """Return the probability of y = +1, (C, m)."""
+        x = rows["x"]
+        return torch.sigmoid(predictor(theta.double(), _scale(x) * x.double()))
+
+    def simulate(self, theta: Tensor, rows: Rows) -> dict[str, Tensor]:
+        """Return new labels ``y`` (n,), +1 or -1, for rows with ``x`` (n, D), at theta (D,)."""
+        chance = self.outcome_mean(theta[None], {"x": rows["x"][None]})[0]
+        return {"y": torch.where(torch.rand_like(chance) < chance, 1.0, -1.0)}
 
     def multiplies_chains(self, data: Rows) -> bool:
         """Return True: all data are multiplied with the weights of all chains, see `full_log_lik`."""

@@ -57,6 +57,14 @@ class PoissonRegression(Regression):
         mean = eta.exp()
         return y - mean, -mean
 
+    def outcome_mean(self, theta: Tensor, rows: Rows) -> Tensor:
+        """Return the rate exp(x.theta), (C, m)."""
+        return predictor(theta.double(), rows["x"].double()).exp()
+
+    def simulate(self, theta: Tensor, rows: Rows) -> dict[str, Tensor]:
+        """Return new counts ``y`` (n,) for rows with ``x`` (n, D), at theta (D,)."""
+        return {"y": torch.poisson((rows["x"].double() @ theta).exp())}
+
     def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
         """Return the bounds, see `mhrun.types.Bounds`; they hold everywhere."""
         order, norms = order_of(kind), row_norms(data["x"], reference)

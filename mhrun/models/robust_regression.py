@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.distributions import StudentT
 
 from mhrun.errors import Refusal
 from mhrun.models.linear import Regression, linear_bounds, predictor
@@ -62,6 +63,14 @@ class RobustRegression(Regression):
         whole = self.degrees + s.square()
         factor = (self.degrees + 1) / self.scale
         return factor * s / whole, factor / self.scale * (s.square() - self.degrees) / whole.square()
+
+    def outcome_mean(self, theta: Tensor, rows: Rows) -> Tensor:
+        """Return x.theta, the centre of the outcome's distribution, (C, m): its mean, where degrees > 1."""
+        return predictor(theta.double(), rows["x"].double())
+
+    def simulate(self, theta: Tensor, rows: Rows) -> dict[str, Tensor]:
+        """Return new outcomes ``y`` (n,) for rows with ``x`` (n, D), at theta (D,)."""
+        return {"y": StudentT(self.degrees, rows["x"].double() @ theta, self.scale).sample()}
 
     @property
     def derivative_bounds(self) -> Sequence[float]:

@@ -12,6 +12,7 @@ from mhrun.errors import Refusal
 from mhrun.models.bounds import Distances, order_of, over_parts, remainder_slope, remainder_width
 from mhrun.models.linear import predictor
 from mhrun.models.naming import named
+from mhrun.models.weights import Weights
 from mhrun.random import Draws, Purpose
 from mhrun.types import BOUND_KINDS, Bounds, Field, Reference, Rows
 
@@ -22,7 +23,7 @@ _DERIVATIVES = (math.sqrt(2), 1 / 2, 2 * math.sqrt(2) / (6 * math.sqrt(3)))
 _VALUES = 1 << 22  # most values in memory while norms are computed
 
 
-class SoftmaxRegression:
+class SoftmaxRegression(Weights):
     """P(y_i = k) = exp(x_i.w_k) / sum_j exp(x_i.w_j), k = 0..K-1; w_k ~ N(0, prior_variance I), or flat.
 
     theta holds the rows w_0, ..., w_{K-1} of the weights (K, features), D = K features. All K rows are parameters: a
@@ -78,10 +79,6 @@ class SoftmaxRegression:
             return torch.zeros(chains, self.dim, dtype=torch.float64, device=draws.device)
         return self.start_sd * draws.normal(Purpose.INIT, self.dim)
 
-    def log_prior(self, theta: Tensor) -> Tensor:
-        """(C, D) -> (C,)."""
-        return -0.5 * self.precision * theta.square().sum(-1)
-
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
         """(C, D), x (C or 1, m, features) and y (C or 1, m) -> (C, m)."""
         logits = self._logits(theta, rows)
@@ -90,6 +87,11 @@ class SoftmaxRegression:
     def predict(self, theta: Tensor, rows: Rows) -> Tensor:
         """Return the log-probabilities of the classes, (C, m, K)."""
         return self._logits(theta, rows).log_softmax(-1)
+
+    def simulate(self, theta: Tensor, rows: Rows) -> dict[str, Tensor]:
+        """Return new classes ``y`` (n,) for rows with ``x`` (n, features), at theta (D,)."""
+        shares = self.predict(theta[None], {"x": rows["x"][None]})[0].exp()
+        return {"y": torch.multinomial(shares, 1)[:, 0]}
 
     def taylor(self, theta: Tensor, reference: Tensor, rows: Rows, order: int) -> Tensor:
         """Return the Taylor polynomial of log_lik about the reference, without its constant, (C, m)."""

@@ -15,6 +15,7 @@ from mhrun.cli.main import run
 from mhrun.data import Dataset
 from mhrun.errors import UserError
 from mhrun.models.function import FunctionModel
+from mhrun.models.poisson_regression import PoissonRegression
 
 MODEL = """
 import torch
@@ -66,10 +67,45 @@ def project(tmp_path, monkeypatch, rng):
 
 
 def checked(capsys, *words):
-    status = run(["check", "--project", ".", "--json", "experiment=mine", "replications=80", *words])
+    experiment = [] if any(word.startswith("experiment=") for word in words) else ["experiment=mine"]
+    status = run(["check", "--project", ".", "--json", *experiment, "replications=80", *words])
     printed = capsys.readouterr()
     assert status in (0, 1), printed.err
     return status, json.loads(printed.out)["checks"]
+
+
+BUILT_IN = """# @package _global_
+defaults: [/data: counts, /model: poisson_regression, /method@methods.full: mcmc]
+model: {dim: 3, prior_variance: 0.25}
+methods: {full: {schedules: {step_size: {start: 0.3}}}}
+chains: 3
+steps: 150
+warmup: 50
+"""
+
+
+def test_a_built_in_regression_is_calibrated_and_wrong_outcomes_are_found(project, capsys, rng, monkeypatch):
+    """Weights from the prior, counts from the model. Counts of another distribution fail."""
+    (project / "conf/experiment/counted.yaml").write_text(BUILT_IN)
+    (project / "conf/data/counts.yaml").write_text(
+        "defaults: [table, _self_]\nfile: counts.csv\ntarget: k\noutcome: number\nintercept: true\n"
+    )
+    rows = [
+        f"{a:.3f},{b:.3f},{k}\n"
+        for a, b, k in zip(*rng.normal(size=(2, 30)), rng.poisson(1.0, 30), strict=True)
+    ]
+    (project / "counts.csv").write_text("a,b,k\n" + "".join(rows))
+    status, (found,) = checked(capsys, "experiment=counted")
+    assert status == 0, found
+    assert found["outcome"] == "holds"
+    assert len(found["ranks"]) == 4  # three weights and the log-likelihood
+    simulate = PoissonRegression.simulate
+    monkeypatch.setattr(
+        PoissonRegression, "simulate", lambda model, theta, rows: {"y": 2 * simulate(model, theta, rows)["y"]}
+    )
+    status, (found,) = checked(capsys, "experiment=counted")
+    assert status == 1
+    assert found["outcome"] == "fails"
 
 
 def test_a_right_model_holds(project, capsys):

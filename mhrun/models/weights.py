@@ -1,0 +1,49 @@
+"""The weights of a regression, with a normal or flat prior."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mhrun.errors import Refusal
+from mhrun.random import derive_key
+
+
+class Weights:
+    """Weights theta ~ N(0, I / precision), or flat if the precision is 0.
+
+    A regression that also has ``simulate(theta (D,), rows) -> {"y": (n,)}``, new outcomes for given features, can be
+    calibrated with simulated data (`mhrun.check.calibration`).
+
+    Attributes:
+        dim: D, the number of weights.
+        precision: of the prior, 1 / variance.
+    """
+
+    dim: int
+    precision: float
+
+    def log_prior(self, theta: Tensor) -> Tensor:
+        """(C, D) -> (C,)."""
+        return -0.5 * self.precision * theta.square().sum(-1)
+
+    def refuses_simulation(self) -> str | None:
+        """Return why weights and outcomes cannot be drawn, or None."""
+        if not callable(getattr(self, "simulate", None)):
+            return (
+                f"{type(self).__name__} does not say how outcomes are drawn; give it simulate(theta, rows)."
+            )
+        return (
+            None if self.precision else "the prior of the weights is flat; set prior_variance of the model."
+        )
+
+    def draw_prior(self, count: int, key: int, *, strict: bool = False) -> Tensor:
+        """Return independent draws from the prior (count, D), which depend on the key alone.
+
+        Raises:
+            Refusal: the prior is flat, whether `strict` or not.
+        """
+        if not self.precision:
+            raise Refusal("the prior of the weights is flat; set prior_variance of the model.")
+        generator = torch.Generator().manual_seed(derive_key(key, "prior") >> 1)
+        return torch.randn(count, self.dim, dtype=torch.float64, generator=generator) / self.precision**0.5
