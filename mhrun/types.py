@@ -38,6 +38,9 @@ class Evaluation(NamedTuple):
     log_lik_var: Tensor | None = None  # (C,)
     batch: Tensor | None = None  # (C, m) indices of the data used for the two fields above
     grad: Tensor | None = None  # (C, D) estimated gradient of the full-data log posterior, from the same data
+    grad_temperature: Tensor | None = (
+        None  # (C,) that `grad` is for; None if it is for any: see PosteriorGradients
+    )
     log_lik: Tensor | None = None  # (C, m) per-datum log-likelihoods behind the mean and the variance
     rows: Rows | None = None  # the gathered data at `batch`, for evaluating another point on them
     n_lik: int = 0  # per-datum log-likelihoods evaluated, per chain

@@ -47,7 +47,9 @@ def user_model(
         for name, value in (("log_prior", log_prior), ("parameters", parameters)):
             if value is not None:
                 raise UserError(f"{name}= goes with a function; {_remedy(model)}.")
-        return Given(model, rows, _of_model(model, start))
+        # What a function reads elsewhere may have changed since the last call.
+        own = model.anew() if isinstance(model, FunctionModel) else model
+        return Given(own, rows, _of_model(model, start))
     if not callable(model):
         raise UserError(f"model = {model!r} must be a Model, a torch module or a function.")
     function = _density(model) if density else model

@@ -212,9 +212,7 @@ class ReplicaExchange(Kernel):
         source = chains.index_copy(0, low, torch.where(made, high, low))
         source = source.index_copy(0, high, torch.where(made, low, high))
         moved = Evaluation.of({name: _taken(field, source) for name, field in kept.tensors().items()})
-        if moved.grad is not None:
-            grad = target.gradients.retempered(moved.grad, moved.theta, temperature[source], temperature)
-            moved = moved._replace(grad=grad)
+        moved = target.gradients.retempered(moved, temperature)
         aux = {name: value[source] if name.startswith(BUFFER) else value for name, value in state.aux.items()}
         return State(moved, aux), exchange, evaluated, n_lik_overhead
 

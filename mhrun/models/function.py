@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -110,9 +111,15 @@ class FunctionModel:
         self._log_prior = log_prior
         self._single = single
         self._batched = batched
-        self._replays = Replays()
+        self._memo = Replays()
         if bounds is not None:
             self._bounds, self.bound_kinds = bounds, tuple(bound_kinds)
+
+    def anew(self) -> FunctionModel:
+        """Return the model without recordings of its functions, which hold the values that globals had."""
+        model = copy.copy(self)
+        model._memo = Replays()
+        return model
 
     def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
         """Return the given bounds, see `mhrun.types.Bounds`."""
@@ -192,7 +199,7 @@ class FunctionModel:
     ) -> Sequence[Tensor]:
         if self._batched:  # without vmap, a function may read values
             return function(theta, rows)
-        return self._replays(function, theta, rows)
+        return self._memo(function, theta, rows)
 
     def _log_prior_of(self, theta: Tensor, rows: Rows) -> Sequence[Tensor]:
         declared = (

@@ -247,7 +247,7 @@ def _wraps(thing: Any, name: str) -> bool:
 
 def _kept(thing: Any, name: str) -> bool:
     """Return whether an attribute is the value of a cached property of any library."""
-    if name == _MEMO and type(thing).__module__.startswith("mhrun."):
+    if name == _MEMO and any(base.__module__.startswith("mhrun.") for base in type(thing).__mro__):
         return True
     there = inspect.getattr_static(type(thing), name, None)
     code = isinstance(there, types.FunctionType | staticmethod | classmethod)

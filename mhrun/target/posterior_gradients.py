@@ -91,14 +91,25 @@ class PosteriorGradients:
         return self.add_prior(grad, theta, temperature)
 
     def added_to(self, point: Evaluation, temperature: Tensor | None) -> Evaluation:
-        """Return the point with a gradient on the data of its evaluation, unless it has one or none is needed."""
-        if temperature is None or point.grad is not None:
+        """Return the point with its gradient at this temperature (C,), on the data of its evaluation.
+
+        Without a temperature none is needed, and the point is returned as it is.
+        """
+        if temperature is None:
             return point
+        if point.grad is not None:
+            return self.retempered(point, temperature)
         if point.batch is None:
             grad, size = self.full(point.theta, temperature), self._read().n
         else:
             grad, size = self.minibatch(point.theta, point.batch, temperature), point.batch.shape[-1]
-        return point._replace(grad=grad, n_grad=point.n_grad + size)
+        return point._replace(
+            grad=grad, grad_temperature=self.kept_temperature(temperature), n_grad=point.n_grad + size
+        )
+
+    def kept_temperature(self, temperature: Tensor | None) -> Tensor | None:
+        """Return the temperature that an evaluation keeps with its gradient; None if the gradient is for any."""
+        return None if self._temper == "posterior" else temperature
 
     def mean_log_lik(self, theta: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log-likelihoods (C, m) on the minibatch `index` (C, m), and the gradient (C, D) of their mean."""
@@ -114,11 +125,18 @@ class PosteriorGradients:
         factor = prior_power(self._temper, temperature) * temperature
         return self._model_gradients.add_prior(grad, theta, factor)
 
-    def retempered(self, grad: Tensor, theta: Tensor, before: Tensor, after: Tensor) -> Tensor:
-        """Return a gradient (C, D) computed for temperatures `before` (C,) as one for `after` (C,); may be in place."""
-        if self._temper == "posterior":
-            return grad
-        return self._model_gradients.add_prior(grad, theta, after - before)
+    def retempered(self, point: Evaluation, temperature: Tensor) -> Evaluation:
+        """Return a point with the gradient that it keeps as one at another temperature (C,).
+
+        A kept gradient contains T times that of the log-prior if the likelihood alone is tempered. Where the temperature
+        is the same, so are the bits.
+        """
+        before = point.grad_temperature
+        if point.grad is None or before is None:
+            return point
+        grad = self._model_gradients.add_prior(point.grad.clone(), point.theta, temperature - before)
+        grad = torch.where((temperature == before)[:, None], point.grad, grad)
+        return point._replace(grad=grad, grad_temperature=temperature)
 
     def add_noise(self, grad: Tensor, draws: Draws) -> Tensor:
         """Return the gradient (C, D) plus the target's noise (`gradient_noise`) in each coordinate; in place."""

@@ -232,6 +232,7 @@ class Target:
             log_lik_var=var,
             batch=index,
             grad=grad,
+            grad_temperature=self.gradients.kept_temperature(grad_temperature),
             log_lik=log_lik,
             rows=rows,
             n_lik=m,
@@ -259,6 +260,7 @@ class Target:
             log_lik_mean=mean,
             log_lik_var=torch.zeros_like(mean),
             grad=grad,
+            grad_temperature=self.gradients.kept_temperature(grad_temperature),
             n_lik=self.n,
             n_grad=0 if grad_temperature is None else self.n,
         )

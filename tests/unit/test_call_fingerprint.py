@@ -136,3 +136,62 @@ def test_a_folder_is_of_one_likelihood(tmp_path):
     mhrun.sample(of(1.0), np.arange(9.0), kernel, **call)
     with pytest.raises(UserError, match="another call"):
         mhrun.sample(of(5.0), np.arange(9.0), kernel, **call)
+
+
+def normal(theta, x):
+    return -0.5 * (x - theta[0]) ** 2
+
+
+MODELS = {
+    "function": (mhrun.FunctionModel(normal, [0.0], single=True), np.arange(30.0)),
+    "parameters": (
+        mhrun.FunctionModel(
+            lambda theta, batch: normal(theta.mu[None], batch["x"]),
+            parameters={"mu": torch.distributions.Normal(0.0, 1.0)},
+        ),
+        {"x": np.arange(30.0)},
+    ),
+    "logistic": (mhrun.Logistic(1), {"x": np.ones((30, 1)), "y": np.repeat([1.0, -1.0], 15)}),
+    "module": (
+        mhrun.ModuleModel(torch.nn.Linear(1, 2), prior_variance=1.0),
+        {"x": np.ones((30, 1), dtype="float32"), "y": np.repeat([0, 1], 15)},
+    ),
+}
+
+
+@short_run
+@pytest.mark.long
+@pytest.mark.parametrize("name", MODELS)
+def test_a_call_that_is_repeated_with_the_same_model_is_the_same_call(tmp_path, name):
+    """Models keep what they have computed, such as recordings of functions, and are the same models."""
+    model, data = MODELS[name]
+    kernel = mhrun.MetropolisHastings(mhrun.LangevinProposal(), mhrun.Shared(5), mhrun.Metropolis())
+    call = {
+        "step_size": 0.001,
+        "steps": 40,
+        "warmup": 0,
+        "chains": 2,
+        "folder": tmp_path,
+        "executor": "torch",
+    }
+    one, two = (mhrun.sample(model, data, kernel, **call)["posterior"].to_dataset() for _ in range(2))
+    assert one.identical(two)
+
+
+WIDTH = 1.0
+
+
+@short_run
+@pytest.mark.long
+def test_a_call_computes_with_the_present_values_of_globals(monkeypatch):
+    model = mhrun.FunctionModel(lambda theta, x: normal(theta / WIDTH, x / WIDTH), [0.0], single=True)
+    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis())
+    call = {"step_size": 1.0, "steps": 100, "warmup": 0, "chains": 2, "executor": "torch"}
+    first = mhrun.sample(model, np.arange(9.0), kernel, **call)
+    monkeypatch.setitem(globals(), "WIDTH", 5.0)
+    found, anew = (
+        mhrun.sample(given, np.arange(9.0), kernel, **call)["posterior"]["theta"].to_numpy()
+        for given in (model, mhrun.FunctionModel(model._log_lik, [0.0], single=True))
+    )
+    assert np.array_equal(found, anew)
+    assert not np.array_equal(found, first["posterior"]["theta"])
