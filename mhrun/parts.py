@@ -362,6 +362,14 @@ class Kernel(ABC):
             return f"{name} draws from a fitted approximation and ignores exchanges; choose another kernel."
         return None
 
+    def separate_gradients(self) -> float:
+        """Return the share of `Info.n_grad` from passes that give no log-likelihood of `Info.n_lik`, 0 to 1.
+
+        A datum's log-likelihood and gradient from one pass are one evaluation in reports: there are
+        n_lik + separate_gradients n_grad of them.
+        """
+        return 1.0
+
     @abstractmethod
     def reads(self, target: Target) -> int:
         """Return how many data a step of one chain reads, for plans and cost estimates."""

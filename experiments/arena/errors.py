@@ -8,6 +8,7 @@ import numpy as np
 
 from mhrun.diagnostics.chains import ess_of_chain
 from mhrun.kernels.stationary import EXACT
+from mhrun.report.efficiency import passes
 from mhrun.report.vocabulary import Array, Estimate, Run
 
 from .truth import Truth
@@ -58,7 +59,8 @@ def cost(run: Run, method: str) -> Cost:
     found = max(common) if after["n_grad"][-1] > 0 else sum(common)
     found += float(summary.get("reference_n_grad", 0))
     setup = found / chains + max(burnt.get("n_lik", 0.0), burnt.get("n_grad", 0.0))
-    return Cost(np.maximum(after["n_lik"], after["n_grad"]), after["wall_s"] / chains, setup)
+    evaluations = passes(after["n_lik"], after["n_grad"], summary.get("separate_gradients"))
+    return Cost(evaluations, after["wall_s"] / chains, setup)
 
 
 def _steps_of(summary: dict[str, Any], count: int) -> Array:

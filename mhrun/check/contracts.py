@@ -55,12 +55,17 @@ def costs(subject: Subject) -> Iterator[Verdict]:
         f"reports {claimed:,} log-likelihoods and {gradients:,} gradients, {model.values:,} and {model.gradients:,} "
         f"were made"
     )
-    # A gradient pass computes values too. A growing test reads ahead at most as much again.
-    # With arrivals, all chains read as many as the one that has most.
-    most = model.values + model.gradients
-    thins = kernel.rule is not None and kernel.rule.wants == ARRIVALS
-    least = model.values / (10 if thins else 2 if kernel.is_sequential else 1)
-    right = least <= claimed <= most and gradients == model.gradients
+    separate = kernel.separate_gradients()
+    made, evaluations = model.values + model.gradients, claimed + separate * gradients
+    if kernel.is_sequential:
+        # A growing test reads ahead at most as much again. With arrivals, all chains read as many as the one that has
+        # most.
+        thins = kernel.rule is not None and kernel.rule.wants == ARRIVALS
+        least = model.values / (10 if thins else 2) + separate * gradients
+    else:  # the gradient of a sum over all data may be a pass of its own
+        apart = kernel.pairing is None or kernel.pairing.keeps_full_sums
+        least = made - (1 - separate) * gradients * apart
+    right = least - 0.5 <= evaluations <= made + 0.5 and gradients == model.gradients
     yield Verdict(
         "cost counting", HOLDS if right else FAILS, detail + " (some read ahead)" * kernel.is_sequential
     )

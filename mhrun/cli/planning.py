@@ -159,7 +159,7 @@ def _planned(config: Mapping[str, Any], folder: RunFolder, tried: float | None, 
     settings = Settings(config["executor"], runtime["threads"], runtime["block_seconds"])
     torch.set_num_threads(settings.threads or 1)
     methods = methods_of(config)
-    check_space(methods, folder.path)
+    check_space(methods, folder.path, force=bool(runtime["force"]))
     check_data(methods)
     check_executor(methods, settings.executor, settings.threads)
     if not runtime["force"]:

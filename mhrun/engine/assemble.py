@@ -22,6 +22,7 @@ from mhrun.models.parameters import parameters_of
 from mhrun.monitors import Monitor
 from mhrun.parts import Kernel
 from mhrun.schedules import Plan, Schedule
+from mhrun.store.blocks import done
 from mhrun.store.netcdf import Shape
 from mhrun.target import Target, target_of
 from mhrun.types import INFO_DTYPES
@@ -170,14 +171,23 @@ def _target(
     return targets[key]
 
 
-def check_space(methods: list[Method], folder: Path) -> None:
+def check_space(methods: list[Method], folder: Path, *, force: bool = False) -> None:
     """Refuse a run that the disk cannot hold.
+
+    Args:
+        methods: of the run.
+        folder: of the run; methods that are done there write nothing more.
+        force: whether all are run again, in place of what is there.
 
     Raises:
         UserError: the free space is smaller than the traces may need.
     """
-    there = sum(path.stat().st_size for path in folder.glob("methods/**/*") if path.is_file())
-    need = sum(trace_bytes(method) for method in methods) - there
+    need = 0
+    for method in methods:
+        place = folder / "methods" / method.name
+        if force or not _is_done(place):
+            there = sum(path.stat().st_size for path in place.glob("**/*") if path.is_file())
+            need += max(0, trace_bytes(method) - there)
     place = next(p for p in (folder, *folder.parents) if p.exists())
     free = shutil.disk_usage(place).free
     if need > free:
@@ -185,6 +195,14 @@ def check_space(methods: list[Method], folder: Path) -> None:
             f"The traces may need {in_bytes(need)} and '{place}' has {in_bytes(free)} free; "
             "free some space, raise thin, or choose another disk with runtime.outputs=FOLDER."
         )
+
+
+def _is_done(place: Path) -> bool:
+    """Return whether a method is done; False if its record cannot be read, so that it will be run again."""
+    try:
+        return done(place) is not None
+    except UserError:
+        return False
 
 
 def trace_bytes(method: Method) -> int:

@@ -138,8 +138,8 @@ def _run_method(
     if method.target.dim >= MANY:
         keep_memory()
     with TraceWriter(folder, method.shape, INFO_DTYPES, method.target.n) as writer:
+        setup = prepare_reference(method.target, folder)  # first: a compiled loop reads the surrogate
         executor = _recorded_executor(method, folder, settings, watcher)
-        setup = prepare_reference(method.target, folder)
         position = _begun(method, writer.resume(watcher.note))
         with _announced(watcher, f"{method.name}: compiling its loop; later runs have it from the cache"):
             executor.prepare(position.state)

@@ -61,7 +61,7 @@ def run_experiment(config: Mapping[str, Any], watcher: Watcher, *, warn_last: bo
         return folder
     torch.set_num_threads(settings.threads or 1)  # but for methods whose steps pay for more
     methods = methods_of(config)
-    check_space(methods, folder.path)
+    check_space(methods, folder.path, force=bool(runtime["force"]))
     if not runtime["force"]:
         folder.check()
     check_data(methods)
@@ -251,6 +251,7 @@ def _of_method(
         "likelihood_evals": int(totals["n_lik"].sum()) + (pilot or {}).get("n_lik", 0),
         "overhead_evals": int(totals["n_lik_overhead"].sum()),
         "gradient_evals": int(totals["n_grad"].sum()) + (pilot or {}).get("n_grad", 0),
+        "separate_gradients": method.kernel.separate_gradients(),
         "after_burn_in": _after_burn_in(summary, totals),
         "reference_n_grad": summary.get("reference_n_grad", 0),  # of the mode and its derivatives
         "diverging": int(totals["sum_diverging"].sum()),

@@ -137,6 +137,10 @@ class EquiEnergy(Kernel):
         """Return the step numbers at which another rung starts and the cost of a step increases."""
         return [1 + k * self.stagger for k in range(self.rungs)] if self.stagger else [1]
 
+    def separate_gradients(self) -> float:
+        """Return 0: local moves evaluate points with their gradients. Those of jumps to all data are few."""
+        return 0.0
+
     def refuses(self, target: Target) -> str | None:
         """Return why the target cannot provide what energies and their extensions need, or None."""
         if target.temper != "posterior":
@@ -145,6 +149,8 @@ class EquiEnergy(Kernel):
             )
         if target.replacement or target.common_batch:
             return "EquiEnergy extends earlier minibatches; choose replacement=false and common_batch=false."
+        if reason := target.refuses_surrogate(type(self).__name__):
+            return reason
         if self.rule.corrects_noise:
             return (
                 f"EquiEnergy gives its rule no estimate of the noise, which {type(self.rule).__name__} corrects for; "

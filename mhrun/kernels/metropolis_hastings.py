@@ -155,6 +155,16 @@ class MetropolisHastings(Kernel):
             )
         return None
 
+    def separate_gradients(self) -> float:
+        """Return the share of gradients between the ends of a trajectory; all that have a minibatch of their own.
+
+        Points are evaluated with their gradients: the candidate, and the current point unless it is kept.
+        """
+        if not self.proposal.gradients or self.pairing.gradient_m is not None:
+            return 1.0
+        between, ends = self.proposal.leapfrog_steps - 1, 2 if self.pairing.rescores else 1
+        return between / (between + ends)
+
     def reads(self, target: Target) -> int:
         """Return the data of the pairing, and those of the gradients along a trajectory."""
         between, m = self.proposal.leapfrog_steps - 1, self.pairing.gradient_m or self.pairing.m or target.n

@@ -51,8 +51,9 @@ class PlanarFlow(Kernel):
         self.spread = spread
 
     def refuses(self, target: Target) -> str | None:
-        """Return why a minibatch of m cannot be drawn, or None."""
-        return target.batches.refuses(self.m) if self.m is not None else None
+        """Return why a minibatch of m cannot be drawn, or that the target's surrogate is of no use, or None."""
+        refused = target.batches.refuses(self.m) if self.m is not None else None
+        return refused or target.refuses_surrogate(type(self).__name__)
 
     def reads(self, target: Target) -> int:
         """Return the data behind a training step."""

@@ -115,6 +115,10 @@ class ReplicaExchange(Kernel):
         """Whether the number of data read in a step depends on the outcome of a sequential test."""
         return self.kernel.is_sequential or self.rule.wants_terms
 
+    def separate_gradients(self) -> float:
+        """Return the share of the rungs' own moves; exchanges evaluate log-likelihoods alone."""
+        return self.kernel.separate_gradients()
+
     def refuses(self, target: Target) -> str | None:
         """Return why the kernel, the parts and the target are incompatible, or None."""
         if reason := self.kernel.refuses_ladder() or self.kernel.refuses(target):

@@ -106,6 +106,10 @@ class Unadjusted(Kernel):
         aux = self.dynamics.start(theta, draws) | {"stopped": stopped} | target.first_buffers(theta)
         return State(target.prior(theta), aux | (self.prior.start(target, theta) if self.prior else {}))
 
+    def separate_gradients(self) -> float:
+        """Return 0 for a dynamics of energies, which come from the pass of the gradient, else 1."""
+        return 0.0 if self.dynamics.energies else 1.0
+
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
         """Move every chain by one step."""
         aux = dict(state.aux)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -270,10 +271,9 @@ class FunctionModel:
 @contextmanager
 def explained(what: str, given: Mapping[str, Tensor]) -> Iterator[None]:
     """Convert an error of a user's function into one line with its location and the shapes of its arguments."""
-    checks = torch.distributions.Distribution._validate_args
-    torch.distributions.Distribution._validate_args = False  # validation reads values, which vmap cannot
     try:
-        yield
+        with _unvalidated():
+            yield
     except UserError:
         raise
     except Exception as error:
@@ -283,5 +283,27 @@ def explained(what: str, given: Mapping[str, Tensor]) -> Iterator[None]:
         # A lone surrogate, which file names can contain, cannot be encoded.
         reason = blame(error).encode(errors="backslashreplace").decode()
         raise UserError(f"{what} failed: {reason}; it had {shapes}.") from error
+
+
+_inside, _validates, _lock = 0, True, threading.Lock()
+
+
+@contextmanager
+def _unvalidated() -> Iterator[None]:
+    """Switch off the validation of torch's distributions, which reads values, as vmap cannot.
+
+    The switch is the process's: it is off while any thread is inside, and afterwards as it was.
+    """
+    global _inside, _validates
+    kind = torch.distributions.Distribution
+    with _lock:
+        if not _inside:
+            _validates, kind._validate_args = kind._validate_args, False
+        _inside += 1
+    try:
+        yield
     finally:
-        torch.distributions.Distribution._validate_args = checks
+        with _lock:
+            _inside -= 1
+            if not _inside:
+                kind._validate_args = _validates

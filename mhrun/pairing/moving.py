@@ -29,8 +29,8 @@ class Moving(Pairing):
         self.m = minibatch_size(m)
 
     def refuses(self, target: Target) -> str | None:
-        """Return why a minibatch of m cannot be drawn, or None."""
-        return target.batches.refuses(self.m)
+        """Return why a minibatch of m cannot be drawn, or that the target's surrogate is of no use, or None."""
+        return target.batches.refuses(self.m) or target.refuses_surrogate(type(self).__name__)
 
     def reads(self, target: Target) -> int:
         """Return 2 m."""

@@ -32,8 +32,8 @@ class Stored(Pairing):
             self.m_is_open = True
 
     def refuses(self, target: Target) -> str | None:
-        """Return why a minibatch of m cannot be drawn, or None."""
-        return target.batches.refuses(self.m)
+        """Return why a minibatch of m cannot be drawn, or that the target's surrogate is of no use, or None."""
+        return target.batches.refuses(self.m) or target.refuses_surrogate(type(self).__name__)
 
     def reads(self, target: Target) -> int:
         """Return m."""

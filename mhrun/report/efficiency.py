@@ -66,14 +66,27 @@ def costs(run: Run, method: str) -> dict[str, float]:
     """
     about = run.methods[method]
     found = about.get("after_burn_in") or _from_trace(run, method)
+    separate = about.get("separate_gradients")
     whole = sum(
         float(about.get(key) or 0) for key in ("likelihood_evals", "gradient_evals", "reference_n_grad")
     )
     return {
-        "evaluations": max(found["n_lik"], found["n_grad"]),
+        "evaluations": passes(found["n_lik"], found["n_grad"], separate),
         "setup": max(0.0, whole - found["n_lik"] - found["n_grad"]),
         "seconds": found["wall_s"],
     }
+
+
+def passes(n_lik: Any, n_grad: Any, separate: float | None) -> Any:
+    """Return the evaluations behind counts of log-likelihoods and gradients.
+
+    Args:
+        n_lik: log-likelihoods.
+        n_grad: gradients.
+        separate: the method's share of gradients from passes of their own, `Kernel.separate_gradients`; None in runs
+            that do not say: all but the more frequent of the two then come from the same passes.
+    """
+    return np.maximum(n_lik, n_grad) if separate is None else n_lik + separate * n_grad
 
 
 def _from_trace(run: Run, method: str) -> dict[str, float]:

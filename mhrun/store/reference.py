@@ -18,7 +18,8 @@ FILE = "reference.npz"
 def prepare_reference(target: Target, folder: Path) -> dict[str, Any]:
     """Use the reference stored in a method's folder, or find it and store it there.
 
-    A resumed run therefore continues with the same bits. Methods of one process that share a target share it.
+    A resumed run therefore continues with the same bits: what is stored counts even where another method of the
+    process, with the same target, has found it. Otherwise methods that share a target share it.
 
     Returns:
         what the summary states: the per-datum gradients that the search took. Empty without a surrogate.
@@ -31,9 +32,9 @@ def prepare_reference(target: Target, folder: Path) -> dict[str, Any]:
         return {}
     path = folder / FILE
     stored = load_block(path)
-    if stored is not None and not surrogate.found:
+    if stored is not None:
         surrogate.unpack({name: torch.from_numpy(value).to(target.device) for name, value in stored.items()})
-    elif stored is None:
+    else:
         arrays = {name: value.cpu().numpy() for name, value in surrogate.pack().items()}
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]

@@ -43,10 +43,8 @@ def sources(config: Mapping[str, Any]) -> dict[str, str]:
         if name.split(".")[0] in own:
             for path, shown in _closure(name.rpartition(".")[0]).items():
                 found[shown] = _digest_of_code(path)
-    nodes = [decisive.get("data"), *(m.get("data") for m in (decisive.get("methods") or {}).values())]
-    monitor = decisive.get("monitor")
-    nodes.append(monitor.get("data") if isinstance(monitor, Mapping) else None)
-    for node in nodes:
+    parts = [decisive, *(decisive.get("methods") or {}).values()]
+    for node in (part.get(key) for part in parts for key in ("data", "monitor")):
         for file_name in _files_of(node):
             found[file_name] = digest_of_data(located(file_name))
     return dict(sorted(found.items()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -49,8 +50,7 @@ class LowerBound(Surrogate):
                 theta, root, self.n_grad = found.theta, found.root, found.n_grad
             else:
                 theta = torch.zeros(self._model.dim, dtype=torch.float64, device=data.device)
-            self._sums = Sums(Reference(theta, root), theta, theta)  # the bounds need the point
-            bound = _AsLogLik(self._model, self._bound)
+            bound = _AsLogLik(self._model, partial(self._about, theta if self.tuned else None))
             gradient, hessian = gradient_of_sum(bound, data, theta), hessian_of_sum(bound, data, theta)
             self._sums = Sums(Reference(theta, root), gradient, hessian)
             self.n_grad += data.n * (1 + len(theta))
@@ -58,7 +58,7 @@ class LowerBound(Surrogate):
 
     def terms(self, theta: Tensor, rows: Rows) -> Tensor:
         """Return log B_i(theta) of the data `rows` (C or 1, m, ...), (C, m), float64."""
-        return self._bound(theta.double(), rows)
+        return self._about(self.sums.reference.theta if self.tuned else None, theta.double(), rows)
 
     def gaps(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return l_i - log B_i (C, m), computed in float64, and what rounding may add to it."""
@@ -66,8 +66,8 @@ class LowerBound(Surrogate):
         bound = self.terms(theta, rows)
         return log_lik - bound, _ROUNDING * (1 + log_lik.abs() + bound.abs())
 
-    def _bound(self, theta: Tensor, rows: Rows) -> Tensor:
-        anchor = self.sums.reference.theta if self.tuned else None
+    def _about(self, anchor: Tensor | None, theta: Tensor, rows: Rows) -> Tensor:
+        """Return the bounds that touch at the anchor (D,), or where the model chooses."""
         found: Tensor = self._model.lower_bound(theta, rows, anchor)  # type: ignore[attr-defined]
         return found
 

@@ -128,8 +128,8 @@ class PosteriorGradients:
     def retempered(self, point: Evaluation, temperature: Tensor) -> Evaluation:
         """Return a point with the gradient that it keeps as one at another temperature (C,).
 
-        A kept gradient contains T times that of the log-prior if the likelihood alone is tempered. Where the temperature
-        is the same, so are the bits.
+        A kept gradient contains T times that of the log-prior if the likelihood alone is tempered. Where the
+        temperature is the same, so are the bits.
         """
         before = point.grad_temperature
         if point.grad is None or before is None:

@@ -274,6 +274,15 @@ class Target:
         t = torch.as_tensor(temperature, dtype=theta.dtype, device=theta.device)
         return self.full_log_lik(theta) / t + self.prior_power(t) * self.model.log_prior(theta)
 
+    def refuses_surrogate(self, part: str) -> str | None:
+        """Return that a part has no use for the surrogate that the target has, or None if it has none."""
+        if self.surrogate is None:
+            return None
+        return (
+            f"{part} makes no use of a surrogate, which is for two points on the same data; choose "
+            "target.surrogate=none, or pairing shared, growing, thinned or blocks."
+        )
+
     def native(self, *, full: bool, plain: bool = False) -> NativeModel | None:
         """Return the model's pieces for a compiled CPU loop, or None.
 

@@ -166,7 +166,7 @@ def test_a_model_of_functions_is_replayed_with_the_same_bits(monkeypatch: pytest
                 expected = calls_of(direct, points(seed, dim=3), rows)
             found = calls_of(ours, points(seed, dim=3), rows)
             assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
-    kept = [replays for each in ours._replays.recorded.values() for replays in each._replays.values()]
+    kept = [replays for each in ours._memo.recorded.values() for replays in each._replays.values()]
     assert len(kept) == 6  # two shapes of rows for two functions, and the prior with its gradient
     assert None not in kept
 
@@ -178,7 +178,7 @@ def test_a_model_with_recordings_can_be_copied() -> None:
         ours.log_lik(theta, rows)
     for twin in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
         assert torch.equal(twin.log_lik(theta, rows), ours.log_lik(theta, rows))
-        assert twin._replays is not ours._replays
+        assert twin._memo is not ours._memo
 
 
 def _normal(theta: Tensor, rows: mhrun.Named) -> Tensor:
