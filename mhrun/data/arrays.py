@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import lzma
 import math
@@ -41,13 +42,15 @@ class Npz:
     Args:
         file: searched in the user's folders, then in the current folder.
         fields: names of the arrays in the model: field name -> array's name; None takes all arrays under their names.
+        pixels: whether bytes (uint8) are pixels, k for k/255, to models that read images; see `mhrun.Dataset`.
 
     Raises:
         Refusal: an invalid setting.
     """
 
-    def __init__(self, file: str, fields: Mapping[str, str] | None = None) -> None:
+    def __init__(self, file: str, fields: Mapping[str, str] | None = None, pixels: bool = False) -> None:
         self.file = file
+        self.pixels = pixels
         self.fields = None if fields is None else dict(fields)
 
     @property
@@ -80,7 +83,7 @@ class Npz:
         for field, array in found.items():
             kept[field] = known(array, f"{path.name}: '{field}'")
             _search(field, kept[field], path)
-        return Dataset.of(kept)
+        return _dataset(kept, self.pixels)
 
     def _chosen(self, there: Sequence[str], path: Path) -> dict[str, str]:
         """Return field name -> array's name."""
@@ -124,15 +127,19 @@ class Memmap:
     Args:
         file: one array, the field ``x``; searched in the user's folders, then in the current folder.
         files: several, field name -> file, each with one row per datum.
+        pixels: whether bytes (uint8) are pixels, k for k/255, to models that read images; see `mhrun.Dataset`.
 
     Raises:
         Refusal: neither or both of `file` and `files` are given.
     """
 
-    def __init__(self, file: str | None = None, files: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, file: str | None = None, files: Mapping[str, str] | None = None, pixels: bool = False
+    ) -> None:
         if (file is None) == (files is None):
             raise Refusal("memmap needs file=ARRAY.npy, or files with a name for each: files.x=X.npy.")
         self.files = {"x": file} if file is not None else dict(files or {})
+        self.pixels = pixels
 
     @property
     def n(self) -> int:
@@ -177,7 +184,12 @@ class Memmap:
             if array.nbytes <= _SEARCHED:
                 _search(field, array, path)
             kept[field] = writable(array)
-        return Dataset.of(kept)
+        return _dataset(kept, self.pixels)
+
+
+def _dataset(arrays: Mapping[str, Array], pixels: bool) -> Dataset:
+    data = Dataset.of(arrays)
+    return dataclasses.replace(data, plain_bytes=()) if pixels else data
 
 
 class _Declared(NamedTuple):

@@ -22,6 +22,16 @@ from mhrun.types import Rows
 class Dataset:
     """Named fields, each (n, ...). Fields may be memory-mapped: rows are read when they are needed.
 
+    Bytes (uint8) of `x` are pixels to `mhrun.Logistic` and to networks, k for k/255, and numbers to all other models.
+    Plain arrays do not say which they are, and these models refuse them.
+
+    Args:
+        fields: name -> tensor (n, ...).
+        description: in a line, for reports.
+        facts: what a loader knows of the data, such as the means of columns.
+        transforms: of the data in minibatches, such as flips of images.
+        plain_bytes: fields of bytes that may be pixels or numbers, see `of`.
+
     Raises:
         UserError: no field, or fields of different lengths.
     """
@@ -29,7 +39,8 @@ class Dataset:
     fields: dict[str, Tensor]
     description: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
-    transforms: Transforms | None = None  # of the data in minibatches
+    transforms: Transforms | None = None
+    plain_bytes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, value in self.fields.items():
@@ -46,14 +57,17 @@ class Dataset:
         """Make a data set from an array, a tensor, a mapping of names to them, or a pandas DataFrame.
 
         A single array becomes the field ``x``. Each column of a DataFrame becomes a field; a DataFrame in a mapping
-        becomes a field (n, k) of its k columns. float64 is kept; data are copied only if necessary.
+        becomes a field (n, k) of its k columns. float64 is kept; data are copied only if necessary. Fields of bytes are
+        named in `plain_bytes`.
         """
         if isinstance(data, Dataset):
             return data
         if is_frame(data):
             data = columns_of(data)
         fields = data if isinstance(data, Mapping) else {"x": data}
-        return cls({name: _tensor(name, value) for name, value in fields.items()})
+        tensors = {name: _tensor(name, value) for name, value in fields.items()}
+        plain = tuple(name for name, value in tensors.items() if value.dtype == torch.uint8)
+        return cls(tensors, plain_bytes=plain)
 
     @property
     def n(self) -> int:
@@ -87,7 +101,7 @@ class Dataset:
         if torch.device(device) == self.device:
             return self
         moved = {name: value.to(device) for name, value in self.fields.items()}
-        return Dataset(moved, self.description, self.facts, self.transforms)
+        return Dataset(moved, self.description, self.facts, self.transforms, self.plain_bytes)
 
 
 def _tensor(name: str, value: Any) -> Tensor:

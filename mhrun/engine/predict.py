@@ -19,6 +19,7 @@ from mhrun.models.function import Named, explained
 from mhrun.models.module import ModuleModel
 from mhrun.models.parameters import parameters_of
 from mhrun.store.netcdf import flat_draws
+from mhrun.target.fields import ambiguous_bytes
 from mhrun.types import Model, Rows
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ def predict(
         raise UserError(f"seed = {seed!r} must be a whole number from 0 to 2^63 - 1.")
     trace = rung(trace)
     data = Dataset.of(x)
+    if isinstance(model, Model) and (reason := ambiguous_bytes(model, data)) is not None:
+        raise UserError(reason)
     valid = _valid(trace)[:, ::every]
     if not valid.any():
         raise UserError("no draw of the trace is valid; sample_stats has 'valid' for each.")

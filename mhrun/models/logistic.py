@@ -55,6 +55,7 @@ class Logistic(Weights):
     """
 
     bound_kinds: Sequence[str] = BOUND_KINDS
+    reads_pixels = True
 
     def __init__(
         self,

@@ -57,6 +57,8 @@ class ModuleModel:
         Refusal: a module without parameters, or an invalid setting.
     """
 
+    reads_pixels = True
+
     def __init__(
         self,
         module: nn.Module | Callable[[], nn.Module],

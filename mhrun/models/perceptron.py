@@ -42,6 +42,8 @@ class Perceptron:
         Refusal: an invalid setting.
     """
 
+    reads_pixels = True
+
     def __init__(
         self,
         layers: Sequence[int],

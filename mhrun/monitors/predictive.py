@@ -16,6 +16,7 @@ from mhrun.data import Dataset
 from mhrun.errors import Refusal
 from mhrun.monitors import Monitor
 from mhrun.target import Source, Target
+from mhrun.target.fields import ambiguous_bytes
 
 _HELD = 1 << 25  # inputs that are held at once
 
@@ -111,6 +112,8 @@ class Predictive(Monitor):
 
     def _fit(self, target: Target) -> None:
         """Refuse test data without classes, with unknown classes, or of another shape than the target's data."""
+        if (reason := ambiguous_bytes(target.model, self.data)) is not None:
+            raise Refusal(f"the monitor's data: {reason}")
         there, learnt = self.data.fields, target.data.fields
         for name in ("x", "y"):
             if name not in there:

@@ -19,6 +19,8 @@ def unfit(model: Model, data: Dataset) -> str | None:
     Checks the model's declared ``fields`` (see `mhrun.types.Model`): their names, row shapes, real numbers, and the
     values of labels. A model without ``fields`` accepts any data.
     """
+    if reason := ambiguous_bytes(model, data):
+        return reason
     if native_form(model, "fields", "log_lik") is None:  # log_lik of a subclass may read other fields
         return None
     wanted: Mapping[str, Field] = model.fields  # type: ignore[attr-defined]
@@ -36,6 +38,17 @@ def unfit(model: Model, data: Dataset) -> str | None:
         if need.values and (wrong := _wrong(need, there[field])) is not None:
             return f"{name} needs {field} {_values(need)}; the data have {wrong:g}."
     return None
+
+
+def ambiguous_bytes(model: Model, data: Dataset) -> str | None:
+    """Return why bytes that nobody called pixels cannot be read by a model to which bytes are pixels, or None."""
+    if "x" not in data.plain_bytes or not getattr(model, "reads_pixels", False):
+        return None
+    return (
+        f"x holds bytes (uint8), which are pixels to {type(model).__name__}, k for k/255. For pixels set "
+        "data.pixels=true, or give mhrun.Dataset(fields) in Python; store plain numbers as another type, such as int16 "
+        "or float32."
+    )
 
 
 def _shape(row: tuple[int, ...]) -> str:

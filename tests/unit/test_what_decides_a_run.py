@@ -1,0 +1,135 @@
+"""What a run is made of is in its digest, what is stored decides on resume, and what is done needs no space."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import types
+
+import numpy as np
+import pytest
+import torch
+from kit import short_run
+
+import mhrun
+import mhrun.engine.assemble as assemble
+from mhrun.data import Dataset
+from mhrun.engine.assemble import check_space
+from mhrun.errors import UserError
+from mhrun.models.function import explained
+from mhrun.store.blocks import DONE
+from mhrun.store.reference import FILE
+from mhrun.store.sources import sources
+from mhrun.target import Target
+
+
+def npz(path):
+    np.savez(path, x=np.zeros((4, 2)), y=np.zeros(4))
+    return {"_target_": "mhrun.data.arrays.Npz", "file": str(path)}
+
+
+def test_the_files_of_all_monitors_are_sources(tmp_path):
+    parts = {name: npz(tmp_path / f"{name}.npz") for name in ("train", "test", "outside", "own")}
+    config = {
+        "data": parts["train"],
+        "monitor": {"data": parts["test"], "outside": parts["outside"]},
+        "methods": {"a": {"monitor": {"data": parts["own"]}}, "b": {}},
+    }
+    before = sources(config)
+    assert {name.rpartition("/")[2] for name in before} == {f"{name}.npz" for name in parts}
+    for name in parts:
+        np.savez(tmp_path / f"{name}.npz", x=np.ones((4, 2)), y=np.zeros(4))
+        after = sources(config)
+        assert [file for file in before if before[file] != after[file]] == [str(tmp_path / f"{name}.npz")]
+        before = after
+
+
+@short_run
+@pytest.mark.long
+@pytest.mark.parametrize("executor", ["torch", "compiled"])
+def test_a_stored_reference_decides_whatever_the_executor(tmp_path, rng, executor):
+    """Another one is put in its place, as another machine may have found it: the run takes that one."""
+    x = rng.normal(size=(300, 2))
+    data = {"x": x, "y": np.where(x[:, 0] + rng.normal(size=300) > 0, 1.0, -1.0)}
+
+    def draws():
+        kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Thinned(), mhrun.MHSS(0.1))
+        model = mhrun.Logistic(2, prior_variance=10.0)
+        call = {"step_size": 0.1, "steps": 100, "warmup": 0, "chains": 2, "folder": tmp_path / "kept"}
+        trace = mhrun.sample(model, data, kernel, surrogate="taylor2", executor=executor, **call)
+        found = trace["posterior"]["theta"].to_numpy().copy()
+        trace.close()
+        return found
+
+    def again():
+        for name in (DONE, "trace.nc"):
+            (tmp_path / "kept" / name).unlink()
+        return draws()
+
+    first = draws()
+    assert np.array_equal(again(), first)
+    with np.load(tmp_path / "kept" / FILE) as stored:
+        moved = dict(stored)
+    moved["theta"] = moved["theta"] + 0.05
+    np.savez(tmp_path / "kept" / FILE, **moved)
+    assert not np.array_equal(again(), first)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Stored(10), mhrun.Metropolis()),
+        mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Moving(10), mhrun.Metropolis()),
+        mhrun.PlanarFlow(m=10, trains=5),
+    ],
+    ids=["stored", "moving", "planar flow"],
+)
+def test_a_surrogate_that_nothing_uses_is_refused(kernel):
+    data = Dataset.of({"x": torch.ones(30, 2), "y": torch.ones(30)})
+    assert kernel.refuses(Target(mhrun.Logistic(2), data)) is None
+    refused = kernel.refuses(Target(mhrun.Logistic(2), data, surrogate="taylor2"))
+    assert "makes no use of a surrogate" in refused
+    shared = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared(10), mhrun.Metropolis())
+    assert shared.refuses(Target(mhrun.Logistic(2), data, surrogate="taylor2")) is None
+
+
+def test_methods_that_are_done_need_no_space(tmp_path, monkeypatch):
+    shape = types.SimpleNamespace(
+        chains=4, total=1000, stats_thin=1, parameters=["a"], kept=lambda first, last: range(last)
+    )
+    target = types.SimpleNamespace(width=1, dim=1)
+    methods = [types.SimpleNamespace(name=name, shape=shape, target=target) for name in ("a", "b")]
+    free = types.SimpleNamespace(free=1.2 * assemble.trace_bytes(methods[0]))
+    monkeypatch.setattr(assemble.shutil, "disk_usage", lambda place: free)
+    with pytest.raises(UserError, match=r"The traces may need .* has .* free"):
+        check_space(methods, tmp_path)
+    place = tmp_path / "methods" / "a"
+    place.mkdir(parents=True)
+    (place / DONE).write_text(json.dumps({"method_digest": "1"}))
+    monkeypatch.setattr(assemble, "done", lambda folder: {} if folder == place else None)
+    check_space(methods, tmp_path)  # there is room for b
+    with pytest.raises(UserError, match="The traces may need"):
+        check_space(methods, tmp_path, force=True)
+    shutil.rmtree(place)
+
+
+def test_validation_of_distributions_is_as_before_when_threads_have_left():
+    """Two threads whose contexts overlap, the first to enter leaving first."""
+    entered, left = threading.Event(), threading.Event()
+
+    def other():
+        with explained("log_lik", {}):
+            entered.set()
+            left.wait(10)
+
+    kind = torch.distributions.Distribution
+    before, thread = kind._validate_args, threading.Thread(target=other)
+    with explained("log_lik", {}):
+        thread.start()
+        entered.wait(10)
+        assert not kind._validate_args
+    assert not kind._validate_args  # the other thread needs it off
+    left.set()
+    thread.join()
+    assert kind._validate_args == before
