@@ -304,7 +304,9 @@ def _warn(method: Method, summary: Mapping[str, Any], trace: xr.DataTree) -> Non
     lines = list(warnings_of(method, summary))
     if "posterior" in trace.children and valid_share(method, summary) == 1:
         draws = flat_draws(trace["posterior"])[:: method.kernel.rungs]
-        lines += draws_warnings(method, summary, draws[..., some_coordinates(draws.shape[-1])])
+        shown = some_coordinates(draws.shape[-1])
+        names = [method.target.model.names[place] for place in shown]
+        lines += draws_warnings(method, summary, draws[..., shown], names)
     for line in lines:
         warnings.warn(line.removeprefix("sample: "), UserWarning, stacklevel=3)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import erfcx
 
-from mhrun.diagnostics.chains import ESS, RHAT, is_apart, some_coordinates, worth
+from mhrun.diagnostics.chains import ESS, RHAT, diagnoses, is_apart
 from mhrun.engine.method import Method
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.kernels.acceptance import efficient_acceptance
@@ -81,8 +83,8 @@ def _trajectory_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator
         yield (
             f"{method.name}: {count:,} of {method.shape.chains * method.shape.steps:,} trajectories diverged: the step "
             "size is too large where the density is narrow, and draws may lack that region. Aim at a higher acceptance "
-            "rate, or write the effects of groups the other way: standardised ones times their scale where groups have "
-            "few data, the effects themselves where they have many."
+            "rate. In a model of groups, write their effects the other way: standardised ones times their scale where "
+            "groups have few data, the effects themselves where they have many."
         )
 
 
@@ -117,7 +119,7 @@ def _logit(rate: Any) -> Any:
 
 
 def draws_warnings(
-    method: Method, summary: Mapping[str, Any], draws: npt.NDArray[np.float64]
+    method: Method, summary: Mapping[str, Any], draws: npt.NDArray[np.float64], names: Sequence[str]
 ) -> Iterator[str]:
     """Yield the warnings of a single method that a report has aggregated over methods: R-hat, ESS, acceptance, T.
 
@@ -125,21 +127,11 @@ def draws_warnings(
         method: the method.
         summary: of its run.
         draws: after burn-in (C, S, D).
+        names: of the coordinates, D.
     """
     name, shape = method.name, method.shape
-    if draws.shape[1] >= 4 and np.isfinite(draws).all():
-        found = worth(draws[..., some_coordinates(draws.shape[-1])])
-        if is_apart(found["rhat"]):
-            yield f"{name}: R-hat is {found['rhat']:.4g}, above {RHAT:g}: the chains have not converged."
-        if np.isnan(found["ess"]):
-            yield f"{name}: ESS and R-hat are undefined: a coordinate never moves."
-        elif found["ess"] < ESS:
-            yield f"{name}: ESS is {found['ess']:.3g}, below {ESS:g}: means and quantiles are imprecise."
-        elif found["ess_tail"] < ESS:
-            yield (
-                f"{name}: tail ESS is {found['ess_tail']:.3g}, below {ESS:g}: standard deviations and the 5 % and 95 % "
-                "quantiles are imprecise. Raise steps."
-            )
+    if draws.shape[1] >= 4 and np.isfinite(draws).all() and not method.kernel.optimises:
+        yield from _precision_warnings(name, draws, names)
     rate = float(np.sum(summary["totals"]["sum_accepted"])) / (shape.chains * shape.steps)
     wanted = acceptance_range(method)
     outside = wanted is not None and rate > 0 and not wanted[0] <= rate <= wanted[1]
@@ -151,6 +143,32 @@ def draws_warnings(
     about = samples(method.kernel, method.plan)
     if about.tempered:
         yield f"{name}: {tempered(about.temperature)}"
+
+
+def _precision_warnings(method: str, draws: npt.NDArray[np.float64], names: Sequence[str]) -> Iterator[str]:
+    """Yield a line on the largest R-hat and one on the least effective sample size, with the names of coordinates."""
+    found = diagnoses(draws)
+
+    def of(place: int) -> str:
+        return f" ({names[place]})" if len(names) > 1 else ""
+
+    rhats, sizes, tails = (
+        np.array([getattr(one, key) for one in found]) for key in ("rhat", "ess", "ess_tail")
+    )
+    if is_apart(float(rhats.max())):
+        worst = int(rhats.argmax())
+        yield f"{method}: R-hat is {rhats[worst]:.4g}{of(worst)}, above {RHAT:g}: the chains have not converged."
+    if np.isnan(sizes).any():
+        yield f"{method}: ESS and R-hat are undefined: a coordinate never moves{of(int(np.isnan(sizes).argmax()))}."
+    elif sizes.min() < ESS:
+        worst = int(sizes.argmin())
+        yield f"{method}: ESS is {sizes[worst]:.3g}{of(worst)}, below {ESS:g}: means and quantiles are imprecise."
+    elif tails.min() < ESS:
+        worst = int(tails.argmin())
+        yield (
+            f"{method}: tail ESS is {tails[worst]:.3g}{of(worst)}, below {ESS:g}: standard deviations and the 5 % and "
+            "95 % quantiles are imprecise. Raise steps."
+        )
 
 
 def tempered(temperature: float) -> str:
@@ -195,6 +213,26 @@ def log_ratio_skew(summary: Mapping[str, Any]) -> tuple[float, float]:
     return float(max(0.0, square) ** 0.5), float(np.append(SKEW_EDGES, np.inf)[at])
 
 
+def too_wide(noise: float) -> float:
+    """Return by how much minibatch noise of a log-ratio widens the draws of a Metropolis test that ignores it.
+
+    With noise N(0, s^2) a log-ratio of r is accepted with probability a(r) = E min(1, exp(r + s z)), and log a(r) -
+    log a(-r) is r / T for small r, where
+
+        T = a(0) / (2 a'(0)) = (1/2 + g) / (2 g),  g = exp(s^2 / 2) Phi(-s),
+
+    so that small moves sample at a temperature T times as high. Larger moves are less affected.
+
+    Args:
+        noise: s, the standard deviation of the log-ratio over minibatches.
+
+    Returns:
+        sqrt(T) - 1, the share by which standard deviations are too large.
+    """
+    g = 0.5 * float(erfcx(noise / math.sqrt(2)))  # erfcx(x) = exp(x^2) erfc(x)
+    return math.sqrt((0.5 + g) / (2 * g)) - 1
+
+
 def _noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line if minibatch noise dominates the test, or if a design's log-ratio is too skewed for it."""
     kernel = method.kernel.of_a_chain  # the statistics of a ladder are those of the rungs' own moves
@@ -213,7 +251,7 @@ def _noise_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]
         elif kernel.pairing is not None and kernel.pairing.keeps_batch:
             effect = "each point keeps its minibatch, and chains stay where it overestimates the density"
         else:
-            effect = "draws are far from the target"
+            effect = f"draws are too wide, standard deviations by up to {100 * too_wide(noise):.0f} %"
         yield (
             f"{method.name}: the log-ratio's minibatch noise has sd {noise:.3g} (n/T = {weight}, m = {_number(m)}): "
             f"{effect}. Raise T or m, or lower the step size."

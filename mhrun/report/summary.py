@@ -81,6 +81,9 @@ class Summary(NamedTuple):
         return [line for line in (FOOTNOTE if self.unconverged else "", self.approximate) if line]
 
 
+_CLEARLY = 1.2  # ratio of two rates that is worth a sentence
+
+
 def summary_of(run: Run | RunFolder) -> Summary:
     """Return what a complete run found.
 
@@ -226,8 +229,12 @@ def _is_there(value: Any) -> bool:
 
 
 def warnings_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return warnings about the draws of a run, one line each: R-hat, ESS, divergences, engine warnings."""
+    """Return warnings about the draws of a run, one line each: R-hat, ESS, divergences, engine warnings.
+
+    R-hat and ESS say nothing of optimisers, whose steps are not draws.
+    """
     found = []
+    diagnostics = {m: about for m, about in diagnostics.items() if run.kind(m) != OPTIMISER}
     rhats = {m: about["rhat"] for m, about in diagnostics.items() if _is_apart(about.get("rhat"))}
     if rhats:
         worst = sorted(rhats, key=lambda m: -rhats[m])
@@ -313,6 +320,17 @@ def _named(run: Run, methods: Sequence[str], numbers: Mapping[str, float] | None
     return named(methods, run.label, numbers)
 
 
+def _fastest(
+    run: Run, diagnostics: Mapping[str, Mapping[str, Any]], compared: Sequence[str], best: str
+) -> str:
+    """Return a sentence on the method with the most effective draws per second, if another has clearly fewer."""
+    rates = {m: diagnostics[m].get("per_second") for m in compared}
+    known = {m: rate for m, rate in rates.items() if rate is not None and not math.isnan(rate)}
+    if best not in known or known[fastest := max(known, key=known.__getitem__)] < _CLEARLY * known[best]:
+        return ""
+    return f" Per second {run.label(fastest)} has the most, {shown(known[fastest])} against {shown(known[best])}."
+
+
 def default_finding(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a sentence for any run: the most efficient converged method, or that none has converged.
 
@@ -346,7 +364,7 @@ def default_finding(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> s
         about = diagnostics[best]
         if (setup := about.get("setup") or 0) > about["evaluations"]:
             has += f" after its set-up ({shown(1e6 * about['ess'] / (about['evaluations'] + setup))} with it)"
-        return f"{has}{among}{others}.{biased}"
+        return f"{has}{among}{others}.{_fastest(run, diagnostics, compared, best)}{biased}"
     if known and not agreeing:
         low, high = min(known, key=lambda m: known[m]), max(known, key=lambda m: known[m])
         span = f"from {shown(known[low])} ({run.label(low)}) to {shown(known[high])} ({run.label(high)})"

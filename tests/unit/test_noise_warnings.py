@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import numpy as np
 import pytest
 
 import mhrun
+from mhrun.engine.warnings import too_wide
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.pairing.growing import Growing
 from mhrun.pairing.shared import Shared
@@ -51,7 +53,10 @@ def test_noise_that_dominates_a_log_ratio_is_warned_of():
     for executor in ("compiled", "torch"):
         (line,) = warned(mhrun.Metropolis(), Shared(20), executor=executor)
         assert "minibatch noise has sd 2" in line
-        assert "(n/T = 100, m = 20): draws are far from the target. Raise T or m" in line
+        assert re.search(
+            r"\(n/T = 100, m = 20\): draws are too wide, standard deviations by up to 4\d%\. Raise T or m",
+            line,
+        )
     assert not warned(mhrun.Metropolis(), Shared(20), temperature=200.0)
     assert not warned(mhrun.Metropolis(), Shared(1_500))
     assert not warned(mhrun.Metropolis(), mhrun.Full())
@@ -101,3 +106,19 @@ def test_the_summary_of_the_skewness_is_without_what_chance_has_of_it(tmp_path):
     assert typical == pytest.approx(skew, abs=2e-3)
     edge = np.searchsorted(SKEW_EDGES, np.quantile(np.abs(values[:, 1_000:]), 0.95))
     assert most == SKEW_EDGES[edge]
+
+
+def test_the_widening_that_is_named_is_that_of_small_moves(rng):
+    """A Metropolis chain on N(0, 1) with noise N(0, s^2) in its log-ratio, in NumPy; small moves, many chains.
+
+    Standard deviations of 4,000 chains, so that a standard error is about 1.2 %.
+    """
+    assert too_wide(0.0) == pytest.approx(0.0)
+    for noise in (0.5, 1.0, 2.0):
+        x = rng.standard_normal(4_000) * (1 + too_wide(noise))
+        for _ in range(1_500):
+            to = x + 0.25 * rng.standard_normal(len(x))
+            ratio = (x**2 - to**2) / 2 + noise * rng.standard_normal(len(x))
+            x = np.where(np.log(rng.random(len(x))) < ratio, to, x)
+        assert x.std() == pytest.approx(1 + too_wide(noise), rel=0.06)
+        assert x.std() > 1 + 0.6 * too_wide(noise)
