@@ -285,8 +285,9 @@ def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> Non
     console.print(_unseen(found, subject), highlight=False)
     if biased:
         console.print(
-            "The bias with minibatches is measured and not judged. If the rule is meant to be right with minibatches, "
-            "set exact = True or corrects_noise = True on its class: then a bias fails.",
+            "A rule that takes no account of minibatch noise is biased with minibatches: that is not judged. One that "
+            "is meant to be right with them says so, by exact = True or corrects_noise = True on its class: then a "
+            "bias fails.",
             highlight=False,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from mhrun.report.run import Run
 
+_ROWS = 30  # of a sweep's table that are shown
 _WARNINGS = 6  # that are shown before the rest are counted; the report has all
 _PIPE = 120  # characters of a line of text where there is no terminal
 _WHOLE = 10_000  # of a row of a table there, which is never cut
@@ -63,6 +65,38 @@ def show_result(folder: RunFolder, width: int | None = None) -> None:
         say(warning, "warning: ")
     if (more := len(found.warnings) - _WARNINGS) > 0:
         say(f"{more} more in the report", "warning: ")
+    print(flush=True)
+
+
+def show_sweep(place: Path, width: int | None = None) -> None:
+    """Print what a sweep found: a sentence, and a row for each job and method.
+
+    Args:
+        place: the sweep's folder.
+        width: characters of a line; None: of the terminal.
+    """
+    from mhrun.report.summary import FOOTNOTE, MARK
+    from mhrun.report.sweep import sweep_summary
+    from mhrun.report.tables import shown
+
+    if (found := sweep_summary(place)) is None:
+        return
+    console = Console(file=sys.stdout, width=width or (None if sys.stdout.isatty() else _PIPE))
+    if found.finding:
+        print(textwrap.fill(found.finding, console.width))
+    print()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in found.table.columns:
+        left = heading == "method" or heading in found.keys
+        table.add_column(str(heading), justify="left" if left else "right", no_wrap=True, overflow="ellipsis")
+    for row in found.table[:_ROWS].to_numpy(dtype=object):
+        named = len(found.keys) + 1
+        table.add_row(*map(str, row[:named]), *map(shown, row[named:]))
+    console.print(table)
+    if found.table["method"].str.endswith(MARK).any():
+        print(FOOTNOTE)
+    if (more := len(found.table) - _ROWS) > 0:
+        print(f"{more} more rows in the report")
     print(flush=True)
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import inspect
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import yaml
 
 from mhrun.build import call
 from mhrun.cli.starting_models import flow, part_text, regression_of
+from mhrun.data.dataset import Dataset
 from mhrun.data.table import Table, features_of, outcome_of, units_in_words
 from mhrun.errors import UserError, nearest
 from mhrun.paths import CONF
@@ -21,6 +23,7 @@ _FULL = 200_000  # rows up to which a method on all data is the reference
 _WIDE = 50  # parameters from which the bounds of SMH-2 are too wide to save data
 _EXACT = ("mcmc", "smh2", "mh_ss", "zig_zag")
 _STEPS = 10_000  # at scale=quick
+_FEW = 10  # values of a feature up to which they may be labels
 _SET = {
     "file",
     "target",
@@ -90,6 +93,8 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
     lines = [
         f"model   {regression.word} regression of {fitted.outcome}: {data.n:,} rows, {of_columns}",
         *[f"        {target} may be a count: model=poisson is a Poisson regression"] * is_count,
+        *_dropped(data.facts["dropped"], data.n),
+        *(f"        {line}" for line in _whole_numbers(data)),
         *(f"units   {line}" for line in units_in_words(data.facts)),
         f"priors  {fitted.prior}",
         f"methods {_by_kind(methods)}",
@@ -171,6 +176,29 @@ def _columns(facts: Mapping[str, Any]) -> str:
         indicators
     )
     return " and ".join(parts)
+
+
+def _dropped(count: int, kept: int) -> list[str]:
+    """Return a line on the rows that were left out, if there are any."""
+    if not count:
+        return []
+    return [f"        {count:,} of {kept + count:,} rows lack a value and are left out"]
+
+
+def _whole_numbers(data: Dataset) -> Iterator[str]:
+    """Yield a line on each feature whose whole numbers may be labels: of rows, or of a few categories."""
+    x = data.fields["x"].numpy()
+    for place, name in enumerate(data.facts["columns"]):
+        if name not in data.facts["scales"]:
+            continue
+        mean, sd = data.facts["scales"][name]
+        values = np.unique(x[:, place] * sd + mean)
+        if not np.allclose(values, values.round(), rtol=0, atol=1e-6):
+            continue
+        if len(values) == data.n:
+            yield f"{name} is another whole number in each row: if it is a label, choose features without it"
+        elif 2 < len(values) <= _FEW:
+            yield f"{name} has {len(values)} values, whole numbers: if they are labels, categorical=[{name}]"
 
 
 def _by_kind(methods: Sequence[str]) -> str:

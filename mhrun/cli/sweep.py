@@ -95,7 +95,9 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
         print(f"mhrun: {line}", file=sys.stderr)
 
     if any(job["status"] == DONE for job in results):
-        print(f"sweep   {build_sweep_report(place, warn)}")
+        page = build_sweep_report(place, warn)
+        _show(place)
+        print(f"sweep   {page}")
     if failed:
         print(f"\n{len(failed)} of {len(jobs)} jobs failed:", file=sys.stderr)
         for job in failed:
@@ -104,6 +106,14 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
     if any(job.get("bug") for job in failed):
         return BUG
     return 1 if failed or lost else 0
+
+
+def _show(place: Path) -> None:
+    """Print what the sweep found; a table that cannot be made is reported with the page, which has it too."""
+    from mhrun.cli.result import show_sweep
+
+    with suppress(UserError, KeyError, ValueError):
+        show_sweep(place)
 
 
 def _check_all_jobs(words: Sequence[str], folders: Sequence[Path]) -> None:

@@ -151,7 +151,7 @@ class Table:
             first = ", ".join(f"{i + 1:,}" for i in np.flatnonzero(bad.to_numpy())[:3])
             raise UserError(
                 f"{path.name}: {int(bad.sum()):,} of {len(frame):,} rows lack a value ({counted}), "
-                f"first in data rows {first}; missing=drop leaves them out."
+                f"first in data rows {first}; missing=drop leaves them out.{_of_text(used[chosen])}"
             )
         used = used[~bad]
         train = self._for_training(len(used))
@@ -231,11 +231,11 @@ class Table:
         for name in (*numerical, *self.categorical):
             if name not in frame:
                 raise UserError(
-                    f"{path.name} lacks the column '{name}'.{nearest(name, map(str, frame.columns))}"
+                    f"{path.name}: there is no column '{name}'.{nearest(name, map(str, frame.columns))}"
                 )
-            if frame[name].isna().any():
+            if lacking := int(frame[name].isna().sum()):
                 raise UserError(
-                    f"{path.name}: column '{name}' lacks a value in {int(frame[name].isna().sum()):,} rows."
+                    f"{path.name}: column '{name}' lacks a value in {lacking:,} row{'s' * (lacking != 1)}."
                 )
         columns = [np.ones(len(frame))] if self.intercept else []
         for name in numerical:
@@ -334,6 +334,14 @@ def units_in_words(facts: Mapping[str, Any]) -> list[str]:
         some = [f"{name} = {value}" for name, value in baselines.items()]
         lines.append(f"categories against {', '.join(some)}")
     return lines
+
+
+def _of_text(features: Any) -> str:
+    """Return a sentence on columns of text among the features of a table, which will be refused next."""
+    from pandas.api.types import is_numeric_dtype
+
+    texts = [str(name) for name in features.columns if not is_numeric_dtype(features[name])]
+    return f" There is text in {', '.join(texts)}: categorical=[{','.join(texts)}]." if texts else ""
 
 
 def features_of(facts: Mapping[str, Any]) -> list[str]:

@@ -186,9 +186,9 @@ def _finding(run: Run) -> list[str]:
 def methods_table(run: Run) -> pd.DataFrame:
     """Statistics and cost of each method, over all chains.
 
-    The step size is that of the last step, the mean over chains. Acceptance and minibatch sizes are after burn-in;
-    evaluations include it, the pilot and the search for the mode of a surrogate, seconds burn-in alone. An evaluation
-    is the log-likelihood (or gradient) of one datum at one point.
+    The step size is that of the last step, the mean over chains. Acceptance and minibatch sizes are after burn-in. An
+    evaluation is the log-likelihood (or gradient) of one datum at one point: those of burn-in, of the pilot and of the
+    search for the mode of a surrogate are included. Seconds include burn-in, and neither of the other two.
     """
     rows = {}
     for name, method in run.methods.items():

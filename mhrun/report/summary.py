@@ -21,7 +21,8 @@ from mhrun.store.folder import RunFolder
 TARGET = (
     "target",
     "exact: draws follow the target at T. approximate: they follow another distribution, by minibatch noise or by the "
-    "discretisation of a dynamics; compare them with an exact method. optimiser: it has no noise",
+    "discretisation of a dynamics, or a rule of your own does not declare that it keeps_ratio; compare them with an "
+    "exact method. optimiser: it has no noise",
 )
 TEMPERATURE = ("T", "Temperature at the last step; 1 is the posterior")
 COLUMNS = {

@@ -13,7 +13,7 @@ import pandas as pd
 from mhrun.diagnostics.grid import Estimate
 from mhrun.report.build import PAGE, Parts, caption_of, draw, parts_of, plain, write_drawn
 from mhrun.report.claims import Judged, judge_sweep
-from mhrun.report.declared import column_headings, column_meanings
+from mhrun.report.declared import column_headings, column_meanings, measure_of
 from mhrun.report.efficiency import unconverged
 from mhrun.report.guard import Guard
 from mhrun.report.page import FigureOnPage, TableOnPage, claims_words, template
@@ -111,6 +111,32 @@ def _built(place: Path, warn: Callable[[str], None]) -> Path:
     for line in guard.failures:
         warn(line)
     return place / "index.html"
+
+
+class SweepSummary(NamedTuple):
+    """What a sweep found, for the terminal."""
+
+    finding: str
+    keys: list[str]  # the swept settings, the first columns of the table
+    table: (
+        pd.DataFrame
+    )  # a row for each job and method: swept settings, method, the experiment's measure, ESS, R-hat
+
+
+def sweep_summary(place: Path) -> SweepSummary | None:
+    """Return what the finished jobs of a sweep found, None if there are none."""
+    jobs = jobs_of(place)
+    frame = sweep_table(place, jobs)
+    if frame.empty:
+        return None
+    config = _config(place, jobs)
+    keys = [str(name) for name in frame.columns[: list(frame.columns).index("method")]]
+    measure = measure_of(config)
+    wanted = [measure.metric] if measure is not None else []
+    columns = [*keys, "method", *(name for name in (*wanted, "ess", "rhat") if name in frame)]
+    table = frame[columns].rename(columns=dict(column_headings(config, columns)))
+    table["method"] = table["method"].where(~frame[SHORT].astype(bool), table["method"] + f" {MARK}")
+    return SweepSummary(sweep_finding(config, frame, keys), keys, table)
 
 
 def _rendered(frame: pd.DataFrame, keys: Sequence[str], headings: Mapping[str, str]) -> dict[str, str]:

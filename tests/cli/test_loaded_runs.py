@@ -61,9 +61,9 @@ def test_a_logistic_run_predicts_raw_rows(clean):
     assert found.predict("mcmc", {"age": 60.0, "city": "b"}, each=True).shape == (4, 15, 1)  # thin=2
     assert os.environ["MHRUN_TRUST"] == os.environ["MHRUN_FOLDERS"] == ""  # nothing is trusted for longer
     for rows, message in (
-        ({"age": 60.0}, "lacks the column 'city'"),
+        ({"age": 60.0}, "the new rows: there is no column 'city'"),
         ({"age": 60.0, "city": "d"}, "column 'city' has 'd', which the table does not have: 'a', 'b', 'c'"),
-        ({"age": [60.0, np.nan], "city": "a"}, "column 'age' lacks a value in 1 rows"),
+        ({"age": [60.0, np.nan], "city": "a"}, "column 'age' lacks a value in 1 row\\."),
         (np.ones((2, 2)), "New rows of sick.csv are a DataFrame"),
     ):
         with pytest.raises(UserError, match=message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -182,6 +183,29 @@ def test_a_table_that_does_not_fit_gets_one_line(capsys, columns, words, message
     assert captured.err.count("\n") == 1
     assert captured.out == ""
     assert not Path("mine").exists()
+
+
+def test_what_may_be_a_mistake_in_a_table_is_named(capsys):
+    """Rows without a value, a number for each row, and whole numbers that may be labels; both obstacles at once."""
+    table(
+        y=lambda rng, rows: rng.normal(size=rows),
+        number=lambda rng, rows: np.arange(rows),
+        code=lambda rng, rows: rng.integers(1, 4, rows),
+        town=lambda rng, rows: rng.choice(["a", "b"], rows),
+        age=lambda rng, rows: np.where(np.arange(rows) < 3, np.nan, rng.normal(40, 5, rows)),
+    )
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y"]) == 2
+    err = capsys.readouterr().err
+    assert "missing=drop leaves them out. There is text in town: categorical=[town]." in err
+    assert (
+        run(["init", "mine", "--data", "my rows.csv", "--outcome", "y", "missing=drop", "categorical=[town]"])
+        == 0
+    )
+    out = capsys.readouterr().out
+    assert re.search(r"        3 of \d+ rows lack a value and are left out\n", out)
+    assert "number is another whole number in each row: if it is a label, choose features without it" in out
+    assert "code has 3 values, whole numbers: if they are labels, categorical=[code]" in out
+    assert "age has" not in out
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from mhrun.cli.words import sweep_jobs
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
 from mhrun.report.declared import column_headings
+from mhrun.report.summary import FOOTNOTE
 from mhrun.report.sweep_figure import sweep_figure
 from mhrun.report.sweep_words import SHORT, sweep_finding, sweep_warnings
 from mhrun.store.folder import runs
@@ -154,6 +155,17 @@ def test_a_sweep_whose_jobs_all_failed_has_a_page_of_failures(tmp_path, capsys, 
     assert page.count("ValueError: nothing works") == 2
     assert "<figure>" not in page
     assert page.count("There is no number to show") == 1
+
+
+def test_a_sweep_ends_with_its_table(tmp_path, capsys):
+    assert run([*WORDS, *BARE, "lam=0.3,0.2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (head,) = (number for number, line in enumerate(lines) if line.startswith("lam "))
+    assert lines[head].split() == ["lam", "method", "distance", "ESS", "R-hat"]
+    methods = len(next(f for f in runs(tmp_path / "outputs")).summary()["methods"])
+    rows = lines[head + 1 : head + 1 + 2 * methods]
+    assert [line.split()[0] for line in rows] == ["0.3"] * methods + ["0.2"] * methods
+    assert FOOTNOTE not in lines  # runs without a report have no diagnostics
 
 
 def test_a_sweep_with_a_run_that_was_deleted(tmp_path, capsys):
