@@ -118,7 +118,7 @@ def metropolis_logistic(n: int, storage: str) -> Work:
 def _logistic(n: int) -> mhrun.Target:
     x, y = logistic.images(n)
     model = Logistic(logistic.DIM, start="zeros")
-    return mhrun.Target(model, mhrun.Dataset.of({"x": x, "y": y}), replacement=True)
+    return mhrun.Target(model, mhrun.Dataset.of({"x": x, "y": y}, pixels=True), replacement=True)
 
 
 def mint_network(n: int, storage: str) -> Work:
@@ -129,7 +129,9 @@ def mint_network(n: int, storage: str) -> Work:
 
 def _network(n: int) -> mhrun.Target:
     x, y = network.images(n)
-    return mhrun.Target(Perceptron(network.LAYERS), mhrun.Dataset.of({"x": x, "y": y}), replacement=True)
+    return mhrun.Target(
+        Perceptron(network.LAYERS), mhrun.Dataset.of({"x": x, "y": y}, pixels=True), replacement=True
+    )
 
 
 MOVES = {

@@ -171,7 +171,10 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
                 f"{nearest(found[1], map(str, plain.scales))}"
             ) from error
         if found := re.search(r"Interpolation key '([\w.]+)' not found", str(error)):
-            raise UserError(f"'{found[1]}' is referred to and not there; add +{found[1]}=VALUE.") from error
+            by = re.search(r"full_key: ([\w.]+)", str(error))
+            raise UserError(
+                f"'{found[1]}'{f', which {by[1]} takes,' if by else ''} is not given; add +{found[1]}=VALUE."
+            ) from error
         raise UserError(_first_line(error)) from error
     own = sources(whole)
     return whole | {"sources": own} if own else whole

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import lzma
 import math
@@ -83,7 +82,7 @@ class Npz:
         for field, array in found.items():
             kept[field] = known(array, f"{path.name}: '{field}'")
             _search(field, kept[field], path)
-        return _dataset(kept, self.pixels)
+        return Dataset.of(kept, pixels=self.pixels)
 
     def _chosen(self, there: Sequence[str], path: Path) -> dict[str, str]:
         """Return field name -> array's name."""
@@ -184,12 +183,7 @@ class Memmap:
             if array.nbytes <= _SEARCHED:
                 _search(field, array, path)
             kept[field] = writable(array)
-        return _dataset(kept, self.pixels)
-
-
-def _dataset(arrays: Mapping[str, Array], pixels: bool) -> Dataset:
-    data = Dataset.of(arrays)
-    return dataclasses.replace(data, plain_bytes=()) if pixels else data
+        return Dataset.of(kept, pixels=self.pixels)
 
 
 class _Declared(NamedTuple):

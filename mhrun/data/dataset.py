@@ -53,12 +53,16 @@ class Dataset:
             raise UserError(f"The fields of a data set must have one length, not {lengths}.")
 
     @classmethod
-    def of(cls, data: Any) -> Dataset:
+    def of(cls, data: Any, *, pixels: bool = False) -> Dataset:
         """Make a data set from an array, a tensor, a mapping of names to them, or a pandas DataFrame.
 
         A single array becomes the field ``x``. Each column of a DataFrame becomes a field; a DataFrame in a mapping
-        becomes a field (n, k) of its k columns. float64 is kept; data are copied only if necessary. Fields of bytes are
-        named in `plain_bytes`.
+        becomes a field (n, k) of its k columns. float64 is kept; data are copied only if necessary.
+
+        Args:
+            data: the arrays; a data set is returned as it is.
+            pixels: whether bytes (uint8) are pixels, k for k/255, to models that read images. Without it these models
+                refuse them.
         """
         if isinstance(data, Dataset):
             return data
@@ -66,8 +70,8 @@ class Dataset:
             data = columns_of(data)
         fields = data if isinstance(data, Mapping) else {"x": data}
         tensors = {name: _tensor(name, value) for name, value in fields.items()}
-        plain = tuple(name for name, value in tensors.items() if value.dtype == torch.uint8)
-        return cls(tensors, plain_bytes=plain)
+        plain = [name for name, value in tensors.items() if value.dtype == torch.uint8 and not pixels]
+        return cls(tensors, plain_bytes=tuple(plain))
 
     @property
     def n(self) -> int:

@@ -46,8 +46,8 @@ def ambiguous_bytes(model: Model, data: Dataset) -> str | None:
         return None
     return (
         f"x holds bytes (uint8), which are pixels to {type(model).__name__}, k for k/255. For pixels set "
-        "data.pixels=true, or give mhrun.Dataset(fields) in Python; store plain numbers as another type, such as int16 "
-        "or float32."
+        "data.pixels=true, or give mhrun.Dataset.of(data, pixels=True) in Python; store plain numbers as another type, "
+        "such as int16 or float32."
     )
 
 

@@ -450,7 +450,9 @@ def test_a_method_needs_its_name_alone_or_asks_in_one_line(tmp_path):
     for place in (PACKAGE.parent / "conf" / "method").glob("*.yaml"):
         name = place.stem
         if name in ASKING:
-            with pytest.raises(UserError, match=rf"'{ASKING[name]}' is referred to and not there; add \+"):
+            with pytest.raises(
+                UserError, match=rf"'{ASKING[name]}', which [\w.]+ takes, is not given; add \+"
+            ):
                 compose_config([*words, f"+method@methods.a={name}"])
         else:
             assert compose_config([*words, f"+method@methods.a={name}"])["methods"]["a"], name

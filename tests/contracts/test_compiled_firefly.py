@@ -28,7 +28,9 @@ def logistic(kind, surrogate, temper="posterior"):
     y = np.where(rng.random(N) < 1 / (1 + np.exp(-x.sum(1))), 1, -1)
     whole = rng.integers(0, 256, (N, 3), dtype=np.uint8)
     fields = {"x": whole if kind == "bytes" else x.astype(kind), "y": y}
-    return Target(Logistic(3, 1.0, "zeros"), Dataset.of(fields), surrogate=surrogate, temper=temper)
+    return Target(
+        Logistic(3, 1.0, "zeros"), Dataset.of(fields, pixels=True), surrogate=surrogate, temper=temper
+    )
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def logistic(kind, surrogate):
         "x": RNG.integers(0, 256, (N, 3), dtype=np.uint8) if kind == "bytes" else x.astype(kind),
         "y": y,
     }
-    return Target(Logistic(3, 1.0, "zeros"), Dataset.of(fields), surrogate=surrogate)
+    return Target(Logistic(3, 1.0, "zeros"), Dataset.of(fields, pixels=True), surrogate=surrogate)
 
 
 def mixture():

@@ -66,7 +66,7 @@ SMALL = {
 
 def readable(model, theta, rng):
     for kind in KINDS:
-        data = Dataset.of(kind(rng, model.dim))
+        data = Dataset.of(kind(rng, model.dim), pixels=True)
         if unfit(model, data) is not None:
             continue
         try:

@@ -39,8 +39,7 @@ def test_plain_bytes_are_refused_and_other_types_and_pixels_are_not(rows):
     theta = torch.tensor([[0.3, -0.2]], dtype=torch.float64)
     z = rows["y"] * (rows["x"] @ theta[0].numpy())
     assert float(as_numbers.full_log_lik(theta)) == pytest.approx(-np.log1p(np.exp(-z)).sum(), rel=1e-6)
-    tensors = {name: torch.from_numpy(value) for name, value in rows.items()}
-    as_pixels = Target(model, mhrun.Dataset(tensors))
+    as_pixels = Target(model, mhrun.Dataset.of(rows, pixels=True))
     assert float(as_pixels.full_log_lik(theta)) == pytest.approx(-np.log1p(np.exp(-z / 255)).sum(), rel=1e-6)
 
 

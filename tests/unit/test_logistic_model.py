@@ -25,7 +25,7 @@ from mhrun.target import Target
 @pytest.fixture
 def problem(rng):
     x = rng.integers(0, 256, (9000, 12)).astype(np.uint8)
-    data = Dataset.of({"x": x, "y": rng.choice(np.array([-1, 1], np.int8), 9000)})
+    data = Dataset.of({"x": x, "y": rng.choice(np.array([-1, 1], np.int8), 9000)}, pixels=True)
     theta, to = torch.from_numpy(rng.normal(0, 2, (2, 5, 12)))
     return Logistic(12, prior_variance=0.5), data, theta, to
 

@@ -61,7 +61,7 @@ MODELS = {
 def target(request):
     name, order = request.param
     model, data = MODELS[name]
-    return Target(model, Dataset.of(data), surrogate=f"taylor{order}")
+    return Target(model, Dataset.of(data, pixels=True), surrogate=f"taylor{order}")
 
 
 def points(target, count=6):
@@ -123,7 +123,7 @@ def test_log_ratios_with_a_surrogate_have_less_noise_and_the_same_mean(pairing):
     model, data = MODELS["float64"]
     noise = {}
     for name in ("none", "taylor1", "taylor2"):
-        target = Target(model, Dataset.of(data), surrogate=name)
+        target = Target(model, Dataset.of(data, pixels=True), surrogate=name)
         proposal = LangevinProposal() if pairing == "langevin" else RandomWalk()
 
         def kernel(m, proposal=proposal):
@@ -205,7 +205,7 @@ def test_the_reference_is_stored_with_a_run_and_its_cost_counted(tmp_path):
     )
     with np.load(tmp_path / "run" / FILE) as stored:
         theta = stored["theta"]
-    target = Target(model, Dataset.of(data), surrogate="taylor2")
+    target = Target(model, Dataset.of(data, pixels=True), surrogate="taylor2")
     assert theta == pytest.approx(target.surrogate.reference.theta.numpy(), abs=1e-6)
     summary = json.loads((tmp_path / "run" / "done.json").read_text())
     assert summary["reference_n_grad"] == target.surrogate.n_grad > N

@@ -160,7 +160,7 @@ def test_predictions_that_cannot_be_are_refused(fitted):
     trace, x = fitted
     model = mhrun.FunctionModel(regression, parameters={"a": 1, "b": 2, "s": 1})
     for call, message in (
-        (lambda: mhrun.predict(trace, model, x), "give a function of the parameters, such as mhrun.predict"),
+        (lambda: mhrun.predict(trace, model, x), "give a function of parameters and rows, such as lambda"),
         (lambda: mhrun.predict(trace, nn.Linear(2, 9), x), "has 27 parameters and a draw of the trace has 4"),
         (lambda: mhrun.predict(trace, lambda t, b: t.c, x), "there is no 'c' here, but a, b, s"),
         (lambda: mhrun.predict(trace, lambda t, b: t.a, x), r"one row per datum, a tensor \(40, ...\)"),
