@@ -103,7 +103,7 @@ def coming(subject: Subject, check_name: str) -> Iterator[Verdict]:
     went = subject.follow(kernel, target, begin, steps, step, temperature)
     cold = np.arange(chains) % subject.rungs() == 0
     off = abs(float(went.theta[-1, cold].mean() - known.centre[0])) / known.scale
-    detail = f"from {_FAR:g} standard deviations off to {off:.3g} in {steps} steps of size {step:.2g}"
+    detail = f"from {_FAR:g} standard deviations off to {off:.3g} of them in {steps} steps of size {step:.2g}"
     yield Verdict(check_name, HOLDS if off < _FAR / 2 else FAILS, detail, off)
 
 

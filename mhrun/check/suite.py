@@ -57,7 +57,7 @@ def _judged(check: Check, subject: Subject) -> Iterator[Verdict]:
         larger = replace(subject, chains=REPEATED * subject.chains, seed=derive_key(subject.seed, "again"))
         again = {verdict.check: verdict for verdict in check(larger)}
         found = [
-            after_repetition(verdict, again[verdict.check], larger.chains) if _doubtful(verdict) else verdict
+            after_repetition(verdict, again[verdict.check]) if _doubtful(verdict) else verdict
             for verdict in found
         ]
     yield from found

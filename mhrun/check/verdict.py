@@ -114,11 +114,11 @@ def by_paths(check_name: str, paths: Sequence[Array], what: str, alpha: float = 
     return Verdict(check_name, HOLDS if p > alpha else FAILS, detail, found.statistic, p, unseen)
 
 
-def after_repetition(first: Verdict, again: Verdict, chains: int) -> Verdict:
-    """Return the verdict of a doubtful check from its repetition with so many chains."""
+def after_repetition(first: Verdict, again: Verdict) -> Verdict:
+    """Return the verdict of a doubtful check from its repetition with more chains."""
     if again.p is None:
         return again
-    detail = f"{first.detail}; again with {chains:,} chains: {again.detail}"
+    detail = f"{first.detail}; repeated with {REPEATED} times as many chains: {again.detail}"
     fails = again.outcome == FAILS or again.p <= DOUBTFUL
     return again._replace(detail=detail, outcome=FAILS if fails else again.outcome)
 

@@ -262,13 +262,14 @@ def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> Non
     screen = sys.stdout.isatty()
     # Into a file or a pipe go plain columns, a line for each check.
     plain: dict[str, Any] = {} if screen else {"box": None, "pad_edge": False}
-    table = Table(title=title, title_justify="left", title_style="bold", **plain)
+    table = Table(**plain)
     for heading in ("check", "verdict", "what was found"):
         table.add_column(heading)
     for verdict in found:
         style = STYLES[verdict.outcome]
         table.add_row(verdict.check, f"[{style}]{verdict.outcome}[/]", verdict.detail.replace("[", r"\["))
     console = Console(width=None if screen else 10_000)
+    console.print(f"[bold]{title}[/]", highlight=False)  # a table would pad it
     console.print(table)
     failed = [verdict.check for verdict in found if verdict.outcome == "fails"]
     conclusion = f"{len(failed)} fail: {', '.join(failed)}" if failed else "no check fails"

@@ -40,6 +40,7 @@ from mhrun.engine.curvature import (
     on_all_data,
     spectrum,
 )
+from mhrun.engine.defaults import gradients_of
 from mhrun.engine.dynamics_step import step_of_dynamics
 from mhrun.engine.method import Method
 from mhrun.engine.threads import limited
@@ -197,10 +198,12 @@ def pilot(method: Method) -> Found:
     facts: dict[str, Any] = {}
     try:
         theta, scale, curvature = _reference(method, surface, theta, key, facts, heat)
-    except UserError:
+    except UserError as error:
         if not method.kernel.decides:
             raise
-        scale, curvature, facts["why"] = None, None, "the model has no gradients, so that there is no scale; "
+        reason = f"the search for a mode failed ({str(error).rstrip('.')})"
+        reason = reason if gradients_of(target) else "the model has no gradients"
+        scale, curvature, facts["why"] = None, None, f"{reason}, so that there is no scale; "
     if isinstance(method.kernel, MetropolisHastings):
         length = _length(curvature) if _leapfrog_is_open(method.kernel) else None
         if scale is not None and method.kernel.proposal.follows:

@@ -124,7 +124,7 @@ class Plan:
             cycles, left = (len(np.unique(schedule.cycle_of(steps))) for steps in (steps_of, self.collected))
             if left < cycles and cycles > 1:
                 lost = (
-                    f"{cycles - left} of {cycles} cycles lie in the {warmup} steps of burn-in, whose draws do not "
+                    f"{cycles - left} of {cycles} cycles lie in the {warmup:,} steps of burn-in, whose draws do not "
                     "count"
                 )
                 if 2 * left <= cycles:

@@ -195,7 +195,7 @@ def test_a_doubtful_check_is_repeated_with_more_chains(monkeypatch, second, outc
     monkeypatch.setitem(CHECKS, "mine", doubtful)
     found = judged(of_parts(), "mine")
     assert found["mine"].outcome == outcome
-    assert found["mine"].detail == f"p = 0.0005; again with 20,000 chains: p = {second:g}"
+    assert found["mine"].detail == f"p = 0.0005; repeated with 5 times as many chains: p = {second:g}"
     assert found["other"] == Verdict("other", "holds", "at ease", p=0.5)
     assert [chains for _, chains in asked] == [4000, 20_000]
     assert asked[0][0] != asked[1][0]
@@ -203,7 +203,9 @@ def test_a_doubtful_check_is_repeated_with_more_chains(monkeypatch, second, outc
 
 def test_a_variance_that_is_a_few_per_cent_off_fails_when_repeated():
     found = judged(lazy(0.0, 1.07), "invariance", chains=8000)
-    again = [verdict for verdict in found.values() if "again with 40,000 chains" in verdict.detail]
+    again = [
+        verdict for verdict in found.values() if "repeated with 5 times as many chains" in verdict.detail
+    ]
     assert again
     assert {verdict.outcome for verdict in again} == {"fails"}
 
@@ -459,7 +461,7 @@ def test_the_command_tells_verdicts_and_its_status(capsys, tmp_path, monkeypatch
     assert "An error within 4.9 standard errors (±) passes unseen" in out
     assert "┃" not in out  # a pipe gets plain columns
     assert run(["check", "rule=metropolis", "checks=minibatches", "chains=4000"]) == 0
-    assert "measured and not judged. If the rule is meant to be right" in capsys.readouterr().out
+    assert "that is not judged. One that is meant to be right" in capsys.readouterr().out
     assert run(["check", "rule=barker", "checks=invariance", "chains=500"]) == 0
     assert "A variance that is off by less than" in capsys.readouterr().out
     assert run(["check", "mhrun.rules.barker.Barker", "--json", *few]) == 0

@@ -139,6 +139,18 @@ def test_a_model_without_gradients_gets_a_step_size():
         mhrun.sample(rough, DATA, mhrun.Unadjusted(mhrun.SGLD(), m=10), start=[0.0] * D)
 
 
+def test_a_search_that_fails_is_named_and_a_step_size_is_found_without_a_scale(monkeypatch):
+    def failing(*arguments):
+        raise UserError("log_lik failed: it is not defined there.")
+
+    monkeypatch.setattr("mhrun.engine.pilot._reference", failing)
+    about = found(run(full(), steps=20))
+    assert about["why"].startswith(
+        "the search for a mode failed (log_lik failed: it is not defined there), so that there is no scale; "
+    )
+    assert "scale" not in about
+
+
 def test_what_a_pilot_cannot_find_is_refused():
     def call(kernel, **settings):
         return mhrun.sample(logistic, DATA, kernel, start=[0.0] * D, **settings)
