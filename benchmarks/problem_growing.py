@@ -20,10 +20,8 @@ M = 50
 SIGMA = 1.0
 STEP_SIZE = 0.15
 EFFECTIVE = 100  # n / K
-NOISE_SHARE, GROWTH = (
-    0.8,
-    1.05,
-)  # of the pilot design: the share of sigma^2 planned for, the ratio of the sizes
+# Of the pilot design: the share of sigma^2 planned for, the ratio of the sizes
+NOISE_SHARE, GROWTH = 0.8, 1.05
 CHI = 0.003  # of TunaMH
 ARRIVALS = 32  # that the peer reads at a time; with 16 it takes as long, with 64 longer
 

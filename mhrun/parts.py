@@ -1,7 +1,8 @@
 """Base classes of the parts of a kernel, and the attributes that each part declares.
 
-A part derives from its base class and inherits the defaults of undeclared attributes. Compatibility of parts is decided
-by these attributes alone, never by the name of a class.
+A part derives from its base class and inherits the defaults of undeclared attributes. Whether parts go together is
+decided by these attributes, so that a part of the user's can take the place of any of these. (Kernels with a state or a
+loop of their own, such as ladders, zig-zag and Firefly, are told apart by their class.)
 """
 
 from __future__ import annotations
@@ -61,13 +62,11 @@ class Proposal(ABC):
 
     gradients: bool = False  # whether it needs the gradient at both points
     ratio: bool = True  # whether its densities enter the acceptance ratio, unless they cancel
-    best_acceptance: float | None = (
-        0.234  # most efficient acceptance rate for large D with Metropolis's rule; None: unknown
-    )
+    # Most efficient acceptance rate for large D with Metropolis's rule; None: unknown
+    best_acceptance: float | None = 0.234
 
-    excess_acceptance: float | None = (
-        None  # most efficient rate at D = 1, less `best_acceptance`; None: 0.207 without gradients, else 0
-    )
+    # Most efficient rate at D = 1, less `best_acceptance`; None: 0.207 without gradients, else 0
+    excess_acceptance: float | None = None
 
     follows: bool = False  # whether it is a `TrajectoryProposal`
     leapfrog_steps: int = 1  # gradients of a step; more than one along a trajectory
@@ -155,18 +154,15 @@ class Pairing(ABC):
     offers: str = DIFFERENCE  # what it passes to the rule: DIFFERENCE, SUPPLY, ARRIVALS or ESTIMATES
     m: int | None = None  # its minibatch size; None if it has no fixed one
     m_is_open: bool = False  # whether a pilot chooses m
-    stationary: str | None = (
-        None  # stationary distribution with a rule that `keeps_ratio`: "tempered" or "stored"; None: unknown
-    )
+    # Stationary distribution with a rule that `keeps_ratio`: "tempered" or "stored"; None: unknown
+    stationary: str | None = None
     rescores: bool = False  # whether each step evaluates the current point again
     keeps_batch: bool = False  # whether a point keeps the minibatch of its first evaluation
     keeps_index: bool = False  # whether the state keeps the indices of that minibatch
-    hands_batch_on: bool = (
-        False  # whether the next step evaluates the current point on this candidate's minibatch
-    )
-    gradient_m: int | None = (
-        None  # minibatch size of a proposal's gradients, where they are independent of the decision's data
-    )
+    # Whether the next step evaluates the current point on this candidate's minibatch
+    hands_batch_on: bool = False
+    # Minibatch size of a proposal's gradients, where they are independent of the decision's data
+    gradient_m: int | None = None
     keeps_full_sums: bool = False  # whether the state stores the current point's full-data sum
 
     @abstractmethod
@@ -213,9 +209,8 @@ class Rule(ABC):
     exact: bool = False  # whether the target is stationary at any minibatch size, if the model's bounds hold
     keeps_ratio: bool = False  # whether it satisfies detailed balance for the ratio it receives
     min_batch: int = 1  # smallest minibatch from which it can estimate the noise of the log-ratio
-    corrects_noise: bool = (
-        False  # whether it corrects for minibatch noise; otherwise a run warns if that noise dominates
-    )
+    # Whether it corrects for minibatch noise; otherwise a run warns if that noise dominates
+    corrects_noise: bool = False
 
     barker: bool = False  # whether it accepts with Barker's probability r / (1 + r), possibly of a noisy r
 
@@ -272,12 +267,10 @@ class Rule(ABC):
 class Dynamics(ABC):
     """A transition of theta without a tractable density; auxiliary variables are in `aux`."""
 
-    energies: bool = (
-        False  # whether it needs `aux["log_density"]` (C,), the estimated full-data log posterior
-    )
-    noise_gain: float | None = (
-        None  # c if gradient noise of variance V adds c e V / 2 to T; None: unknown, or an optimiser
-    )
+    # Whether it needs `aux["log_density"]` (C,), the estimated full-data log posterior
+    energies: bool = False
+    # c if gradient noise of variance V adds c e V / 2 to T; None: unknown, or an optimiser
+    noise_gain: float | None = None
     curvature_gain: float = 1.0  # b if the relative error of the variance is b e H / 2 at curvature H
     optimises: bool = False  # whether it adds no noise at any temperature: an optimiser
     marks_valid: bool = False  # whether `aux["valid"]` (C,) marks the steps at which theta is a draw

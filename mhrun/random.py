@@ -222,9 +222,8 @@ class Streams:
         depend on the number of chains.
         """
         if self.device.type == "cuda":
-            part = (
-                f"/{self.first_chain}" if self.first_chain else ""
-            )  # another part of a set has other numbers
+            # Another part of a set has other numbers
+            part = f"/{self.first_chain}" if self.first_chain else ""
             seed = derive_key(self.key, f"{int(purpose)}/{use}/{step}{part}") >> 1
             if self._generator is None:
                 self._generator = torch.Generator(self.device)

@@ -38,9 +38,7 @@ class Evaluation(NamedTuple):
     log_lik_var: Tensor | None = None  # (C,)
     batch: Tensor | None = None  # (C, m) indices of the data used for the two fields above
     grad: Tensor | None = None  # (C, D) estimated gradient of the full-data log posterior, from the same data
-    grad_temperature: Tensor | None = (
-        None  # (C,) that `grad` is for; None if it is for any: see PosteriorGradients
-    )
+    grad_temperature: Tensor | None = None  # (C,) of `grad`, if it is for one temperature only
     log_lik: Tensor | None = None  # (C, m) per-datum log-likelihoods behind the mean and the variance
     rows: Rows | None = None  # the gathered data at `batch`, for evaluating another point on them
     n_lik: int = 0  # per-datum log-likelihoods evaluated, per chain
@@ -102,15 +100,12 @@ class Difference(NamedTuple):
     var: Tensor  # (C,) sample variance of the averaged terms
     size: Tensor  # (C,) number of terms averaged
     error: Tensor  # (C,) estimated variance of `mean` over minibatches; 0 when the mean is over all data
-    n_lik: int = (
-        0  # per-datum log-likelihoods evaluated in addition to those of the two evaluations, per chain
-    )
-    known: Tensor | None = (
-        None  # (C,) the part of the mean that a surrogate knows; `mean` is of the remainders
-    )
-    error_change: Tensor | None = (
-        None  # (C,) of two estimates kept with their points: the candidate's variance less the origin's
-    )
+    # Per-datum log-likelihoods evaluated in addition to those of the two evaluations, per chain
+    n_lik: int = 0
+    # (C,) the part of the mean that a surrogate knows; `mean` is of the remainders
+    known: Tensor | None = None
+    # (C,) of two estimates kept with their points: the candidate's variance less the origin's
+    error_change: Tensor | None = None
 
 
 class Reference(NamedTuple):
@@ -257,9 +252,8 @@ class Verdict(NamedTuple):
     log_ratio: Tensor  # (C,)
     log_ratio_var: Tensor  # (C,) estimated variance of the log-ratio over minibatches
     batch_size: Tensor  # (C,)
-    log_ratio_skew: Tensor | None = (
-        None  # (C,) estimated skewness of the log-ratio over minibatches; None if unknown
-    )
+    # (C,) estimated skewness of the log-ratio over minibatches; None if unknown
+    log_ratio_skew: Tensor | None = None
 
 
 class Info(NamedTuple):

@@ -26,9 +26,8 @@ PAPER = (  # Table 3: T, m, per cent of samples in each ring
 LARGE = 1.2  # a coordinate above it is the mode's own: peaks are at 0 and 2
 CELLS = np.arange(-1.5, 3.5001, 0.05)
 BINS = (5, 10, 20, 30, 50, 100, 200)  # of a histogram over the range of the draws
-PEAK = (
-    0.005  # least share of the draws on a side of LARGE that is a peak: a quarter of what 50 equal modes give
-)
+# Least share of the draws on a side of LARGE that is a peak: a quarter of what 50 equal modes give
+PEAK = 0.005
 
 
 def shares(run: Run, method: str) -> Array:

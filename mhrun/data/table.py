@@ -24,9 +24,8 @@ Array = npt.NDArray[Any]
 _OUTCOMES = ("number", "sign", "class")
 _PARTS = ("train", "test")
 _KEPT = 2  # tables that are kept: the training and the test rows of one
-_tables: OrderedDict[str, tuple[Dataset, dict[str, list[Any]]]] = (
-    OrderedDict()
-)  # the last ones, by `Table._key`
+# The last ones, by `Table._key`
+_tables: OrderedDict[str, tuple[Dataset, dict[str, list[Any]]]] = OrderedDict()
 
 
 class Table:

@@ -24,23 +24,15 @@ _STEEP, _ASCENTS = 1e-2, 10
 _LOST = 1e3  # nats per datum below the highest end, at which an ascent has not left its wall
 _DIFFERENCE = 1e-4  # of a coordinate, relative, in a finite difference of gradients
 _OFF = 0.5  # standard deviations of the tempered target that the mode of a part of the data may be off
-_NEWTON, _FARTHEST = (
-    3,
-    20.0,
-)  # steps towards the mode of all data, and how many times the expected distance one may be
-_FLAT, _TINY = (
-    1e-8,
-    1e-15,
-)  # eigenvalues are at least this share of the largest; of a proper mode, whatever the units
+# Steps towards the mode of all data, and how many times the expected distance one may be
+_NEWTON, _FARTHEST = 3, 20.0
+# Eigenvalues are at least this share of the largest; of a proper mode, whatever the units
+_FLAT, _TINY = 1e-8, 1e-15
 _SCALINGS = 2  # restarts of ascents in coordinates scaled by the curvature
-_NATS, _RELATIVE = (
-    0.05,
-    1e-8,
-)  # how far below its mode, as a quadratic, an end is at most; and as a share of its height
-_FINE, _FINER = (
-    0.1,
-    0.01,
-)  # standard deviations: the largest difference of coordinates, and what a larger one becomes
+# How far below its mode, as a quadratic, an end is at most; and as a share of its height
+_NATS, _RELATIVE = 0.05, 1e-8
+# Standard deviations: the largest difference of coordinates, and what a larger one becomes
+_FINE, _FINER = 0.1, 0.01
 
 
 class Surface:

@@ -30,10 +30,8 @@ from mhrun.types import BUFFER, Model, State, prior_summary_of
 _PLAIN_STEP, _PLAIN_DATUM, _PLAIN_PARAMETER, _IN_ROUNDS, _COMPILING_PAYS = 3e-4, 6e-8, 2e-9, 2, 4.0
 # Seconds that torch takes for an index without replacement, and from which the compiled generator pays.
 _PLAIN_INDEX, _NUMBERS_PAY = 1.2e-7, 1.0
-_WIDE, _MANY_CHAINS = (
-    256,
-    4,
-)  # parameters and chains from which products of all data with all chains are faster
+# Parameters and chains from which products of all data with all chains are faster
+_WIDE, _MANY_CHAINS = 256, 4
 
 # Data on which starting points are evaluated before a run, and log-likelihoods of all chains together.
 _TRIED, _TRIED_IN_ALL = 256, 1 << 20
@@ -117,9 +115,8 @@ class Method:
         norms = tuple(getattr(self.target.model, "batch_norms", ()))
         if not norms or self.kernel.keeps_buffers:
             return None
-        where = (
-            f"layer {norms[0]}" if norms[0] else "the module itself"
-        )  # a layer of a Sequential is a number
+        # A layer of a Sequential is a number
+        where = f"layer {norms[0]}" if norms[0] else "the module itself"
         return (
             f"BatchNorm in training mode ({where}) makes a datum's likelihood depend on its minibatch, so that "
             f"{type(self.kernel).__name__} has no acceptance ratio; use GroupNorm or FRN, put the layer into "

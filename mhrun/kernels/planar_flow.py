@@ -102,9 +102,8 @@ class PlanarFlow(Kernel):
         with torch.enable_grad():
             points, log_volume = through(flow, base, self.layers)
             gradients = self._gradients(target, points.detach(), controls.temperature, draws)
-            loss = (
-                -(log_volume + (points * gradients).sum(-1)).mean(1).sum()
-            )  # log q_0 is not a function of the flow
+            # log q_0 is not a function of the flow
+            loss = -(log_volume + (points * gradients).sum(-1)).mean(1).sum()
             (grad,) = torch.autograd.grad(loss, flow)
         first = _B1 * aux["first"] + (1 - _B1) * grad
         second = _B2 * aux["second"] + (1 - _B2) * grad**2

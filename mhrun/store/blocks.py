@@ -37,9 +37,8 @@ _CUMULATIVE = ("n_lik", "n_lik_overhead", "n_grad")
 _SUMMED = ("accepted", "batch_size", "diverging")
 _AVERAGED = ("log_ratio_var",)  # over the steps where it is finite
 SKEW_EDGES = np.geomspace(1e-3, 1.0, 31)  # of the bins that |log_ratio_skew| is counted in
-_LARGE = (
-    1 << 20
-)  # bytes of a state above which only the last blocks keep it: that of a network would fill the disk
+# Bytes of a state above which only the last blocks keep it: that of a network would fill the disk
+_LARGE = 1 << 20
 _LIGHT = "light"  # suffix of a block without a state
 _OURS = ("total/", "draw/", "metrics/")  # prefix of what a block holds besides the state
 

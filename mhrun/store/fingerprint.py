@@ -30,11 +30,8 @@ _LIBRARIES = (
     f"{os.sep}site-packages{os.sep}",
     f"{os.sep}dist-packages{os.sep}",
 )
-_WITHIN = (
-    "__wrapped__",
-    "py_func",
-    "_torchdynamo_orig_callable",
-)  # the function inside a compiler's or a cache's wrapper
+# The function inside a compiler's or a cache's wrapper
+_WITHIN = "__wrapped__", "py_func", "_torchdynamo_orig_callable"
 
 
 def fingerprint(*things: Any) -> str:

@@ -191,9 +191,8 @@ class Target:
         if not self.has_buffers:
             return theta
         names: Sequence[str] = self.model.buffer_names  # type: ignore[attr-defined]
-        kept = (
-            state.aux if BUFFER + names[0] in state.aux else self.first_buffers(theta)
-        )  # a test changes none
+        # A test changes none
+        kept = state.aux if BUFFER + names[0] in state.aux else self.first_buffers(theta)
         own = [kept[BUFFER + name].reshape(len(theta), -1).to(theta) for name in names]
         return torch.cat([theta, *own], 1)
 

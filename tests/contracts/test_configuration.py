@@ -133,9 +133,8 @@ def _unresolved(words):
 
 @pytest.mark.parametrize("name", parts("method"))
 def test_methods_can_be_added_to_an_experiment(name):
-    expands = (
-        "surrogate" in (CONF / "method" / f"{name}.yaml").read_text()
-    )  # whose terms the mixture does not bound
+    # Whose terms the mixture does not bound
+    expands = "surrogate" in (CONF / "method" / f"{name}.yaml").read_text()
     base = "mnist_tests" if expands else "gmm_tied_means"
     words = [f"experiment={base}", "scale=smoke", f"+method@methods.other={name}"]
     words += [
