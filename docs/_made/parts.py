@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -145,13 +144,11 @@ def meanings(target: str, kind: Any = griffe.DocstringSectionKind.parameters) ->
 
 def info_fields() -> list[tuple[str, str]]:
     """Return the statistics of a step with their descriptions in `mhrun.types`."""
-    text = (ROOT / "mhrun" / "types.py").read_text()
-    body = text.partition("class Info(")[2].partition("\n\n\n")[0]
-    return re.findall(r"^    (\w+): (?:\(\s*)?Tensor[^#\n]*(?:\n\s*)?# (.+)$", body, re.MULTILINE)
+    return [(name, comment) for name, _, comment in fields("Info") if comment]
 
 
 def fields(name: str) -> list[tuple[str, str, str]]:
-    """Return the fields of a named tuple of `mhrun.types`: name, type and description."""
+    """Return the fields of a named tuple of `mhrun.types`: name, type, and the comment beside it or above."""
     found = _class(f"mhrun.types.{name}")
     tree = ast.parse(textwrap.dedent(found.source)).body[0]
     lines = textwrap.dedent(found.source).splitlines()
@@ -160,8 +157,9 @@ def fields(name: str) -> list[tuple[str, str, str]]:
     rows = []
     for node in tree.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            own = lines[node.lineno - 1 : node.end_lineno]
+            above, own = lines[node.lineno - 2].strip(), lines[node.lineno - 1 : node.end_lineno]
             comment = " ".join(line.partition("# ")[2] for line in own).strip()
+            comment = comment or above.removeprefix("# ") * above.startswith("# ")
             field = node.target.id
             rows.append((field, ast.unparse(node.annotation), comment or value.get(field, "")))
     return rows
