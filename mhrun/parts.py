@@ -1,8 +1,8 @@
 """Base classes of the parts of a kernel, and the attributes that each part declares.
 
 A part derives from its base class and inherits the defaults of undeclared attributes. Whether parts go together is
-decided by these attributes, so that a part of the user's can take the place of any of these. (Kernels with a state or a
-loop of their own, such as ladders, zig-zag and Firefly, are told apart by their class.)
+decided by these attributes, so that a part of the user's can take the place of any of these. (Whole
+kernels, such as ladders, zig-zag and Firefly, are told apart by their class.)
 """
 
 from __future__ import annotations
@@ -356,7 +356,7 @@ class Kernel(ABC):
         return None
 
     def separate_gradients(self) -> float:
-        """Return the share of `Info.n_grad` from passes that give no log-likelihood of `Info.n_lik`, 0 to 1.
+        """Return the share of `Info.n_grad` from passes that add nothing to `Info.n_lik`, 0 to 1.
 
         A datum's log-likelihood and gradient from one pass are one evaluation in reports: there are
         n_lik + separate_gradients n_grad of them.

@@ -62,7 +62,7 @@ def costs(subject: Subject) -> Iterator[Verdict]:
         # most.
         thins = kernel.rule is not None and kernel.rule.wants == ARRIVALS
         least = model.values / (10 if thins else 2) + separate * gradients
-    else:  # the gradient of a sum over all data may be a pass of its own
+    else:  # the gradient of a sum over all data may take a separate pass
         apart = kernel.pairing is None or kernel.pairing.keeps_full_sums
         least = made - (1 - separate) * gradients * apart
     right = least - 0.5 <= evaluations <= made + 0.5 and gradients == model.gradients

@@ -109,11 +109,14 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
 
 
 def _show(place: Path) -> None:
-    """Print what the sweep found; a table that cannot be made is reported with the page, which has it too."""
+    """Print what the sweep found, or one line if results of its runs cannot be shown."""
     from mhrun.cli.result import show_sweep
 
-    with suppress(UserError, KeyError, ValueError):
+    try:
         show_sweep(place)
+    except (UserError, KeyError, ValueError) as error:
+        show_traceback(error)
+        print(f"mhrun: the table of the sweep cannot be shown: {_writable(str(error))}", file=sys.stderr)
 
 
 def _check_all_jobs(words: Sequence[str], folders: Sequence[Path]) -> None:

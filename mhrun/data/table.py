@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 _OUTCOMES = ("number", "sign", "class")
 _PARTS = ("train", "test")
 _KEPT = 2  # tables that are kept: the training and the test rows of one
-# The last ones, by `Table._key`
+# The last tables, by what identifies them
 _tables: OrderedDict[str, tuple[Dataset, dict[str, list[Any]]]] = OrderedDict()
 
 

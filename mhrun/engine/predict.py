@@ -44,8 +44,8 @@ def predict(
     Args:
         trace: what `mhrun.sample` returned, or a trace that was opened from disk.
         model: what f is: of a model of classes, the probability of each class; of a logistic, Poisson or robust
-            regression, the mean of the outcome (logistic: the probability of +1); of a torch module with a likelihood
-            of its own, the module's outputs; a function ``(theta, batch) -> (m, ...)`` is f itself, with theta and
+            regression, the mean of the outcome (logistic: the probability of +1); of a torch module with a
+            ``likelihood=``, the module's outputs; a function ``(theta, batch) -> (m, ...)`` is f itself, with theta and
             batch as a log-likelihood has them.
         x: the new data: an array, a mapping of arrays, a pandas DataFrame or a `Dataset`.
         every: use every so many draws only.
@@ -144,7 +144,7 @@ def _quantity(
             return lambda theta: mean(theta, rows), []
         example = "theta.slopes" if named else "theta"
         raise UserError(
-            f"{type(model).__name__} has no prediction of its own; give a function of parameters and rows, such as "
+            f"{type(model).__name__} does not say what it predicts; give a function of parameters and rows, such as "
             f"lambda theta, rows: rows.x @ {example}."
         )
     if not callable(model):

@@ -156,7 +156,7 @@ class MetropolisHastings(Kernel):
         return None
 
     def separate_gradients(self) -> float:
-        """Return the share of gradients between the ends of a trajectory; all that have a minibatch of their own.
+        """Return the share of gradients between the ends of a trajectory, or all if they have a separate minibatch.
 
         Points are evaluated with their gradients: the candidate, and the current point unless it is kept.
         """

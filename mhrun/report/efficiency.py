@@ -83,7 +83,7 @@ def passes(n_lik: Any, n_grad: Any, separate: float | None) -> Any:
     Args:
         n_lik: log-likelihoods.
         n_grad: gradients.
-        separate: the method's share of gradients from passes of their own, `Kernel.separate_gradients`; None in runs
+        separate: the method's share of gradients from separate passes, `Kernel.separate_gradients`; None in runs
             that do not say: all but the more frequent of the two then come from the same passes.
     """
     return np.maximum(n_lik, n_grad) if separate is None else n_lik + separate * n_grad

@@ -118,9 +118,8 @@ class SweepSummary(NamedTuple):
 
     finding: str
     keys: list[str]  # the swept settings, the first columns of the table
-    table: (
-        pd.DataFrame
-    )  # a row for each job and method: swept settings, method, the experiment's measure, ESS, R-hat
+    # A row for each job and method: swept settings, method, the experiment's measure, ESS, R-hat
+    table: pd.DataFrame
 
 
 def sweep_summary(place: Path) -> SweepSummary | None:

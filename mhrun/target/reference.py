@@ -20,7 +20,7 @@ from mhrun.types import Model, Rows
 
 _FEW = 20_000  # data on which the search begins
 _VALUES = 1 << 22  # most data values times chains in memory
-# Of a part for second derivatives: those of a sum of slices cost their number times their size
+# Rows of a part for second derivatives: those of a sum of slices cost their number times their size
 _ROWS = 1 << 13
 _ITERATIONS = 500
 _NEWTON = 12  # steps on all data, at most

@@ -81,7 +81,7 @@ def test_metropolis_hastings(name, proposal):
     model_says, kernel_says, infos = counted(kernel, controls(0.05, chains=C))
     if proposal is RandomWalk or name != "full":
         assert model_says == kernel_says
-    else:  # a gradient of all data may be a pass of its own
+    else:  # a gradient of all data may take a separate pass
         assert all(
             a <= b + int(i.n_grad.sum()) for a, b, i in zip(model_says, kernel_says, infos, strict=True)
         )

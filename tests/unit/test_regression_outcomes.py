@@ -99,5 +99,7 @@ def test_predict_of_a_regression_is_the_mean_of_the_outcome_over_the_draws():
     found = mhrun.predict(trace, model, X)
     assert found.dims == ("datum",)
     assert found.to_numpy() == pytest.approx(np.exp(theta @ X.T).mean((0, 1)))
-    with pytest.raises(UserError, match=r"no prediction of its own; .* lambda theta, rows: rows.x @ theta\."):
+    with pytest.raises(
+        UserError, match=r"does not say what it predicts; .* lambda theta, rows: rows.x @ theta\."
+    ):
         mhrun.predict(trace, GaussianMixture([[0.0] * D], 1.0), X)

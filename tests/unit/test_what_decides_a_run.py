@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import threading
 import types
 
@@ -105,13 +103,10 @@ def test_methods_that_are_done_need_no_space(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"The traces may need .* has .* free"):
         check_space(methods, tmp_path)
     place = tmp_path / "methods" / "a"
-    place.mkdir(parents=True)
-    (place / DONE).write_text(json.dumps({"method_digest": "1"}))
     monkeypatch.setattr(assemble, "done", lambda folder: {} if folder == place else None)
     check_space(methods, tmp_path)  # there is room for b
     with pytest.raises(UserError, match="The traces may need"):
         check_space(methods, tmp_path, force=True)
-    shutil.rmtree(place)
 
 
 def test_validation_of_distributions_is_as_before_when_threads_have_left():
