@@ -5,25 +5,24 @@ from __future__ import annotations
 import inspect
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import yaml
 
 from mhrun.build import call
+from mhrun.cli.starting_hints import hints_of
 from mhrun.cli.starting_models import flow, part_text, regression_of
-from mhrun.data.dataset import Dataset
 from mhrun.data.table import Table, features_of, outcome_of, units_in_words
 from mhrun.errors import UserError, nearest
 from mhrun.paths import CONF
 
 _FULL = 200_000  # rows up to which a method on all data is the reference
 _WIDE = 50  # parameters from which the bounds of SMH-2 are too wide to save data
-_EXACT = ("mcmc", "smh2", "mh_ss", "zig_zag")
+_EXACT = ("hmc", "mcmc", "smh2", "mh_ss", "zig_zag")
 _STEPS = 10_000  # at scale=quick
-_FEW = 10  # values of a feature up to which they may be labels
+_WALK = 500  # steps for each parameter, so that four chains of a random walk have some 400 effective draws
 _SET = {
     "file",
     "target",
@@ -75,13 +74,14 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
     name, of_columns = _name(file), _columns(data.facts)
     fitted = regression.fitted(name, target, data, levels)
     title = f"{regression.word[0].upper()}{regression.word[1:]} regression of {target} on {of_columns} of {file.name}"
-    methods = _methods(regression.has_bounds, data.n, fitted.dim)
+    steps = _STEPS if regression.has_bounds else _STEPS // 2
+    methods = _methods(regression.has_bounds, data.n, fitted.dim, steps)
     experiment = _EXPERIMENT.format(
         name=name,
         methods="\n".join(f"  - /method@methods.{method}: {method}" for method in methods),
         title=flow(title),
         kept=", ".join(methods),
-        quick=_STEPS if regression.has_bounds else _STEPS // 2,
+        quick=steps,
         long=5 * _STEPS,
     )
     files = {
@@ -93,8 +93,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
     lines = [
         f"model   {regression.word} regression of {fitted.outcome}: {data.n:,} rows, {of_columns}",
         *[f"        {target} may be a count: model=poisson is a Poisson regression"] * is_count,
-        *_dropped(data.facts["dropped"], data.n),
-        *(f"        {line}" for line in _whole_numbers(data)),
+        *(f"        {line}" for line in hints_of(data, regression.word)),
         *(f"units   {line}" for line in units_in_words(data.facts)),
         f"priors  {fitted.prior}",
         f"methods {_by_kind(methods)}",
@@ -155,15 +154,18 @@ def _name(file: Path) -> str:
     return f"my_{stem}" if stem in taken | {"own"} else stem
 
 
-def _methods(has_bounds: bool, n: int, dim: int) -> list[str]:
+def _methods(has_bounds: bool, n: int, dim: int, steps: int) -> list[str]:
     """Return the methods that are compared: a reference first, where there is one for so many rows.
 
+    The reference is a random walk, which is the fastest for few parameters, or HMC where the walk would be too short.
+    Its effective draws per step are at most 0.33 / dim (Roberts and Rosenthal 2001).
     SMH-2 and zig-zag are exact and read few data, if parameters are not too many for their bounds. The linear model is
     a function in torch without bounds, on which the tests that read most of the data take many times as long.
     """
     exact = ["smh2"] * (dim < _WIDE)
     if n <= _FULL:
-        return ["mcmc", *exact, "mint", "mhminibatch", "sgld"] if has_bounds else ["mcmc", "sgld"]
+        reference = "mcmc" if dim * _WALK <= steps else "hmc"
+        return [reference, *exact, "mint", "mhminibatch", "sgld"] if has_bounds else [reference, "sgld"]
     return [*exact, "zig_zag" if exact else "mh_ss", "sgld"] if has_bounds else ["sghmc", "sgld"]
 
 
@@ -176,29 +178,6 @@ def _columns(facts: Mapping[str, Any]) -> str:
         indicators
     )
     return " and ".join(parts)
-
-
-def _dropped(count: int, kept: int) -> list[str]:
-    """Return a line on the rows that were left out, if there are any."""
-    if not count:
-        return []
-    return [f"        {count:,} of {kept + count:,} rows lack a value and are left out"]
-
-
-def _whole_numbers(data: Dataset) -> Iterator[str]:
-    """Yield a line on each feature whose whole numbers may be labels: of rows, or of a few categories."""
-    x = data.fields["x"].numpy()
-    for place, name in enumerate(data.facts["columns"]):
-        if name not in data.facts["scales"]:
-            continue
-        mean, sd = data.facts["scales"][name]
-        values = np.unique(x[:, place] * sd + mean)
-        if not np.allclose(values, values.round(), rtol=0, atol=1e-6):
-            continue
-        if len(values) == data.n:
-            yield f"{name} is another whole number in each row: if it is a label, choose features without it"
-        elif 2 < len(values) <= _FEW:
-            yield f"{name} has {len(values)} values, whole numbers: if they are labels, categorical=[{name}]"
 
 
 def _by_kind(methods: Sequence[str]) -> str:

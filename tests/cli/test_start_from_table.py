@@ -208,6 +208,58 @@ def test_what_may_be_a_mistake_in_a_table_is_named(capsys):
     assert "age has" not in out
 
 
+def test_features_that_others_determine_are_named(capsys):
+    """y is far from any; weight is mass in other units with noise, and total is exactly a sum."""
+    rng = np.random.default_rng(3)
+    mass, left, right = rng.normal(70, 9, (3, 400))
+    table(400, mass=mass, weight=2.2 * mass + rng.normal(0, 0.5, 400), y=flags)
+    assert run(["init", "one", "--data", "my rows.csv", "--outcome", "y"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"        (mass, weight|weight, mass) are nearly determined by other features", out)
+    table(400, left=left, right=right, total=left + right, y=flags)
+    assert run(["init", "two", "--data", "my rows.csv", "--outcome", "y"]) == 0
+    named = re.search(r"        (\w+, \w+, \w+) are nearly", capsys.readouterr().out).group(1)
+    assert set(named.split(", ")) == {"left", "right", "total"}
+    table(400, mass=mass, near=mass + rng.normal(0, 2, 400), y=flags)  # a correlation of 0.98 is not named
+    assert run(["init", "three", "--data", "my rows.csv", "--outcome", "y"]) == 0
+    assert "nearly determined" not in capsys.readouterr().out
+
+
+def test_fewer_rows_than_weights_are_named(capsys):
+    rng = np.random.default_rng(4)
+    table(12, **{f"f{j}": rng.normal(size=12) for j in range(15)}, y=[0, 1] * 6)
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y"]) == 0
+    assert "17 features and only 12 rows: the prior decides on some weights" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("size", [None, 0.7])
+def test_counts_with_more_variance_than_mean_are_named(capsys, size):
+    """Poisson counts, with rates that depend on a feature, and negative binomial ones of the same mean."""
+    rng = np.random.default_rng(5)
+    frame = table(800, y=0)
+    mean = np.exp(0.5 + 0.8 * frame.age)
+    rate = mean if size is None else mean * rng.gamma(size, 1 / size, 800)
+    frame.assign(y=rng.poisson(rate)).to_csv("my rows.csv", index=False)
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y", "model=poisson"]) == 0
+    out = capsys.readouterr().out
+    named = re.search(r"variance is about (\S+) times their mean", out)
+    assert (named is None) == (size is None)
+    if named:
+        assert 2 < float(named.group(1)) < 9
+
+
+@pytest.mark.parametrize(("features", "reference"), [(19, "mcmc"), (20, "hmc")])
+def test_hmc_is_the_reference_where_a_random_walk_is_too_short(capsys, features, reference):
+    rng = np.random.default_rng(6)
+    table(80, **{f"f{j}": rng.normal(size=80) for j in range(features - 2)}, y=flags)
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "y"]) == 0
+    out = capsys.readouterr().out
+    assert f"methods {reference}, smh2 (exact); mint" in out
+    assert f"--reference my_rows:{reference}" in out
+    config = compose_config(["experiment=my_rows", "scale=smoke"], [Path("mine/conf")], compare=False)
+    assert next(iter(config["methods"])) == reference
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

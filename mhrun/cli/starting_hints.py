@@ -1,0 +1,103 @@
+"""What ``mhrun init`` says about a table that may mislead a regression."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+
+from mhrun.data.dataset import Dataset
+from mhrun.data.table import features_of
+
+_FEW = 10  # values of a feature up to which they may be labels
+_INFLATION = 100.0  # of the variance of a weight by other features, from which it is named: R^2 above 0.99
+_NAMED = 3  # features of a line
+_WIDEST = 2_000  # features up to which their correlations are computed
+_ROWS = 100_000  # of which relations between columns are computed
+_DISPERSION = (
+    1.5  # variance over mean from which counts are named; intervals are then a fifth too narrow or more
+)
+
+
+def hints_of(data: Dataset, word: str) -> Iterator[str]:
+    """Yield lines on rows left out, on features that may be labels or nearly collinear, and on overdispersed counts.
+
+    Args:
+        data: the table as the regression reads it.
+        word: the kind of regression, of `mhrun.cli.starting_models.Regression`.
+    """
+    if dropped := data.facts["dropped"]:
+        yield f"{dropped:,} of {data.n + dropped:,} rows lack a value and are left out"
+    yield from _whole_numbers(data)
+    yield from _collinear(data)
+    if word == "Poisson":
+        yield from _overdispersed(data)
+
+
+def _whole_numbers(data: Dataset) -> Iterator[str]:
+    """Yield a line on each feature whose whole numbers may be labels: of rows, or of a few categories."""
+    x = data.fields["x"].numpy()
+    for place, name in enumerate(data.facts["columns"]):
+        if name not in data.facts["scales"]:
+            continue
+        mean, sd = data.facts["scales"][name]
+        values = np.unique(x[:, place] * sd + mean)
+        if not np.allclose(values, values.round(), rtol=0, atol=1e-6):
+            continue
+        if len(values) == data.n:
+            yield f"{name} is another whole number in each row: if it is a label, choose features without it"
+        elif 2 < len(values) <= _FEW:
+            yield f"{name} has {len(values)} values, whole numbers: if they are labels, categorical=[{name}]"
+
+
+def _collinear(data: Dataset) -> Iterator[str]:
+    """Yield a line on features that others nearly determine: R_j^2 = 1 - 1 / [C^-1]_jj, of their correlations C."""
+    names = features_of(data.facts)
+    if data.n <= len(names) + 1:
+        yield f"{len(names):,} features and only {data.n:,} rows: the prior decides on some weights"
+        return
+    if not 1 < len(names) <= _WIDEST:
+        return
+    x = _some_rows(data, "x")[:, -len(names) :]
+    sizes, vectors = np.linalg.eigh(np.corrcoef(x, rowvar=False))
+    # Data in float32 have zero eigenvalues of this size.
+    inflation = (vectors**2 / np.maximum(sizes, 1e-12)).sum(axis=1)
+    worst = [j for j in np.argsort(-inflation) if inflation[j] > _INFLATION]
+    if worst:
+        some = ", ".join(names[j] for j in worst[:_NAMED]) + ", ..." * (len(worst) > _NAMED)
+        verb, share = ("is", "its") if len(worst) == 1 else ("are", "their")
+        yield (
+            f"{some} {verb} nearly determined by other features (R^2 above {1 - 1 / _INFLATION:g}): {share} single "
+            "weights are hardly known; features=[...] leaves some out"
+        )
+
+
+def _overdispersed(data: Dataset) -> Iterator[str]:
+    """Yield a line on counts whose variance is above the mean, by Pearson's statistic of a maximum-likelihood fit."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import PoissonRegressor
+
+    x, y = (_some_rows(data, name) for name in ("x", "y"))
+    free = len(y) - x.shape[1]
+    if free < 1 or not y.any():
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        mean = PoissonRegressor(alpha=1e-8, fit_intercept=False, max_iter=300).fit(x, y).predict(x)
+    dispersion = float(((y - mean) ** 2 / mean).sum() / free)
+    spread = float(
+        ((2 + 1 / mean).mean() / free) ** 0.5
+    )  # of the statistic, whose mean is 1, of Poisson counts
+    if dispersion > max(_DISPERSION, 1 + 5 * spread):
+        yield (
+            f"the counts' variance is about {dispersion:.2g} times their mean: intervals of a Poisson regression are "
+            f"about {dispersion**0.5:.2g} times too narrow; write a negative binomial as your own model"
+        )
+
+
+def _some_rows(data: Dataset, name: str) -> np.ndarray:
+    """Return a field in float64, evenly spaced rows of a large table."""
+    every = -(-data.n // _ROWS)
+    found: np.ndarray = data.fields[name].numpy()[::every].astype(np.float64)
+    return found
