@@ -308,6 +308,11 @@ def explained(
         key, values = found[1], found[2]
         listed = "" if "(" in values else f"; one list is {key}=[{values}]"
         return UserError(f"{key} is given several values; mhrun -m runs each of them{listed}.")
+    if found := re.search(r"Error merging override \+*([^=\s]+)=(.*)", text):
+        return UserError(
+            f"{found[1]}={found[2]} does not fit: '{found[1]}' is a group of settings; set one of them "
+            f"({found[1]}.KEY=VALUE). --cfg job shows them."
+        )
     if found := re.search(r"Could not delete from config\. '([^']+)' does not exist", text):
         return UserError(f"~{found[1]} removes nothing: {_members(found[1], words, folders, name)}")
     for word in words:

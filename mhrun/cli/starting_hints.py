@@ -92,7 +92,7 @@ def _overdispersed(data: Dataset) -> Iterator[str]:
     if dispersion > max(_DISPERSION, 1 + 5 * spread):
         yield (
             f"the counts' variance is about {dispersion:.2g} times their mean: intervals of a Poisson regression are "
-            f"about {dispersion**0.5:.2g} times too narrow; write a negative binomial as your own model"
+            f"about {dispersion**0.5:.2g} times too narrow; a negative binomial is in docs/questions.md"
         )
 
 

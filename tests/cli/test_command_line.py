@@ -66,6 +66,10 @@ def mistakes(outputs, *extra):
         (["experiment=gmm_tied_means", "a=[1,2"], "cannot be read as an override"),
         ([*SMOKE, "lamm=0.3"], "There is no setting 'lamm'. Did you mean 'lam'?"),
         (
+            ["experiment=gmm_tied_means", "methods=[]"],
+            "methods=[] does not fit: 'methods' is a group of settings; set one of them (methods.KEY=VALUE)",
+        ),
+        (
             [*SMOKE, "~methods.mimt"],
             "~methods.mimt removes nothing: methods has mint, mint_stored, tempered_mcmc, mcmc, sgld, sghmc. Did",
         ),
