@@ -28,13 +28,13 @@ from mhrun.cli.loader import Loader
 from mhrun.cli.own import NAME, is_own, own_words
 from mhrun.cli.places import endless_defaults, experiments
 from mhrun.cli.resolution import bounded, environment, name_part, power
-from mhrun.cli.settings import check_settings
+from mhrun.cli.settings import OF_A_METHOD, check_known, check_settings
 from mhrun.cli.unread import check_read
 from mhrun.cli.words import parsed
 from mhrun.errors import UserError, nearest
 from mhrun.names import checked_name
 from mhrun.paths import CONF
-from mhrun.store.identity import departures
+from mhrun.store.identity import COUNTS, departures
 from mhrun.store.sources import sources
 
 
@@ -153,6 +153,7 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
     try:
         written = OmegaConf.to_container(plain, resolve=False)
         check_settings(written)
+        check_known(written)
         with bounded():
             if _has_missing(written) and (missing := sorted(map(str, OmegaConf.missing_keys(plain)))):
                 raise UserError(f"{', '.join(missing)} must be given; add {missing[0]}=VALUE.")
@@ -245,7 +246,7 @@ def _composed(
     except (TypeError, AssertionError) as error:  # a group that is set to numbers
         raise UserError(
             "these settings cannot be put together: a group, such as data or model, takes the name of one of its "
-            f"files (data=mixture). {_first_line(error)}"
+            "files (data=mixture)."
         ) from error
     except (ValueError, KeyError, AttributeError, IndexError, OSError, yaml.YAMLError) as error:
         # What Hydra raises of settings of a kind that it does not expect, such as a group that is set to nothing.
@@ -334,11 +335,20 @@ def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: 
         return f" If you mean to add a part, write +{key}=NAME."
     leaf = key.rpartition(".")[2]
     same_leaf = [k for k in known if k.rpartition(".")[2] == leaf]
-    own, method = _of_methods(key), ".".join(key.split(".")[:2]) + "."
-    of_others = [k for k in same_leaf if _of_methods(k) == own is not None]
-    if of_others and any(k.startswith(method) for k in known):
-        return f" '{of_others[0]}' is one; to set it here too, write +{key}=VALUE."
-    close = same_leaf or difflib.get_close_matches(key, known, 1, 0.6)
+    if (own := _of_methods(key)) is not None:
+        method = key.split(".")[1]
+        methods = [str(one) for one in config.get("methods") or {}]  # type: ignore[union-attr]
+        if methods and method not in methods:
+            return f"{nearest(method, methods)} The methods are {', '.join(methods)}."
+        if own in COUNTS:
+            return f" All methods have the experiment's {own}; for one with another, write +{key}=VALUE."
+        if of_others := [k for k in same_leaf if _of_methods(k) == own]:
+            return f" '{of_others[0]}' is one; to set it here too, write +{key}=VALUE."
+        if "." not in own and (close := difflib.get_close_matches(own, OF_A_METHOD, 1, 0.6)):
+            same_leaf = [f"+methods.{method}.{close[0]}"]
+    beside = {k.rpartition(".")[2]: k for k in known if k.rpartition(".")[0] == key.rpartition(".")[0]}
+    near = [beside[k] for k in difflib.get_close_matches(leaf, beside, 1, 0.6)]
+    close = near or same_leaf or difflib.get_close_matches(key, known, 1, 0.6)
     shows = "mhrun experiment=NAME --cfg job shows them all."
     if name == "check":
         shows = (

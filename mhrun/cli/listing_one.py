@@ -13,9 +13,9 @@ from mhrun.cli.run_status import columns, cut, status_of
 from mhrun.durations import in_words
 from mhrun.errors import UserError
 from mhrun.store.folder import RunFolder
+from mhrun.store.identity import COUNTS
 
 _LINE = 110  # width of a line, unless the terminal is narrower
-_COUNTS = ("chains", "warmup", "steps", "thin", "thin_stats")
 
 
 def show_experiment(
@@ -92,7 +92,7 @@ def _methods(config: Mapping[str, Any]) -> list[str]:
     lines = []
     for name in names:
         node = config["methods"][name]
-        own = [f"{key}={_plain(node[key])}" for key in _COUNTS if node.get(key) is not None]
+        own = [f"{key}={_plain(node[key])}" for key in COUNTS if node.get(key) is not None]
         lines.append(f"{name:{wide}}  {', '.join([*_parts(node['kernel']), *own])}")
     return lines
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import UnionType
 from typing import Any
 
-from mhrun.errors import UserError
+from mhrun.errors import UserError, nearest
 from mhrun.names import checked_name
+from mhrun.store.identity import COUNTS
 
 _KINDS: dict[str, tuple[type | UnionType, str]] = {
     "seed": (int, "a whole number"),
@@ -28,6 +30,12 @@ _NAMED = ("tables", "figures", "sweep_tables", "sweep_figures")  # of the report
 _ALWAYS = ("scale", "device", "dtype", "executor", "chains", "warmup", "steps", "thin", "thin_stats")
 _ALWAYS_RUNTIME = ("threads", "jobs", "block_seconds")
 
+# What a method may have: its parts, what replaces the experiment's, and its own counts.
+OF_A_METHOD = (
+    "label", "kernel", "schedules", "starts", "precondition", "monitor", "data", "model", "target", *COUNTS
+)  # fmt: skip
+_OF_RUNTIME = (*_ALWAYS_RUNTIME, "outputs", "data_dir", "force", "report", "departures")
+
 
 def check_settings(config: Any) -> None:
     """Check the settings that belong to no part: runtime, names of methods, figures and tables, required groups.
@@ -40,6 +48,27 @@ def check_settings(config: Any) -> None:
     _check_runtime(config["runtime"])
     _check_names(config)
     _check_groups(config)
+
+
+def check_known(written: Mapping[str, Any]) -> None:
+    """Refuse settings of a method and of the runtime that nothing reads.
+
+    Args:
+        written: the configuration, not resolved: a setting that a ${...} refers to is read.
+
+    Raises:
+        UserError: there is one.
+    """
+    text = str(written)
+    nodes = [(f"methods.{name}", node, OF_A_METHOD) for name, node in written["methods"].items()]
+    for where, node, known in [*nodes, ("runtime", written["runtime"], _OF_RUNTIME)]:
+        for key in map(str, node):
+            refers = rf"\$\{{[^}}]*(?<!\w)(?:{re.escape(where)})?\.{re.escape(key)}\b"  # ${where.key} or ${.key}
+            if key not in known and not re.search(refers, text):
+                raise UserError(
+                    f"{where}.{key} is a setting that nothing reads.{nearest(key, known)} "
+                    f"{where} may have {', '.join(sorted(set(known) - {'departures'}))}."
+                )
 
 
 def _check_there(config: Mapping[str, Any]) -> None:

@@ -68,7 +68,9 @@ def part_text(comments: Sequence[str], base: str, settings: Mapping[str, Any]) -
 
 def flow(value: Any) -> str:
     """Return a value as YAML in one line."""
-    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"))
+    text = yaml.safe_dump(
+        value, default_flow_style=True, allow_unicode=True, sort_keys=False, width=float("inf")
+    )
     return text.removesuffix("...\n").strip()
 
 

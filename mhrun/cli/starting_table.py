@@ -22,6 +22,7 @@ _FULL = 200_000  # rows up to which a method on all data is the reference
 _WIDE = 50  # parameters from which the bounds of SMH-2 are too wide to save data
 _EXACT = ("hmc", "mcmc", "smh2", "mh_ss", "zig_zag")
 _STEPS = 10_000  # at scale=quick
+_HMC = {"smoke": 100, "quick": 500, "long": 2000}  # steps of HMC, each a trajectory of gradients on all data
 _WALK = 500  # steps for each parameter, so that four chains of a random walk have some 400 effective draws
 _SET = {
     "file",
@@ -81,8 +82,15 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
         methods="\n".join(f"  - /method@methods.{method}: {method}" for method in methods),
         title=flow(title),
         kept=", ".join(methods),
-        quick=steps,
-        long=5 * _STEPS,
+        own=_OWN_STEPS if "hmc" in methods else "",
+        **{
+            scale: flow(counts | ({"hmc_steps": _HMC[scale]} if "hmc" in methods else {}))
+            for scale, counts in {
+                "smoke": {"warmup": 100, "steps": 300},
+                "quick": {"warmup": 500, "steps": steps},
+                "long": {"warmup": 2000, "steps": 5 * _STEPS},
+            }.items()
+        },
     )
     files = {
         f"conf/data/{name}.yaml": part_text([title], "table", given),
@@ -203,9 +211,13 @@ chains: 4
 warmup: ${{scales.${{scale}}.warmup}}
 steps: ${{scales.${{scale}}.steps}}
 thin: 2
-
+{own}
 scales:
-  smoke: {{warmup: 100, steps: 300}}
-  quick: {{warmup: 500, steps: {quick}}}
-  long: {{warmup: 2000, steps: {long}}}
+  smoke: {smoke}
+  quick: {quick}
+  long: {long}
+"""
+_OWN_STEPS = """
+methods:
+  hmc: {thin: 1, steps: "${scales.${scale}.hmc_steps}"}  # fewer: a step is a trajectory of gradients on all data
 """

@@ -23,12 +23,12 @@ from mhrun.monitors import Monitor
 from mhrun.parts import Kernel
 from mhrun.schedules import Plan, Schedule
 from mhrun.store.blocks import done
+from mhrun.store.identity import COUNTS
 from mhrun.store.netcdf import Shape
 from mhrun.target import Target, target_of
 from mhrun.types import INFO_DTYPES
 
 _LARGE = 1e9  # bytes of a method's draws that are announced
-COUNTS = ("chains", "warmup", "steps", "thin", "thin_stats")
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 

@@ -65,7 +65,7 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-_COUNTS = ("chains", "warmup", "steps", "thin", "thin_stats")
+COUNTS = ("chains", "warmup", "steps", "thin", "thin_stats")  # of an experiment, or of one of its methods
 _PARTS = ("model", "data", "target")
 
 
@@ -79,7 +79,7 @@ def method_digest(config: Mapping[str, Any], name: str) -> str:
     whole = identity(config)
     node = whole["methods"][name]
     own = {part: node.get(part) or whole.get(part) for part in _PARTS}
-    own |= {key: whole.get(key) if node.get(key) is None else node[key] for key in _COUNTS}
+    own |= {key: whole.get(key) if node.get(key) is None else node[key] for key in COUNTS}
     own["monitor"] = {**(whole.get("monitor") or {}), **(node.get("monitor") or {})}
     own |= {key: whole.get(key) for key in ("seed", "dtype", "device", "executor", "sources")}
     own |= {key: whole[key] for key in _LATER_OF_ALL if key in whole}

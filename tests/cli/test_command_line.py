@@ -82,7 +82,7 @@ def mistakes(outputs, *extra):
             [*SMOKE, "methods.mint.starts=[[0,1]]"],
             "'methods.mcmc.starts' is one; to set it here too, write +methods.mint.starts=VALUE.",
         ),
-        ([*SMOKE, "methods.mnt.starts=[[0,1]]"], "Did you mean 'methods.m"),
+        ([*SMOKE, "methods.mnt.starts=[[0,1]]"], "Did you mean 'mint'? The methods are mint, "),
         ([*SMOKE, "methods.mint.kernel.pairng.m=3"], "Did you mean 'methods.mint.kernel.pairing.m'?"),
         (
             [*SMOKE, "rule@methods.mint.kernel.rule=metropols"],

@@ -258,6 +258,9 @@ def test_hmc_is_the_reference_where_a_random_walk_is_too_short(capsys, features,
     assert f"--reference my_rows:{reference}" in out
     config = compose_config(["experiment=my_rows", "scale=smoke"], [Path("mine/conf")], compare=False)
     assert next(iter(config["methods"])) == reference
+    counts = {name: (node.get("steps"), node.get("thin")) for name, node in config["methods"].items()}
+    # A step of HMC is a trajectory, so that it has fewer of them.
+    assert counts == dict.fromkeys(counts, (None, None)) | ({"hmc": (100, 1)} if reference == "hmc" else {})
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mhrun.cli.compose import composed
+from mhrun.cli.compose import compose_config, composed
 from mhrun.cli.main import run
 from mhrun.cli.unread import _references, check_read
 from mhrun.errors import UserError
@@ -46,6 +46,38 @@ def refused(words, folders=()):
 )
 def test_a_setting_that_nothing_reads_is_refused(word, message):
     assert message in refused([GMM, word])
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        (
+            "+methods.mint.stepz=3",
+            "methods.mint.stepz is a setting that nothing reads. Did you mean 'steps'?",
+        ),
+        ("+runtime.job=1", "runtime.job is a setting that nothing reads. Did you mean 'jobs'?"),
+        (
+            "+methods.mint.epoch=5",
+            "methods.mint.epoch is a setting that nothing reads. methods.mint may have",
+        ),
+    ],
+)
+def test_a_setting_of_a_method_that_nothing_reads_is_refused(word, message):
+    with pytest.raises(UserError) as error:
+        compose_config([GMM, word])
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["+methods.mint.steps=30", "+methods.sgld={thin:2}"],
+        ["+methods.mint.epoch=5", "methods.mint.label=${methods.mint.epoch}"],
+        ["+methods.mint.epoch=5", "methods.mint.label=${.epoch}"],
+    ],
+)
+def test_settings_of_a_method_that_are_read_are_not_refused(words):
+    compose_config([GMM, *words])
 
 
 @pytest.mark.parametrize(
