@@ -7,7 +7,7 @@ import numpy.typing as npt
 from scipy.optimize import minimize
 from scipy.special import gammaln
 
-from mhrun.diagnostics.chains import ess
+from mhrun.diagnostics.chains import worth
 from mhrun.diagnostics.grid import Grid, log_masses
 from mhrun.report.metrics import Metrics, MetricTable, estimate
 from mhrun.report.plots import panels
@@ -82,7 +82,7 @@ def _of_method(run: Run, method: str) -> Metrics:
         "mean_z": float(np.abs((by_chain.mean(axis=0) - mean) / error).max()),
         "sd_z": _sd_z(draws, mean, sd),
         "both_modes": float(_visits(draws, modes(run)).all(axis=1).sum()),
-        "ess": float(min(ess(draws[:, :, d]) for d in range(2))),
+        "ess": worth(draws)["ess"],
         **_scores(method, scores),
         "score": estimate(scores[:, 0]),
         "chi2": estimate(scores[:, 1]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mhrun.diagnostics.chains import ess
+from mhrun.diagnostics.chains import worth
 from mhrun.report.metrics import Metrics, MetricTable, estimate, value
 from mhrun.report.plots import panels, points
 from mhrun.report.vocabulary import COLOURS, Estimate, Figure, Run
@@ -28,7 +28,7 @@ def metrics(run: Run) -> Metrics:
             variance = estimate(((draws[:, :, d] - mean[d]) ** 2).mean(axis=1))
             ratio = float(np.sqrt(variance.value)) / float(sd[d])
             found[f"sd_ratio{d + 1}"] = Estimate(ratio, variance.se / (2 * variance.value) * ratio)
-        return found | {"ess": float(min(ess(draws[:, :, d]) for d in range(2)))}
+        return found | {"ess": worth(draws)["ess"]}
 
     found = MetricTable({"exact.square": right}) | MetricTable.by_method(run, of_method)
     if all(f"{test}.square" in found for test in TESTS):

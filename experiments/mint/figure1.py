@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from mhrun.diagnostics.chains import ess, rhat
+from mhrun.diagnostics.chains import worth
 from mhrun.diagnostics.grid import chi_squared, monte_carlo_distance, total_variation
 from mhrun.diagnostics.modes import hits, nearest, ratio
 from mhrun.report.metrics import Metrics, MetricTable, estimate
@@ -76,9 +76,10 @@ def _metrics(run: Run, method: str) -> Metrics:
     # A chain that has left the numbers, or jumps about the plane, is in no mode, though it may look frozen.
     lost = run.methods[method]["diverging"] > 0 or not np.isfinite(draws).all()
     visited = [len(np.unique(row)) for row in nearest(draws, modes)]
+    of_draws = worth(draws)
     found: Metrics = {
-        "ess": float(np.min([ess(draws[:, :, d]) for d in range(2)])),
-        "rhat": float(np.max([rhat(draws[:, :, d]) for d in range(2)])),
+        "ess": of_draws["ess"],
+        "rhat": of_draws["rhat"],
         "modes_visited_most": float("nan") if lost else float(max(visited)),
         "upper_share": estimate((draws[:, :, 1] > 0).mean(axis=1)),
     }

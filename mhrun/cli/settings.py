@@ -50,7 +50,7 @@ def check_settings(config: Any) -> None:
     _check_groups(config)
 
 
-def check_known(written: Mapping[str, Any]) -> None:
+def check_known(written: Any) -> None:
     """Refuse settings of a method and of the runtime that nothing reads.
 
     Args:
@@ -63,7 +63,9 @@ def check_known(written: Mapping[str, Any]) -> None:
     nodes = [(f"methods.{name}", node, OF_A_METHOD) for name, node in written["methods"].items()]
     for where, node, known in [*nodes, ("runtime", written["runtime"], _OF_RUNTIME)]:
         for key in map(str, node):
-            refers = rf"\$\{{[^}}]*(?<!\w)(?:{re.escape(where)})?\.{re.escape(key)}\b"  # ${where.key} or ${.key}
+            refers = (
+                rf"\$\{{[^}}]*(?<!\w)(?:{re.escape(where)})?\.{re.escape(key)}\b"  # ${where.key} or ${.key}
+            )
             if key not in known and not re.search(refers, text):
                 raise UserError(
                     f"{where}.{key} is a setting that nothing reads.{nearest(key, known)} "

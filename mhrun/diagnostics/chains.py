@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, wraps
 from hashlib import blake2b
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,6 @@ from mhrun.cores import usable_cores
 
 Array = npt.NDArray[np.floating]
 Draws = npt.NDArray[np.float64]
-P = ParamSpec("P")
 T = TypeVar("T")
 _REMEMBERED = 1024
 _LAGS = 512  # autocovariances that are computed first
@@ -49,24 +47,6 @@ class Diagnosis(NamedTuple):
     ess_tail: float
     mcse: float  # of the mean
     quantiles: tuple[float, float, float]  # 5 %, 50 %, 95 %
-
-
-def _once(function: Callable[Concatenate[Array, P], T]) -> Callable[Concatenate[Array, P], T]:
-    """Compute a statistic of draws once: metrics, tables and sections of a report want those of the same draws."""
-    known: dict[Any, T] = {}
-
-    @wraps(function)
-    def remembered(draws: Array, /, *args: P.args, **more: P.kwargs) -> T:
-        draws = np.ascontiguousarray(draws)
-        content = blake2b(draws.data, digest_size=16).digest()
-        key = (content, draws.shape, draws.dtype.str, args, tuple(sorted(more.items())))
-        if key not in known:
-            if len(known) >= _REMEMBERED:
-                known.clear()
-            known[key] = function(draws, *args, **more)
-        return known[key]
-
-    return remembered
 
 
 def worth(draws: npt.NDArray[np.float64]) -> dict[str, float]:
@@ -111,38 +91,55 @@ def some_coordinates(dim: int, most: int = COORDINATES) -> npt.NDArray[np.int64]
 
 
 class _Quantity:
-    """The draws (C, S) of one quantity, and what several of its statistics share."""
+    """The draws (C, S) of one quantity and its statistics, each computed once.
+
+    Metrics, tables and sections of a report want statistics of the same draws, which are recognised by their content.
+    """
+
+    _remembered: ClassVar[dict[Any, dict[str, Any]]] = {}  # statistics by name, of the draws of each content
 
     def __init__(self, draws: Array) -> None:
         self.draws = np.ascontiguousarray(draws, dtype=np.float64)
+        content = blake2b(self.draws.data, digest_size=16).digest(), self.draws.shape
+        if content not in self._remembered and len(self._remembered) >= _REMEMBERED:
+            self._remembered.clear()
+        self._found = self._remembered.setdefault(content, {})
         low, high = (float(self.draws.min()), float(self.draws.max())) if self.draws.size else (0.0, 0.0)
         # NaN and infinity are extremes.
         self.is_valid = bool(low < high and np.isfinite([low, high]).all() and draws.shape[1] >= 4)
 
+    def _once(self, name: str, compute: Callable[[], T]) -> T:
+        if name not in self._found:
+            self._found[name] = compute()
+        found: T = self._found[name]
+        return found
+
     def bulk(self) -> float:
         """ESS of the normal scores of the draws."""
-        return _ess(_scores(_split(self.draws)))
+        return self._once("bulk", lambda: _ess(_scores(_split(self.draws))))
 
-    @cached_property
     def quantiles(self) -> Draws:
         """Those at 5 %, 50 % and 95 %."""
-        found: Draws = np.quantile(self.draws, (_TAILS[0], 0.5, _TAILS[1]))
-        return found
+        return self._once("quantiles", lambda: np.quantile(self.draws, (_TAILS[0], 0.5, _TAILS[1])))
 
     def tail(self) -> float:
         """The lesser ESS of the 5 % and the 95 % quantile."""
-        return min(_ess(_split(self.draws <= self.quantiles[place])) for place in (0, -1))
+        ends = self.quantiles()[[0, -1]]
+        return self._once("tail", lambda: min(_ess(_split(self.draws <= end)) for end in ends))
 
     def mean(self) -> float:
         """ESS of the mean."""
-        return _ess(_split(self.draws))
+        return self._once("mean", lambda: _ess(_split(self.draws)))
 
     def mcse(self) -> float:
         """Monte Carlo standard error of the mean."""
-        return float(self.draws.std(ddof=1) / np.sqrt(self.mean()))
+        return self._once("mcse", lambda: float(self.draws.std(ddof=1) / np.sqrt(self.mean())))
 
     def rhat(self, most: int) -> float:
         """R-hat of at most so many draws of each chain, the larger of those of the draws and of their distances."""
+        return self._once(f"rhat {most}", lambda: self._rhat(most))
+
+    def _rhat(self, most: int) -> float:
         if len(self.draws) < 2:
             return float("nan")
         thinned = _split(self.draws[:, :: -(-self.draws.shape[1] // most)])
@@ -162,12 +159,18 @@ def _scores(draws: Draws) -> Draws:
     flat = draws.ravel()
     order = flat.argsort()
     ordered = flat[order]
-    first = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-    times = np.diff(first, append=len(flat))
-    rank = first + 0.5 * (times + 1)
-    scores = scipy.special.ndtri((rank - 0.375) / (len(flat) + 0.25))  # Blom 1958
+    is_first = np.concatenate(([True], ordered[1:] != ordered[:-1]))
+    del ordered  # of millions of draws, each of these arrays is large
+    times: Any = 1
+    scores = np.flatnonzero(is_first).astype(np.float64)  # ranks from 0 of the first of equal ones
+    if len(scores) < len(flat):
+        times = np.diff(scores, append=len(flat))
+    scores += 0.5 * (times + 1)
+    scores -= 0.375  # Blom 1958
+    scores /= len(flat) + 0.25
+    scipy.special.ndtri(scores, out=scores)
     found = np.empty_like(flat)
-    found[order] = scores if len(scores) == len(flat) else scores.repeat(times)
+    found[order] = scores if len(scores) == len(flat) else scores.repeat(times.astype(np.int64))
     return found.reshape(draws.shape)
 
 
@@ -238,11 +241,10 @@ def _geyer(rho: npt.NDArray[np.float64], *, whole: bool = True) -> float | None:
     return float(-1.0 + 2.0 * np.minimum.accumulate(pairs[:last]).sum() + rest)
 
 
-@_once
 def diagnosis(draws: Array) -> Diagnosis:
     """Return the statistics of draws (C, S) of one quantity; NaN for constant or non-finite draws."""
     quantity = _Quantity(draws)
-    low, middle, high = (float(q) for q in quantity.quantiles)
+    low, middle, high = (float(q) for q in quantity.quantiles())
     if not quantity.is_valid:
         nan = float("nan")
         return Diagnosis(nan, nan, nan, nan, (low, middle, high))
@@ -250,7 +252,6 @@ def diagnosis(draws: Array) -> Diagnosis:
     return Diagnosis(*statistics, (low, middle, high))
 
 
-@_once
 def ess(draws: Array, method: str = "bulk") -> float:
     """Return the effective sample size of draws (C, S) (Vehtari et al. 2021).
 
@@ -261,14 +262,12 @@ def ess(draws: Array, method: str = "bulk") -> float:
     return sizes[method]() if quantity.is_valid else float("nan")
 
 
-@_once
 def mcse(draws: Array) -> float:
     """Return the Monte Carlo standard error of the mean of draws (C, S); NaN where it is undefined."""
     quantity = _Quantity(draws)
     return quantity.mcse() if quantity.is_valid else float("nan")
 
 
-@_once
 def rhat(draws: Array, most: int = _THINNED) -> float:
     """Return the rank-normalised split R-hat of draws (C, S); NaN if it is undefined, as for one chain.
 

@@ -203,7 +203,7 @@ class Run:
                     raise UserError(f"{method}: this report needs draws, and thin=null keeps none.")
                 found = flat_draws(trace["posterior"])[:: self.rungs(method)]
             while self._draws and sum(draws.nbytes for draws in self._draws.values()) > _KEPT - found.nbytes:
-                del self._draws[next(iter(self._draws))]  # the one that was read first
+                self._draws.popitem()  # the last: reports go through all methods time and again, in one order
             self._draws[method] = found
         return self._draws[method]
 

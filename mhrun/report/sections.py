@@ -23,6 +23,7 @@ _CHAINS = 16  # whose traces a panel shows
 _POINTS = 300  # of a trace, and of a method in a panel of pairs
 _BINS = 20  # of ranks
 _RANKED = 100_000  # draws of a chain that are ranked, at most
+_SMOOTHED = 1 << 20  # draws of a smoothed density, at most
 
 EXPLAINED = {
     "mean": "Mean of the draws of all chains",
@@ -253,6 +254,7 @@ def _line(style: Mapping[str, Any]) -> dict[str, Any]:
 
 def _density(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return a smoothed density: a histogram of 200 bins convolved with a normal kernel of Silverman's width."""
+    values = values[:: -(-len(values) // _SMOOTHED)]
     low, high = np.quantile(values, [0.001, 0.999])
     sd = min(values.std(), (np.subtract(*np.quantile(values, [0.75, 0.25])) or np.inf) / 1.34) or 1e-12
     width = 0.9 * sd * len(values) ** -0.2
