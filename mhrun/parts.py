@@ -272,6 +272,9 @@ class Dynamics(ABC):
     # c if gradient noise of variance V adds c e V / 2 to T; None: unknown, or an optimiser
     noise_gain: float | None = None
     curvature_gain: float = 1.0  # b if the relative error of the variance is b e H / 2 at curvature H
+    small_step_bias: float = (
+        0.0  # up to which theta's variance is off, relatively, in the limit of small steps
+    )
     optimises: bool = False  # whether it adds no noise at any temperature: an optimiser
     marks_valid: bool = False  # whether `aux["valid"]` (C,) marks the steps at which theta is a draw
     valid_remedy: str = "Raise steps."  # the advice if few steps are

@@ -21,6 +21,14 @@ from mhrun.random import Draws, Purpose
 from mhrun.types import Controls
 
 
+def settled(friction: float) -> float:
+    """Return the mean of the thermostat s for small steps, s (1 - s / 2) = a: there momenta have the variance e T.
+
+    With a > 1/2 there is none, as momenta are hotter for any s; then 1, where they are least so.
+    """
+    return 1 - math.sqrt(max(0.0, 1 - 2 * friction))
+
+
 class SGNHT(Dynamics):
     """v' = (1 - s) v + e g + sqrt(2 a e T) z,  theta' = theta + v',  s' = s + (|v'|^2 / D - e T) / q.
 
@@ -74,6 +82,11 @@ class SGNHT(Dynamics):
         On a ladder: of the first rung, the coldest.
         """
         return float(1 / self.friction[0])
+
+    @property
+    def small_step_bias(self) -> float:  # type: ignore[override]
+        """-s / 2 where the thermostat settles with all data, on a ladder that of the first rung; 0 without one."""
+        return 0.0 if math.isinf(self.inertia) else -settled(float(self.friction[0])) / 2
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
         """Return zero momenta (C, D) and the initial thermostats (C,).

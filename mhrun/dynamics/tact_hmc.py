@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from mhrun.dynamics.refresh import checked, refreshed
+from mhrun.dynamics.sgnht import settled
 from mhrun.errors import Refusal
 from mhrun.parts import Dynamics
 from mhrun.random import Draws, Purpose
@@ -74,6 +75,11 @@ class TACTHMC(Dynamics):
     def noise_gain(self) -> float:  # type: ignore[override]
         """At most that of SGNHT, which it is at |x| <= d."""
         return 1 / self.friction
+
+    @property
+    def small_step_bias(self) -> float:  # type: ignore[override]
+        """That of SGNHT."""
+        return -settled(self.friction) / 2
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
         """Return zero momenta, thermostats at their frictions, x = 0 with a momentum, and empty means."""

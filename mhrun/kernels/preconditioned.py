@@ -203,6 +203,7 @@ class PreconditionedDynamics(Dynamics):
         self.valid_remedy = dynamics.valid_remedy
         self.noise_gain = dynamics.noise_gain
         self.curvature_gain = dynamics.curvature_gain
+        self.small_step_bias = dynamics.small_step_bias
 
     @property
     def needs_noise(self) -> bool:

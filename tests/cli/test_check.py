@@ -20,6 +20,7 @@ from mhrun.compiled import register
 from mhrun.compiled.metropolis import metropolis_loop
 from mhrun.dynamics.sghmc import SGHMC
 from mhrun.dynamics.sgld import SGLD
+from mhrun.dynamics.sgnht import SGNHT
 from mhrun.errors import UserError
 from mhrun.kernels import MetropolisHastings, PlanarFlow, Unadjusted
 from mhrun.kernels.firefly import Firefly
@@ -379,6 +380,23 @@ def test_a_dynamics_with_too_little_noise_has_another_limit():
 
     found = failing(lambda n, m: Unadjusted(Quiet(), None if n == m else m), "nearing", "costs", chains=800)
     assert found == {"the target as steps shrink"}
+
+
+@pytest.mark.parametrize(("friction", "chains"), [(0.1, 12_000), (0.2, 8000)])
+def test_the_bias_of_a_thermostat_must_be_declared(monkeypatch, friction, chains):
+    """Of the first the variance is off by 5 %, which fails in the repetition with more chains."""
+    check = "the target as steps shrink"
+
+    def thermostat(n, m):
+        return Unadjusted(SGNHT(friction=friction), None if n == m else m)
+
+    found = judged(thermostat, "nearing", chains=chains)[check]
+    assert found.outcome == "holds"
+    assert f"where up to {(1 - 2 * friction) ** 0.5 / 2 - 0.5:+.3g} is declared" in found.detail
+    monkeypatch.setattr(SGNHT, "small_step_bias", 0.0)
+    found = judged(thermostat, "nearing", chains=chains)[check]
+    assert found.outcome == "fails"
+    assert ("repeated with 5 times as many chains" in found.detail) == (friction == 0.1)
 
 
 def test_a_dynamics_that_goes_astray_holds_nothing_because_its_error_is_large():
