@@ -348,7 +348,8 @@ def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: 
             same_leaf = [f"+methods.{method}.{close[0]}"]
     beside = {k.rpartition(".")[2]: k for k in known if k.rpartition(".")[0] == key.rpartition(".")[0]}
     near = [beside[k] for k in difflib.get_close_matches(leaf, beside, 1, 0.6)]
-    close = near or same_leaf or difflib.get_close_matches(key, known, 1, 0.6)
+    others = [k for k in known if not key.startswith(f"{k}.")]
+    close = near or same_leaf or difflib.get_close_matches(key, others, 1, 0.6)
     shows = "mhrun experiment=NAME --cfg job shows them all."
     if name == "check":
         shows = (

@@ -11,6 +11,7 @@ from mhrun.proposals.hamiltonian import HamiltonianProposal
 from mhrun.proposals.random_walk import RandomWalk
 from mhrun.rules.metropolis import Metropolis
 from mhrun.target import Target
+from mhrun.target.first_point import first_point
 
 HMC, RANDOM_WALK, STOCHASTIC_GRADIENT = "hmc", "mcmc", "sghmc"
 """Names of the methods in conf/method."""
@@ -63,10 +64,7 @@ def gradients_of(target: Target) -> bool:
     """
     import torch
 
-    from mhrun.random import Streams
-
-    streams = Streams(0, 1, target.device)
-    theta = target.model.init(1, streams.at(0)).double().to(target.device)
+    theta = first_point(target.model, target.device).to(target.device)
     index = torch.zeros(1, 1, dtype=torch.int64, device=target.device)
     try:
         target.gradients.mean_log_lik(theta, index)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.random import Draws, Streams
+from mhrun.random import Draws
 from mhrun.target import Target
+from mhrun.target.first_point import first_point
 from mhrun.target.gradients import likelihoods
 
 
@@ -43,7 +44,7 @@ class Energies:
         if self._memo is None or self._memo[0] is not target:
             point = self.anchor
             if point is None:
-                point = target.model.init(1, Streams(0, 1, target.device).at(0))[0].double()
+                point = first_point(target.model, target.device)[0]
             point = point.to(target.device)
             total = float(target.full_log_lik(point[None]))
             lowest = -total - float(target.model.log_prior(point[None]))

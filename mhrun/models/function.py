@@ -127,6 +127,14 @@ class FunctionModel:
         assert self._bounds is not None
         return self._bounds(data, kind, reference)
 
+    @property
+    def start_rows(self) -> int:
+        """The number of chains that starting points were given for; 1: any number."""
+        if self.parameters is None:
+            return len(self.start) if self.start.dim() > 1 else 1
+        shapes = self.parameters.shapes
+        return max([1, *(len(v) for k, v in self.start.items() if v.dim() > len(shapes[k]))])
+
     def init(self, chains: int, draws: Draws) -> Tensor:
         """Return starting points (C, D): as given, or drawn from the priors.
 

@@ -13,8 +13,8 @@ from mhrun.data import Dataset
 from mhrun.errors import UserError
 from mhrun.native import NativeBounds, available, native_form
 from mhrun.native.alias import alias_table
-from mhrun.random import Streams
 from mhrun.target.all_data import AllData
+from mhrun.target.first_point import first_point
 from mhrun.target.surrogate import Surrogate
 from mhrun.types import BOUND_KINDS, Bounds, Model
 
@@ -91,7 +91,7 @@ class BoundedTerms:
         never = (weights == 0).nonzero()[:_CHECKED, 0]
         if not len(never):
             return
-        theta = self._model.init(1, Streams(0, 1, weights.device).at(0)).double()
+        theta = first_point(self._model, weights.device)
         term, rounding = self.terms(theta, theta + 1.0, never[None])
         if bool((wrong := term.abs()[0] > rounding[0]).any()):
             i = int(never[wrong][0])

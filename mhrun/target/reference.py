@@ -15,7 +15,7 @@ from torch import Tensor
 from mhrun.data import Dataset
 from mhrun.errors import UserError
 from mhrun.native import native_form
-from mhrun.random import Streams
+from mhrun.target.first_point import first_point
 from mhrun.types import Model, Rows
 
 _FEW = 20_000  # data on which the search begins
@@ -77,7 +77,7 @@ def _differentiated() -> Iterator[None]:
 
 
 def _found(model: Model, data: Dataset) -> Found:
-    theta = model.init(1, Streams(0, 1, data.device).at(0)).double().cpu().numpy()[0]
+    theta = first_point(model, data.device).cpu().numpy()[0]
     some, all_data = _Energy(model, data, min(_FEW, data.n)), _Energy(model, data, data.n)
     theta = _search(some, theta)
     cost = some.evaluated

@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import warnings
 
 import arviz_base
 import numpy as np
@@ -340,3 +341,35 @@ def test_a_long_call_says_how_far_it_is(monkeypatch, capsys):
     monkeypatch.setattr("mhrun.engine.progress._EVERY", 0.0)
     assert re.search(r"mhrun: step [\d,]+ of 3,000 \(\d+%\), \d+ s left", call())
     assert call(progress=False) == ""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "settings"),
+    [
+        (None, {}),
+        (mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), mhrun.Metropolis()), {}),
+        (mhrun.Unadjusted(mhrun.SGLD(), m=20), {"surrogate": "taylor1", "step_size": 1e-3}),
+        (mhrun.Unadjusted(mhrun.SGHMC(), m="auto"), {}),
+    ],
+)
+@pytest.mark.parametrize("named", [False, True])
+def test_each_chain_may_have_a_start_whatever_the_method(kernel, settings, named):
+    """Searches for a mode and pilots go out from the first."""
+    x = torch.linspace(-1.0, 3.0, 200)
+    prior = torch.distributions.Normal(0.0, 3.0)
+    starts = [0.5, 1.0, 1.5, 2.0]
+
+    def log_lik(theta, batch):
+        return -0.5 * (batch - (theta.mean if named else theta[0])) ** 2
+
+    given = (
+        {"parameters": {"mean": prior}, "start": {"mean": starts}}
+        if named
+        else {"start": [[value] for value in starts], "log_prior": lambda theta: prior.log_prob(theta[0])}
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trace = mhrun.sample(log_lik, x, kernel, **given, **settings, steps=60, warmup=60)
+    draws = trace["posterior"]["mean" if named else "theta"]
+    assert draws.sizes["chain"] == 4
+    assert abs(float(draws.mean()) - 1) < 0.5

@@ -1,0 +1,18 @@
+"""One point where a chain of a model begins, from which searches and probes go out."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mhrun.random import Streams
+from mhrun.types import Model
+
+
+def first_point(model: Model, device: torch.device) -> Tensor:
+    """Return where the first chain begins (1, D) in float64, with the key 0.
+
+    A model whose `start_rows` is above 1 has a starting point for each of so many chains, and for no other number.
+    """
+    chains = getattr(model, "start_rows", 1)
+    return model.init(chains, Streams(0, chains, device).at(0))[:1].double()
