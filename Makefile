@@ -66,7 +66,7 @@ docs-results: $(READY)  ## Collect claims, metrics and figures of the paper-scal
 	$(BIN)/python docs/_made/collect.py outputs
 
 docs-refresh: $(READY)  ## Rewrite the numbers and tables that README and pages quote from the repository
-	$(BIN)/python docs/_made/spans.py
+	$(BIN)/python docs/_made/refresh.py
 
 hooks: $(READY)  ## Let git check each commit
 	$(BIN)/pre-commit install

@@ -3,7 +3,7 @@
     python docs/_made/collect.py [outputs]
 
 Writes docs/results/PAPER.json (claims), docs/results/metrics/EXPERIMENT.json (metrics and counts), the figures and
-thumbnails of docs/images that gallery.yaml names, and then rewrites the numbers that pages quote (spans.py).
+thumbnails of docs/images that gallery.yaml names, and then rewrites the numbers that pages quote (refresh.py).
 
 Runs are in no repository, so their verdicts are written down here, with the run that each is of. Of several complete
 runs with a paper's settings the one that finished last counts, whatever it found; claims are judged anew by the rules
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import gallery
-import spans
+import refresh
 
 from mhrun.cli.compose import compose_config
 from mhrun.diagnostics.grid import Estimate
@@ -211,4 +211,4 @@ def _as_dicts(judged: list[Judged]) -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1] if len(sys.argv) > 1 else "outputs"))
-    spans.main(check=False)
+    refresh.main(check=False)

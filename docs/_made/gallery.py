@@ -16,7 +16,6 @@ import claims
 import parts
 import yaml
 from PIL import Image
-from spans import with_values
 from values import MISSING, quoted
 
 IMAGES = parts.ROOT / "docs" / "images"
@@ -75,7 +74,7 @@ def _card(experiment: str, paper: str) -> str:
         if picture.exists()
         else '<span class="soft">No run at paper scale yet</span>'
     )
-    found = with_values(str(_entry(experiment).get("finding", "")), keep_marks=False)
+    found = str(_entry(experiment).get("finding", ""))
     count = quoted(f"count {experiment}")
     counted = f"{count} claims reproduced" if count != MISSING else ""
     if paper in claims.papers():

@@ -1,7 +1,7 @@
 """What MkDocs calls while it builds the site: it fills in what is made from the repository, and draws formulas.
 
 A line ``<!-- made: WORD ... -->`` in a page, with all up to ``<!-- /made -->`` where there is one, is replaced by what
-`MAKERS` has for the word; ``<!-- value: ... -->`` by a number of the results (values.py).
+`MAKERS` has for the word; values of the results that a page quotes are brought up to date (refresh.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import claims
 import gallery
 import parts
 from formulas import drawn
-from spans import MADE, with_values
+from refresh import MADE, with_values, without_values
 from values import UnknownValue
 
 log = logging.getLogger("mkdocs.hooks")
@@ -69,7 +69,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         return MAKERS[found[1]](page, *found[2].split())
 
     try:
-        return MADE.sub(made, with_values(markdown, keep_marks=False))
+        return MADE.sub(made, without_values(with_values(markdown)))
     except UnknownValue as error:
         log.warning("%s: %s", page.file.src_uri, error)
         return markdown

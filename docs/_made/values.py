@@ -1,10 +1,12 @@
 """Numbers of the results, as pages quote them.
 
-A page quotes a number by a marked span,
+A comment at the end of a page has the passages with their values in braces,
 
-    <!-- value: claim mint gmm_tied_means f1l-close -->0.011<!-- /value -->
+    <!-- values:
+    distance of MINT is {claim mint gmm_tied_means f1l-close} from
+    -->
 
-and `make docs-refresh` rewrites the text between the marks, so that no number is typed by hand. What can be quoted:
+and `make docs-refresh` rewrites the numbers in the page (refresh.py), so that none is typed by hand. What can be quoted:
 
     claim PAPER EXPERIMENT ID       our number for a claim; sweeps: PAPER sweeps/EXPERIMENT ID
     metric EXPERIMENT NAME          a metric of a report, such as mint.tv

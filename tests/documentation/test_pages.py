@@ -226,15 +226,15 @@ def test_committed_results_are_of_one_version():
 def test_numbers_and_tables_in_pages_are_current(monkeypatch):
     """What README and pages quote is what the result files and the code have; `make docs-refresh` rewrites it."""
     monkeypatch.syspath_prepend(DOCS / "_made")
-    import spans
+    import refresh
 
-    assert [path.name for path in spans.outdated()] == [], "run `make docs-refresh`"
+    assert [path.name for path in refresh.outdated()] == [], "run `make docs-refresh`"
 
 
 def test_values_are_quoted_from_results(monkeypatch):
     monkeypatch.syspath_prepend(DOCS / "_made")
     import claims
-    import spans
+    import refresh
     import values
 
     rule = claims.rows("mint", "experiments", "gmm_tied_means")["f1l-close"]["rule"]
@@ -247,10 +247,19 @@ def test_values_are_quoted_from_results(monkeypatch):
         "measured",
         lambda name: {"metrics": {"mint.tv": [0.5, 0.01]}, "methods": {"mint": {"steps": 1000}}},
     )
-    text = "<!-- value: claim mint gmm_tied_means f1l-close -->0.1<!-- /value -->"
-    assert spans.with_values(text).count("0.500 ± 0.010") == 1
-    assert spans.with_values(text, keep_marks=False) == "0.500 ± 0.010"
-    assert spans.with_values(spans.with_values(text)) == spans.with_values(text)
+    passages = "distance is {claim mint gmm_tied_means f1l-close},\nor {metric gmm_tied_means mint.tv .1f}.\n"
+    text = f"Its distance\nis 0.1 ±\n0.2, or 0.31. Or 0.7.\n\n<!-- values:\n{passages}-->\n"
+    new = refresh.with_values(text)
+    assert refresh.without_values(new) == "Its distance\nis 0.500 ± 0.010, or 0.5. Or 0.7.\n\n"
+    assert refresh.with_values(new) == new
+    broken = new.replace("0.500 ± 0.010", "0.500 ±\n0.010")  # lines broken otherwise are kept
+    assert refresh.with_values(broken) == broken
+    for lost in ("distance of {total reproduced}, or", "{total reproduced}, or", "distance is 0.1"):
+        with pytest.raises(values.UnknownValue):
+            refresh.with_values(text.replace(passages, lost + "\n"))
+    swapped = "\n".join(reversed(passages.splitlines())) + "\n"
+    with pytest.raises(values.UnknownValue, match="after those before it"):
+        refresh.with_values(text.replace(passages, swapped))
     for spec, shown in {
         "claim mint gmm_tied_means f1l-close verdict": "not reproduced",
         "claim mint gmm_tied_means f1l-close run": "abc",
@@ -278,12 +287,12 @@ def test_values_are_quoted_from_results(monkeypatch):
 
 def test_made_blocks_with_an_end_are_rewritten_and_others_stay(monkeypatch):
     monkeypatch.syspath_prepend(DOCS / "_made")
-    import spans
+    import refresh
 
     text = "<!-- made: a b -->\n\nmiddle\n\n<!-- made: c -->\nold\n<!-- /made -->\n\nend <!-- made: d -->\n"
-    new = spans.with_tables(text, lambda word, arguments: f"new {word}")
+    new = refresh.with_tables(text, lambda word, arguments: f"new {word}")
     assert new == text.replace("old", "\nnew c\n")
-    assert spans.with_tables(new, lambda word, arguments: f"new {word}") == new
+    assert refresh.with_tables(new, lambda word, arguments: f"new {word}") == new
 
 
 def test_figures_of_paper_scale_runs_keep_their_colours(tmp_path, monkeypatch):
