@@ -6,7 +6,7 @@ A comment at the end of a page has the passages with their values in braces,
     distance of MINT is {claim mint gmm_tied_means f1l-close} from
     -->
 
-and `make docs-refresh` rewrites the numbers in the page (refresh.py), so that none is typed by hand. What can be quoted:
+and `make docs-refresh` rewrites the numbers in the page (refresh.py). What can be quoted:
 
     claim PAPER EXPERIMENT ID       our number for a claim; sweeps: PAPER sweeps/EXPERIMENT ID
     metric EXPERIMENT NAME          a metric of a report, such as mint.tv
