@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mhrun.diagnostics.ladders import RUNGS
 from mhrun.engine.evaluation import choose_evaluation
-from mhrun.engine.executors import EXECUTORS, Executor, choose_executor
+from mhrun.engine.executors import EXECUTORS, Executor, choose_executor, measured_threads
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
 from mhrun.engine.monitoring import Monitoring
@@ -98,7 +98,7 @@ class Settings:
         if self.executor not in EXECUTORS:
             raise Refusal(f"executor = '{self.executor}' is unknown; choose {', '.join(EXECUTORS)}.")
         if self.threads is not None and (not isinstance(self.threads, int) or self.threads < 1):
-            raise Refusal(f"runtime.threads = {self.threads!r} must be a whole number, at least 1, or null.")
+            raise Refusal(f"threads = {self.threads!r} must be a whole number, at least 1, or null.")
         if not isinstance(self.block_seconds, int | float) or not self.block_seconds >= 0:  # NaN neither
             raise Refusal(f"runtime.block_seconds = {self.block_seconds!r} must be a number, at least 0.")
 
@@ -267,6 +267,10 @@ def _recorded_executor(method: Method, folder: Path, settings: Settings, watcher
     )
     evaluation = choose_evaluation(method, begun.get("evaluation"))
     chosen = {"executor": executor.name, "product": select_product(begun.get("product"))}
+    chosen["torch_threads"] = (
+        settings.threads or begun.get("torch_threads") or measured_threads(method, executor)
+    )
+    torch.set_num_threads(chosen["torch_threads"])  # until the method is done, see `run_method`
     write_json(record, chosen | ({} if evaluation is None else {"evaluation": evaluation}))
     return executor
 

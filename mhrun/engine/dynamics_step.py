@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +22,7 @@ _POINTS = 8  # where it is estimated with a control variate
 # Of a minibatch of gradients that the pilot chooses: n / 5 between these; with a control variate the least, because the
 # noise of its gradients grows with n as the curvature does.
 _LEAST_M, _MOST_M = 100, 5_000
+_STEPS = 64  # at which a schedule that gives the step size is read
 
 
 def step_of_dynamics(
@@ -35,17 +37,24 @@ def step_of_dynamics(
     """Return the step size of a dynamics and its minibatch size, if that is open.
 
     On a quadratic posterior of curvature H with gradient noise of covariance V, the variance is too large by the
-    relative error e (b H + c V / T) / 2, with b and c the dynamics' `curvature_gain` and `noise_gain`. The step size e
-    makes its largest eigenvalue 10 %: at most a tenth of the stability bound 2 / lambda_max(H).
+    relative error e (b H + c V / T) / 2, with b and c the dynamics' `curvature_gain` and `noise_gain`. An open step
+    size e makes its largest eigenvalue 10 %: at most a tenth of the stability bound 2 / lambda_max(H). Of a step size
+    that is given `facts` get the error.
     """
     kernel, target = method.kernel, method.target
     assert isinstance(kernel, Unadjusted)
-    gain, bending = kernel.dynamics.noise_gain or 0.0, kernel.dynamics.curvature_gain
+    given = None if method.plan.is_open else _largest_step_size(method)
+    facts["given"] = given is not None
     m = None
     if kernel.m_is_open:
         m = min(target.n, max(_LEAST_M, min(_MOST_M, target.n // 5)))
         if target.surrogate is not None:
             m = min(target.n, _LEAST_M)
+    if kernel.dynamics.noise_gain is None:
+        assert given is not None  # else the pilot refuses
+        facts["why"] = f"nothing is known of the bias of {type(kernel.dynamics).__name__} at it."
+        return given, m
+    gain, bending = kernel.dynamics.noise_gain, kernel.dynamics.curvature_gain
     size = m or kernel.m or target.n
     place = theta[0] if scale is None else scale.center.to(theta)
     spread = torch.zeros(1, target.dim, dtype=torch.float64)
@@ -66,18 +75,31 @@ def step_of_dynamics(
         noise = float(torch.linalg.eigvalsh(spread @ spread.T).max()) * share + target.gradient_noise
         largest = bending * bound + gain / heat * noise
     if not 0 < largest < math.inf:
+        if given is not None:
+            facts["why"] = f"the curvature of the log posterior is {largest:g} where chains begin."
+            return given, m
         raise UserError(
             f"{method.name}: the curvature of the log posterior is {largest:g} where chains begin, which gives no step "
             "size; give step_size a number."
         )
-    step = 2 * _VARIANCE_ERROR / largest
+    step = torch.tensor([2 * _VARIANCE_ERROR / largest], dtype=torch.float64) if given is None else given
+    error = float(step.max()) * largest / 2
     facts["stability_bound"] = 2 / bound if bound > 0 else math.inf
     facts["why"] = (
-        f"its stationary variance is then about {_VARIANCE_ERROR:.0%} too large, of which minibatch noise is "
+        f"its stationary variance is then about {error:.0%} too large, of which minibatch noise is "
         f"{1 - bending * bound / largest:.0%}; steps are stable below {facts['stability_bound']:.3g}."
     )
-    facts["variance_error"] = _VARIANCE_ERROR
-    return torch.tensor([step], dtype=torch.float64), m
+    facts["variance_error"] = error
+    return step, m
+
+
+def _largest_step_size(method: Method) -> Tensor:
+    """Return the largest step size (C,) at which draws are kept, from `_STEPS` steps of the schedule."""
+    plan, shape = method.plan, method.shape
+    kept = plan.collected if plan.collected is not None else np.arange(shape.warmup + 1, shape.total + 1)
+    chosen = kept[np.linspace(0, len(kept) - 1, min(len(kept), _STEPS)).astype(int)]
+    memory = plan.start()
+    return torch.stack([plan.controls(memory, int(step), 1).step_size[0] for step in chosen]).amax(0)
 
 
 def _around(theta: Tensor, scale: Scale | None, heat: float, seed: int) -> Tensor:

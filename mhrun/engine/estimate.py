@@ -17,7 +17,7 @@ from mhrun.durations import in_words
 from mhrun.engine.assemble import trace_bytes
 from mhrun.engine.chains import Settings
 from mhrun.engine.evaluation import choose_evaluation
-from mhrun.engine.executors import COMPILED, choose_executor
+from mhrun.engine.executors import COMPILED, choose_executor, measured_threads
 from mhrun.engine.jobs import separable
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
@@ -187,6 +187,7 @@ def _pace_of_steps(method: Method, settings: Settings, begun: str | None, tried:
     )
     executor.prepare(state)
     choose_evaluation(method)
+    torch.set_num_threads(settings.threads or measured_threads(method, executor))
     memory, count, spent, again = method.plan.start(), 1, 0.0, True
     # The work before the first step is not representative.
     first = min(stage + 1, method.shape.total)

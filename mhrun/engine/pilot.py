@@ -9,7 +9,8 @@
    target, pi/2 times its largest standard deviation, so that coordinates of a normal target end independent of where
    they began.
 4. With an acceptance test, `mhrun.engine.tuning` moves the chains and tunes the step size to an acceptance rate.
-5. A dynamics gets the step size at which its stationary variance is 10 % too large on a quadratic posterior.
+5. A dynamics gets the step size at which its stationary variance is 10 % too large on a quadratic posterior; of one
+   that is given, the error is estimated.
 
 On a ladder the kernel of a rung is piloted, each chain at its own temperature and without exchanges. A kernel that
 adapts its backward moves is piloted at their initial width.
@@ -234,7 +235,7 @@ def pilot(method: Method) -> Found:
 
 def line(name: str, facts: dict[str, Any]) -> str:
     """Return what a pilot found as one line."""
-    words = [f"step size {facts['step_size']:.3g}"]
+    words = [f"step size {facts['step_size']:.3g}{' as given' if facts.get('given') else ''}"]
     if facts["m"] is not None:
         words.append(f"m = {facts['m']:,}")
     if (count := facts.get("leapfrog_steps")) is not None:

@@ -70,6 +70,7 @@ def sample(
     dtype: torch.dtype = torch.float64,
     precision: str = FP32,
     monitor: Monitor | None = None,
+    threads: int | None = None,
     folder: str | Path | None = None,
     progress: bool = True,
 ) -> xr.DataTree:
@@ -117,6 +118,8 @@ def sample(
         precision: of the products of gradients, with dtype=torch.float32: fp32, tf32 or bf16, see
             `mhrun.target.Precision`.
         monitor: computes metrics while the chains run, such as `Predictive`: group ``monitor`` of the trace.
+        threads: of torch and of compiled loops; None: all cores for compiled loops, and for torch one, or all where a
+            long step is measured to be faster with them.
         folder: where to keep the trace; the same call goes on from what is there, another is refused.
             None keeps it in memory.
         progress: print a line every ten seconds to stderr, with the steps that are done and the seconds that are left.
@@ -175,7 +178,7 @@ def sample(
     method.check_data()
     if why:
         _say(f"no kernel was named: {why}.")
-    settings = Settings(executor=executor)
+    settings = Settings(executor=executor, threads=threads)
     attributes: dict[str, Any] = {"seed": method.seed} | prior_attribute(given.model)
     if precision != FP32:
         attributes["arithmetic"] = method.arithmetic

@@ -2,12 +2,14 @@
 
 Torch hands the parts of each operation to all threads and waits for the last. Beside another process one of the cores
 is late, and an operation of microseconds waits for milliseconds: small steps are eight times slower on two cores of
-which one is busy. So more threads are used only where the operations of a step are long.
+which one is busy. So more threads are used only where the operations of a step are long, and where they are measured
+to be faster when the method begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -21,21 +23,47 @@ if TYPE_CHECKING:
 _PAYS = 0.05  # seconds of a step on one core; operations take milliseconds then
 _DATUM, _PARAMETER = 6e-8, 2e-10  # seconds for a datum of a chain, and for each of its parameters
 _PASS = 5e-9  # seconds for a parameter of a chain in all passes of a step over the state
+_ROUNDS = 3  # steps that are timed with each number of threads
+_LONG = 5.0  # seconds of a step from which waiting for another process hardly matters
+_CLEARLY = 0.8  # more threads are used if a step takes less than this share of its time with one
 
 
 def torch_threads(method: Method, threads: int | None) -> int:
-    """Return how many threads torch has for the steps of a method.
+    """Return how many threads torch has at most for the steps of a method.
 
     Args:
         method: what is run.
-        threads: what the user chose; None: one, or all cores where a step takes more than 50 ms on one. This is
-            estimated from chains, data per step and parameters, so that it is the same whenever the run goes on.
+        threads: what the user chose; None: one, or all cores where a step is estimated to take more than 50 ms on one,
+            from chains, data per step and parameters.
     """
     if threads is not None:
         return threads
     dim, reads = method.target.dim, method.kernel.reads(method.target)
     seconds = method.shape.chains * (reads * (_DATUM + _PARAMETER * dim) + _PASS * dim)
     return usable_cores() if seconds > _PAYS else 1
+
+
+def faster_threads(threads: int, step: Callable[[], object]) -> int:
+    """Return `threads`, or 1 if steps are not clearly faster with so many, as beside other processes they are not.
+
+    Args:
+        threads: at most.
+        step: runs a step. It is called a few times.
+    """
+    if threads == 1:
+        return 1
+    seconds = {1: float("inf"), threads: float("inf")}
+    with limited(threads):
+        step()  # the first one prepares things
+        for _ in range(_ROUNDS):
+            for count in seconds:
+                torch.set_num_threads(count)
+                began = time.perf_counter()
+                step()
+                seconds[count] = min(seconds[count], time.perf_counter() - began)
+            if max(seconds.values()) > _LONG:
+                break
+    return threads if seconds[threads] < _CLEARLY * seconds[1] else 1
 
 
 @contextmanager

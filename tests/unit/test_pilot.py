@@ -82,6 +82,47 @@ def test_the_step_of_a_dynamics_is_stable_and_has_the_variance_it_promises():
     assert (ratio < 1.28).all()
 
 
+@pytest.mark.parametrize("dynamics", [mhrun.SGLD(), mhrun.SGHMC(0.2)])
+def test_the_error_of_a_step_size_that_is_given_is_estimated(dynamics, capsys):
+    """A scale is found, and the error is that of the step size in use, not of one that a pilot would choose."""
+    kernel = mhrun.Unadjusted(dynamics, 100)
+    counts = {"chains": 8, "steps": 10, "warmup": 10}
+    step = None
+    for factor in (None, 0.5, 8.0):
+        size = "auto" if factor is None else factor * step
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trace = mhrun.sample(
+                Logistic(D, prior_variance=10.0), DATA, kernel, step_size=size, precondition="dense", **counts
+            )
+        about = found(trace)
+        step = about["step_size"] if factor is None else step
+        assert about["step_size"] == pytest.approx((factor or 1) * step)
+        assert about["variance_error"] == pytest.approx(0.1 * (factor or 1))
+        assert about["given"] == (factor is not None)
+    assert "about 80% too large" in capsys.readouterr().err
+
+
+def test_nothing_is_said_of_the_error_of_a_dynamics_without_a_rule(capsys):
+    class Own(mhrun.SGLD):
+        noise_gain = None
+
+    kernel = mhrun.Unadjusted(Own(), 100)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trace = mhrun.sample(
+            Logistic(D, prior_variance=10.0),
+            DATA,
+            kernel,
+            step_size=1e-3,
+            precondition="dense",
+            steps=10,
+            warmup=0,
+        )
+    assert "variance_error" not in found(trace)
+    assert "nothing is known of the bias of Own" in capsys.readouterr().err
+
+
 def test_the_same_seed_has_the_same_pilot(tmp_path):
     one, two = (run(full(), folder=tmp_path / name) for name in ("a", "b"))
     assert np.array_equal(one["posterior"]["theta"], two["posterior"]["theta"])

@@ -10,8 +10,10 @@ from kit import compute
 import mhrun
 from mhrun.cores import CORES, usable_cores
 from mhrun.data import Dataset
+from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.method import Method
-from mhrun.engine.threads import limited, torch_threads
+from mhrun.engine.threads import faster_threads, limited, torch_threads
+from mhrun.errors import Interrupted
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.perceptron import Perceptron
@@ -28,9 +30,9 @@ def _eight_cores(monkeypatch):
     monkeypatch.delenv(CORES, raising=False)
 
 
-def method(kernel, target, chains):
-    plan = Plan({"all": mhrun.Fixed(step_size=0.01)}, chains, 0, 10)
-    return Method("one", kernel, target, plan, Shape(chains, target.model.names, 0, 10, 1, 1), 0)
+def method(kernel, target, chains, steps=10):
+    plan = Plan({"all": mhrun.Fixed(step_size=0.01)}, chains, 0, steps)
+    return Method("one", kernel, target, plan, Shape(chains, target.model.names, 0, steps, 1, 1), 0)
 
 
 def numbers(n):
@@ -89,3 +91,33 @@ def test_a_run_records_its_threads(tmp_path):
     two = compute(tmp_path / "two", *words, "runtime.threads=2")
     assert two.summary()["methods"]["sghmc"]["torch_threads"] == 2
     torch.set_num_threads(1)  # as all tests have it
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [({1: 2.0, 8: 1.0}, 8), ({1: 1.0, 8: 9.0}, 1), ({1: 1.0, 8: 0.9}, 1)]
+)
+def test_more_threads_only_if_they_are_faster(seconds, expected, monkeypatch):
+    """Beside another process a step on all cores waits for the busy one."""
+    clock = [0.0]
+    monkeypatch.setattr("mhrun.engine.threads.time.perf_counter", lambda: clock[0])
+
+    def step():
+        clock[0] += seconds[torch.get_num_threads()]
+
+    before = torch.get_num_threads()
+    assert faster_threads(8, step) == expected
+    assert faster_threads(1, step) == 1
+    assert torch.get_num_threads() == before
+
+
+def test_threads_are_measured_once_and_kept_with_the_method(tmp_path, monkeypatch):
+    """Sums over several threads round differently: a method that is resumed has those that it began with."""
+    chosen = iter([2, 1])
+    monkeypatch.setattr("mhrun.engine.chains.measured_threads", lambda method, executor: next(chosen))
+    stop = iter([False, True])
+    one, place = method(FULL, numbers(100), 2, 500), tmp_path / "one"
+    settings = Settings(block_seconds=0.0)
+    with pytest.raises(Interrupted):
+        run_method(one, place, settings, Silent(), lambda: next(stop), {})
+    summary = run_method(one, place, settings, Silent(), lambda: False, {})
+    assert summary["torch_threads"] == 2
