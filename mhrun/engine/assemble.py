@@ -127,7 +127,7 @@ def assembled(
     shape = Shape(chains, names, warmup, steps, plan.kept(thin), each, parameters_of(target.model))
     if monitor is not None:
         check_kind("monitor", monitor, Monitor, f"{where}monitor")
-        monitor = monitor.bind(plan.collected)
+        monitor = monitor.bind(plan.collected, warmup, warmup + steps)
     target = target.with_ratio_in(ratio_precision(kernel, target, plan))
     method = Method(name, kernel, target, plan, shape, seed, dtype, starts, monitor, precondition)
     method.check()

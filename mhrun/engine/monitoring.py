@@ -52,7 +52,7 @@ class Monitoring:
         if not due:
             return None
         self._memory, metrics = self._monitor.observe(
-            self._target, self._memory, step, self._target.points(state), state.aux.get("valid")
+            self._target, self._memory, step, self._target.points(state), _valid(state)
         )
         if not self._monitor.emits(step):
             return None
@@ -89,3 +89,11 @@ class Monitoring:
                 "anew with runtime.force=true."
             )
         self._memory = {name: value.to(self._target.device) for name, value in found.items()}
+
+
+def _valid(state: State) -> Tensor | None:
+    """Return which chains are at a draw of the target (C,): none that has stopped; None: all."""
+    valid, stopped = state.aux.get("valid"), state.aux.get("stopped")
+    if stopped is None:
+        return valid
+    return ~stopped if valid is None else valid & ~stopped

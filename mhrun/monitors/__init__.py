@@ -16,8 +16,16 @@ from mhrun.target import Target
 class Monitor(ABC):
     """Observes the chains at some steps, keeps a running state, and returns metrics for each chain."""
 
-    def bind(self, collected: npt.NDArray[np.int64] | None) -> Self:
-        """Return the monitor for a method that collects the draws of these steps; None: of all steps."""
+    def bind(
+        self, collected: npt.NDArray[np.int64] | None, warmup: int = 0, total: int | None = None
+    ) -> Self:
+        """Return the monitor for a method.
+
+        Args:
+            collected: the steps whose draws the method collects; None: all.
+            warmup: its steps of burn-in.
+            total: its last step, or None if it is unknown.
+        """
         return self
 
     def takes_snapshot(self, step: int) -> bool:

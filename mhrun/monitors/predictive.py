@@ -22,7 +22,7 @@ _HELD = 1 << 25  # inputs that are held at once
 
 
 class Predictive(Monitor):
-    """Errors in per cent and mean negative log-likelihoods in nats on test data, every `every` steps, of
+    """Errors in per cent and mean negative log-likelihoods in nats on test data, every `every` steps and last, of
 
     - ``error``, ``nll``: the current parameters;
     - ``error_of_mean``, ``nll_of_mean``: the mean of all parameters so far (Li & Wong 2017, section 4.3);
@@ -30,15 +30,16 @@ class Predictive(Monitor):
       the posterior predictive where the chain samples the posterior (snapshots: Li & Wong 2017, CMINT).
 
     Metrics are per chain. Ties of two classes count as the lower one. Parameters whose predictions are not finite are
-    reported as NaN. If a schedule chooses the draws to collect, those are the snapshots, and `collect` and `after` have
-    no effect.
+    reported as NaN. Steps of burn-in enter no mean and no ensemble. If a schedule chooses the draws to collect, those are
+    the snapshots, and `collect` and `after` have no effect.
 
     Args:
         data: the test data, with the fields of the model.
-        every: steps between two rows of metrics.
+        every: steps between two rows of metrics; the last step has one, too.
         average: steps between two parameters that enter the mean; None for no mean.
         collect: steps between two snapshots; None for no ensemble.
-        after: steps before averaging and collecting begin.
+        after: steps before averaging and collecting begin, those of burn-in included; they begin no sooner than burn-in
+            ends.
 
     Raises:
         Refusal: an invalid count.
@@ -64,11 +65,15 @@ class Predictive(Monitor):
         self.after = after
         self._memo: dict[tuple[int, str], Dataset] = {}
         self._steps: npt.NDArray[np.int64] | None = None
+        self._last: int | None = None
 
-    def bind(self, collected: npt.NDArray[np.int64] | None) -> Self:
-        """Return this monitor with snapshots at these steps, if a schedule chooses them."""
+    def bind(
+        self, collected: npt.NDArray[np.int64] | None, warmup: int = 0, total: int | None = None
+    ) -> Self:
+        """Return this monitor with snapshots at these steps, if a schedule chooses them, or after burn-in."""
         placed = copy.copy(self)
-        placed._steps = collected
+        placed._steps, placed._last = collected, total
+        placed.after = max(self.after, warmup)
         return placed
 
     @cached_property
@@ -137,6 +142,8 @@ class Predictive(Monitor):
     def steps_until_due(self, step: int) -> int:
         """Return the number of steps until the next one it observes."""
         wait = self.every - (step - 1) % self.every
+        if self._last is not None and step <= self._last:
+            wait = min(wait, self._last - step + 1)
         for period in (self.average, None if self._steps is not None else self.collect):
             if period is not None:
                 at = max(step, self.after + 1)
@@ -148,8 +155,8 @@ class Predictive(Monitor):
         return wait
 
     def emits(self, step: int) -> bool:
-        """Return whether metrics are emitted after this step, every `every` steps."""
-        return step % self.every == 0
+        """Return whether metrics are emitted after this step: every `every` steps, and after the last."""
+        return step % self.every == 0 or step == self._last
 
     def takes_snapshot(self, step: int) -> bool:
         """Return whether a snapshot is taken after this step."""

@@ -146,6 +146,29 @@ def test_a_chain_that_stopped_is_reported(data, tmp_path):
     assert metrics["accepted_rate"].to_numpy() == pytest.approx(1 - rates)
 
 
+def test_a_chain_that_stopped_enters_no_ensemble(data, tmp_path):
+    """Its parameters stay where they are: the ensemble is that of the draws before."""
+    train, test = data
+    schedules = {"step_size": Fixed(step_size=[1e-3, 1e200, 1e-3])}
+    method = method_of(train, Predictive(test, 1, 1, 1), Unadjusted(Momentum(), 5), schedules=schedules)
+    metrics = run(method, tmp_path)["monitor"]
+    assert np.isnan(metrics["nll_of_ensemble"][1]).all()  # it stopped in its first step
+    assert np.isfinite(metrics["nll_of_ensemble"][[0, 2]]).all()
+
+
+def test_burn_in_enters_no_ensemble_and_the_last_step_has_a_row(data, tmp_path):
+    train, test = data
+    total = WARMUP + STEPS
+    for monitor, first in ((Predictive(test, 9, 1, 1), WARMUP + 1), (Predictive(test, 9, 1, 1, 20), 21)):
+        method = method_of(train, monitor.bind(None, WARMUP, total))
+        trace = run(method, tmp_path / str(first))
+        thetas, metrics = whole(trace, "posterior", "theta"), trace["monitor"]
+        assert metrics["step"].to_numpy().tolist() == [*range(9, total, 9), total]
+        wanted = expected(thetas[:, first - 1 :], test, 1, 1, 1, 0)
+        for name in ("nll_of_ensemble", "nll_of_mean"):
+            assert metrics[name].to_numpy()[:, -1] == pytest.approx(wanted[name][:, -1], rel=1e-4)
+
+
 def test_monitors_run_when_due_and_no_sooner(data):
     for every, average, collect, after in [*SETTINGS, (4, None, 6, 5), (6, 4, None, 5)]:
         monitor, step, total, seen = Predictive(data[1], every, average, collect, after), 0, 300, set()
