@@ -266,11 +266,10 @@ def _recorded_executor(method: Method, folder: Path, settings: Settings, watcher
         method, settings.executor, begun.get("executor"), settings.threads, watcher.note
     )
     evaluation = choose_evaluation(method, begun.get("evaluation"))
-    chosen = {"executor": executor.name, "product": select_product(begun.get("product"))}
-    chosen["torch_threads"] = (
-        settings.threads or begun.get("torch_threads") or measured_threads(method, executor)
-    )
-    torch.set_num_threads(chosen["torch_threads"])  # until the method is done, see `run_method`
+    product = select_product(begun.get("product"))
+    threads = settings.threads or begun.get("torch_threads") or measured_threads(method, executor)
+    torch.set_num_threads(threads)  # until the method is done, see `run_method`
+    chosen = {"executor": executor.name, "product": product, "torch_threads": threads}
     write_json(record, chosen | ({} if evaluation is None else {"evaluation": evaluation}))
     return executor
 

@@ -108,6 +108,12 @@ def refuses(method: Method) -> str | None:
         return "ZigZag has the scale of its surrogate's reference; leave out precondition."
     if isinstance(kernel, Unadjusted) and method.plan.is_open and kernel.dynamics.noise_gain is None:
         return f"no rule finds the step size of {type(kernel.dynamics).__name__}; give a number, not auto."
+    if method.plan.is_open and tuple(getattr(method.target.model, "batch_norms", ())):
+        return (
+            "a pilot finds no step size for a network with BatchNorm, whose curvature grows without bound as weights "
+            "shrink, though predictions stay: chains would hardly move. Give step_size a number, such as 0.1 / n, not "
+            "auto."
+        )
     if (
         isinstance(kernel, MetropolisHastings)
         and method.plan.is_open

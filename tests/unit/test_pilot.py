@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from mhrun.engine.curvature import (
     find_modes,
     hessian,
 )
+from mhrun.engine.defaults import default_method
 from mhrun.engine.pilot import _inside, pilot, piloted
 from mhrun.engine.tuning import _search
 from mhrun.errors import Refusal, UserError
@@ -101,6 +103,63 @@ def test_the_error_of_a_step_size_that_is_given_is_estimated(dynamics, capsys):
         assert about["variance_error"] == pytest.approx(0.1 * (factor or 1))
         assert about["given"] == (factor is not None)
     assert "about 80% too large" in capsys.readouterr().err
+
+
+def test_networks_with_batch_norm_get_no_step_size():
+    """Their loss is the same for weights of any scale, and its curvature is not."""
+    from torch import nn
+
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    data = {"x": torch.randn(40, 3), "y": torch.arange(40) % 2}
+    kernel = mhrun.Unadjusted(mhrun.SGHMC(), 10)
+    with pytest.raises(Refusal, match=r"BatchNorm.*Give step_size a number"):
+        mhrun.sample(net, data, kernel, dtype=torch.float32, steps=5, warmup=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mhrun.sample(net, data, kernel, dtype=torch.float32, steps=5, warmup=0, step_size=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("n", "dim", "gradients", "name"),
+    [
+        (200_000, 200, True, "hmc"),
+        (200_001, 200, True, "sgld_cv"),
+        (200_001, 201, True, "sghmc"),
+        (100, 201, True, "sghmc"),
+        (100, 2, False, "mcmc"),
+        (200_001, 2, False, "mcmc"),
+    ],
+)
+def test_the_default_method_follows_from_the_sizes(n, dim, gradients, name):
+    target = SimpleNamespace(n=n, dim=dim)
+    assert default_method(target, gradients)[0] == name
+
+
+@pytest.mark.long
+def test_the_default_on_many_data_is_nearly_the_posterior(capsys):
+    """Means within five standard errors; sds up to 5 % too wide by the pilot's aim, and five standard errors."""
+    n = 200_500
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(n, 2)) @ np.array([[1.0, 0.6], [0.0, 0.8]])
+    y = x @ [0.5, -1.0] + rng.normal(size=n)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trace = mhrun.sample(
+            lambda theta, row: -0.5 * (row.y - row.x @ theta) ** 2,
+            {"x": x, "y": y},
+            start=[0.0, 0.0],
+            steps=3_000,
+            warmup=200,
+            progress=False,
+        )
+    assert "SGLD-CV" in capsys.readouterr().err
+    draws = trace["posterior"]["theta"].to_numpy()
+    exact = np.linalg.inv(x.T @ x)
+    sd = np.sqrt(np.diag(exact))
+    ess = 3_000 * 4 * 0.186 / 2  # of the linear recursion, with the step size in posterior variances
+    off = (draws.mean((0, 1)) - exact @ x.T @ y) / sd
+    assert np.abs(off).max() < 5 / np.sqrt(ess)
+    assert np.abs(draws.std((0, 1)) / sd - 1.025).max() < 0.025 + 5 / np.sqrt(2 * ess)
 
 
 def test_nothing_is_said_of_the_error_of_a_dynamics_without_a_rule(capsys):
