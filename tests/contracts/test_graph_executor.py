@@ -11,6 +11,7 @@ from torch import nn
 import mhrun
 from mhrun.data import Dataset
 from mhrun.dynamics.adam import Adam
+from mhrun.engine import executors
 from mhrun.engine.executors import choose_executor
 from mhrun.engine.graph import Graph
 from mhrun.engine.method import Method
@@ -172,7 +173,6 @@ def images(module, precision="fp32"):
         ("batch norm", "ladder"),
         ("own buffers", "sghmc"),
         ("lstm", "sgld"),
-        ("lstm", "langevin"),
     ],
 )
 def test_a_step_of_a_bound_module_is_captured(name, kernel):
@@ -208,7 +208,7 @@ def test_what_depends_on_the_data_runs_in_torch_and_says_so():
     assert "trials" in value[0]
 
 
-class Looks(mhrun.RandomWalk):
+class Waits(mhrun.RandomWalk):
     """A proposal that waits for the device."""
 
     def sample(self, origin, controls, draws):
@@ -228,7 +228,7 @@ class Drifts(mhrun.RandomWalk):
 
 def test_a_step_that_waits_or_remembers_is_found():
     """Each would be wrong in a graph, so that the run continues without one."""
-    for proposal, words in ((Looks(), "DataDependent"), (Drifts(), "its graph and torch differ")):
+    for proposal, words in ((Waits(), "DataDependent"), (Drifts(), "its graph and torch differ")):
         one, value = method(MetropolisHastings(proposal, mhrun.Shared(M), mhrun.Metropolis()), numbers()), []
         graph = Graph(one, value.append, "eager")
         graph.advance(one.first_state(), 1, one.plan.controls(one.plan.start(), 1, 2))
@@ -246,13 +246,22 @@ def test_a_graph_that_would_be_compiled_again_is_an_error():
 
 
 @short_run
-def test_runs_take_it_by_name(tmp_path):
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_runs_take_it_by_name(monkeypatch, backend):
+    made = []
+
+    def graph(*args):
+        made.append(Graph(*args, backend))
+        return made[-1]
+
+    monkeypatch.setattr(executors, "Graph", graph)
     x = np.random.default_rng(5).normal(0.3, 1, N)
     settings = {"step_size": 0.2, "steps": 20, "warmup": 5, "chains": 2, "start": [0.0]}
 
     def log_lik(theta, row):
         return -0.5 * (row - theta[0]) ** 2
 
-    traces = [mhrun.sample(log_lik, x, WALK, executor=way, **settings) for way in ("torch", "graph")]
+    traces = [mhrun.sample(log_lik, x, WALK, executor=name, **settings) for name in ("torch", "graph")]
+    assert sum(one.compilations for one in made) > 0
     plain, captured = (trace["posterior"]["theta"].to_numpy() for trace in traces)
     assert np.allclose(plain, captured, atol=1e-9)
