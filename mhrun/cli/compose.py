@@ -29,7 +29,7 @@ from mhrun.cli.own import NAME, is_own, own_words
 from mhrun.cli.places import endless_defaults, experiments
 from mhrun.cli.resolution import bounded, environment, name_part, power
 from mhrun.cli.settings import OF_A_METHOD, check_known, check_settings
-from mhrun.cli.unread import check_read
+from mhrun.cli.unread import check_read, taken_settings
 from mhrun.cli.words import parsed
 from mhrun.errors import UserError, nearest
 from mhrun.names import checked_name
@@ -334,6 +334,8 @@ def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: 
     if key in known:  # a group of parts, of which the experiment has chosen none
         return f" If you mean to add a part, write +{key}=NAME."
     leaf = key.rpartition(".")[2]
+    if name == "check" and (setting := _of_a_part(key, words, folders)):
+        return f" Did you mean '{setting}'?"
     same_leaf = [k for k in known if k.rpartition(".")[2] == leaf]
     if (own := _of_methods(key)) is not None:
         method = key.split(".")[1]
@@ -356,6 +358,24 @@ def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: 
             "check has checks, seed, chains, step_size, n, m and effective, and what a part has as rule.KEY."
         )
     return f" Did you mean '{close[0]}'?" if close else f" {shows}"
+
+
+def _of_a_part(key: str, words: Sequence[str], folders: Sequence[Path]) -> str:
+    """Return the word that sets `key` of a part that the words of a check name, empty if no part takes it."""
+    value = next((word.partition("=")[2] for word in words if word.lstrip("+").startswith(f"{key}=")), "VALUE")
+    for word in words:
+        part = word.partition("=")[0]
+        if part not in ("rule", "pairing", "proposal", "dynamics", "method"):
+            continue
+        try:
+            node: Any = OmegaConf.to_container(composed([word], folders, "check"), resolve=False)
+        except (HydraException, OmegaConfBaseException, UserError):
+            continue
+        for path, takes in taken_settings(node[part], part):
+            if key in takes:
+                there = f"{path}.{key}" in _keys(node)
+                return f"{'' if there else '+'}{path}.{key}={value}"
+    return ""
 
 
 def _of_methods(key: str) -> str | None:

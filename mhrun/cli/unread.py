@@ -1,12 +1,16 @@
-"""Refuses words of the command line that set what nothing reads."""
+"""Refuses settings at the top, of the command line and of experiment files, that nothing reads."""
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -17,10 +21,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 from mhrun.cli.words import parsed
 from mhrun.errors import UserError, nearest
-from mhrun.paths import CONF
+from mhrun.paths import CONF, EXPERIMENTS, user_folders
 
 # ${key}, ${key.more}, ${key[0]} and ${oc.select:key}; a name before a colon is a resolver
 _REFERENCE = re.compile(r"\$\{\s*(?:oc\.select:\s*)?([A-Za-z_]\w*)\s*(?=[.\[},])")
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_CODE = (".py", ".yaml", ".md", ".html", ".jinja", ".j2")
+_NEAR = 0.7  # similarity of a name, above which another is taken for a misspelling of it
 _ADDS = (OverrideType.ADD, OverrideType.FORCE_ADD)
 
 
@@ -28,9 +35,9 @@ Compose = Callable[[Sequence[str]], DictConfig]
 
 
 def check_read(words: Sequence[str], config: DictConfig, compose: Compose) -> None:
-    """Refuse a scale where the experiment has none, and settings added by `words` that nothing reads.
+    """Refuse a scale where the experiment has none, and settings at the top that nothing reads.
 
-    Settings of files are not checked: a node of the user's may be read by a report.
+    Those of files are checked too: see `_check_files`.
 
     Args:
         words: overrides.
@@ -60,6 +67,78 @@ def check_read(words: Sequence[str], config: DictConfig, compose: Compose) -> No
                 f"{word} sets '{top}', which nothing reads.{_hint(word, key, written)} "
                 "mhrun NAME --cfg job shows all settings."
             )
+    _check_files(words, written, read, compose)
+
+
+def _check_files(words: Sequence[str], written: Mapping[str, Any], read: set[str], compose: Compose) -> None:
+    """Refuse a setting of an experiment file that nothing reads if it is misspelt; warn of any other.
+
+    A setting is read by the program, by a ${...} of any file of its folder, which a base may be made for, or by the
+    code of the report and of the parts, where its name is quoted.
+
+    Raises:
+        UserError: an unread setting whose name is nearly that of one that is read.
+    """
+    known = _settings()
+    unread = [str(key) for key in written if key not in known | read | {"hydra"}]
+    if not unread:
+        return
+    plain = [word for word in words if word.startswith("experiment=")]
+    with suppress(HydraException, OmegaConfBaseException, UserError):
+        read = read | _references(OmegaConf.to_container(compose(plain), resolve=False))
+    if unread := [key for key in unread if key not in read]:
+        code = "\n".join(_code_of(written))
+        unread = [key for key in unread if not _is_named(key, code)]
+    for key in unread:
+        near = difflib.get_close_matches(key, sorted(known | read), 1, _NEAR)
+        if near:
+            raise UserError(f"the experiment sets '{key}', which nothing reads. Did you mean '{near[0]}'?")
+    if unread:
+        print(f"mhrun: the experiment sets {', '.join(unread)}, which nothing reads.", file=sys.stderr)
+
+
+def _is_named(key: str, code: str) -> bool:
+    """Return whether a setting is named in code, a template or a configuration: quoted, ``config.key`` or ${key}."""
+    name = re.escape(key)
+    return re.search(rf"""(["']){name}\1|\bconfig\.{name}\b|\$\{{[^}}]*(?<![\w.]){name}\b""", code) is not None
+
+
+def _code_of(written: Any) -> Iterator[str]:
+    """Yield the texts of code and configurations: our experiments', the project's, or a package's."""
+    project = [
+        path for own in user_folders() for path in (own, *(init.parent for init in own.glob("*/__init__.py")))
+    ]
+    places = [EXPERIMENTS, *EXPERIMENTS.iterdir(), *project, *_packages(written)]
+    roots = [CONF, *(path / "conf" for path in places), *project]
+    places += [group for root in roots for group in (root / "experiment", *(root / "experiment").glob("*"))]
+    for folder in places:
+        for path in sorted(folder.glob("*")) if folder.is_dir() else ():
+            if path.suffix in _CODE and path.is_file():
+                with suppress(OSError, UnicodeError):
+                    yield path.read_text()
+
+
+def _packages(written: Any) -> Iterator[Path]:
+    """Yield the folders of installed packages that a configuration names, without importing them."""
+    for top in sorted({text.partition(".")[0] for text in _words(written) if _DOTTED.fullmatch(text)}):
+        spec = None
+        with suppress(ImportError, ValueError, AttributeError):
+            spec = find_spec(top)
+        if top != "mhrun" and spec is not None and spec.submodule_search_locations:
+            for place in map(Path, spec.submodule_search_locations):
+                yield place
+                yield from (init.parent for init in place.glob("*/__init__.py"))
+
+
+def _words(node: Any) -> Iterator[str]:
+    if isinstance(node, Mapping):
+        for value in node.values():
+            yield from _words(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _words(value)
+    elif isinstance(node, str):
+        yield node
 
 
 @cache
@@ -70,18 +149,7 @@ def _settings() -> frozenset[str]:
 
 def _references(node: Any) -> set[str]:
     """Return the nodes at the top that a ${...} anywhere in a configuration refers to."""
-    return {name for text in _texts(node) for name in _REFERENCE.findall(text)}
-
-
-def _texts(node: Any) -> Iterator[str]:
-    if isinstance(node, Mapping):
-        for value in node.values():
-            yield from _texts(value)
-    elif isinstance(node, list):
-        for value in node:
-            yield from _texts(value)
-    elif isinstance(node, str) and "${" in node:
-        yield node
+    return {name for text in _words(node) for name in _REFERENCE.findall(text)}
 
 
 def _without(some: Sequence[str], words: Sequence[str], compose: Compose) -> set[str]:
@@ -95,7 +163,7 @@ def _without(some: Sequence[str], words: Sequence[str], compose: Compose) -> set
 def _hint(word: str, key: str, written: Mapping[str, Any]) -> str:
     """Return the suggestion for a word: a part that takes a setting of this name, or a similar name at the top."""
     top, dot, rest = key.partition(".")
-    parts = {path: takes for path, takes in _takes(written) if not path.startswith(("hydra", top))}
+    parts = {path: takes for path, takes in taken_settings(written) if not path.startswith(("hydra", top))}
     there = [path for path, takes in parts.items() if top in takes]
     if there and key == top and (CONF / top).is_dir():
         return f" Did you mean '{top}@{there[0]}.{top}={word.partition('=')[2]}'?"
@@ -104,7 +172,7 @@ def _hint(word: str, key: str, written: Mapping[str, Any]) -> str:
     return nearest(top, [str(name) for name in written if name not in (top, "hydra")])
 
 
-def _takes(node: Any, path: str = "") -> Iterator[tuple[str, set[str]]]:
+def taken_settings(node: Any, path: str = "") -> Iterator[tuple[str, set[str]]]:
     """Yield each part of a configuration, and the settings that it takes."""
     from mhrun.build import trusted_object
 
@@ -114,4 +182,4 @@ def _takes(node: Any, path: str = "") -> Iterator[tuple[str, set[str]]]:
         with suppress(UserError, ValueError, TypeError):  # the run itself says what is wrong with it
             yield path, set(inspect.signature(trusted_object(node["_target_"])).parameters)
     for key, value in node.items():
-        yield from _takes(value, f"{path}.{key}".lstrip("."))
+        yield from taken_settings(value, f"{path}.{key}".lstrip("."))

@@ -8,6 +8,7 @@ from mhrun.cli.compose import compose_config, composed
 from mhrun.cli.main import run
 from mhrun.cli.unread import _references, check_read
 from mhrun.errors import UserError
+from mhrun.paths import CONF
 
 GMM = "experiment=gmm_tied_means"
 
@@ -99,6 +100,51 @@ def test_settings_that_are_read_are_not_refused(words):
 def test_what_a_reference_is():
     node = {"a": "${b.c} and ${times:${d},2}", "e": ["${ f }", "${oc.select:g,1}", "${.h}"], "i": "${j[0]}"}
     assert _references(node) == {"b", "d", "f", "g", "j"}
+
+
+def project_with(tmp_path, text):
+    (tmp_path / "conf" / "experiment").mkdir(parents=True, exist_ok=True)
+    (tmp_path / "conf" / "experiment" / "mine.yaml").write_text(text)
+    return (tmp_path / "conf",)
+
+
+@pytest.mark.parametrize(("wrong", "meant"), [("chanis: 8", "chains"), ("warmpu: 20", "warmup")])
+def test_a_misspelt_setting_of_a_file_is_refused(wrong, meant, tmp_path):
+    folders = project_with(tmp_path, f"{OWN}{wrong}\n")
+    key = wrong.partition(":")[0]
+    assert refused(["experiment=mine"], folders) == (
+        f"the experiment sets '{key}', which nothing reads. Did you mean '{meant}'?"
+    )
+
+
+def test_settings_of_a_file_that_a_reference_or_the_code_of_the_project_names_are_read(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("MHRUN_FOLDERS", str(tmp_path))
+    (tmp_path / "figures.py").write_text("def spread(run):\n    return run.config['chanes'] * 2\n")
+    (tmp_path / "figures.notes.md").write_text("At {{ config.warmups }}.\n")
+    text = OWN.replace("places: {first: 1}", "chanes: 3\nwarmups: 1\nstepe: 0.1").replace(
+        "step_size: 0.1", "step_size: '${stepe}'"
+    )
+    folders = project_with(tmp_path, text)
+    for more in ([], ["methods.mcmc.schedules.step_size.step_size=0.2"]):  # read without the word
+        words = ["experiment=mine", *more]
+        check_read(words, composed(words, folders), lambda some: composed(some, folders))
+    assert not capsys.readouterr().err
+
+
+def test_another_setting_of_a_file_that_nothing_reads_is_warned_of(tmp_path, capsys):
+    folders = project_with(tmp_path, OWN)
+    words = ["experiment=mine"]
+    check_read(words, composed(words, folders), lambda some: composed(some, folders))
+    assert capsys.readouterr().err == "mhrun: the experiment sets places, which nothing reads.\n"
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted((CONF / "experiment").glob("*.yaml"))])
+def test_every_setting_of_our_experiments_is_read(name, capsys):
+    words = [f"experiment={name}"]
+    check_read(words, composed(words), composed)
+    assert not capsys.readouterr().err
 
 
 def test_nodes_of_a_file_may_be_anything_and_a_scale_needs_scales(tmp_path, monkeypatch, capsys):
