@@ -101,7 +101,7 @@ def _possible(claim: Mapping[str, Any]) -> tuple[str, ...]:
 
 def verdicts(paper: str) -> Counter[str]:
     """Return how many claims of a paper have which verdict."""
-    return Counter(row["verdict"] for *_, claims, found in sections(paper) for row in _rows(claims, found))
+    return Counter(row["verdict"] for *_, claims, found in sections(paper) for row in judged(claims, found))
 
 
 def totals(group: str = SEED) -> Counter[str]:
@@ -115,7 +115,7 @@ def rows(paper: str, kind: str, experiment: str) -> dict[str, dict[str, Any]]:
         row["id"]: row | {"run": (found or {}).get("run")}
         for section, name, claims, found in sections(paper)
         if (section, name) == (kind, experiment)
-        for row in _rows(claims, found)
+        for row in judged(claims, found)
     }
 
 
@@ -176,7 +176,8 @@ def sections(paper: str) -> Iterator[tuple[str, str, list[dict[str, Any]], dict[
             yield kind, experiment, claims_of(node), (results(paper).get(kind) or {}).get(experiment)
 
 
-def _rows(claims: list[dict[str, Any]], found: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+def judged(claims: list[dict[str, Any]], found: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Return the claims of an experiment, each with what was found."""
     results = {row["id"]: row for row in (found or {}).get("claims", [])}
 
     def row(claim: dict[str, Any]) -> dict[str, Any]:
@@ -187,11 +188,11 @@ def _rows(claims: list[dict[str, Any]], found: Mapping[str, Any] | None) -> list
     return [row(claim) for claim in claims]
 
 
-def _section(
+def heading(
     kind: str, experiment: str, claims: list[dict[str, Any]], found: Mapping[str, Any] | None
-) -> str:
-    rows = _rows(claims, found)
-    reproduced, counted = count(row["verdict"] for row in rows)
+) -> tuple[str, str, str, str]:
+    """Return the title of an experiment's section, its anchor, the command, and a sentence about the run."""
+    reproduced, counted = count(row["verdict"] for row in judged(claims, found))
     command = "mhrun" if kind == "experiments" else "mhrun -m"
     over = {key: value for key, value in _over(experiment).items() if kind == "sweeps"}
     words = [
@@ -199,17 +200,24 @@ def _section(
         "scale=paper",
         *(f"{k}={','.join(map(str, v))}" for k, v in over.items()),
     ]
-    cells = (
+    said = (
         f"{reproduced} of {counted} reproduced. Run {found['run']}, finished {found['finished']}, "
         f"results version {found['results_version']}, mhrun {found['version']}, seed {found['seed']}."
         if found
         else "Not run at the paper's scale yet."
     )
+    anchor = f"{experiment}{'-sweep' if kind == 'sweeps' else ''}"
+    return f"{_title(experiment)}{_KINDS[kind]}", anchor, f"{command} {' '.join(words)}", said
+
+
+def _section(
+    kind: str, experiment: str, claims: list[dict[str, Any]], found: Mapping[str, Any] | None
+) -> str:
+    title, anchor, command, said = heading(kind, experiment, claims, found)
     head = "".join(f"<th>{name}</th>" for name in ("where", "what", "paper", "here", "rule", "verdict"))
-    body = "".join(_row(row) for row in rows)
+    body = "".join(_row(row) for row in judged(claims, found))
     return (
-        f"\n## {_title(experiment)}{_KINDS[kind]} {{ #{experiment}{'-sweep' if kind == 'sweeps' else ''} }}\n\n"
-        f"```bash\n{command} {' '.join(words)}\n```\n\n{cells}\n\n"
+        f"\n## {title} {{ #{anchor} }}\n\n```bash\n{command}\n```\n\n{said}\n\n"
         f"<table data-search-exclude><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>\n"
     )
 

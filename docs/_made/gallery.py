@@ -51,15 +51,28 @@ def take(reports: Mapping[str, Path]) -> list[Path]:
     return written
 
 
-def cards() -> str:
-    """Return the gallery, a section for each paper."""
-    by_paper: dict[str, list[str]] = {}
+def by_paper() -> list[tuple[str, str, list[str]]]:
+    """Return the title of each section of the gallery, its paper, and its experiments."""
+    found: dict[str, list[str]] = {}
     for experiment in parts.names("experiment"):
-        by_paper.setdefault(_paper(experiment), []).append(experiment)
+        found.setdefault(_paper(experiment), []).append(experiment)
     sections = []
-    for paper, experiments in by_paper.items():
+    for paper, experiments in found.items():
         about = claims.book(paper)["paper"] if paper in claims.papers() else None
         title = f"{claims.cited(about)}: {about['title']}" if about else "Beyond the papers"
+        sections.append((title, paper, experiments))
+    return sections
+
+
+def finding(experiment: str) -> str:
+    """Return the sentence that gallery.yaml has about an experiment."""
+    return str(_entry(experiment).get("finding", ""))
+
+
+def cards() -> str:
+    """Return the gallery, a section for each paper."""
+    sections = []
+    for title, paper, experiments in by_paper():
         inner = "\n".join(_card(experiment, paper) for experiment in experiments)
         sections.append(f'## {title}\n\n<div class="gallery" data-search-exclude>\n{inner}\n</div>\n')
     return "\n".join(sections)
@@ -74,7 +87,7 @@ def _card(experiment: str, paper: str) -> str:
         if picture.exists()
         else '<span class="soft">No run at paper scale yet</span>'
     )
-    found = str(_entry(experiment).get("finding", ""))
+    found = finding(experiment)
     count = quoted(f"count {experiment}")
     counted = f"{count} claims reproduced" if count != MISSING else ""
     if paper in claims.papers():

@@ -1,7 +1,8 @@
 """What MkDocs calls while it builds the site: it fills in what is made from the repository, and draws formulas.
 
 A line ``<!-- made: WORD ... -->`` in a page, with all up to ``<!-- /made -->`` where there is one, is replaced by what
-`MAKERS` has for the word; values of the results that a page quotes are brought up to date (refresh.py).
+`MAKERS` has for the word; in the repository the block holds the same, or what `PLAIN` has. Values of the results that a
+page quotes are brought up to date (refresh.py).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 import claims
 import gallery
 import parts
+import plain
 from formulas import drawn
 from refresh import MADE, with_values, without_values
 from values import UnknownValue
 
 log = logging.getLogger("mkdocs.hooks")
-_PAGES: dict[str, str] = {}  # method -> the page that it is on
 
 
 def on_config(config: Any) -> Any:
@@ -40,18 +42,14 @@ def on_config(config: Any) -> Any:
 
 def on_files(files: Any, config: Any) -> None:
     """Find out which page each method is on, and say which methods are on none."""
-    _PAGES.clear()
-    for file in files.documentation_pages():
-        head = re.match(r"---\n(.*?)\n---\n", file.content_string, re.DOTALL)
-        for method in (yaml.safe_load(head[1]) or {}).get("methods", []) if head else []:
-            _PAGES[method] = file.src_uri
+    _pages.cache_clear()
     for method in parts.names("method"):
-        if method not in _PAGES:
+        if method not in _pages():
             log.warning(
                 "conf/method/%s.yaml is on no page; name it under `methods:` at the head of one.", method
             )
-    for method in set(_PAGES) - set(parts.names("method")):
-        log.warning("%s is about the method '%s', which is not in conf/method.", _PAGES[method], method)
+    for method in set(_pages()) - set(parts.names("method")):
+        log.warning("%s is about the method '%s', which is not in conf/method.", _pages()[method], method)
     for paper in claims.papers():
         for line in claims.stale(paper):
             log.warning(line)
@@ -78,6 +76,17 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 def on_page_content(content: str, page: Any, config: Any, files: Any) -> str:
     """Draw the formulas."""
     return drawn(content)
+
+
+@cache
+def _pages() -> dict[str, str]:
+    """Return the page that each method is on: its head names the method."""
+    found, folder = {}, parts.ROOT / "docs"
+    for path in sorted(folder.rglob("*.md")):
+        head = re.match(r"---\n(.*?)\n---\n", path.read_text(), re.DOTALL)
+        for method in (yaml.safe_load(head[1]) or {}).get("methods", []) if head else []:
+            found[method] = path.relative_to(folder).as_posix()
+    return found
 
 
 def _knobs(page: Any, *names: str) -> str:
@@ -116,7 +125,7 @@ def _methods(page: Any) -> str:
         kinds = ("proposal", "dynamics", "pairing", "rule")
         inner = found.get("kernel", found)
         kinds_of = [str(inner[kind]["_target_"]).split(".")[-2] for kind in kinds if kind in inner]
-        where = _PAGES.get(name)
+        where = _pages().get(name)
         link = f"[`{name}`]({where.rpartition('/')[2]})" if where else f"`{name}`"
         what, own = _cell(parts.first_comment("method", name)), ", ".join(f"`{part}`" for part in kinds_of)
         rows.append(f"| {link} | {parts.kinds()[name]} | {what} | {own} |")
@@ -142,7 +151,7 @@ def _group(page: Any, group: str) -> str:
         rows = [f"| `{knob.name}` | {_value(knob.value)} | {_cell(knob.meaning)} |" for knob in _own(node)]
         if rows:
             lines += ["", "| setting | default | what it is |", "|---|---|---|", *rows]
-    return "\n".join(lines)
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines))
 
 
 def _experiments(page: Any) -> str:
@@ -186,15 +195,28 @@ def _parts_of(page: Any, group: str) -> str:
     return "\n".join(["| name | what it is |", "|---|---|", *rows])
 
 
-def _classes(page: Any, group: str) -> str:
-    """Return the docstrings of the classes of a group: those that its files name, and those that `mhrun` exports."""
+def _config(page: Any) -> str:
+    return f'```yaml title="conf/config.yaml"\n{(parts.CONF / "config.yaml").read_text()}```'
+
+
+def _classes_of(group: str) -> list[str]:
+    """Return the classes of a group: those that its files name, and those that `mhrun` exports."""
     targets = parts.targets(group)
     if not targets:
         raise LookupError(f"There is no group '{group}' in conf/.")
     packages = {target.split(".")[1] for target in targets}
     targets += [target for target in _exports() if target.split(".")[1] in packages]
     by_name = {target.rpartition(".")[2]: target for target in targets}
-    return "\n\n".join(f"::: {target}" for target in by_name.values())
+    return list(by_name.values())
+
+
+def _crossed(targets: list[str]) -> str:
+    """Return the lines that mkdocstrings replaces by signatures and docstrings."""
+    return "\n\n".join(f"::: {target}" for target in targets)
+
+
+def _docstrings(targets: list[str]) -> str:
+    return plain.docstrings(targets, {target: target.rpartition(".")[2] for target in _exports()})
 
 
 def _exports() -> list[str]:
@@ -216,12 +238,12 @@ def _help(page: Any) -> str:
     return "\n\n".join([f"```text\n{HELP}```", *pages])
 
 
-def _api(page: Any) -> str:
-    """Return the docstrings of what the package exports and no group of parts has."""
+def _entry_points() -> list[str]:
+    """Return what the package exports and no group of parts has."""
     packages = {
         target.split(".")[1] for group in (*parts.GROUPS, "kernel") for target in parts.targets(group)
     }
-    return "\n\n".join(f"::: {target}" for target in _exports() if target.split(".")[1] not in packages)
+    return [target for target in _exports() if target.split(".")[1] not in packages]
 
 
 def _value(value: Any) -> str:
@@ -253,8 +275,9 @@ MAKERS: dict[str, Callable[..., str]] = {
     "info": _info,
     "floors": _floors,
     "help": _help,
-    "api": _api,
-    "classes": _classes,
+    "config": _config,
+    "api": lambda page: _crossed(_entry_points()),
+    "classes": lambda page, group: _crossed(_classes_of(group)),
     "exported": _exported,
     "fields": _fields,
     "members": _members,
@@ -265,3 +288,14 @@ MAKERS: dict[str, Callable[..., str]] = {
     "claims-overview": lambda page, folder="": claims.overview(folder),
     "claims-overview-exact": lambda page, folder="": claims.overview(folder, claims.EXACT),
 }
+PLAIN: dict[str, Callable[..., str]] = {
+    "api": lambda page: _docstrings(_entry_points()),
+    "classes": lambda page, group: _docstrings(_classes_of(group)),
+    "floors": lambda page: plain.layers(),
+    "gallery": lambda page: plain.gallery_tables(),
+    "group": lambda page, group: re.sub(
+        r"^### (.+) \{ #(.+) \}$", r'<a id="\2"></a>\n### \1', _group(page, group), flags=re.MULTILINE
+    ),
+    "claims": lambda page, paper: plain.claim_tables(paper),
+}
+"""What the pages in the repository have instead (refresh.py): text that reads well without the site."""

@@ -9,7 +9,7 @@ Two things are rewritten where they stand, so that the files read well in the re
     distance of MINT is {claim mint gmm_tied_means f1l-close}, and {count gmm_tied_means} claims
     -->
 
-And tables made from the repository (hooks.py), between two marks:
+And tables made from the repository (hooks.py, or plain.py where the site has HTML), between two marks:
 
     <!-- made: WORD ... -->
     ...
@@ -114,7 +114,7 @@ def current(path: Path) -> str:
     page = SimpleNamespace(meta=(yaml.safe_load(head[1]) or {}) if head else {})
 
     def made(word: str, arguments: list[str]) -> str:
-        return hooks.MAKERS[word](page, *arguments)
+        return (hooks.MAKERS | hooks.PLAIN)[word](page, *arguments)
 
     try:
         return with_tables(with_values(text), made)

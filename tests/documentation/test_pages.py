@@ -295,6 +295,19 @@ def test_made_blocks_with_an_end_are_rewritten_and_others_stay(monkeypatch):
     assert refresh.with_tables(new, lambda word, arguments: f"new {word}") == new
 
 
+def test_generated_parts_are_in_the_repository(monkeypatch):
+    """Pages can be read without building the site: nothing is in them that only mkdocstrings or a browser shows."""
+    monkeypatch.syspath_prepend(DOCS / "_made")
+    import refresh
+
+    for path in refresh.pages():
+        text = path.read_text()
+        assert [found[0] for found in refresh.MADE.finditer(text) if found[3] is None] == [], path.name
+        assert not re.search(r"^(::: |<table|<div class)", text, re.MULTILINE), path.name
+    assert sum(path.stat().st_size for path in refresh.pages()) < 1_500_000
+    assert re.search(r"^sample\(\n    model: ", (DOCS / "reference/python.md").read_text(), re.MULTILINE)
+
+
 def test_figures_of_paper_scale_runs_keep_their_colours(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(DOCS / "_made")
     import gallery
