@@ -24,6 +24,7 @@ from mhrun.report.efficiency import diagnosed
 from mhrun.report.fresh import page_digest
 from mhrun.report.guard import Guard
 from mhrun.report.metrics import MetricTable, long_table
+from mhrun.report.monitored import has_monitor
 from mhrun.report.page import RESULTS, FigureOnPage, Sections, TableOnPage, write_page
 from mhrun.report.run import Run
 from mhrun.report.sections import EXPLAINED, FIGURES, TABLES
@@ -154,9 +155,11 @@ def _general(
     if not run.methods:
         return [], []
     own = parts.tables.keys() | parts.figures.keys()
-    there = {
-        n: f for n, f in TABLES.items() if n != "pilots" or any("pilot" in m for m in run.methods.values())
+    left_out = {
+        "pilots": not any("pilot" in about for about in run.methods.values()),
+        "monitor": not has_monitor(run),
     }
+    there = {name: function for name, function in TABLES.items() if not left_out.get(name)}
     tables = [
         _table(n, f, run, guard, place)._replace(explained=EXPLAINED if n == "posterior" else {})
         for n, f in there.items()

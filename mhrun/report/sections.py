@@ -13,6 +13,7 @@ from matplotlib.ticker import NullFormatter
 
 from mhrun.report.coordinates import SHOWN, Summarised, coordinates_of, draws_of
 from mhrun.report.history import acceptance_history, batch_sizes, step_size_history
+from mhrun.report.monitored import monitor
 from mhrun.report.plots import finished, panels
 from mhrun.report.run import Run
 from mhrun.report.style import COLOURS, method_styles
@@ -213,7 +214,11 @@ def work(run: Run) -> Figure | str:
     return finished(figure, legend="right")
 
 
-TABLES: Mapping[str, Callable[[Run], pd.DataFrame | str]] = {"posterior": posterior, "pilots": pilots}
+TABLES: Mapping[str, Callable[[Run], pd.DataFrame | str]] = {
+    "monitor": monitor,
+    "posterior": posterior,
+    "pilots": pilots,
+}
 FIGURES: Mapping[str, Callable[[Run], Figure | str]] = {
     "marginals": marginals,
     "chains": chains,

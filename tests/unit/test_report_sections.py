@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import xarray as xr
 from arviz_stats.base.array import array_stats
 from kit import FEW, compute
 from matplotlib import pyplot as plt
@@ -13,6 +14,7 @@ from matplotlib import pyplot as plt
 from mhrun.report import coordinates, efficiency, sections
 from mhrun.report.coordinates import SHOWN, coordinates_of
 from mhrun.report.history import acceptance_history, batch_sizes, step_size_history
+from mhrun.report.monitored import has_monitor, monitor
 from mhrun.report.run import Run
 from mhrun.report.sections import FIGURES, _density, _rank_shares, marginals, posterior, work
 
@@ -157,3 +159,35 @@ def test_methods_of_one_model_show_the_same_coordinates_and_the_worst_of_each(mo
     assert found["two"].coordinates[found["two"].worst].name == "x39"
     of_two = coordinates.draws_of(run, "two", found["two"])
     assert np.array_equal(of_two[..., -1], draws[1, ..., 39])
+
+
+def test_what_a_monitor_found_last_is_a_table():
+    """Means over chains with their errors; an ensemble of several chains counts once, a rung above the coldest not."""
+    ends = {
+        "nll": [[9.0, 0.5], [9.0, 0.7], [9.0, np.nan], [9.0, 0.9]],
+        "error_of_group": [[9.0, 4.0]] * 2 + [[9.0, 6.0]] * 2,
+    }
+    rows = {name: (("chain", "monitor_run"), np.array(values)) for name, values in ends.items()}
+    metrics = xr.Dataset(
+        rows | {"step": ("monitor_run", [5, 10]), "step_size": (("chain", "monitor_run"), np.ones((4, 2)))}
+    )
+    run = SimpleNamespace(
+        config={
+            "monitor": {"group": 2},
+            "methods": {"one": {}, "ladder": {"monitor": {"group": None}}, "none": {}},
+        },
+        methods={"one": {}, "ladder": {}, "none": {}},
+        monitor=lambda method: xr.Dataset() if method == "none" else metrics,
+        rungs=lambda method: 2 if method == "ladder" else 1,
+        label=str.upper,
+    )
+    table = monitor(run)
+    assert table.columns.tolist() == ["ONE", "LADDER"]
+    assert table.index.tolist() == ["nll", "error_of_group"]
+    assert table.loc["nll", "ONE"] == pytest.approx((0.7, 0.2 / 3**0.5))
+    assert table.loc["error_of_group", "ONE"] == pytest.approx((5.0, 1.0))
+    assert table.loc["nll", "LADDER"].value == 0.5
+    assert np.isnan(table.loc["nll", "LADDER"].se)
+    assert has_monitor(run)
+    run.config = {"methods": {"one": {}, "ladder": {}, "none": {}}}
+    assert not has_monitor(run)
