@@ -22,6 +22,7 @@ _OF_STEPS = (
     "diverging_rate",
     "step_size",
 )
+_CURVE = "_below_"  # in the names of points of a curve, of which there are many
 _OF_GROUP = "_of_group"  # the ending of metrics of several chains together, the same for each of them
 
 
@@ -43,7 +44,7 @@ def monitor(run: Run) -> pd.DataFrame | str:
             continue
         last = metrics.isel(monitor_run=-1)
         for name, values in last.data_vars.items():
-            if name in _OF_STEPS or "chain" not in values.dims:
+            if name in _OF_STEPS or _CURVE in str(name) or "chain" not in values.dims:
                 continue
             each = int(_settings(run, method).get("group") or 1) if str(name).endswith(_OF_GROUP) else 1
             found = values.to_numpy()[:: run.rungs(method)][::each]
