@@ -30,8 +30,8 @@ class Predictive(Monitor):
       the posterior predictive where the chain samples the posterior (snapshots: Li & Wong 2017, CMINT).
 
     Metrics are per chain. Ties of two classes count as the lower one. Parameters whose predictions are not finite are
-    reported as NaN. Steps of burn-in enter no mean and no ensemble. If a schedule chooses the draws to collect, those are
-    the snapshots, and `collect` and `after` have no effect.
+    reported as NaN. Steps of burn-in enter no mean and no ensemble. If a schedule chooses the draws to collect, those
+    are the snapshots, and `collect` and `after` have no effect.
 
     Args:
         data: the test data, with the fields of the model.
