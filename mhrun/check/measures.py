@@ -61,6 +61,8 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
         f"variance {ratio:.3f} ± {error:.3f} of the target's, mean {mean:+.3f} ± {mean_error:.3f} of its sd: "
         f"{seen} (n = {subject.n:,}, {sizes:.3g} data a step, {where}, step {step:.2g})"
     )
+    if subject.kind == "proposal":
+        detail += "; as with Metropolis's rule, not a property of the proposal"
     is_exact = kernel.rule is not None and kernel.rule.exact  # which it declares for every minibatch size
     if not (is_exact or tolerant):
         yield Verdict(check_name, MEASURED, detail, (ratio - 1) / error)

@@ -8,10 +8,11 @@ import numpy as np
 from scipy import special, stats
 
 from mhrun.check.subject import Subject, of_the_target
-from mhrun.check.targets import N_TOSSED, Known, correlated, gaussian_mean, mixture, tossed
+from mhrun.check.targets import N_TOSSED, Known, correlated, gaussian_mean, mixture, positive, tossed
 from mhrun.check.verdict import (
     FAILS,
     HOLDS,
+    NO_POWER,
     NONE,
     Verdict,
     by_flows,
@@ -35,6 +36,7 @@ _BINS = 8
 # Factor of the step size of every other chain: at a single step size a wrong move can look right.
 _SHORTER = 0.4
 _ROUNDS = 8
+_REFUSED = "every candidate is refused here; is the proposal for positive parameters only?"
 _NOT_EXACT = "its kernel has no acceptance test: see the target as steps shrink"
 
 
@@ -62,7 +64,9 @@ def reads_all(subject: Subject, known: Known) -> str | None:
 @of_the_target("invariance")
 def invariance(subject: Subject, check_name: str) -> Iterator[Verdict]:
     """Chains that start as draws of the target are draws of it after some steps: closed forms and quadrature."""
-    for known in (gaussian_mean(30), mixture(), correlated()):
+    waiting, is_last = [gaussian_mean(30), mixture(), correlated()], False
+    while waiting:
+        known = waiting.pop(0)
         here = f"{check_name}: {known.name}"
         if reason := reads_all(subject, known):
             yield Verdict(here, NONE, reason)
@@ -78,6 +82,16 @@ def invariance(subject: Subject, check_name: str) -> Iterator[Verdict]:
         sizes = step * np.where(short, _SHORTER, 1.0)
         went = subject.follow(kernel, target, theta, steps, sizes, temperature, name=known.name)
         ends = went.theta[-1].numpy()
+        if not went.stat("accepted").any() and subject.refuses_all(kernel, known, target):
+            other = positive()
+            instead = not is_last and not subject.refuses_all(
+                subject.exact(other), other, subject.target(other)
+            )
+            detail = f"{_REFUSED}{f' See {other.name}.' if instead else ''}"
+            yield Verdict(here, NONE if instead else NO_POWER, detail)
+            if instead:
+                waiting, is_last = [*waiting, other], True
+            continue
         share = float(went.stat("accepted").double().mean())
         some = np.unique(np.linspace(steps // 2, steps - 1, _PLACES).round().astype(int))
         path = np.stack([known.uniforms(went.theta[s].numpy(), temperature) for s in some])

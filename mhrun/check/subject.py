@@ -81,6 +81,7 @@ class Subject:
         effective: c = n/T for these.
         step_size: of all checks; None to search for one.
         surrogate: of all targets, see `mhrun.target.Target`.
+        kind: what is checked: rule, pairing, proposal, dynamics or kernel. The other parts are the plainest.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Subject:
     effective: float = 20.0
     step_size: float | None = None
     surrogate: str = "none"
+    kind: str = "kernel"
     _steps: dict[str, float] = field(default_factory=dict)
     _limits: dict[str, float] = field(default_factory=dict)
 
@@ -161,6 +163,12 @@ class Subject:
         if not kernel.decides:
             return 1
         return round(min(max(_USUAL / self._limit(kernel, known, target, 1.0), 1.0), _MOST_TIMES))
+
+    def refuses_all(self, kernel: Kernel, known: Known, target: Target) -> bool:
+        """Return whether a kernel rejects every candidate of a target, at the smallest step size too."""
+        theta, temperature = self._begin(known, 1.0)
+        went = self.follow(kernel, target, theta, 6, float(_STEPS[0]), temperature)
+        return not bool(went.stat("accepted").any())
 
     def _limit(self, kernel: Kernel, known: Known, target: Target, base: float) -> float:
         """Return the acceptance rate of the smallest step, the limit where r = 1; 1 if it cannot be measured."""

@@ -181,6 +181,36 @@ def correlated() -> Known:
     return Known("correlated Gaussian, D = 2", model, Dataset.of(x), draw, uniforms, mean, 20**-0.5)
 
 
+def positive() -> Known:
+    """The rates of two exponential distributions, 20 draws from each, with gamma priors: gamma posteriors.
+
+    At temperature T the density is proportional to [theta^(a - 1) exp(-b theta)]^(1/T): gamma with shape
+    (a - 1) / T + 1 and rate b / T. Where a rate is not positive, the log-likelihood is -infinity.
+    """
+    x = np.random.default_rng(13).exponential([1.0, 0.5], (20, 2))
+    shape, rate = 2.0 + len(x), 1.0 + x.sum(0)
+
+    def log_lik(theta: Tensor, rows: Any) -> Tensor:
+        at = theta[:, None]
+        found = at.clamp_min(1e-300).log() - at * rows["x"]
+        return found.masked_fill(at <= 0, -torch.inf).sum(-1)
+
+    def log_prior(theta: Tensor) -> Tensor:
+        return (theta.clamp_min(1e-300).log() - theta).masked_fill(theta <= 0, -torch.inf).sum(-1)
+
+    def uniforms(theta: Array, temperature: Array) -> Array:
+        t = temperature[:, None]
+        return np.asarray(special.gammainc((shape - 1) / t + 1, theta.clip(0.0) * rate / t))
+
+    def draw(rng: np.random.Generator, temperature: Array) -> Array:
+        t = temperature[:, None]
+        return rng.gamma(np.broadcast_to((shape - 1) / t + 1, (len(t), 2))) * t / rate
+
+    model = FunctionModel(log_lik, [1.0, 1.0], log_prior, batched=True)
+    data, sd = Dataset.of(x), shape**0.5 / rate
+    return Known("two positive rates", model, data, draw, uniforms, shape / rate, float(sd.min()))
+
+
 N_TOSSED = 10
 
 

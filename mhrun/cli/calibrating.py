@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mhrun.cli.compose import compose_config
+from mhrun.durations import in_words
 from mhrun.errors import Refusal, UserError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mhrun.check.calibration import Calibration, Simulated
+    from mhrun.engine.chains import Silent
     from mhrun.engine.method import Method
     from mhrun.target import Target
 
@@ -32,6 +34,7 @@ STYLES = {
 _REPLICATIONS, _STEPS, _N = 100, 5000, 500
 _FEWEST = 20  # data sets whose ranks show anything
 _SHOWN = 12  # quantities whose histograms are printed, the least uniform first
+_EVERY = 10.0  # seconds between lines on the progress
 _OWN = ("replications", "n")
 
 
@@ -103,22 +106,57 @@ def _calibration(
         detail = f"it samples at temperature {float(hot.max()):g}, not the posterior"
         return Calibration(Verdict(method.name, NONE, detail), {}, {})
     if _at_once(method):
-        draws, valid = _run(method, given.data, counts, method.shape.chains * replications, method.seed)
+        chains, watcher = method.shape.chains * replications, None if quiet else _reporting(method.name)
+        draws, valid = _run(method, given.data, counts, chains, method.seed, watcher)
         draws = draws.reshape(replications, -1, *draws.shape[1:])
     else:
-        parts = []
+        parts, sets = [], _Sets(method.name, replications)
         for k in range(replications):
-            if not quiet and sys.stderr.isatty():
-                print(f"\r\x1b[K{method.name}: data set {k + 1} of {replications}", end="", file=sys.stderr)
-            one, valid = _run(method, given.data.one(k), counts, method.shape.chains, method.seed + k)
+            watcher = _reporting(f"{method.name}, data set 1") if k == 0 and not quiet else None
+            one, valid = _run(
+                method, given.data.one(k), counts, method.shape.chains, method.seed + k, watcher
+            )
             parts.append(one[:: method.kernel.rungs])
-        if not quiet and sys.stderr.isatty():
-            print("\r\x1b[K", end="", file=sys.stderr)
+            if not quiet:
+                sets.done(k + 1)
         draws = np.stack(parts)
     if not valid:
         return Calibration(Verdict(method.name, NONE, "only some of its draws are valid"), {}, {})
     model = method.target.model
     return calibrated(method.name, model, given, draws, ess, methods, method.seed)
+
+
+def _reporting(name: str) -> Silent:
+    """Return what prints the progress of a method's run, after ten seconds and then every ten."""
+    from mhrun.engine.progress import Progress
+
+    class Named(Progress):
+        def _print(self, line: str) -> None:
+            super()._print(f"{name}: {line}")
+
+    return Named()
+
+
+class _Sets:
+    """Prints how many data sets are done and how long the others will take: after the first, and every ten seconds."""
+
+    def __init__(self, name: str, replications: int) -> None:
+        self._name, self._all = name, replications
+        self._began = self._last = time.monotonic()
+
+    def done(self, count: int) -> None:
+        """Note that `count` data sets are done."""
+        now = time.monotonic()
+        left = (now - self._began) / count * (self._all - count)
+        is_long = left >= _EVERY if count == 1 else now - self._last >= _EVERY
+        if not is_long or count == self._all:
+            return
+        self._last = now
+        print(
+            f"mhrun: {self._name}: {count} of {self._all} data sets, about {in_words(left)} left",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _at_once(method: Method) -> bool:
@@ -141,7 +179,12 @@ def _at_once(method: Method) -> bool:
 
 
 def _run(
-    method: Method, data: Any, counts: Mapping[str, int], chains: int, seed: int
+    method: Method,
+    data: Any,
+    counts: Mapping[str, int],
+    chains: int,
+    seed: int,
+    watcher: Silent | None = None,
 ) -> tuple[npt.NDArray[np.float64], bool]:
     """Return the draws (C, S, P) of a method on other data, and whether all are valid."""
     from mhrun.engine.assemble import assembled
@@ -169,7 +212,7 @@ def _run(
     own.check_data()
     own, _ = piloted(own, None, lambda line: None)
     with tempfile.TemporaryDirectory(prefix="mhrun-") as folder:
-        run_method(own, Path(folder), Settings(), Silent(), lambda: False, {})
+        run_method(own, Path(folder), Settings(), watcher or Silent(), lambda: False, {})
         with open_trace(Path(folder)) as trace:
             return flat_draws(trace["posterior"]), bool(trace["sample_stats"]["valid"].all())
 

@@ -163,7 +163,17 @@ def _subject(config: DictConfig, name: str) -> Subject:
 
     kernel = make(settings["n"], settings["m"])  # a mistake is reported before any check runs
     size = None if step is None else float(step)
-    return Subject(name, make, step_size=size, surrogate=_surrogate(config, kernel), **settings)
+    # What is named first here decides the others, as in `_kernel`.
+    kind = next(
+        (
+            part
+            for part in ("kernel", "method", "dynamics", "rule", "pairing", "proposal")
+            if config.get(part)
+        ),
+        "kernel",
+    ).replace("method", "kernel")
+    surrogate = _surrogate(config, kernel)
+    return Subject(name, make, step_size=size, surrogate=surrogate, kind=kind, **settings)
 
 
 def _surrogate(config: DictConfig, kernel: Kernel) -> str:
@@ -256,35 +266,40 @@ def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> Non
     from rich.console import Console
     from rich.table import Table
 
-    from mhrun.check.verdict import ALPHA, DOUBTFUL, FALSE_ALARMS, MEASURED, NO_POWER, REPEATED
+    from mhrun.check.verdict import FALSE_ALARMS, MEASURED, NO_POWER
 
     title = f"mhrun check {subject.name}".replace("[", r"\[")
     screen = sys.stdout.isatty()
-    # Into a file or a pipe go plain columns, a line for each check.
-    plain: dict[str, Any] = {} if screen else {"box": None, "pad_edge": False}
-    table = Table(**plain)
-    for heading in ("check", "verdict", "what was found"):
-        table.add_column(heading)
-    for verdict in found:
-        style = STYLES[verdict.outcome]
-        table.add_row(verdict.check, f"[{style}]{verdict.outcome}[/]", verdict.detail.replace("[", r"\["))
     console = Console(width=None if screen else 10_000)
     console.print(f"[bold]{title}[/]", highlight=False)  # a table would pad it
-    console.print(table)
+    if screen:
+        table = Table()
+        for heading in ("check", "verdict", "what was found"):
+            table.add_column(heading)
+        for verdict in found:
+            style = STYLES[verdict.outcome]
+            table.add_row(verdict.check, f"[{style}]{verdict.outcome}[/]", verdict.detail.replace("[", r"\["))
+        console.print(table)
+    else:  # into a file or a pipe go plain columns, a line for each check
+        rows = [("check", "verdict", "what was found"), *(verdict[:3] for verdict in found)]
+        wide = [max(len(row[k]) for row in rows) for k in range(2)]
+        for check, outcome, detail in rows:
+            print(f"{check:<{wide[0]}}  {outcome:<{wide[1]}}  {detail}")
     failed = [verdict.check for verdict in found if verdict.outcome == "fails"]
     conclusion = f"{len(failed)} fail: {', '.join(failed)}" if failed else "no check fails"
     if weak := [verdict.check for verdict in found if verdict.outcome == NO_POWER]:
         conclusion += f"; no power: {', '.join(weak)}"
-    if biased := [v.check for v in found if v.outcome == MEASURED and ": biased (" in v.detail]:
+    biased = [v.check for v in found if v.outcome == MEASURED and ": biased (" in v.detail]
+    if biased and subject.kind != "proposal":
         conclusion += f"; biased: {', '.join(biased)}"
-    alarms = (
-        f"a correct kernel fails with probability {FALSE_ALARMS:g}: by p below {ALPHA:g} in one check, or below "
-        f"{DOUBTFUL:g} twice, the second time in {REPEATED} times as many chains (a p is of all statistics of its line "
-        "together)"
+    alarms = f"{FALSE_ALARMS:.0e}".replace("e-0", "e-")
+    console.print(
+        f"{conclusion}. {seconds:.0f} s. A correct kernel fails this page with probability {alarms}. "
+        f"Seed {subject.seed}.",
+        highlight=False,
     )
-    console.print(f"{conclusion}. {seconds:.0f} s; {alarms}; seed {subject.seed}.", highlight=False)
     console.print(_unseen(found, subject), highlight=False)
-    if biased:
+    if biased and subject.kind not in ("proposal", "dynamics"):
         console.print(
             "A rule that takes no account of minibatch noise is biased with minibatches: that is not judged. One that "
             "is meant to be right with them says so, by exact = True or corrects_noise = True on its class: then a "

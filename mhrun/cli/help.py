@@ -116,12 +116,22 @@ features are standardised, and priors are printed.
 mhrun check rule=NAME|proposal=NAME|pairing=NAME|dynamics=NAME|method=NAME|CLASS [KEY=VALUE ...] [--json]
 
 Compares draws with closed forms and quadrature, tests detailed balance, and recounts costs. A correct kernel fails
-with probability 1e-4. The exit status is 1 if a check fails, or has no power because chains hardly move.
+with probability 1e-4: by p below 1e-6 in one check, or below 1e-3 twice, the second time in 5 times as many chains
+(a p is of all statistics of its line together). The exit status is 1 if a check fails, or has no power because
+chains hardly move.
 
   mhrun check rule=barker
+  mhrun check dynamics=sghmc dynamics.friction=0.5 chains=40000    # a setting of the part has its kind before it
   mhrun check rule=barker 'checks=[invariance,balance]'
   mhrun check my.Rule --project mine
   mhrun check experiment=mine --project mine     # is the model and are its methods right?
+
+  chains=8000     chains of the checks that are judged by draws; more see smaller errors
+  step_size=      of all checks; if not given, the largest with a fair acceptance, or stable
+  checks=[...]    only these
+  n=2000, m=100   data, and data in a minibatch, of the checks with minibatches
+  seed=0
+  --json          print the verdicts as JSON
 
 With experiment=NAME: parameters are drawn from the model's priors, data by its function simulate, and the ranks of the
 parameters among the draws of each method must be uniform (simulation-based calibration).
@@ -129,8 +139,6 @@ parameters among the draws of each method must be uniform (simulation-based cali
   replications=100   data sets; at least 20
   n=500              data in each
   steps=, warmup=    of each method; at most 5000 if they are not given
-  checks=[...]    only these
-  --json          print the verdicts as JSON
 {_OWN}""",
     "completion": """\
 mhrun completion bash|zsh|fish

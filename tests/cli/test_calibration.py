@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from mhrun.check.calibration import Replicates, bars
+from mhrun.cli import calibrating
 from mhrun.cli.main import run
 from mhrun.data import Dataset
+from mhrun.durations import in_words
 from mhrun.errors import UserError
 from mhrun.models.function import FunctionModel
 from mhrun.models.poisson_regression import PoissonRegression
@@ -48,6 +50,18 @@ FILES = {
     "defaults: [/data: rows, /model: line, /method@methods.full: mcmc]\n"
     "chains: 3\nsteps: 300\nwarmup: 300\nmethods: {full: {schedules: {step_size: {start: 0.3}}}}\n",
 }
+
+
+def test_a_long_calibration_says_how_long_it_takes(monkeypatch, capsys):
+    now = iter([0.0, 3.0, 6.0, 15.0, 120.0])
+    monkeypatch.setattr(calibrating.time, "monotonic", lambda: next(now))
+    sets = calibrating._Sets("full", 40)
+    for count in (1, 2, 5, 40):
+        sets.done(count)
+    assert capsys.readouterr().err.splitlines() == [
+        f"mhrun: full: 1 of 40 data sets, about {in_words(117.0)} left",
+        f"mhrun: full: 5 of 40 data sets, about {in_words(105.0)} left",
+    ]
 
 
 @pytest.fixture

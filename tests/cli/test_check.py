@@ -13,7 +13,7 @@ import torch
 
 from mhrun.check.subject import Subject
 from mhrun.check.suite import CHECKS, run_suite
-from mhrun.check.targets import correlated, free_mean, gaussian_mean, mixture, tossed
+from mhrun.check.targets import correlated, free_mean, gaussian_mean, mixture, positive, tossed
 from mhrun.check.verdict import FAILS, Verdict, by_uniforms
 from mhrun.cli.main import run
 from mhrun.compiled import register
@@ -430,6 +430,59 @@ def test_an_error_in_someones_code_is_a_line():
         judged(of_parts(), "invarance")
 
 
+class Multiplicative(NoDensity):
+    """A walk of the logarithm, for positive parameters."""
+
+    def log_density(self, origin, to, controls):
+        return -to.log().sum(-1)
+
+
+def test_a_proposal_for_positive_parameters_is_checked_on_positive_ones():
+    found = judged(of_parts(Multiplicative), "invariance", chains=2000)
+    refused = found.pop("invariance: correlated Gaussian, D = 2")
+    assert refused.outcome == "does not apply"
+    assert refused.detail == (
+        "every candidate is refused here; is the proposal for positive parameters only? See two positive rates."
+    )
+    assert "invariance: two positive rates" in found
+    assert {verdict.outcome for verdict in found.values()} == {"holds"}
+    positive_sum = type("PositiveSum", (NoDensity,), {"log_density": lambda *_: _[2].log().sum(-1)})
+    assert "invariance: two positive rates" in failing(of_parts(positive_sum), "invariance", chains=4000)
+
+
+def test_where_no_candidate_is_accepted_a_longer_step_is_no_advice():
+    class Nowhere(RandomWalk):
+        def log_density(self, origin, to, controls):
+            return torch.full_like(to[:, 0], torch.nan)
+
+    found = judged(of_parts(Nowhere), "invariance", chains=300)
+    assert {verdict.outcome for verdict in found.values()} == {"no power"}
+    for verdict in found.values():
+        assert "every candidate is refused here" in verdict.detail
+        assert "step_size" not in verdict.detail
+
+
+def test_the_bias_with_minibatches_is_no_property_of_a_proposal(capsys):
+    words = ["checks=minibatches", "chains=4000"]
+    assert run(["check", "proposal=random_walk", *words]) == 0
+    out = capsys.readouterr().out
+    assert "as with Metropolis's rule, not a property of the proposal" in out
+    assert "\nno check fails. " in out
+    assert run(["check", "dynamics=sgld", *words]) == 0
+    out += capsys.readouterr().out
+    assert "rule that takes no account" not in out
+    assert all(line == line.rstrip() for line in out.splitlines())
+
+
+def test_a_setting_of_a_part_needs_its_kind_before_it(capsys):
+    for words, hint in (
+        (["dynamics=sghmc", "friction=0.5"], "Did you mean 'dynamics.friction=0.5'?"),
+        (["method=sghmc", "friction=0.5"], "Did you mean 'method.kernel.dynamics.friction=0.5'?"),
+    ):
+        assert run(["check", *words]) == 2
+        assert f"There is no setting 'friction'. {hint}" in capsys.readouterr().err
+
+
 class OtherLoop(MetropolisHastings):
     """Its compiled loop is not quite what its step does."""
 
@@ -452,7 +505,7 @@ def test_a_compiled_loop_that_differs_is_seen():
 
 
 def test_the_models_of_the_targets_are_what_their_distribution_say():
-    for known in (gaussian_mean(30), mixture(), correlated()):
+    for known in (gaussian_mean(30), mixture(), correlated(), positive()):
         target = known.target()
         t = np.full(5, 2.0)
         theta = known.draw(np.random.default_rng(0), t)
@@ -476,6 +529,7 @@ def test_the_command_tells_verdicts_and_its_status(capsys, tmp_path, monkeypatch
     out = capsys.readouterr().out
     assert "detailed balance" in out
     assert "no check fails" in out
+    assert "A correct kernel fails this page with probability 1e-4. Seed 0." in out
     assert "An error within 4.9 standard errors (±) passes unseen" in out
     assert "┃" not in out  # a pipe gets plain columns
     assert run(["check", "rule=metropolis", "checks=minibatches", "chains=4000"]) == 0
