@@ -319,6 +319,7 @@ def outcome_of(path: Path, target: str | None, separator: str | None = None) -> 
 CLASSES = 20
 """The most values of an outcome that are classes."""
 
+_MOST_BAD = 0.2  # share of the cells of a column that are no numbers, above which it is text
 _LISTED = 12  # columns whose units a line has
 
 
@@ -359,6 +360,14 @@ def _numbers(column: Any, path: Path) -> Array:
     """Return a column as float64."""
     if column.dtype.kind not in "biuf":
         text = [v for v in column.tolist() if not isinstance(v, int | float)]
+        bad = [(i, v) for i, v in zip(column.index, column.tolist(), strict=True) if not _is_number(v)]
+        if 0 < len(bad) <= _MOST_BAD * len(column):
+            row, value = bad[0]
+            more = f" and {len(bad) - 1:,} more are not numbers" if len(bad) > 1 else " is not a number"
+            raise UserError(
+                f"{path.name}: column '{column.name}': {value!r} in data row {row + 1:,}{more} "
+                f"({len(column) - len(bad):,} others are)."
+            )
         raise UserError(
             f"{path.name}: column '{column.name}' holds {_some(sorted(set(map(str, text))))}, no numbers; say "
             f"categorical=[{column.name}], or choose the features without it (features=[...])."
@@ -367,6 +376,14 @@ def _numbers(column: Any, path: Path) -> Array:
     if not np.isfinite(values).all():
         raise UserError(f"{path.name}: column '{column.name}' holds an infinite number.")
     return values
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _standardised(

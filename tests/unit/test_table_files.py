@@ -41,6 +41,23 @@ def needs_pyarrow(frame, name):
     frame.to_parquet(name)
 
 
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ({4: "1,5"}, "column 'b': '1,5' in data row 5 is not a number (299 others are)"),
+        ({4: "1,5", 7: "?"}, "column 'b': '1,5' in data row 5 and 1 more are not numbers (298 others are)"),
+    ],
+)
+def test_a_cell_that_is_no_number_is_named_with_its_row(tmp_path, cells, words):
+    values = [cells.get(i, f"{i / 7:.4f}") for i in range(300)]
+    lines = ["a,b,y", *(f'{i},"{value}",{i % 2}' for i, value in enumerate(values))]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    with pytest.raises(UserError) as error:
+        Table(str(tmp_path / "t.csv"), target="y").load()
+    assert words in str(error.value)
+    assert "categorical" not in str(error.value)
+
+
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz", "t.parquet"])
 def test_columns_have_roles(frame, name):
     if "parquet" in name:
