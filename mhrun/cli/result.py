@@ -69,7 +69,7 @@ def show_result(folder: RunFolder, width: int | None = None) -> None:
 
 
 def show_sweep(place: Path, width: int | None = None) -> None:
-    """Print what a sweep found: a sentence, and a row for each job and method.
+    """Print what a sweep found: a sentence, and a row for each job and method, means over seeds.
 
     Args:
         place: the sweep's folder.
@@ -95,6 +95,8 @@ def show_sweep(place: Path, width: int | None = None) -> None:
     console.print(table)
     if found.table["method"].str.endswith(MARK).any():
         print(FOOTNOTE)
+    if found.is_over_seeds:
+        print("mean ± standard deviation over the seeds; the report has every job")
     if (more := len(found.table) - _ROWS) > 0:
         print(f"{more} more rows in the report")
     print(flush=True)

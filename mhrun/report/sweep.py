@@ -20,13 +20,17 @@ from mhrun.report.page import FigureOnPage, TableOnPage, claims_words, template
 from mhrun.report.run import Run, labels
 from mhrun.report.status import status_of
 from mhrun.report.style import method_styles, style
-from mhrun.report.summary import MARK
+from mhrun.report.summary import FLOOR, MARK
 from mhrun.report.sweep_figure import NOTHING, sweep_figure
-from mhrun.report.sweep_words import BESIDES, SHORT, sweep_finding, sweep_warnings
+from mhrun.report.sweep_words import BESIDES, SEED, SEEDS, SHORT, over_seeds, sweep_finding, sweep_warnings
 from mhrun.report.tables import rendered, write_table
 from mhrun.store.checksums import write_sealed
 from mhrun.store.files import explain, read_json, remove, write_text
 from mhrun.store.folder import RunFolder
+
+MEANS = "sweep_seeds"
+"""The name of the table of means over seeds."""
+_OVER_SEEDS = "\nMean ± standard deviation over the seeds; the table below has every job."
 
 
 def jobs_of(place: Path) -> list[dict[str, Any]]:
@@ -69,37 +73,50 @@ def _built(place: Path, warn: Callable[[str], None]) -> Path:
     config = _config(place, jobs)
     headings: dict[str, str] = {}
     keys: list[str] = []
+    others: list[str] = []  # but for the seed
     table: dict[str, str] | str = NOTHING
+    means: dict[str, str] | str = NOTHING
     figure: dict[str, bytes] | str = NOTHING
+    finding = ""
     if not frame.empty:
         keys = [str(c) for c in frame.columns[: list(frame.columns).index("method")]]
-        headings = column_headings(config, [str(name) for name in frame.columns])
+        headings = _headings(config, frame)
         table = guard("sweep", "This table could not be made", lambda: _rendered(frame, keys, headings))
+        averaged, others = over_seeds(frame, keys)
+        finding = sweep_finding(config, averaged, others)
+        if SEED in keys:
+            means = guard(
+                MEANS, "This table could not be made", lambda: _rendered(averaged, others, headings, "sd")
+            )
         styles = _method_styles(place, jobs)
+        drawn, along = (averaged, others) if others else (frame, keys)
         with style():
             figure = guard(
                 "sweep",
                 "This figure could not be drawn",
-                lambda: draw(lambda: sweep_figure(frame, keys, styles, headings), "sweep"),
+                lambda: draw(lambda: sweep_figure(_drawn(drawn, config), along, styles, headings), "sweep"),
             )
-    for old in place.glob("sweep.*"):
+    for old in (*place.glob("sweep.*"), *place.glob(f"{MEANS}.*")):
         if old.suffix != ".json":  # the sweep itself
             old.unlink()
-    if not isinstance(table, str):
-        write_table(table, place / "sweep")
+    for name, made in (("sweep", table), (MEANS, means)):
+        if not isinstance(made, str):
+            write_table(made, place / name)
     if not isinstance(figure, str):
         write_drawn(figure, place / "sweep")
     sweep = read_json(place / "sweep.json") or {}
     words = sweep.get("overrides")
-    meanings = {} if frame.empty else column_meanings(config, [str(name) for name in frame.columns])
+    meanings = _meanings(config, frame)
     explained = {headings.get(name, name): what for name, what in meanings.items()}
     own = _own(place, jobs, guard)
     page = template("sweep.html.j2").render(
         title=config.get("title") or sweep.get("experiment", ""),
         scale=_in_one_line(config, jobs),
         command=" ".join(["mhrun -m", *map(str, words)]) if isinstance(words, list) else "",
-        finding="" if frame.empty else sweep_finding(config, frame, keys),
+        finding=finding,
         warnings=[] if frame.empty else sweep_warnings(frame, _warnings(place, jobs)),
+        means=TableOnPage(MEANS, _OVER_SEEDS, means, explained) if SEED in keys else None,
+        is_over_seeds=SEED in keys and bool(others),
         table=TableOnPage("sweep", "", table, explained),
         explained=explained,
         figure=FigureOnPage("sweep", "", figure),
@@ -118,8 +135,9 @@ class SweepSummary(NamedTuple):
 
     finding: str
     keys: list[str]  # the swept settings, the first columns of the table
-    # A row for each job and method: swept settings, method, the experiment's measure, ESS, R-hat
+    # A row for each job and method, means over seeds: swept settings, method, the experiment's measure, ESS, R-hat
     table: pd.DataFrame
+    is_over_seeds: bool = False
 
 
 def sweep_summary(place: Path) -> SweepSummary | None:
@@ -130,21 +148,53 @@ def sweep_summary(place: Path) -> SweepSummary | None:
         return None
     config = _config(place, jobs)
     keys = [str(name) for name in frame.columns[: list(frame.columns).index("method")]]
+    is_over_seeds = SEED in keys
+    frame, keys = over_seeds(frame, keys)
     measure = measure_of(config)
-    wanted = [measure.metric] if measure is not None else []
+    wanted = [measure.metric, measure.floor] if measure is not None else []
     columns = [*keys, "method", *(name for name in (*wanted, "ess", "rhat") if name in frame)]
-    table = frame[columns].rename(columns=dict(column_headings(config, columns)))
+    table = frame[columns].rename(columns=_headings(config, frame))
     table["method"] = table["method"].where(~frame[SHORT].astype(bool), table["method"] + f" {MARK}")
-    return SweepSummary(sweep_finding(config, frame, keys), keys, table)
+    return SweepSummary(sweep_finding(config, frame, keys), keys, table, is_over_seeds)
 
 
-def _rendered(frame: pd.DataFrame, keys: Sequence[str], headings: Mapping[str, str]) -> dict[str, str]:
-    """Return the table of a sweep: for people with headings and marks, as CSV with the names of metrics."""
+def _headings(config: Mapping[str, Any], frame: pd.DataFrame) -> dict[str, str]:
+    """Return the heading of each column of a sweep's table."""
+    found = dict(column_headings(config, [str(name) for name in frame.columns]))
+    measure = measure_of(config)
+    return found | ({measure.floor: FLOOR[0]} if measure is not None and measure.floor in found else {})
+
+
+def _meanings(config: Mapping[str, Any], frame: pd.DataFrame) -> dict[str, str]:
+    """Return what each column of a sweep's table is."""
+    if frame.empty:
+        return {}
+    found = dict(column_meanings(config, [str(name) for name in frame.columns]))
+    measure = measure_of(config)
+    return found | ({measure.floor: FLOOR[1]} if measure is not None and measure.floor in frame else {})
+
+
+def _drawn(frame: pd.DataFrame, config: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the columns that the figure draws: what the experiment names for sweeps, or else acceptance and ESS."""
+    named = (config.get("report") or {}).get("sweep")
+    measure = measure_of(config)
+    besides = ["rhat", *(["ess"] if named else []), *([measure.floor] if measure is not None else []), SEEDS]
+    return frame.drop(columns=[name for name in besides if name in frame and name not in (named or [])])
+
+
+def _rendered(
+    frame: pd.DataFrame, keys: Sequence[str], headings: Mapping[str, str], error: str = "se"
+) -> dict[str, str]:
+    """Return the table of a sweep: for people with headings and marks, as CSV with the names of metrics.
+
+    `error` is what follows the ± of its numbers: ``se`` or ``sd``.
+    """
     short = frame[SHORT].astype(bool)
-    whole = frame.drop(columns=SHORT)
+    whole, first = frame.drop(columns=SHORT), (*keys, "method")[0]
     marked = whole.assign(method=whole["method"].where(~short, whole["method"] + f" {MARK}"))
-    people = marked.set_index(keys[0]).rename(columns=dict(headings))
-    return rendered(people) | {"csv": rendered(whole.set_index(keys[0]))["csv"]}
+    people = marked.set_index(first).rename(columns=dict(headings))
+    head, line, rest = rendered(whole.set_index(first))["csv"].partition("\n")
+    return rendered(people) | {"csv": f"{head.replace(' (se)', f' ({error})')}{line}{rest}"}
 
 
 def _warnings(place: Path, jobs: list[dict[str, Any]]) -> Iterator[tuple[str, list[str]]]:
@@ -281,8 +331,8 @@ def _judged(runs: Sequence[Run], jobs: list[dict[str, Any]], metrics: Mapping[st
 def sweep_table(place: Path, jobs: list[dict[str, Any]]) -> pd.DataFrame:
     """Return a row per job and method: swept settings, the metrics that the experiment names, run and `SHORT`.
 
-    Temperature and data per step are there where they vary, effective draws per evaluation and second where there are
-    any.
+    The measure's noise floor follows the measure. ESS and R-hat, and effective draws per evaluation and second, are
+    there where a run's report has any; temperature and data per step where they vary.
     """
     rows = []
     for job in jobs:
@@ -291,13 +341,16 @@ def sweep_table(place: Path, jobs: list[dict[str, Any]]) -> pd.DataFrame:
         folder = _folder(place, job)
         summary, config = folder.summary() or {}, folder.config()
         swept = dict(_pair(word) for word in job["overrides"])
-        wanted = (config.get("report") or {}).get("sweep") or ["accept_rate"]
+        wanted = list((config.get("report") or {}).get("sweep") or ["accept_rate"])
+        measure = measure_of(config)
+        if measure is not None and measure.floor and measure.metric in wanted and measure.floor not in wanted:
+            wanted.insert(wanted.index(measure.metric) + 1, measure.floor)
         for name, label in labels(config, summary["methods"]).items():
             metrics = {key: _metric(summary, name, key) for key in wanted}
             known = ((summary.get("diagnostics") or {}).get("methods") or {}).get(name, {})
             short = unconverged(known)
             about = summary["methods"][name]
-            besides = {
+            besides = {key: known.get(key) for key in ("ess", "rhat") if key not in wanted} | {
                 "draws_temperature": (about.get("samples") or {}).get("temperature"),
                 "data_per_step": about.get("minibatch_size_mean"),
                 "per_million": None if short else known.get("per_million"),
@@ -307,8 +360,13 @@ def sweep_table(place: Path, jobs: list[dict[str, Any]]) -> pd.DataFrame:
                 swept | {"method": label} | metrics | besides | {"run": folder.digest} | {SHORT: short}
             )
     frame = pd.DataFrame(rows)
+    if frame.empty:
+        return frame
     said = [name for name in BESIDES if name in frame and frame[name].nunique() < 1 + (name in BESIDES[:2])]
-    return frame.drop(columns=said)
+    empty = [
+        name for name in ("ess", "rhat") if name in frame and name not in wanted and not frame[name].count()
+    ]
+    return frame.drop(columns=[*said, *empty])
 
 
 def _folder(place: Path, job: Mapping[str, Any]) -> RunFolder:

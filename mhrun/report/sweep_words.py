@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+from scipy import stats
 
 from mhrun.diagnostics.grid import Estimate
-from mhrun.report.declared import measure_of
+from mhrun.report.declared import Measure, measure_of
 from mhrun.report.efficiency import ESS, RHAT
 from mhrun.report.summary import MARK
 from mhrun.report.tables import shown
@@ -21,27 +22,59 @@ _METHODS = 3  # whose range a sentence gives
 _WARNINGS = 4  # methods that a line of warnings names
 BESIDES = ("draws_temperature", "data_per_step", "per_million", "per_second")
 """Columns of a sweep's table that its figure does not draw."""
+SEED, SEEDS = "seed", "seeds"
+"""The setting that a sweep's table is averaged over, and the column with the number of its values."""
+_FALSE_ALARM = 0.01  # probability that any two jobs of a method differ, if all have the same expectation
+
+
+def over_seeds(frame: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
+    """Return the means of a sweep's table over seeds, and the other keys; without a swept seed, the table as it is.
+
+    A number becomes an `Estimate` of the mean over seeds and the standard deviation between them, NaN for one seed.
+    A method is too short to judge if it is with any seed.
+
+    Args:
+        frame: a row for each job and method, with the column `SHORT`.
+        keys: the swept settings.
+    """
+    if SEED not in keys:
+        return frame, list(keys)
+    others = [key for key in keys if key != SEED]
+    named = [*others, "method"]
+    numbers = [str(name) for name in frame.columns if name not in (*keys, "method", "run", SHORT)]
+    rows = []
+    for _, rest in frame.groupby(named, sort=False, dropna=False):
+        row = {name: rest[name].iloc[0] for name in named} | {SEEDS: int(rest[SEED].nunique())}
+        for name in numbers:
+            values = rest[name].map(_number).dropna()
+            row[name] = Estimate(float(values.mean()), float(values.std())) if len(values) else None
+        rows.append(row | {SHORT: bool(rest[SHORT].any())})
+    return pd.DataFrame(rows, columns=[*named, SEEDS, *numbers, SHORT]), others
 
 
 def sweep_finding(config: Mapping[str, Any], frame: pd.DataFrame, keys: Sequence[str]) -> str:
     """Return a sentence on the experiment's measure: where it is least and largest, method by method.
 
-    Methods with the largest ratio of the two come first; those with one value in all jobs are left out.
+    Methods with the largest ratio of the two come first; those with one value in all jobs are left out. Methods whose
+    range is no more than Monte Carlo error are named as such, see `_is_noise`.
 
     Args:
         config: of one of the runs.
-        frame: a row for each job and method, with the column `SHORT`.
+        frame: a row for each job and method, with the column `SHORT`, or what `over_seeds` returns.
         keys: the swept settings.
     """
     measure = measure_of(config)
     if measure is None or measure.metric not in frame:
         return ""
-    found = []
+    found, noise = [], []
     for method in frame["method"].unique():
         rows = frame[frame["method"] == method]
         values = rows[measure.metric].map(_number)
         rows, values = rows[values.notna()], values.dropna()
         if len(rows) < 2 or values.max() == values.min():
+            continue
+        if _is_noise(rows, measure):
+            noise.append(f"{method} ({shown(float(values.min()))} to {shown(float(values.max()))})")
             continue
         ends = []
         for at in (values.idxmin(), values.idxmax()):
@@ -54,7 +87,40 @@ def sweep_finding(config: Mapping[str, Any], frame: pd.DataFrame, keys: Sequence
     if frame[SHORT].astype(bool).all():
         return "Too short to compare: no method has converged in any job."
     heading = measure.heading[:1].upper() + measure.heading[1:]
-    return f"{heading}: {'; '.join(words for _, words in found[:_METHODS])}." if found else ""
+    parts = [words for _, words in found[:_METHODS]]
+    if noise:
+        rest = f" and {len(noise) - _METHODS} more" if len(noise) > _METHODS else ""
+        parts.append(f"no difference beyond Monte Carlo error for {', '.join(noise[:_METHODS])}{rest}")
+    return f"{heading}: {'; '.join(parts)}." if parts else ""
+
+
+def _is_noise(rows: pd.DataFrame, measure: Measure) -> bool:
+    """Return whether the range of a measure over the jobs of one method may be Monte Carlo error alone.
+
+    With a noise floor: the range is at most the sum of the floors at its two ends. A distance is off by at most the
+    distance of the draws from their own distribution, which is the floor on average. Else, with standard errors: no two
+    jobs differ at a false-alarm rate of 1 % over all pairs (Bonferroni); over seeds, errors are from the standard
+    deviation between seeds, pooled over jobs. A number with neither is taken as exact.
+    """
+    found = rows[measure.metric]
+    values = [_number(value) for value in found]
+    low, high = values.index(min(values)), values.index(max(values))
+    gap = values[high] - values[low]
+    if measure.floor in rows:
+        floors = [_number(rows[measure.floor].iloc[at]) for at in (low, high)]
+        if all(map(math.isfinite, floors)):
+            return gap <= sum(floors)
+    errors = [value.se if isinstance(value, Estimate) else math.nan for value in found]
+    tail = _FALSE_ALARM / (len(values) * (len(values) - 1))
+    if SEEDS not in rows:
+        return bool(gap <= stats.norm.isf(tail) * math.hypot(errors[low], errors[high]))
+    counts = [int(count) for count in rows[SEEDS]]
+    known = [(count - 1, sd) for count, sd in zip(counts, errors, strict=True) if math.isfinite(sd)]
+    if (freedom := sum(one for one, _ in known)) == 0:
+        return False
+    variance = sum(one * sd**2 for one, sd in known) / freedom
+    of_gap = math.sqrt(variance * (1 / counts[low] + 1 / counts[high]))
+    return bool(gap <= stats.t.isf(tail, freedom) * of_gap)
 
 
 def sweep_warnings(frame: pd.DataFrame, of_runs: Iterable[tuple[str, Sequence[str]]]) -> list[str]:

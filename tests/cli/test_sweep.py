@@ -20,7 +20,7 @@ from mhrun.errors import UserError
 from mhrun.report.declared import column_headings
 from mhrun.report.summary import FOOTNOTE
 from mhrun.report.sweep_figure import sweep_figure
-from mhrun.report.sweep_words import SHORT, sweep_finding, sweep_warnings
+from mhrun.report.sweep_words import SHORT, over_seeds, sweep_finding, sweep_warnings
 from mhrun.store.folder import runs
 
 WORDS = ["-m", "experiment=gmm_tied_means", "scale=smoke", "runtime.threads=1", "~methods.sghmc", *FEW]
@@ -161,7 +161,7 @@ def test_a_sweep_ends_with_its_table(tmp_path, capsys):
     assert run([*WORDS, *BARE, "lam=0.3,0.2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     (head,) = (number for number, line in enumerate(lines) if line.startswith("lam "))
-    assert lines[head].split() == ["lam", "method", "distance", "ESS", "R-hat"]
+    assert lines[head].split() == ["lam", "method", "distance", "noise", "floor", "ESS", "R-hat"]
     methods = len(next(f for f in runs(tmp_path / "outputs")).summary()["methods"])
     rows = lines[head + 1 : head + 1 + 2 * methods]
     assert [line.split()[0] for line in rows] == ["0.3"] * methods + ["0.2"] * methods
@@ -376,14 +376,14 @@ def test_the_sentence_of_a_sweep_has_the_range_of_the_measure():
         {
             "lam": [0.1, 0.2] * 3,
             "method": ["A", "A", "B", "B", "C", "C"],
-            "tv": [Estimate(0.3, 0.1), Estimate(0.2, 0.1), 0.1, 0.4, 0.5, 0.5],
+            "tv": [Estimate(0.3, 0.01), Estimate(0.2, 0.01), 0.1, 0.4, 0.5, 0.5],
             "run": ["r"] * 6,
             SHORT: [False, True, False, False, True, True],
         }
     )
     config = {"report": {"metrics": "mint.figure1.metrics"}}
     assert sweep_finding(config, frame, ["lam"]) == (
-        "Distance: B from 0.100 (lam = 0.1) to 0.400 (lam = 0.2); A from 0.20 ± 0.10 † (lam = 0.2) to 0.30 ± 0.10 "
+        "Distance: B from 0.100 (lam = 0.1) to 0.400 (lam = 0.2); A from 0.200 ± 0.010 † (lam = 0.2) to 0.300 ± 0.010 "
         "(lam = 0.1)."
     )  # C is the same everywhere
     assert sweep_finding({}, frame, ["lam"]) == ""
@@ -392,6 +392,81 @@ def test_the_sentence_of_a_sweep_has_the_range_of_the_measure():
         "R-hat above 1.01 or ESS below 400, too short to judge (†, open marks): A (1 of 2 jobs), C (2 of 2 jobs).",
         "lam=0.1: a: noise",
     ]
+
+
+@pytest.mark.parametrize(
+    ("values", "floors", "is_noise"),
+    [
+        ([0.054, 0.0675], [0.05, 0.06], True),  # two exact runs
+        ([0.054, 0.2], [0.05, 0.06], False),
+        ([Estimate(0.3, 0.1), Estimate(0.2, 0.1)], None, True),
+        ([Estimate(0.3, 0.01), Estimate(0.2, 0.01)], None, False),
+        ([0.3, 0.2], None, False),  # exact numbers
+    ],
+)
+def test_a_range_within_monte_carlo_error_is_no_finding(values, floors, is_noise):
+    frame = pd.DataFrame({"lam": [0.1, 0.2], "method": "A", "tv": values, SHORT: False})
+    if floors:
+        frame["tv_noise"] = floors
+    found = sweep_finding({"report": {"metrics": "mint.figure1.metrics"}}, frame, ["lam"])
+    assert ("no difference beyond Monte Carlo error for A" in found) == is_noise
+    assert ("A from" in found) != is_noise
+
+
+def test_a_swept_seed_is_averaged_over():
+    """The mean and the standard deviation over seeds, a row for each other setting; short if any seed is."""
+    frame = pd.DataFrame(
+        {
+            "seed": [1, 1, 2, 2, 3, 3],
+            "lam": [0.1, 0.2] * 3,
+            "method": "A",
+            "tv": [0.1, Estimate(0.4, 9.0), 0.2, 0.5, 0.3, None],
+            "rhat": [None] * 6,
+            "run": list("abcdef"),
+            SHORT: [False, False, True, False, False, False],
+        }
+    )
+    found, keys = over_seeds(frame, ["seed", "lam"])
+    assert keys == ["lam"]
+    assert found.columns.tolist() == ["lam", "method", "seeds", "tv", "rhat", SHORT]
+    assert found["seeds"].tolist() == [3, 3]
+    assert found["tv"].tolist() == [
+        pytest.approx(Estimate(0.2, 0.1)),
+        pytest.approx(Estimate(0.45, 0.05 * 2**0.5)),
+    ]
+    assert found["rhat"].tolist() == [None, None]
+    assert found[SHORT].tolist() == [True, False]
+    assert over_seeds(frame, ["lam"])[0] is frame
+    config = {"report": {"metrics": "mint.figure1.metrics"}}
+    assert sweep_finding(config, found, keys).endswith(
+        "no difference beyond Monte Carlo error for A (0.200 to 0.450)."
+    )
+
+
+def test_a_sweep_over_seeds_has_their_means_ess_and_rhat(tmp_path, capsys, monkeypatch):
+    """Also of an experiment that names no numbers for sweeps."""
+    drawn = []
+    monkeypatch.setattr(
+        "mhrun.report.sweep.sweep_figure", lambda frame, keys, *_: drawn.append((frame, keys)) or "-"
+    )
+    words = [*WORDS, *QUICK, "~report.sweep", "~report.metrics", "~report.tables", "~report.notes"]
+    assert run([*words, "seed=1,2", "lam=0.3,0.2"]) == 0
+    out = capsys.readouterr().out
+    (head,) = (line for line in out.splitlines() if line.startswith("lam "))
+    assert head.split() == ["lam", "method", "ESS", "R-hat"]
+    assert "mean ± standard deviation over the seeds" in out
+    place = the_sweep(tmp_path)
+    table = pd.read_csv(place / "sweep.csv")
+    assert len(table) == 4 * table["method"].nunique()
+    assert {"seed", "ess", "rhat"} <= set(table)
+    means = pd.read_csv(place / "sweep_seeds.csv")
+    assert len(means) == 2 * table["method"].nunique()
+    assert {"seeds", "ess", "ess (sd)", "rhat"} <= set(means)
+    page = (place / "index.html").read_text()
+    assert page.index("Mean ± standard deviation over the seeds") < page.index("sweep.csv")
+    ((frame, keys),) = drawn
+    assert keys == ["lam"]  # the seed is no abscissa
+    assert "ess" in frame
 
 
 def test_headings_of_a_sweep_are_those_of_the_experiment():
