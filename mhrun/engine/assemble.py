@@ -23,7 +23,7 @@ from mhrun.monitors import Monitor
 from mhrun.parts import Kernel
 from mhrun.schedules import Plan, Schedule
 from mhrun.store.blocks import done
-from mhrun.store.identity import COUNTS
+from mhrun.store.identity import COUNTS, PARTS, parts_of
 from mhrun.store.netcdf import Shape
 from mhrun.target import Target, target_of
 from mhrun.types import INFO_DTYPES
@@ -152,8 +152,8 @@ def check_data(methods: Sequence[Method]) -> None:
 def _target(
     name: str, node: Mapping[str, Any], config: Mapping[str, Any], targets: dict[str, Target]
 ) -> Target:
-    """Return the target of a method: the experiment's, with the parts that the method replaces."""
-    parts = {part: node.get(part) or config[part] for part in ("model", "data", "target")}
+    """Return the target of a method, see `parts_of`."""
+    parts = parts_of(config, name)
     for part, part_node in parts.items():
         if not isinstance(part_node, Mapping) or (part != "target" and "_target_" not in part_node):
             raise UserError(
@@ -167,7 +167,7 @@ def _target(
         try:
             targets[key] = target_of({**config, **parts})
         except Refusal as error:
-            raise Refusal(f"{name}: {error}" if any(map(node.get, parts)) else str(error)) from error
+            raise Refusal(f"{name}: {error}" if any(map(node.get, PARTS)) else str(error)) from error
     return targets[key]
 
 

@@ -19,6 +19,7 @@ from mhrun.errors import UserError, nearest
 from mhrun.models.function import FunctionModel
 from mhrun.paths import FOLDERS
 from mhrun.store.folder import RunFolder
+from mhrun.store.identity import parts_of
 from mhrun.store.netcdf import open_trace
 from mhrun.store.projects import Project
 from mhrun.store.projects import project as project_at
@@ -68,8 +69,8 @@ class LoadedRun:
 
     def target(self, method: str | None = None) -> Target:
         """Return the target of a method, or that of the experiment."""
-        node = self._config["methods"][self._known(method)] if method is not None else {}
-        own = {part: node[part] for part in ("model", "data", "target") if node.get(part)}
+        own = {} if method is None else parts_of(self._config, self._known(method))
+        own = {part: value for part, value in own.items() if value != self._config.get(part)}
         key = repr(own)
         if key not in self._targets:
             with self._trusted():

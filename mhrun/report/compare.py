@@ -31,7 +31,7 @@ from mhrun.report.efficiency import COORDINATES, ESS, RHAT, efficiency, is_apart
 from mhrun.report.run import Run
 from mhrun.report.tables import shown
 from mhrun.store.folder import RunFolder
-from mhrun.store.identity import departures
+from mhrun.store.identity import departures, parts_of
 
 T = TypeVar("T")
 
@@ -285,9 +285,7 @@ def _model(row: Row) -> str:
 def _target(row: Row) -> dict[str, str]:
     """Return what determines the target of a row, part by part."""
     node = row.run.config["methods"][row.method]
-    parts: dict[str, Any] = {
-        part: node.get(part) or row.run.config[part] for part in ("model", "data", "target")
-    }
+    parts = parts_of(row.run.config, row.method)
     # Of the target's settings only this one changes its density; the others are of the computation.
     parts["target"] = {"temper": (parts["target"] or {}).get("temper", "posterior")}
     heats = [_heat(s, row.run.rungs(row.method)) for s in node["schedules"].values()]

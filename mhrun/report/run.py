@@ -21,6 +21,7 @@ from mhrun.kernels.stationary import APPROXIMATE, EXACT, Samples, samples
 from mhrun.schedules.plan import Plan
 from mhrun.store.blocks import damage
 from mhrun.store.folder import RunFolder
+from mhrun.store.identity import parts_of
 from mhrun.store.netcdf import COLLECTED, TRACE, Shape, flat_draws, open_trace, parameter_names
 from mhrun.target import Target, target_of
 
@@ -70,10 +71,9 @@ class Run:
         return target_of(self.config | {"device": "cpu"})
 
     def target_of(self, method: str) -> Target:
-        """The target of a method: the experiment's, with the parts that the method replaces."""
-        node = self.config["methods"][method]
-        own = {part: node[part] for part in ("model", "data", "target") if node.get(part)}
-        if not own:
+        """The target of a method, see `parts_of`."""
+        own = parts_of(self.config, method)
+        if all(value == self.config[part] for part, value in own.items()):
             return self.target
         key = json.dumps(own, sort_keys=True)
         if key not in self._targets:
@@ -90,7 +90,7 @@ class Run:
     def kind(self, method: str) -> str:
         """The kind of a method, see `Samples.kind`; none is exact on energies with noise."""
         found = self.samples(method).kind
-        target = self.config["methods"][method].get("target") or self.config.get("target") or {}
+        target = parts_of(self.config, method)["target"] or {}
         return APPROXIMATE if found == EXACT and target.get("energy_noise") else found
 
     def expected_error(self, method: str) -> str:

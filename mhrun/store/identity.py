@@ -26,6 +26,10 @@ _COSMETIC = ("runtime", "report", "scales", "title", "reproduces")
 # Settings of the target added later; their former behaviour is left out, so that older runs keep their digest.
 _LATER = {"common_batch": False, "gradient_noise": 0, "energy_noise": 0, "surrogate": "none"}
 _LATER_OF_ALL = {"precision": "fp32"}  # likewise, of the whole configuration
+# What a setting of the target is where nobody writes it. A method's own `surrogate: none` is written in shipped
+# experiments, and stays in their digests.
+_UNSET = {"temper": "posterior", "replacement": False, **_LATER}
+_LATER_OF_A_METHOD = {key: value for key, value in _LATER.items() if key != "surrogate"}
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,17 +42,51 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     if not kept.get("monitor"):  # likewise
         kept.pop("monitor", None)
     if isinstance(kept.get("target"), Mapping):
-        kept["target"] = {
-            key: value
-            for key, value in kept["target"].items()
-            if key not in _LATER or (value and value != _LATER[key])
-        }
+        kept["target"] = _without(kept["target"], _LATER)
     methods = kept.get("methods") or {}
     kept["methods"] = {
-        name: {key: value for key, value in method.items() if key != "label"}
+        name: {
+            key: _without(value, _LATER_OF_A_METHOD)
+            if key == "target" and isinstance(value, Mapping)
+            else value
+            for key, value in method.items()
+            if key != "label"
+        }
         for name, method in methods.items()
     }
     return kept
+
+
+def parts_of(config: Mapping[str, Any], method: str) -> dict[str, Any]:
+    """Return the model, the data and the target's settings of a method.
+
+    A method's model and data replace the experiment's. Its settings of the target are added to the experiment's, and
+    override those of the same name.
+    """
+    node = config["methods"][method]
+    parts = {part: node.get(part) or config.get(part) for part in PARTS}
+    shared, own = config.get("target"), node.get("target")
+    if isinstance(shared, Mapping) and isinstance(own, Mapping):
+        parts["target"] = {**shared, **own}
+    return parts
+
+
+def _without(settings: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings without those that have their former behaviour."""
+    return {
+        key: value
+        for key, value in settings.items()
+        if key not in former or (value and value != former[key])
+    }
+
+
+def _inherited(whole: Mapping[str, Any], method: str) -> Any:
+    """Return the target's settings of a method that has its own, with those of the experiment that are not defaults."""
+    own, shared = whole["methods"][method].get("target"), whole.get("target")
+    if not isinstance(own, Mapping) or not isinstance(shared, Mapping):
+        return own
+    more = {key: value for key, value in shared.items() if key not in _UNSET or value != _UNSET[key]}
+    return {**more, **own}
 
 
 def digest(config: Mapping[str, Any]) -> str:
@@ -56,7 +94,11 @@ def digest(config: Mapping[str, Any]) -> str:
 
     1e5 and 100000 are one number; another version of the layout or of the random numbers is another run.
     """
-    return _digest(identity(config))
+    whole = identity(config)
+    for name, node in whole["methods"].items():
+        if node.get("target"):
+            node["target"] = _inherited(whole, name)
+    return _digest(whole)
 
 
 def _digest(content: Mapping[str, Any]) -> str:
@@ -66,7 +108,7 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 COUNTS = ("chains", "warmup", "steps", "thin", "thin_stats")  # of an experiment, or of one of its methods
-_PARTS = ("model", "data", "target")
+PARTS = ("model", "data", "target")  # of an experiment, which a method may replace, see `parts_of`
 
 
 def method_digest(config: Mapping[str, Any], name: str) -> str:
@@ -78,7 +120,9 @@ def method_digest(config: Mapping[str, Any], name: str) -> str:
     """
     whole = identity(config)
     node = whole["methods"][name]
-    own = {part: node.get(part) or whole.get(part) for part in _PARTS}
+    own = {part: node.get(part) or whole.get(part) for part in PARTS}
+    if node.get("target"):
+        own["target"] = _inherited(whole, name)
     own |= {key: whole.get(key) if node.get(key) is None else node[key] for key in COUNTS}
     own["monitor"] = {**(whole.get("monitor") or {}), **(node.get("monitor") or {})}
     own |= {key: whole.get(key) for key in ("seed", "dtype", "device", "executor", "sources")}

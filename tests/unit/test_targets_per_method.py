@@ -12,6 +12,7 @@ from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import run_experiment
 from mhrun.errors import UserError
 from mhrun.report.run import Run
+from mhrun.store.identity import digest, method_digest
 
 FEW = ("~methods.mcmc", "~methods.sgld", "~methods.sghmc", "steps=40", "warmup=50", "report={}")
 
@@ -86,3 +87,28 @@ def test_what_is_wrong_with_a_part_of_its_own_is_reported_in_a_line(outputs, cap
     err = capsys.readouterr().err
     assert message in err
     assert err.count("\n") == 1
+
+
+def with_target(tmp_path, *words):
+    return config(tmp_path, *FEW, "+methods.mint.target={gradient_noise:2.0}", *words)
+
+
+def test_a_methods_target_keeps_the_experiments_other_settings(outputs):
+    settings = with_target(outputs, "target.temper=likelihood", "target.common_batch=true")
+    mine, shared = (methods_of(settings)[place].target for place in (0, 1))
+    assert [method.name for method in methods_of(settings)][0] == "mint"
+    assert (mine.temper, mine.gradient_noise, mine.common_batch) == ("likelihood", 2.0, True)
+    assert (shared.temper, shared.gradient_noise, shared.common_batch) == ("likelihood", 0.0, True)
+
+
+def test_digests_cover_the_settings_that_a_methods_target_inherits(outputs):
+    """Settings that have their default value are left out, as in the digests of earlier runs."""
+    plain = with_target(outputs)
+    for word in ("target.temper=likelihood", "target.replacement=true", "target.energy_noise=1.0"):
+        changed = with_target(outputs, word)
+        assert method_digest(changed, "mint") != method_digest(plain, "mint")
+        written = with_target(outputs, word, f"+methods.mint.{word}")
+        assert digest(written) == digest(changed) != digest(plain)
+    written = with_target(outputs, "+methods.mint.target.common_batch=false")
+    assert digest(written) == digest(plain)
+    assert method_digest(written, "mint") == method_digest(plain, "mint")
