@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ PASSED, FAILED, UNCHECKED = "self-check passed", "self-check failed", "self-chec
 COUNTED = (REPRODUCED, NOT_REPRODUCED, NOT_AT_SCALE)
 """The verdicts on a paper's claims. Self-checks, and claims that our experiment cannot judge, get none."""
 
+_ROUNDING = 8 * sys.float_info.epsilon  # relative difference of numbers that are taken as equal
 _NAMED = 3  # settings that are named; the rest are counted
 _REQUIRED = {"id", "artefact", "quantity", "paper", "metric", "rule"}
 _OPTIONAL = {"note", "self_check", "revised", "not_judged"}
@@ -240,6 +242,9 @@ def satisfied(rule: Mapping[str, Any], value: float, se: float | None, where: st
     - ``equals: x``, ``below: x``, ``above: x``, ``between: [low, high]``
     - ``near: x`` with ``at_most: d`` (absolute difference) and/or ``standard_errors: k``
 
+    Numbers that differ by rounding, at most 8 units in the last place of the largest that a condition has, are equal:
+    1.4 is within 0.4 of 1.8, though 1.8 - 1.4 > 0.4 in floating point, and is not below 1.4.
+
     Raises:
         UserError: an unknown rule.
     """
@@ -253,20 +258,29 @@ def satisfied(rule: Mapping[str, Any], value: float, se: float | None, where: st
         raise UserError(f"claim {where}: a rule needs equals, below, above, between, or near with at_most.")
     checks = []
     if "equals" in rule:
-        checks.append(value == rule["equals"])
+        checks.append(_same(value, rule["equals"]))
     if "below" in rule:
-        checks.append(value < rule["below"])
+        checks.append(value < rule["below"] and not _same(value, rule["below"]))
     if "above" in rule:
-        checks.append(value > rule["above"])
+        checks.append(value > rule["above"] and not _same(value, rule["above"]))
     if "between" in rule:
-        checks.append(rule["between"][0] <= value <= rule["between"][1])
+        low, high = rule["between"]
+        checks.append(low <= value <= high or _same(value, low) or _same(value, high))
     if "near" in rule:
         distance = abs(value - rule["near"])
+        largest = max(abs(value), abs(rule["near"]))
         if "at_most" in rule:
-            checks.append(distance <= rule["at_most"])
+            checks.append(distance <= rule["at_most"] or _same(distance, rule["at_most"], largest))
         if "standard_errors" in rule:
-            checks.append(se is not None and distance <= rule["standard_errors"] * se)
+            most = math.nan if se is None else rule["standard_errors"] * se
+            checks.append(distance <= most or _same(distance, most, largest))
     return all(checks)
+
+
+def _same(one: float, two: float, largest: float = 0.0) -> bool:
+    """Return whether two numbers differ by no more than rounding of numbers as large as `largest` or themselves."""
+    gap = abs(one - two)
+    return math.isfinite(gap) and gap <= _ROUNDING * max(abs(one), abs(two), largest)
 
 
 def in_words(rule: Mapping[str, Any]) -> str:

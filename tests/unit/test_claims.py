@@ -26,6 +26,16 @@ from mhrun.report.claims import claims_of, count, in_words, judge_all, read_clai
         ({"near": 1, "standard_errors": 3}, 1.31, 0.1, False),
         ({"near": 1, "standard_errors": 3}, 1.0, None, False),
         ({"near": 1, "at_most": 0.2, "standard_errors": 3}, 1.25, 0.1, False),
+        # 1.8 - 1.4 is 0.4 but for rounding, and so on.
+        ({"near": 1.8, "at_most": 0.4}, 1.4, None, True),
+        ({"near": 1.8, "at_most": 0.4}, 1.4 - 1e-12, None, False),
+        ({"near": 1.8, "standard_errors": 4}, 1.4, 0.1, True),
+        ({"equals": 0.3}, 0.1 + 0.2, None, True),
+        ({"below": 0.1 + 0.2}, 0.3, None, False),
+        ({"above": 0.3}, 0.1 + 0.2, None, False),
+        ({"between": [0, 0.3]}, 0.1 + 0.2, None, True),
+        ({"between": [0.1 + 0.2, 1]}, 0.3, None, True),
+        ({"equals": 0.3}, float("inf"), None, False),
     ],
 )
 def test_rules(rule, value, se, holds):
