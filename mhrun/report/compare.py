@@ -23,9 +23,11 @@ from mhrun.report.agreement import (
     REFERENCE,
     RELEVANT,
     UNKNOWN,
+    is_usable,
     judged_draws,
     problems_of,
     rule_of,
+    short_limit_of,
 )
 from mhrun.report.efficiency import COORDINATES, ESS, RHAT, efficiency, is_apart, named, valid_draws, worth
 from mhrun.report.run import Run
@@ -318,7 +320,8 @@ def _judge(
     doubts = problems_of(known, "reference: ")
     problems = {name: [*problems_of(found[name]), *doubts] for name in moved}
     another = {row.name: _another(reference, row) for row in rows if row.name in moved}
-    verdicts, limit, judged = judged_draws(moved, names, problems, another)
+    usable = [name for name in moved if is_usable(found[name]) and is_usable(known)]
+    verdicts, limit, judged = judged_draws(moved, names, problems, another, usable)
     lines = []
     for name, row in found.items():
         if name == reference.name:
@@ -328,7 +331,8 @@ def _judge(
         row["verdict"], row["verdict_reason"] = word, why
         if word != AGREES:
             lines.append(f"{name}: {word}{' than that of the reference' * (word == ANOTHER)}: {why}.")
-    return lines, rule_of(judged, len(names), limit, reference.name) if moved else ""
+    short_limit = short_limit_of(2 * len(names) * max(1, len(moved)))
+    return lines, rule_of(judged, len(names), limit, reference.name, short_limit) if moved else ""
 
 
 def _another(reference: Row, row: Row) -> list[str]:

@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from mhrun.diagnostics.grid import Estimate
-from mhrun.report.agreement import AGREES, DIFFERS, RELEVANT, UNKNOWN
+from mhrun.kernels.stationary import EXACT
+from mhrun.report.agreement import AGREES, ANOTHER, DIFFERS, DIFFERS_SHORT, REFERENCE, RELEVANT, UNKNOWN
 from mhrun.report.build import PAGE, draw, write_drawn
 from mhrun.report.compare import Comparison, Row, compare, number_of
 from mhrun.report.efficiency import is_apart, named, runners_up, unconverged
@@ -132,9 +133,15 @@ def finding(found: Comparison) -> str:
     texts = (
         (AGREES, f"{{}} with {{}} (to {RELEVANT:g} sd)"),
         (DIFFERS, "{} from {}"),
+        (DIFFERS_SHORT, "{} from {} in a short run"),
         (UNKNOWN, "no verdict on {} against {}"),
     )
-    verbs = {AGREES: ("agrees", "agree"), DIFFERS: ("differs", "differ"), UNKNOWN: ("", "")}
+    verbs = {
+        AGREES: ("agrees", "agree"),
+        DIFFERS: ("differs", "differ"),
+        DIFFERS_SHORT: ("differs", "differ"),
+        UNKNOWN: ("", ""),
+    }
     found_parts = []
     for word, text in texts:
         if several := words.get(word):
@@ -157,6 +164,9 @@ def _most_efficient(found: Comparison) -> str:
     }
     known = {name: number_of(row.get("rhat")) for name, row in found.rows.items()}
     rated = {name: rate for name, rate in rates.items() if not is_apart(known[name]) and _finite(known[name])}
+    eligible = {name: rate for name, rate in rated.items() if _is_right(found.rows[name], found.reference)}
+    wrong = 0 < len(eligible) < len(rated)
+    rated = eligible or rated
     if not rated:
         rhats = [number_of(row.get("rhat")) for row in found.rows.values() if _finite(row.get("rhat"))]
         return f"No method has converged: R-hat is {shown(min(rhats))} at least." if rhats else ""
@@ -167,10 +177,25 @@ def _most_efficient(found: Comparison) -> str:
         start += f" after its set-up ({shown(1e6 * number_of(row['ess']) / (cost + setup))} with it)"
     others = sorted(rate for name, rate in rated.items() if name != best)
     more = runners_up(rated[best], rates, known)
+    if not others and wrong:
+        only = "method that is exact or agrees" if found.reference else "exact method that converged"
+        return f"{start}, the only {only}{more}."
     if not others:
         return f"{start}{', and no other method has converged' * (len(found.rows) > 1)}{more}."
     ratio = shown(rated[best] / others[-1])
-    return f"{start}, {ratio} times as many as the next of {len(rated)} that have converged{more}."
+    among = "are exact or agree" if found.reference and wrong else "are exact" if wrong else "have converged"
+    return f"{start}, {ratio} times as many as the next of {len(rated)} that {among}{more}."
+
+
+def _is_right(row: Mapping[str, Any], reference: str | None) -> bool:
+    """Return whether a method is exact or agrees with the reference.
+
+    One with another target, or a verdict that it differs, is not; without a reference, only exact methods are.
+    """
+    verdict = row.get("verdict")
+    if verdict in (DIFFERS, DIFFERS_SHORT, ANOTHER):
+        return False
+    return verdict in (AGREES, REFERENCE) or row.get("target") == EXACT
 
 
 def plain_rows(found: Comparison) -> dict[str, Any]:

@@ -422,6 +422,28 @@ def test_the_finding_begins_with_the_verdicts():
     )
 
 
+def test_the_most_efficient_method_is_compared_with_those_that_are_right():
+    row = {"rhat": 1.0, "ess": 900.0, "target": "exact"}
+    rows = {
+        "a": row | {"per_million": 100.0, "verdict": "reference"},
+        "b": row | {"per_million": 50.0, "verdict": "differs", "target": "approximate"},
+        "c": row | {"per_million": 400.0, "verdict": "differs (short run)", "target": "approximate"},
+        "d": row | {"per_million": 20.0, "verdict": "agrees", "target": "approximate"},
+    }
+    sentence = finding(Comparison(rows, {}, [], "a"))
+    assert "1 method (c) differs from a in a short run" in sentence
+    assert (
+        "a has 100 effective draws per million evaluations, 5 times as many as the next of 2 that are exact or agree."
+        in sentence
+    )
+    for about in rows.values():
+        del about["verdict"]
+    assert (
+        finding(Comparison(rows, {}, [], None))
+        == "a has 100 effective draws per million evaluations, the only exact method that converged."
+    )
+
+
 def test_an_approximate_method_that_agrees_is_named_with_its_expected_error():
     class Run:
         def kind(self, method):

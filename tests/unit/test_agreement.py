@@ -7,15 +7,18 @@ import math
 import numpy as np
 import pytest
 
+from mhrun.diagnostics.chains import worth
 from mhrun.diagnostics.distances import Shifts, shifts
 from mhrun.report.agreement import (
     FALSE_ALARM,
     RELEVANT,
     agreement,
     critical_value,
+    is_usable,
     judged_draws,
     problems_of,
     rule_of,
+    short_limit_of,
 )
 
 NAMES = ["a", "b"]
@@ -58,6 +61,53 @@ def test_errors_that_cannot_be_trusted_give_no_verdict_and_another_target_is_nam
     assert problems_of({"rhat": math.nan, "ess": 900.0}) == ["R-hat is undefined"]
     assert problems_of({"rhat": None, "ess": None}) == ["R-hat is undefined"]
     assert problems_of({"rhat": 1.009, "ess": 400.0}) == []
+
+
+def test_a_very_large_difference_of_a_short_run_counts():
+    problems = {"a": ["R-hat 1.024"]}
+    far, near = shift(spread=(0.763, 1.0), spread_se=0.021), shift(spread=(0.9, 1.0), spread_se=0.021)
+    verdicts, _, judged = judged_draws({"a": far}, NAMES, problems, {}, ["a"])
+    assert judged == 0
+    assert verdicts["a"].word == "differs (short run)"
+    assert verdicts["a"].why == (
+        "the sd of a is 0.76 times as large, 9.8 Monte Carlo errors, in spite of R-hat 1.024"
+    )
+    assert judged_draws({"a": near}, NAMES, problems, {}, ["a"])[0]["a"] == ("cannot tell", "R-hat 1.024")
+    assert (
+        judged_draws({"a": far}, NAMES, problems, {})[0]["a"].word == "cannot tell"
+    )  # its errors are worthless
+    assert (
+        judged_draws({"a": far}, NAMES, problems, {"a": ["T = 5"]}, ["a"])[0]["a"].word
+        == "another distribution"
+    )
+    assert [
+        is_usable({"rhat": r, "ess": e}) for r, e in ((1.1, 100.0), (1.11, 900.0), (1.0, 90.0), (None, 500.0))
+    ] == [
+        True,
+        False,
+        False,
+        False,
+    ]
+    assert short_limit_of(2) == 6
+    assert short_limit_of(1000) > 6.5
+
+
+def test_short_runs_of_one_distribution_do_not_differ():
+    """Pairs of AR(1) chains with some 160 effective draws each, R-hat up to 1.1; the seed is fixed."""
+    rng = np.random.default_rng(11)
+    rho, kept = 0.95, 0
+    noise = rng.normal(size=(1600, 8, 30)) * math.sqrt(1 - rho**2)
+    for t in range(1, len(noise)):
+        noise[t] += rho * noise[t - 1]
+    draws = noise.transpose(1, 0, 2)
+    for d in range(draws.shape[-1]):
+        one, other = draws[:4, :, d : d + 1], draws[4:, :, d : d + 1]
+        usable = is_usable(worth(one)) and is_usable(worth(other))
+        problems = {"m": ["R-hat"]}
+        verdicts, *_ = judged_draws({"m": shifts(one, other)}, ["x"], problems, {}, ["m"] * usable)
+        kept += usable
+        assert verdicts["m"].word == "cannot tell"
+    assert kept > 5
 
 
 def test_the_false_alarm_probability_is_shared_by_the_methods_that_can_be_judged():
