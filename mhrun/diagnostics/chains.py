@@ -62,6 +62,22 @@ def worth(draws: npt.NDArray[np.float64]) -> dict[str, float]:
     }
 
 
+def valid_of_each(draws: Draws, valid: npt.NDArray[np.bool_]) -> Draws:
+    """Return the valid draws of each chain, as many as the chain with the fewest has.
+
+    Args:
+        draws: (C, S, D).
+        valid: which of them follow the target (C, S).
+
+    Returns:
+        The first valid draws of each chain, (C, least count of valid draws, D).
+    """
+    if (valid == valid[0]).all():
+        return draws if valid.all() else draws[:, valid[0]]
+    least = int(valid.sum(axis=1).min())
+    return np.stack([own[kept][:least] for own, kept in zip(draws, valid, strict=True)])
+
+
 def diagnoses(draws: Draws) -> list[Diagnosis]:
     """Return the diagnosis of each coordinate of draws (C, S, D)."""
     columns = (draws[..., d] for d in range(draws.shape[-1]))
@@ -248,7 +264,8 @@ def diagnosis(draws: Array) -> Diagnosis:
     if not quantity.is_valid:
         nan = float("nan")
         return Diagnosis(nan, nan, nan, nan, (low, middle, high))
-    statistics = quantity.rhat(_THINNED), quantity.bulk(), quantity.tail(), quantity.mcse()
+    with np.errstate(over="ignore", invalid="ignore"):  # the square of a draw may be infinite
+        statistics = quantity.rhat(_THINNED), quantity.bulk(), quantity.tail(), quantity.mcse()
     return Diagnosis(*statistics, (low, middle, high))
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from mhrun.diagnostics.chains import some_coordinates
+from mhrun.diagnostics.chains import some_coordinates, valid_of_each
 from mhrun.engine.assemble import assembled, check_kind
 from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.defaults import (
@@ -315,8 +315,18 @@ def _known(found: Mapping[str, Any] | None) -> dict[str, str]:
 def _warn(method: Method, summary: Mapping[str, Any], trace: xr.DataTree) -> None:
     """Warn of everything that makes the draws doubtful."""
     lines = list(warnings_of(method, summary))
-    if "posterior" in trace.children and valid_share(method, summary) == 1:
+    if "posterior" in trace.children:
         draws = flat_draws(trace["posterior"])[:: method.kernel.rungs]
+        if valid_share(method, summary) < 1:
+            valid = trace["sample_stats"]["valid"].to_numpy()[:: method.kernel.rungs].astype(bool)
+            if valid.shape != draws.shape[:2]:  # a schedule collects draws of some steps
+                valid = valid[:, method.shape.kept(method.shape.warmup + 1, method.shape.steps)]
+            draws = valid_of_each(draws, valid)
+            if draws.shape[1] < 4:
+                lines.append(
+                    "R-hat and ESS are unknown: they need 4 valid draws of each chain, "
+                    f"and one has {draws.shape[1]}."
+                )
         shown = some_coordinates(draws.shape[-1])
         names = [method.target.model.names[place] for place in shown]
         lines += draws_warnings(method, summary, draws[..., shown], names)

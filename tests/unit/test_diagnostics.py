@@ -12,7 +12,16 @@ from significance import Z
 
 from mhrun.data import Dataset
 from mhrun.diagnostics import chains as chain_statistics
-from mhrun.diagnostics.chains import diagnoses, diagnosis, ess, mcse, rhat, worth, worth_of_predictions
+from mhrun.diagnostics.chains import (
+    diagnoses,
+    diagnosis,
+    ess,
+    mcse,
+    rhat,
+    valid_of_each,
+    worth,
+    worth_of_predictions,
+)
 from mhrun.diagnostics.grid import (
     Grid,
     chi_squared,
@@ -309,3 +318,14 @@ def test_a_statistic_is_of_the_draws_as_they_are_now():
     assert second[1] > 1.2 > first[1]
     assert ess(draws, "tail") != second[0]
     assert ess(draws.T) != second[0]
+
+
+def test_each_chain_keeps_its_own_valid_draws(rng):
+    """Chains that are valid at different steps have no step in common."""
+    draws, valid = rng.normal(size=(2, 60, 3)), np.zeros((2, 60), bool)
+    valid[0, ::2] = valid[1, 1:41:2] = True
+    found = valid_of_each(draws, valid)
+    assert np.array_equal(found, np.stack([draws[0, :40:2], draws[1, 1:41:2]]))
+    together = np.tile(valid[0], (2, 1))
+    assert np.array_equal(valid_of_each(draws, together), draws[:, ::2])
+    assert valid_of_each(draws, np.ones((2, 60), bool)) is draws

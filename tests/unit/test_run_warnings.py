@@ -19,6 +19,7 @@ from mhrun.pairing.growing import Growing
 from mhrun.report.run import Run
 from mhrun.report.summary import warnings_of
 from mhrun.rules.mh_minibatch import MHMinibatch
+from mhrun.schedules.fixed import Fixed
 
 
 def kernel(proposal=None, rule=None, pairing=None):
@@ -117,6 +118,26 @@ def test_few_valid_draws_of_a_tempered_dynamics_are_warned_of():
     lines = warned(0.01, moves=moves, steps=20, warmup=50)
     assert any(re.search(r"and [1-4] of 4 chains have none; an ESS of 400", line) for line in lines)
     assert not [line for line in warned(0.01, moves=moves, steps=6_000) if "only" in line]
+
+
+def test_valid_draws_are_diagnosed_where_some_are_invalid():
+    """TACT-HMC has invalid draws, and its chains begin far apart and barely move."""
+    moves, start = mhrun.Unadjusted(mhrun.TACTHMC(step_of_x=1e-2), m=1), [[-2.0], [-1.0], [1.0], [2.0]]
+    lines = warned(1e-9, dim=1, moves=moves, start=start, steps=900, warmup=0)
+    assert any("of its draws follow the target" in line for line in lines)
+    assert any(re.match(r"R-hat is .* the chains have not converged", line) for line in lines)
+
+
+def test_chains_are_diagnosed_until_one_of_them_diverges():
+    sizes = Fixed(step_size=[1e-9, 1e-9, 1e-9, 1e3])
+    moves, start = mhrun.Unadjusted(mhrun.SGLD(), m=1), [[-2.0], [-1.0], [1.0], [2.0]]
+    lines = warned(sizes, dim=1, moves=moves, start=start, steps=900, warmup=0)
+    assert any("1 of 4 chains became non-finite" in line for line in lines)
+    assert any(line.startswith("R-hat is") for line in lines)
+    assert not any("overflow" in line for line in lines)
+    sizes = Fixed(step_size=[1e-9, 1e-9, 1e-9, 1e200])
+    lines = warned(sizes, dim=1, moves=moves, start=start, steps=900, warmup=0)
+    assert any(line.startswith("R-hat and ESS are unknown: they need 4 valid draws") for line in lines)
 
 
 def test_a_report_has_one_line_for_all_methods_with_a_warning(tmp_path):
