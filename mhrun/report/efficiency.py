@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mhrun.diagnostics.chains import COORDINATES, ESS, RHAT, is_apart, some_coordinates, worth
+from mhrun.diagnostics.chains import COORDINATES, ESS, RHAT, is_apart, some_coordinates, valid_of_each, worth
 from mhrun.report.run import Run
 from mhrun.report.tables import shown
 
@@ -38,6 +38,8 @@ _RIVALS = 2  # methods that a finding names beside the best
 def valid_draws(run: Run, method: str, most: float = np.inf) -> Draws | str:
     """Return the valid draws (C, S, D) of a method, or a line on why there are none.
 
+    Chains with more valid draws than another are cut to its length.
+
     Args:
         run: whose.
         method: which.
@@ -47,9 +49,10 @@ def valid_draws(run: Run, method: str, most: float = np.inf) -> Draws | str:
         return "it kept no draws (thin=null)."
     draws = run.draws(method, marked=True)
     if run.methods[method].get("valid_share", 1.0) < 1.0:
-        draws = draws[:, run.valid(method).all(axis=0)]
+        draws = valid_of_each(draws, run.valid(method))
     if draws.shape[1] < 4:
-        return f"{draws.shape[1]} draws that all chains have are too few."
+        count = draws.shape[1]
+        return f"it has {count} valid draw{'s' * (count != 1)} of one chain, and needs 4 of each."
     wanted = int(min(COORDINATES, max(1.0, most / (draws.shape[0] * draws.shape[1]))))
     if draws.shape[-1] > wanted:
         draws = draws[..., some_coordinates(draws.shape[-1], wanted)]

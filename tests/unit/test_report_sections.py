@@ -108,6 +108,17 @@ def test_of_many_coordinates_the_worst_are_shown():
     assert found.coordinates[found.worst].name == "w[41]"
 
 
+def test_valid_draws_are_those_of_each_chain():
+    """One chain is valid at even steps, the other at odd ones and for a shorter time."""
+    draws, valid = np.random.default_rng(0).standard_normal((2, 60, 3)), np.zeros((2, 60), bool)
+    valid[0, ::2] = valid[1, 1:41:2] = True
+    run = Wide(draws)
+    run.methods["a"]["valid_share"], run.valid = valid.mean(), lambda method: valid
+    assert np.array_equal(efficiency.valid_draws(run, "a"), np.stack([draws[0, :40:2], draws[1, 1:41:2]]))
+    valid[1, 3:] = False
+    assert efficiency.valid_draws(run, "a") == "it has 1 valid draw of one chain, and needs 4 of each."
+
+
 def test_a_run_without_draws_has_a_line_in_their_place():
     run = Wide(np.zeros((4, 10, 2)))
     run.methods["a"]["thin"] = None
