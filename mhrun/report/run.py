@@ -192,7 +192,7 @@ class Run:
             UserError: the run kept none, or some draws are invalid and the report does not select among them.
         """
         summary = self.methods[method]
-        if not marked and summary.get("valid_share", 1.0) < 1.0 and not summary["diverging"]:
+        if not marked and summary.get("valid_share", 1.0) < 1.0:
             raise UserError(
                 f"{method}: only {summary['valid_share']:.1%} of its draws are valid, and this report does "
                 "not choose among them."

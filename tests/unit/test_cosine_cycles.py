@@ -198,7 +198,9 @@ def test_chains_that_stop_are_reported_and_are_no_draws(tmp_path):
     run = Run(run_experiment(compose_config(words, compare=False), watcher))
     assert any(note.startswith("x: 1 of 4 chains became non-finite") for note in watcher.notes)
     assert run.valid("x").all(1).tolist() == [True, True, False, True]  # at statistics of every fifth step
-    assert run.draws("x").shape[0] == 4
+    assert run.draws("x", marked=True).shape[0] == 4
+    with pytest.raises(UserError, match="of its draws are valid"):
+        run.draws("x")
 
 
 @pytest.mark.long
