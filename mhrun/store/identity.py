@@ -74,9 +74,7 @@ def parts_of(config: Mapping[str, Any], method: str) -> dict[str, Any]:
 def _without(settings: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings without those that have their former behaviour."""
     return {
-        key: value
-        for key, value in settings.items()
-        if key not in former or (value and value != former[key])
+        key: value for key, value in settings.items() if key not in former or (value and value != former[key])
     }
 
 
