@@ -167,13 +167,34 @@ def call(function: Callable[..., T], arguments: Mapping[str, Any], name: str, wh
     if missing:
         raise UserError(f"{at}{name} needs {', '.join(missing)}.")
     try:
-        return function(**checked)
+        found = function(**checked)
     except (TypeError, ValueError, IndexError, ArithmeticError, MemoryError) as error:
         message = str(error) or type(error).__name__
         raise UserError(f"{at}{name} cannot be made of these settings: {message}") from error
+    check_attributes(found, at)
+    return found
+
+
+def check_attributes(part: Any, at: str = "") -> None:
+    """Refuse a part of the user's with an attribute that hides a method of its base class.
+
+    Raises:
+        UserError: ``self.start = ...`` in a schedule, say.
+    """
+    own = type(part)
+    if own.__module__.startswith("mhrun."):
+        return
+    for name in getattr(part, "__dict__", {}):
+        for base in own.__mro__:
+            if base.__module__.startswith("mhrun.") and inspect.isfunction(vars(base).get(name)):
+                raise UserError(
+                    f"{at}{own.__name__} sets self.{name}, which is a method of {base.__name__}; choose another "
+                    "attribute name."
+                )
 
 
 _LITERAL = re.compile(r"Literal\[([^\]]*)\]")
+_GROUPS = ("proposal", "pairing", "rule", "dynamics", "schedule")  # of conf/
 _PARTS = ("Proposal", "Pairing", "Rule", "Dynamics", "Model", "Kernel", "Schedule", "OwnPrior", "Evaluation")
 
 
@@ -201,6 +222,9 @@ def _as(annotation: Any, value: Any, what: str) -> Any:
             raise UserError(f"{what} = {value!r} must be a whole number.")
         return int(value)
     if kind in _PARTS and (value is None or isinstance(value, dict | list | str | int | float)):
+        place, group = what.replace(": ", "."), kind.lower()
+        if isinstance(value, str) and group in _GROUPS and value.isidentifier():
+            raise UserError(f"{what} = {value} is a name, not a part; write {group}@{place}={value}.")
         raise UserError(f"{what} names no part; give it a _target_, or choose one of conf/.")
     kinds = {"float": (number, "a number"), "bool": (isinstance(value, bool), "true or false")}
     kinds["str"] = (isinstance(value, str), "a word")

@@ -152,6 +152,8 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
     plain.experiment = experiment
     try:
         written = OmegaConf.to_container(plain, resolve=False)
+        if isinstance(config.get("experiment"), DictConfig):
+            raise UserError(f"experiment/{experiment}.yaml lacks its first line: # @package _global_")
         check_settings(written)
         check_known(written)
         with bounded():
@@ -293,7 +295,7 @@ def explained(
     ):
         return UserError(
             f"There is no experiment '{found[1]}'.{nearest(found[1], experiments(folders))} "
-            "mhrun list shows the experiments."
+            f"mhrun list shows the experiments{'' if folders else '; one of a project needs --project FOLDER'}."
         )
     if found := re.search(r"Could not find '([^']+)'", text):
         group, _, choice = found[1].rpartition("/")
@@ -302,6 +304,14 @@ def explained(
         there = [p.stem for place in [CONF, *folders] for p in (place / group).glob("*.yaml")]
         if group == "hydra/launcher":
             there += ["basic", "joblib", "submitit_local"]  # of Hydra, and of what is installed beside it
+        if not there:
+            groups = sorted(
+                {p.name for place in [CONF, *folders] for p in place.glob("[!_.]*") if p.is_dir()}
+            )
+            return UserError(
+                f"There is no group '{group}' of {choice!r}.{nearest(group, groups)} The groups are "
+                f"{', '.join(groups)}."
+            )
         return UserError(
             f"There is no {group} '{choice}'.{nearest(choice, there)} There are: {', '.join(sorted(there))}."
         )
@@ -318,6 +328,8 @@ def explained(
         return UserError(f"~{found[1]} removes nothing: {_members(found[1], words, folders, name)}")
     for word in words:
         key = word.lstrip("+~").split("=", 1)[0]
+        if "@" in key and f"To append to your default list use +{word}" in text:
+            return UserError(f"{word} replaces a part that is not there; to add it, write +{word}.")
         if key and re.search(rf"(?:override|key|Key)[^']*'{re.escape(key)}'", text):
             return UserError(f"There is no setting '{key}'.{_nearest_key(key, words, folders, name)}")
     return UserError(_first_line(error))
@@ -362,7 +374,9 @@ def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: 
 
 def _of_a_part(key: str, words: Sequence[str], folders: Sequence[Path]) -> str:
     """Return the word that sets `key` of a part that the words of a check name, empty if no part takes it."""
-    value = next((word.partition("=")[2] for word in words if word.lstrip("+").startswith(f"{key}=")), "VALUE")
+    value = next(
+        (word.partition("=")[2] for word in words if word.lstrip("+").startswith(f"{key}=")), "VALUE"
+    )
     for word in words:
         part = word.partition("=")[0]
         if part not in ("rule", "pairing", "proposal", "dynamics", "method"):

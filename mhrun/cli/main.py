@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 from mhrun.build import TRUST
 from mhrun.cli.commands import COMMANDS, COMMON, OPTIONS
@@ -35,10 +36,30 @@ class Words(NamedTuple):
 
 def main() -> None:
     """Run the command line and exit."""
+    warnings.showwarning = _warned
     for stream in (sys.stdout, sys.stderr):  # do not fail if the locale lacks a character
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     sys.exit(run([_as_utf8(word) for word in sys.argv[1:]]))
+
+
+_plain_warning, _said = warnings.showwarning, set[str]()
+
+
+def _warned(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning for users as one line, once; others as Python does."""
+    if category is not UserWarning or file is not None:
+        _plain_warning(message, category, filename, lineno, file, line)
+    elif str(message) not in _said:
+        _said.add(str(message))
+        print(f"mhrun: {printable(' '.join(str(message).split()))}", file=sys.stderr)
 
 
 def _as_utf8(word: str) -> str:

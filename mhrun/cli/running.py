@@ -66,9 +66,10 @@ def compute(
     place = RunFolder.of(config)
     existed = place.is_complete() and not config["runtime"]["force"] and not place.damage()
     if existed:
-        print(
-            f"This run exists already ({place.digest}); runtime.force=true starts it again.", file=sys.stderr
-        )
+        line = f"This run exists already ({place.digest}); runtime.force=true starts it again."
+        if config["runtime"]["report"] and not _has_report(place):
+            line = f"This run is complete ({place.digest}); making its report."
+        print(line, file=sys.stderr)
     watching = watching or watcher()
     try:
         folder = run_experiment(
@@ -101,6 +102,12 @@ def line_of_time(whole: float, methods: float = math.inf, report: float = 0.0) -
         f"time    {in_words(whole)}: steps {in_words(methods)}, report {in_words(report)}, the rest {in_words(rest)}: "
         "data, pilots, and compilation, which later runs have from the cache"
     )
+
+
+def _has_report(folder: RunFolder) -> bool:
+    from mhrun.report.build import reported
+
+    return reported(folder)
 
 
 def _report(folder: RunFolder) -> None:

@@ -73,6 +73,14 @@ class Dataset:
         plain = [name for name, value in tensors.items() if value.dtype == torch.uint8 and not pixels]
         return cls(tensors, plain_bytes=tuple(plain))
 
+    def __repr__(self) -> str:
+        """Return names, shapes and types of the fields, and what the data are: no numbers."""
+        fields = ", ".join(
+            f"{name} {tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+            for name, value in self.fields.items()
+        )
+        return f"Dataset({fields})" + f": {self.description}" * bool(self.description)
+
     @property
     def n(self) -> int:
         """The number of data."""

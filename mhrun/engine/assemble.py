@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
-from mhrun.build import build
+from mhrun.build import build, check_attributes
 from mhrun.data.memory import in_bytes
 from mhrun.engine import pilot
 from mhrun.engine.method import Method
+from mhrun.engine.named_method import in_python
 from mhrun.engine.ratios import ratio_precision
 from mhrun.engine.starts import Starts, starts_of
 from mhrun.errors import Refusal, UserError
@@ -132,6 +133,8 @@ def assembled(
     method = Method(name, kernel, target, plan, shape, seed, dtype, starts, monitor, precondition)
     method.check()
     if reason := pilot.refuses(method):
+        if reason.startswith("a pilot finds"):  # for so many parameters: their number may be wrong
+            method.check_data()
         raise Refusal(reason)
     return method
 
@@ -251,7 +254,10 @@ _ADVICE = {"kernel": ", or wrap a dynamics, as in mhrun.Unadjusted(mhrun.SGLD(),
 
 
 def check_kind(kind: str, part: Any, base: type, where: str) -> None:
-    """Refuse a part that is not of its kind."""
+    """Refuse a part that is not of its kind, or that hides a method of its base class."""
+    if kind == "kernel" and isinstance(part, str) and (written := in_python(part)):
+        raise UserError(f"{where}: '{part}' is a name for the command line; from Python write {written}.")
+    check_attributes(part, f"{where}: ")
     if not isinstance(part, base):
         raise UserError(
             f"{where}: {type(part).__name__} is not a {kind}; choose one of conf/{_ADVICE.get(kind, '')}."

@@ -34,6 +34,7 @@ _PLAIN_INDEX, _NUMBERS_PAY = 1.2e-7, 1.0
 _WIDE, _MANY_CHAINS = 256, 4
 
 # Data on which starting points are evaluated before a run, and log-likelihoods of all chains together.
+_READ = 1 << 16  # rows that are searched for NaN at a time
 _TRIED, _TRIED_IN_ALL = 256, 1 << 20
 
 
@@ -145,7 +146,7 @@ class Method:
                 f"{what} must return floating-point numbers (C, m), here ({len(theta)}, {count}), and returned "
                 f"{found.dtype} {tuple(found.shape)}."
             )
-        _finite(found, "log-likelihood")
+        _finite(found, "log-likelihood", data.fields)
         if self.target.has_buffers and not self.kernel.keeps_buffers:
             buffers = self.target.first_buffers(theta)
             after = self.target.model.train(theta, buffers, data.rows(index))[2]  # type: ignore[attr-defined]
@@ -172,7 +173,7 @@ class Method:
         with torch.no_grad():
             state = self.kernel.start(self.target, self.first_points(), draws)
         if state.evaluation.log_lik_mean is not None:
-            _finite(state.evaluation.log_lik_mean[:, None], "log-likelihood")
+            _finite(state.evaluation.log_lik_mean[:, None], "log-likelihood", self.target.data.fields)
         return state
 
     def compiling_pays(self) -> bool:
@@ -251,13 +252,36 @@ def trace_attributes(config: Mapping[str, Any], run: str, method: Method, digest
     return found | prior_attribute(method.target.model)
 
 
-def _finite(values: Tensor, what: str) -> None:
-    """Refuse chains that start where one of their values (C, ...) is not finite."""
+def _finite(values: Tensor, what: str, fields: Mapping[str, Tensor]) -> None:
+    """Refuse chains that start where one of their values (C, ...) is not finite, or the data if they are not."""
     bad = ~values.isfinite().all(-1)
     if bool(bad.any()):
+        for name, field in fields.items():
+            if line := _not_a_number(name, field):
+                raise Refusal(line)
         first = int(bad.nonzero()[0])
         value = float(values[first][~values[first].isfinite()][0])
         raise Refusal(
             f"{int(bad.sum())} of {len(values)} chains begin where the {what} is not finite "
             f"(chain {first}: {value:g}); choose other starting points, or mend the model there."
         )
+
+
+def _not_a_number(name: str, field: Tensor) -> str:
+    """Return a line on the NaN of a field of the data (n, ...), empty if it has none."""
+    if not field.is_floating_point():
+        return ""
+    lacking, first = 0, None
+    for start in range(0, len(field), _READ):  # a field may be a map of a file that is larger than memory
+        found = (
+            field[start : start + _READ].isnan().flatten(1).sum(1)
+            if field.dim() > 1
+            else (field[start : start + _READ].isnan())
+        )
+        lacking += int(found.sum())
+        if first is None and bool(found.any()):
+            first = start + int(found.nonzero()[0])
+    if first is None:
+        return ""
+    rows = f"row {first + 1:,}" if lacking == 1 else f"the first in row {first + 1:,}"
+    return f"field {name} has {lacking:,} NaN ({rows}); leave out its rows, or fill them."

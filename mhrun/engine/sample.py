@@ -45,6 +45,7 @@ from mhrun.store.folder import RunFolder
 from mhrun.store.identity import RESULTS_VERSION
 from mhrun.store.netcdf import TRACE, flat_draws, open_trace
 from mhrun.target import Target
+from mhrun.target.configured import unavailable
 from mhrun.target.precision import FP32
 from mhrun.types import Model
 
@@ -225,9 +226,7 @@ def sample(
 def _check_device(device: str, dtype: Any) -> None:
     """Refuse a device or a type of parameters that there is not."""
     if str(device).split(":")[0] not in ("cpu", *["cuda"] * torch.cuda.is_available()):
-        raise UserError(
-            f"device = '{device}' is not available; choose cpu{' or cuda' * torch.cuda.is_available()}."
-        )
+        raise UserError(unavailable(str(device)))
     if isinstance(dtype, str) or dtype not in (torch.float64, torch.float32):
         raise UserError(f"dtype = {dtype!r} must be torch.float64 or torch.float32.")
 

@@ -13,6 +13,7 @@ from mhrun.errors import Refusal
 from mhrun.exchanges import MADE, NEVER, REFUSED
 from mhrun.kernels.bank import ENERGY, STAMP, THETA, Bank
 from mhrun.kernels.energies import Energies
+from mhrun.kernels.metropolis_hastings import decision
 from mhrun.parts import Kernel, Proposal, Rule
 from mhrun.random import Draws, Purpose
 from mhrun.target import Target
@@ -229,7 +230,7 @@ class EquiEnergy(Kernel):
         rise = self._rise(move.before, jumped.energy, levels, controls.temperature)
         log_ratio = torch.where(jump, rise, move.log_ratio)
 
-        verdict = self.rule.decide(_known_contest(log_ratio, size), draws)
+        verdict = decision(self.rule, _known_contest(log_ratio, size), draws)
         accepted = verdict.accepted & began
         made, moved = accepted & jump, accepted & local
         there = torch.where(jump[:, None], jumped.theta, move.to)

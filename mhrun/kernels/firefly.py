@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from mhrun.errors import Refusal
-from mhrun.kernels.metropolis_hastings import MetropolisHastings
+from mhrun.kernels.metropolis_hastings import MetropolisHastings, decision
 from mhrun.pairing.full import Full
 from mhrun.parts import Proposal
 from mhrun.random import Draws, Purpose
@@ -123,7 +123,7 @@ class Firefly(MetropolisHastings):
         mean = (bound + torch.where(there, change, 0.0).sum(1)) / scale
         bright, unknown = there.sum(1), torch.full_like(mean, torch.nan)
         contest = Contest.of(Difference(mean, unknown, bright, unknown), scale, offset)
-        verdict = self.rule.decide(contest, draws)
+        verdict = decision(self.rule, contest, draws)
 
         after = torch.where(verdict.accepted[rows], found[rows, place], gaps[rows, index[rows, place]])
         gaps = gaps.index_put((rows, index[rows, place]), after)

@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from mhrun.build import check_attributes
 from mhrun.errors import Refusal
 from mhrun.parts import (
     ARRIVALS,
@@ -29,11 +30,26 @@ from mhrun.types import (
     Info,
     State,
     Trajectory,
+    Verdict,
     choose,
 )
 
 _DIVERGED = 1000.0  # loss of a trajectory's log-ratio above which it is said to diverge, as in Stan
 _PACKAGES = {"proposal": "proposals", "pairing": "pairing", "rule": "rules"}
+
+
+def decision(rule: Rule, contest: Contest, draws: Draws) -> Verdict:
+    """Return the verdict of a rule.
+
+    Raises:
+        Refusal: it returns something else.
+    """
+    verdict = rule.decide(contest, draws)
+    if not isinstance(verdict, Verdict):
+        raise Refusal(
+            f"decide of {type(rule).__name__} must return a Verdict: return contest.to_verdict(accepted)."
+        )
+    return verdict
 
 
 def disagree(rule: Rule, pairing: Pairing, target: Target) -> str | None:
@@ -104,6 +120,7 @@ class MetropolisHastings(Kernel):
                     f"{type(part).__name__} of {type(part).__module__} is not a {what}; those are in "
                     f"mhrun.{_PACKAGES[what]}, and a new one derives from mhrun.parts.{base.__name__}."
                 )
+            check_attributes(part)
         self.proposal = proposal
         self.pairing = pairing
         self.rule = rule
@@ -185,7 +202,7 @@ class MetropolisHastings(Kernel):
         path = self._followed(target, origin, controls, draws) if self.proposal.follows else None
         theta = self.proposal.sample(origin, controls, draws) if path is None else path.theta
         candidate, contest = self.contest(target, origin, theta, controls, draws, path)
-        verdict = self.rule.decide(contest, draws)
+        verdict = decision(self.rule, contest, draws)
 
         found = contest.difference
         n_lik = origin.n_lik + candidate.n_lik + (0 if found is None else found.n_lik)

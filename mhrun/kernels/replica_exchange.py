@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mhrun.errors import Refusal
 from mhrun.exchanges import MADE, REFUSED
-from mhrun.kernels.metropolis_hastings import disagree
+from mhrun.kernels.metropolis_hastings import decision, disagree
 from mhrun.parts import ARRIVALS, SUPPLY, Kernel, Pairing, Rule
 from mhrun.random import Draws
 from mhrun.target import Target
@@ -191,7 +191,7 @@ class ReplicaExchange(Kernel):
         offset = torch.where(power == 0, 0.0, power * (candidate.log_prior - origin.log_prior))
         scale = self.sign * target.n * (1 / cold - 1 / hot) + 0.0  # no -0
         contest = Contest.of(found, scale, offset)
-        verdict = self.rule.decide(contest, draws)
+        verdict = decision(self.rule, contest, draws)
         made = verdict.accepted
         if "stopped" in state.aux:  # a chain that has stopped keeps its place
             made = made & ~state.aux["stopped"][low] & ~state.aux["stopped"][high]

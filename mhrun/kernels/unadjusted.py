@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mhrun.build import check_attributes
 from mhrun.errors import Refusal, UserError
 from mhrun.parts import AUTO, Dynamics, Kernel, minibatch_size
 from mhrun.priors import Prior as OwnPrior
@@ -54,6 +55,7 @@ class Unadjusted(Kernel):
                 f"{type(dynamics).__name__} of {type(dynamics).__module__} is not a kind of dynamics; those are in "
                 "mhrun.dynamics, and a new one derives from mhrun.parts.Dynamics."
             )
+        check_attributes(dynamics)
         self.dynamics = dynamics
         self.m = None if m is None else minibatch_size(m)
         if m == AUTO:

@@ -12,6 +12,7 @@ from mhrun.errors import UserError
 from mhrun.parts import Kernel
 from mhrun.random import Draws, Purpose
 from mhrun.target import Target
+from mhrun.target.bounded import CONSTANTS
 from mhrun.target.surrogate import Surrogate
 from mhrun.types import Controls, Info, State
 
@@ -66,12 +67,18 @@ class ZigZag(Kernel):
     def refuses(self, target: Target) -> str | None:
         """Return why the target is incompatible, or None: it needs an expansion, and bounds on its remainders."""
         if target.surrogate is None or target.surrogate.kind is None:
-            return "the zig-zag sampler needs an expansion of the log-likelihood; choose target.surrogate=taylor2."
+            return (
+                "the zig-zag sampler needs an expansion of the log-likelihood; choose surrogate=taylor2 "
+                "(target.surrogate=taylor2 in a configuration)."
+            )
         if target.common_batch:
             return "its data cannot be common to all chains: common_batch=false."
         if target.bounded.refuses() is not None:
             name = type(target.model).__name__
-            return f"{name} has no bounds on the remainders of surrogate={target.surrogate.kind}."
+            return (
+                f"{name} has no bounds on the remainders of surrogate={target.surrogate.kind}; a model of your own can "
+                f"give some ({CONSTANTS[target.surrogate.kind]})."
+            )
         return None
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -290,7 +291,42 @@ def explained(what: str, given: Mapping[str, Tensor]) -> Iterator[None]:
         shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in given.items())
         # A lone surrogate, which file names can contain, cannot be encoded.
         reason = blame(error).encode(errors="backslashreplace").decode()
+        remedy = _remedy(str(error), given)
+        if remedy and (place := re.search(r" \([^()]*, line \d+\)$", reason)):
+            raise UserError(f"{what}{place[0]} {remedy}.") from error
         raise UserError(f"{what} failed: {reason}; it had {shapes}.") from error
+
+
+_READS = (  # what torch says of values that are read under vmap, or by NumPy
+    "data-dependent control flow",
+    "calling .item()",
+    "Cannot access data pointer",
+    "Can't call numpy()",
+    ".numpy() is not supported",
+)
+
+
+def _remedy(message: str, given: Mapping[str, Tensor]) -> str:
+    """Return what is wrong and what to do for the usual errors of a log-density in torch, else nothing."""
+    if any(text in message for text in _READS):
+        return (
+            "reads the value of a tensor (if, float, .item() or NumPy), which chains that are computed together do "
+            "not allow; use torch.where and torch's own functions"
+        )
+    kinds = {name: value.dtype for name, value in given.items() if value.is_floating_point()}
+    theta = kinds.get("theta", torch.float64)
+    others = [name for name, kind in kinds.items() if kind != theta and name != "theta"]
+    if others and ("dtype" in message or "scalar type" in message):
+        names, to = ", ".join(others), "double" if theta == torch.float64 else "float"
+        return (
+            f"multiplies {_short(theta)} and {_short(kinds[others[0]])}: theta is {_short(theta)} and {names} "
+            f"{'is' if len(others) == 1 else 'are'} not; write batch.{others[0]}.{to}() or the like"
+        )
+    return ""
+
+
+def _short(kind: torch.dtype) -> str:
+    return str(kind).removeprefix("torch.")
 
 
 _inside, _validates, _lock = 0, True, threading.Lock()

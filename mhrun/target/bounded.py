@@ -18,6 +18,9 @@ from mhrun.target.first_point import first_point
 from mhrun.target.surrogate import Surrogate
 from mhrun.types import BOUND_KINDS, Bounds, Model
 
+CONSTANTS = dict(zip(BOUND_KINDS, ("lipschitz", "curvature", "third"), strict=True))
+"""The settings of `mhrun.UserFunction` that bound its terms, by kind."""
+
 _CHECKED = 1000  # bounds of 0 that are compared with terms
 
 
@@ -67,7 +70,8 @@ class BoundedTerms:
             return None
         name = type(self._model).__name__
         if not kinds:
-            return f"it needs bounds on the terms, and {name} has none; a model of your own can give some (lipschitz)."
+            constant = CONSTANTS.get(str(self.kind), "lipschitz")
+            return f"it needs bounds on the terms, and {name} has none; a model of your own can give some ({constant})."
         known = ["none" if kind == BOUND_KINDS[0] else kind for kind in kinds]
         if self.kind is None:
             return f"lower bounds have no bounds on their remainders; choose target.surrogate={' or '.join(known)}."

@@ -14,6 +14,17 @@ from mhrun.target.precision import FP32
 from mhrun.target.target import Target
 
 
+def unavailable(device: str) -> str:
+    """Return why a device cannot be used, and what to do."""
+    if device.split(":")[0] != "cuda" or torch.cuda.is_available():
+        return f"device = '{device}' is not available; choose cpu{' or cuda' * torch.cuda.is_available()}."
+    if torch.version.cuda is None:
+        why = f"torch {torch.__version__} has no CUDA; install a build with CUDA (docs/install.md)"
+    else:
+        why = f"torch {torch.__version__} finds no GPU; see whether nvidia-smi does"
+    return f"device = '{device}' is not available: {why}, or choose cpu."
+
+
 def target_of(config: Mapping[str, Any]) -> Target:
     """Return the target of a resolved configuration. Its data are loaded on first use.
 
@@ -22,9 +33,7 @@ def target_of(config: Mapping[str, Any]) -> Target:
     """
     device = str(config["device"])
     if device != "cpu" and not (device.split(":")[0] == "cuda" and torch.cuda.is_available()):
-        raise UserError(
-            f"device = '{device}' is not available; choose cpu{' or cuda' * torch.cuda.is_available()}."
-        )
+        raise UserError(unavailable(device))
     look_in((config.get("runtime") or {}).get("data_dir"))
     model = build(config["model"], "model")
     source = build(config["data"], "data")

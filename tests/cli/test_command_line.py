@@ -14,7 +14,7 @@ from kit import FEW
 
 from mhrun.cli.commands import COMMANDS
 from mhrun.cli.compose import compose_config, explained
-from mhrun.cli.main import run
+from mhrun.cli.main import _warned, run
 from mhrun.cli.replaced import with_replaced_parts
 from mhrun.engine.assemble import methods_of
 from mhrun.store.identity import digest
@@ -126,6 +126,12 @@ def mistakes(outputs, *extra):
             [*SMOKE, "~methods.mint.kernel.rule", "+methods.mint.kernel.rule={sigma: 1}"],
             "methods.mint.kernel: rule names no part; give it a _target_, or choose one of conf/",
         ),
+        (
+            [*SMOKE, "methods.mint.kernel.rule=barker"],
+            "rule = barker is a name, not a part; write rule@methods.mint.kernel.rule=barker.",
+        ),
+        ([*SMOKE, "method@methods.hmc=hmc"], "to add it, write +method@methods.hmc=hmc."),
+        (["experiment=shop"], "shows the experiments; one of a project needs --project FOLDER."),
         ([*SMOKE, "+methods.mint.kernel.rule.sigma=1"], "takes no 'sigma'"),
         ([*SMOKE, "device=tpu"], "device = 'tpu' is not available"),
         ([*SMOKE, "dtype=float8"], "dtype = 'float8' is unknown"),
@@ -184,6 +190,44 @@ def test_mistakes_get_one_line_and_leave_nothing(words, message, tmp_path, capsy
     assert captured.err.count("\n") == 1
     assert captured.out == ""
     assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "# @package _global_\ndefaults: [/modl: ok, _self_]\n",
+            "There is no group 'modl' of 'ok'. Did you mean 'model'?",
+        ),
+        (
+            "defaults: [/data: gaussian, /model: gaussian_mean, /method@methods.mcmc: mcmc, _self_]\n",
+            "experiment/mine.yaml lacks its first line: # @package _global_",
+        ),
+    ],
+)
+def test_a_mistake_in_an_experiment_file_is_named(text, message, tmp_path, capsys):
+    (tmp_path / "mine" / "experiment").mkdir(parents=True)
+    (tmp_path / "mine" / "experiment" / "mine.yaml").write_text(text)
+    assert run(["--project", str(tmp_path / "mine"), "mine"]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_warning_is_one_line_and_said_once(capsys, monkeypatch):
+    monkeypatch.setattr("mhrun.cli.main._said", set())
+    for _ in range(2):
+        _warned(UserWarning("dropout is off\n in layer 1"), UserWarning, "build.py", 170)
+    assert capsys.readouterr().err == "mhrun: dropout is off in layer 1\n"
+
+
+def test_a_wrong_number_of_parameters_comes_before_what_follows_from_it(capsys):
+    words = ["data=regression_sample", "data.n=50", "data.dim=5"]
+    words += ["model=logistic", "+method@methods.hmc=hmc", "model.dim=784"]
+    assert run(words) == 2
+    err = capsys.readouterr().err
+    assert "set model.dim" in err
+    assert "leapfrog" not in err
 
 
 def test_an_output_folder_that_cannot_be_written(tmp_path, capsys):
@@ -319,6 +363,12 @@ def test_a_run_from_words_to_page_and_again(request, tmp_path, capsys):
     assert "smoke complete" in capsys.readouterr().out
     request.getfixturevalue("unrendered")
     run_folder = page.parent.parent
+    page.unlink()  # as after a stop in the report
+    assert run(words) == 0
+    err = capsys.readouterr().err
+    assert "This run is complete (" in err
+    assert "making its report" in err
+    assert "exists already" not in err
     for names in ([], ["gmm_tied_means"], [str(run_folder)], [run_folder.name[:6]]):
         page.unlink()
         assert run(["report", *names]) == 0

@@ -10,6 +10,8 @@ import torch
 from kit import short_run
 
 import mhrun
+from mhrun.build import build, call
+from mhrun.cli.compose import compose_config
 from mhrun.cli.main import run
 from mhrun.errors import UserError
 
@@ -50,6 +52,142 @@ def test_what_came_out_is_reported():
             step_size=1.0,
             steps=50,
         )
+
+
+@pytest.mark.parametrize(
+    ("lacking", "words"),
+    [([2], r"field y has 1 NaN \(row 3\)"), ([3, 7], r"field y has 2 NaN \(the first in row 4\)")],
+)
+def test_data_that_are_not_a_number_are_named(lacking, words):
+    data = {"x": np.ones(9), "y": np.ones(9)}
+    data["y"][lacking] = np.nan
+    with pytest.raises(UserError, match=words):
+        sampled(lambda theta, batch: theta[0] * batch.x - batch.y, data)
+
+
+class Ramp(mhrun.Schedule):
+    quantities = ("step_size",)
+
+    def __init__(self, start):
+        self.start = start
+
+    def bind(self, warmup, steps):
+        return self
+
+    def start(self, chains):
+        return {}
+
+    def values(self, memory, first_step, steps):
+        return {"step_size": torch.full((1, 1), 0.1)}
+
+    def steps_until_update(self, step):
+        return None
+
+    def learn(self, memory, first_step, accepted):
+        return memory
+
+
+class Hidden(mhrun.Metropolis):
+    def __init__(self):
+        self.decide = 3
+
+
+class Undecided(mhrun.Metropolis):
+    def decide(self, contest, draws):
+        return contest.log_ratio > 0
+
+
+def test_an_attribute_that_hides_a_method_of_the_base_class_is_named():
+    words = "Ramp sets self.start, which is a method of Schedule; choose another attribute name"
+    with pytest.raises(UserError, match=words):
+        sampled(step_size=Ramp(0.1))
+    with pytest.raises(UserError, match=r"schedules.step_size: Ramp sets self.start"):
+        call(Ramp, {"start": 0.1}, "ours.Ramp", "schedules.step_size")
+    with pytest.raises(UserError, match=r"Hidden sets self.decide, which is a method of"):
+        mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), Hidden())
+
+
+def test_a_rule_that_returns_no_verdict_is_named():
+    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Full(), Undecided())
+    words = r"decide of Undecided must return a Verdict: return contest.to_verdict\(accepted\)"
+    with pytest.raises(UserError, match=words):
+        sampled(kernel=kernel)
+
+
+_READS = r"log_lik \(test_mistakes_in_python.py, line \d+\) reads the value of a tensor .* use torch.where"
+
+
+@pytest.mark.parametrize(
+    ("log_lik", "words"),
+    [
+        (lambda theta, batch: batch.x @ theta, r"theta is float64 and x is not; write batch.x.double\(\)"),
+        (lambda theta, batch: batch.x[:, 0] * theta[0].item(), _READS),
+        (lambda theta, batch: batch.x[:, 0] if theta[0] > 0 else batch.x[:, 1], _READS),
+        (lambda theta, batch: batch.x[:, 0] * np.exp(theta[0]), _READS),
+    ],
+)
+@pytest.mark.parametrize("proposal", [mhrun.RandomWalk, mhrun.LangevinProposal])
+@pytest.mark.filterwarnings("ignore:__array_wrap__")
+def test_the_usual_mistakes_of_a_log_likelihood_have_a_remedy(log_lik, words, proposal):
+    kernel = mhrun.MetropolisHastings(proposal(), mhrun.Full(), mhrun.Metropolis())
+    with pytest.raises(UserError, match=words) as error:
+        sampled(log_lik, {"x": np.ones((5, 2), np.float32)}, kernel=kernel)
+    assert "file a" not in str(error.value)
+
+
+def test_the_constant_that_a_surrogate_needs_is_named():
+    tests = mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Thinned(), mhrun.SMH())
+    for kernel, surrogate, words in (
+        (mhrun.ZigZag(), "none", r"choose surrogate=taylor2 \(target.surrogate=taylor2 in a configuration"),
+        (mhrun.ZigZag(), "taylor2", r"remainders of surrogate=taylor2; .* give some \(third\)"),
+        (tests, "taylor2", r"FunctionModel has none; a model of your own can give some \(third\)"),
+        (tests, "taylor1", r"can give some \(curvature\)"),
+        (tests, "none", r"can give some \(lipschitz\)"),
+    ):
+        with pytest.raises(UserError, match=words):
+            sampled(lambda theta, x: x * theta[0], np.ones(5), kernel=kernel, surrogate=surrogate)
+
+
+@pytest.mark.parametrize("name", ["hmc", "zig_zag", "sgld_cv", "mhminibatch_released"])
+def test_a_named_method_is_written_in_python_from_its_files(name):
+    with pytest.raises(UserError) as error:
+        sampled(kernel=name)
+    code = str(error.value).partition("from Python write ")[2].removesuffix(".").partition(" with ")
+    built = eval(code[0], {"mhrun": mhrun})
+    node = compose_config(["experiment=gmm_tied_means", f"+method@methods.it={name}"])["methods"]["it"]
+    expected = build(node["kernel"])
+
+    def settings(part):
+        own = getattr(part, "__dict__", {})
+        return {k: settings(v) if hasattr(v, "__dict__") else v for k, v in own.items()}
+
+    assert type(built) is type(expected)
+    for part in ("proposal", "pairing", "rule", "dynamics"):
+        if hasattr(expected, part) and name != "mhminibatch_released":  # whose m is the experiment's here
+            own, other = (getattr(one, part) for one in (built, expected))
+            assert (type(own), settings(own)) == (type(other), settings(other))
+    assert code[2] == {"zig_zag": 'surrogate="taylor2"', "sgld_cv": 'surrogate="taylor1"'}.get(name, "")
+
+
+def test_a_word_that_is_no_method_is_no_kernel():
+    with pytest.raises(UserError, match="str is not a kernel"):
+        sampled(kernel="../hmc")
+
+
+def test_a_data_set_is_shown_without_its_numbers():
+    data = mhrun.Dataset({"x": torch.zeros(3, 2), "y": torch.zeros(3)}, "mine")
+    assert repr(data) == "Dataset(x (3, 2) float32, y (3,) float32): mine"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_missing_gpu_has_a_reason(capsys):
+    words = f"torch {torch.__version__} "
+    words += "has no CUDA; install a build with CUDA" if torch.version.cuda is None else "finds no GPU"
+    with pytest.raises(UserError) as error:
+        sampled(device="cuda")
+    assert words in str(error.value)
+    assert run(["gmm_tied_means", "device=cuda", "scale=smoke"]) == 2
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])

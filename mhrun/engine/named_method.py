@@ -1,0 +1,98 @@
+"""The Python expression for a method that the command line knows by name."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+import mhrun
+from mhrun import yaml_file
+from mhrun.build import trusted_object
+from mhrun.names import is_name
+from mhrun.paths import CONF
+
+_SELECT = re.compile(r"\$\{oc\.select:[\w.]+,([^{}]*)\}")  # ${oc.select:key,default}
+_UNKNOWN = "..."  # an argument that only the user knows
+
+
+def in_python(name: str) -> str:
+    """Return the kernel of a method of conf/method as Python, with its surrogate; empty if there is no such method.
+
+    It is made from the method's YAML files. Settings that are a class's defaults are left out.
+    """
+    if not is_name(name) or not (CONF / "method" / f"{name}.yaml").is_file():
+        return ""
+    node = _whole("method", name)
+    surrogate = (node.get("target") or {}).get("surrogate", "none")
+    more = f' with surrogate="{surrogate}"' if surrogate != "none" else ""
+    return f"{_written(node['kernel'])}{more}"
+
+
+def _whole(group: str, name: str) -> dict[str, Any]:
+    """Return a configuration with the parts of its defaults in their places."""
+    own, parts = _read(group, name)
+    found: dict[str, Any] = {}
+    for path, (of, choice) in parts.items():
+        node = found
+        *above, last = path.split(".")
+        for key in above:
+            node = node.setdefault(key, {})
+        node[last] = _whole(of, choice)
+    return _merged(found, own)
+
+
+def _read(group: str, name: str) -> tuple[dict[str, Any], dict[str, tuple[str, str]]]:
+    """Return the settings of a file and of those it begins from, and its parts: path -> group and name."""
+    content = yaml_file.load(CONF / group / f"{name}.yaml")
+    own: dict[str, Any] = {}
+    parts: dict[str, tuple[str, str]] = {}
+    for entry in content.pop("defaults", []):
+        if isinstance(entry, Mapping):
+            for key, choice in entry.items():
+                of, _, path = str(key).removeprefix("override ").lstrip("/").partition("@")
+                parts[path or of] = (of, str(choice))
+        elif entry != "_self_":
+            base, of_base = _read(group, str(entry))
+            own, parts = _merged(own, base), parts | of_base
+    return _merged(own, content), parts
+
+
+def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(one)
+    for key, value in other.items():
+        both = isinstance(value, Mapping) and isinstance(found.get(key), Mapping)
+        found[key] = _merged(found[key], value) if both else value
+    return found
+
+
+def _written(node: Mapping[str, Any]) -> str:
+    """Return a part as a call of its class."""
+    target = str(node["_target_"])
+    name = target.rpartition(".")[2]
+    called = f"mhrun.{name}" if name in mhrun.__all__ else target
+    arguments, in_order = [], True
+    for key, parameter in inspect.signature(trusted_object(target)).parameters.items():
+        value = _value(node.get(key, parameter.default))
+        is_left_out = value == parameter.default or (
+            value is _UNKNOWN and parameter.default is not parameter.empty
+        )
+        if key not in node or is_left_out:
+            in_order = False
+            continue
+        is_part = isinstance(value, Mapping) and "_target_" in value
+        text = _written(value) if is_part else _UNKNOWN if value is _UNKNOWN else repr(value)
+        text = text.replace("'", '"') if isinstance(value, str) else text
+        arguments.append(text if in_order and is_part else f"{key}={text}")
+    return f"{called}({', '.join(arguments)})"
+
+
+def _value(value: Any) -> Any:
+    """Return a setting without its ${...}: the default of a choice, or what stands for one that has none."""
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    found = _SELECT.fullmatch(value)
+    return _UNKNOWN if found is None else yaml.safe_load(found[1])
