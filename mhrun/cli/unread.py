@@ -100,7 +100,9 @@ def _check_files(words: Sequence[str], written: Mapping[str, Any], read: set[str
 def _is_named(key: str, code: str) -> bool:
     """Return whether a setting is named in code, a template or a configuration: quoted, ``config.key`` or ${key}."""
     name = re.escape(key)
-    return re.search(rf"""(["']){name}\1|\bconfig\.{name}\b|\$\{{[^}}]*(?<![\w.]){name}\b""", code) is not None
+    return (
+        re.search(rf"""(["']){name}\1|\bconfig\.{name}\b|\$\{{[^}}]*(?<![\w.]){name}\b""", code) is not None
+    )
 
 
 def _code_of(written: Any) -> Iterator[str]:
