@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from mhrun.compiled import equi_energy, growing, loop_inputs, replica_exchange, thinned
+from mhrun.compiled import equi_energy, firefly, growing, loop_inputs, replica_exchange, thinned, zig_zag
 from mhrun.data import Dataset, files, images
 from mhrun.data.mixture import MixtureSample
 from mhrun.engine import jobs
@@ -115,6 +115,8 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
         (loop_inputs, ["_alone"]),
         (growing, ["_loops"]),
         (thinned, ["_loops"]),
+        (firefly, ["_loops"]),
+        (zig_zag, ["_loops"]),
         (replica_exchange, ["_loops"]),
         (equi_energy, ["_loops", "_anchors"]),
     ):

@@ -26,6 +26,7 @@ from mhrun.rules.tunamh import TunaMH
 from mhrun.target import Target
 
 KEY, CHAINS, STEPS = derive_key(8, "thinning"), 4, 30
+IN_MACHINE_CODE = (("tied_means", "poisson_mh"), ("logistic_2_bytes", "smh"))
 RULES = {"tunamh": TunaMH(1e-2), "poisson_mh": PoissonMH(20.0), "smh": SMH(), "mh_ss": MHSS(0.3)}
 RNG = np.random.default_rng(6)
 N = 3000
@@ -72,8 +73,13 @@ CASES = {
         ("logistic_2_bytes", "smh"),
     ],
 )
-def test_every_field_agrees(name, rule):
-    """From the start, where logistic chains decide on all data, and from the mode."""
+def test_every_field_agrees(request, name, rule):
+    """From the start, where logistic chains decide on all data, and from the mode.
+
+    A model with a surrogate, on bytes, and one without in machine code, and the others as plain Python.
+    """
+    if (name, rule) not in IN_MACHINE_CODE:
+        request.getfixturevalue("interpreted")
     make, step, temperature = CASES[name]
     target = make()
     kernel = MetropolisHastings(RandomWalk(), Thinned(), RULES[rule])
@@ -96,7 +102,7 @@ def test_every_field_agrees(name, rule):
     assert torch.allclose(compiled.evaluation.log_prior, after.evaluation.log_prior)
 
 
-def test_violations_are_counted_in_both():
+def test_violations_are_counted_in_both(interpreted):
     target = mixture()
     target.bounded.bounds.weights.mul_(0.3)
     kernel = MetropolisHastings(RandomWalk(), Thinned(), RULES["tunamh"])

@@ -41,7 +41,10 @@ def logistic(kind, surrogate, temper="posterior"):
         ("float64", "taylor2", 3.0, 5.0, "likelihood"),
     ],
 )
-def test_every_field_agrees(kind, surrogate, step, temperature, temper):
+def test_every_field_agrees(request, kind, surrogate, step, temperature, temper):
+    """On bytes in machine code, and the others as plain Python."""
+    if kind != "bytes":
+        request.getfixturevalue("interpreted")
     target, kernel = logistic(kind, surrogate, temper), ZigZag()
     theta = target.quadratic.theta(torch.from_numpy(np.random.default_rng(3).normal(size=(CHAINS, 3))))
     state, draws = begin(kernel, target, theta, KEY)
@@ -57,7 +60,7 @@ def test_every_field_agrees(kind, surrogate, step, temperature, temper):
     assert torch.allclose(compiled.evaluation.log_prior, after.evaluation.log_prior)
 
 
-def test_bounds_that_are_too_wide_end_the_loop():
+def test_bounds_that_are_too_wide_end_the_loop(interpreted):
     target = logistic("float64", "taylor2")
     state, _ = begin(ZigZag(), target, torch.full((2, 3), 3000.0, dtype=torch.float64), KEY)
     with pytest.raises(UserError, match="too wide for the zig-zag sampler"):

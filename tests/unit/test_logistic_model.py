@@ -167,7 +167,10 @@ def test_meaningless_settings_are_refused():
 @short_run
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["decides", "follows"])
-def test_the_compiled_loop_does_the_same_on_bytes(problem, kind):
+def test_the_compiled_loop_does_the_same_on_bytes(request, problem, kind):
+    """The acceptance test in machine code, and the dynamics as plain Python."""
+    if kind == "follows":
+        request.getfixturevalue("interpreted")
     model, data, _, _ = problem
     kernel = {
         "decides": MetropolisHastings(RandomWalk(), Shared(50), Metropolis()),

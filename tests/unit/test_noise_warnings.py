@@ -30,6 +30,7 @@ SKEWED = np.random.default_rng(0).exponential(1.0, N)
 
 def warned(rule, pairing, x=NORMAL, step=0.1, temperature=20.0, **settings):
     """Return the warnings of a short run on the mean of normal data that are about minibatch noise."""
+    settings = {"executor": "torch", "steps": 300, "warmup": 50} | settings
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         mhrun.sample(
@@ -40,8 +41,6 @@ def warned(rule, pairing, x=NORMAL, step=0.1, temperature=20.0, **settings):
             step_size=step,
             temperature=temperature,
             temper="likelihood",
-            steps=300,
-            warmup=50,
             **settings,
         )
     others = ("R-hat", "ESS", "acceptance", "draws follow the target at T")
@@ -77,13 +76,14 @@ def test_the_warning_is_for_tests_that_take_no_account_of_the_noise():
 
 
 def test_a_design_whose_log_ratio_is_too_skewed_is_warned_of():
-    (line,) = warned(MHMinibatch(50, stop="sequential", finite=False), Growing(), SKEWED)
+    size = {"chains": 16, "steps": 75, "warmup": 25}  # as many draws as 300 steps of 4 chains, in fewer calls
+    (line,) = warned(MHMinibatch(50, stop="sequential", finite=False), Growing(), SKEWED, **size)
     assert "the mean of a minibatch has skewness 0.1" in line or "has skewness 0.2" in line
     assert "above 0.048 the acceptance probability may be off by 0.01. Choose stop=pilot" in line
-    assert not warned(MHMinibatch(50), Growing(), SKEWED)
-    assert not warned(MHMinibatch(50, stop="sequential"), Growing(), NORMAL)
+    assert not warned(MHMinibatch(50), Growing(), SKEWED, **size)
+    assert not warned(MHMinibatch(50, stop="sequential"), Growing(), NORMAL, **size)
     heavy = np.random.default_rng(0).exponential(1.0, N) ** 4
-    (line,) = warned(MHMinibatch(50), Growing(), heavy / heavy.std())
+    (line,) = warned(MHMinibatch(50), Growing(), heavy / heavy.std(), **size)
     assert "Choose a smaller noise_share" in line
 
 
