@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from mhrun.store.sources import names_of_sources
+
 FORMAT = 2
 """Version of the layout of run folders and traces; 1 is that of mhrun 0.1."""
 
@@ -114,7 +116,7 @@ def method_digest(config: Mapping[str, Any], name: str) -> str:
 
     Two runs in which it is the same have the same trace of that method, to the bit: its name (which its random numbers
     depend on), kernel, schedules, starts and counts, its model, data, target and monitor, seed, number type, device,
-    executor, and the user's own files.
+    executor, and those of the user's own files that it uses.
     """
     whole = identity(config)
     node = whole["methods"][name]
@@ -123,10 +125,21 @@ def method_digest(config: Mapping[str, Any], name: str) -> str:
         own["target"] = _inherited(whole, name)
     own |= {key: whole.get(key) if node.get(key) is None else node[key] for key in COUNTS}
     own["monitor"] = {**(whole.get("monitor") or {}), **(node.get("monitor") or {})}
-    own |= {key: whole.get(key) for key in ("seed", "dtype", "device", "executor", "sources")}
+    own |= {key: whole.get(key) for key in ("seed", "dtype", "device", "executor")}
+    own["sources"] = _sources_of(whole, name)
     own |= {key: whole[key] for key in _LATER_OF_ALL if key in whole}
     own["method"] = {key: value for key, value in node.items() if key not in own}
     return _digest({"name": name, **own})
+
+
+def _sources_of(whole: Mapping[str, Any], name: str) -> dict[str, str] | None:
+    """Return the digests of the user's files that a method uses, or None if the run uses none."""
+    if not (recorded := whole.get("sources")):
+        return None
+    node = whole["methods"][name]
+    parts = {part: node.get(part) or whole.get(part) for part in PARTS}
+    used = names_of_sources({**whole, **parts, "methods": {name: node}})
+    return {file: digest for file, digest in recorded.items() if file in used}
 
 
 def departures(config: Mapping[str, Any], reference: Mapping[str, Any]) -> list[str]:

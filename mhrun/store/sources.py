@@ -36,18 +36,30 @@ def sources(config: Mapping[str, Any]) -> dict[str, str]:
     Raises:
         UserError: a data file does not exist.
     """
+    digests = {
+        shown: digest_of_data(path) if is_data else _digest_of_code(path)
+        for shown, path, is_data in _used(config)
+    }
+    return dict(sorted(digests.items()))
+
+
+def names_of_sources(config: Mapping[str, Any]) -> set[str]:
+    """Return the names of the files that `sources` finds, without reading data."""
+    return {shown for shown, _, _ in _used(config)}
+
+
+def _used(config: Mapping[str, Any]) -> Iterator[tuple[str, Path, bool]]:
+    """Yield the name and the path of each of the user's files, and whether it is a data file."""
     decisive = {key: value for key, value in config.items() if key not in _COSMETIC}
     own = trusted()[1:]
-    found: dict[str, str] = {}
     for name in sorted(set(_dotted(decisive))):
         if name.split(".")[0] in own:
             for path, shown in _closure(name.rpartition(".")[0]).items():
-                found[shown] = _digest_of_code(path)
+                yield shown, path, False
     parts = [decisive, *(decisive.get("methods") or {}).values()]
     for node in (part.get(key) for part in parts for key in ("data", "monitor")):
         for file_name in _files_of(node):
-            found[file_name] = digest_of_data(located(file_name))
-    return dict(sorted(found.items()))
+            yield file_name, located(file_name), True
 
 
 def digest_of_data(path: Path) -> str:

@@ -25,6 +25,7 @@ from mhrun.report.build import parts_of
 from mhrun.report.run import Run
 from mhrun.store import sources
 from mhrun.store.folder import RunFolder
+from mhrun.store.identity import method_digest
 from mhrun.target import Target
 
 TUTORIAL = PACKAGE.parent / "docs" / "own-model.md"
@@ -124,6 +125,35 @@ def test_the_users_files_are_part_of_what_a_run_is(tmp_path):
     (tmp_path / "mine").rename(tmp_path / "moved")
     (tmp_path / "mine").symlink_to(tmp_path / "moved")
     assert digest() == first
+
+
+def test_a_method_depends_on_the_files_that_it_uses(tmp_path):
+    """Work on one method of one's own, and the others are taken from the run before."""
+    walk = "import mhrun\nclass Walk(mhrun.RandomWalk):\n    pass\n"
+    write(tmp_path / "mine", FILES | {"walks.py": walk, "conf/proposal/walk.yaml": "_target_: walks.Walk\n"})
+    words = ("+method@methods.b=mcmc", "proposal@methods.b.kernel.proposal=walk")
+
+    def digests(*more):
+        forget()
+        apart = taken_apart(["--project", "mine", "experiment=mine", *words, *more])
+        config = compose_config(apart.rest, apart.folders)
+        return {name: method_digest(config, name) for name in config["methods"]}
+
+    first = digests()
+    assert digests("~methods.b") == {"a": first["a"]}
+    assert digests("+method@methods.c=mcmc") | first == digests("+method@methods.c=mcmc")
+    for name, changed in {
+        "walks.py": {"b"},
+        "own.py": {"a", "b"},
+        "deep/down.py": {"a", "b"},
+        "rows.csv": {"a", "b"},
+    }.items():
+        before = (tmp_path / "mine" / name).read_text()
+        (tmp_path / "mine" / name).write_text(before + ("5,x\n" if name.endswith("csv") else "\n"))
+        now = digests()
+        assert {method for method in now if now[method] != first[method]} == changed, name
+        (tmp_path / "mine" / name).write_text(before)
+    assert digests() == first
 
 
 def test_all_files_that_a_module_reads_are_part_of_a_run(tmp_path, monkeypatch):
