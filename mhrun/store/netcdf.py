@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 TRACE = "trace.nc"
+WARMUP, THIN, THIN_STATS = "warmup", "thin", "thin_stats"  # attributes of a trace: which steps its rows are
 COLLECTED = "collected"  # in a summary: the steps that a schedule collects
 
 

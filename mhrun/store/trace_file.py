@@ -17,7 +17,7 @@ from mhrun.errors import UserError
 from mhrun.models.axes import Axis
 from mhrun.models.parameters import Parameters
 from mhrun.store.files import explain, remove
-from mhrun.store.netcdf import TRACE, Shape
+from mhrun.store.netcdf import THIN, THIN_STATS, TRACE, WARMUP, Shape
 from mhrun.store.netcdf_file import Group, NetcdfFile
 from mhrun.types import INFO_DEFAULTS
 
@@ -96,6 +96,8 @@ class PartialTrace:
             self._file.set_attributes(
                 {"created_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "inference_library": "mhrun"}
                 | {"inference_library_version": __version__}
+                | {WARMUP: self._shape.warmup, THIN_STATS: self._shape.stats_thin}
+                | ({THIN: self._shape.thin} if isinstance(self._shape.thin, int) else {})
                 | dict(attributes)
             )
             self._file.finish()

@@ -112,6 +112,29 @@ def test_draws_that_are_not_valid_are_left_out(fitted):
     assert int(np.isfinite(each).sum()) == len(x)
 
 
+def test_draws_are_found_among_statistics_of_other_steps(fitted):
+    """As many draws as statistics, of steps 6, 7, ..., and of steps 6, 9, ..., after 5 of burn-in."""
+    trace, x = fitted
+    marked = trace.copy(deep=True)
+    rows = len(marked["posterior"]["draw"])
+    marked["sample_stats"]["valid"][:] = False
+    marked["sample_stats"]["valid"][:, 1] = True
+
+    def level(theta, batch):
+        return theta.a + 0 * batch[:, 0]
+
+    assert [marked.attrs[name] for name in ("warmup", "thin", "thin_stats")] == [5, 1, 1]
+    marked.attrs["thin_stats"] = 3
+    marked["posterior"].coords["step"] = ("draw", 6 + 3 * np.arange(rows))
+    assert np.allclose(mhrun.predict(marked, level, x), float(trace["posterior"]["a"][:, 1].mean()))
+    marked["posterior"].coords["step"] = ("draw", 6 + np.arange(rows))
+    with pytest.raises(mhrun.UserError, match="its statistics are of other steps"):
+        mhrun.predict(marked, level, x)
+    del marked.attrs["thin_stats"]  # of an earlier version
+    with pytest.raises(mhrun.UserError, match="its statistics are of other steps"):
+        mhrun.predict(marked, level, x)
+
+
 def test_predictions_of_a_ladder_are_of_its_coldest_rung():
     ladder = mhrun.ReplicaExchange(METROPOLIS, mhrun.Full(), mhrun.Metropolis(), rungs=3)
     data = torch.randn(50, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
