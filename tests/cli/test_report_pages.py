@@ -200,16 +200,17 @@ def test_an_incomplete_run_has_no_report(tmp_path):
 SHORT = ("steps=60", "warmup=50")
 SLOW = ("~methods.sgld", "~methods.sghmc")  # a gradient at each step
 TEMPERED = ("~methods.mint", "~methods.mint_stored", "~methods.tempered_mcmc")
+TWO = (*SLOW, "~methods.mint_stored", "~methods.tempered_mcmc")  # one of each temperature
 
 
 @pytest.mark.parametrize(
     ("words", "figures"),
     [
         pytest.param((*SHORT, *SLOW), 3, id="short"),
-        pytest.param(("thin=20", "steps=400", "warmup=60", *SLOW), 3, id="thinned"),
-        pytest.param((*SHORT, "steps=1", *SLOW), 3, id="one step"),
-        pytest.param((*SHORT, "chains=1", *SLOW), 3, id="one chain"),
-        pytest.param((*SHORT, "chains=2", *SLOW), 3, id="two chains", marks=pytest.mark.slow),
+        pytest.param(("thin=20", "steps=400", "warmup=60", *TWO), 3, id="thinned"),
+        pytest.param((*SHORT, "steps=1", *TWO), 3, id="one step"),
+        pytest.param((*SHORT, "chains=1", *TWO), 3, id="one chain"),
+        pytest.param((*SHORT, "chains=2", *TWO), 3, id="two chains", marks=pytest.mark.slow),
         pytest.param((*SHORT, "temperature=1", *SLOW), 1, id="not tempered"),
         pytest.param((*SHORT, *TEMPERED, *SLOW), 1, id="without tempered methods"),
         pytest.param((*SHORT, *SLOW, "~methods.mcmc"), 2, id="tempered methods alone"),
