@@ -18,7 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from mhrun.paths import EXPERIMENTS, experiment_module
 from mhrun.report.metrics import Metric, MetricTable, value
 from mhrun.report.run import Run
-from mhrun.report.tables import shown
+from mhrun.report.tables import quoted, shown
 
 _TAGS_ALONE = re.compile(r"(?m)^[ \t]*((?:\{%(?! include)(?:(?!%\}).)*%\}[ \t]*)+)\n")
 
@@ -61,7 +61,7 @@ class Notes:
             context["run"] = seen
             context["has"] = lambda *methods: there >= set(methods)
             context["has_any"] = lambda *methods: bool(there & set(methods))
-            context["names"] = lambda methods: listed(_quoted(seen.label(method)) for method in methods)
+            context["names"] = lambda methods: listed(quoted(seen.label(method)) for method in methods)
             context["heat"] = lambda methods: _heat(seen, methods)
             first = seen
         else:
@@ -102,11 +102,6 @@ def listed(words: Iterable[str]) -> str:
     """Return words as a list in a sentence: "a, b and c"."""
     found = list(words)
     return " and ".join([", ".join(found[:-1]), found[-1]]) if len(found) > 1 else "".join(found)
-
-
-def _quoted(label: str) -> str:
-    """Return a label as a list of several shows it: one that has a comma in quotation marks."""
-    return f"“{label}”" if "," in label else label
 
 
 def _values_of(found: MetricTable, run: Any, metric: str) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,7 +18,9 @@ from mhrun.report.monitored import monitor
 from mhrun.report.plots import finished, panels
 from mhrun.report.run import Run
 from mhrun.report.style import COLOURS, method_styles
+from mhrun.report.tables import quoted
 
+_LINE = 110  # characters of a line above a figure
 METHODS = 8  # that a figure shows; the table has all
 _MARGINALS, _PAIRED = 9, 4  # coordinates
 _CHAINS = 16  # whose traces a panel shows
@@ -106,10 +109,9 @@ def marginals(run: Run) -> Figure | str:
     for axis, name in zip(axes, names, strict=True):
         axis.set(xlabel=name, yticks=[])
         axis.set_ylim(bottom=0)
-    if len(every) > len(names):
-        figure.suptitle(
-            f"{len(names)} of {len(every):,} parameters: those with the largest R-hat", fontsize=8
-        )
+    count = max(len(every), *(about.of for about in there.values()))
+    if count > len(names):
+        figure.suptitle(f"{len(names)} of {count:,} parameters: those with the largest R-hat", fontsize=8)
     return finished(figure, legend="right")
 
 
@@ -143,6 +145,8 @@ def chains(run: Run) -> Figure | str:
         if row == len(there) - 1:
             trace.set_xlabel("draw")
             rank.set_xlabel("rank among all chains")
+    if absent := _absent(run, there):
+        figure.suptitle(textwrap.fill(absent, _LINE), fontsize=8)
     return finished(figure)
 
 
@@ -230,6 +234,16 @@ FIGURES: Mapping[str, Callable[[Run], Figure | str]] = {
 
 def _with_draws(run: Run) -> dict[str, Summarised]:
     return dict([(m, a) for m, a in run.cached(coordinates_of).items() if a.coordinates][:METHODS])
+
+
+def _absent(run: Run, there: Mapping[str, Summarised]) -> str:
+    """Return a line on the methods that a figure leaves out, and why; empty if it has all."""
+    why: dict[str, list[str]] = {}
+    for method, about in run.cached(coordinates_of).items():
+        if method not in there:
+            reason = about.why.rstrip(".") or f"a figure has {METHODS} methods at most"
+            why.setdefault(reason, []).append(quoted(run.label(method)))
+    return "; ".join(f"not drawn: {', '.join(labels)} ({reason})" for reason, labels in why.items())
 
 
 def _nothing(run: Run) -> str:

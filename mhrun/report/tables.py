@@ -44,6 +44,11 @@ def shown(value: Any) -> str:
     return str(value)
 
 
+def quoted(label: str) -> str:
+    """Return a label as a list of several shows it: one that has a comma in quotation marks."""
+    return f"“{label}”" if "," in label else label
+
+
 def rendered(frame: pd.DataFrame) -> dict[str, str]:
     """Return `frame` as csv (full precision), md, tex and html (escaped)."""
     text = frame.map(shown)

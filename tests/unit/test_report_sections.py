@@ -146,12 +146,29 @@ def test_some_of_many_chains_are_drawn(monkeypatch):
     about = SimpleNamespace(worst=0, coordinates=[SimpleNamespace(name="theta")])
     monkeypatch.setattr(sections, "_with_draws", lambda run: {"a": about})
     monkeypatch.setattr(sections, "draws_of", lambda run, method, about: draws)
-    figure = sections.chains(SimpleNamespace(label=lambda method: "A"))
+    lost = SimpleNamespace(why="it kept no draws (thin=null).")
+    figure = sections.chains(
+        SimpleNamespace(label=str.upper, cached=lambda function: {"a": about, "b": lost})
+    )
+    assert figure.get_suptitle() == "not drawn: B (it kept no draws (thin=null))"
     trace, _ = figure.axes
     assert len(trace.lines) == 16
     assert np.array_equal(trace.lines[0].get_ydata(), draws[0, :, 0])
     assert np.array_equal(trace.lines[-1].get_ydata(), draws[-1, :, 0])
     assert trace.get_title("left") == "A, 16 of 300 chains"
+
+
+def test_the_marginals_are_of_all_parameters(monkeypatch):
+    """The title counts the model's parameters, not those of the table, which has twelve at most."""
+    named = [SimpleNamespace(name=f"x{d}", rhat=1.0) for d in range(12)]
+    about = SimpleNamespace(coordinates=named, of=16)
+    monkeypatch.setattr(sections, "_with_draws", lambda run: {"a": about})
+    monkeypatch.setattr(
+        sections, "draws_of", lambda *_: np.random.default_rng(1).standard_normal((2, 50, 12))
+    )
+    figure = marginals(SimpleNamespace(label=str.upper, methods={"a": {}}))
+    assert figure.get_suptitle() == "9 of 16 parameters: those with the largest R-hat"
+    plt.close(figure)
 
 
 def test_methods_of_one_model_show_the_same_coordinates_and_the_worst_of_each(monkeypatch):
