@@ -221,7 +221,7 @@ def claims_table(judged: list[Judged]) -> pd.DataFrame:
             "paper": claim.paper,
             "ours": claim.estimate,
             "rule": claim.rule,
-            "holds": claim.holds,
+            "holds": "too noisy to tell" if claim.noisy and claim.why else claim.holds,
             "verdict": claim.verdict + (f" ({claim.why})" if claim.why else ""),
         }
         for claim in judged

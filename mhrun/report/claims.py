@@ -46,6 +46,9 @@ class Judged(NamedTuple):
     why: str
     note: str
     revised: str = ""  # how the rule was changed after the number was known; empty if it was not
+    noisy: bool = (
+        False  # whether the standard error exceeds the rule's tolerance, so that the rule can tell nothing
+    )
 
     @property
     def estimate(self) -> Estimate | float | None:
@@ -233,6 +236,7 @@ def _judge(claim: Mapping[str, Any], other: str, metrics: Mapping[str, Metric]) 
         why=why,
         note=claim.get("note", ""),
         revised=claim.get("revised", ""),
+        noisy=is_noisy(claim["rule"], se),
     )
 
 
@@ -275,6 +279,12 @@ def satisfied(rule: Mapping[str, Any], value: float, se: float | None, where: st
             most = math.nan if se is None else rule["standard_errors"] * se
             checks.append(distance <= most or _same(distance, most, largest))
     return all(checks)
+
+
+def is_noisy(rule: Mapping[str, Any], se: float | None) -> bool:
+    """Return whether a standard error exceeds the tolerance of a rule: `at_most`, or half the width of `between`."""
+    low, high = rule.get("between", (-math.inf, math.inf))
+    return se is not None and se > min(rule.get("at_most", math.inf), (high - low) / 2)
 
 
 def _same(one: float, two: float, largest: float = 0.0) -> bool:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from mhrun.diagnostics.chains import COORDINATES, ESS, RHAT, is_apart, some_coordinates, valid_of_each, worth
 from mhrun.report.run import Run
-from mhrun.report.tables import shown
+from mhrun.report.tables import quoted, shown
 
 __all__ = [
     "COORDINATES",
@@ -154,7 +154,7 @@ def named(
     keys: Iterable[str], label: Callable[[str], str] = str, numbers: Mapping[str, float] | None = None
 ) -> str:
     """Return a few methods in one line, each with its number in brackets; those beyond the fourth are counted."""
-    found = [label(key) + (f" ({shown(numbers[key])})" if numbers else "") for key in keys]
+    found = [quoted(label(key)) + (f" ({shown(numbers[key])})" if numbers else "") for key in keys]
     rest = len(found) - _NAMED
     return ", ".join(found[:_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")
 
@@ -173,7 +173,8 @@ def runners_up(
     more = [name for name, rate in rates.items() if rate > best and is_apart(rhats.get(name, np.nan))]
     more.sort(key=lambda name: rhats[name])
     parts = [
-        f"{label(name)} has {shown(rates[name])} (R-hat {shown(rhats[name])})" for name in more[:_RIVALS]
+        f"{quoted(label(name))} has {shown(rates[name])} (R-hat {shown(rhats[name])})"
+        for name in more[:_RIVALS]
     ]
     if not parts:
         return ""

@@ -51,15 +51,22 @@ def status_of(config: Mapping[str, Any], judged: Sequence[Judged], kind: str = "
         rest = f" {missing} have no number in this run." if missing else ""
         return Status("verdict", f"{yes} of {all_of_them} claims reproduced.{rest}", "", "", failed, [])
     seen = [claim for claim in counted if claim.holds is not None]
-    held = sum(bool(claim.holds) for claim in seen)
+    noisy = sum(claim.noisy for claim in seen)
+    held = sum(bool(claim.holds) and not claim.noisy for claim in seen)
+    checks = f"{held} of {len(seen)} checks hold"
+    if noisy:
+        checks += f", {noisy} {'is' if noisy == 1 else 'are'} too noisy to tell"
     recorded = _recorded(str((config.get("report") or {}).get("paper")), experiment, kind)
     if scale != "paper":
-        name, why = "preview", f"Preview: {held} of {len(seen)} checks hold; too short for a verdict."
+        name, why = "preview", f"Preview: {checks}; too short for a verdict."
     else:
         name = "changed"
-        why = f"{held} of {len(seen)} checks hold; no verdict, as settings are not the paper's."
+        why = f"{checks}; no verdict, as settings are not the paper's."
         if not known:
-            why = f"{held} of {len(seen)} checks hold; no verdict, as settings could not be compared."
+            why = f"{checks}; no verdict, as settings could not be compared."
+    if not seen:
+        start = "Preview: no" if name == "preview" else "No"
+        why = f"{start} claim can be judged: this run lacks the methods or numbers that they need."
     return Status(name, why, recorded, command, [], departures)
 
 

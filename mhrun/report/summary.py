@@ -15,7 +15,7 @@ from mhrun.report.declared import measure_of
 from mhrun.report.efficiency import ESS, RHAT, diagnosed, is_apart, named, runners_up, unconverged
 from mhrun.report.run import Run
 from mhrun.report.status import Status, status_of
-from mhrun.report.tables import shown
+from mhrun.report.tables import quoted, shown
 from mhrun.store.folder import RunFolder
 
 TARGET = (
@@ -149,7 +149,7 @@ def _approximate(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> str:
     words = []
     for method in (m for m in done if run.kind(m) == APPROXIMATE):
         expected = run.expected_error(method)
-        words.append(run.label(method) + f" ({expected})" * bool(expected))
+        words.append(quoted(run.label(method)) + f" ({expected})" * bool(expected))
     if not words:
         return ""
     exact = max(
@@ -359,7 +359,7 @@ def default_finding(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> s
             len(compared) > 1
         )
         others = runners_up(rated[best], rates, known, run.label)
-        near = [run.label(m) for m in rated if m not in compared]
+        near = [quoted(run.label(m)) for m in rated if m not in compared]
         biased = f" Approximate, and to be compared with it: {', '.join(near)}." if near else ""
         has = f"{run.label(best)} has {shown(rated[best])} effective draws per million evaluations"
         about = diagnostics[best]

@@ -13,7 +13,7 @@ from mhrun.diagnostics.grid import Estimate
 from mhrun.report.declared import Measure, measure_of
 from mhrun.report.efficiency import ESS, RHAT
 from mhrun.report.summary import MARK
-from mhrun.report.tables import shown
+from mhrun.report.tables import quoted, shown
 
 SHORT = "too short"
 """The column of a sweep's table that marks methods which are too short to judge; tables and figures show `MARK`."""
@@ -74,7 +74,7 @@ def sweep_finding(config: Mapping[str, Any], frame: pd.DataFrame, keys: Sequence
         if len(rows) < 2 or values.max() == values.min():
             continue
         if _is_noise(rows, measure):
-            noise.append(f"{method} ({shown(float(values.min()))} to {shown(float(values.max()))})")
+            noise.append(f"{quoted(method)} ({shown(float(values.min()))} to {shown(float(values.max()))})")
             continue
         ends = []
         for at in (values.idxmin(), values.idxmax()):
@@ -82,7 +82,7 @@ def sweep_finding(config: Mapping[str, Any], frame: pd.DataFrame, keys: Sequence
             mark = f" {MARK}" * bool(rows.at[at, SHORT])
             ends.append(f"{shown(rows.at[at, measure.metric])}{mark} ({where})")
         ratio = values.max() / values.min() if values.min() > 0 else math.inf
-        found.append((ratio, f"{method} from {' to '.join(ends)}"))
+        found.append((ratio, f"{quoted(method)} from {' to '.join(ends)}"))
     found.sort(key=lambda pair: -pair[0])
     if frame[SHORT].astype(bool).all():
         return "Too short to compare: no method has converged in any job."
@@ -135,7 +135,7 @@ def sweep_warnings(frame: pd.DataFrame, of_runs: Iterable[tuple[str, Sequence[st
     if len(short):
         counts = short["method"].value_counts(sort=False)
         jobs = frame.groupby("method", sort=False).size()
-        some = [f"{name} ({count} of {jobs[str(name)]} jobs)" for name, count in counts.items()]
+        some = [f"{quoted(str(name))} ({count} of {jobs[str(name)]} jobs)" for name, count in counts.items()]
         rest = f" and {len(some) - _WARNINGS} more methods" if len(some) > _WARNINGS else ""
         lines.append(
             f"R-hat above {RHAT:g} or ESS below {ESS:g}, too short to judge ({MARK}, open marks): "

@@ -20,10 +20,10 @@ from mhrun.paths import EXPERIMENTS, ROOT
 from mhrun.report import build, declared, status, summary, summary_of
 from mhrun.report.build import build_report
 from mhrun.report.claims import NOT_AT_SCALE, NOT_REPRODUCED, REPRODUCED, Judged
-from mhrun.report.efficiency import costs, efficiency, valid_draws
+from mhrun.report.efficiency import costs, efficiency, named, valid_draws
 from mhrun.report.run import Run
 from mhrun.report.status import status_of
-from mhrun.report.summary import default_finding, methods_table, warnings_of
+from mhrun.report.summary import _approximate, default_finding, methods_table, warnings_of
 from mhrun.store.folder import RunFolder
 
 
@@ -237,6 +237,28 @@ def test_a_status_is_a_preview_a_verdict_or_neither(tmp_path, monkeypatch):
     assert (found.kind, found.text, found.command) == ("verdict", "1 of 2 claims reproduced.", "")
     assert found.failed == ["a distance (worse)"]
     assert status.status_of(config | {"scale": "paper"}, []).text == ""
+
+
+def test_a_check_that_cannot_fail_and_one_without_a_number_do_not_hold():
+    config = {"experiment": "e", "scale": "smoke", "scales": {"paper": {}}, "runtime": {"departures": ["x"]}}
+    some = [
+        claim(NOT_AT_SCALE, True),
+        claim(NOT_AT_SCALE, True)._replace(noisy=True),
+        claim(NOT_AT_SCALE, None),
+    ]
+    assert status.status_of(config, some).text == (
+        "Preview: 1 of 2 checks hold, 1 is too noisy to tell; too short for a verdict."
+    )
+    assert status.status_of(config, some[2:]).text == (
+        "Preview: no claim can be judged: this run lacks the methods or numbers that they need."
+    )
+
+
+def test_a_label_with_a_comma_is_quoted_in_a_list(tmp_path):
+    run = FakeRun("a", "b", a={"m": 100, "label": "MINT, stored"}, b={"m": 5, "label": "MINT"})
+    line = _approximate(run, {"a": about(900), "b": about(900)})
+    assert "how far off “MINT, stored”, MINT are" in line
+    assert named(["a, b", "c"]) == "“a, b”, c"
 
 
 # --- Findings -------------------------------------------------------------------------------------------------

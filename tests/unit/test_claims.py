@@ -7,7 +7,7 @@ import pytest
 from mhrun.diagnostics.grid import Estimate
 from mhrun.errors import UserError
 from mhrun.paths import EXPERIMENTS
-from mhrun.report.claims import claims_of, count, in_words, judge_all, read_claims, satisfied
+from mhrun.report.claims import claims_of, count, in_words, is_noisy, judge_all, read_claims, satisfied
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,15 @@ from mhrun.report.claims import claims_of, count, in_words, judge_all, read_clai
 def test_rules(rule, value, se, holds):
     assert satisfied(rule, value, se) == holds
     assert in_words(rule)
+
+
+def test_a_standard_error_beyond_the_tolerance_is_noise():
+    assert is_noisy({"near": 1, "at_most": 0.2}, 0.51)
+    assert is_noisy({"between": [0.4, 0.6]}, 0.11)
+    assert not is_noisy({"near": 1, "at_most": 0.2}, 0.19)
+    assert not is_noisy({"near": 1, "standard_errors": 3}, 9.0)
+    assert not is_noisy({"below": 1}, 9.0)
+    assert not is_noisy({"near": 1, "at_most": 0.2}, None)
 
 
 @pytest.mark.parametrize("rule", [{}, {"bellow": 1}, {"near": 1}, {"at_most": 1}])
