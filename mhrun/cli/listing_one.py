@@ -52,7 +52,7 @@ def show_experiment(
         else:
             _section("methods", _methods(config), width)
             _section(f"settings (at scale={config['scale']})", _settings(config, head.settings), width)
-        _section("claims", _claims(name, head.paper, found), width)
+        _section("claims", _claims(name, head.paper, found), width, cuts=False)
     lines = [_run(folder) for folder in found]
     _section("runs", lines or [f"not run yet: {command}"], 0)
     print()
@@ -68,12 +68,15 @@ def _command(name: str, path: Path | None, folders: Sequence[Path]) -> str:
     return f"mhrun {name}"
 
 
-def _section(title: str, lines: Sequence[str], width: int) -> None:
-    """Print lines below a title, cut to `width` where it is not 0."""
+def _section(title: str, lines: Sequence[str], width: int, *, cuts: bool = True) -> None:
+    """Print lines below a title, cut to `width` where it is not 0, or folded there."""
     if lines:
         print(f"\n  {title}")
         for line in lines:
-            print(f"    {cut(line, width - 4) if width else line}")
+            if cuts or not width:
+                print(f"    {cut(line, width - 4) if width else line}")
+            else:
+                print(textwrap.fill(line, width, initial_indent="    ", subsequent_indent="      "))
 
 
 def _composed(name: str, folders: Sequence[Path]) -> dict[str, Any] | str:

@@ -13,6 +13,7 @@ import time
 import pytest
 from kit import FEW
 
+from mhrun.cli.listing_one import _section
 from mhrun.cli.main import run
 from mhrun.cli.outline import seconds_at_paper_scale
 from mhrun.cli.places import experiments
@@ -54,6 +55,18 @@ def test_a_killed_run_is_listed_as_interrupted(tmp_path, capsys):
     time.sleep(0.05)
     assert run(["list"]) == 0
     assert "quick interrupted" in capsys.readouterr().out
+
+
+def test_claims_are_folded_and_not_cut(capsys):
+    _section(
+        "claims",
+        ["a claim of which the end is what tells it from the others: with tau = 0.7"],
+        40,
+        cuts=False,
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 40
+    assert " ".join(" ".join(lines[2:]).split()).endswith("from the others: with tau = 0.7")
 
 
 @pytest.mark.parametrize(
