@@ -23,7 +23,10 @@ _WIDE = 50  # parameters from which the bounds of SMH-2 are too wide to save dat
 _EXACT = ("hmc", "mcmc", "smh2", "mh_ss", "zig_zag")
 _STEPS = 10_000  # at scale=quick
 _HMC = {"smoke": 100, "quick": 500, "long": 2000}  # steps of HMC, each a trajectory of gradients on all data
-_WALK = 500  # steps for each parameter, so that four chains of a random walk have some 400 effective draws
+_WALK = 1_500  # steps for each parameter, so that four chains of a random walk converge (R-hat below 1.01)
+_MOST_STEPS = 3 * _STEPS  # at scale=quick
+_FEW = 10  # parameters up to which a random walk is the reference
+_LABELS = 10  # values of a target up to which whole numbers may be classes
 _SET = {
     "file",
     "target",
@@ -75,8 +78,8 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
     name, of_columns = _name(file), _columns(data.facts)
     fitted = regression.fitted(name, target, data, levels)
     title = f"{regression.word[0].upper()}{regression.word[1:]} regression of {target} on {of_columns} of {file.name}"
-    steps = _STEPS if regression.has_bounds else _STEPS // 2
-    methods = _methods(regression.has_bounds, data.n, fitted.dim, steps)
+    steps = min(max(_STEPS, _WALK * fitted.dim), _MOST_STEPS) // (1 if regression.has_bounds else 2)
+    methods = _methods(regression.has_bounds, data.n, fitted.dim)
     experiment = _EXPERIMENT.format(
         name=name,
         methods="\n".join(f"  - /method@methods.{method}: {method}" for method in methods),
@@ -98,9 +101,11 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
         **fitted.files,
     }
     is_count = model is None and levels[:3] == [0, 1, 2]  # the smallest values of the target
+    may_be_classes = model is None and regression.word == "linear" and _may_be_classes(levels)
     lines = [
         f"model   {regression.word} regression of {fitted.outcome}: {data.n:,} rows, {of_columns}",
         *[f"        {target} may be a count: model=poisson is a Poisson regression"] * is_count,
+        *[f"        {target} has {len(levels)} values: model=softmax if they are classes"] * may_be_classes,
         *(f"        {line}" for line in hints_of(data, regression.word)),
         *(f"units   {line}" for line in units_in_words(data.facts)),
         f"priors  {fitted.prior}",
@@ -108,6 +113,11 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
     ]
     exact = next((method for method in methods if method in _EXACT), None)
     return Project(name, files, lines, exact)
+
+
+def _may_be_classes(levels: Sequence[Any]) -> bool:
+    """Return whether the values of a target are few whole numbers, which may be labels."""
+    return 2 < len(levels) <= _LABELS and all(float(level).is_integer() for level in levels)
 
 
 def write_project(folder: Path, table: Path, project: Project) -> list[Path]:
@@ -162,17 +172,17 @@ def _name(file: Path) -> str:
     return f"my_{stem}" if stem in taken | {"own"} else stem
 
 
-def _methods(has_bounds: bool, n: int, dim: int, steps: int) -> list[str]:
+def _methods(has_bounds: bool, n: int, dim: int) -> list[str]:
     """Return the methods that are compared: a reference first, where there is one for so many rows.
 
-    The reference is a random walk, which is the fastest for few parameters, or HMC where the walk would be too short.
-    Its effective draws per step are at most 0.33 / dim (Roberts and Rosenthal 2001).
+    The reference is a random walk, which is the fastest for few parameters, or HMC: the walk's effective draws per
+    step are at most 0.33 / dim (Roberts and Rosenthal 2001).
     SMH-2 and zig-zag are exact and read few data, if parameters are not too many for their bounds. The linear model is
     a function in torch without bounds, on which the tests that read most of the data take many times as long.
     """
     exact = ["smh2"] * (dim < _WIDE)
     if n <= _FULL:
-        reference = "mcmc" if dim * _WALK <= steps else "hmc"
+        reference = "mcmc" if dim <= _FEW else "hmc"
         return [reference, *exact, "mint", "mhminibatch", "sgld"] if has_bounds else [reference, "sgld"]
     return [*exact, "zig_zag" if exact else "mh_ss", "sgld"] if has_bounds else ["sghmc", "sgld"]
 
@@ -210,7 +220,6 @@ temperature: 1.0
 chains: 4
 warmup: ${{scales.${{scale}}.warmup}}
 steps: ${{scales.${{scale}}.steps}}
-thin: 2
 {own}
 scales:
   smoke: {smoke}
@@ -219,5 +228,6 @@ scales:
 """
 _OWN_STEPS = """
 methods:
-  hmc: {thin: 1, steps: "${scales.${scale}.hmc_steps}"}  # fewer: a step is a trajectory of gradients on all data
+  hmc: {steps: "${scales.${scale}.hmc_steps}"}  # fewer: a step is a trajectory of gradients on all data
+  sgld: {steps: "${times:2,${steps}}"}  # more: its steps are cheap, and become shorter
 """

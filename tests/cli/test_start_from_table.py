@@ -248,7 +248,15 @@ def test_counts_with_more_variance_than_mean_are_named(capsys, size):
         assert 2 < float(named.group(1)) < 9
 
 
-@pytest.mark.parametrize(("features", "reference"), [(19, "mcmc"), (20, "hmc")])
+def test_few_whole_numbers_may_be_classes(capsys):
+    table(kind=lambda rng, rows: rng.integers(0, 3, rows))
+    assert run(["init", "mine", "--data", "my rows.csv", "--outcome", "kind"]) == 0
+    assert "kind has 3 values: model=softmax if they are classes" in capsys.readouterr().out
+    assert run(["init", "own", "--data", "my rows.csv", "--outcome", "kind", "model=linear"]) == 0
+    assert "model=softmax" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("features", "reference"), [(9, "mcmc"), (10, "hmc")])
 def test_hmc_is_the_reference_where_a_random_walk_is_too_short(capsys, features, reference):
     rng = np.random.default_rng(6)
     table(80, **{f"f{j}": rng.normal(size=80) for j in range(features - 2)}, y=flags)
@@ -259,8 +267,11 @@ def test_hmc_is_the_reference_where_a_random_walk_is_too_short(capsys, features,
     config = compose_config(["experiment=my_rows", "scale=smoke"], [Path("mine/conf")], compare=False)
     assert next(iter(config["methods"])) == reference
     counts = {name: (node.get("steps"), node.get("thin")) for name, node in config["methods"].items()}
+    assert config["thin"] == 1
     # A step of HMC is a trajectory, so that it has fewer of them.
-    assert counts == dict.fromkeys(counts, (None, None)) | ({"hmc": (100, 1)} if reference == "hmc" else {})
+    assert counts == dict.fromkeys(counts, (None, None)) | (
+        {"hmc": (100, None), "sgld": (600, None)} if reference == "hmc" else {}
+    )
 
 
 @pytest.mark.parametrize(
