@@ -221,10 +221,14 @@ def test_a_warning_is_one_line_and_said_once(capsys, monkeypatch):
     assert capsys.readouterr().err == "mhrun: dropout is off in layer 1\n"
 
 
-def test_a_wrong_number_of_parameters_comes_before_what_follows_from_it(capsys):
-    words = ["data=regression_sample", "data.n=50", "data.dim=5"]
-    words += ["model=logistic", "+method@methods.hmc=hmc", "model.dim=784"]
-    assert run(words) == 2
+def test_a_wrong_number_of_parameters_comes_before_what_follows_from_it(tmp_path, capsys):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "wide.yaml").write_text(
+        "# @package _global_\n"
+        "defaults: [/data: regression_sample, /model: logistic, /method@methods.hmc: hmc, _self_]\n"
+        "data: {n: 50, dim: 5}\nmodel: {dim: 784}\n"
+    )
+    assert run(["--config-dir", str(tmp_path), "wide"]) == 2
     err = capsys.readouterr().err
     assert "set model.dim" in err
     assert "leapfrog" not in err
