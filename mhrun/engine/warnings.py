@@ -45,6 +45,7 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
             f"{method.name}: {still} of {shape.chains} chains never moved after burn-in: no candidate was accepted. "
             "Lower the step size or choose other starting points."
         )
+    yield from _temperature_warnings(method, summary)
     if method.plan.lost_cycles:
         yield f"{method.name}: {method.plan.lost_cycles}."
     yield from _trajectory_warnings(method, summary)
@@ -53,6 +54,19 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
     yield from _decision_warnings(method, summary)
     if not stopped:
         yield from _validity_warnings(method, summary)
+
+
+def _temperature_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if chains that should sample one distribution have different temperatures."""
+    heats = summary["temperature"][:: method.kernel.rungs]
+    low, high = min(heats), max(heats)
+    if low < high:
+        count = heats.count(low)
+        yield (
+            f"{method.name}: chains have different temperatures, {_number(low)} to {_number(high)}: a report "
+            f"diagnoses the {f'{count} chains' if count > 1 else 'chain'} at T = {_number(low)} only. Make each "
+            "temperature a method to compare them."
+        )
 
 
 def _validity_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:

@@ -38,7 +38,8 @@ _RIVALS = 2  # methods that a finding names beside the best
 def valid_draws(run: Run, method: str, most: float = np.inf) -> Draws | str:
     """Return the valid draws (C, S, D) of a method, or a line on why there are none.
 
-    Chains with more valid draws than another are cut to its length.
+    Chains with more valid draws than another are cut to its length. Of chains with different temperatures, those with
+    the lowest are returned.
 
     Args:
         run: whose.
@@ -47,9 +48,11 @@ def valid_draws(run: Run, method: str, most: float = np.inf) -> Draws | str:
     """
     if run.methods[method]["thin"] is None:
         return "it kept no draws (thin=null)."
-    draws = run.draws(method, marked=True)
+    draws, cold = run.draws(method, marked=True), run.is_coldest(method)
+    if not cold.all():
+        draws = draws[cold]
     if run.methods[method].get("valid_share", 1.0) < 1.0:
-        draws = valid_of_each(draws, run.valid(method))
+        draws = valid_of_each(draws, run.valid(method)[cold])
     if draws.shape[1] < 4:
         count = draws.shape[1]
         return f"it has {count} valid draw{'s' * (count != 1)} of one chain, and needs 4 of each."

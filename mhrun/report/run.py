@@ -41,6 +41,7 @@ class Run:
         self._targets: dict[str, Target] = {}
         self._traces: dict[str, xr.DataTree] = {}
         self._monitors: dict[str, xr.Dataset] = {}
+        self._coldest: dict[str, npt.NDArray[np.bool_]] = {}
 
     def cached(self, function: Callable[[Run], T]) -> T:
         """Return ``function(self)``, computed at the first call; an error is raised again at each call."""
@@ -108,6 +109,14 @@ class Run:
                 torch.tensor(found["step_size_by_chain"], dtype=torch.float64), found["acceptance"]
             )
         return plan
+
+    def is_coldest(self, method: str) -> npt.NDArray[np.bool_]:
+        """Whether each chain of `draws` has the lowest temperature of all chains at the last step (C,)."""
+        if method not in self._coldest:
+            plan = self.plan(method)
+            last = plan.controls(plan.start(), plan.total, 1).temperature[0, :: self.rungs(method)].numpy()
+            self._coldest[method] = last == last.min()
+        return self._coldest[method]
 
     def rungs(self, method: str) -> int:
         """The number of rungs of a method's ladders; 1 without ladders.

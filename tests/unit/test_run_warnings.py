@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from kit import config, gaussian
+from kit import FEW, config, gaussian
 
 import mhrun
 from mhrun.diagnostics.chains import worth
@@ -16,6 +16,7 @@ from mhrun.engine.chains import Silent
 from mhrun.engine.experiment import run_experiment
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.pairing.growing import Growing
+from mhrun.report.efficiency import valid_draws
 from mhrun.report.run import Run
 from mhrun.report.summary import warnings_of
 from mhrun.rules.mh_minibatch import MHMinibatch
@@ -138,6 +139,19 @@ def test_chains_are_diagnosed_until_one_of_them_diverges():
     sizes = Fixed(step_size=[1e-9, 1e-9, 1e-9, 1e200])
     lines = warned(sizes, dim=1, moves=moves, start=start, steps=900, warmup=0)
     assert any(line.startswith("R-hat and ESS are unknown: they need 4 valid draws") for line in lines)
+
+
+@pytest.mark.long
+def test_chains_of_different_temperatures_are_not_pooled(tmp_path):
+    words = (*FEW, "+method@methods.hot=mcmc", "steps=400", "warmup=100", "thin=1")
+    words += ("methods.hot.schedules.temperature.temperature=[1.0,25.0,1.0,25.0]", "~methods.mint")
+    run = Run(run_experiment(config(tmp_path, *words), Silent()))
+    assert run.is_coldest("hot").tolist() == [True, False, True, False]
+    assert np.array_equal(valid_draws(run, "hot"), run.draws("hot")[::2])
+    (line,) = [line for line in run.methods["hot"]["warnings"] if "temperatures" in line]
+    assert (
+        "chains have different temperatures, 1 to 25: a report diagnoses the 2 chains at T = 1 only" in line
+    )
 
 
 def test_a_report_has_one_line_for_all_methods_with_a_warning(tmp_path):
