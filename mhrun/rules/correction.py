@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy import special
 from torch import Tensor
 
 from mhrun.data.generated import kept
@@ -35,7 +34,6 @@ __all__ = [
     "convolved_cdf",
     "correction",
     "inverse",
-    "kolmogorov",
     "nonnegative",
     "quantiles",
     "ridge",
@@ -209,23 +207,3 @@ def inverted(u: Any, probabilities: Any, points: Any) -> Any:
             high = middle
     share = (u - probabilities[low]) / (probabilities[high] - probabilities[low])
     return points[low] + min(max(share, 0.0), 1.0) * (points[high] - points[low])
-
-
-def kolmogorov(normal: Tensor, u: Tensor, sigma: float) -> Tensor:
-    """Return draws (C,) of X = sqrt(max(4 K^2 - sigma^2, 0)) Z, a correction without a table.
-
-    2 K Z is logistic if K has the Kolmogorov distribution and Z is normal (Andrews & Mallows 1974, "Scale mixtures of
-    normal distributions"). N(0, sigma^2) + X is therefore logistic except where 2 K < sigma.
-    The distance between the cdfs is 4.2e-5, 2.3e-4, 8.1e-4 and 2.1e-3 at sigma 0.8, 0.9, 1.0 and 1.1.
-
-    Args:
-        normal: Z (C,).
-        u: uniforms (C,) in (0, 1), for K.
-        sigma: standard deviation of the normal variable.
-
-    Raises:
-        Refusal: no correction exists for this sigma.
-    """
-    check_sigma(sigma)
-    k = torch.from_numpy(special.kolmogi(u.double().cpu().numpy())).to(u.device)
-    return (4 * k * k - sigma * sigma).clamp_(min=0.0).sqrt_() * normal

@@ -19,6 +19,7 @@ from mhrun.models.function import FunctionModel
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.logistic import Logistic
 from mhrun.models.tied_means import TiedMeans
+from mhrun.native import ACCEPT, UNDECIDED, Seen, SequentialTest
 from mhrun.pairing.growing import Growing, Terms
 from mhrun.pairing.shared import Shared
 from mhrun.proposals.random_walk import RandomWalk
@@ -42,26 +43,26 @@ class Fixed:
     replacement = False
 
     def __init__(self, terms, chains):
-        order = Streams(KEY, chains).at(7).index(N, N, replacement=False)
+        self.n = len(terms)
+        order = Streams(KEY, chains).at(7).index(self.n, self.n, replacement=False)
         self.values = torch.from_numpy(terms)[order]
-        self.n = N
         self.n_lik_overhead = torch.zeros(chains, dtype=torch.int64)
 
     def terms(self, rows, start, stop):
         return self.values[rows, start:stop]
 
     def moments(self):
-        self.n_lik_overhead += 2 * N
+        self.n_lik_overhead += 2 * self.n
         return self.values.mean(1), self.values.var(1, correction=0)
 
     def largest(self):
-        self.n_lik_overhead += 2 * N
+        self.n_lik_overhead += 2 * self.n
         return self.values.abs().amax(1)
 
 
-def contest_of(mean, spread, scale, offset, chains, seed=0):
+def contest_of(mean, spread, scale, offset, chains, seed=0, n=N):
     """A contest whose terms have this mean and standard deviation exactly."""
-    raw = np.random.default_rng(seed).standard_t(8, N)
+    raw = np.random.default_rng(seed).standard_t(8, n)
     terms = mean + spread * (raw - raw.mean()) / raw.std()
     supply = Fixed(terms, chains)
     full = torch.full((chains,), 1.0, dtype=torch.float64)
@@ -214,12 +215,17 @@ def test_austere_is_the_papers_loop(case):
         assert (bool(verdict.accepted[c]), int(verdict.batch_size[c])) == (mean > mu0, n)
 
 
+MANY = 20_000
+FAR = [(0.02, 0.005, 60.0, -0.4), (-0.15, 0.05, 8.0, 0.3)]
+
+
 @pytest.mark.parametrize("released", [False, True])
 @pytest.mark.parametrize("bound", ["empirical_bernstein", "hoeffding_serfling", "bernstein_serfling"])
-@pytest.mark.parametrize("case", CASES)
-def test_mhsublhd_is_the_papers_loop(case, bound, released):
+@pytest.mark.parametrize(("case", "n"), [*((case, N) for case in CASES), *((case, MANY) for case in FAR)])
+def test_mhsublhd_is_the_papers_loop(case, n, bound, released):
+    """Of many data, whose mean is far from the thresholds beside the bounds, chains read different parts."""
     chains, m, gamma, delta, p = 40, 50, 1.5, 0.1, 2.0
-    contest = contest_of(*case, chains)
+    contest = contest_of(*case, chains, n=n)
     rule = MHSubLhd(m, gamma, delta, p, bound, released)
     verdict = rule.decide(contest, Streams(KEY, chains).at(1))
     u = Streams(KEY, chains).at(1).uniform(Purpose.ACCEPT).numpy()
@@ -235,17 +241,37 @@ def test_mhsublhd_is_the_papers_loop(case, bound, released):
             if bound == "empirical_bernstein":
                 c_t = sd * math.sqrt(2 * math.log(3 / share) / t) + 6 * largest * math.log(3 / share) / t
             elif bound == "hoeffding_serfling":
-                c_t = largest * math.sqrt(2 * (1 - (t - 1) / N) * math.log(2 / share) / t)
+                c_t = largest * math.sqrt(2 * (1 - (t - 1) / n) * math.log(2 / share) / t)
             else:
-                rho = 1 - (t - 1) / N if t <= N / 2 else (1 - t / N) * (1 + 1 / t)
+                rho = 1 - (t - 1) / n if t <= n / 2 else (1 - t / n) * (1 + 1 / t)
                 kappa = 7 / 3 + 3 / math.sqrt(2)
                 c_t = sd * math.sqrt(2 * rho * math.log(5 / share) / t)
                 c_t += kappa * 2 * largest * math.log(5 / share) / t
-            following = min(N, math.ceil(gamma * t))
-            if abs(mean - psi) >= c_t or t == N or (released and following == N):
+            following = min(n, math.ceil(gamma * t))
+            if abs(mean - psi) >= c_t or t == n or (released and following == n):
                 break
             t, stage = following, stage + 1
         assert (bool(verdict.accepted[c]), int(verdict.batch_size[c])) == (mean > psi, t)
+    if n == MANY:
+        assert (verdict.batch_size < n / 2).any()
+        assert len(set(verdict.batch_size.tolist())) > 2
+
+
+@pytest.mark.parametrize("released", [False, True])
+@pytest.mark.parametrize("bound", ["empirical_bernstein", "hoeffding_serfling", "bernstein_serfling"])
+def test_the_compiled_bound_of_mhsublhd_is_that_of_torch(bound, released):
+    """A mean just below the bound is undecided, and one just above it accepted, at each stage."""
+    threshold, var, largest = 0.3, 0.2, 1.5
+    rule = MHSubLhd(50, 1.5, 0.1, 2.0, bound, released)
+    compiled = rule.sequential(MANY)
+    numbers = [torch.tensor(value, dtype=torch.float64) for value in (var, largest)]
+    for stage, size in enumerate(compiled.sizes[:-1]):
+        share = torch.tensor(compiled.args[0][stage])
+        limit = float(rule._limit(torch.tensor(size), *numbers, share, MANY))
+        for factor, wanted in ((1 - 1e-9, UNDECIDED), (1 + 1e-9, ACCEPT)):
+            seen = Seen(stage, size, threshold + factor * limit, var, largest)
+            test = SequentialTest(MANY, 1.0, 0.0)
+            assert compiled.judge(compiled.args, (threshold, largest, var, 0), test, seen) == wanted
 
 
 PAIRS = [(m, 1.0, c, o) for m in (-0.03, 0.0, 0.02) for c, o in ((30.0, 0.2), (120.0, -0.5))]
