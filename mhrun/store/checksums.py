@@ -46,13 +46,13 @@ def write_sealed(path: Path, note: Mapping[str, Any]) -> None:
 def read_sealed(path: Path) -> dict[str, Any] | None:
     """Return what `write_sealed` wrote, without the digest; None if it is missing, incomplete or changed.
 
-    A file without a digest is returned unverified: earlier summaries of version 2 had none.
+    A file without a digest counts as changed.
 
     Raises:
         UserError: it exists and cannot be read.
     """
     found = read_json(path)
-    if found is None or (_ITSELF in found and not genuine(found)):
+    if found is None or not genuine(found):
         return None
     return {key: value for key, value in found.items() if key != _ITSELF}
 

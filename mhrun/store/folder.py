@@ -183,9 +183,9 @@ class RunFolder:
 
     def other_layout(self) -> str | None:
         """Return the version of mhrun that wrote the folder if its layout differs from the present one, else None."""
-        summary = self.summary() or {}
+        summary = read_json(self.path / "summary.json") or {}  # other layouts may have no checksum
         layout = summary.get("format", FORMAT)
-        if layout == FORMAT:
+        if layout == FORMAT or not isinstance(layout, int):
             return None
         versions = summary.get("versions")
         version = str(versions.get("mhrun", "")) if isinstance(versions, Mapping) else ""

@@ -30,6 +30,7 @@ from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.pairing.shared import Shared
 from mhrun.paths import PACKAGE
 from mhrun.schedules import Plan
+from mhrun.store.checksums import write_sealed
 from mhrun.store.identity import FORMAT, RESULTS_VERSION
 from mhrun.store.netcdf import Shape
 from mhrun.target import Target
@@ -168,7 +169,7 @@ def test_results_are_of_the_last_run_with_the_papers_settings(tmp_path, monkeypa
         summary = {"status": "complete", "format": FORMAT, "finished": finished, "versions": {}}
         summary |= {"results_version": version}
         metrics = {"mint.tv": tv, "mint.mode_ratio": {"value": None, "se": None}}
-        (folder / "summary.json").write_text(json.dumps(summary | {"metrics": metrics}))
+        write_sealed(folder / "summary.json", summary | {"metrics": metrics})
 
     left_by("a", "2026-01-01T10", 0.01)
     left_by("b", "2026-01-03T10", 0.03)

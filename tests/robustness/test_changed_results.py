@@ -364,12 +364,20 @@ def test_a_summary_that_changed_is_no_result(finished, outputs, capsys):
     assert folder.summary()["methods"] == before["methods"]
 
 
-def test_a_summary_that_was_written_without_a_checksum_is_read(finished, outputs):
+def test_a_summary_without_its_checksum_counts_as_changed(finished, outputs):
     folder = copied(finished[0], outputs)
     before = folder.summary()
     (folder.path / "summary.json").write_text(json.dumps(before))
-    assert folder.summary() == before
-    assert folder.is_complete()
+    assert folder.summary() is None
+    assert folder.has_damaged_summary()
+    assert not folder.is_complete()
+
+
+def test_a_summary_of_another_layout_needs_no_checksum_to_be_recognised(finished, outputs):
+    folder = copied(finished[0], outputs)
+    note = folder.summary() | {"format": 1, "versions": {"mhrun": "0.1.0"}}
+    (folder.path / "summary.json").write_text(json.dumps(note))
+    assert folder.other_layout() == "was written by mhrun 0.1.0 (layout 1, now 2)"
 
 
 def test_one_report_that_fails_stops_no_other(finished, outputs, monkeypatch, capsys):
