@@ -19,6 +19,7 @@ __all__ = [
     "costs",
     "diagnosed",
     "efficiency",
+    "has_stopped",
     "is_apart",
     "named",
     "runners_up",
@@ -48,6 +49,8 @@ def valid_draws(run: Run, method: str, most: float = np.inf) -> Draws | str:
     """
     if run.methods[method]["thin"] is None:
         return "it kept no draws (thin=null)."
+    if has_stopped(run.methods[method]):
+        return "some of its chains became non-finite and stopped."
     draws, cold = run.draws(method, marked=True), run.is_coldest(method)
     if not cold.all():
         draws = draws[cold]
@@ -62,6 +65,14 @@ def valid_draws(run: Run, method: str, most: float = np.inf) -> Draws | str:
     if not np.isfinite(draws).all():
         return "some draws are no finite numbers."
     return draws
+
+
+def has_stopped(about: Mapping[str, Any]) -> bool:
+    """Return whether chains of a method became non-finite and stayed where they were, from its summary.
+
+    Those of a dynamics do; a method with an acceptance test rejects such a step and goes on.
+    """
+    return bool(about.get("diverging")) and not about.get("n_accept_tests")
 
 
 def costs(run: Run, method: str) -> dict[str, float]:

@@ -16,6 +16,7 @@ from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from mhrun.paths import EXPERIMENTS, experiment_module
+from mhrun.report.efficiency import has_stopped
 from mhrun.report.metrics import Metric, MetricTable, value
 from mhrun.report.run import Run
 from mhrun.report.tables import quoted, shown
@@ -105,8 +106,10 @@ def listed(words: Iterable[str]) -> str:
 
 
 def _values_of(found: MetricTable, run: Any, metric: str) -> dict[str, float]:
-    """Return the finite values of a metric by method, in the order of the run."""
-    numbers = {method: found.number(f"{method}.{metric}") for method in getattr(run, "methods", ())}
+    """Return the finite values of a metric by method, in the order of the run, without methods with stopped chains."""
+    methods: Mapping[str, Mapping[str, Any]] = getattr(run, "methods", {})
+    going = [method for method, about in methods.items() if not has_stopped(about)]
+    numbers = {method: found.number(f"{method}.{metric}") for method in going}
     return {method: number for method, number in numbers.items() if np.isfinite(number)}
 
 

@@ -11,6 +11,8 @@ from scipy import integrate
 
 from mhrun.cli.compose import compose_config
 from mhrun.paths import experiment_module
+from mhrun.report.metrics import MetricTable
+from mhrun.report.notes import Notes
 
 coverage, figures, schedules = (
     experiment_module(name) for name in ("shared.coverage", "shared.plane", "csgmcmc.schedules")
@@ -151,3 +153,21 @@ def test_curves_cross_where_they_do():
     assert falling[at == 1] == pytest.approx([0.1])
     assert falling[-1] == pytest.approx(0.1 * 200**-0.55)
     assert integrate.trapezoid(cycles, at) == pytest.approx(10, rel=0.01)  # half of 0.1 over 200 epochs
+
+
+@pytest.mark.parametrize(
+    ("draws", "start"), [(3000, "The run is too short for coverage: 3,000"), (50_000, "One chain of A")]
+)
+def test_coverage_is_not_stated_where_its_rule_cannot_be_met(draws, start):
+    """Of 3,000 even draws a mode has 78 near, and needs more than 100. Methods with stopped chains are left out."""
+    found = MetricTable({"theory.share": 0.65})
+    for name, modes in (("a", 3.0), ("b", 20.0)):
+        found.add(name, {"modes_one": modes, "draws": float(draws)})
+    run = SimpleNamespace(
+        methods={"a": {}, "b": {"diverging": 9, "n_accept_tests": 0}},
+        config={},
+        label=str.upper,
+        cached=lambda function: found,
+    )
+    (sentence,) = Notes("csgmcmc.toy", "csgmcmc/toy.finding.md")(run)
+    assert sentence.startswith(start)

@@ -122,6 +122,20 @@ def test_valid_draws_are_those_of_each_chain():
     assert efficiency.valid_draws(run, "a") == "it has 1 valid draw of one chain, and needs 4 of each."
 
 
+def test_draws_of_chains_that_stopped_have_no_effective_sample_size():
+    """A dynamics stays where it became non-finite; a method with a test rejects the step and goes on."""
+    draws = np.random.default_rng(1).standard_normal((4, 50, 2))
+    about = {"thin": 1, "diverging": 70, "n_accept_tests": 0}
+    run = SimpleNamespace(
+        methods={"m": about}, draws=lambda *_, **__: draws, is_coldest=lambda _: np.ones(4, bool)
+    )
+    assert efficiency.valid_draws(run, "m") == "some of its chains became non-finite and stopped."
+    about["n_accept_tests"] = 200
+    assert efficiency.valid_draws(run, "m") is draws
+    about |= {"n_accept_tests": 0, "diverging": 0}
+    assert efficiency.valid_draws(run, "m") is draws
+
+
 def test_a_run_without_draws_has_a_line_in_their_place():
     run = Wide(np.zeros((4, 10, 2)))
     run.methods["a"]["thin"] = None
