@@ -1,8 +1,8 @@
 """Base classes of the parts of a kernel, and the attributes that each part declares.
 
 A part derives from its base class and inherits the defaults of undeclared attributes. Whether parts go together is
-decided by these attributes, so that a part of the user's can take the place of any of these. (Whole
-kernels, such as ladders, zig-zag and Firefly, are told apart by their class.)
+decided by these attributes, so that a user's part can replace any of these. Whole kernels, such as ladders, zig-zag
+and Firefly, are distinguished by their class.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def completion(words: Sequence[str]) -> int:
         return 0
     if len(words) != 1 or words[0] not in SCRIPTS:
         known = nearest(words[0], SCRIPTS) if len(words) == 1 else ""
-        raise UserError(f"completion is for bash, zsh and fish: say mhrun completion bash.{known}")
+        raise UserError(f"completion is for bash, zsh and fish: use mhrun completion bash.{known}")
     print(SCRIPTS[words[0]], end="")
     return 0
 

@@ -146,7 +146,7 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
         UserError: no experiment was named, or a value that must be given was not.
     """
     if experiment is None:
-        raise UserError("No experiment is named; say mhrun experiment=NAME (mhrun list shows the names).")
+        raise UserError("No experiment is named; use mhrun experiment=NAME (mhrun list shows the names).")
     checked_name(experiment, "the experiment")
     plain = OmegaConf.create({key: value for key, value in config.items_ex(resolve=False) if key != "hydra"})
     plain.experiment = experiment

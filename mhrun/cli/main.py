@@ -240,7 +240,7 @@ class _Parsed:
             self.folders.append(Path(value))
             self.named.append(Path(value).resolve())
         elif value != "job":
-            raise UserError(f"--cfg {value} is unknown; say --cfg job.")
+            raise UserError(f"--cfg {value} is unknown; use --cfg job.")
         else:
             self.show = True
 

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from mhrun.cli.compose import compose_config
 from mhrun.cli.words import sweep_jobs
+from mhrun.data.memory import in_bytes
 from mhrun.durations import in_words
 from mhrun.errors import UserError
 from mhrun.store.folder import RunFolder
@@ -87,7 +88,7 @@ def _of_run(config: Mapping[str, Any], console: Console) -> None:
             *([f"{cost.monitor_runs:,}" if cost.monitor_runs else ""] if monitored else []),
             _number(cost.n_lik),
             _number(cost.n_grad),
-            _bytes(cost.disk),
+            in_bytes(cost.disk),
             about(cost.seconds).removeprefix("about "),
             _number((setup.evaluations, setup.evaluations)),
             in_words(setup.seconds) if setup.evaluations else "",
@@ -98,7 +99,9 @@ def _of_run(config: Mapping[str, Any], console: Console) -> None:
         print("nothing is left to run but the report: it has no methods, or all have run")
     beside = f" with {planned.jobs} methods at a time" if planned.jobs > 1 else ""
     print(f"in all  {about(planned.seconds)}{beside}, the report not counted")
-    print(f"disk    at most {_bytes(planned.disk)} in {folder.path}; {_bytes(_free(folder.path))} free there")
+    print(
+        f"disk    at most {in_bytes(planned.disk)} in {folder.path}; {in_bytes(_free(folder.path))} free there"
+    )
     for line in _memory(config, found):
         print(line)
 
@@ -125,11 +128,11 @@ def _of_sweep(jobs: Sequence[tuple[list[str], list[str]]], folders: Sequence[Pat
             continue
         seconds = [a + b for a, b in zip(seconds, planned.seconds, strict=True)]
         disk += planned.disk
-        need = f"at most {_bytes(planned.disk)} on disk"
+        need = f"at most {in_bytes(planned.disk)} on disk"
         print(f"{' '.join(swept)}: {about(planned.seconds)}, {need}", flush=True)
     print(
         f"in all  {len(jobs)} jobs, {there} of them there already, {refused} refused; one after the other "
-        f"{about((seconds[0], seconds[1]))}, reports not counted; at most {_bytes(disk)} on disk"
+        f"{about((seconds[0], seconds[1]))}, reports not counted; at most {in_bytes(disk)} on disk"
     )
     return 1 if refused else 0
 
@@ -213,9 +216,9 @@ def _memory(config: Mapping[str, Any], found: Sequence[Any]) -> list[str]:
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     held = max((min(HELD_BYTES, 2 * cost.disk) for cost in found), default=0)
-    lines = [f"memory  about {_bytes(peak + held)} ({_bytes(peak)} in this trial)"]
+    lines = [f"memory  about {in_bytes(peak + held)} ({in_bytes(peak)} in this trial)"]
     if str(config["device"]).startswith("cuda"):
-        lines.append(f"        {_bytes(torch.cuda.max_memory_allocated(config['device']))} of the GPU's")
+        lines.append(f"        {in_bytes(torch.cuda.max_memory_allocated(config['device']))} of the GPU's")
     return lines
 
 
@@ -228,10 +231,3 @@ def _number(between: tuple[float, float]) -> str:
         return ""
     low, high = (f"{value:.2g}".replace("e+0", "e").replace("e+", "e") for value in between)
     return low if low == high else f"{low} to {high}"
-
-
-def _bytes(count: float) -> str:
-    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count / 1e3:.3g} kB"

@@ -26,7 +26,7 @@ def sweep_jobs(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
         if override.is_sweep_override():
             key = override.get_key_element()
             if key in swept:
-                raise UserError(f"{key} is given several values twice; say all of them in one: {key}=A,B,C.")
+                raise UserError(f"{key} is given several values twice; give all of them in one: {key}=A,B,C.")
             values = [f"{key}={value}" for value in override.sweep_string_iterator()]
             swept.append(key)
         else:

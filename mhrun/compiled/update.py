@@ -84,10 +84,9 @@ def _loop(move: Piece) -> Piece:
                 row = theta[c]
                 draw, controls = Draw(key, step, numbers[c]), StepControls(size[c], temperature[c])
                 move(args, row, grad[c], vectors[c], scalars[c], controls, draw)
+                # 0 times a non-finite value is NaN; `or` is vectorised, a sum is not.
                 zero, infinite = row.dtype.type(0), False
-                for d in range(
-                    len(row)
-                ):  # 0 times a non-finite value is NaN; `or` is vectorised, a sum is not
+                for d in range(len(row)):
                     infinite |= row[d] * zero != zero
                 if infinite:
                     stopped[c] = True

@@ -21,7 +21,7 @@ from mhrun.random import Draws, Purpose
 from mhrun.types import Controls
 
 
-def settled(friction: float) -> float:
+def stationary_thermostat(friction: float) -> float:
     """Return the mean of the thermostat s for small steps, s (1 - s / 2) = a: there momenta have the variance e T.
 
     With a > 1/2 there is none, as momenta are hotter for any s; then 1, where they are least so.
@@ -86,7 +86,7 @@ class SGNHT(Dynamics):
     @property
     def small_step_bias(self) -> float:  # type: ignore[override]
         """-s / 2 where the thermostat settles with all data, on a ladder that of the first rung; 0 without one."""
-        return 0.0 if math.isinf(self.inertia) else -settled(float(self.friction[0])) / 2
+        return 0.0 if math.isinf(self.inertia) else -stationary_thermostat(float(self.friction[0])) / 2
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
         """Return zero momenta (C, D) and the initial thermostats (C,).

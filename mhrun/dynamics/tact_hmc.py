@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mhrun.dynamics.refresh import checked, refreshed
-from mhrun.dynamics.sgnht import settled
+from mhrun.dynamics.sgnht import stationary_thermostat
 from mhrun.errors import Refusal
 from mhrun.parts import Dynamics
 from mhrun.random import Draws, Purpose
@@ -79,7 +79,7 @@ class TACTHMC(Dynamics):
     @property
     def small_step_bias(self) -> float:  # type: ignore[override]
         """That of SGNHT."""
-        return -settled(self.friction) / 2
+        return -stationary_thermostat(self.friction) / 2
 
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
         """Return zero momenta, thermostats at their frictions, x = 0 with a momentum, and empty means."""

@@ -215,9 +215,8 @@ def on_all_data(
         surface.n_grad += len(points) * target.n
         step = ((grad @ vectors) / values) @ vectors.T
         far = (step @ scaled.T).norm(dim=1)
-        if not float(far.max()) < _FARTHEST * error * math.sqrt(
-            len(scaled)
-        ):  # no quadratic: better not moved
+        # Where the density is no quadratic, points are better not moved.
+        if not float(far.max()) < _FARTHEST * error * math.sqrt(len(scaled)):
             return modes
         points = points + step
         if float(far.max()) < _OFF * math.sqrt(surface.temperature):

@@ -45,7 +45,7 @@ from mhrun.engine.defaults import gradients_of
 from mhrun.engine.dynamics_step import step_of_dynamics
 from mhrun.engine.method import Method
 from mhrun.engine.threads import limited
-from mhrun.engine.tuning import tune, with_leapfrog_steps
+from mhrun.engine.tuning import tune, with_leapfrog_steps, with_m
 from mhrun.errors import UserError
 from mhrun.kernels import AdaptiveBackward, Firefly, MetropolisHastings, ReplicaExchange, Unadjusted, ZigZag
 from mhrun.kernels.preconditioned import Scale, preconditioned
@@ -175,17 +175,6 @@ def filled(method: Method, found: Found) -> Method:
         starts=lambda chains, draws: points[torch.arange(chains) % len(points)],
         precondition=None,
     )
-
-
-def with_m(kernel: Kernel, m: int) -> Kernel:
-    """Return a kernel with this minibatch size."""
-    kernel = copy.copy(kernel)
-    if isinstance(kernel, MetropolisHastings):
-        kernel.pairing = copy.copy(kernel.pairing)
-        kernel.pairing.m, kernel.pairing.m_is_open = m, False
-    elif isinstance(kernel, Unadjusted):
-        kernel.m, kernel.m_is_open = m, False
-    return kernel
 
 
 def pilot(method: Method) -> Found:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from mhrun.engine.method import Method
-from mhrun.kernels import MetropolisHastings
+from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.kernels.acceptance import efficient_acceptance
 from mhrun.kernels.preconditioned import Scale, preconditioned
 from mhrun.pairing.shared import Shared
-from mhrun.parts import TrajectoryProposal
+from mhrun.parts import Kernel, TrajectoryProposal
 from mhrun.random import Streams, derive_key
 from mhrun.schedules.tuned import Tuned
 from mhrun.types import Controls, State
+
+K = TypeVar("K", bound=Kernel)
 
 WINDOW = 25  # steps between two changes
 LIMIT = 60  # windows, at most
@@ -226,7 +228,7 @@ def _open_size(
     m = _size(method, chains.kernel, noise)
     if method.plan.is_open and chains.length is None and not method.plan.adapts:
         by_heat = _by_heat(chains)
-        chains = chains.with_kernel(_scaled(_of_size(own, m), scale))
+        chains = chains.with_kernel(_scaled(with_m(own, m), scale))
         last = math.log(float((found.step / by_heat)[0]))
         log_step, rate, _, settled, more = _search(chains, last, by_heat, found.aim)
         step, why = math.exp(log_step) * by_heat, _why(rate, found.aim)
@@ -330,17 +332,21 @@ def _measuring(kernel: MetropolisHastings, method: Method) -> MetropolisHastings
         return kernel
     m = min(_MEASURED, max(2, method.target.n // 2))
     if not kernel.pairing.keeps_batch:
-        return _of_size(kernel, m)
+        return with_m(kernel, m)
     found = copy.copy(kernel)
     found.pairing = Shared(m)
     return found
 
 
-def _of_size(kernel: MetropolisHastings, m: int) -> MetropolisHastings:
-    found = copy.copy(kernel)
-    found.pairing = copy.copy(kernel.pairing)
-    found.pairing.m = m
-    return found
+def with_m(kernel: K, m: int) -> K:
+    """Return a kernel with this minibatch size."""
+    kernel = copy.copy(kernel)
+    if isinstance(kernel, MetropolisHastings):
+        kernel.pairing = copy.copy(kernel.pairing)
+        kernel.pairing.m, kernel.pairing.m_is_open = m, False
+    elif isinstance(kernel, Unadjusted):
+        kernel.m, kernel.m_is_open = m, False
+    return kernel
 
 
 def _scaled(kernel: MetropolisHastings, scale: Scale | None) -> MetropolisHastings:

@@ -98,9 +98,8 @@ def recording(function: Function, tensors: Tensors) -> Function | None:
         with recorder:
             found = function(*tensors)
         with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore"
-            )  # that TorchScript is old, and that constants will stay what they are
+            # It warns that TorchScript is old, and that constants will stay what they are.
+            warnings.simplefilter("ignore")
             replay = torch.jit.trace(recorder.replayed(found), tuple(tensors), check_trace=False)
     except Exception:  # whatever is wrong, the function can be called; its own errors come again then
         return None

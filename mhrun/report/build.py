@@ -132,8 +132,8 @@ def _build(folder: RunFolder) -> Built:
     sections = Sections(shown, figures, *general, notes=written, lines=lines)
     write_page(place / PAGE, run, seen, paper, judged, sections)
 
-    # The old report goes when the new one is whole. Whenever a kill comes, either the mark stands beside
-    # the page that it is of, or there is none and the page is made again.
+    # The old report goes when the new one is whole. After a kill at any moment, the mark lies next to its
+    # page, or there is none and the page is made again.
     summary = {key: value for key, value in run.summary.items() if key != "report"}
     folder.write_summary(summary)
     remove(folder.report)

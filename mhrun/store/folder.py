@@ -257,9 +257,8 @@ class RunFolder:
         lock = filelock.FileLock(self.path / ".lock")
         owner = self.path / ".owner"
         try:
-            if (
-                self.path / ".lock"
-            ).is_symlink():  # older versions of filelock truncate the destination of a link
+            # Older versions of filelock truncate the destination of a link.
+            if (self.path / ".lock").is_symlink():
                 (self.path / ".lock").unlink(missing_ok=True)
             lock.acquire(timeout=0)
         except filelock.Timeout:

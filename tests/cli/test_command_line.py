@@ -60,7 +60,7 @@ def mistakes(outputs, *extra):
         (["completion", "bsh"], "Did you mean 'bash'?"),
         (["--fast"], "There is no option '--fast'"),
         (["seed=1"], "No experiment is named"),
-        (["--cfg", "everything", *SMOKE], "say --cfg job"),
+        (["--cfg", "everything", *SMOKE], "use --cfg job"),
         (["--config-dir", "nowhere", *SMOKE], "there is no such folder"),
         (["--config-dir"], "needs a value"),
         (["experiment=gmm_tied_means", "a=[1,2"], "cannot be read as an override"),

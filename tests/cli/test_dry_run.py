@@ -160,7 +160,7 @@ def network(monitor=None, kernel=None, steps=40):
     )
 
 
-class Looks(Silent):
+class Progress(Silent):
     """Counts evaluations and observations."""
 
     lik = 0
@@ -201,7 +201,7 @@ def test_the_trials_of_backward_moves_are_within_what_is_said(tmp_path, step):
     method = network(kernel=kernel)
     least, most = kernel.extra(40)
     assert (least, most) == (4, 4 * 10 * 4)
-    watcher = Looks()
+    watcher = Progress()
     run_method(method, tmp_path / "run", Settings("torch"), watcher, lambda: False, {})
     plain = 40 * 3 * 12  # both points on six data, three chains
     found = (watcher.lik - plain) / (plain / 40)

@@ -141,8 +141,8 @@ def test_the_pieces_of_the_worked_example_do_what_its_steps_do(tmp_path, monkeyp
         )
         controls = plan.controls(plan.start(), 1, 20)
         with np.errstate(over="ignore"):
-            drivers = [choose_executor(method, wish, None, 1) for wish in ("torch", "compiled")]
-            records = [executor.advance(method.first_state(), 1, controls)[1] for executor in drivers]
+            executors = [choose_executor(method, wish, None, 1) for wish in ("torch", "compiled")]
+            records = [executor.advance(method.first_state(), 1, controls)[1] for executor in executors]
         assert 0.2 < records[0]["accepted"].mean() <= 1
         for field, value in records[0].items():
             assert np.allclose(value, records[1][field], rtol=1e-6, equal_nan=True), field

@@ -36,7 +36,7 @@ from mhrun.errors import Interrupted, Refusal
 from mhrun.kernels import Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.perceptron import Perceptron
-from mhrun.monitors.uncertainty import Uncertainty, auroc
+from mhrun.monitors.uncertainty import Uncertainty
 from mhrun.native import native_form
 from mhrun.paths import experiment_module
 from mhrun.random import Streams, derive_key
@@ -124,15 +124,6 @@ def test_ensembles_are_as_sure_as_their_members_make_them(data, outside, tmp_pat
         f"outside_below_{k / 10:.1f}"
         for k in range(1, 11)  # log 3 is 1.0986
     }
-
-
-def test_the_chance_to_rank_right_counts_ties_half(rng):
-    high, low = rng.integers(0, 6, (3, 14)) / 2, rng.integers(0, 5, (3, 9)) / 2
-    found = auroc(torch.from_numpy(high), torch.from_numpy(low))
-    wanted = [np.mean([(b > a) + 0.5 * (b == a) for a in low[c] for b in high[c]]) for c in range(3)]
-    assert found.tolist() == pytest.approx(wanted)
-    assert auroc(torch.ones(1, 3), torch.zeros(1, 4)).tolist() == [1.0]
-    assert auroc(torch.full((1, 3), torch.nan), torch.zeros(1, 4)).isnan().all()
 
 
 def test_what_has_no_ensemble_or_no_classes_is_refused(data, outside):

@@ -563,7 +563,7 @@ def test_settings_alone_tell_two_experiments_apart(name, like):
     assert not {"methods", "report"} & set(text)
 
 
-class Told(Silent):
+class Notes(Silent):
     def __init__(self):
         self.notes = []
 
@@ -575,7 +575,7 @@ def test_a_test_that_reads_all_data_too_often_is_reported_once(outputs):
     words = ["data.n=300", "m=20", "chains=4", "steps=50", "warmup=30", "executor=torch"]
     words.append("methods.mhminibatch_printed.schedules.temperature.temperature=2")  # so that it seldom need
     words.extend(without("mhminibatch", "mhminibatch_fewer"))
-    watcher, again = Told(), Told()
+    watcher, again = Notes(), Notes()
     config = compose_config(
         ["experiment=worst_case", "scale=smoke", f"runtime.outputs={outputs}", *words], compare=False
     )

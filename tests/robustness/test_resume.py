@@ -304,11 +304,11 @@ def test_without_numba_the_plain_path_takes_over(outputs, monkeypatch):
 def test_blocks_are_written_while_the_run_goes(outputs):
     seen = []
 
-    class Looks(Silent):
+    class Progress(Silent):
         def advance(self, method: str, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
             seen.append(len(list(outputs.rglob("blocks/*.npz"))))
 
-    run_experiment(config(outputs, *FEW, "executor=torch", "runtime.block_seconds=0"), Looks())
+    run_experiment(config(outputs, *FEW, "executor=torch", "runtime.block_seconds=0"), Progress())
     assert max(seen) >= 3
     assert not list(outputs.rglob("blocks/*.npz"))
 

@@ -167,7 +167,7 @@ def test_chain_diagnostics_are_arvizs(rng):
         assert np.isnan(rhat(nothing))
 
 
-# --- The exact laws of the mixture with tied means ---------------------------------------------------------
+# --- The exact distributions of the mixture with tied means ---------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

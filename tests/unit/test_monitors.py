@@ -36,6 +36,7 @@ from mhrun.models.module import ModuleModel
 from mhrun.models.perceptron import Perceptron
 from mhrun.monitors.gradient_noise import GradientNoise
 from mhrun.monitors.predictive import Predictive
+from mhrun.monitors.uncertainty import auroc
 from mhrun.random import Streams, derive_key
 from mhrun.report.run import Run
 from mhrun.schedules.fixed import Fixed
@@ -434,3 +435,12 @@ def test_the_noise_of_gradients_is_tested_coordinate_by_coordinate(rng):
     assert "more than the n" in GradientNoise(data, 5, sizes=[4001]).refuses(target)
     with pytest.raises(Refusal, match="GradientNoise needs"):
         GradientNoise(data, 5, repeats=2)
+
+
+def test_the_chance_to_rank_right_counts_ties_half(rng):
+    high, low = rng.integers(0, 6, (3, 14)) / 2, rng.integers(0, 5, (3, 9)) / 2
+    found = auroc(torch.from_numpy(high), torch.from_numpy(low))
+    wanted = [np.mean([(b > a) + 0.5 * (b == a) for a in low[c] for b in high[c]]) for c in range(3)]
+    assert found.tolist() == pytest.approx(wanted)
+    assert auroc(torch.ones(1, 3), torch.zeros(1, 4)).tolist() == [1.0]
+    assert auroc(torch.full((1, 3), torch.nan), torch.zeros(1, 4)).isnan().all()

@@ -42,7 +42,7 @@ def written(folder: Path, shape: Shape, cuts, rng_seed=0, stop_at=None, convert=
         if end <= step:
             continue
         piece = {name: a[:, step:end] for name, a in whole.items()}
-        kept = shape.kept(step + 1, end - step)  # drivers leave the theta of kept steps alone
+        kept = shape.kept(step + 1, end - step)  # executors leave the theta of kept steps alone
         writer.append(step + 1, piece | {"theta": piece["theta"][:, kept]})
         step = end
         writer.commit(Checkpoint(step, {"evaluation/theta": whole["theta"][:, step - 1]}))

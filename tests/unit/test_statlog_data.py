@@ -48,7 +48,7 @@ def test_covariates_are_standardised_beside_an_intercept(made_up):
         positive = tables.CLASSES[file][1]
         assert fields["y"].dtype == np.int8
         assert (fields["y"] > 0).sum() == (raw[:, -1] == positive).sum()
-        # Each label still stands beside its own row.
+        # Each label is still that of its row.
         where = np.lexsort(np.column_stack([fields["x"][:, 1:], fields["y"]]).T[::-1])
         scaled = (raw[:, :-1] - raw[:, :-1].mean(axis=0)) / raw[:, :-1].std(axis=0)
         sign = np.where(raw[:, -1] == positive, 1, -1)
