@@ -41,10 +41,11 @@ class CrankNicolson(Proposal):
         return (1 - b * b).sqrt() * origin.theta + b * self.prior_sd * z
 
     def log_density(self, origin: Evaluation, to: Tensor, controls: Controls) -> Tensor:
-        """Return log q(origin -> to) (C,), up to a constant common to both directions."""
-        b = controls.step_size.clamp_max(1.0)[:, None]
-        gap = (to - (1 - b * b).sqrt() * origin.theta) / (b * self.prior_sd)
-        return -0.5 * gap.double().square().sum(-1)
+        """Return log q(origin -> to) (C,), up to a term that is the same in both directions.
+
+        q is reversible for the prior N(0, s^2 I), so that q(x -> y) / q(y -> x) = p(y) / p(x).
+        """
+        return -0.5 * (to.double() / self.prior_sd).square().sum(-1)
 
     def native(self) -> NativeProposal:
         """Return the pieces of a compiled loop."""

@@ -40,10 +40,24 @@ def test_it_is_reversible_for_the_prior(rng, sd, step):
     there = proposal.log_density(at(a), torch.from_numpy(b), control)
     back = proposal.log_density(at(b), torch.from_numpy(a), control)
     prior = stats.norm(scale=sd).logpdf(b).sum(1) - stats.norm(scale=sd).logpdf(a).sum(1)
-    assert (there - back).numpy() == pytest.approx(prior, abs=1e-12 / step**2)
-    # Its own density, but for a constant.
-    whole = stats.norm(math.sqrt(1 - step**2) * a, step * sd).logpdf(b).sum(1)
-    assert np.ptp(there.numpy() - whole) < 1e-9 / step**2
+    assert (there - back).numpy() == pytest.approx(prior, abs=1e-12)
+    # The difference is that of its own densities.
+    keep, spread = math.sqrt(1 - step**2), step * sd
+    own = stats.norm(keep * a, spread).logpdf(b).sum(1) - stats.norm(keep * b, spread).logpdf(a).sum(1)
+    assert (there - back).numpy() == pytest.approx(own, abs=1e-9 / step**2)
+
+
+@pytest.mark.parametrize("step", [0.0, 1e-8, 1e-3])
+def test_its_ratio_has_no_rounding_error_at_small_steps(rng, step):
+    """In float32 and many dimensions; two gaps divided by the step were subtracted before."""
+    a = torch.from_numpy(rng.normal(size=(50, 10_000))).float()
+    z = torch.from_numpy(rng.normal(size=a.shape)).float()
+    b = math.sqrt(1 - step**2) * a + step * z
+    proposal, control = CrankNicolson(1.0), controls(step, chains=50)
+    there = proposal.log_density(Evaluation(a, torch.zeros(50)), b, control)
+    back = proposal.log_density(Evaluation(b, torch.zeros(50)), a, control)
+    exact = 0.5 * (a.double() ** 2 - b.double() ** 2).sum(1)
+    assert torch.allclose(there - back, exact, rtol=0.0, atol=1e-10)
 
 
 def test_its_moves_have_their_density_and_a_step_beyond_one_is_one(rng):
