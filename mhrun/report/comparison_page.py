@@ -51,7 +51,8 @@ EXPLAINED = {
     "ess_tail": "Effective sample size for the 5 % and 95 % quantiles, of the coordinate where it is least",
     "per_million": "Effective sample size for each million evaluations after burn-in; – for methods that are too short "
     "to judge: R-hat above 1.01 or ESS below 400",
-    "per_second": "Effective sample size for each second of all chains after burn-in; – likewise",
+    "per_second": "Effective sample size for each second of wall time of all chains after burn-in, which depends on "
+    "what else the machine does; – likewise",
     "acceptance": "Share of the proposals that are accepted after burn-in",
     "data": "Mean number of data that a step reads",
     "evaluations": "Log-likelihoods of one datum at one point, or its gradient, or both from one pass; all chains "

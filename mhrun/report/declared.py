@@ -136,7 +136,8 @@ _OF_METHODS = {
     "draws_temperature": "Temperature at the last step; 1 is the posterior",
     "data_per_step": "Mean number of data that a step reads",
     "per_million": "Effective sample size for each million evaluations; – for methods that are too short to judge",
-    "per_second": "Effective sample size for each second of all chains after burn-in; – likewise",
+    "per_second": "Effective sample size for each second of wall time of all chains after burn-in, which depends on "
+    "what else the machine does; – likewise",
 }
 
 

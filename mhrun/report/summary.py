@@ -49,7 +49,8 @@ COLUMNS = {
     ),
     "per_second": (
         "ESS per s",
-        "Effective sample size for each second of all chains after burn-in, on the machine of the run; – likewise",
+        "Effective sample size for each second of wall time of all chains after burn-in: it depends on the machine "
+        "and on what else it does, evaluations do not; – likewise",
     ),
 }
 _LISTED = 4  # approximate methods that a line names
