@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from mhrun.diagnostics.chains import ess_of_chain
-from mhrun.diagnostics.ladders import Travel
+from mhrun.diagnostics.ladders import ReplicaFlow
 from mhrun.report.metrics import Metrics, MetricTable, estimate, value
 from mhrun.report.vocabulary import Array, Estimate, Run, by_rows
 
@@ -28,9 +28,9 @@ def tallies(run: Run) -> dict[str, Tally]:
     return {method: tally(collected(run, method), centres(run), [radius], REACH) for method in run.methods}
 
 
-def travels(run: Run) -> dict[str, Travel]:
+def travels(run: Run) -> dict[str, ReplicaFlow]:
     """Return how the replicas of every ladder travelled."""
-    return {method: run.travel(method) for method in run.methods if run.rungs(method) > 1}
+    return {method: run.replica_flow(method) for method in run.methods if run.rungs(method) > 1}
 
 
 def nearest(run: Run, draws: Array) -> npt.NDArray[np.intp]:

@@ -16,14 +16,13 @@ if TYPE_CHECKING:
 RUNGS = "rungs"  # attribute of the trace of a ladder
 
 
-class Travel(NamedTuple):
-    """How the replicas of L ladders with R rungs travelled."""
+class ReplicaFlow(NamedTuple):
+    """How the replicas of L ladders with R rungs moved."""
 
     offered: npt.NDArray[np.int64]  # (L, R - 1), exchanges of rungs j and j + 1
     made: npt.NDArray[np.int64]  # (L, R - 1)
-    round_trips: npt.NDArray[
-        np.int64
-    ]  # (L,), round trips of a replica from the coldest rung to the hottest and back
+    # (L,), round trips of a replica from the coldest rung to the hottest and back
+    round_trips: npt.NDArray[np.int64]
     replica: npt.NDArray[np.int16]  # (L, S), the replica on the coldest rung after each exchange
 
     @property
@@ -34,7 +33,7 @@ class Travel(NamedTuple):
         return found
 
 
-def travel(exchange: npt.NDArray[np.integer]) -> Travel:
+def replica_flow(exchange: npt.NDArray[np.integer]) -> ReplicaFlow:
     """Follow the replicas through exchanges (L, R, S), coded as in `mhrun.exchanges` on both of their rungs.
 
     At each of the S times an exchange is proposed to the even pairs (0, 1), (2, 3), ... or to the odd ones: to the even
@@ -46,9 +45,8 @@ def travel(exchange: npt.NDArray[np.integer]) -> Travel:
     for j in range(rungs - 1):
         pairs[:, j] = np.where(even == (j % 2 == 0), exchange[:, j], 0)
     at = np.tile(np.arange(rungs), (ladders, 1))  # the replica on each rung
-    last = np.zeros(
-        (ladders, rungs), np.int8
-    )  # the end that a replica visited last: 1 cold, 2 hot after cold
+    # The end that a replica visited last: 1 cold, 2 hot after cold.
+    last = np.zeros((ladders, rungs), np.int8)
     last[:, 0] = 1
     trips = np.zeros(ladders, np.int64)
     coldest = np.empty((ladders, times), np.int16)
@@ -63,7 +61,7 @@ def travel(exchange: npt.NDArray[np.integer]) -> Travel:
             trips += last[rows, cold] == 2
             last[rows, cold] = 1
         coldest[:, k] = at[:, 0]
-    return Travel((pairs > 0).sum(-1), (pairs == MADE).sum(-1), trips, coldest)
+    return ReplicaFlow((pairs > 0).sum(-1), (pairs == MADE).sum(-1), trips, coldest)
 
 
 def rung(trace: xr.DataTree, number: int = 0) -> xr.DataTree:

@@ -15,7 +15,7 @@ import torch
 import xarray as xr
 
 from mhrun.build import build
-from mhrun.diagnostics.ladders import Travel, travel
+from mhrun.diagnostics.ladders import ReplicaFlow, replica_flow
 from mhrun.errors import UserError
 from mhrun.kernels.stationary import APPROXIMATE, EXACT, Samples, samples
 from mhrun.schedules.plan import Plan
@@ -296,8 +296,8 @@ class Run:
             return found.reshape(-1, rungs, found.shape[1]).sum(axis=1)
         return found[::rungs]
 
-    def travel(self, method: str) -> Travel:
-        """How replicas travelled on the ladders of a method after burn-in, from the exchanges in the trace.
+    def replica_flow(self, method: str) -> ReplicaFlow:
+        """How replicas moved on the ladders of a method after burn-in, from the exchanges in the trace.
 
         Raises:
             UserError: it is not a ladder, or the trace lacks the statistics of some exchanges.
@@ -315,7 +315,7 @@ class Run:
             )
         with self.trace(method) as trace:
             found = trace["sample_stats"]["exchange"].to_numpy()
-        return travel(
+        return replica_flow(
             found[:, (found > 0).any(axis=0)].reshape(-1, rungs, int((found > 0).any(axis=0).sum()))
         )
 

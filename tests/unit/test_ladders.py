@@ -11,7 +11,7 @@ from mhrun.compiled import compile_loop
 from mhrun.compiled.replica_exchange import ExchangeLoop
 from mhrun.data import Dataset
 from mhrun.data.no_data import NoData
-from mhrun.diagnostics.ladders import travel
+from mhrun.diagnostics.ladders import replica_flow
 from mhrun.dynamics.sgld import SGLD
 from mhrun.errors import Refusal
 from mhrun.exchanges import MADE, REFUSED
@@ -59,7 +59,7 @@ def test_replicas_are_followed(rng, rungs):
         odd = int(rng.integers(2)) if rungs > 2 else 0
         for low in range(odd, rungs - 1, 2):
             exchange[:, low, k] = exchange[:, low + 1, k] = rng.choice([REFUSED, MADE], size=4, p=[0.4, 0.6])
-    found = travel(exchange)
+    found = replica_flow(exchange)
     for ladder in range(4):
         offered, made, trips, coldest = followed(exchange[ladder])
         assert (found.offered[ladder] == offered).all()
