@@ -145,8 +145,8 @@ def _words(node: Any) -> Iterator[str]:
 
 @cache
 def _settings() -> frozenset[str]:
-    """Return the settings that every experiment has."""
-    return frozenset({*yaml.safe_load((CONF / "config.yaml").read_text()), "reproduces"})
+    """Return the settings that every experiment has, with what a run's configuration has besides."""
+    return frozenset({*yaml.safe_load((CONF / "config.yaml").read_text()), "reproduces", "sources"})
 
 
 def _references(node: Any) -> set[str]:
