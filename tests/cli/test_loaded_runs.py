@@ -58,7 +58,7 @@ def test_a_logistic_run_predicts_raw_rows(clean):
     x = np.array([[1, (60 - mean) / sd, 1, 0], [1, (45 - mean) / sd, 0, 0]])
     theta = found.trace("mcmc")["posterior"]["theta"].to_numpy().reshape(-1, 4)
     assert probability.to_numpy() == pytest.approx((1 / (1 + np.exp(-theta @ x.T))).mean(0))
-    assert found.predict("mcmc", {"age": 60.0, "city": "b"}, each=True).shape == (4, 15, 1)  # thin=2
+    assert found.predict("mcmc", {"age": 60.0, "city": "b"}, each=True).shape == (4, 30, 1)  # thin=2
     assert os.environ["MHRUN_TRUST"] == os.environ["MHRUN_FOLDERS"] == ""  # nothing is trusted for longer
     for rows, message in (
         ({"age": 60.0}, "the new rows: there is no column 'city'"),
@@ -98,7 +98,7 @@ def test_a_function_model_is_trusted_by_its_project_only_and_predicts_in_the_uni
         standard.to_numpy() * facts["target_sd"] + facts["target_mean"]
     )
     outcomes = found.predict("mcmc", new, each=True, seed=1)
-    assert outcomes.shape == (4, 15, 2)
+    assert outcomes.shape == (4, 30, 2)
     assert outcomes.std() > found.predict("mcmc", new, mean, each=True).std("draw").max()
     assert torch.allclose(
         found.rows(new).fields["x"][:, 0],
