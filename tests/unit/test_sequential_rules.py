@@ -418,6 +418,7 @@ def test_few_data_are_read_and_decided_on_alike(request, name, n):
     x = np.random.default_rng(n).normal(0.5, 1.0, n)
     target = Target(GaussianMean(), Dataset.of(x), temper="likelihood")
     record = assert_alike(RULES[name](), target, 0.1, 100, *([] if in_machine_code else [10, (2,)]))
+    assert 0 < record["accepted"].mean() < 1
     everything = record["batch_size"] == n
     assert everything.all() if n <= 50 else everything.any()
     assert (record["log_ratio_var"][everything] == 0).all()
