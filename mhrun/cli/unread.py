@@ -94,7 +94,13 @@ def _check_files(words: Sequence[str], written: Mapping[str, Any], read: set[str
         if near:
             raise UserError(f"the experiment sets '{key}', which nothing reads. Did you mean '{near[0]}'?")
     if unread:
-        print(f"mhrun: the experiment sets {', '.join(unread)}, which nothing reads.", file=sys.stderr)
+        _warn(", ".join(unread))
+
+
+@cache
+def _warn(settings: str) -> None:
+    """Print once that nothing reads some settings, however many jobs of a sweep have them."""
+    print(f"mhrun: the experiment sets {settings}, which nothing reads.", file=sys.stderr)
 
 
 def _is_named(key: str, code: str) -> bool:

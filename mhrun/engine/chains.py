@@ -98,7 +98,7 @@ class Settings:
         if self.executor not in EXECUTORS:
             raise Refusal(f"executor = '{self.executor}' is unknown; choose {', '.join(EXECUTORS)}.")
         if self.threads is not None and (not isinstance(self.threads, int) or self.threads < 1):
-            raise Refusal(f"threads = {self.threads!r} must be a whole number, at least 1, or null.")
+            raise Refusal(f"runtime.threads = {self.threads!r} must be a whole number, at least 1, or null.")
         if not isinstance(self.block_seconds, int | float) or not self.block_seconds >= 0:  # NaN neither
             raise Refusal(f"runtime.block_seconds = {self.block_seconds!r} must be a number, at least 0.")
 

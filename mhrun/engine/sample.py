@@ -143,6 +143,8 @@ def sample(
             trace of another call.
     """
     _check_device(device, dtype)
+    if threads is not None and (not isinstance(threads, int) or threads < 1):
+        raise UserError(f"threads = {threads!r} must be a whole number, at least 1, or None.")
     given = user_model(model, data, start=start, log_prior=log_prior, parameters=parameters)
     points = given.points
     with_surrogate = partial(

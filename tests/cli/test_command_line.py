@@ -153,7 +153,7 @@ def mistakes(outputs, *extra):
         (["experiment=gmm_tied_means", "scale=quik"], "There is no scale 'quik'; choose smoke, quick, paper"),
         (["-m", *SMOKE, "lam=0.2"], "A sweep needs a key with several values"),
         ([*SMOKE, "+target.tempr=posterior"], "takes no 'tempr'. Did you mean 'temper'?"),
-        ([*SMOKE, "runtime.threads=0"], "threads = 0 must be a whole number"),
+        ([*SMOKE, "runtime.threads=0"], "runtime.threads = 0 must be a whole number"),
         ([*SMOKE, "runtime.block_seconds=often"], "runtime.block_seconds = 'often' must be a number"),
         (["list", "gmm_tied_mean"], "There is no experiment 'gmm_tied_mean'. Did you mean 'gmm_tied_means'?"),
         (["list", "--all"], "There is no option '--all'"),

@@ -145,7 +145,8 @@ def test_nor_by_a_package_or_a_group(capsys, key):
 
 def test_a_default_that_the_sweep_replaces_is_composed_and_checked_too(capsys):
     """The sweep as a whole has the experiment's own choice, which none of its jobs has."""
-    write("experiment/evil", "# @package _global_\ndefaults: [mixture_tests, {/other: bad}, _self_]\n")
+    read = "title: '${oc.select:other.name,none}'\n"
+    write("experiment/evil", "# @package _global_\ndefaults: [mixture_tests, {/other: bad}, _self_]\n" + read)
     write("other/bad", "# @package hydra.callbacks\na: {_target_: os.system}\n")
     for name in ("one", "two"):
         write(f"other/{name}", f"name: {name}\n")

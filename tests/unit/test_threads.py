@@ -13,7 +13,7 @@ from mhrun.data import Dataset
 from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.method import Method
 from mhrun.engine.threads import faster_threads, limited, torch_threads
-from mhrun.errors import Interrupted
+from mhrun.errors import Interrupted, UserError
 from mhrun.kernels import MetropolisHastings, Unadjusted
 from mhrun.models.gaussian_mean import GaussianMean
 from mhrun.models.perceptron import Perceptron
@@ -121,3 +121,9 @@ def test_threads_are_measured_once_and_kept_with_the_method(tmp_path, monkeypatc
         run_method(one, place, settings, Silent(), lambda: next(stop), {})
     summary = run_method(one, place, settings, Silent(), lambda: False, {})
     assert summary["torch_threads"] == 2
+
+
+@pytest.mark.parametrize("threads", [0, 1.5, "two"])
+def test_threads_from_python_are_checked(threads):
+    with pytest.raises(UserError, match="^threads = .* must be a whole number, at least 1, or None"):
+        mhrun.sample(lambda theta, x: -(x**2) * theta[0], np.ones(5), start=[0.0], threads=threads)
