@@ -125,5 +125,5 @@ def test_threads_are_measured_once_and_kept_with_the_method(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("threads", [0, 1.5, "two"])
 def test_threads_from_python_are_checked(threads):
-    with pytest.raises(UserError, match="^threads = .* must be a whole number, at least 1, or None"):
+    with pytest.raises(UserError, match=r"^threads = .* must be a whole number, at least 1, or None"):
         mhrun.sample(lambda theta, x: -(x**2) * theta[0], np.ones(5), start=[0.0], threads=threads)
