@@ -36,7 +36,7 @@ class FileOnPage(NamedTuple):
     address: str
 
 
-_SHORT = re.compile(r"<td>([^<]{1,20})</td>")
+_SHORT = re.compile(r'<td(?: class="(words)")?>([^<]{1,20})</td>')
 _LONG = 14  # rows from which on a table scrolls in a window of its own
 _KINDS = {
     "csv": ("CSV", "text/csv"),
@@ -59,11 +59,16 @@ class TableOnPage(NamedTuple):
         if isinstance(self.content, str):
             return None
         # A number is not to be parted at its sign or its exponent where lines are broken.
-        found = _SHORT.sub(r'<td class="short">\1</td>', self.content["html"])
+        page = _SHORT.sub(
+            lambda cell: f'<td class="{"words short" if cell[1] else "short"}">{cell[2]}</td>',
+            self.content["html"],
+        )
         for heading, what in self.explained.items():
             name = html.escape(heading, quote=False)
-            found = found.replace(f"<th>{name}</th>", f'<th title="{html.escape(what)}">{name}</th>', 1)
-        return found
+            for start in ("<th", '<th class="words"'):
+                title = html.escape(what)
+                page = page.replace(f"{start}>{name}</th>", f'{start} title="{title}">{name}</th>', 1)
+        return page
 
     @property
     def is_long(self) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from mhrun.store.files import write_text
 
 
 def shown(value: Any) -> str:
-    """Return a value for people: about three figures, and an estimate with its standard error."""
+    """Return a value for people: about three figures, and an estimate with its standard error, in at most five."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
     if isinstance(value, Estimate):
@@ -22,13 +24,15 @@ def shown(value: Any) -> str:
             return shown(value.value)
         if value.se <= 1e-12 * abs(value.value):  # none, but for rounding
             return shown(value.value)
-        places = max(0, min(15, 1 - math.floor(math.log10(value.se))))
         largest = max(abs(value.value), value.se)
+        places = max(0, min(15, 1 - math.floor(math.log10(value.se)), 4 - math.floor(math.log10(largest))))
+        if round(value.se, places) == 0.0:  # below the fifth figure
+            return shown(value.value)
         if places > 6 and 1e-300 < largest < 1e-3:  # one exponent for both: a fraction would be mostly zeros
             power = math.floor(math.log10(largest))
             scaled = Estimate(value.value / 10.0**power, value.se / 10.0**power)
             return f"({shown(scaled)})e{power}"
-        return f"{value.value:.{places}f} ± {value.se:.{places}f}"
+        return f"{value.value:,.{places}f} ± {value.se:,.{places}f}"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -58,16 +62,31 @@ def rendered(frame: pd.DataFrame) -> dict[str, str]:
         "csv": _numbers(frame).to_csv(),
         "md": markdown(text),
         "tex": latex.replace("±", r"$\pm$").replace("–", "--"),
-        "html": _html(text),
+        "html": _html(text, [_is_words(values) for _, values in frame.items()]),
     }
 
 
-def _html(text: pd.DataFrame) -> str:
-    """Return a frame of strings as HTML, with one row of headings."""
+def _is_words(values: Iterable[Any]) -> bool:
+    """Return whether a column has strings, and is to be read from the left."""
+    held = [value for value in values if value is not None and value == value]  # not NaN
+    return bool(held) and all(isinstance(value, str) for value in held)
+
+
+def _html(text: pd.DataFrame, words: Sequence[bool]) -> str:
+    """Return a frame of strings as HTML, with one row of headings; columns of words have the class ``words``."""
     named = all(name is not None for name in text.index.names)
     if named:  # else the names of the index would be a row of their own
+        words = [*(False for _ in text.index.names), *words]
         text = text.reset_index(allow_duplicates=True)
-    return str(text.to_html(border=0, classes="table", escape=True, index=not named))
+    whole = str(text.to_html(border=0, classes="table", escape=True, index=not named))
+    head, line, body = whole.partition("</thead>")
+    of_heads = cycle([*([] if named else [False] * text.index.nlevels), *words])
+    return _marked(head, "th", of_heads) + line + _marked(body, "td", cycle(words))
+
+
+def _marked(text: str, cell: str, words: Iterator[bool]) -> str:
+    """Return HTML in which the cells of columns of words have the class ``words``."""
+    return re.sub(f"<{cell}>", lambda _: f'<{cell} class="words">' if next(words) else f"<{cell}>", text)
 
 
 def write_table(table: Mapping[str, str], path: Path) -> None:

@@ -137,6 +137,20 @@ def test_headings_explain_themselves_and_are_sorted_by():
     assert "<th>tau</th>" in table.html
 
 
+def test_columns_of_words_are_read_from_the_left_and_numbers_are_not_parted():
+    frame = pd.DataFrame({"method": ["MINT", "a very long name of a method"], "ESS": [1.5, 20.0]})
+    of_index = TableOnPage(
+        "t", "", rendered(frame.set_index(pd.Index([0.1, 0.2], name="tau"))), {"method": "which"}
+    )
+    assert '<th class="words" title="which">method</th>' in of_index.html
+    assert '<td class="words short">MINT</td>' in of_index.html
+    assert '<td class="words">a very long name of a method</td>' in of_index.html
+    assert '<td class="short">1.500</td>' in of_index.html
+    assert '<td class="short">20</td>' in of_index.html
+    without = TableOnPage("t", "", rendered(frame), {})
+    assert without.html.count("words") == 3  # a heading and two cells
+
+
 def test_a_page_lets_its_own_script_run_and_no_other():
     page = template("base.html.j2").render(title="<script>alert(1)</script>")
     (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
