@@ -6,6 +6,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ def compare_runs(words: Sequence[str]) -> int:
             "RUN:METHOD is one method of it."
         )
     chosen = [found_run(name, outputs) for name in names]
-    named = found_run(reference, outputs) if reference is not None else None
+    named = _reference_run(reference, names, chosen, outputs) if reference is not None else None
 
     from mhrun.report.compare import rows_of
     from mhrun.report.comparison_page import COLUMNS, DISTANCES, EXPLAINED, build_comparison, table
@@ -70,6 +71,26 @@ def compare_runs(words: Sequence[str]) -> int:
         print(f"mhrun: {note}", file=sys.stderr)
     print(f"page    {page}", file=sys.stdout if kind == "table" else sys.stderr)
     return 0
+
+
+def _reference_run(
+    reference: str, names: Sequence[str], chosen: Sequence[tuple[RunFolder, str | None]], outputs: Path
+) -> tuple[RunFolder, str | None]:
+    """Return the run of ``--reference`` and its method, see `found_run`.
+
+    Raises:
+        UserError: no run matches; the name of a method alone is answered with the run that has it.
+    """
+    try:
+        return found_run(reference, outputs)
+    except UserError as error:
+        for name, (folder, method) in zip(names, chosen, strict=True):
+            if reference in (folder.summary() or {}).get("methods", {}):
+                run = name.rpartition(":")[0] if method else name.rstrip(":")
+                raise UserError(
+                    f"'{reference}' is a method, not a run; use --reference {run}:{reference}."
+                ) from error
+        raise
 
 
 def _options(words: Sequence[str]) -> tuple[list[str], str | None, str]:
@@ -113,7 +134,10 @@ def lines_of_runs(given: Sequence[tuple[str, RunFolder]], outputs: Path) -> list
     for path, folder in compared.items():
         others = [config for other, config in configs.items() if other != path]
         more = newest.get(path, [])
-        others += [r.config() for r in more[-_READ:] if r.path.resolve() not in compared]
+        for other in more[-_READ:]:
+            if other.path.resolve() not in compared:
+                with suppress(FileNotFoundError):  # it was deleted meanwhile
+                    others.append(other.config())
         settings = _by_method(differences(configs[path], others), others)
         words = [
             f"{key} = {_short(value)}" if value is not None else key

@@ -331,7 +331,8 @@ def _judged(runs: Sequence[Run], jobs: list[dict[str, Any]], metrics: Mapping[st
 def sweep_table(place: Path, jobs: list[dict[str, Any]]) -> pd.DataFrame:
     """Return a row per job and method: swept settings, the metrics that the experiment names, run and `SHORT`.
 
-    The measure's noise floor follows the measure. ESS and R-hat, and effective draws per evaluation and second, are
+    A swept setting with the name of another column, such as a metric, is called ``NAME (setting)``. The measure's noise
+    floor follows the measure. ESS and R-hat, and effective draws per evaluation and second, are
     there where a run's report has any; temperature and data per step where they vary.
     """
     rows = []
@@ -356,9 +357,8 @@ def sweep_table(place: Path, jobs: list[dict[str, Any]]) -> pd.DataFrame:
                 "per_million": None if short else known.get("per_million"),
                 "per_second": None if short else known.get("per_second"),
             }
-            rows.append(
-                swept | {"method": label} | metrics | besides | {"run": folder.digest} | {SHORT: short}
-            )
+            rest = {"method": label} | metrics | besides | {"run": folder.digest} | {SHORT: short}
+            rows.append(_setting_columns(swept, (*rest, SEEDS)) | rest)
     frame = pd.DataFrame(rows)
     if frame.empty:
         return frame
@@ -367,6 +367,11 @@ def sweep_table(place: Path, jobs: list[dict[str, Any]]) -> pd.DataFrame:
         name for name in ("ess", "rhat") if name in frame and name not in wanted and not frame[name].count()
     ]
     return frame.drop(columns=[*said, *empty])
+
+
+def _setting_columns(swept: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+    """Return swept settings by name; one that has the name of another column is called ``NAME (setting)``."""
+    return {f"{key} (setting)" if key in columns else key: value for key, value in swept.items()}
 
 
 def _folder(place: Path, job: Mapping[str, Any]) -> RunFolder:

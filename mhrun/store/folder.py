@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -337,10 +338,15 @@ def _is_summary(found: Mapping[str, Any]) -> bool:
 
 
 def runs(outputs: Path, experiment: str | None = None) -> list[RunFolder]:
-    """Return all run folders with a configuration, oldest first."""
+    """Return all run folders with a configuration, oldest first; folders that are deleted meanwhile are left out."""
     pattern = f"{experiment or '*'}/*/config.yaml"
-    found = [p for p in outputs.glob(pattern) if not p.parent.is_symlink()]
-    return [RunFolder(p.parent) for p in sorted(found, key=lambda p: p.stat().st_mtime)]
+    found: list[tuple[float, Path]] = []
+    for name in sorted(glob(pattern, root_dir=outputs)):  # unlike Path.glob, it passes over deleted folders
+        path = outputs / name
+        with suppress(FileNotFoundError):
+            if not path.parent.is_symlink():
+                found.append((path.stat().st_mtime, path))
+    return [RunFolder(path.parent) for _, path in sorted(found, key=lambda pair: pair[0])]
 
 
 def sweeps(outputs: Path) -> list[Path]:

@@ -209,6 +209,15 @@ def test_the_table_of_a_sweep(tmp_path):
     assert matplotlib.image.imread(sweep / "sweep.png").shape[0] > 200
 
 
+def test_a_swept_setting_with_the_name_of_a_metric_keeps_its_column(tmp_path, capsys):
+    words = [word for word in WORDS if word not in FEW]
+    assert run([*words, *BARE, "chains=2,3", "report.sweep=[chains,accept_rate]"]) == 0
+    table = pd.read_csv(the_sweep(tmp_path) / "sweep.csv")
+    assert sorted(set(table["chains (setting)"])) == [2, 3]
+    assert table.columns[1] == "method"
+    assert "chains (setting)  method" in capsys.readouterr().out
+
+
 def test_a_job_whose_report_has_a_part_that_fails_is_reported(tmp_path, capsys, monkeypatch):
     def broken(run):
         raise ZeroDivisionError("no such luck")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -296,6 +297,21 @@ def test_a_run_is_found_again_and_not_done_twice(outputs):
     assert_same_bits(before, contents(forced, "mint"))
     assert (outputs / "gmm_tied_means" / "latest").resolve() == folder.path.resolve()
     assert [r.path for r in runs(outputs)] == [folder.path]
+
+
+def test_a_run_that_is_deleted_while_runs_are_listed_is_left_out(tmp_path, monkeypatch):
+    for name in ("one/aaaa", "two/bbbb"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.yaml").write_text("")
+
+    def is_symlink(
+        path: Path,
+    ) -> bool:  # is called of a folder that was found, before its files are looked at
+        shutil.rmtree(tmp_path / "one", ignore_errors=True)
+        return False
+
+    monkeypatch.setattr(Path, "is_symlink", is_symlink)
+    assert [r.digest for r in runs(tmp_path)] == ["bbbb"]
 
 
 @pytest.mark.long
