@@ -28,10 +28,10 @@ from mhrun.cli.compose import compose_config
 from mhrun.diagnostics.grid import Estimate
 from mhrun.paths import EXPERIMENTS, ROOT
 from mhrun.report.claims import FAILED, NOT_REPRODUCED, PASSED, REPRODUCED, Judged, judge_all
-from mhrun.report.sweep import jobs_of
 from mhrun.store.checksums import read_sealed
 from mhrun.store.folder import RunFolder, runs, sweeps
 from mhrun.store.identity import RESULTS_VERSION, departures
+from mhrun.store.sweep import jobs_of_sweep
 
 RESULTS = ROOT / "docs" / "results"
 # Of a claim: what changes with a run. The rest is in claims.yaml.
@@ -112,11 +112,11 @@ def _of_sweeps(outputs: Path) -> dict[tuple[str, str], dict[str, Any]]:
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for place in sweeps(outputs):
         summary = read_sealed(place / "summary.json") or {}
-        jobs = [job for job in jobs_of(place) if job["status"] == "done"]
+        jobs = [job for job in jobs_of_sweep(place) if job.is_done]
         judged = [Judged(**claim) for claim in summary.get("claims", [])]
         if not jobs or not any(claim.verdict in _JUDGED for claim in judged):
             continue
-        folders = [RunFolder(place.parent.parent / str(job["digest"])) for job in jobs]
+        folders = [job.folder for job in jobs]
         if not all(map(_is_current, folders)):
             continue
         last = max(folders, key=_finished)

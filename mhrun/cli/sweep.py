@@ -45,8 +45,8 @@ from mhrun.errors import Interrupted, UserError, is_of_launcher
 from mhrun.paths import CONF
 from mhrun.store.files import explain, read_json, write_json, write_text
 from mhrun.store.folder import RunFolder
+from mhrun.store.sweep import DONE, FAILED, jobs_of_sweep
 
-DONE, FAILED = "done", "failed"
 _OF_A_JOB = re.compile(r"\d{4,}\.(json|log|begun)(\.partial)?|launcher\.log(\.partial)?")
 _ROUNDS = 5  # times that what lost workers left is launched again, while each gets some jobs done
 
@@ -84,26 +84,26 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
     write_json(place / "sweep.json", about | {"reference": reference_of(config, folders)})
     _launched([*words, *search_path(folders)], place, jobs)
 
-    from mhrun.report.sweep import build_sweep_report, jobs_of
+    from mhrun.report.sweep import build_sweep_report
 
-    results = jobs_of(place)
-    failed = [job for job in results if "error" in job]
+    results = jobs_of_sweep(place)
+    failed = [job for job in results if job.error]
     lost: list[str] = []  # parts of the sweep's own report
 
     def warn(line: str) -> None:
         lost.append(line)
         print(f"mhrun: {line}", file=sys.stderr)
 
-    if any(job["status"] == DONE for job in results):
+    if any(job.is_done for job in results):
         page = build_sweep_report(place, warn)
         _show(place)
         print(f"sweep   {page}")
     if failed:
         print(f"\n{len(failed)} of {len(jobs)} jobs failed:", file=sys.stderr)
         for job in failed:
-            print(f"  {job['number'] + 1:3}  {' '.join(job['overrides'])}", file=sys.stderr)
-            print(f"       {job['error']}  (log: {job['log']})", file=sys.stderr)
-    if any(job.get("bug") for job in failed):
+            print(f"  {job.number + 1:3}  {' '.join(job.overrides)}", file=sys.stderr)
+            print(f"       {job.error}  (log: {job.log})", file=sys.stderr)
+    if any(job.is_bug for job in failed):
         return BUG
     return 1 if failed or lost else 0
 

@@ -1,0 +1,136 @@
+"""The table of a sweep: a row for each job and method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from mhrun.diagnostics.grid import Estimate
+from mhrun.report.declared import column_headings, column_meanings, measure_of
+from mhrun.report.efficiency import unconverged
+from mhrun.report.run import labels
+from mhrun.report.summary import FLOOR, MARK
+from mhrun.report.sweep_words import BESIDES, SEEDS, SHORT
+from mhrun.report.tables import rendered
+from mhrun.store.sweep import Job
+
+
+def sweep_table(jobs: Sequence[Job]) -> pd.DataFrame:
+    """Return a row per job and method: swept settings, the metrics that the experiment names, run and `SHORT`.
+
+    A swept setting with the name of another column, such as a metric, is called ``NAME (setting)``. The measure's noise
+    floor follows the measure. ESS and R-hat, and effective draws per evaluation and second, are there where a run's
+    report has any; temperature and data per step where they vary.
+    """
+    frame = pd.DataFrame([row for job in jobs if job.has_run for row in _rows(job)])
+    if frame.empty:
+        return frame
+    alike = [name for name in BESIDES if name in frame and frame[name].nunique() < 1 + (name in BESIDES[:2])]
+    config = jobs_config(jobs)
+    empty = [
+        name
+        for name in ("ess", "rhat")
+        if name in frame and name not in _wanted(config) and not frame[name].count()
+    ]
+    return frame.drop(columns=[*alike, *empty])
+
+
+def jobs_config(jobs: Sequence[Job]) -> dict[str, Any]:
+    """Return the configuration of the first job whose run exists; without any, an empty one."""
+    return next((job.folder.config() for job in jobs if job.has_run), {})
+
+
+def keys_of(frame: pd.DataFrame) -> list[str]:
+    """Return the swept settings of a sweep's table, which are its first columns."""
+    return [str(name) for name in frame.columns[: list(frame.columns).index("method")]]
+
+
+def headings_of(config: Mapping[str, Any], frame: pd.DataFrame) -> dict[str, str]:
+    """Return the heading of each column of a sweep's table."""
+    headings = dict(column_headings(config, [str(name) for name in frame.columns]))
+    measure = measure_of(config)
+    return headings | ({measure.floor: FLOOR[0]} if measure is not None and measure.floor in headings else {})
+
+
+def meanings_of(config: Mapping[str, Any], frame: pd.DataFrame) -> dict[str, str]:
+    """Return what each column of a sweep's table is."""
+    if frame.empty:
+        return {}
+    meanings = dict(column_meanings(config, [str(name) for name in frame.columns]))
+    measure = measure_of(config)
+    return meanings | ({measure.floor: FLOOR[1]} if measure is not None and measure.floor in frame else {})
+
+
+def drawn_columns(frame: pd.DataFrame, config: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the columns that the figure draws: what the experiment names for sweeps, or else acceptance and ESS."""
+    named = (config.get("report") or {}).get("sweep")
+    measure = measure_of(config)
+    besides = ["rhat", *(["ess"] if named else []), *([measure.floor] if measure is not None else []), SEEDS]
+    return frame.drop(columns=[name for name in besides if name in frame and name not in (named or [])])
+
+
+def marked(frame: pd.DataFrame) -> pd.Series:
+    """Return the methods of a sweep's table, those too short to judge with `MARK`."""
+    return frame["method"].where(~frame[SHORT].astype(bool), frame["method"] + f" {MARK}")
+
+
+def rendered_sweep(
+    frame: pd.DataFrame, keys: Sequence[str], headings: Mapping[str, str], error: str = "se"
+) -> dict[str, str]:
+    """Return the table of a sweep: for people with headings and marks, as CSV with the names of metrics.
+
+    `error` is what follows the ± of its numbers: ``se`` or ``sd``.
+    """
+    whole, first = frame.drop(columns=SHORT), (*keys, "method")[0]
+    people = whole.assign(method=marked(frame)).set_index(first).rename(columns=dict(headings))
+    head, line, rest = rendered(whole.set_index(first))["csv"].partition("\n")
+    return rendered(people) | {"csv": f"{head.replace(' (se)', f' ({error})')}{line}{rest}"}
+
+
+def _rows(job: Job) -> Iterator[dict[str, Any]]:
+    """Yield the row of each method of a job whose run exists."""
+    summary, config = job.folder.summary() or {}, job.folder.config()
+    wanted = _wanted(config)
+    diagnostics = (summary.get("diagnostics") or {}).get("methods") or {}
+    for name, label in labels(config, summary["methods"]).items():
+        known = diagnostics.get(name, {})
+        short = unconverged(known)
+        results = summary["methods"][name]
+        row: dict[str, Any] = {"method": label}
+        row |= {key: _metric(summary, name, key) for key in wanted}
+        row |= {key: known.get(key) for key in ("ess", "rhat") if key not in wanted}
+        row |= {
+            "draws_temperature": (results.get("samples") or {}).get("temperature"),
+            "data_per_step": results.get("minibatch_size_mean"),
+            "per_million": None if short else known.get("per_million"),
+            "per_second": None if short else known.get("per_second"),
+            "run": job.folder.digest,
+            SHORT: short,
+        }
+        yield _setting_columns(job.swept, (*row, SEEDS)) | row
+
+
+def _wanted(config: Mapping[str, Any]) -> list[str]:
+    """Return the metrics that the experiment names for sweeps; the measure's noise floor follows the measure."""
+    wanted = list((config.get("report") or {}).get("sweep") or ["accept_rate"])
+    measure = measure_of(config)
+    if measure is not None and measure.floor and measure.metric in wanted and measure.floor not in wanted:
+        wanted.insert(wanted.index(measure.metric) + 1, measure.floor)
+    return wanted
+
+
+def _metric(summary: Mapping[str, Any], method: str, key: str) -> Any:
+    results = summary["methods"][method]
+    if key == "accept_rate" and not results["n_accept_tests"]:
+        return None  # a dynamics has no acceptance rate
+    value = summary["metrics"].get(f"{method}.{key}", results.get(key))
+    if isinstance(value, dict):
+        return Estimate(*(float("nan") if value[part] is None else value[part] for part in ("value", "se")))
+    return value
+
+
+def _setting_columns(swept: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+    """Return swept settings by name; one that has the name of another column is called ``NAME (setting)``."""
+    return {f"{key} (setting)" if key in columns else key: value for key, value in swept.items()}
