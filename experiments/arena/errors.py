@@ -59,7 +59,7 @@ def cost(run: Run, method: str) -> Cost:
     found = max(common) if after["n_grad"][-1] > 0 else sum(common)
     found += float(summary.get("reference_n_grad", 0))
     setup = found / chains + max(burnt.get("n_lik", 0.0), burnt.get("n_grad", 0.0))
-    evaluations = passes(after["n_lik"], after["n_grad"], summary.get("separate_gradients"))
+    evaluations = passes(after["n_lik"], after["n_grad"], summary["separate_gradients"])
     return Cost(evaluations, after["wall_s"] / chains, setup)
 
 

@@ -269,10 +269,8 @@ def _of_method(
     } | ({} if pilot is None else {"pilot": dict(pilot)})
 
 
-def _after_burn_in(summary: Mapping[str, Any], totals: Mapping[str, Any]) -> dict[str, float] | None:
-    """Return evaluations and seconds after burn-in; None for a method that an earlier version finished."""
-    if "warmup_wall_s" not in summary:
-        return None
+def _after_burn_in(summary: Mapping[str, Any], totals: Mapping[str, Any]) -> dict[str, float]:
+    """Return evaluations and seconds after burn-in."""
     counts = {name: float((totals[name] - totals[f"warmup_{name}"]).sum()) for name in ("n_lik", "n_grad")}
     return counts | {"wall_s": summary["wall_s"] - summary["warmup_wall_s"]}
 

@@ -18,7 +18,8 @@ from mhrun.errors import UserError
 from mhrun.models.function import Named, explained
 from mhrun.models.module import ModuleModel
 from mhrun.models.parameters import parameters_of
-from mhrun.store.netcdf import THIN, THIN_STATS, WARMUP, flat_draws
+from mhrun.store.draws import validity
+from mhrun.store.netcdf import flat_draws
 from mhrun.target.fields import ambiguous_bytes
 from mhrun.types import Model, Rows
 
@@ -72,7 +73,7 @@ def predict(
     data = Dataset.of(x)
     if isinstance(model, Model) and (reason := ambiguous_bytes(model, data)) is not None:
         raise UserError(reason)
-    valid = _valid(trace)[:, ::every]
+    valid = validity(trace)[:, ::every]
     if not valid.any():
         raise UserError("no draw of the trace is valid; sample_stats has 'valid' for each.")
     quantity, names = _quantity(trace, model, x, data)
@@ -104,43 +105,6 @@ def _seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=list(cuda)):
         torch.manual_seed(seed)
         yield
-
-
-def _valid(trace: xr.DataTree) -> npt.NDArray[np.bool_]:
-    """Return which draws (C, S) are of the target."""
-    shape = (trace["posterior"].sizes["chain"], trace["posterior"].sizes["draw"])
-    if "sample_stats" not in trace.children or "valid" not in trace["sample_stats"]:
-        return np.ones(shape, bool)
-    valid: npt.NDArray[np.bool_] = trace["sample_stats"]["valid"].to_numpy().astype(bool)
-    if valid.all():
-        return np.ones(shape, bool)
-    places = _places_of_draws(trace)
-    if places is None:
-        raise UserError(
-            "only some draws are valid, and the trace does not say which: its statistics are of other steps. "
-            "Sample with thin_stats=1."
-        )
-    return valid[:, places]
-
-
-def _places_of_draws(trace: xr.DataTree) -> npt.NDArray[np.int64] | None:
-    """Return the positions of the draws among the statistics (S,); None if the statistics lack the step of a draw."""
-    draws, statistics = trace["posterior"]["draw"].to_numpy(), trace["sample_stats"]["draw"].to_numpy()
-    if (
-        THIN_STATS not in trace.attrs
-    ):  # of an earlier version: steps are known where they are those of the draws
-        same = "step" not in trace["posterior"].coords and np.array_equal(draws, statistics)
-        return np.arange(len(draws)) if same else None
-    warmup = int(trace.attrs[WARMUP])
-
-    def steps_of(rows: npt.NDArray[np.int64], thin: int) -> npt.NDArray[np.int64]:
-        return (warmup // thin + 1 + rows) * thin
-
-    known = steps_of(statistics, int(trace.attrs[THIN_STATS]))
-    listed = "step" in trace["posterior"].coords
-    steps = trace["posterior"]["step"].to_numpy() if listed else steps_of(draws, int(trace.attrs[THIN]))
-    places = np.searchsorted(known, steps).clip(max=len(known) - 1)
-    return places if np.array_equal(known[places], steps) else None
 
 
 def _quantity(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from mhrun.diagnostics.chains import some_coordinates, valid_of_each
+from mhrun.diagnostics.ladders import rung
 from mhrun.engine.assemble import assembled, check_kind
 from mhrun.engine.chains import Settings, Silent, run_method
 from mhrun.engine.defaults import (
@@ -39,6 +40,7 @@ from mhrun.schedules import Schedule
 from mhrun.schedules.fixed import Fixed
 from mhrun.schedules.plan import is_auto
 from mhrun.schedules.tuned import Tuned
+from mhrun.store.draws import validity
 from mhrun.store.files import read_json, write_json
 from mhrun.store.fingerprint import fingerprint
 from mhrun.store.folder import RunFolder
@@ -317,17 +319,15 @@ def _warn(method: Method, summary: Mapping[str, Any], trace: xr.DataTree) -> Non
     """Warn of everything that makes the draws doubtful."""
     lines = list(warnings_of(method, summary))
     if "posterior" in trace.children:
-        draws = flat_draws(trace["posterior"])[:: method.kernel.rungs]
-        if valid_share(method, summary) < 1:
-            valid = trace["sample_stats"]["valid"].to_numpy()[:: method.kernel.rungs].astype(bool)
-            if valid.shape != draws.shape[:2]:  # a schedule collects draws of some steps
-                valid = valid[:, method.shape.kept(method.shape.warmup + 1, method.shape.steps)]
-            draws = valid_of_each(draws, valid)
-            if draws.shape[1] < 4:
-                lines.append(
-                    "R-hat and ESS are unknown: they need 4 valid draws of each chain, "
-                    f"and one has {draws.shape[1]}."
-                )
+        cold = rung(trace)
+        draws = flat_draws(cold["posterior"])
+        try:
+            draws = valid_of_each(draws, validity(cold))
+            why = f"they need 4 valid draws of each chain, and one has {draws.shape[1]}."
+        except UserError as error:
+            draws, why = draws[:, :0], str(error)
+        if draws.shape[1] < 4 and valid_share(method, summary) < 1:
+            lines.append(f"R-hat and ESS are unknown: {why}")
         shown = some_coordinates(draws.shape[-1])
         names = [method.target.model.names[place] for place in shown]
         lines += draws_warnings(method, summary, draws[..., shown], names)

@@ -82,39 +82,26 @@ def costs(run: Run, method: str) -> dict[str, float]:
     draws come the search for a mode, the pilot and burn-in, whose likelihoods and gradients are added.
     """
     about = run.methods[method]
-    found = about.get("after_burn_in") or _from_trace(run, method)
-    separate = about.get("separate_gradients")
+    found = about["after_burn_in"]
     whole = sum(
         float(about.get(key) or 0) for key in ("likelihood_evals", "gradient_evals", "reference_n_grad")
     )
     return {
-        "evaluations": passes(found["n_lik"], found["n_grad"], separate),
+        "evaluations": passes(found["n_lik"], found["n_grad"], about["separate_gradients"]),
         "setup": max(0.0, whole - found["n_lik"] - found["n_grad"]),
         "seconds": found["wall_s"],
     }
 
 
-def passes(n_lik: Any, n_grad: Any, separate: float | None) -> Any:
+def passes(n_lik: Any, n_grad: Any, separate: float) -> Any:
     """Return the evaluations behind counts of log-likelihoods and gradients.
 
     Args:
         n_lik: log-likelihoods.
         n_grad: gradients.
-        separate: the method's share of gradients from separate passes, `Kernel.separate_gradients`; None in runs
-            that do not say: all but the more frequent of the two then come from the same passes.
+        separate: the method's share of gradients from separate passes, `Kernel.separate_gradients`.
     """
-    return np.maximum(n_lik, n_grad) if separate is None else n_lik + separate * n_grad
-
-
-def _from_trace(run: Run, method: str) -> dict[str, float]:
-    """Return likelihoods, gradients and seconds after burn-in from the statistics that were kept."""
-    found = {}
-    with run.trace(method) as trace:  # opened once: that takes longer than reading the ends of it
-        for name in ("n_lik", "n_grad", "wall_s"):
-            found[name] = float(trace["sample_stats"][name].to_numpy()[..., -1].sum())
-            if "warmup_sample_stats" in trace.children:
-                found[name] -= float(trace["warmup_sample_stats"][name].to_numpy()[..., -1].sum())
-    return found
+    return n_lik + separate * n_grad
 
 
 def efficiency(run: Run, method: str, draws: Draws | None) -> dict[str, Any]:

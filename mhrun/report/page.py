@@ -183,8 +183,7 @@ def _arithmetic(run: Run) -> str:
     """Return the number formats of the methods; after the labels of its methods where there are several."""
     methods: dict[str, list[str]] = {}
     for name, about in run.methods.items():
-        if words := about.get("arithmetic"):  # runs of earlier versions do not have it
-            methods.setdefault(words, []).append(run.label(name))
+        methods.setdefault(about["arithmetic"], []).append(run.label(name))
     if len(methods) < 2:
         return "".join(methods)
     return "; ".join(f"{words} ({', '.join(labels)})" for words, labels in methods.items())

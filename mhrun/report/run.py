@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -17,12 +18,13 @@ import xarray as xr
 from mhrun.build import build
 from mhrun.diagnostics.ladders import ReplicaFlow, replica_flow
 from mhrun.errors import UserError
-from mhrun.kernels.stationary import APPROXIMATE, EXACT, Samples, samples
+from mhrun.kernels.stationary import APPROXIMATE, EXACT, Samples
 from mhrun.schedules.plan import Plan
 from mhrun.store.blocks import damage
+from mhrun.store.draws import places_of_draws, steps_of_draws, validity
 from mhrun.store.folder import RunFolder
 from mhrun.store.identity import parts_of
-from mhrun.store.netcdf import COLLECTED, TRACE, Shape, flat_draws, open_trace, parameter_names
+from mhrun.store.netcdf import TRACE, flat_draws, open_trace, parameter_names
 from mhrun.target import Target, target_of
 
 T = TypeVar("T")
@@ -82,11 +84,8 @@ class Run:
         return self._targets[key]
 
     def samples(self, method: str) -> Samples:
-        """The stationary distribution of a method, declared by its parts; recomputed if the run did not record it."""
-        if (value := self.methods[method].get("samples")) is not None:
-            return Samples(**value)
-        kernel = build(self.config["methods"][method]["kernel"], f"methods.{method}.kernel")
-        return samples(kernel, self.plan(method))
+        """The stationary distribution of a method, declared by its parts."""
+        return Samples(**self.methods[method]["samples"])
 
     def kind(self, method: str) -> str:
         """The kind of a method, see `Samples.kind`; none is exact on energies with noise."""
@@ -223,13 +222,8 @@ class Run:
 
     def draw_steps(self, method: str) -> npt.NDArray[np.int64]:
         """The steps of the kept draws (S,), counted from 1 after burn-in."""
-        warmup, steps, thin = (self.methods[method][key] for key in ("warmup", "steps", "thin"))
-        if thin == COLLECTED:
-            with self.trace(method) as trace:
-                found: npt.NDArray[np.int64] = trace["posterior"]["step"].to_numpy()
-                return found - warmup
-        shape = Shape(1, (), warmup, steps, tuple(thin) if isinstance(thin, list) else thin)
-        return shape.kept(warmup + 1, steps) + 1
+        with self.trace(method) as trace:
+            return steps_of_draws(trace) - int(self.methods[method]["warmup"])
 
     def at_draws(self, method: str, name: str) -> npt.NDArray[Any]:
         """A statistic at the steps of the kept draws (C, S), accumulated if it is per step.
@@ -256,12 +250,13 @@ class Run:
             raise UserError(f"{method}: this report needs the statistics of every step; set thin_stats=1.")
 
     def valid(self, method: str) -> npt.NDArray[np.bool_]:
-        """Whether each kept draw is valid (C, S)."""
-        with self.trace(method) as trace:
-            if "valid" not in trace["sample_stats"]:  # older runs have valid draws only
-                return np.ones(flat_draws(trace["posterior"]).shape[:2], bool)[:: self.rungs(method)]
-        found: npt.NDArray[np.bool_] = self.stat(method, "valid")[:, self._places(method)].astype(bool)
-        return found
+        """Whether each kept draw is valid (C, S).
+
+        Raises:
+            UserError: the trace lacks the statistics of some draws.
+        """
+        with self.trace(method) as trace, _of(method):
+            return validity(trace)[:: self.rungs(method)]
 
     def _places(self, method: str) -> npt.NDArray[np.int64]:
         """The positions of the kept draws among the kept statistics (S,).
@@ -269,13 +264,8 @@ class Run:
         Raises:
             UserError: the trace lacks the statistics of some draws.
         """
-        summary, steps = self.methods[method], self.draw_steps(method)
-        thin, warmup = summary["thin_stats"], summary["warmup"]
-        first = (warmup // thin + 1) * thin - warmup
-        at: npt.NDArray[np.int64] = (steps - first) // thin
-        if (at < 0).any() or ((steps - first) % thin != 0).any():
-            raise UserError(f"{method}: thin must be a multiple of thin_stats = {thin} for this report.")
-        return at
+        with self.trace(method) as trace, _of(method):
+            return places_of_draws(trace)
 
     def monitor(self, method: str) -> xr.Dataset:
         """The metrics of the monitor (chain, monitor_run); empty without a monitor."""
@@ -318,6 +308,15 @@ class Run:
         return replica_flow(
             found[:, (found > 0).any(axis=0)].reshape(-1, rungs, int((found > 0).any(axis=0).sum()))
         )
+
+
+@contextmanager
+def _of(method: str) -> Iterator[None]:
+    """Name the method in a message on its trace."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{method}: {error}") from error
 
 
 def labels(config: Mapping[str, Any], methods: Iterable[str]) -> dict[str, str]:

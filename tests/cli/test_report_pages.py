@@ -16,6 +16,7 @@ import matplotlib.image
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from kit import EVERY_FORMAT, FEW, compute
 
 from mhrun.cli.main import run
@@ -488,6 +489,15 @@ class Known(Run):
         self.size = np.random.default_rng(warmup).integers(1, 99, (2, warmup + 24))
         self.kept = [step for step in range(warmup + 1, warmup + 25) if step % thin == 0]
         self.looked_at = [step for step in range(warmup + 1, warmup + 25) if step % often == 0]
+
+    def trace(self, method):
+        rows = {"posterior": self.kept, "sample_stats": self.looked_at}
+        groups = {
+            name: xr.Dataset(coords={"chain": [0, 1], "draw": range(len(steps))})
+            for name, steps in rows.items()
+        }
+        about = {key: self.methods["a"][key] for key in ("warmup", "thin", "thin_stats")}
+        return xr.DataTree.from_dict({"/": xr.Dataset(attrs=about), **groups})
 
     def stat(self, method, name):
         values = self.size if name == "batch_size" else self.size.cumsum(axis=1)

@@ -1,0 +1,66 @@
+"""The draws of a trace: the steps that they are of, and which of them follow the target."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from mhrun.errors import UserError
+from mhrun.store.netcdf import THIN, THIN_STATS, WARMUP
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Steps = npt.NDArray[np.int64]
+
+
+def steps_of_draws(trace: xr.DataTree) -> Steps:
+    """Return the step of each draw after burn-in (S,); steps count from 1, and burn-in comes first.
+
+    A trace that was cut along ``draw`` has the steps of what is left. Without draws there are none.
+    """
+    if "posterior" not in trace.children:
+        return np.empty(0, np.int64)
+    posterior = trace["posterior"]
+    if "step" in posterior.coords:  # a schedule collects them
+        listed: Steps = posterior["step"].to_numpy()
+        return listed
+    return _steps(trace, posterior["draw"].to_numpy(), THIN)
+
+
+def places_of_draws(trace: xr.DataTree) -> Steps:
+    """Return the place of each draw among the statistics after burn-in (S,).
+
+    Raises:
+        UserError: the statistics of some draws were not kept.
+    """
+    steps = steps_of_draws(trace)
+    kept = _steps(trace, trace["sample_stats"]["draw"].to_numpy(), THIN_STATS)
+    places = np.searchsorted(kept, steps).clip(max=len(kept) - 1)
+    if not np.array_equal(kept[places], steps):
+        raise UserError(
+            "the trace lacks the statistics of some draws: thin must be a multiple of thin_stats = "
+            f"{trace.attrs[THIN_STATS]}; thin_stats=1 keeps all."
+        )
+    return places
+
+
+def validity(trace: xr.DataTree) -> npt.NDArray[np.bool_]:
+    """Return whether each draw after burn-in follows the target (C, S), as ``sample_stats["valid"]`` says.
+
+    Raises:
+        UserError: only some do, and the statistics of some draws were not kept.
+    """
+    shape = (trace["posterior"].sizes["chain"], trace["posterior"].sizes["draw"])
+    if "sample_stats" not in trace.children:  # of another library
+        return np.ones(shape, bool)
+    valid: npt.NDArray[np.bool_] = trace["sample_stats"]["valid"].to_numpy().astype(bool)
+    return np.ones(shape, bool) if valid.all() else valid[:, places_of_draws(trace)]
+
+
+def _steps(trace: xr.DataTree, rows: Steps, thin: str) -> Steps:
+    """Return the steps of rows, which are every so many steps, numbered from the first after burn-in."""
+    warmup, every = int(trace.attrs[WARMUP]), int(trace.attrs[thin])
+    return (warmup // every + 1 + rows) * every
