@@ -90,7 +90,7 @@ class StopAfter(Silent):
     def __init__(self, chunks: int) -> None:
         self._left = chunks
 
-    def advance(self, method: str, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
+    def advance(self, method: str, step: int, accept_rate: float | None, n_lik: int, n_grad: int) -> None:
         self._left -= 1
         if self._left == 0:
             os.kill(os.getpid(), signal.SIGINT)

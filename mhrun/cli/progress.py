@@ -68,7 +68,7 @@ class Bars:
             self._progress.remove_task(self._tasks[method])
         self._tasks[method] = self._progress.add_task(name, total=total, completed=step, facts="")
 
-    def advance(self, method: str, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
+    def advance(self, method: str, step: int, accept_rate: float | None, n_lik: int, n_grad: int) -> None:
         """Move the bar."""
         facts = _facts(accept_rate, n_lik, n_grad, short=not self._wide)
         self._progress.update(self._tasks[method], completed=step, facts=facts)
@@ -134,7 +134,7 @@ class Lines:
         begun = _resumed(method, step, total) if step else f"{method}: {total:,} steps"
         self._write(f"{begun} ({executor})")
 
-    def advance(self, method: str, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
+    def advance(self, method: str, step: int, accept_rate: float | None, n_lik: int, n_grad: int) -> None:
         """Write a line at intervals."""
         now, begun = time.monotonic(), self._begun[method]
         begun.facts = _facts(accept_rate, n_lik, n_grad)
@@ -177,7 +177,7 @@ class Notes:
         if step:
             self.note(_resumed(method, step, total))
 
-    def advance(self, method: str, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
+    def advance(self, method: str, step: int, accept_rate: float | None, n_lik: int, n_grad: int) -> None:
         """Ignore it."""
 
     def end(self, method: str) -> None:
@@ -191,11 +191,11 @@ class Notes:
         """Do nothing."""
 
 
-def _facts(accept_rate: float, n_lik: int, n_grad: int, *, short: bool = False) -> str:
+def _facts(accept_rate: float | None, n_lik: int, n_grad: int, *, short: bool = False) -> str:
     acceptance, likelihoods, gradients = _SHORT if short else ("acceptance", "likelihoods", "gradients")
-    parts = []
+    parts = [] if accept_rate is None else [f"{acceptance} {accept_rate:.2f}"]
     if n_lik:
-        parts += [f"{acceptance} {accept_rate:.2f}", f"{n_lik:.2g} {likelihoods}"]
+        parts.append(f"{n_lik:.2g} {likelihoods}")
     if n_grad:
         parts.append(f"{n_grad:.2g} {gradients}")
     return ", ".join(parts)

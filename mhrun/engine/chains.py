@@ -48,8 +48,11 @@ class Watcher(Protocol):
     def begin(self, method: str, step: int, total: int, executor: str) -> None:
         """A method starts, or resumes, after `step` steps."""
 
-    def advance(self, method: str, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
-        """Steps are done; counts are of all chains since the first step, the rate since this start."""
+    def advance(self, method: str, step: int, accept_rate: float | None, n_lik: int, n_grad: int) -> None:
+        """Steps are done; counts are of all chains since the first step, the rate since this start.
+
+        The rate is None for a method without an acceptance test.
+        """
 
     def end(self, method: str) -> None:
         """The method is complete."""
@@ -64,7 +67,7 @@ class Silent:
     def begin(self, method: str, step: int, total: int, executor: str) -> None:
         """Ignore it."""
 
-    def advance(self, method: str, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
+    def advance(self, method: str, step: int, accept_rate: float | None, n_lik: int, n_grad: int) -> None:
         """Ignore it."""
 
     def end(self, method: str) -> None:
@@ -196,7 +199,7 @@ def _to_the_end(
         watcher.advance(
             method.name,
             position.step,
-            accepted / (position.step - since),
+            accepted / (position.step - since) if method.kernel.decides else None,
             *(int(writer.totals[k].sum()) for k in ("n_lik", "n_grad")),
         )
 

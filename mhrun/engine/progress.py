@@ -20,7 +20,7 @@ class Progress(Silent):
         if step:
             self._print(f"resumed at step {step:,} of {total:,}")
 
-    def advance(self, method: str, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
+    def advance(self, method: str, step: int, accept_rate: float | None, n_lik: int, n_grad: int) -> None:
         """Print a line, if the last one is ten seconds old."""
         now = time.monotonic()
         if now - self._last < _EVERY or step == self._total:

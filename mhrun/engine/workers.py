@@ -239,7 +239,7 @@ class _Sender:
         """Send that a method starts."""
         self.send("begin", method, step, total, executor)
 
-    def advance(self, method: str, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
+    def advance(self, method: str, step: int, accept_rate: float | None, n_lik: int, n_grad: int) -> None:
         """Send the progress."""
         self.send("advance", method, step, accept_rate, n_lik, n_grad)
 

@@ -83,7 +83,7 @@ class Unadjusted(Kernel):
                 "the log-likelihood with layers that keep statistics of minibatches (BatchNorm) has no fixed "
                 "derivatives for a surrogate; choose target.surrogate=none."
             )
-        return target.batches.refuses(self.m) if self.m is not None else None
+        return target.batches.refuses(self.m, is_open=self.m_is_open) if self.m is not None else None
 
     def refuses_ladder(self) -> str | None:
         """Return why it cannot move the rungs of a ladder: exchanges use the model's prior only."""

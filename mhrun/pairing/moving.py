@@ -30,7 +30,9 @@ class Moving(Pairing):
 
     def refuses(self, target: Target) -> str | None:
         """Return why a minibatch of m cannot be drawn, or that the target's surrogate is of no use, or None."""
-        return target.batches.refuses(self.m) or target.refuses_surrogate(type(self).__name__)
+        return target.batches.refuses(self.m, is_open=self.m_is_open) or target.refuses_surrogate(
+            type(self).__name__
+        )
 
     def reads(self, target: Target) -> int:
         """Return 2 m."""

@@ -30,7 +30,7 @@ class Shared(Pairing):
 
     def refuses(self, target: Target) -> str | None:
         """Return why a minibatch of m cannot be drawn, or None."""
-        return target.batches.refuses(self.m)
+        return target.batches.refuses(self.m, is_open=self.m_is_open)
 
     def reads(self, target: Target) -> int:
         """Return 2 m."""

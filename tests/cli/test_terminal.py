@@ -218,6 +218,21 @@ def test_a_bar_has_one_clock_and_fits_the_terminal(monkeypatch, width, facts):
     assert ("(compiled)" in moving) == (width == 140)
 
 
+def test_only_a_method_with_an_acceptance_test_shows_acceptance(tmp_path, capsys, unrendered):
+    """A dynamics that computes energies counts likelihoods too."""
+    words = ["experiment=gmm_tied_means", "scale=smoke", "runtime.threads=1", *FEW, "~methods.sghmc"]
+    words += [
+        "+method@methods.tact=tact_hmc",
+        "methods.tact.schedules.step_size.step_size=1e-6",
+        "runtime.report=false",
+    ]
+    assert run([*words, f"runtime.outputs={tmp_path}"]) == 0
+    done = {line.split(":")[0]: line for line in capsys.readouterr().err.splitlines() if ": done in" in line}
+    assert "acceptance" in done["mint"]
+    assert "likelihoods" in done["tact"]
+    assert "acceptance" not in done["tact"]
+
+
 def test_what_was_interrupted_says_where_it_resumed(monkeypatch, capsys):
     monkeypatch.setenv("TERM", "xterm")
     line = "mint: resumed at step 2,398 of 4,000"

@@ -305,7 +305,7 @@ def test_blocks_are_written_while_the_run_goes(outputs):
     seen = []
 
     class Progress(Silent):
-        def advance(self, method: str, step: int, accept_rate: float, n_lik: int, n_grad: int) -> None:
+        def advance(self, method: str, step: int, accept_rate: float | None, n_lik: int, n_grad: int) -> None:
             seen.append(len(list(outputs.rglob("blocks/*.npz"))))
 
     run_experiment(config(outputs, *FEW, "executor=torch", "runtime.block_seconds=0"), Progress())

@@ -57,6 +57,19 @@ def test_minibatch_sizes(part, m):
         part(m)
 
 
+def test_a_single_datum():
+    """An estimate from all data is exact, and no pilot chooses a minibatch."""
+    kernel = mhrun.MetropolisHastings(mhrun.RandomWalk(), Blocks(1), mhrun.PseudoMarginal())
+    assert short(kernel, data=X[:1], step_size=1.0)["posterior"]["theta"].std() > 0
+    for open_size in (
+        mhrun.MetropolisHastings(mhrun.RandomWalk(), mhrun.Shared("auto"), mhrun.Metropolis()),
+        mhrun.MetropolisHastings(mhrun.RandomWalk(), Stored("auto"), mhrun.Metropolis()),
+        mhrun.Unadjusted(mhrun.SGLD(), "auto"),
+    ):
+        with pytest.raises(Refusal, match="m = auto needs n >= 2 data"):
+            short(open_size, data=X[:1])
+
+
 def test_settings_that_contradict_each_other():
     with pytest.raises(Refusal, match="chooses m and epsilon from bound"):
         Austere(m=50, epsilon=0.4, design="conservative", bound=0.02)
