@@ -16,6 +16,7 @@ import yaml
 from hydra import initialize_config_dir
 from hydra._internal.utils import create_config_search_path
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -36,6 +37,9 @@ from mhrun.names import checked_name
 from mhrun.paths import CONF
 from mhrun.store.identity import COUNTS, departures
 from mhrun.store.sources import sources
+
+
+_CHOICES = 8  # parts of a group that a message names
 
 
 def version_base() -> dict[str, str]:
@@ -212,7 +216,10 @@ def composed(
         UserError: words or files that cannot be put together, or a file that sets what of Hydra's does not count.
         HydraException: other words that Hydra cannot put together; `explained` makes a line of it.
     """
-    of_hydra = [is_of_hydra(override) for override in parsed(words)]
+    overrides = parsed(words)
+    for override in overrides:
+        _check_choice(override, folders)
+    of_hydra = [is_of_hydra(override) for override in overrides]
     own = [word for word, hydras in zip(words, of_hydra, strict=True) if hydras]
     task = [word for word, hydras in zip(words, of_hydra, strict=True) if not hydras]
     place = search_path(folders)
@@ -227,6 +234,27 @@ def composed(
         raise explained(error, words, ()) from error
     check_node(node, plain, [*own, *place], task)
     return config
+
+
+def _check_choice(override: Override, folders: Sequence[Path]) -> None:
+    """Refuse an override that gives a value, which is no name, where the name of a part is due.
+
+    Raises:
+        UserError: ``monitor={every: 10}`` or ``data=null``, say.
+    """
+    group, line = str(override.key_or_group), override.input_line or ""
+    names = sorted(p.stem for place in [CONF, *folders] for p in (place / group).glob("*.yaml"))
+    if not names or override.is_delete() or override.is_sweep_override():
+        return
+    value = override.value()
+    if isinstance(value, str | list):
+        return
+    key, _, given = line.lstrip("+").partition("=")
+    some = f"{', '.join(names[:_CHOICES])}{', ...' * (len(names) > _CHOICES)}"
+    rest = [f"{override.package or group}.{name}=VALUE" for name in value] if isinstance(value, dict) else []
+    add = "" if group == "experiment" else f", or +{key}=NAME where there is none yet"
+    also = f", and set {', '.join(rest)}" if rest else ""
+    raise UserError(f"{key} = {given} names no {group}: choose one of {some} with {key}=NAME{add}{also}.")
 
 
 def _composed(

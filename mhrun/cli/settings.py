@@ -16,7 +16,9 @@ _KINDS: dict[str, tuple[type | UnionType, str]] = {
     "data": (dict, "a group of settings; choose one, such as data=mixture"),
     "model": (dict, "a group of settings; choose one, such as model=tied_means"),
     "target": (dict, "a group of settings"),
-    "methods": (dict, "a group of methods"),
+    "methods": (dict, "a group of methods; leave it out, or add a method with +method@methods.NAME=NAME"),
+    "monitor": (dict, "a group of settings; choose one, such as monitor=predictive"),
+    "scales": (dict, "a group of scales, each a group of settings"),
     "report": (dict, "a group of settings"),
     "runtime": (dict, "a group of settings"),
     "runtime.outputs": (str, "a folder"),
@@ -139,5 +141,5 @@ def _refers(value: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = "null" if value is None else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -169,7 +169,21 @@ def mistakes(outputs, *extra):
         ([*SMOKE, "+data.weights=[1,2]"], "weights = [1, 2] must be 2 shares"),
         ([*SMOKE, "model.start=[0]"], "two numbers each"),
         ([*SMOKE, "steps=inf"], "steps = inf must be a whole number"),
-        ([*SMOKE, "methods=null"], "methods = None must be a group of methods"),
+        (
+            [*SMOKE, "methods=null"],
+            "methods = null must be a group of methods; leave it out, or add a method with +",
+        ),
+        ([*SMOKE, "scales=null"], "scales = null must be a group of scales"),
+        (["experiment=null"], "experiment = null names no experiment: choose one of "),
+        ([*SMOKE, "data=null"], "data = null names no data: choose one of "),
+        (
+            [*SMOKE, "monitor={every: 10}"],
+            "with monitor=NAME, or +monitor=NAME where there is none yet, and set monitor.every=VALUE.",
+        ),
+        (
+            [*SMOKE, "+monitor={every: 10}"],
+            "monitor = {every: 10} names no monitor: choose one of calibration, ",
+        ),
         ([*SMOKE, "+methods.mine.label=x"], "methods.mine has no kernel"),
         ([*SMOKE, "seed=abc"], "seed = 'abc' must be a whole number"),
         ([*SMOKE, "+methods.mint.warmup=10"], "mint: warmup = 10 is too short to tune"),
