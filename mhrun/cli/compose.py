@@ -38,7 +38,6 @@ from mhrun.paths import CONF
 from mhrun.store.identity import COUNTS, departures
 from mhrun.store.sources import sources
 
-
 _CHOICES = 8  # parts of a group that a message names
 
 
