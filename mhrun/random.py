@@ -8,6 +8,8 @@ a counter. Here the counter is (block, step, purpose, chain) and the key is the 
 - an additional draw for one purpose does not shift the draws of any other;
 - the torch path and the compiled loop (`mhrun.native.philox`) draw the same words.
 
+There is one exception: `MANY` or more normals per chain and step on a GPU, see `Streams.many_normals`.
+
 A minibatch without replacement is a prefix of a random permutation of the n data:
 
 - its first n // 2 elements are the distinct values of a stream of independent uniform indices, in order of first
@@ -43,7 +45,7 @@ from mhrun.philox import (
     unit_of,
 )
 
-MANY = 4096  # normals per chain and step above which steps are not prefetched
+MANY = 4096  # normals per chain and step from which on steps are not prefetched
 _PREFETCH = 1 << 17  # numbers generated per call when steps are prefetched
 _HELD = 1 << 27  # most permutation indices kept in memory
 _SORTED = 1 << 22  # most indices drawn at once in torch, at about 150 bytes each
@@ -351,7 +353,10 @@ class Draws:
     def normal(
         self, purpose: Purpose, count: int, use: int = 0, dtype: torch.dtype = torch.float64
     ) -> Tensor:
-        """Return standard normals (C, count): Box-Muller on 32-bit words, at most 6.66 in absolute value."""
+        """Return standard normals (C, count): Box-Muller on 32-bit words, at most 6.66 in absolute value.
+
+        On a GPU, counts of `MANY` or more come from the device's generator, see `Streams.many_normals`.
+        """
         blocks = -(-count // 4)
         if count >= MANY:
             self._check_unused((purpose, use))

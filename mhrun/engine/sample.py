@@ -215,16 +215,24 @@ def sample(
             parameters,
         )
         call += (method.shape, method.seed, str(dtype), method.monitor)
-        call += () if surrogate == "none" else (surrogate,)
-        call += () if precision == FP32 else (precision,)
-        call += (method.precondition,) if method.precondition else ()
-        call += () if given.data.transforms is None else (given.data.transforms,)
+        call += _unlike_defaults(method, surrogate, precision)
         with _held(folder) as place:
             _same(place, fingerprint(RESULTS_VERSION, *call))
             method, summary = _run(method, place, place, settings, attributes, progress)
             trace = open_trace(place)
     _warn(method, summary, trace)
     return trace
+
+
+def _unlike_defaults(method: Method, surrogate: str, precision: str) -> tuple[Any, ...]:
+    """Return the settings that came later, but for those with their former value: older traces keep their calls."""
+    found: tuple[Any, ...] = () if surrogate == "none" else (surrogate,)
+    found += () if precision == FP32 else (precision,)
+    found += (method.precondition,) if method.precondition else ()
+    transforms, device = method.target.data.transforms, method.target.device.type
+    found += () if transforms is None else (transforms,)
+    # Devices round differently, and a GPU has many normals from another generator (`Streams.many_normals`).
+    return found if device == "cpu" else (*found, device)
 
 
 def _check_device(device: str, dtype: Any) -> None:

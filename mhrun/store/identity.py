@@ -23,7 +23,7 @@ RESULTS_VERSION = 2
 
 # Settings that may differ from a paper's without making it another experiment.
 _FREE = ("seed", "device", "executor", "data.storage", "data.seed")
-# Settings that change no computed number: places and presentation.
+# Settings that change no computed number, but for rounding with another number of threads: places and presentation.
 _COSMETIC = ("runtime", "report", "scales", "title", "reproduces")
 # Settings of the target added later; their former behaviour is left out, so that older runs keep their digest.
 _LATER = {"common_batch": False, "gradient_noise": 0, "energy_noise": 0, "surrogate": "none"}

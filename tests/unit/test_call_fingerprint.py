@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch
 from kit import short_run
 
 import mhrun
+from mhrun.engine.sample import _unlike_defaults
 from mhrun.errors import UserError
 from mhrun.models.gaussian_mixture import GaussianMixture
 from mhrun.store.fingerprint import fingerprint
@@ -136,6 +138,13 @@ def test_a_folder_is_of_one_likelihood(tmp_path):
     mhrun.sample(of(1.0), np.arange(9.0), kernel, **call)
     with pytest.raises(UserError, match="another call"):
         mhrun.sample(of(5.0), np.arange(9.0), kernel, **call)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:1"])
+def test_another_kind_of_device_is_another_call(device):
+    target = types.SimpleNamespace(data=types.SimpleNamespace(transforms=None), device=torch.device(device))
+    method = types.SimpleNamespace(target=target, precondition=None)
+    assert _unlike_defaults(method, "none", "fp32") == (() if device == "cpu" else ("cuda",))
 
 
 def normal(theta, x):
