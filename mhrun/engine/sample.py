@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 
 from mhrun.diagnostics.chains import some_coordinates, valid_of_each
@@ -145,7 +147,7 @@ def sample(
             trace of another call.
     """
     _check_device(device, dtype)
-    if threads is not None and (not isinstance(threads, int) or threads < 1):
+    if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
         raise UserError(f"threads = {threads!r} must be a whole number, at least 1, or None.")
     given = user_model(model, data, start=start, log_prior=log_prior, parameters=parameters)
     points = given.points
@@ -278,7 +280,11 @@ def _step_size(given: float | str | Schedule, acceptance: float | None, kernel: 
     if is_auto(given):
         wanted = AUTO if acceptance is None else acceptance
         return Tuned(AUTO, wanted) if kernel.decides else Fixed(step_size=AUTO)
-    if isinstance(given, Real):
+    if isinstance(given, Real) and _is_number(given):
+        if not 0 < given < math.inf:
+            raise UserError(
+                f"step_size = {given} must be positive and finite, or auto: then a pilot finds it."
+            )
         return Fixed(step_size=float(given)) if acceptance is None else Tuned(float(given), acceptance)
     if not isinstance(given, Schedule):
         raise UserError(f"step_size = {given!r} must be a number, auto, or a schedule.")
@@ -289,15 +295,16 @@ def _step_size(given: float | str | Schedule, acceptance: float | None, kernel: 
 
 def _temperatures(given: float | Sequence[float], rungs: int, chains: int) -> float | list[float]:
     """Return the temperature of all chains, or of each, from that of the target or of each rung."""
-    if isinstance(cast(Any, given), Real) and not isinstance(given, bool):
-        return float(cast(Any, given))
-    try:
-        values = [float(t) for t in cast(Any, given)]
-    except (TypeError, ValueError):
+    if _is_number(given):
+        return _temperature(given)
+    values = list(cast(Any, given)) if isinstance(given, Iterable) and not isinstance(given, str) else []
+    if not values or not all(map(_is_number, values)):
+        shown = type(given).__name__ if isinstance(given, Schedule) else repr(given)
         raise UserError(
-            "temperature must be a number, or with a ladder a list of one for each rung; schedules of it go with "
-            "mhrun's configurations."
-        ) from None
+            f"temperature = {shown} must be a number, or with a ladder a list of one for each rung; "
+            "schedules of it go with mhrun's configurations."
+        )
+    values = [_temperature(value) for value in values]
     if len(values) != rungs:
         raise UserError(
             f"temperature has {len(values)} values for {rungs} rung{'s' * (rungs > 1)}; give "
@@ -312,6 +319,19 @@ def _temperatures(given: float | Sequence[float], rungs: int, chains: int) -> fl
     if values != sorted(values):
         raise UserError(f"temperature = {values} must increase: the first rung is the coldest.")
     return values * (chains // rungs)
+
+
+def _temperature(value: Any) -> float:
+    if not 0 < value < math.inf:
+        raise UserError(f"temperature = {value} must be positive and finite; 1 is the posterior's.")
+    return float(value)
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number, also one of NumPy's or a tensor (), and not true or false."""
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return value.ndim == 0 and _is_number(value.item())
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _say(line: str) -> None:

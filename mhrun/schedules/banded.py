@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import torch
 from torch import Tensor
@@ -45,8 +46,8 @@ class Banded(Schedule):
         rungs: int = 1,
         stagger: int = 0,
     ) -> None:
-        if not start > 0:
-            raise Refusal(f"step size {start:g} must be positive.")
+        if not 0 < start < math.inf:
+            raise Refusal(f"step size {start:g} must be positive and finite.")
         if not (0 <= low < high <= 1 and factor > 1):
             raise Refusal(
                 f"a band from {low:g} to {high:g} with a factor of {factor:g} is invalid; choose low < high."

@@ -54,8 +54,8 @@ class Cosine(Stateless):
         self.first = numbers("start", 1.0 if isinstance(start, str) and self._open else start)  # type: ignore[arg-type]
         if not bool((self.first > 0).all()) or not 0 <= explore < 1 or cycles < 1:
             raise Refusal("Cosine needs start > 0, cycles >= 1 and 0 <= explore < 1.")
-        if not (exploring >= 0 and (sampling is None or sampling >= 0)):
-            raise Refusal("Cosine needs temperatures that are at least 0.")
+        if not (0 <= exploring < math.inf and (sampling is None or 0 <= sampling < math.inf)):
+            raise Refusal("Cosine needs temperatures that are finite and at least 0.")
         if apart < 1 or (samples is not None and samples < 1):
             raise Refusal("Cosine needs samples >= 1, or null, and apart >= 1.")
         self.cycles = cycles

@@ -221,9 +221,14 @@ def numbers(name: str, value: float | list[float]) -> Tensor:
     """Return one number, or one for each chain, as (1 or C,) float64.
 
     Raises:
-        Refusal: an empty list.
+        Refusal: an empty list, or a value that is no finite number.
     """
+    for one in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(one, bool):
+            raise Refusal(f"{name} = {one} must be a number, not true or false.")
     found = torch.atleast_1d(torch.as_tensor(value, dtype=torch.float64))
+    if not bool(found.isfinite().all()):
+        raise Refusal(f"{name} = {float(found[~found.isfinite()][0]):g} must be a finite number.")
     if found.numel() == 0:
         raise Refusal(f"{name} = [] has no value; give a number, or one for each chain.")
     return found

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from mhrun.errors import Refusal
-from mhrun.schedules.plan import Memory, Stateless
+from mhrun.schedules.plan import Memory, Stateless, numbers
 
 
 class Switched(Stateless):
@@ -53,9 +53,7 @@ class Switched(Stateless):
         self._total = int(self._at[-1])
         given = {"step_size": step_size, "temperature": temperature, "noise_temperature": noise_temperature}
         self._values = {
-            name: torch.as_tensor(list(values), dtype=torch.float64)
-            for name, values in given.items()
-            if values is not None
+            name: numbers(name, list(values)) for name, values in given.items() if values is not None
         }
         self.quantities = tuple(self._values)
         for name, values in self._values.items():

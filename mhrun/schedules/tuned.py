@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import torch
 from torch import Tensor
@@ -35,8 +36,8 @@ class Tuned(Schedule):
     ) -> None:
         self._open = is_auto(start)
         self._any_rate = is_auto(acceptance)
-        if isinstance(start, int | float) and start <= 0:
-            raise Refusal(f"start = {start:g} must be positive: it is a step size.")
+        if isinstance(start, int | float) and not 0 < start < math.inf:
+            raise Refusal(f"start = {start:g} must be positive and finite: it is a step size.")
         if self._any_rate and not self._open:
             raise Refusal("acceptance = auto goes with start = auto: a pilot finds both.")
         start, acceptance = (1.0 if self._open else start), (0.5 if self._any_rate else acceptance)

@@ -201,6 +201,16 @@ def test_a_model_object_and_the_compiled_loop(mixture):
         ({"kernel": metropolis(mhrun.Shared(500))}, "more than the n = 20"),
         ({"chains": 0}, "at least 1"),
         ({"temperature": 0.0}, "must be positive"),
+        ({"step_size": True}, "step_size = True must be a number, auto, or a schedule"),
+        ({"step_size": float("inf")}, "step_size = inf must be positive and finite, or auto"),
+        (
+            {"temperature": float("inf")},
+            "temperature = inf must be positive and finite; 1 is the posterior's",
+        ),
+        ({"temperature": float("nan")}, "temperature = nan must be positive and finite"),
+        ({"temperature": True}, "temperature = True must be a number"),
+        ({"temperature": [True]}, r"temperature = \[True\] must be a number"),
+        ({"threads": True}, "threads = True must be a whole number"),
         ({"seed": None}, "seed = None must be a whole number"),
         ({"seed": 2**70}, "must be a whole number"),  # which the trace could not note at the end
         ({"thin": 2.5}, "thin = 2.5 must be a whole number"),
