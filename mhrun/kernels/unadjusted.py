@@ -89,7 +89,7 @@ class Unadjusted(Kernel):
         """Return why it cannot move the rungs of a ladder: exchanges use the model's prior only."""
         if self.prior is not None:
             return (
-                f"{type(self).__name__} has a prior of its own, which the ratio of an exchange would leave out; "
+                f"{type(self).__name__} defines its own prior, which the ratio of an exchange would leave out; "
                 "give the model that prior."
             )
         return super().refuses_ladder()
