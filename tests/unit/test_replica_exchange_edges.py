@@ -197,7 +197,7 @@ def test_rungs_of_one_temperature_always_change_places(rng, rule, sign):
         (lambda: ReplicaExchange(PlanarFlow(5), Full(), Metropolis(), 2), "PlanarFlow draws from a fitted"),
         (
             lambda: ReplicaExchange(Unadjusted(SGLD(), 5, prior=GammaPrecision()), Full(), Barker(), 2),
-            "a prior of its own",
+            "defines its own prior",
         ),
         (lambda: ReplicaExchange(WALK, Shared(1), Compensated(), 2), "m = 1 does not allow; choose m >= 2"),
         (
