@@ -194,8 +194,8 @@ def check_attributes(part: Any, at: str = "") -> None:
 
 
 _LITERAL = re.compile(r"Literal\[([^\]]*)\]")
-_GROUPS = ("proposal", "pairing", "rule", "dynamics", "schedule")  # of conf/
-_PARTS = ("Proposal", "Pairing", "Rule", "Dynamics", "Model", "Kernel", "Schedule", "OwnPrior", "Evaluation")
+_GROUPS = ("proposal", "pairing", "rule", "dynamics", "schedule", "monitor")  # of conf/
+_PARTS = ("Proposal", "Pairing", "Rule", "Dynamics", "Model", "Kernel", "Schedule", "OwnPrior", "Monitor")
 
 
 def _as(annotation: Any, value: Any, what: str) -> Any:

@@ -83,7 +83,7 @@ class Batch(NamedTuple):
     m: Any
     n: Any
     error_share: Any  # factor of S^2 / m in the variance of a minibatch mean; 0 for all data
-    add_energy_noise: Any  # variance of the noise of a mean difference
+    energy_noise_var: Any  # variance of the noise of a mean difference
 
 
 class Exchanges(NamedTuple):
@@ -167,7 +167,7 @@ def _loop(
         # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
         rungs, every, alternate, sign, keys = ladder
         first_step, steps, points, stopped, out_theta, inner = arguments
-        full, kept, m, n, error_share, energy_noise_sd = found.batch
+        full, kept, m, n, error_share, energy_noise_var = found.batch
         temperature, prior_power = found.schedule
         model, rule = found.args
         out_exchange = found.exchange
@@ -204,9 +204,9 @@ def _loop(
                         mean = one / m
                         if error_share > 0:
                             var = max(two - one * mean, 0.0) / (m - 1) / m * error_share if m > 1 else np.nan
-                    if energy_noise_sd > 0:
-                        mean += np.sqrt(energy_noise_sd) * normals(u64(0), EXCHANGE, draw)[0]
-                        var += energy_noise_sd
+                    if energy_noise_var > 0:
+                        mean += np.sqrt(energy_noise_var) * normals(u64(0), EXCHANGE, draw)[0]
+                        var += energy_noise_var
                     power = sign * (prior_power[stop - 1, low] - prior_power[stop - 1, high])
                     offset = 0.0
                     if power != 0:

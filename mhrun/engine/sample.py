@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -281,7 +281,7 @@ def _step_size(given: float | str | Schedule, acceptance: float | None, kernel: 
         wanted = AUTO if acceptance is None else acceptance
         return Tuned(AUTO, wanted) if kernel.decides else Fixed(step_size=AUTO)
     if isinstance(given, Real) and _is_number(given):
-        if not 0 < given < math.inf:
+        if not 0 < float(given) < math.inf:
             raise UserError(
                 f"step_size = {given} must be positive and finite, or auto: then a pilot finds it."
             )
@@ -297,7 +297,8 @@ def _temperatures(given: float | Sequence[float], rungs: int, chains: int) -> fl
     """Return the temperature of all chains, or of each, from that of the target or of each rung."""
     if _is_number(given):
         return _temperature(given)
-    values = list(cast(Any, given)) if isinstance(given, Iterable) and not isinstance(given, str) else []
+    several: Any = given
+    values = list(several) if isinstance(several, Iterable) and not isinstance(several, str) else []
     if not values or not all(map(_is_number, values)):
         shown = type(given).__name__ if isinstance(given, Schedule) else repr(given)
         raise UserError(

@@ -10,6 +10,7 @@ import yaml
 from mhrun.build import _words, build, call, trusted_object
 from mhrun.data.table import Table
 from mhrun.errors import UserError
+from mhrun.monitors import Monitor
 from mhrun.paths import CONF
 
 GROUPS = ("data", "dynamics", "model", "pairing", "prior", "proposal", "rule", "schedule")
@@ -45,3 +46,21 @@ def test_every_part_lists_words_that_it_takes():
                     with pytest.raises(UserError, match=f"{key} = 7 must be one of {', '.join(words)}"):
                         call(part, {key: 7}, name)
     assert found > 20
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            "predictive",
+            "watched: monitor = predictive is a name, not a part; write monitor@watched.monitor=predictive",
+        ),
+        ({"every": 3}, "watched: monitor names no part; give it a _target_"),
+    ],
+)
+def test_a_monitor_is_a_part(value, message):
+    def watched(monitor: Monitor) -> Monitor:
+        return monitor
+
+    with pytest.raises(UserError, match=message):
+        call(watched, {"monitor": value}, "watched", "watched")
