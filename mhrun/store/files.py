@@ -17,6 +17,7 @@ from mhrun.errors import UserError
 if sys.platform != "win32":
     import fcntl
 
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # of file systems on a network
 _MOST_JSON = 1 << 28  # largest JSON file, in bytes: a summary has some numbers per chain
 
 
@@ -96,6 +97,11 @@ def explain(error: OSError, path: Path) -> UserError:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return UserError(
             f"'{path.parent}' cannot be written; choose another folder with runtime.outputs=FOLDER."
+        )
+    if error.errno in _NO_LOCKS:
+        return UserError(
+            f"Files in '{path.parent}' cannot be locked ({error.strerror}); choose a folder on another file system "
+            "with runtime.outputs=FOLDER."
         )
     return UserError(f"'{path}' cannot be written: {error.strerror or error}.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -258,19 +259,14 @@ class RunFolder:
         lock = filelock.FileLock(self.path / ".lock")
         owner = self.path / ".owner"
         try:
-            # Older versions of filelock truncate the destination of a link.
-            if (self.path / ".lock").is_symlink():
-                (self.path / ".lock").unlink(missing_ok=True)
-            lock.acquire(timeout=0)
+            _acquire(lock, timeout=0)
         except filelock.Timeout:
             who = read_json(owner) or {}
             waiting(
                 f"This run is being computed already (process {who.get('pid', '?')} on {who.get('host', '?')}, "
                 f"since {who.get('since', '?')}). Waiting for it; Ctrl-C to stop waiting."
             )
-            lock.acquire()
-        except OSError as error:
-            raise explain(error, self.path / ".lock") from error
+            _acquire(lock)
         about = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
@@ -296,18 +292,32 @@ class RunFolder:
         Raises:
             UserError: the folder cannot be written.
         """
-        path = self.path / f".worker-{number}.lock"
-        try:
-            if path.is_symlink():
-                path.unlink(missing_ok=True)
-            lock = filelock.FileLock(path)
-            lock.acquire()
-        except OSError as error:
-            raise explain(error, path) from error
+        lock = filelock.FileLock(self.path / f".worker-{number}.lock")
+        _acquire(lock)
         try:
             yield
         finally:
             lock.release()
+
+
+def _acquire(lock: filelock.BaseFileLock, timeout: float = -1) -> None:
+    """Acquire a lock.
+
+    Raises:
+        UserError: the folder cannot be written, or its file system has no locks.
+        filelock.Timeout: another process holds the lock.
+    """
+    path = Path(lock.lock_file)
+    try:
+        if path.is_symlink():  # older versions of filelock truncate its destination
+            path.unlink(missing_ok=True)
+        lock.acquire(timeout=timeout)
+    except filelock.Timeout:  # an OSError too
+        raise
+    except OSError as error:
+        raise explain(error, path) from error
+    except NotImplementedError as error:  # of older versions of filelock
+        raise explain(OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)), path) from error
 
 
 def _dumped(config: Mapping[str, Any]) -> str:

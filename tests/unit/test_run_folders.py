@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
@@ -250,16 +251,34 @@ def test_two_that_write_a_file_at_once_both_do(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_folder_of_somebody_elses_is_reported(tmp_path, monkeypatch):
-    def refuse(*_, **__):
-        raise PermissionError(13, "Permission denied")
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (PermissionError(13, "Permission denied"), "cannot be written; choose another folder"),
+        (
+            OSError(errno.ENOLCK, "No locks available"),
+            r"cannot be locked \(No locks available\); choose a folder on",
+        ),
+        (NotImplementedError("no flock"), "cannot be locked"),
+    ],
+)
+@pytest.mark.parametrize("when", ["at once", "after waiting", "in a worker"])
+def test_a_folder_that_cannot_be_locked_is_reported(tmp_path, monkeypatch, error, message, when):
+    notes: list[str] = []
 
-    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
+    def acquire(lock, timeout=-1):
+        if when == "after waiting" and timeout == 0:
+            raise filelock.Timeout(lock.lock_file)
+        raise error
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", acquire)
+    folder = RunFolder(tmp_path)
     with (
-        pytest.raises(UserError, match="cannot be written; choose another folder"),
-        RunFolder(tmp_path).held(print),
+        pytest.raises(UserError, match=message),
+        folder.worker_lock(0) if when == "in a worker" else folder.held(notes.append),
     ):
         pass
+    assert len(notes) == (when == "after waiting")
 
 
 def test_json_has_no_numbers_that_json_has_not(tmp_path):
