@@ -12,7 +12,7 @@ from mhrun.errors import UserError
 from mhrun.report.metrics import Metrics, MetricTable, estimate
 from mhrun.report.vocabulary import Estimate, Run, by_rows
 
-from ..shared.coverage import Counts, Tally, covered, distance_by_chance, pooled, tally, union, visited
+from ..shared.coverage import Counts, Tally, covered, distance_by_chance, pooled, ratio, tally, union, visited
 from ..shared.plane import centres, collected, variance
 
 RADIUS, ENOUGH = 0.25, 100  # a mode is covered by more than ENOUGH draws within RADIUS of its centre
@@ -100,7 +100,7 @@ def _metrics(run: Run, counts: Tally) -> Metrics:
     for name, near in of_runs(counts.within[WIDE], chains).items():
         found[f"wide_{name}"] = estimate(covered(near, ENOUGH))
     for name, near in of_runs(counts.nearest, chains).items():
-        shares = near / near.sum(axis=1, keepdims=True)
+        shares = ratio(near, near.sum(axis=1, keepdims=True))
         found[f"weights_{name}"] = estimate(0.5 * np.abs(shares - 1 / modes).sum(axis=1))
     return found
 

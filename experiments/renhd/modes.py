@@ -14,7 +14,7 @@ from mhrun.diagnostics.ladders import ReplicaFlow
 from mhrun.report.metrics import Metrics, MetricTable, estimate, value
 from mhrun.report.vocabulary import Array, Estimate, Run, by_rows
 
-from ..shared.coverage import Tally, tally
+from ..shared.coverage import Tally, ratio, tally
 from ..shared.plane import centres, collected, variance
 
 ENOUGH = 0.01  # of its draws: then a chain has visited a mode
@@ -39,11 +39,16 @@ def nearest(run: Run, draws: Array) -> npt.NDArray[np.intp]:
     return gaps.argmin(axis=0)
 
 
+def mode_shares(near: npt.NDArray[np.intp], modes: int) -> Array:
+    """Return the share of each centre in what `nearest` returned, (K,); NaN without draws."""
+    return ratio(np.bincount(near, minlength=modes), np.array([len(near)]))
+
+
 def weights(run: Run, method: str) -> tuple[Array, Array]:
     """Return the modes' weights (K,) over all chains, and standard errors by the indicators' effective sizes."""
     chains = [nearest(run, draws) for draws in collected(run, method)]
     modes = len(centres(run))
-    seen = np.array([[(chain == k).mean() for k in range(modes)] for chain in chains])
+    seen = np.array([mode_shares(chain, modes) for chain in chains])
     with np.errstate(invalid="ignore"):
         sizes = np.array(
             [[ess_of_chain((chain == k).astype(float)) for k in range(modes)] for chain in chains]
@@ -88,11 +93,11 @@ def _metrics(run: Run, method: str) -> Metrics:
         "outside": estimate(outside),
         "variance": estimate(counts.squares / variance(run)),
         "ess": estimate(effective),
-        "ess_share": estimate(effective / counts.draws),
+        "ess_share": estimate(ratio(effective, counts.draws)),
         "changes": estimate(np.array([(np.diff(chain) != 0).sum() for chain in near], float)),
         "gradients": summary["gradient_evals"]
         * (summary["steps"] / (summary["steps"] + summary["warmup"]))
-        / counts.draws.sum(),
+        / (counts.draws.sum() or math.nan),
         "seconds": summary["wall_s"],
         "ess_per_second": float(np.nansum(effective)) / summary["wall_s"],
     }

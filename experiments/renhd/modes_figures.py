@@ -13,7 +13,7 @@ from mhrun.report.plots import finished, legend_below, panels
 from mhrun.report.vocabulary import Array, Axes, Figure, Run, Style, method_styles
 
 from ..shared.plane import centres, collected, density, mixture_density, variance
-from .modes import metrics, nearest, travels
+from .modes import metrics, mode_shares, nearest, travels
 
 SIDE, CELLS = 6.6, 176
 SHOWN = 400  # draws of a trajectory
@@ -29,8 +29,8 @@ def densities(run: Run) -> Figure:
     panels: list[tuple[str, Array, Array | None]] = [("target", target, None)]
     for method in run.methods:
         draws = collected(run, method)[0]
-        shares = np.bincount(nearest(run, draws), minlength=len(centres(run))) / len(draws)
-        panels.append((run.label(method), density(draws, grid), shares))
+        found = mode_shares(nearest(run, draws), len(centres(run)))
+        panels.append((run.label(method), density(draws, grid), found))
     figure, axes = _panels(len(panels))
     for axis, (name, values, label) in zip(axes, panels, strict=True):
         mesh = axis.pcolormesh(grid.x, grid.y, values.T, norm=norm, cmap=shades, rasterized=True)

@@ -25,12 +25,18 @@ class Tally(NamedTuple):
     @property
     def weights(self) -> Array:
         """The share of each mode in the draws of each chain (C, K)."""
-        return self.nearest / self.draws[:, None]
+        return ratio(self.nearest, self.draws[:, None])
 
     def share(self, radius: float) -> Array:
         """Return the share of each chain's draws that are near a centre (C,)."""
-        found: Array = self.within[radius].sum(axis=1) / self.draws
-        return found
+        return ratio(self.within[radius].sum(axis=1), self.draws)
+
+
+def ratio(counts: Counts | Array, of: Counts) -> Array:
+    """Return shares; NaN of none, as a chain that stopped at once has no draws."""
+    none = np.full(counts.shape, np.nan)
+    found: Array = np.divide(counts, of, out=none, where=np.broadcast_to(of != 0, counts.shape))
+    return found
 
 
 def tally(chains: Sequence[Array], centres: Array, radii: Sequence[float], reach: float) -> Tally:

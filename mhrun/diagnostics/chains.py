@@ -299,9 +299,11 @@ def ess_of_chain(draws: Array) -> Array:
 
     The autocorrelations rho_k are about the mean of each chain. They are summed by pairs as long as the sums are
     positive, and no pair counts more than the one before it (Geyer's initial monotone sequence, 1992). The result is at
-    most n, even for negatively correlated draws. Constant or non-finite draws give NaN.
+    most n, even for negatively correlated draws. Constant or non-finite draws give NaN, and so do none.
     """
     n = draws.shape[-1]
+    if n == 0:
+        return np.full(draws.shape[:-1], np.nan)
     off = draws - draws.mean(axis=-1, keepdims=True)
     transform = np.fft.rfft(off, 1 << (2 * n - 1).bit_length(), axis=-1)
     cov = np.fft.irfft(np.abs(transform) ** 2, axis=-1)[..., : n // 2 * 2] / n

@@ -34,7 +34,7 @@ class Grid(NamedTuple):
             j = np.floor((chain[:, 1] - self.y[0]) * (rows / (self.y[-1] - self.y[0])))
             inside = (i >= 0) & (i < columns) & (j >= 0) & (j < rows)
             cell = np.where(inside, i * rows + j, columns * rows).astype(np.int64)
-            out[c] = np.bincount(cell, minlength=columns * rows + 1) / len(chain)
+            out[c] = np.bincount(cell, minlength=columns * rows + 1) / (len(chain) or np.nan)
         return out
 
 

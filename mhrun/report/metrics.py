@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -152,7 +153,13 @@ def value(found: Metric | None) -> float:
 
 
 def estimate(by_chain: npt.ArrayLike) -> Estimate:
-    """Return the mean over independent trials (C,) with its standard error; the error of a single trial is NaN."""
-    values = np.asarray(by_chain)
-    error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
+    """Return the mean over independent trials (C,) with its standard error; NaN without any.
+
+    The error is NaN for a single trial, and where a value is not finite.
+    """
+    values = np.asarray(by_chain, dtype=float)
+    if not values.size:
+        return Estimate(math.nan, math.nan)
+    has_error = len(values) > 1 and bool(np.isfinite(values).all())
+    error = float(values.std(ddof=1) / np.sqrt(len(values))) if has_error else math.nan
     return Estimate(float(values.mean()), error)

@@ -10,6 +10,8 @@ import pytest
 from scipy import integrate
 
 from mhrun.cli.compose import compose_config
+from mhrun.diagnostics.chains import ess_of_chain
+from mhrun.diagnostics.grid import Grid
 from mhrun.paths import experiment_module
 from mhrun.report.metrics import MetricTable
 from mhrun.report.notes import Notes
@@ -54,6 +56,16 @@ def test_a_chain_far_from_all_modes_has_no_width():
     found = coverage.tally([np.full((3, 2), 30.0)], CENTRES, (0.25,), 1.0)
     assert np.isnan(found.squares).all()
     assert found.within[0.25].sum() == 0
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_chains_that_stopped_at_once_have_no_shares():
+    found = coverage.tally([np.empty((0, 2)), CENTRES], CENTRES, (0.25,), 1.0)
+    for shares in (found.share(0.25), found.weights.sum(axis=1)):
+        assert np.isnan(shares[0])
+        assert shares[1] == 1
+    assert np.isnan(ess_of_chain(np.empty((2, 0)))).all()
+    assert np.isnan(Grid.of((0, 0), (1, 1), 2).shares(np.empty((1, 0, 2)))).all()
 
 
 def test_a_mode_is_covered_by_more_than_the_threshold_and_chains_are_pooled():

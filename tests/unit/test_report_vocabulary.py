@@ -129,6 +129,8 @@ experiments:
 def test_estimates_and_their_values():
     assert estimate([1.0, 2.0, 3.0]) == Estimate(2.0, pytest.approx(1 / np.sqrt(3)))
     assert np.isnan(estimate(np.array([2.0])).se)
+    assert np.isnan(estimate(np.array([]))).all()  # without a warning: chains may have stopped
+    assert estimate([1.0, np.inf]) == Estimate(np.inf, pytest.approx(np.nan, nan_ok=True))
     assert (value(Estimate(2.0, 9.0)), value(3)) == (2.0, 3.0)
     assert np.isnan(value(None))
 
