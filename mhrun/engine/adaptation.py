@@ -47,26 +47,26 @@ def adapt(
         known: whether chains begin at modes, whose curvature the scale has. Covariances are then those within the
             chains, else those of all draws.
     """
-    found = tune(method, scale, theta, heat, key, length if known else None)
+    tuning = tune(method, scale, theta, heat, key, length if known else None)
     for k in range(ROUNDS):
-        assert found.draws is not None
-        phi = scale.to_phi(found.draws) / heat.sqrt().cpu()[:, None, None]
+        assert tuning.draws is not None
+        phi = scale.to_phi(tuning.draws) / heat.sqrt().cpu()[:, None, None]
         phi = phi - (phi.mean(1, keepdim=True) if known else phi.mean((0, 1)))
         flat = phi.reshape(-1, phi.shape[-1])
         covariance = flat.T @ flat / len(flat)
         if not scale.dense:
             covariance = torch.diag(covariance.diagonal())
-        values = torch.linalg.eigvalsh(covariance)
-        if (known or k) and bool(((values < _FITS) & (values > 1 / _FITS)).all()):
-            return Adapted(found, scale, k)
+        eigenvalues = torch.linalg.eigvalsh(covariance)
+        if (known or k) and bool(((eigenvalues < _FITS) & (eigenvalues > 1 / _FITS)).all()):
+            return Adapted(tuning, scale, k)
         effective = len(flat) / _AUTOCORRELATION
         share = effective / (effective + len(covariance))
-        scale = _changed(scale, share * covariance, 1 - share, found.draws.mean((0, 1)))
-        again = derive_key(key, f"round {k}")
-        tuned = tune(method, scale, found.theta, heat, again, None if length is None else QUARTER)
-        facts = tuned.facts | {name: tuned.facts[name] + found.facts[name] for name in ("n_lik", "n_grad")}
-        found = tuned._replace(facts=facts)
-    return Adapted(found, scale, ROUNDS)
+        scale = _changed(scale, share * covariance, 1 - share, tuning.draws.mean((0, 1)))
+        round_key = derive_key(key, f"round {k}")
+        tuned = tune(method, scale, tuning.theta, heat, round_key, None if length is None else QUARTER)
+        facts = tuned.facts | {name: tuned.facts[name] + tuning.facts[name] for name in ("n_lik", "n_grad")}
+        tuning = tuned._replace(facts=facts)
+    return Adapted(tuning, scale, ROUNDS)
 
 
 def _changed(scale: Scale, covariance: Tensor, ridge: float, center: Tensor) -> Scale:

@@ -120,12 +120,12 @@ def assembled(
         raise Refusal(f"seed = {seed} must be a whole number of at most 63 bits.")
     thin, often = _thin(counts["thin"]), counts["thin_stats"]
     check_kind("kernel", kernel, Kernel, f"{where}kernel")
-    for value, schedule in schedules.items():
-        check_kind("schedule", schedule, Schedule, f"{where}schedules.{value}")
+    for quantity, schedule in schedules.items():
+        check_kind("schedule", schedule, Schedule, f"{where}schedules.{quantity}")
     plan = Plan(schedules, chains, warmup, steps)
     names = () if thin is None else target.model.names
-    each = None if often is None else _whole("thin_stats", often)
-    shape = Shape(chains, names, warmup, steps, plan.kept(thin), each, parameters_of(target.model))
+    thin_stats = None if often is None else _whole("thin_stats", often)
+    shape = Shape(chains, names, warmup, steps, plan.kept(thin), thin_stats, parameters_of(target.model))
     if monitor is not None:
         check_kind("monitor", monitor, Monitor, f"{where}monitor")
         monitor = monitor.bind(plan.collected, warmup, warmup + steps)
@@ -189,8 +189,8 @@ def check_space(methods: list[Method], folder: Path, *, force: bool = False) -> 
     for method in methods:
         place = folder / "methods" / method.name
         if force or not _is_done(place):
-            there = sum(path.stat().st_size for path in place.glob("**/*") if path.is_file())
-            need += max(0, trace_bytes(method) - there)
+            on_disk = sum(path.stat().st_size for path in place.glob("**/*") if path.is_file())
+            need += max(0, trace_bytes(method) - on_disk)
     place = next(p for p in (folder, *folder.parents) if p.exists())
     free = shutil.disk_usage(place).free
     if need > free:
@@ -226,14 +226,14 @@ def large_draws(methods: Sequence[Method]) -> list[str]:
         shape, thin = method.shape, method.shape.thin
         if not isinstance(thin, int):
             continue
-        each = 8 * shape.chains * max(method.target.width, len(shape.parameters))
-        need = each * (shape.steps // thin)
+        of_step = 8 * shape.chains * max(method.target.width, len(shape.parameters))
+        need = of_step * (shape.steps // thin)
         if need > _LARGE:
             enough = next(k * 10**power for power in range(12) for k in (1, 2, 5)
-                          if each * (shape.steps // (k * 10**power)) <= _LARGE)  # fmt: skip
+                          if of_step * (shape.steps // (k * 10**power)) <= _LARGE)  # fmt: skip
             lines.append(
                 f"{method.name}: its draws take up to {in_bytes(need)}; thin={enough} keeps "
-                f"{in_bytes(each * (shape.steps // enough))}, and all statistics with thin_stats={shape.stats_thin}."
+                f"{in_bytes(of_step * (shape.steps // enough))}, and all statistics with thin_stats={shape.stats_thin}."
             )
     return lines
 
@@ -255,8 +255,8 @@ _ADVICE = {"kernel": ", or wrap a dynamics, as in mhrun.Unadjusted(mhrun.SGLD(),
 
 def check_kind(kind: str, part: Any, base: type, where: str) -> None:
     """Refuse a part that is not of its kind, or that hides a method of its base class."""
-    if kind == "kernel" and isinstance(part, str) and (written := in_python(part)):
-        raise UserError(f"{where}: '{part}' is a name for the command line; from Python write {written}.")
+    if kind == "kernel" and isinstance(part, str) and (call := in_python(part)):
+        raise UserError(f"{where}: '{part}' is a name for the command line; from Python write {call}.")
     check_attributes(part, f"{where}: ")
     if not isinstance(part, base):
         raise UserError(

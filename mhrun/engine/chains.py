@@ -175,8 +175,8 @@ class _Position:
     monitoring: Monitoring | None
 
     def checkpoint(self) -> Checkpoint:
-        kept = {} if self.monitoring is None else self.monitoring.pack()
-        return Checkpoint(self.step, _pack(self.state, self.memory) | kept)
+        monitor_arrays = {} if self.monitoring is None else self.monitoring.pack()
+        return Checkpoint(self.step, _pack(self.state, self.memory) | monitor_arrays)
 
 
 def _to_the_end(
@@ -253,10 +253,10 @@ def _finished(method: Method, folder: Path, watcher: Watcher) -> dict[str, Any] 
     summary = done(folder)
     if summary is None and not (folder / TRACE).is_dir():
         return None
-    if (why := damage(folder)) is None and summary is not None:
+    if (reason := damage(folder)) is None and summary is not None:
         remove(folder / "blocks")  # after a kill between the two
         return summary
-    watcher.note(f"{method.name}: {why}; it is computed again.")
+    watcher.note(f"{method.name}: {reason}; it is computed again.")
     clear(folder)
     return None
 
@@ -264,16 +264,16 @@ def _finished(method: Method, folder: Path, watcher: Watcher) -> dict[str, Any] 
 def _recorded_executor(method: Method, folder: Path, settings: Settings, watcher: Watcher) -> Executor:
     """Return the executor, and record it with what else decides rounding: a resumed method goes on with the same."""
     record = folder / EXECUTOR
-    begun = read_json(record) or {}
+    recorded = read_json(record) or {}
     executor = choose_executor(
-        method, settings.executor, begun.get("executor"), settings.threads, watcher.note
+        method, settings.executor, recorded.get("executor"), settings.threads, watcher.note
     )
-    evaluation = choose_evaluation(method, begun.get("evaluation"))
-    product = select_product(begun.get("product"))
-    threads = settings.threads or begun.get("torch_threads") or measured_threads(method, executor)
+    evaluation = choose_evaluation(method, recorded.get("evaluation"))
+    product = select_product(recorded.get("product"))
+    threads = settings.threads or recorded.get("torch_threads") or measured_threads(method, executor)
     torch.set_num_threads(threads)  # until the method is done, see `run_method`
-    chosen = {"executor": executor.name, "product": product, "torch_threads": threads}
-    write_json(record, chosen | ({} if evaluation is None else {"evaluation": evaluation}))
+    choices = {"executor": executor.name, "product": product, "torch_threads": threads}
+    write_json(record, choices | ({} if evaluation is None else {"evaluation": evaluation}))
     return executor
 
 
@@ -326,9 +326,9 @@ def _announced(watcher: Watcher, line: str) -> Iterator[None]:
 
 
 def _pack(state: State, memory: Memory) -> dict[str, np.ndarray[Any, Any]]:
-    named = {f"evaluation/{k}": v for k, v in state.evaluation._asdict().items() if isinstance(v, Tensor)}
-    named |= {f"aux/{k}": v for k, v in state.aux.items()} | {f"memory/{k}": v for k, v in memory.items()}
-    return {name: value.cpu().numpy() for name, value in named.items()}
+    tensors = {f"evaluation/{k}": v for k, v in state.evaluation._asdict().items() if isinstance(v, Tensor)}
+    tensors |= {f"aux/{k}": v for k, v in state.aux.items()} | {f"memory/{k}": v for k, v in memory.items()}
+    return {name: value.cpu().numpy() for name, value in tensors.items()}
 
 
 def _unpack(arrays: Mapping[str, np.ndarray[Any, Any]], method: Method) -> tuple[State, Memory]:

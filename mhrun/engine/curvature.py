@@ -75,16 +75,16 @@ class Surface:
 
         They are those of the log-likelihoods, less their control variate if there is a surrogate.
         """
-        many = len(points)
-        each = min(count // many, self.size)
-        index = self._index[0, :each].repeat(many)[:, None]
-        at = points.repeat_interleave(each, 0)
+        n_points = len(points)
+        per_point = min(count // n_points, self.size)
+        index = self._index[0, :per_point].repeat(n_points)[:, None]
+        theta = points.repeat_interleave(per_point, 0)
         self.n_grad += self.target.gradients.per_datum * len(index)
-        _, grad = self.target.gradients.mean_log_lik(at, index)
+        _, grad = self.target.gradients.mean_log_lik(theta, index)
         grad = grad.double()
         if self.target.surrogate is not None:
-            grad = grad - self.target.surrogate.gradient_error(at, self.target.data.rows(index))
-        return grad.reshape(many, -1, grad.shape[-1])
+            grad = grad - self.target.surrogate.gradient_error(theta, self.target.data.rows(index))
+        return grad.reshape(n_points, -1, grad.shape[-1])
 
 
 class Mode(NamedTuple):
@@ -130,7 +130,7 @@ def _ascent(
     """
     height = -math.inf
     for _ in range(_ASCENTS):
-        found = scipy.optimize.minimize(
+        optimum = scipy.optimize.minimize(
             _objective,
             start / units,
             args=(surface, like, units),
@@ -138,11 +138,11 @@ def _ascent(
             method="L-BFGS-B",
             options={"maxiter": _ITERATIONS, "maxcor": 20},
         )
-        start, before, height = np.asarray(found.x) * units, height, -float(found.fun)
-        steep = np.abs(found.jac * (1 + np.abs(found.x))).max() > _STEEP * max(1.0, abs(height))
-        if not steep or found.nit >= _ITERATIONS or not height > before:
+        start, before, height = np.asarray(optimum.x) * units, height, -float(optimum.fun)
+        steep = np.abs(optimum.jac * (1 + np.abs(optimum.x))).max() > _STEEP * max(1.0, abs(height))
+        if not steep or optimum.nit >= _ITERATIONS or not height > before:
             break
-    return start, height, -found.jac / units
+    return start, height, -optimum.jac / units
 
 
 def find_curved_modes(surface: Surface, theta: Tensor) -> tuple[Mode, Tensor | None, bool]:
@@ -152,7 +152,7 @@ def find_curved_modes(surface: Surface, theta: Tensor) -> tuple[Mode, Tensor | N
     They are then restarted from there in units of the curvature, 1 / sqrt(diag |H|).
     """
     modes = find_modes(surface, theta)
-    for again in range(_SCALINGS + 1):
+    for scaling in range(_SCALINGS + 1):
         if not bool(modes.theta.isfinite().all()):
             return modes, None, False
         curvature = hessian(surface, modes.theta[modes.best].to(theta.dtype))
@@ -161,7 +161,7 @@ def find_curved_modes(surface: Surface, theta: Tensor) -> tuple[Mode, Tensor | N
         below = _below_mode(modes.gradient, curvature)
         if below < _NATS + _RELATIVE * abs(modes.height):
             return modes, curvature, not (is_degenerate(curvature) and is_degenerate(_scaled(curvature)))
-        if again < _SCALINGS:
+        if scaling < _SCALINGS:
             modes = find_modes(surface, modes.theta, _units(curvature))
     return modes, curvature, not is_degenerate(curvature)
 
@@ -178,9 +178,9 @@ def _scaled(curvature: Tensor) -> Tensor:
 
 def _below_mode(gradient: Tensor, curvature: Tensor) -> float:
     """Return g^T |H|^-1 g / 2, the nats by which a point is below the mode of a quadratic."""
-    values, vectors = torch.linalg.eigh(_scaled(curvature))
-    values = values.abs().clamp_min(float(values.abs().max()) * _FLAT)
-    return float(((vectors.T @ (_units(curvature) * gradient)) ** 2 / values).sum()) / 2
+    eigenvalues, vectors = torch.linalg.eigh(_scaled(curvature))
+    eigenvalues = eigenvalues.abs().clamp_min(float(eigenvalues.abs().max()) * _FLAT)
+    return float(((vectors.T @ (_units(curvature) * gradient)) ** 2 / eigenvalues).sum()) / 2
 
 
 def on_all_data(
@@ -203,25 +203,26 @@ def on_all_data(
     target, error = surface.target, math.sqrt(surface.target.n / surface.size - 1)
     if error <= _OFF * math.sqrt(surface.temperature):
         return modes
-    values, vectors = spectrum(curvature, proper=proper)
-    scaled = (vectors * values.sqrt()).T  # (D, D): |scaled x| is a distance in standard deviations at T = 1
+    eigenvalues, vectors = spectrum(curvature, proper=proper)
+    # (D, D): |scaled x| is a distance in standard deviations at T = 1.
+    scaled = (vectors * eigenvalues.sqrt()).T
     starts = modes.double().cpu().clone()
-    apart = (starts - starts[best]) @ scaled.T
-    starts[apart.norm(dim=1) < error] = starts[best].clone()
-    points, which = starts.unique(dim=0, return_inverse=True)
+    offsets = (starts - starts[best]) @ scaled.T
+    starts[offsets.norm(dim=1) < error] = starts[best].clone()
+    points, indices = starts.unique(dim=0, return_inverse=True)
     heat = torch.full((len(points),), surface.temperature, dtype=torch.float64, device=modes.device)
     for _ in range(_NEWTON):
         grad = target.gradients.full(points.to(modes), heat).double().cpu()
         surface.n_grad += len(points) * target.n
-        step = ((grad @ vectors) / values) @ vectors.T
-        far = (step @ scaled.T).norm(dim=1)
+        step = ((grad @ vectors) / eigenvalues) @ vectors.T
+        distances = (step @ scaled.T).norm(dim=1)
         # Where the density is no quadratic, points are better not moved.
-        if not float(far.max()) < _FARTHEST * error * math.sqrt(len(scaled)):
+        if not float(distances.max()) < _FARTHEST * error * math.sqrt(len(scaled)):
             return modes
         points = points + step
-        if float(far.max()) < _OFF * math.sqrt(surface.temperature):
+        if float(distances.max()) < _OFF * math.sqrt(surface.temperature):
             break
-    return points[which].to(modes)
+    return points[indices].to(modes)
 
 
 def _objective(
@@ -237,36 +238,36 @@ def _objective(
 def hessian(surface: Surface, theta: Tensor) -> Tensor:
     """Return minus the Hessian (D, D) of the surface at theta (D,), by central differences of gradients."""
     steps = _DIFFERENCE * (1 + theta.double().abs())
-    found = _differences(surface, theta, steps)
-    sds = found.diagonal().abs().rsqrt().to(steps)
+    curvature = _differences(surface, theta, steps)
+    sds = curvature.diagonal().abs().rsqrt().to(steps)
     if bool((steps > _FINE * sds).any()):
-        found = _differences(surface, theta, torch.minimum(steps, _FINER * sds))
-    return found
+        curvature = _differences(surface, theta, torch.minimum(steps, _FINER * sds))
+    return curvature
 
 
 def _differences(surface: Surface, theta: Tensor, steps: Tensor) -> Tensor:
     dim = len(theta)
     shifts = torch.diag(steps).to(theta)
     _, grads = surface.value_and_grad(torch.cat([theta + shifts, theta - shifts]))
-    found = -(grads[:dim] - grads[dim:]).cpu() / (2 * steps.cpu())[:, None]
-    return (found + found.T) / 2
+    curvature = -(grads[:dim] - grads[dim:]).cpu() / (2 * steps.cpu())[:, None]
+    return (curvature + curvature.T) / 2
 
 
 def largest_curvature(surface: Surface, theta: Tensor, iterations: int = 20) -> float:
     """Return the largest |eigenvalue| of the Hessian at theta (D,), by power iteration on differences of gradients."""
     streams = Streams(derive_key(0, "power"), 1, theta.device)
     direction = streams.at(0).normal(Purpose.INIT, len(theta))[0].double()
-    found = 0.0
+    curvature = 0.0
     for _ in range(iterations):
         direction = direction / direction.norm()
         step = _DIFFERENCE * (1 + float(theta.abs().max()))
-        both = torch.stack([theta + step * direction.to(theta), theta - step * direction.to(theta)])
-        _, grads = surface.value_and_grad(both)
+        points = torch.stack([theta + step * direction.to(theta), theta - step * direction.to(theta)])
+        _, grads = surface.value_and_grad(points)
         direction = (grads[1] - grads[0]) / (2 * step)
-        found = float(direction.norm())
-        if not found > 0:
+        curvature = float(direction.norm())
+        if not curvature > 0:
             return 0.0
-    return found
+    return curvature
 
 
 def is_degenerate(curvature: Tensor) -> bool:
@@ -274,8 +275,8 @@ def is_degenerate(curvature: Tensor) -> bool:
 
     So it is where the density is unbounded, as in the funnel of a hierarchy, or flat.
     """
-    values = torch.linalg.eigvalsh(curvature)
-    return bool(values.min() <= _FLAT * values.max())
+    eigenvalues = torch.linalg.eigvalsh(curvature)
+    return bool(eigenvalues.min() <= _FLAT * eigenvalues.max())
 
 
 def spectrum(curvature: Tensor, *, proper: bool = False) -> tuple[Tensor, Tensor]:

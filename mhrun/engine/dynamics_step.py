@@ -43,17 +43,17 @@ def step_of_dynamics(
     """
     kernel, target = method.kernel, method.target
     assert isinstance(kernel, Unadjusted)
-    given = None if method.plan.is_open else _largest_step_size(method)
-    facts["given"] = given is not None
+    scheduled_step = None if method.plan.is_open else _largest_step_size(method)
+    facts["given"] = scheduled_step is not None
     m = None
     if kernel.m_is_open:
         m = min(target.n, max(_LEAST_M, min(_MOST_M, target.n // 5)))
         if target.surrogate is not None:
             m = min(target.n, _LEAST_M)
     if kernel.dynamics.noise_gain is None:
-        assert given is not None  # else the pilot refuses
+        assert scheduled_step is not None  # else the pilot refuses
         facts["why"] = f"nothing is known of the bias of {type(kernel.dynamics).__name__} at it."
-        return given, m
+        return scheduled_step, m
     gain, bending = kernel.dynamics.noise_gain, kernel.dynamics.curvature_gain
     size = m or kernel.m or target.n
     place = theta[0] if scale is None else scale.center.to(theta)
@@ -62,8 +62,8 @@ def step_of_dynamics(
         points = place[None] if target.surrogate is None else _around(theta, scale, heat, method.seed)
         single = surface.single_gradients(points, _SINGLE).cpu()
         single = single if scale is None else scale.pull(single)
-        few = max(1, single.shape[1] - 1) * len(points)
-        spread = ((single - single.mean(1, keepdim=True)) / math.sqrt(few)).flatten(0, 1)
+        freedom = max(1, single.shape[1] - 1) * len(points)
+        spread = ((single - single.mean(1, keepdim=True)) / math.sqrt(freedom)).flatten(0, 1)
     share = float(torch.as_tensor(target.batches.error_share(size))) * target.n**2 / size
     if curvature is not None:
         total = bending * curvature.double() + gain / heat * share * spread.T @ spread
@@ -75,14 +75,18 @@ def step_of_dynamics(
         noise = float(torch.linalg.eigvalsh(spread @ spread.T).max()) * share + target.gradient_noise
         largest = bending * bound + gain / heat * noise
     if not 0 < largest < math.inf:
-        if given is not None:
+        if scheduled_step is not None:
             facts["why"] = f"the curvature of the log posterior is {largest:g} where chains begin."
-            return given, m
+            return scheduled_step, m
         raise UserError(
             f"{method.name}: the curvature of the log posterior is {largest:g} where chains begin, which gives no step "
             "size; give step_size a number."
         )
-    step = torch.tensor([2 * _VARIANCE_ERROR / largest], dtype=torch.float64) if given is None else given
+    step = (
+        torch.tensor([2 * _VARIANCE_ERROR / largest], dtype=torch.float64)
+        if scheduled_step is None
+        else scheduled_step
+    )
     error = float(step.max()) * largest / 2
     facts["stability_bound"] = 2 / bound if bound > 0 else math.inf
     facts["why"] = (
@@ -96,10 +100,12 @@ def step_of_dynamics(
 def _largest_step_size(method: Method) -> Tensor:
     """Return the largest step size (C,) at which draws are kept, from `_STEPS` steps of the schedule."""
     plan, shape = method.plan, method.shape
-    kept = plan.collected if plan.collected is not None else np.arange(shape.warmup + 1, shape.total + 1)
-    chosen = kept[np.linspace(0, len(kept) - 1, min(len(kept), _STEPS)).astype(int)]
+    kept_steps = (
+        plan.collected if plan.collected is not None else np.arange(shape.warmup + 1, shape.total + 1)
+    )
+    steps = kept_steps[np.linspace(0, len(kept_steps) - 1, min(len(kept_steps), _STEPS)).astype(int)]
     memory = plan.start()
-    return torch.stack([plan.controls(memory, int(step), 1).step_size[0] for step in chosen]).amax(0)
+    return torch.stack([plan.controls(memory, int(step), 1).step_size[0] for step in steps]).amax(0)
 
 
 def _around(theta: Tensor, scale: Scale | None, heat: float, seed: int) -> Tensor:

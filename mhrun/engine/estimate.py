@@ -73,8 +73,8 @@ def estimate_pays(methods: Sequence[tuple[Method, Path]], settings: Settings) ->
         fast = choose_executor(method, settings.executor, None, settings.threads).name == COMPILED
         return method.guess() / (_COMPILED_FACTOR if fast else 1.0)
 
-    left = [(m, max(0, m.shape.total - steps_done(folder))) for m, folder in methods]
-    return sum(guess(m) * steps for m, steps in left if steps) >= _WORTH
+    work = [(m, max(0, m.shape.total - steps_done(folder))) for m, folder in methods]
+    return sum(guess(m) * steps for m, steps in work if steps) >= _WORTH
 
 
 def estimate(
@@ -92,10 +92,10 @@ def estimate(
         known: costs by method that need no trial here.
     """
     known = known or {}
-    found = [cost for m, folder in methods for cost in _known_or_tried(known, m, folder, settings)]
-    together = {method.name for method in separable([m for m, _ in methods], settings.threads)}
-    seconds = total(found, jobs, together)
-    return [*(cost.line for cost in found), f"in all {about(seconds)}"] if found else []
+    estimates = [cost for m, folder in methods for cost in _known_or_tried(known, m, folder, settings)]
+    separable_names = {method.name for method in separable([m for m, _ in methods], settings.threads)}
+    seconds = total(estimates, jobs, separable_names)
+    return [*(cost.line for cost in estimates), f"in all {about(seconds)}"] if estimates else []
 
 
 def _known_or_tried(
@@ -115,8 +115,8 @@ def costs(
         tried: seconds of each trial; None for the default.
     """
     tried = _TRIED if tried is None else tried
-    left = [(m, max(0, m.shape.total - steps_done(folder)), folder) for m, folder in methods]
-    return [_cost(m, steps, folder, settings, tried) for m, steps, folder in left if steps]
+    work = [(m, max(0, m.shape.total - steps_done(folder)), folder) for m, folder in methods]
+    return [_cost(m, steps, folder, settings, tried) for m, steps, folder in work if steps]
 
 
 def total(found: Sequence[Cost], jobs: int = 1, together: Container[str] = ()) -> tuple[float, float]:
@@ -130,41 +130,48 @@ def total(found: Sequence[Cost], jobs: int = 1, together: Container[str] = ()) -
 
     def seconds(end: int) -> float:
         busy = [0.0] * jobs
-        for each in sorted((cost.seconds[end] for cost in found if cost.method in together), reverse=True):
-            heapq.heapreplace(busy, busy[0] + each)
+        for duration in sorted(
+            (cost.seconds[end] for cost in found if cost.method in together), reverse=True
+        ):
+            heapq.heapreplace(busy, busy[0] + duration)
         return max(busy) + sum(cost.seconds[end] for cost in found if cost.method not in together)
 
     return seconds(0), seconds(1)
 
 
-def _cost(method: Method, steps: int, folder: Path, settings: Settings, tried: float) -> Cost:
-    begun = (read_json(folder / "executor.json") or {}).get("executor")
-    pace = _mean_pace(method, steps, settings, begun, tried)
+def _cost(method: Method, steps: int, folder: Path, settings: Settings, trial_seconds: float) -> Cost:
+    executor_name = (read_json(folder / "executor.json") or {}).get("executor")
+    pace = _mean_pace(method, steps, settings, executor_name, trial_seconds)
     least, most = method.kernel.extra(steps)
     monitor_runs, monitor_seconds = _monitor_cost(method, method.shape.total - steps, pace.state)
 
-    def both(each: float, beside: float = 0.0) -> tuple[float, float]:
-        return (steps + least) * each + beside, (steps + most) * each + beside
+    def bounds(per_step: float, extra: float = 0.0) -> tuple[float, float]:
+        return (steps + least) * per_step + extra, (steps + most) * per_step + extra
 
     return Cost(
         method.name,
         method.shape.chains,
         steps,
         monitor_runs,
-        both(pace.seconds, monitor_seconds),
-        both(pace.n_lik),
-        both(pace.n_grad),
+        bounds(pace.seconds, monitor_seconds),
+        bounds(pace.n_lik),
+        bounds(pace.n_grad),
         trace_bytes(method),
     )
 
 
-def _mean_pace(method: Method, steps: int, settings: Settings, begun: str | None, tried: float) -> Pace:
+def _mean_pace(
+    method: Method, steps: int, settings: Settings, executor_name: str | None, trial_seconds: float
+) -> Pace:
     """Return the mean cost of the last `steps` steps; kernels declare when the cost of a step increases."""
-    whole = method.shape.total
-    edges = [*(first for first in method.kernel.stages() if first <= whole), whole + 1]
-    parts = [(first, last - max(first, whole - steps + 1)) for first, last in pairwise(edges)]
+    last_step = method.shape.total
+    edges = [*(first for first in method.kernel.stages() if first <= last_step), last_step + 1]
+    parts = [(first, last - max(first, last_step - steps + 1)) for first, last in pairwise(edges)]
     parts = [(first, count) for first, count in parts if count > 0]
-    paces = [(_pace(method, settings, begun, tried / len(parts), first), count) for first, count in parts]
+    paces = [
+        (_pace(method, settings, executor_name, trial_seconds / len(parts), first), count)
+        for first, count in parts
+    ]
     return Pace(
         sum(pace.seconds * count for pace, count in paces) / steps,
         sum(pace.n_lik * count for pace, count in paces) / steps,
@@ -173,25 +180,29 @@ def _mean_pace(method: Method, steps: int, settings: Settings, begun: str | None
     )
 
 
-def _pace(method: Method, settings: Settings, begun: str | None, tried: float, stage: int) -> Pace:
+def _pace(
+    method: Method, settings: Settings, executor_name: str | None, trial_seconds: float, stage: int
+) -> Pace:
     with limited(torch_threads(method, settings.threads)), method.exact_products():
-        return _pace_of_steps(method, settings, begun, tried, stage)
+        return _pace_of_steps(method, settings, executor_name, trial_seconds, stage)
 
 
-def _pace_of_steps(method: Method, settings: Settings, begun: str | None, tried: float, stage: int) -> Pace:
+def _pace_of_steps(
+    method: Method, settings: Settings, executor_name: str | None, trial_seconds: float, stage: int
+) -> Pace:
     if method.target.dim >= MANY:
         keep_memory()  # as in the run
     executor, state = (
-        choose_executor(method, settings.executor, begun, settings.threads),
+        choose_executor(method, settings.executor, executor_name, settings.threads),
         method.first_state(),
     )
     executor.prepare(state)
     choose_evaluation(method)
     torch.set_num_threads(settings.threads or measured_threads(method, executor))
-    memory, count, spent, again = method.plan.start(), 1, 0.0, True
+    memory, count, spent, first_time = method.plan.start(), 1, 0.0, True
     # The work before the first step is not representative.
     first = min(stage + 1, method.shape.total)
-    while spent < tried:
+    while spent < trial_seconds:
         size = min(
             count,
             method.plan.steps_until_update(first) or count,
@@ -202,8 +213,8 @@ def _pace_of_steps(method: Method, settings: Settings, begun: str | None, tried:
         began = time.perf_counter()
         after, record = executor.advance(state, first, controls)
         spent = time.perf_counter() - began
-        if again and spent < _LONG:  # the first time may include compilation
-            spent, again = 0.0, False
+        if first_time and spent < _LONG:  # the first time may include compilation
+            spent, first_time = 0.0, False
             continue
         if size < count:
             break

@@ -35,14 +35,14 @@ def choose_evaluation(method: Method, begun_with: str | None = None) -> str | No
     select = getattr(model, "select_evaluation", None)
     if select is None:
         return None
-    chosen = begun_with
-    if chosen is None:
-        chosen = model.evaluation if model.evaluation != "auto" else None
-    if chosen is None:
+    evaluation = begun_with
+    if evaluation is None:
+        evaluation = model.evaluation if model.evaluation != "auto" else None
+    if evaluation is None:
         pays = method.shape.chains > 1 and (method.shape.total >= _STEPS or method.compiling_pays())
-        chosen = fastest(method) if pays else "bound"
-    select(chosen)
-    return chosen
+        evaluation = fastest(method) if pays else "bound"
+    select(evaluation)
+    return evaluation
 
 
 def fastest(method: Method) -> str:
@@ -55,7 +55,7 @@ def fastest(method: Method) -> str:
     m = max(1, min(method.kernel.reads(method.target), method.target.n, _MOST))
     rows = method.target.data.rows(torch.arange(m, device=method.target.device).expand(len(theta), m))
     shapes = [(name, tuple(field.shape), str(field.dtype)) for name, field in rows.items()]
-    where: tuple[Any, ...] = (
+    environment: tuple[Any, ...] = (
         torch.__version__,
         torch.get_num_threads(),
         platform.processor(),
@@ -63,12 +63,12 @@ def fastest(method: Method) -> str:
         str(theta.device),
     )
     precision = method.target.precision.gradients
-    where += () if precision == FP32 else (precision,)
-    facts = repr((fingerprint(model), shapes, str(theta.dtype), where))
+    environment += () if precision == FP32 else (precision,)
+    facts = repr((fingerprint(model), shapes, str(theta.dtype), environment))
     name = hashlib.blake2b(facts.encode(), digest_size=8).hexdigest()
     with lowered(precision, theta.device):
-        found = kept("evaluation", name, "2", lambda: {"seconds": np.array(_seconds(model, theta, rows))})
-    bound, vmapped = (float(value) for value in found["seconds"])
+        timings = kept("evaluation", name, "2", lambda: {"seconds": np.array(_seconds(model, theta, rows))})
+    bound, vmapped = (float(value) for value in timings["seconds"])
     return "vmapped" if vmapped < _CLEARLY * bound else "bound"
 
 

@@ -143,9 +143,9 @@ class CompiledExecutor:
             for name, value in INFO_DEFAULTS.items()
         }
         record = {**defaults, **record}
-        kept = self._shape.kept(first_step, len(controls.step_size))
-        if len(kept) < len(controls.step_size):  # a copy: a view would keep all of them in memory
-            record = {**record, "theta": record["theta"][:, kept]}
+        indices = self._shape.kept(first_step, len(controls.step_size))
+        if len(indices) < len(controls.step_size):  # a copy: a view would keep all of them in memory
+            record = {**record, "theta": record["theta"][:, indices]}
         return state, record
 
 

@@ -75,8 +75,8 @@ def run_experiment(config: Mapping[str, Any], watcher: Watcher, *, warn_last: bo
             folder.check()  # again, because another process may have changed it meanwhile
         folder.create(config)
         damaged = folder.damage()
-        for name, why in damaged.items():
-            watcher.note(f"{name}: {why}; it is computed again.")
+        for name, reason in damaged.items():
+            watcher.note(f"{name}: {reason}; it is computed again.")
         if damaged or not folder.is_complete():  # the other process may have finished it meanwhile
             for line in large_draws([m for m in methods if done(folder.method(m.name)) is None]):
                 watcher.note(line)
@@ -113,10 +113,10 @@ def _run(
                 methods[place], pilots[method.name] = piloted(
                     method, folder.method(method.name), watcher.note
                 )
-            left = [(method, folder.method(method.name)) for method in methods]
-            if estimate_pays(left, settings):
+            method_folders = [(method, folder.method(method.name)) for method in methods]
+            if estimate_pays(method_folders, settings):
                 costs = workers.do(COST, methods).costs
-                for line in estimate(left, settings, workers.count, costs):
+                for line in estimate(method_folders, settings, workers.count, costs):
                     watcher.note(line)
                     log.info(line)
             refused = workers.do(RUN, methods).refused
@@ -127,11 +127,13 @@ def _run(
                 raise UserError(refused[method.name])
             attributes = trace_attributes(config, folder.digest, method, digests[method.name])
             log.info("%s: %d chains, %d steps", method.name, method.shape.chains, method.shape.total)
-            result = run_method(method, folder.method(method.name), settings, watcher, stop, attributes)
-            summary["methods"][method.name] = _of_method(
-                method, config["methods"][method.name], result, pilots[method.name]
+            method_summary = run_method(
+                method, folder.method(method.name), settings, watcher, stop, attributes
             )
-            log.info("%s: done, %.1f s", method.name, result["wall_s"])
+            summary["methods"][method.name] = _of_method(
+                method, config["methods"][method.name], method_summary, pilots[method.name]
+            )
+            log.info("%s: done, %.1f s", method.name, method_summary["wall_s"])
             for warning in summary["methods"][method.name]["warnings"]:
                 if warn_last or len(summary["methods"]) < len(methods):
                     watcher.note(warning)
@@ -154,7 +156,7 @@ def _run(
 
 def _first_summary(config: Mapping[str, Any], folder: RunFolder) -> dict[str, Any]:
     """Return the summary of a run whose methods are still to come, with what an earlier part of it has recorded."""
-    begun = folder.summary() or {}
+    recorded = folder.summary() or {}
     summary: dict[str, Any] = {
         "experiment": config["experiment"],
         "scale": config["scale"],
@@ -163,7 +165,7 @@ def _first_summary(config: Mapping[str, Any], folder: RunFolder) -> dict[str, An
         "status": "running",
         "format": FORMAT,
         "results_version": RESULTS_VERSION,
-        "started": begun.get("started") or time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "started": recorded.get("started") or time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "versions": versions(),
         "machine": machine(str(config["device"])),
         "methods": {},
@@ -171,7 +173,7 @@ def _first_summary(config: Mapping[str, Any], folder: RunFolder) -> dict[str, An
         "claims": [],
     }
     # Report code that changed between two parts of a run.
-    sources = [*begun.get("sources", []), summary["versions"]["source"]]
+    sources = [*recorded.get("sources", []), summary["versions"]["source"]]
     summary["sources"] = list(dict.fromkeys(sources))
     if len(summary["sources"]) > 1:
         log.warning("this run was begun with another state of the code: %s", ", ".join(summary["sources"]))
@@ -201,24 +203,24 @@ def _each_claimed(
     """
     waiting, announced = list(methods), False
     while waiting:
-        left = list[Method]()
+        still_waiting = list[Method]()
         for method in waiting:
             with claimed(folder, digests[method.name]) as is_ours:
                 if not is_ours:
-                    left.append(method)
+                    still_waiting.append(method)
                     continue
                 if not config["runtime"]["force"]:
                     _take(folder, method.name, digests[method.name], watcher)
                 yield method
-        if len(left) == len(waiting):
+        if len(still_waiting) == len(waiting):
             if not announced:
-                names = ", ".join(method.name for method in left)
+                names = ", ".join(method.name for method in still_waiting)
                 watcher.note(f"Waiting for another run that computes {names}; Ctrl-C to stop waiting.")
             announced = True
             if stop():
-                raise Interrupted(f"stopped while another run computes {left[0].name}")
+                raise Interrupted(f"stopped while another run computes {still_waiting[0].name}")
             time.sleep(_WAIT)
-        waiting = left
+        waiting = still_waiting
 
 
 def _of_method(

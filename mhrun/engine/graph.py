@@ -232,8 +232,8 @@ class Graph:
 
     def _step(self, state: State, controls: Controls) -> tuple[State, Info]:
         kernel, target = self._method.kernel, self._method.target
-        given = _given(state, controls)
-        kind = next((k for k in self._kinds if k.given == given and k.requests.holds(self._draws)), None)
+        names = _given(state, controls)
+        kind = next((k for k in self._kinds if k.given == names and k.requests.holds(self._draws)), None)
         if kind is None:
             return self._captured(state, controls)
         if kind.run is None:
@@ -261,8 +261,8 @@ class Graph:
             try:
                 step = self._pure(kind)
                 run = self._capture(step, [*before, *numbers])
-                found = _unpacked(kind, run([*(value.clone() for value in before), *numbers]))
-                if _same(found, (after, info)):
+                replay = _unpacked(kind, run([*(value.clone() for value in before), *numbers]))
+                if _same(replay, (after, info)):
                     kind = kind._replace(run=run)
                 else:
                     self._refused("its graph and torch differ")
@@ -274,17 +274,17 @@ class Graph:
     def _pure(self, kind: _Kind) -> Step:
         """Return the step of a kind as a function of tensors: state, controls and random numbers."""
         method, draws = self._method, self._draws
-        evaluation, aux, given = kind.given
+        evaluation, aux, control_names = kind.given
         first, second = len(evaluation), len(evaluation) + len(aux)
-        third = second + len(given)
+        third = second + len(control_names)
 
         def step(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
             point = Evaluation.of(dict(zip(evaluation, tensors[:first], strict=True)))
-            here = State(point, dict(zip(aux, tensors[first:second], strict=True)))
-            now = Controls(**dict(zip(given, tensors[second:third], strict=True)))
+            state = State(point, dict(zip(aux, tensors[first:second], strict=True)))
+            controls = Controls(**dict(zip(control_names, tensors[second:third], strict=True)))
             answers = iter([answer for _, answer in kind.requests.kinds])
             numbers = cast(Draws, _Given(draws, iter(tensors[third:]), answers))
-            after, info = method.kernel.step(method.target, here, now, numbers)
+            after, info = method.kernel.step(method.target, state, controls, numbers)
             return [
                 *(after.evaluation.tensors()[name] for name in kind.evaluation),
                 *(after.aux[name] for name in kind.aux),
@@ -354,8 +354,8 @@ def _tensors(state: State, controls: Controls) -> list[Tensor]:
 
 def _given(state: State, controls: Controls) -> Names:
     """Return the names of the tensors of `_tensors`, in their order."""
-    known = (name for name in controls._fields if getattr(controls, name) is not None)
-    return tuple(state.evaluation.tensors()), tuple(state.aux), tuple(known)
+    control_names = (name for name in controls._fields if getattr(controls, name) is not None)
+    return tuple(state.evaluation.tensors()), tuple(state.aux), tuple(control_names)
 
 
 def _there(info: Info) -> list[str]:
@@ -363,10 +363,10 @@ def _there(info: Info) -> list[str]:
 
 
 def _unpacked(kind: _Kind, outputs: Sequence[Tensor]) -> tuple[State, Info]:
-    values = iter(outputs)
-    evaluation = {name: next(values) for name in kind.evaluation}
-    aux = {name: next(values) for name in kind.aux}
-    return State(Evaluation.of(evaluation), aux), Info(**{name: next(values) for name in kind.info})
+    tensors = iter(outputs)
+    evaluation = {name: next(tensors) for name in kind.evaluation}
+    aux = {name: next(tensors) for name in kind.aux}
+    return State(Evaluation.of(evaluation), aux), Info(**{name: next(tensors) for name in kind.info})
 
 
 def _same(one: tuple[State, Info], two: tuple[State, Info]) -> bool:

@@ -68,10 +68,10 @@ def idle_cores() -> float:
         return max(0.0, usable_cores() - load)
     time.sleep(_SAMPLE)
     shares = []
-    for core, (idle, whole) in _ticks().items():
-        was_idle, was_whole = before.get(core, (0, 0))
-        if whole > was_whole:
-            shares.append((idle - was_idle) / (whole - was_whole))
+    for core, (idle, total) in _ticks().items():
+        was_idle, was_total = before.get(core, (0, 0))
+        if total > was_total:
+            shares.append((idle - was_idle) / (total - was_total))
     return float(min(usable_cores(), int(sum(shares) + _NEARLY)))
 
 
@@ -80,13 +80,13 @@ def _ticks() -> dict[int, tuple[int, int]]:
     if not sys.platform.startswith("linux"):
         return {}
     usable = os.sched_getaffinity(0)
-    found = {}
+    cores = {}
     try:
         for line in Path("/proc/stat").read_text().splitlines():
             name, *counts = line.split()
             if name.startswith("cpu") and name[3:].isdecimal() and int(name[3:]) in usable:
                 ticks = [int(count) for count in counts[:8]]
-                found[int(name[3:])] = ticks[3] + ticks[4], sum(ticks)  # idle, and waiting for the disk
+                cores[int(name[3:])] = ticks[3] + ticks[4], sum(ticks)  # idle, and waiting for the disk
     except (OSError, ValueError, IndexError):
         return {}
-    return found
+    return cores

@@ -69,13 +69,13 @@ class LoadedRun:
 
     def target(self, method: str | None = None) -> Target:
         """Return the target of a method, or that of the experiment."""
-        own = {} if method is None else parts_of(self._config, self._known(method))
-        own = {part: value for part, value in own.items() if value != self._config.get(part)}
-        key = repr(own)
+        parts = {} if method is None else parts_of(self._config, self._known(method))
+        parts = {part: value for part, value in parts.items() if value != self._config.get(part)}
+        key = repr(parts)
         if key not in self._targets:
             with self._trusted():
                 self._check_files()
-                self._targets[key] = target_of({**self._config, **own, "device": "cpu"})
+                self._targets[key] = target_of({**self._config, **parts, "device": "cpu"})
         return self._targets[key]
 
     def trace(self, method: str) -> xr.DataTree:
@@ -143,11 +143,11 @@ class LoadedRun:
         rows = self.rows(new, method)
         with self._trusted():
             f = function if function is not None else _prediction(target.model)
-            found = predict(trace, f, rows, every=every, each=each, seed=seed)
+            prediction = predict(trace, f, rows, every=every, each=each, seed=seed)
             facts = target.data.facts
         if original_units and "target_mean" in facts:
-            found = found * facts["target_sd"] + facts["target_mean"]
-        return found
+            prediction = prediction * facts["target_sd"] + facts["target_mean"]
+        return prediction
 
     def _known(self, method: str) -> str:
         if method not in self._config["methods"]:
@@ -160,11 +160,11 @@ class LoadedRun:
         """Refuse data and Python files that have changed since the run: its draws belong to others."""
         recorded = self._config.get("sources") or {}
         try:
-            there = sources(self._config)
+            digests = sources(self._config)
         except UserError as error:
             hint = "" if self._own else " Give load the project of the run, project=DIR."
             raise UserError(f"{error}{hint}") from error
-        changed = [name for name in recorded if there.get(name) != recorded[name]]
+        changed = [name for name in recorded if digests.get(name) != recorded[name]]
         if changed:
             raise UserError(
                 f"'{changed[0]}' is not as it was when the run was made; repeat the run."
@@ -179,9 +179,9 @@ class LoadedRun:
             yield
             return
         before = {name: os.environ.get(name) for name in (TRUST, FOLDERS)}
-        more = {TRUST: (self._own.modules, ","), FOLDERS: ([str(self._own.folder or "")], os.pathsep)}
-        for name, (values, between) in more.items():
-            os.environ[name] = between.join(filter(None, [before[name] or "", *values]))
+        additions = {TRUST: (self._own.modules, ","), FOLDERS: ([str(self._own.folder or "")], os.pathsep)}
+        for name, (entries, separator) in additions.items():
+            os.environ[name] = separator.join(filter(None, [before[name] or "", *entries]))
         try:
             yield
         finally:

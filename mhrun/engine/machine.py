@@ -45,13 +45,13 @@ def source_digest() -> str:
 
 def versions() -> dict[str, str]:
     """Return the versions on which numbers depend."""
-    found = {"mhrun": __version__, "source": source_digest(), "python": platform.python_version()}
+    version_of = {"mhrun": __version__, "source": source_digest(), "python": platform.python_version()}
     for name in ("torch", "numpy", "numba", "hydra-core", "xarray"):
         try:
-            found[name] = importlib.metadata.version(name)
+            version_of[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            found[name] = "absent"
-    return found
+            version_of[name] = "absent"
+    return version_of
 
 
 def machine(device: str) -> dict[str, Any]:
@@ -61,12 +61,12 @@ def machine(device: str) -> dict[str, Any]:
     if cpuinfo.is_file():
         lines = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
         name = lines[0].split(":", 1)[1].strip() if lines else name
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "cpu": name,
         "cores": usable_cores(),
         "system": platform.system(),
         "device": device,
     }
     if device.startswith("cuda"):
-        found["gpu"] = torch.cuda.get_device_name(device)
-    return found
+        description["gpu"] = torch.cuda.get_device_name(device)
+    return description

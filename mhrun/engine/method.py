@@ -78,9 +78,9 @@ class Method:
         for name, count in (("thin", thin), ("thin_stats", shape.stats_thin)):
             if count < 1:
                 raise Refusal(f"{name} = {count} must be at least 1.")
-        for name, every in (("thin", thin), ("thin_stats", shape.stats_thin)):
-            if shape.steps < every:
-                raise Refusal(f"{name} = {every} keeps none of {shape.steps} steps.")
+        for name, interval in (("thin", thin), ("thin_stats", shape.stats_thin)):
+            if shape.steps < interval:
+                raise Refusal(f"{name} = {interval} keeps none of {shape.steps} steps.")
         if isinstance(shape.thin, tuple):
             steps = list(shape.thin)
             if not steps or steps != sorted(set(steps)) or not 1 <= steps[0] <= steps[-1] <= shape.total:
@@ -137,16 +137,16 @@ class Method:
         # In integers: in float32 the last of more than 2^24 rows would round to one beyond the end.
         index = (torch.arange(count, device=data.device) * (data.n - 1) // max(1, count - 1))[None]
         with torch.no_grad():
-            found: Any = model.log_lik(theta, data.rows(index))
-        what = f"log_lik of {type(model).__name__}"
-        if not isinstance(found, Tensor):
-            raise UserError(f"{what} must return a tensor (C, m), and returned a {type(found).__name__}.")
-        if tuple(found.shape) != (len(theta), count) or not found.is_floating_point():
+            log_lik: Any = model.log_lik(theta, data.rows(index))
+        label = f"log_lik of {type(model).__name__}"
+        if not isinstance(log_lik, Tensor):
+            raise UserError(f"{label} must return a tensor (C, m), and returned a {type(log_lik).__name__}.")
+        if tuple(log_lik.shape) != (len(theta), count) or not log_lik.is_floating_point():
             raise UserError(
-                f"{what} must return floating-point numbers (C, m), here ({len(theta)}, {count}), and returned "
-                f"{found.dtype} {tuple(found.shape)}."
+                f"{label} must return floating-point numbers (C, m), here ({len(theta)}, {count}), and returned "
+                f"{log_lik.dtype} {tuple(log_lik.shape)}."
             )
-        _finite(found, "log-likelihood", data.fields)
+        _finite(log_lik, "log-likelihood", data.fields)
         if self.target.has_buffers and not self.kernel.keeps_buffers:
             buffers = self.target.first_buffers(theta)
             after = self.target.model.train(theta, buffers, data.rows(index))[2]  # type: ignore[attr-defined]
@@ -217,12 +217,12 @@ class Method:
         if gradients == FP32 and self.target.device.type == "cpu":
             return state
         words = {FP32: f"{state} without TF32", TF32: "float32 with TF32"}
-        found = [f"state in {state}", f"gradients in {words.get(gradients, 'bfloat16')}"]
+        formats = [f"state in {state}", f"gradients in {words.get(gradients, 'bfloat16')}"]
         if self.has_ratio:
-            found.append(f"acceptance ratios in {words.get(ratio, 'bfloat16')}")
+            formats.append(f"acceptance ratios in {words.get(ratio, 'bfloat16')}")
             if self.target.device.type != "cpu":
-                found.append("deterministic convolutions")
-        return ", ".join(found)
+                formats.append("deterministic convolutions")
+        return ", ".join(formats)
 
     def streams(self, chains: int | None = None, compiled: bool = True) -> Streams:
         """Return the random numbers of all chains or of the first few; `compiled`: whether they may be compiled."""
@@ -248,11 +248,16 @@ def prior_attribute(model: Model) -> dict[str, str]:
 
 def trace_attributes(config: Mapping[str, Any], run: str, method: Method, digest: str) -> dict[str, str]:
     """Return the attributes of a method's trace: experiment, method, the digests of run and method, and the prior."""
-    found = {"experiment": str(config["experiment"]), "method": method.name, "digest": run, DIGEST: digest}
-    return found | prior_attribute(method.target.model)
+    attributes = {
+        "experiment": str(config["experiment"]),
+        "method": method.name,
+        "digest": run,
+        DIGEST: digest,
+    }
+    return attributes | prior_attribute(method.target.model)
 
 
-def _finite(values: Tensor, what: str, fields: Mapping[str, Tensor]) -> None:
+def _finite(values: Tensor, quantity: str, fields: Mapping[str, Tensor]) -> None:
     """Refuse chains that start where one of their values (C, ...) is not finite, or the data if they are not."""
     bad = ~values.isfinite().all(-1)
     if bool(bad.any()):
@@ -262,7 +267,7 @@ def _finite(values: Tensor, what: str, fields: Mapping[str, Tensor]) -> None:
         first = int(bad.nonzero()[0])
         value = float(values[first][~values[first].isfinite()][0])
         raise Refusal(
-            f"{int(bad.sum())} of {len(values)} chains begin where the {what} is not finite "
+            f"{int(bad.sum())} of {len(values)} chains begin where the {quantity} is not finite "
             f"(chain {first}: {value:g}); choose other starting points, or mend the model there."
         )
 
@@ -273,14 +278,14 @@ def _not_a_number(name: str, field: Tensor) -> str:
         return ""
     lacking, first = 0, None
     for start in range(0, len(field), _READ):  # a field may be a map of a file that is larger than memory
-        found = (
+        nans = (
             field[start : start + _READ].isnan().flatten(1).sum(1)
             if field.dim() > 1
             else (field[start : start + _READ].isnan())
         )
-        lacking += int(found.sum())
-        if first is None and bool(found.any()):
-            first = start + int(found.nonzero()[0])
+        lacking += int(nans.sum())
+        if first is None and bool(nans.any()):
+            first = start + int(nans.nonzero()[0])
     if first is None:
         return ""
     rows = f"row {first + 1:,}" if lacking == 1 else f"the first in row {first + 1:,}"

@@ -71,24 +71,24 @@ class Monitoring:
     def pack(self) -> dict[str, Any]:
         """Return its state as arrays."""
         since = torch.tensor(self._since)
-        named = self._memory | {f"tally/{k}": v for k, v in self._tally.items()} | {"since": since}
-        return {f"monitor/{name}": value.cpu().numpy() for name, value in named.items()}
+        tensors = self._memory | {f"tally/{k}": v for k, v in self._tally.items()} | {"since": since}
+        return {f"monitor/{name}": value.cpu().numpy() for name, value in tensors.items()}
 
     def unpack(self, arrays: Mapping[str, Any]) -> None:
         """Restore what `pack` returned."""
-        found: dict[str, Tensor] = {
+        tensors: dict[str, Tensor] = {
             name.removeprefix("monitor/"): torch.from_numpy(value)
             for name, value in arrays.items()
             if name.startswith("monitor/")
         }
-        self._since = int(found.pop("since"))
-        self._tally = {name: found.pop(f"tally/{name}") for name in _TALLIED}
-        if set(found) != set(self._memory):
+        self._since = int(tensors.pop("since"))
+        self._tally = {name: tensors.pop(f"tally/{name}") for name in _TALLIED}
+        if set(tensors) != set(self._memory):
             raise UserError(
                 "This run was begun by another version, whose monitor had another state; begin it "
                 "anew with runtime.force=true."
             )
-        self._memory = {name: value.to(self._target.device) for name, value in found.items()}
+        self._memory = {name: value.to(self._target.device) for name, value in tensors.items()}
 
 
 def _valid(state: State) -> Tensor | None:

@@ -28,52 +28,52 @@ def in_python(name: str) -> str:
         return ""
     node = _whole("method", name)
     surrogate = (node.get("target") or {}).get("surrogate", "none")
-    more = f' with surrogate="{surrogate}"' if surrogate != "none" else ""
-    return f"{_written(node['kernel'])}{more}"
+    argument = f' with surrogate="{surrogate}"' if surrogate != "none" else ""
+    return f"{_written(node['kernel'])}{argument}"
 
 
 def _whole(group: str, name: str) -> dict[str, Any]:
     """Return a configuration with the parts of its defaults in their places."""
-    own, parts = _read(group, name)
-    found: dict[str, Any] = {}
-    for path, (of, choice) in parts.items():
-        node = found
+    settings, parts = _read(group, name)
+    config: dict[str, Any] = {}
+    for path, (part_group, choice) in parts.items():
+        node = config
         *above, last = path.split(".")
         for key in above:
             node = node.setdefault(key, {})
-        node[last] = _whole(of, choice)
-    return _merged(found, own)
+        node[last] = _whole(part_group, choice)
+    return _merged(config, settings)
 
 
 def _read(group: str, name: str) -> tuple[dict[str, Any], dict[str, tuple[str, str]]]:
     """Return the settings of a file and of those it begins from, and its parts: path -> group and name."""
     content = yaml_file.load(CONF / group / f"{name}.yaml")
-    own: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     parts: dict[str, tuple[str, str]] = {}
     for entry in content.pop("defaults", []):
         if isinstance(entry, Mapping):
             for key, choice in entry.items():
-                of, _, path = str(key).removeprefix("override ").lstrip("/").partition("@")
-                parts[path or of] = (of, str(choice))
+                part_group, _, path = str(key).removeprefix("override ").lstrip("/").partition("@")
+                parts[path or part_group] = (part_group, str(choice))
         elif entry != "_self_":
             base, of_base = _read(group, str(entry))
-            own, parts = _merged(own, base), parts | of_base
-    return _merged(own, content), parts
+            settings, parts = _merged(settings, base), parts | of_base
+    return _merged(settings, content), parts
 
 
-def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    found = dict(one)
-    for key, value in other.items():
-        both = isinstance(value, Mapping) and isinstance(found.get(key), Mapping)
-        found[key] = _merged(found[key], value) if both else value
-    return found
+def _merged(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in override.items():
+        are_nodes = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = _merged(merged[key], value) if are_nodes else value
+    return merged
 
 
 def _written(node: Mapping[str, Any]) -> str:
     """Return a part as a call of its class."""
     target = str(node["_target_"])
     name = target.rpartition(".")[2]
-    called = f"mhrun.{name}" if name in mhrun.__all__ else target
+    callee = f"mhrun.{name}" if name in mhrun.__all__ else target
     arguments, in_order = [], True
     for key, parameter in inspect.signature(trusted_object(target)).parameters.items():
         value = _value(node.get(key, parameter.default))
@@ -87,7 +87,7 @@ def _written(node: Mapping[str, Any]) -> str:
         text = _written(value) if is_part else _UNKNOWN if value is _UNKNOWN else repr(value)
         text = text.replace("'", '"') if isinstance(value, str) else text
         arguments.append(text if in_order and is_part else f"{key}={text}")
-    return f"{called}({', '.join(arguments)})"
+    return f"{callee}({', '.join(arguments)})"
 
 
 def _value(value: Any) -> Any:

@@ -146,14 +146,14 @@ def piloted(
     """
     if not is_open(method):
         return method, None
-    found = _load(method, folder)
-    if found is None:
+    settings = _load(method, folder)
+    if settings is None:
         with limited(1), method.exact_products():  # sums over threads round differently
-            found = pilot(method)
-        note(line(method.name, found.facts))
+            settings = pilot(method)
+        note(line(method.name, settings.facts))
         if folder is not None:
-            _save(found, folder)
-    return filled(method, found), found.facts
+            _save(settings, folder)
+    return filled(method, settings), settings.facts
 
 
 def filled(method: Method, found: Found) -> Method:
@@ -203,16 +203,16 @@ def pilot(method: Method) -> Found:
     if isinstance(method.kernel, MetropolisHastings):
         length = _length(curvature) if _leapfrog_is_open(method.kernel) else None
         if scale is not None and method.kernel.proposal.follows:
-            found, scale, rounds = adapt(
+            tuning, scale, rounds = adapt(
                 method, scale, theta, heat, key, length=length, known=curvature is not None
             )
             if rounds or curvature is None:
                 facts |= {"condition": scale.condition, "rounds": rounds}
         else:
-            found = tune(method, scale, theta, heat, key, length)
-        step, theta, m, count = found.step_size, found.theta, found.m, found.leapfrog_steps
-        facts |= found.facts | {"why": facts.get("why", "") + found.facts["why"]}
-        acceptance = found.acceptance
+            tuning = tune(method, scale, theta, heat, key, length)
+        step, theta, m, count = tuning.step_size, tuning.theta, tuning.m, tuning.leapfrog_steps
+        facts |= tuning.facts | {"why": facts.get("why", "") + tuning.facts["why"]}
+        acceptance = tuning.acceptance
     elif isinstance(method.kernel, ZigZag):
         step, m, acceptance, count = _ZIG_ZAG * heat.sqrt(), None, None, None
         facts["why"] = facts.get("why", "") + (
@@ -239,8 +239,8 @@ def line(name: str, facts: dict[str, Any]) -> str:
         origin = ", from draws" if "rounds" in facts else ""
         words.append(f"{facts['scale']} scale{origin} (condition number {facts['condition']:.3g})")
     cost = " and ".join(
-        f"{facts[key]:.2g} {what}".replace("e+0", "e")
-        for key, what in (("n_lik", "likelihoods"), ("n_grad", "gradients"))
+        f"{facts[key]:.2g} {word}".replace("e+0", "e")
+        for key, word in (("n_lik", "likelihoods"), ("n_grad", "gradients"))
         if facts.get(key)
     )
     return f"{name}: pilot: {', '.join(words)}: {facts['why'].strip()} It took {cost}."
@@ -259,7 +259,7 @@ def _reference(
         return theta, None, None
     if curvature is None:
         return modes.theta.to(theta.dtype), None, None
-    values, vectors = spectrum(curvature, proper=proper)
+    eigenvalues, vectors = spectrum(curvature, proper=proper)
     kind = "none" if isinstance(method.kernel, ZigZag) else method.precondition or "auto"
     if kind == "auto":
         kind = "dense" if dim <= _DENSE else "diagonal"
@@ -270,24 +270,24 @@ def _reference(
         return theta, Scale(torch.zeros(dim), unit), None
     modes = modes._replace(theta=on_all_data(surface, modes.theta, modes.best, curvature, proper=proper))
     best = modes.theta[modes.best].to(theta.dtype)
-    facts["condition"] = float(values.max() / values.min())
-    root = torch.linalg.cholesky(vectors @ torch.diag(1 / values) @ vectors.T)
+    facts["condition"] = float(eigenvalues.max() / eigenvalues.min())
+    root = torch.linalg.cholesky(vectors @ torch.diag(1 / eigenvalues) @ vectors.T)
     z = Streams(key, len(theta)).at(0).normal(Purpose.INIT, dim).cpu()
-    off = _SPREAD * heat.sqrt()[:, None] * (z @ root.T)
+    offsets = _SPREAD * heat.sqrt()[:, None] * (z @ root.T)
     expected = 0.5 * _SPREAD**2 * heat.cpu() * z.square().sum(1)
-    points = _inside(surface, modes.theta.double().cpu(), off, theta, expected)
+    points = _inside(surface, modes.theta.double().cpu(), offsets, theta, expected)
     if kind == "none":
         del facts["condition"]
         return points, None, curvature
     facts["scale"] = kind
     # A diagonal scale has the curvature of each coordinate with the others held fixed.
-    diagonal = curvature.diagonal().abs().clamp_min(float(values.min())).rsqrt()
+    diagonal = curvature.diagonal().abs().clamp_min(float(eigenvalues.min())).rsqrt()
     scale = Scale(best.cpu(), root if kind == "dense" else diagonal)
     factor = scale.factor if scale.dense else torch.diag(scale.factor)
-    return points, scale, factor.T @ (vectors @ torch.diag(values) @ vectors.T) @ factor
+    return points, scale, factor.T @ (vectors @ torch.diag(eigenvalues) @ vectors.T) @ factor
 
 
-def _inside(surface: Surface, modes: Tensor, off: Tensor, like: Tensor, expected: Tensor) -> Tensor:
+def _inside(surface: Surface, modes: Tensor, offsets: Tensor, like: Tensor, expected: Tensor) -> Tensor:
     """Return modes + off (C, D), nearer to the mode where the density is not finite, or far below the expected.
 
     `expected` (C,) is how far below its mode a normal log density would be, in nats at temperature 1. In a curved ridge
@@ -296,14 +296,14 @@ def _inside(surface: Surface, modes: Tensor, off: Tensor, like: Tensor, expected
     share = torch.ones(len(modes), 1, dtype=torch.float64)
     height = surface.value_and_grad(modes.to(like))[0].cpu()
     for _ in range(10):
-        points = (modes + share * off).to(like)
+        points = (modes + share * offsets).to(like)
         value, _ = surface.value_and_grad(points)
         bad = ~(height - value.cpu() < _STEEPER * expected + _DEEPER * surface.temperature)
         if not bool(bad.any()):
             return points
         share[bad] /= 2
     share[bad] = 0.0
-    return (modes + share * off).to(like)
+    return (modes + share * offsets).to(like)
 
 
 def _length(curvature: Tensor | None) -> float:
@@ -312,15 +312,15 @@ def _length(curvature: Tensor | None) -> float:
     return QUARTER * max(least, 1e-300) ** -0.5
 
 
-def _save(found: Found, folder: Path) -> None:
+def _save(settings: Found, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, Any] = {
-        "step_size": found.step_size.numpy(),
-        "starts": found.starts.cpu().numpy(),
-        "facts": np.frombuffer(json.dumps(found.facts).encode(), np.uint8),
+        "step_size": settings.step_size.numpy(),
+        "starts": settings.starts.cpu().numpy(),
+        "facts": np.frombuffer(json.dumps(settings.facts).encode(), np.uint8),
     }
-    if found.scale is not None:
-        arrays |= {"center": found.scale.center.numpy(), "factor": found.scale.factor.numpy()}
+    if settings.scale is not None:
+        arrays |= {"center": settings.scale.center.numpy(), "factor": settings.scale.factor.numpy()}
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
     write_whole(folder / PILOT, lambda file: file.write(buffer.getvalue()))

@@ -78,24 +78,24 @@ def predict(
         raise UserError("no draw of the trace is valid; sample_stats has 'valid' for each.")
     quantity, names = _quantity(trace, model, x, data)
     chains, draws = valid.shape
-    found: Array | None = None
+    prediction: Array | None = None
     with _seeded(seed):
         for start, values in _in_parts(quantity, chains * draws, trace, every):
             kept = valid.reshape(-1)[start : start + len(values)].reshape(-1, *[1] * (values.ndim - 1))
             values = np.where(kept, values, np.nan if each else 0.0)
             if each:
-                if found is None:
-                    found = np.empty((chains * draws, *values.shape[1:]))
-                found[start : start + len(values)] = values
+                if prediction is None:
+                    prediction = np.empty((chains * draws, *values.shape[1:]))
+                prediction[start : start + len(values)] = values
             else:
-                found = values.sum(0) + (0.0 if found is None else found)
-    assert found is not None
-    own = [*names, *(f"output_dim_{k}" for k in range(found.ndim - 1 - each - len(names)))]
+                prediction = values.sum(0) + (0.0 if prediction is None else prediction)
+    assert prediction is not None
+    dims = [*names, *(f"output_dim_{k}" for k in range(prediction.ndim - 1 - each - len(names)))]
     if each:
         return xr.DataArray(
-            found.reshape(chains, draws, *found.shape[1:]), dims=["chain", "draw", "datum", *own]
+            prediction.reshape(chains, draws, *prediction.shape[1:]), dims=["chain", "draw", "datum", *dims]
         )
-    return xr.DataArray(found / int(valid.sum()), dims=["datum", *own])
+    return xr.DataArray(prediction / int(valid.sum()), dims=["datum", *dims])
 
 
 @contextmanager
@@ -115,22 +115,22 @@ def _quantity(
         model = ModuleModel(model)
     rows = data.part(0, data.n)
     if isinstance(model, Model):
-        own = flat_draws(trace["posterior"]).shape[-1]
-        if own != len(model.names):
+        size = flat_draws(trace["posterior"]).shape[-1]
+        if size != len(model.names):
             raise UserError(
-                f"{type(model).__name__} has {len(model.names):,} parameters and a draw of the trace has {own:,}; "
+                f"{type(model).__name__} has {len(model.names):,} parameters and a draw of the trace has {size:,}; "
                 "give the model that was sampled."
             )
         if isinstance(model, ModuleModel) and not model.tells_classes:
             return lambda theta: model.outputs(theta, rows), []
-        named = parameters_of(model) is not None
+        has_names = parameters_of(model) is not None
         offered: Callable[[Tensor, Rows], Tensor] | None = getattr(model, "predict", None)
-        if offered is not None and not named:
+        if offered is not None and not has_names:
             return lambda theta: offered(theta, rows).exp(), ["class"]
         mean: Callable[[Tensor, Rows], Tensor] | None = getattr(model, "outcome_mean", None)
         if mean is not None:
             return lambda theta: mean(theta, rows), []
-        example = "theta.slopes" if named else "theta"
+        example = "theta.slopes" if has_names else "theta"
         raise UserError(
             f"{type(model).__name__} does not say what it predicts; give a function of parameters and rows, such as "
             f"lambda theta, rows: rows.x @ {example}."
@@ -142,8 +142,8 @@ def _quantity(
     batch = fields["x"] if single else Named(fields)
 
     def of_draw(theta: Any) -> Tensor:
-        found: Tensor = model(Named(theta) if isinstance(theta, dict) else theta, batch)
-        return found
+        prediction: Tensor = model(Named(theta) if isinstance(theta, dict) else theta, batch)
+        return prediction
 
     vectorised = True
 
@@ -153,14 +153,14 @@ def _quantity(
         with explained("the prediction", fields):
             if vectorised:
                 try:
-                    found = torch.func.vmap(of_draw)(theta)
+                    prediction = torch.func.vmap(of_draw)(theta)
                 except Exception:  # what vmap lacks; the function's own errors come again below
                     vectorised = False
             if not vectorised:
-                found = torch.stack([of_draw(one) for one in _one_by_one(theta)])
-        if not isinstance(found, Tensor) or found.shape[1:2] != (data.n,):
+                prediction = torch.stack([of_draw(draw) for draw in _one_by_one(theta)])
+        if not isinstance(prediction, Tensor) or prediction.shape[1:2] != (data.n,):
             raise UserError(f"the prediction must return one row per datum, a tensor ({data.n}, ...).")
-        return found
+        return prediction
 
     return of_functions, []
 
@@ -170,8 +170,8 @@ def _one_by_one(theta: Any) -> Iterator[Any]:
     if not isinstance(theta, dict):
         yield from theta
         return
-    for values in zip(*theta.values(), strict=True):
-        yield dict(zip(theta, values, strict=True))
+    for draw in zip(*theta.values(), strict=True):
+        yield dict(zip(theta, draw, strict=True))
 
 
 def _in_parts(
@@ -193,7 +193,9 @@ def _in_parts(
             name: torch.from_numpy(np.ascontiguousarray(a[start : start + size]))
             for name, a in arrays.items()
         }
-        values = quantity(part.get("", part)).double().cpu().numpy()
-        yield start, values
-        start += len(values)
-        size = max(1, min(1024, _HELD // max(1, values[0].size + sum(p[0].numel() for p in part.values()))))
+        predictions = quantity(part.get("", part)).double().cpu().numpy()
+        yield start, predictions
+        start += len(predictions)
+        size = max(
+            1, min(1024, _HELD // max(1, predictions[0].size + sum(p[0].numel() for p in part.values())))
+        )

@@ -26,8 +26,8 @@ class Progress(Silent):
         if now - self._last < _EVERY or step == self._total:
             return
         self._last = now
-        left = (now - self._began) / max(step - self._first, 1) * (self._total - step)
-        self._print(f"step {step:,} of {self._total:,} ({step / self._total:.0%}), {left:.0f} s left")
+        seconds_left = (now - self._began) / max(step - self._first, 1) * (self._total - step)
+        self._print(f"step {step:,} of {self._total:,} ({step / self._total:.0%}), {seconds_left:.0f} s left")
 
     def _print(self, line: str) -> None:
         print(f"mhrun: {line}", file=sys.stderr, flush=True)

@@ -149,27 +149,27 @@ def sample(
     _check_device(device, dtype)
     if threads is not None and (not isinstance(threads, int) or isinstance(threads, bool) or threads < 1):
         raise UserError(f"threads = {threads!r} must be a whole number, at least 1, or None.")
-    given = user_model(model, data, start=start, log_prior=log_prior, parameters=parameters)
-    points = given.points
+    inputs = user_model(model, data, start=start, log_prior=log_prior, parameters=parameters)
+    points = inputs.points
     with_surrogate = partial(
         Target,
-        given.model,
-        given.data,
+        inputs.model,
+        inputs.data,
         temper=temper,
         replacement=replacement,
         device=device,
         precision=precision,
     )
     target = with_surrogate(surrogate=surrogate)
-    name, why = None, ""
+    name, reason = None, ""
     if kernel is None:
-        name, why = default_method(target, gradients_of(target))
+        name, reason = default_method(target, gradients_of(target))
         kernel = default_kernel(name)
         if surrogate == "none" and (surrogate := default_surrogate(name)) != "none":
             target = with_surrogate(surrogate=surrogate)
     steps, warmup = (
-        given if given is not None else default
-        for given, default in zip((steps, warmup), default_counts(name), strict=True)
+        count if count is not None else default
+        for count, default in zip((steps, warmup), default_counts(name), strict=True)
     )
     check_kind("kernel", kernel, Kernel, "sample: kernel")
     rungs = kernel.rungs
@@ -180,7 +180,7 @@ def sample(
     if points is not None and len(points) not in (1, chains):
         raise UserError(f"start has {len(points)} rows for {chains} chains; give one row, or one per chain.")
     schedules["step_size"] = _step_size(step_size, acceptance, kernel)
-    starts = None if points is None else starts_of(points, target.dim, "sample", parameters_of(given.model))
+    starts = None if points is None else starts_of(points, target.dim, "sample", parameters_of(inputs.model))
     method = assembled(
         "sample",
         kernel,
@@ -193,10 +193,10 @@ def sample(
         precondition=precondition,
     )
     method.check_data()
-    if why:
-        _say(f"no kernel was named: {why}.")
+    if reason:
+        _say(f"no kernel was named: {reason}.")
     settings = Settings(executor=executor, threads=threads)
-    attributes: dict[str, Any] = {"seed": method.seed} | prior_attribute(given.model)
+    attributes: dict[str, Any] = {"seed": method.seed} | prior_attribute(inputs.model)
     if precision != FP32:
         attributes["arithmetic"] = method.arithmetic
     if folder is None:
@@ -206,8 +206,8 @@ def sample(
                 trace = opened.load()
     else:
         call: tuple[Any, ...] = (
-            given.model if isinstance(model, torch.nn.Module) else model,
-            given.data.fields,
+            inputs.model if isinstance(model, torch.nn.Module) else model,
+            inputs.data.fields,
             log_prior,
             kernel,
             temper,
@@ -228,13 +228,13 @@ def sample(
 
 def _unlike_defaults(method: Method, surrogate: str, precision: str) -> tuple[Any, ...]:
     """Return the settings that came later, but for those with their former value: older traces keep their calls."""
-    found: tuple[Any, ...] = () if surrogate == "none" else (surrogate,)
-    found += () if precision == FP32 else (precision,)
-    found += (method.precondition,) if method.precondition else ()
+    settings: tuple[Any, ...] = () if surrogate == "none" else (surrogate,)
+    settings += () if precision == FP32 else (precision,)
+    settings += (method.precondition,) if method.precondition else ()
     transforms, device = method.target.data.transforms, method.target.device.type
-    found += () if transforms is None else (transforms,)
+    settings += () if transforms is None else (transforms,)
     # Devices round differently, and a GPU has many normals from another generator (`Streams.many_normals`).
-    return found if device == "cpu" else (*found, device)
+    return settings if device == "cpu" else (*settings, device)
 
 
 def _check_device(device: str, dtype: Any) -> None:
@@ -260,55 +260,57 @@ def _held(folder: str | Path) -> Iterator[Path]:
 def _run(
     method: Method,
     folder: Path,
-    kept: Path | None,
+    pilot_folder: Path | None,
     settings: Settings,
     attributes: Mapping[str, Any],
     progress: bool,
 ) -> tuple[Method, dict[str, Any]]:
     """Let a pilot find what is left open, run the method in a folder, and return it with its summary.
 
-    The pilot's settings are read from, and kept in, the folder `kept`.
+    The pilot's settings are read from, and kept in, the folder `pilot_folder`.
     """
-    method, found = piloted(method, kept, _say)
-    attributes = {**attributes, **_known(found)}
+    method, facts = piloted(method, pilot_folder, _say)
+    attributes = {**attributes, **_known(facts)}
     watcher = Progress() if progress else Silent()
     return method, run_method(method, folder, settings, watcher, lambda: False, attributes)
 
 
-def _step_size(given: float | str | Schedule, acceptance: float | None, kernel: Kernel) -> Schedule:
+def _step_size(step_size: float | str | Schedule, acceptance: float | None, kernel: Kernel) -> Schedule:
     """Return the schedule of the step size: found by a pilot, tuned in burn-in, fixed, or the one that is given."""
-    if is_auto(given):
-        wanted = AUTO if acceptance is None else acceptance
-        return Tuned(AUTO, wanted) if kernel.decides else Fixed(step_size=AUTO)
-    if isinstance(given, Real) and _is_number(given):
-        if not 0 < float(given) < math.inf:
+    if is_auto(step_size):
+        aim = AUTO if acceptance is None else acceptance
+        return Tuned(AUTO, aim) if kernel.decides else Fixed(step_size=AUTO)
+    if isinstance(step_size, Real) and _is_number(step_size):
+        if not 0 < float(step_size) < math.inf:
             raise UserError(
-                f"step_size = {given} must be positive and finite, or auto: then a pilot finds it."
+                f"step_size = {step_size} must be positive and finite, or auto: then a pilot finds it."
             )
-        return Fixed(step_size=float(given)) if acceptance is None else Tuned(float(given), acceptance)
-    if not isinstance(given, Schedule):
-        raise UserError(f"step_size = {given!r} must be a number, auto, or a schedule.")
+        return (
+            Fixed(step_size=float(step_size)) if acceptance is None else Tuned(float(step_size), acceptance)
+        )
+    if not isinstance(step_size, Schedule):
+        raise UserError(f"step_size = {step_size!r} must be a number, auto, or a schedule.")
     if acceptance is not None:
         raise UserError("acceptance= tunes a number; leave it out where step_size is a schedule.")
-    return given
+    return step_size
 
 
-def _temperatures(given: float | Sequence[float], rungs: int, chains: int) -> float | list[float]:
+def _temperatures(temperature: float | Sequence[float], rungs: int, chains: int) -> float | list[float]:
     """Return the temperature of all chains, or of each, from that of the target or of each rung."""
-    if _is_number(given):
-        return _temperature(given)
-    several: Any = given
-    values = list(several) if isinstance(several, Iterable) and not isinstance(several, str) else []
-    if not values or not all(map(_is_number, values)):
-        shown = type(given).__name__ if isinstance(given, Schedule) else repr(given)
+    if _is_number(temperature):
+        return _temperature(temperature)
+    several: Any = temperature
+    temperatures = list(several) if isinstance(several, Iterable) and not isinstance(several, str) else []
+    if not temperatures or not all(map(_is_number, temperatures)):
+        text = type(temperature).__name__ if isinstance(temperature, Schedule) else repr(temperature)
         raise UserError(
-            f"temperature = {shown} must be a number, or with a ladder a list of one for each rung; "
+            f"temperature = {text} must be a number, or with a ladder a list of one for each rung; "
             "schedules of it go with mhrun's configurations."
         )
-    values = [_temperature(value) for value in values]
-    if len(values) != rungs:
+    temperatures = [_temperature(value) for value in temperatures]
+    if len(temperatures) != rungs:
         raise UserError(
-            f"temperature has {len(values)} values for {rungs} rung{'s' * (rungs > 1)}; give "
+            f"temperature has {len(temperatures)} values for {rungs} rung{'s' * (rungs > 1)}; give "
             + (
                 "one for each."
                 if rungs > 1
@@ -317,9 +319,9 @@ def _temperatures(given: float | Sequence[float], rungs: int, chains: int) -> fl
         )
     if chains % rungs:
         raise UserError(f"chains = {chains} must be a multiple of the {rungs} rungs of a ladder.")
-    if values != sorted(values):
-        raise UserError(f"temperature = {values} must increase: the first rung is the coldest.")
-    return values * (chains // rungs)
+    if temperatures != sorted(temperatures):
+        raise UserError(f"temperature = {temperatures} must increase: the first rung is the coldest.")
+    return temperatures * (chains // rungs)
 
 
 def _temperature(value: Any) -> float:
@@ -339,9 +341,9 @@ def _say(line: str) -> None:
     print(f"mhrun: {line.removeprefix('sample: ')}", file=sys.stderr)
 
 
-def _known(found: Mapping[str, Any] | None) -> dict[str, str]:
+def _known(facts: Mapping[str, Any] | None) -> dict[str, str]:
     """Return what a pilot found as an attribute of the trace."""
-    return {} if found is None else {"pilot": json.dumps(found, sort_keys=True)}
+    return {} if facts is None else {"pilot": json.dumps(facts, sort_keys=True)}
 
 
 def _warn(method: Method, summary: Mapping[str, Any], trace: xr.DataTree) -> None:
@@ -352,14 +354,14 @@ def _warn(method: Method, summary: Mapping[str, Any], trace: xr.DataTree) -> Non
         draws = flat_draws(cold["posterior"])
         try:
             draws = valid_of_each(draws, validity(cold))
-            why = f"they need 4 valid draws of each chain, and one has {draws.shape[1]}."
+            reason = f"they need 4 valid draws of each chain, and one has {draws.shape[1]}."
         except UserError as error:
-            draws, why = draws[:, :0], str(error)
+            draws, reason = draws[:, :0], str(error)
         if draws.shape[1] < 4 and valid_share(method, summary) < 1:
-            lines.append(f"R-hat and ESS are unknown: {why}")
-        shown = some_coordinates(draws.shape[-1])
-        names = [method.target.model.names[place] for place in shown]
-        lines += draws_warnings(method, summary, draws[..., shown], names)
+            lines.append(f"R-hat and ESS are unknown: {reason}")
+        places = some_coordinates(draws.shape[-1])
+        names = [method.target.model.names[place] for place in places]
+        lines += draws_warnings(method, summary, draws[..., places], names)
     for line in lines:
         warnings.warn(line.removeprefix("sample: "), UserWarning, stacklevel=3)
 
@@ -367,8 +369,8 @@ def _warn(method: Method, summary: Mapping[str, Any], trace: xr.DataTree) -> Non
 def _same(folder: Path, settings: str) -> None:
     """Refuse a folder that holds the trace of another call."""
     note = folder / "call.json"
-    there = read_json(note)
-    if there is None and not any((folder / name).exists() for name in ("blocks", TRACE)):
+    recorded = read_json(note)
+    if recorded is None and not any((folder / name).exists() for name in ("blocks", TRACE)):
         write_json(note, {"fingerprint": settings})
-    elif there is None or there.get("fingerprint") != settings:
+    elif recorded is None or recorded.get("fingerprint") != settings:
         raise UserError(f"'{folder}' holds the trace of another call; choose another folder, or remove it.")

@@ -86,9 +86,9 @@ class _Chains:
     def with_kernel(self, kernel: MetropolisHastings) -> _Chains:
         """Return the chains with another kernel, from where they are."""
         theta = self.state.evaluation.theta
-        found = _Chains(self.method, kernel, theta, self.heat, derive_key(self.key, "again"), self.length)
-        found.n_lik, found.n_grad = self.n_lik, self.n_grad
-        return found
+        chains = _Chains(self.method, kernel, theta, self.heat, derive_key(self.key, "again"), self.length)
+        chains.n_lik, chains.n_grad = self.n_lik, self.n_grad
+        return chains
 
     @torch.no_grad()
     def noise_of_points(self) -> float:
@@ -151,30 +151,34 @@ def tune(
         length: of trajectories, step size times their steps, if their number of steps is open: it changes with the
             step size.
     """
-    own = method.kernel
-    assert isinstance(own, MetropolisHastings)
-    kernel = _scaled(_measuring(own, method), scale)
-    given = next((s.wanted for s in method.plan.schedules.values() if isinstance(s, Tuned)), None)
+    base = method.kernel
+    assert isinstance(base, MetropolisHastings)
+    kernel = _scaled(_measuring(base, method), scale)
+    wanted_rate = next((s.wanted for s in method.plan.schedules.values() if isinstance(s, Tuned)), None)
     best = efficient_acceptance(kernel, method.target.dim)
-    aim = given if given is not None else best.best if best is not None else 0.3
+    aim = wanted_rate if wanted_rate is not None else best.best if best is not None else 0.3
     chains = _Chains(method, kernel, theta, heat, key, length)
     facts: dict[str, Any] = {"aim": aim}
-    found = _first_found(chains, aim)
+    measured = _first_found(chains, aim)
     count = None
     if length is not None:
-        count, found = _whole_steps(chains, length, found, given)
+        count, measured = _whole_steps(chains, length, measured, wanted_rate)
     m = None
-    if own.pairing.m_is_open:
-        m, chains, found, error = _open_size(chains, own, scale, found)
+    if base.pairing.m_is_open:
+        m, chains, measured, error = _open_size(chains, base, scale, measured)
         facts |= error
     else:
-        found = _against_noise(chains, found)
-    facts |= {"acceptance_found": found.rate, "noise_sd": math.sqrt(found.noise), "settled": found.settled}
-    facts |= {"windows": found.windows, "n_lik": chains.n_lik, "n_grad": chains.n_grad}
-    how = f"{'settled' if found.settled else 'not settled'} in {found.windows * WINDOW} steps"
-    facts["why"] = f"{found.why}; {how}."
-    at = chains.state.evaluation.theta
-    return Tuning(found.step, at, found.aim, m, count, chains.last_half, facts)
+        measured = _against_noise(chains, measured)
+    facts |= {
+        "acceptance_found": measured.rate,
+        "noise_sd": math.sqrt(measured.noise),
+        "settled": measured.settled,
+    }
+    facts |= {"windows": measured.windows, "n_lik": chains.n_lik, "n_grad": chains.n_grad}
+    outcome = f"{'settled' if measured.settled else 'not settled'} in {measured.windows * WINDOW} steps"
+    facts["why"] = f"{measured.why}; {outcome}."
+    end = chains.state.evaluation.theta
+    return Tuning(measured.step, end, measured.aim, m, count, chains.last_half, facts)
 
 
 class _Step(NamedTuple):
@@ -193,9 +197,9 @@ def _first_found(chains: _Chains, aim: float) -> _Step:
     """Return the step size with the rate `aim`; of a method whose scale or m alone are open, that of its schedule."""
     method = chains.method
     if not method.plan.is_open:
-        now = method.plan.controls(method.plan.start(), 1, 1).step_size[0]
-        rate, noise = chains.window(now)
-        return _Step(now, rate, aim, noise, True, 1, _why(rate, aim))
+        step_size = method.plan.controls(method.plan.start(), 1, 1).step_size[0]
+        rate, noise = chains.window(step_size)
+        return _Step(step_size, rate, aim, noise, True, 1, _why(rate, aim))
     first = chains.kernel.proposal.first_step_size(method.target.dim)
     log_step, rate, noise, settled, windows = _search(chains, math.log(first), _by_heat(chains), aim)
     return _Step(math.exp(log_step) * _by_heat(chains), rate, aim, noise, settled, windows, _why(rate, aim))
@@ -206,57 +210,61 @@ def _by_heat(chains: _Chains) -> Tensor:
     return torch.ones_like(chains.heat) if chains.kernel.proposal.gradients else chains.heat.sqrt()
 
 
-def _whole_steps(chains: _Chains, length: float, found: _Step, given: float | None) -> tuple[int, _Step]:
+def _whole_steps(
+    chains: _Chains, length: float, measured: _Step, wanted_rate: float | None
+) -> tuple[int, _Step]:
     """Return a number of leapfrog steps that make a trajectory of this length, and the step size that they need."""
-    count = max(1, min(MOST_LEAPFROG_STEPS, math.ceil(length / (_LONGER * float(found.step.mean())))))
+    count = max(1, min(MOST_LEAPFROG_STEPS, math.ceil(length / (_LONGER * float(measured.step.mean())))))
     if not chains.method.plan.is_open or count == MOST_LEAPFROG_STEPS:
-        return count, found
-    step, rate = _of_length(chains, length, count, found.step)
-    found = found._replace(step=step, rate=rate)
-    if given is None:
-        why = _rounded(rate, found.aim, count)
-        found = found._replace(aim=min(_MOST_ACCEPTED, rate), why=why)
-    return count, found
+        return count, measured
+    step, rate = _of_length(chains, length, count, measured.step)
+    measured = measured._replace(step=step, rate=rate)
+    if wanted_rate is None:
+        reason = _rounded(rate, measured.aim, count)
+        measured = measured._replace(aim=min(_MOST_ACCEPTED, rate), why=reason)
+    return count, measured
 
 
 def _open_size(
-    chains: _Chains, own: MetropolisHastings, scale: Scale | None, found: _Step
+    chains: _Chains, base: MetropolisHastings, scale: Scale | None, measured: _Step
 ) -> tuple[int, _Chains, _Step, dict[str, Any]]:
     """Return the minibatch size, the chains and step size at it, and the error that the noise makes, if it is known."""
-    method, rule = chains.method, own.rule
-    noise = chains.noise_of_points() if own.pairing.keeps_batch else found.noise
+    method, rule = chains.method, base.rule
+    noise = chains.noise_of_points() if base.pairing.keeps_batch else measured.noise
     m = _size(method, chains.kernel, noise)
     if method.plan.is_open and chains.length is None and not method.plan.adapts:
         by_heat = _by_heat(chains)
-        chains = chains.with_kernel(_scaled(with_m(own, m), scale))
-        last = math.log(float((found.step / by_heat)[0]))
-        log_step, rate, _, settled, more = _search(chains, last, by_heat, found.aim)
-        step, why = math.exp(log_step) * by_heat, _why(rate, found.aim)
-        found = _Step(step, rate, found.aim, found.noise, settled, found.windows + more, why)
-    why = f"{found.why}, and noise of the log-ratio with sd at most 1 at m = {m:,}"
+        chains = chains.with_kernel(_scaled(with_m(base, m), scale))
+        last = math.log(float((measured.step / by_heat)[0]))
+        log_step, rate, _, settled, more_windows = _search(chains, last, by_heat, measured.aim)
+        step, reason = math.exp(log_step) * by_heat, _why(rate, measured.aim)
+        measured = _Step(
+            step, rate, measured.aim, measured.noise, settled, measured.windows + more_windows, reason
+        )
+    reason = f"{measured.why}, and noise of the log-ratio with sd at most 1 at m = {m:,}"
     error: dict[str, Any] = {}
-    if not (rule.corrects_noise or rule.wants_terms or rule.exact or own.pairing.keeps_batch):
-        why += f", which makes the posterior wider, its sd by at most {_WIDER:.0%}"
+    if not (rule.corrects_noise or rule.wants_terms or rule.exact or base.pairing.keeps_batch):
+        reason += f", which makes the posterior wider, its sd by at most {_WIDER:.0%}"
         error["variance_error"] = (1 + _WIDER) ** 2 - 1
-    return m, chains, found._replace(why=why), error
+    return m, chains, measured._replace(why=reason), error
 
 
-def _against_noise(chains: _Chains, found: _Step) -> _Step:
+def _against_noise(chains: _Chains, measured: _Step) -> _Step:
     """Return a smaller step size, if minibatch noise that the rule does not correct for would dominate at this one."""
-    rule, sd = chains.kernel.rule, math.sqrt(found.noise)
+    rule, sd = chains.kernel.rule, math.sqrt(measured.noise)
     if rule.corrects_noise or rule.wants_terms or sd <= _NOISE:
-        return found
+        return measured
     if chains.kernel.pairing.keeps_batch:
-        why = f"{found.why}; minibatch noise has sd {sd:.2g}, which no step size lowers"
-        return found._replace(why=why)
+        reason = f"{measured.why}; minibatch noise has sd {sd:.2g}, which no step size lowers"
+        return measured._replace(why=reason)
     if not chains.method.plan.is_open:
-        return found
-    step, rate, sd = _quieter(chains, found.step, sd)
-    why = (
+        return measured
+    step, rate, sd = _quieter(chains, measured.step, sd)
+    reason = (
         f"minibatch noise of the log-ratio has sd {sd:.2g} at it, and would dominate at a larger one; "
         f"acceptance {rate:.2f}"
     )
-    return found._replace(step=step, rate=rate, aim=min(_MOST_ACCEPTED, rate), noise=sd**2, why=why)
+    return measured._replace(step=step, rate=rate, aim=min(_MOST_ACCEPTED, rate), noise=sd**2, why=reason)
 
 
 def _why(rate: float, aim: float) -> str:
@@ -281,10 +289,10 @@ def _of_length(chains: _Chains, length: float, count: int, step: Tensor) -> tupl
 
 def with_leapfrog_steps(kernel: MetropolisHastings, count: int) -> MetropolisHastings:
     """Return the kernel with trajectories of this number of leapfrog steps."""
-    found = copy.copy(kernel)
-    assert isinstance(found.proposal, TrajectoryProposal)
-    found.proposal = found.proposal.filled(count)
-    return found
+    changed = copy.copy(kernel)
+    assert isinstance(changed.proposal, TrajectoryProposal)
+    changed.proposal = changed.proposal.filled(count)
+    return changed
 
 
 def _search(
@@ -315,9 +323,9 @@ def _quieter(chains: _Chains, step: Tensor, sd: float) -> tuple[Tensor, float, f
     rate = 0.0
     for _ in range(4):
         step = step / max(1.0, sd / _NOISE)
-        found = [chains.window(step) for _ in range(2)]
-        rate = sum(rate for rate, _ in found) / 2
-        sd = math.sqrt(sum(noise for _, noise in found) / 2)
+        measurements = [chains.window(step) for _ in range(2)]
+        rate = sum(rate for rate, _ in measurements) / 2
+        sd = math.sqrt(sum(noise for _, noise in measurements) / 2)
         if sd < 1.1 * _NOISE:
             break
     return step, rate, sd
@@ -333,9 +341,9 @@ def _measuring(kernel: MetropolisHastings, method: Method) -> MetropolisHastings
     m = min(_MEASURED, max(2, method.target.n // 2))
     if not kernel.pairing.keeps_batch:
         return with_m(kernel, m)
-    found = copy.copy(kernel)
-    found.pairing = Shared(m)
-    return found
+    measuring = copy.copy(kernel)
+    measuring.pairing = Shared(m)
+    return measuring
 
 
 def with_m(kernel: K, m: int) -> K:
@@ -350,9 +358,9 @@ def with_m(kernel: K, m: int) -> K:
 
 
 def _scaled(kernel: MetropolisHastings, scale: Scale | None) -> MetropolisHastings:
-    found = kernel if scale is None else preconditioned(kernel, scale)
-    assert isinstance(found, MetropolisHastings)
-    return found
+    scaled = kernel if scale is None else preconditioned(kernel, scale)
+    assert isinstance(scaled, MetropolisHastings)
+    return scaled
 
 
 def _size(method: Method, kernel: MetropolisHastings, noise: float) -> int:
@@ -362,9 +370,9 @@ def _size(method: Method, kernel: MetropolisHastings, noise: float) -> int:
     if noise <= 0 or share <= 0:
         return m
     single = noise * m / share  # variance of one term, times (n / T)^2
-    wanted = single / (1 + (0.0 if method.target.replacement else single / n)) / _NOISE**2
-    digits = max(0, math.floor(math.log10(max(1.0, wanted))) - 2)
-    return int(min(n, max(2, math.ceil(wanted / 10**digits) * 10**digits)))
+    least_m = single / (1 + (0.0 if method.target.replacement else single / n)) / _NOISE**2
+    digits = max(0, math.floor(math.log10(max(1.0, least_m))) - 2)
+    return int(min(n, max(2, math.ceil(least_m / 10**digits) * 10**digits)))
 
 
 def _logit(rate: float) -> float:

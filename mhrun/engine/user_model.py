@@ -48,15 +48,15 @@ def user_model(
             if value is not None:
                 raise UserError(f"{name}= goes with a function; {_remedy(model)}.")
         # What a function reads elsewhere may have changed since the last call.
-        own = model.anew() if isinstance(model, FunctionModel) else model
-        return Given(own, rows, _of_model(model, start))
+        prepared = model.anew() if isinstance(model, FunctionModel) else model
+        return Given(prepared, rows, _of_model(model, start))
     if not callable(model):
         raise UserError(f"model = {model!r} must be a Model, a torch module or a function.")
     function = _density(model) if density else model
     single = not (density or isinstance(data, Mapping | Dataset) or is_frame(data))
     if parameters is not None:
-        named = FunctionModel(function, start, log_prior, single=single, parameters=parameters)
-        return Given(named, rows, None)
+        function_model = FunctionModel(function, start, log_prior, single=single, parameters=parameters)
+        return Given(function_model, rows, None)
     if start is None:
         raise UserError(
             "sample needs start=, where chains begin, or parameters= with priors, when the model is a function: "
@@ -80,17 +80,17 @@ def _of_model(model: Model, start: Any) -> Any:
     """Return starting points of a model, in the coordinates of its names."""
     if start is None:
         return None
-    named = parameters_of(model)
-    if named is None or not isinstance(start, Mapping):
+    parameters = parameters_of(model)
+    if parameters is None or not isinstance(start, Mapping):
         return torch.atleast_2d(_points(start)).tolist()
-    values = start_values(start, named)
-    if lacking := [name for name in named.shapes if name not in values]:
+    starts = start_values(start, parameters)
+    if lacking := [name for name in parameters.shapes if name not in starts]:
         raise UserError(f"start lacks {', '.join(lacking)}; give a value for each parameter.")
-    chains = max(len(v) if v.dim() > len(named.shapes[k]) else 1 for k, v in values.items())
-    whole = {
-        k: v if v.dim() > len(named.shapes[k]) else v.expand(chains, *v.shape) for k, v in values.items()
+    chains = max(len(v) if v.dim() > len(parameters.shapes[k]) else 1 for k, v in starts.items())
+    expanded = {
+        k: v if v.dim() > len(parameters.shapes[k]) else v.expand(chains, *v.shape) for k, v in starts.items()
     }
-    return torch.cat([value.reshape(chains, -1) for value in whole.values()], -1).tolist()
+    return torch.cat([value.reshape(chains, -1) for value in expanded.values()], -1).tolist()
 
 
 def _points(start: Any) -> Tensor:

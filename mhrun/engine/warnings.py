@@ -40,9 +40,9 @@ def warnings_of(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
         )
     elif stopped == shape.chains and np.sum(totals["sum_accepted"]) == 0:
         yield f"{method.name}: no chain ever moved, because log-likelihoods are not finite at its starting point."
-    elif method.kernel.decides and (still := int((np.asarray(totals["sum_accepted"]) == 0).sum())):
+    elif method.kernel.decides and (unmoved := int((np.asarray(totals["sum_accepted"]) == 0).sum())):
         yield (
-            f"{method.name}: {still} of {shape.chains} chains never moved after burn-in: no candidate was accepted. "
+            f"{method.name}: {unmoved} of {shape.chains} chains never moved after burn-in: no candidate was accepted. "
             "Lower the step size or choose other starting points."
         )
     yield from _temperature_warnings(method, summary)
@@ -104,8 +104,8 @@ def _trajectory_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator
 
 def acceptance_range(method: Method) -> tuple[float, float] | None:
     """Return the range of acceptance rates in which a method is efficient; None if it is unknown."""
-    wanted = efficient_acceptance(method.kernel, method.target.dim)
-    return None if wanted is None else (wanted.low, wanted.high)
+    efficient = efficient_acceptance(method.kernel, method.target.dim)
+    return None if efficient is None else (efficient.low, efficient.high)
 
 
 def _tuning_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str]:
@@ -119,10 +119,10 @@ def _tuning_warnings(method: Method, summary: Mapping[str, Any]) -> Iterator[str
     odds = _logit(rates.clip(0.5 / method.shape.steps, 1 - 0.5 / method.shape.steps))
     off = (odds < low - _SETTLED) | (odds > high + _SETTLED)
     if off.any():
-        wanted = f"{aimed[0]:.2f}" if aimed[0] == aimed[1] else f"{aimed[0]:.2f} to {aimed[1]:.2f}"
+        aim = f"{aimed[0]:.2f}" if aimed[0] == aimed[1] else f"{aimed[0]:.2f} to {aimed[1]:.2f}"
         yield (
             f"{method.name}: tuning had not settled in {int(off.sum())} of {method.shape.chains} chains: acceptance "
-            f"{rates[off].mean():.3g} after burn-in, tuned to {wanted}. Raise warmup, or start at a step size nearer "
+            f"{rates[off].mean():.3g} after burn-in, tuned to {aim}. Raise warmup, or start at a step size nearer "
             "to the final ones."
         )
 
@@ -147,27 +147,28 @@ def draws_warnings(
     if draws.shape[1] >= 4 and np.isfinite(draws).all() and not method.kernel.optimises:
         yield from _precision_warnings(name, draws, names)
     rate = float(np.sum(summary["totals"]["sum_accepted"])) / (shape.chains * shape.steps)
-    wanted = acceptance_range(method)
-    outside = wanted is not None and rate > 0 and not wanted[0] <= rate <= wanted[1]
-    if wanted is not None and outside and not any(_tuning_warnings(method, summary)):
+    limits = acceptance_range(method)
+    outside = limits is not None and rate > 0 and not limits[0] <= rate <= limits[1]
+    if limits is not None and outside and not any(_tuning_warnings(method, summary)):
         yield (
-            f"{name}: acceptance {rate:.3g} is outside {wanted[0]:.2f} to {wanted[1]:.2f}, where it is efficient. "
-            f"{'Lower' if rate < wanted[0] else 'Raise'} the step size."
+            f"{name}: acceptance {rate:.3g} is outside {limits[0]:.2f} to {limits[1]:.2f}, where it is efficient. "
+            f"{'Lower' if rate < limits[0] else 'Raise'} the step size."
         )
-    about = samples(method.kernel, method.plan)
-    if about.tempered:
-        yield f"{name}: {tempered(about.temperature)}"
+    distribution = samples(method.kernel, method.plan)
+    if distribution.tempered:
+        yield f"{name}: {tempered(distribution.temperature)}"
 
 
 def _precision_warnings(method: str, draws: npt.NDArray[np.float64], names: Sequence[str]) -> Iterator[str]:
     """Yield a line on the largest R-hat and one on the least effective sample size, with the names of coordinates."""
-    found = diagnoses(draws)
+    by_coordinate = diagnoses(draws)
 
     def of(place: int) -> str:
         return f" ({names[place]})" if len(names) > 1 else ""
 
     rhats, sizes, tails = (
-        np.array([getattr(one, key) for one in found]) for key in ("rhat", "ess", "ess_tail")
+        np.array([getattr(diagnosis, key) for diagnosis in by_coordinate])
+        for key in ("rhat", "ess", "ess_tail")
     )
     if is_apart(float(rhats.max())):
         worst = int(rhats.argmax())

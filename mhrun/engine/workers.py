@@ -111,8 +111,8 @@ class Workers:
         Raises:
             Interrupted: the user stopped the run.
         """
-        left = self._left(methods) if self.count > 1 else []
-        waiting = deque(method.name for method in left if task != PILOT or is_open(method))
+        unfinished = self._left(methods) if self.count > 1 else []
+        waiting = deque(method.name for method in unfinished if task != PILOT or is_open(method))
         outcome, stopped, stopping = Outcome({}, {}), list[str](), False
         while True:
             if self._stop() and not stopping:
@@ -142,25 +142,25 @@ class Workers:
 
     def _ended(self, name: Any, message: Sequence[Any], outcome: Outcome, stopped: list[str]) -> None:
         """Keep the last word of a worker on its task."""
-        event, *values = message
+        event, *contents = message
         if event == "refused":
-            outcome.refused[name] = values[0]
-            self._watcher.note(f"{name} failed: {values[0]}")
+            outcome.refused[name] = contents[0]
+            self._watcher.note(f"{name} failed: {contents[0]}")
         elif event == "stopped":
-            stopped.append(values[0])
+            stopped.append(contents[0])
         elif event == "cost":
-            outcome.costs.update({cost.method: cost for cost in values[0]})
+            outcome.costs.update({cost.method: cost for cost in contents[0]})
 
     def _left(self, methods: Sequence[Method]) -> list[Method]:
         """Return the unfinished methods that workers may run, the longest first, so that none begins near the end."""
-        left = [m for m in methods if done(self._folder.method(m.name)) is None]
-        return sorted(separable(left, self._threads), key=lambda m: -m.guess() * m.shape.total)
+        unfinished = [m for m in methods if done(self._folder.method(m.name)) is None]
+        return sorted(separable(unfinished, self._threads), key=lambda m: -m.guess() * m.shape.total)
 
     def _lost(self, worker: _Worker) -> None:
         self._workers.remove(worker)
         status = worker.end(_PATIENCE)
-        what = f"{worker.busy_with}: its process" if worker.busy_with else "a worker process"
-        self._watcher.note(f"{what} ended early ({status}); the run goes on without it.")
+        subject = f"{worker.busy_with}: its process" if worker.busy_with else "a worker process"
+        self._watcher.note(f"{subject} ended early ({status}); the run goes on without it.")
 
 
 class _Worker:
@@ -284,8 +284,8 @@ def _done(
 ) -> tuple[Any, ...]:
     """Do a task and return how it ended."""
     try:
-        own = {**job.config, "methods": {name: job.config["methods"][name]}}
-        (method,) = methods_of(own)
+        config = {**job.config, "methods": {name: job.config["methods"][name]}}
+        (method,) = methods_of(config)
         if task == PILOT:
             piloted(method, folder.method(name), watcher.note)
             return ("done",)
