@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 import time
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from mhrun.durations import in_words
 from mhrun.engine.assemble import trace_bytes
@@ -22,6 +22,7 @@ from mhrun.engine.jobs import separable
 from mhrun.engine.machine import keep_memory
 from mhrun.engine.method import Method
 from mhrun.engine.threads import limited, torch_threads
+from mhrun.monitors import Monitor
 from mhrun.random import MANY
 from mhrun.store.blocks import steps_done
 from mhrun.store.files import read_json
@@ -29,6 +30,7 @@ from mhrun.types import State
 
 _TRIED = 1.0  # seconds of a trial of a method
 _LONG = 30.0  # a first step that takes longer is not repeated: compiling and reading data take less
+_FEW = 4  # chains that are observed for the time of an observation of all
 _WORTH = 60.0  # guessed duration in seconds above which a run is tried
 _COMPILED_FACTOR = 20.0  # a compiled loop is so many times faster than the guess, which is of torch
 
@@ -238,21 +240,35 @@ def _monitor_cost(method: Method, done: int, state: State) -> tuple[int, float]:
         kind = monitor.emits(step), monitor.takes_snapshot(step)
         counts[kind] += 1
         latest[kind] = step
-    memory, seconds = monitor.start(method.target, method.shape.chains), 0.0
-    for kind, step in latest.items():
-        spent = math.inf
-        for _ in range(2):  # the first time may include reading the data
-            began = time.perf_counter()
-            with torch.no_grad():
-                monitor.observe(
-                    method.target, memory, step, method.target.points(state), state.aux.get("valid")
-                )
-            _wait(method.target.device)
-            spent = min(spent, time.perf_counter() - began)
-            if spent > _LONG:
-                break
-        seconds += counts[kind] * spent
+    seconds = sum(
+        counts[kind] * _observation_seconds(method, monitor, step, state) for kind, step in latest.items()
+    )
     return sum(counts.values()), seconds
+
+
+def _observation_seconds(method: Method, monitor: Monitor, step: int, state: State) -> float:
+    """Return the seconds of one run of the monitor after `step`.
+
+    Hundreds of networks on all test data take minutes: the time of a few, to which it is proportional, is enough.
+    """
+    theta, valid, chains = method.target.points(state), state.aux.get("valid"), method.shape.chains
+    few = min(_FEW, chains)
+    seconds = (
+        _timed(method, monitor, step, theta[:few], None if valid is None else valid[:few]) * chains / few
+    )
+    if seconds > _LONG:
+        return seconds
+    # The first time may include reading the data
+    return min(_timed(method, monitor, step, theta, valid) for _ in range(2 if few == chains else 1))
+
+
+def _timed(method: Method, monitor: Monitor, step: int, theta: Tensor, valid: Tensor | None) -> float:
+    memory = monitor.start(method.target, len(theta))
+    began = time.perf_counter()
+    with torch.no_grad():
+        monitor.observe(method.target, memory, step, theta, valid)
+    _wait(method.target.device)
+    return time.perf_counter() - began
 
 
 def _wait(device: Any) -> None:
