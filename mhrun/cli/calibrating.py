@@ -49,9 +49,9 @@ def calibrate(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = 
     Raises:
         UserError: words that mean nothing, or a model that cannot be simulated.
     """
-    own = {key: value for key, _, value in (w.partition("=") for w in words) if key in _OWN}
+    settings = {key: value for key, _, value in (w.partition("=") for w in words) if key in _OWN}
     rest = [word for word in words if word.partition("=")[0] not in _OWN]
-    replications = _whole("replications", own.get("replications", str(_REPLICATIONS)), _FEWEST)
+    replications = _whole("replications", settings.get("replications", str(_REPLICATIONS)), _FEWEST)
     config = compose_config(rest, folders, compare=False, check=True) | {"device": "cpu"}
     import torch
 
@@ -60,35 +60,37 @@ def calibrate(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = 
 
     torch.set_num_threads(1)
     methods = methods_of(config)
-    given = {word.partition("=")[0] for word in rest}
-    began, found = time.perf_counter(), dict[str, Any]()
+    keys = {word.partition("=")[0] for word in rest}
+    began, calibrations = time.perf_counter(), dict[str, Any]()
     simulations: dict[int, Simulated] = {}
     for method in methods:
         target = method.target
         if (reason := refuses(target.model)) is not None:
             raise UserError(f"{method.name}: {reason}")
         if id(target) not in simulations:
-            data = _first(target, _whole("n", own.get("n", str(min(_N, target.n))), 1))
+            data = _first(target, _whole("n", settings.get("n", str(min(_N, target.n))), 1))
             simulations[id(target)] = simulated(
                 target.model, data, replications, method.shape.chains, int(config["seed"])
             )
         drawn = simulations[id(target)]
         drawn = drawn._replace(data=_times(drawn.data, method.shape.chains))
         counts = {
-            key: getattr(method.shape, key) if key in given else min(getattr(method.shape, key), _STEPS)
+            key: getattr(method.shape, key) if key in keys else min(getattr(method.shape, key), _STEPS)
             for key in ("warmup", "steps")
         }
         try:
-            found[method.name] = _calibration(method, drawn, counts, len(methods), as_json)
+            calibrations[method.name] = _calibration(method, drawn, counts, len(methods), as_json)
         except Refusal as error:
             raise UserError(f"{method.name}: {error}") from error
     seconds = time.perf_counter() - began
-    (_as_json if as_json else _as_table)(str(config["experiment"]), found, methods, simulations, seconds)
-    return 1 if any(one.verdict.outcome == "fails" for one in found.values()) else 0
+    (_as_json if as_json else _as_table)(
+        str(config["experiment"]), calibrations, methods, simulations, seconds
+    )
+    return 1 if any(calibration.verdict.outcome == "fails" for calibration in calibrations.values()) else 0
 
 
 def _calibration(
-    method: Method, given: Simulated, counts: Mapping[str, int], methods: int, quiet: bool
+    method: Method, simulation: Simulated, counts: Mapping[str, int], methods: int, quiet: bool
 ) -> Calibration:
     """Run a method on each data set, and judge the ranks."""
     import numpy as np
@@ -99,7 +101,7 @@ def _calibration(
     from mhrun.diagnostics.chains import ess
     from mhrun.engine.pilot import is_open
 
-    replications = len(given.truth)
+    replications = len(simulation.truth)
     plan = method.plan.filled(torch.ones(method.shape.chains), None) if is_open(method) else method.plan
     hot = plan.controls(plan.start(), method.shape.total, 1).temperature[0, :: method.kernel.rungs]
     if bool((hot != 1).any()):
@@ -107,23 +109,23 @@ def _calibration(
         return Calibration(Verdict(method.name, NONE, detail), {}, {})
     if _at_once(method):
         chains, watcher = method.shape.chains * replications, None if quiet else _reporting(method.name)
-        draws, valid = _run(method, given.data, counts, chains, method.seed, watcher)
+        draws, valid = _run(method, simulation.data, counts, chains, method.seed, watcher)
         draws = draws.reshape(replications, -1, *draws.shape[1:])
     else:
         parts, sets = [], _Sets(method.name, replications)
         for k in range(replications):
             watcher = _reporting(f"{method.name}, data set 1") if k == 0 and not quiet else None
-            one, valid = _run(
-                method, given.data.one(k), counts, method.shape.chains, method.seed + k, watcher
+            set_draws, valid = _run(
+                method, simulation.data.one(k), counts, method.shape.chains, method.seed + k, watcher
             )
-            parts.append(one[:: method.kernel.rungs])
+            parts.append(set_draws[:: method.kernel.rungs])
             if not quiet:
                 sets.done(k + 1)
         draws = np.stack(parts)
     if not valid:
         return Calibration(Verdict(method.name, NONE, "only some of its draws are valid"), {}, {})
     model = method.target.model
-    return calibrated(method.name, model, given, draws, ess, methods, method.seed)
+    return calibrated(method.name, model, simulation, draws, ess, methods, method.seed)
 
 
 def _reporting(name: str) -> Silent:
@@ -147,13 +149,13 @@ class _Sets:
     def done(self, count: int) -> None:
         """Note that `count` data sets are done."""
         now = time.monotonic()
-        left = (now - self._began) / count * (self._all - count)
-        is_long = left >= _EVERY if count == 1 else now - self._last >= _EVERY
+        seconds_left = (now - self._began) / count * (self._all - count)
+        is_long = seconds_left >= _EVERY if count == 1 else now - self._last >= _EVERY
         if not is_long or count == self._all:
             return
         self._last = now
         print(
-            f"mhrun: {self._name}: {count} of {self._all} data sets, about {in_words(left)} left",
+            f"mhrun: {self._name}: {count} of {self._all} data sets, about {in_words(seconds_left)} left",
             file=sys.stderr,
             flush=True,
         )
@@ -197,22 +199,22 @@ def _run(
     target = Target(
         old.model, data, temper=old.temper, replacement=old.replacement, common_batch=old.common_batch
     )
-    rest = {"chains": chains, "thin": 1, "thin_stats": None, "seed": seed}
-    own = assembled(
+    other_counts = {"chains": chains, "thin": 1, "thin_stats": None, "seed": seed}
+    method_on_data = assembled(
         method.name,
         method.kernel,
         target,
         method.plan.schedules,
-        {**counts, **rest},
+        {**counts, **other_counts},
         dtype=method.dtype,
         starts=method.starts,
         monitor=None,
         precondition=method.precondition,
     )
-    own.check_data()
-    own, _ = piloted(own, None, lambda line: None)
+    method_on_data.check_data()
+    method_on_data, _ = piloted(method_on_data, None, lambda line: None)
     with tempfile.TemporaryDirectory(prefix="mhrun-") as folder:
-        run_method(own, Path(folder), Settings(), watcher or Silent(), lambda: False, {})
+        run_method(method_on_data, Path(folder), Settings(), watcher or Silent(), lambda: False, {})
         with open_trace(Path(folder)) as trace:
             return flat_draws(trace["posterior"]), bool(trace["sample_stats"]["valid"].all())
 
@@ -238,7 +240,7 @@ def _whole(key: str, text: str, least: int) -> int:
 
 def _as_table(
     experiment: str,
-    found: Mapping[str, Calibration],
+    calibrations: Mapping[str, Calibration],
     methods: Sequence[Method],
     simulations: Mapping[int, Simulated],
     seconds: float,
@@ -253,35 +255,39 @@ def _as_table(
     table = Table(title=f"calibration of {experiment}", title_justify="left", title_style="bold")
     for heading in ("method", "verdict", "what was found"):
         table.add_column(heading)
-    for name, one in found.items():
-        table.add_row(name, f"[{STYLES[one.verdict.outcome]}]{one.verdict.outcome}[/]", one.verdict.detail)
+    for name, calibration in calibrations.items():
+        table.add_row(
+            name,
+            f"[{STYLES[calibration.verdict.outcome]}]{calibration.verdict.outcome}[/]",
+            calibration.verdict.detail,
+        )
     console.print(table)
-    for name, one in found.items():
-        if not one.histograms:
+    for name, calibration in calibrations.items():
+        if not calibration.histograms:
             continue
         ranks = Table(title=f"ranks of {name}", title_justify="left", title_style="bold")
         for heading in ("quantity", "ranks", "counts", "p"):
             ranks.add_column(heading)
-        for quantity in sorted(one.p, key=one.p.__getitem__)[:_SHOWN]:
-            counts = one.histograms[quantity]
+        for quantity in sorted(calibration.p, key=calibration.p.__getitem__)[:_SHOWN]:
+            counts = calibration.histograms[quantity]
             row = (
                 quantity.replace("[", r"\["),
                 bars(counts),
                 " ".join(map(str, counts)),
-                f"{one.p[quantity]:.2g}",
+                f"{calibration.p[quantity]:.2g}",
             )
             ranks.add_row(*row)
         console.print(ranks)
-        if len(one.p) > _SHOWN:
-            console.print(f"and {len(one.p) - _SHOWN} more, nearer to uniform.", highlight=False)
-    failed = [name for name, one in found.items() if one.verdict.outcome == "fails"]
-    judged = sum(one.verdict.outcome in ("holds", "fails") for one in found.values())
+        if len(calibration.p) > _SHOWN:
+            console.print(f"and {len(calibration.p) - _SHOWN} more, nearer to uniform.", highlight=False)
+    failed = [name for name, calibration in calibrations.items() if calibration.verdict.outcome == "fails"]
+    judged = sum(calibration.verdict.outcome in ("holds", "fails") for calibration in calibrations.values())
     conclusion = (
         f"{len(failed)} fail: {', '.join(failed)}. Model, simulate and method do not agree: ∪ draws too narrow, "
         "∩ too wide, a tilt is bias"
         if failed
-        else f"no method fails, {len(found) - judged} not judged"
-        if judged < len(found)
+        else f"no method fails, {len(calibrations) - judged} not judged"
+        if judged < len(calibrations)
         else "no method fails"
     )
     n = next(iter(simulations.values())).data.n
@@ -294,7 +300,7 @@ def _as_table(
 
 def _as_json(
     experiment: str,
-    found: Mapping[str, Calibration],
+    calibrations: Mapping[str, Calibration],
     methods: Sequence[Method],
     simulations: Mapping[int, Simulated],
     seconds: float,
@@ -308,10 +314,14 @@ def _as_json(
         "seed": methods[0].seed,
         "false_alarms": FALSE_ALARMS,
         "seconds": round(seconds, 1),
-        "fails": sum(one.verdict.outcome == "fails" for one in found.values()),
+        "fails": sum(calibration.verdict.outcome == "fails" for calibration in calibrations.values()),
         "checks": [
-            {**one.verdict._asdict(), "ranks": one.histograms, "p_of_quantities": one.p}
-            for one in found.values()
+            {
+                **calibration.verdict._asdict(),
+                "ranks": calibration.histograms,
+                "p_of_quantities": calibration.p,
+            }
+            for calibration in calibrations.values()
         ],
     }
     print(json.dumps(content, indent=2))

@@ -56,16 +56,14 @@ def check(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = Fals
 
     torch.set_num_threads(1)  # the targets are small
     subject = _subject(config, " ".join(words))
-    wanted = config.checks  # one check needs no brackets
+    names = config.checks  # one check needs no brackets
     checks = (
-        None
-        if wanted is None
-        else [str(name) for name in (wanted if OmegaConf.is_list(wanted) else [wanted])]
+        None if names is None else [str(name) for name in (names if OmegaConf.is_list(names) else [names])]
     )
-    began, found = time.perf_counter(), []
+    began, verdicts = time.perf_counter(), []
     try:
         for verdict in run_suite(subject, checks):
-            found.append(verdict)
+            verdicts.append(verdict)
             if not as_json and sys.stderr.isatty():
                 print(f"\r\x1b[K{verdict.check}: {verdict.outcome}", end="", file=sys.stderr, flush=True)
     except Refusal as error:
@@ -74,8 +72,8 @@ def check(words: Sequence[str], folders: Sequence[Path], *, as_json: bool = Fals
         if not as_json and sys.stderr.isatty():
             print("\r\x1b[K", end="", file=sys.stderr)
     seconds = time.perf_counter() - began
-    (_as_json if as_json else _as_table)(found, subject, seconds)
-    return 1 if any(verdict.outcome in NOT_PASSED for verdict in found) else 0
+    (_as_json if as_json else _as_table)(verdicts, subject, seconds)
+    return 1 if any(verdict.outcome in NOT_PASSED for verdict in verdicts) else 0
 
 
 def _composed(words: list[str], folders: Sequence[Path]) -> DictConfig:
@@ -111,8 +109,8 @@ def _of_a_name(name: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
         if isinstance(part, type) and issubclass(part, getattr(parts, kind.title())):
             parameters = inspect.signature(part).parameters
             settings = {key: value for key, _, value in (word.partition("=") for word in words)}
-            found = {key: _read(key, value) for key, value in settings.items() if key in parameters}
-            return kind, ({"m": "${m}"} if "m" in parameters else {}) | found
+            arguments = {key: _read(key, value) for key, value in settings.items() if key in parameters}
+            return kind, ({"m": "${m}"} if "m" in parameters else {}) | arguments
     bases = ", ".join(kind.title() for kind in _KINDS)
     raise UserError(
         f"{name} is not a class of a part; a part derives from a base class of mhrun.parts: {bases}."
@@ -139,12 +137,12 @@ _LEAST = {"seed": 0, "chains": 200, "n": 1, "m": 1, "effective": 1}  # fewer cha
 
 
 def _number(config: DictConfig, key: str) -> Any:
-    value, whole = config[key], key != "effective"
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not _LEAST[key] <= value < float("inf") or (whole and value != int(value)):
-        should = "a whole number" if whole else "a number"
-        raise UserError(f"{key} = {value!r} must be {should}, at least {_LEAST[key]}.")
-    return int(value) if whole else float(value)
+    value, is_whole = config[key], key != "effective"
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not _LEAST[key] <= value < float("inf") or (is_whole and value != int(value)):
+        form = "a whole number" if is_whole else "a number"
+        raise UserError(f"{key} = {value!r} must be {form}, at least {_LEAST[key]}.")
+    return int(value) if is_whole else float(value)
 
 
 def _subject(config: DictConfig, name: str) -> Subject:
@@ -157,9 +155,9 @@ def _subject(config: DictConfig, name: str) -> Subject:
 
     def make(n: int, m: int) -> Kernel:
         """Return the kernel for n data and minibatches of m; the exact one for m = n."""
-        own = OmegaConf.merge(config, {"n": n, "m": m})
-        assert isinstance(own, DictConfig)
-        return _kernel(own, exact=m == n)
+        sized_config = OmegaConf.merge(config, {"n": n, "m": m})
+        assert isinstance(sized_config, DictConfig)
+        return _kernel(sized_config, exact=m == n)
 
     kernel = make(settings["n"], settings["m"])  # a mistake is reported before any check runs
     size = None if step is None else float(step)
@@ -188,16 +186,21 @@ def _surrogate(config: DictConfig, kernel: Kernel) -> str:
     from mhrun.check.targets import gaussian_mean
     from mhrun.types import BOUND_KINDS
 
-    known, own = gaussian_mean(1), OmegaConf.select(config, "method.target.surrogate", default="none")
-    bounds = [str(own)] if str(own).startswith(_LOWER_BOUND) else [_LOWER_BOUND, f"{_LOWER_BOUND}_untuned"]
-    if kernel.refuses(known.target()) is not None:
+    gaussian = gaussian_mean(1)
+    surrogate = OmegaConf.select(config, "method.target.surrogate", default="none")
+    bounds = (
+        [str(surrogate)]
+        if str(surrogate).startswith(_LOWER_BOUND)
+        else [_LOWER_BOUND, f"{_LOWER_BOUND}_untuned"]
+    )
+    if kernel.refuses(gaussian.target()) is not None:
         for name in bounds:
-            if kernel.refuses(known.target(name)) is None:
+            if kernel.refuses(gaussian.target(name)) is None:
                 return name
-        if str(own) in BOUND_KINDS:
+        if str(surrogate) in BOUND_KINDS:
             raise UserError(
-                f"it needs target.surrogate={own}, and the checks have no targets with bounds on the remainders of an "
-                "expansion; compare its draws with those of hmc or mcmc on a small target (mhrun compare)."
+                f"it needs target.surrogate={surrogate}, and the checks have no targets with bounds on the remainders "
+                "of an expansion; compare its draws with those of hmc or mcmc on a small target (mhrun compare)."
             )
     return "none"
 
@@ -251,8 +254,8 @@ def _plain(config: DictConfig, path: str) -> dict[str, Any]:
         if missing := sorted(OmegaConf.missing_keys(node)):
             raise UserError(f"{path}.{missing[0]} must be given; add {path}.{missing[0]}=VALUE.")
         with bounded():
-            found: dict[str, Any] = OmegaConf.to_container(node, resolve=True)  # type: ignore[assignment]
-        return found
+            settings: dict[str, Any] = OmegaConf.to_container(node, resolve=True)  # type: ignore[assignment]
+        return settings
     except RecursionError as error:
         raise UserError(f"{path} is too deep: groups, lists or ${{...}} in one another.") from error
     except OmegaConfBaseException as error:
@@ -262,7 +265,7 @@ def _plain(config: DictConfig, path: str) -> dict[str, Any]:
         raise UserError(f"{path}: {message}; add it as +KEY=VALUE.") from error
 
 
-def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> None:
+def _as_table(verdicts: Sequence[Verdict], subject: Subject, seconds: float) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -276,20 +279,20 @@ def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> Non
         table = Table()
         for heading in ("check", "verdict", "what was found"):
             table.add_column(heading)
-        for verdict in found:
+        for verdict in verdicts:
             style = STYLES[verdict.outcome]
             table.add_row(verdict.check, f"[{style}]{verdict.outcome}[/]", verdict.detail.replace("[", r"\["))
         console.print(table)
     else:  # into a file or a pipe go plain columns, a line for each check
-        rows = [("check", "verdict", "what was found"), *(verdict[:3] for verdict in found)]
-        wide = [max(len(row[k]) for row in rows) for k in range(2)]
+        rows = [("check", "verdict", "what was found"), *(verdict[:3] for verdict in verdicts)]
+        widths = [max(len(row[k]) for row in rows) for k in range(2)]
         for check, outcome, detail in rows:
-            print(f"{check:<{wide[0]}}  {outcome:<{wide[1]}}  {detail}")
-    failed = [verdict.check for verdict in found if verdict.outcome == "fails"]
+            print(f"{check:<{widths[0]}}  {outcome:<{widths[1]}}  {detail}")
+    failed = [verdict.check for verdict in verdicts if verdict.outcome == "fails"]
     conclusion = f"{len(failed)} fail: {', '.join(failed)}" if failed else "no check fails"
-    if weak := [verdict.check for verdict in found if verdict.outcome == NO_POWER]:
+    if weak := [verdict.check for verdict in verdicts if verdict.outcome == NO_POWER]:
         conclusion += f"; no power: {', '.join(weak)}"
-    biased = [v.check for v in found if v.outcome == MEASURED and ": biased (" in v.detail]
+    biased = [v.check for v in verdicts if v.outcome == MEASURED and ": biased (" in v.detail]
     if biased and subject.kind != "proposal":
         conclusion += f"; biased: {', '.join(biased)}"
     alarms = f"{FALSE_ALARMS:.0e}".replace("e-0", "e-")
@@ -298,7 +301,7 @@ def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> Non
         f"Seed {subject.seed}.",
         highlight=False,
     )
-    console.print(_unseen(found, subject), highlight=False)
+    console.print(_unseen(verdicts, subject), highlight=False)
     if biased and subject.kind not in ("proposal", "dynamics"):
         console.print(
             "A rule that takes no account of minibatch noise is biased with minibatches: that is not judged. One that "
@@ -308,20 +311,22 @@ def _as_table(found: Sequence[Verdict], subject: Subject, seconds: float) -> Non
         )
 
 
-def _unseen(found: Sequence[Verdict], subject: Subject) -> str:
+def _unseen(verdicts: Sequence[Verdict], subject: Subject) -> str:
     """Return what errors the checks do not see: of the variance where they judge it, or in standard errors."""
     from mhrun.check.verdict import Z
 
-    limits = [verdict.unseen for verdict in found if verdict.unseen is not None]
-    more = f"chains={25 * subject.chains}"
+    limits = [verdict.unseen for verdict in verdicts if verdict.unseen is not None]
+    setting = f"chains={25 * subject.chains}"
     if not limits:
-        return f"An error within {Z:.1f} standard errors (±) passes unseen; with {more} they are a fifth as large."
+        return f"An error within {Z:.1f} standard errors (±) passes unseen; with {setting} they are a fifth as large."
     low, high = f"{100 * min(limits):.2g}", f"{100 * max(limits):.2g}"
     size = f"{low} %" if low == high else f"{low} to {high} %, depending on the target,"
-    return f"A variance that is off by less than {size} passes unseen; with {more} a fifth of that is seen."
+    return (
+        f"A variance that is off by less than {size} passes unseen; with {setting} a fifth of that is seen."
+    )
 
 
-def _as_json(found: Sequence[Verdict], subject: Subject, seconds: float) -> None:
+def _as_json(verdicts: Sequence[Verdict], subject: Subject, seconds: float) -> None:
     from mhrun import __version__
     from mhrun.check.verdict import FALSE_ALARMS, NO_POWER
 
@@ -334,8 +339,8 @@ def _as_json(found: Sequence[Verdict], subject: Subject, seconds: float) -> None
         "seed": subject.seed,
         "false_alarms": FALSE_ALARMS,
         "seconds": round(seconds, 1),
-        "fails": sum(verdict.outcome == "fails" for verdict in found),
-        "no_power": sum(verdict.outcome == NO_POWER for verdict in found),
-        "checks": [{key: finite(value) for key, value in verdict._asdict().items()} for verdict in found],
+        "fails": sum(verdict.outcome == "fails" for verdict in verdicts),
+        "no_power": sum(verdict.outcome == NO_POWER for verdict in verdicts),
+        "checks": [{key: finite(value) for key, value in verdict._asdict().items()} for verdict in verdicts],
     }
     print(json.dumps(content, indent=2))

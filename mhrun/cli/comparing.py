@@ -36,45 +36,47 @@ def compare_runs(words: Sequence[str]) -> int:
             "compare needs runs: folders, names of experiments (their newest run), or beginnings of digests; "
             "RUN:METHOD is one method of it."
         )
-    chosen = [found_run(name, outputs) for name in names]
-    named = _reference_run(reference, names, chosen, outputs) if reference is not None else None
+    compared = [found_run(name, outputs) for name in names]
+    reference_run = _reference_run(reference, names, compared, outputs) if reference is not None else None
 
     from mhrun.report.compare import rows_of
     from mhrun.report.comparison_page import COLUMNS, DISTANCES, EXPLAINED, build_comparison, table
 
-    rows = rows_of([*chosen, *([named] if named else [])])
+    rows = rows_of([*compared, *([reference_run] if reference_run else [])])
     against = None
-    if named is not None:
-        against = [r for r in rows if r.run.folder.path.resolve() == named[0].path.resolve()]
-        against = [r for r in against if named[1] in (None, r.method)]
+    if reference_run is not None:
+        against = [r for r in rows if r.run.folder.path.resolve() == reference_run[0].path.resolve()]
+        against = [r for r in against if reference_run[1] in (None, r.method)]
         if len(against) > 1:
             raise UserError(
                 f"--reference {reference} has several methods; say which: "
                 f"{', '.join(f'{reference}:{r.method}' for r in against[:4])}{', ...' * (len(against) > 4)}."
             )
-    given = [(name, folder) for name, (folder, _) in zip(names, chosen, strict=True)]
-    given += [(reference, named[0])] if reference is not None and named is not None else []
-    for line in lines_of_runs(given, outputs):
+    named_folders = [(name, folder) for name, (folder, _) in zip(names, compared, strict=True)]
+    named_folders += (
+        [(reference, reference_run[0])] if reference is not None and reference_run is not None else []
+    )
+    for line in lines_of_runs(named_folders, outputs):
         print(line, file=sys.stdout if kind == "table" else sys.stderr)
-    found, page = build_comparison(rows, against[0] if against else None, outputs)
+    comparison, page = build_comparison(rows, against[0] if against else None, outputs)
     if kind == "json":
         print((page.parent / "compare.json").read_text(), end="")
     elif kind == "csv":
         print((page.parent / "compare.csv").read_text(), end="")
     else:
-        frame = table(found)
+        frame = table(comparison)
         show(frame, list(DISTANCES.values()))
         headings = COLUMNS | DISTANCES
-        texts = EXPLAINED | ({"verdict": found.rule} if found.rule else {})
+        texts = EXPLAINED | ({"verdict": comparison.rule} if comparison.rule else {})
         explain({headings[key]: text for key, text in texts.items() if headings[key] in frame.columns})
-    for note in found.notes:
+    for note in comparison.notes:
         print(f"mhrun: {note}", file=sys.stderr)
     print(f"page    {page}", file=sys.stdout if kind == "table" else sys.stderr)
     return 0
 
 
 def _reference_run(
-    reference: str, names: Sequence[str], chosen: Sequence[tuple[RunFolder, str | None]], outputs: Path
+    reference: str, names: Sequence[str], compared: Sequence[tuple[RunFolder, str | None]], outputs: Path
 ) -> tuple[RunFolder, str | None]:
     """Return the run of ``--reference`` and its method, see `found_run`.
 
@@ -84,7 +86,7 @@ def _reference_run(
     try:
         return found_run(reference, outputs)
     except UserError as error:
-        for name, (folder, method) in zip(names, chosen, strict=True):
+        for name, (folder, method) in zip(names, compared, strict=True):
             if reference in (folder.summary() or {}).get("methods", {}):
                 run = name.rpartition(":")[0] if method else name.rstrip(":")
                 raise UserError(
@@ -124,21 +126,21 @@ def lines_of_runs(given: Sequence[tuple[str, RunFolder]], outputs: Path) -> list
     compared = {folder.path.resolve(): folder for _, folder in given}
     configs = {path: folder.config() for path, folder in compared.items()}
     newest: dict[Path, list[RunFolder]] = {}
-    there = runs(outputs)
+    folders = runs(outputs)
     for word, folder in given:
         text = "" if (Path(word) / "config.yaml").is_file() else word
-        same = [r for r in there if r.experiment == folder.experiment]
-        if len(same) > 1 and text.partition(":")[0] == folder.experiment:
-            newest[folder.path.resolve()] = same
+        of_experiment = [r for r in folders if r.experiment == folder.experiment]
+        if len(of_experiment) > 1 and text.partition(":")[0] == folder.experiment:
+            newest[folder.path.resolve()] = of_experiment
     lines = []
     for path, folder in compared.items():
-        others = [config for other, config in configs.items() if other != path]
-        more = newest.get(path, [])
-        for other in more[-_READ:]:
+        other_configs = [config for other, config in configs.items() if other != path]
+        siblings = newest.get(path, [])
+        for other in siblings[-_READ:]:
             if other.path.resolve() not in compared:
                 with suppress(FileNotFoundError):  # it was deleted meanwhile
-                    others.append(other.config())
-        settings = _by_method(differences(configs[path], others), others)
+                    other_configs.append(other.config())
+        settings = _by_method(differences(configs[path], other_configs), other_configs)
         words = [
             f"{key} = {_short(value)}" if value is not None else key
             for key, value in list(settings.items())[:_SETTINGS]
@@ -146,23 +148,23 @@ def lines_of_runs(given: Sequence[tuple[str, RunFolder]], outputs: Path) -> list
         words += [f"{len(settings) - _SETTINGS:,} more"] if len(settings) > _SETTINGS else []
         line = f"run     {folder.experiment}/{folder.digest}, {configs[path]['scale']} scale"
         line += f", {', '.join(words)}" if words else ""
-        if more:
-            line += f"; newest of {len(more):,}: give the folder to compare another"
+        if siblings:
+            line += f"; newest of {len(siblings):,}: give the folder to compare another"
         lines.append(line)
     return lines
 
 
 def _by_method(settings: Mapping[str, object], others: Sequence[Mapping[str, Any]]) -> dict[str, object]:
     """Return settings with those of a method that another run does not have as one, ``with METHOD``."""
-    found: dict[str, object] = {}
+    merged: dict[str, object] = {}
     for key, value in settings.items():
         group, _, rest = key.partition(".")
         method = rest.partition(".")[0]
         if group == "methods" and not all(method in (other.get("methods") or {}) for other in others):
-            found[f"with {method}"] = None
+            merged[f"with {method}"] = None
         else:
-            found[key] = "null" if value is None else value
-    return found
+            merged[key] = "null" if value is None else value
+    return merged
 
 
 def _short(value: object) -> str:

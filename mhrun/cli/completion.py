@@ -95,8 +95,8 @@ def completion(words: Sequence[str]) -> int:
             print(candidate if candidate[-1] in "=." else f"{candidate} ")
         return 0
     if len(words) != 1 or words[0] not in SCRIPTS:
-        known = nearest(words[0], SCRIPTS) if len(words) == 1 else ""
-        raise UserError(f"completion is for bash, zsh and fish: use mhrun completion bash.{known}")
+        hint = nearest(words[0], SCRIPTS) if len(words) == 1 else ""
+        raise UserError(f"completion is for bash, zsh and fish: use mhrun completion bash.{hint}")
     print(SCRIPTS[words[0]], end="")
     return 0
 
@@ -123,11 +123,11 @@ class _Line(NamedTuple):
 
     def outline(self) -> Outline | None:
         """The outline of the named experiment."""
-        there = experiments(self.conf)
+        paths = experiments(self.conf)
         for word in self.words:
             name = word.removeprefix("experiment=")
-            if name in there:
-                return outline(there[name])
+            if name in paths:
+                return outline(paths[name])
         return None
 
 
@@ -218,13 +218,13 @@ def _of_runs(line: _Line, current: str) -> Iterator[str]:
     """Yield experiments with runs; after a colon, the methods of a run."""
     outputs, _ = outputs_of([word for word in line.words if word.startswith("runtime.outputs=")])
     name, colon, _ = current.partition(":")
-    found = runs(outputs, name if colon else None)
+    folders = runs(outputs, name if colon else None)
     if colon and line.command == "compare":
         yield from (
-            f"{name}:{method}" for folder in found for method in (folder.summary() or {}).get("methods", {})
+            f"{name}:{method}" for folder in folders for method in (folder.summary() or {}).get("methods", {})
         )
         return
-    yield from (folder.experiment for folder in found)
+    yield from (folder.experiment for folder in folders)
     yield "runtime.outputs="
 
 
@@ -236,8 +236,8 @@ def _of_check(line: _Line, current: str) -> Iterator[str]:
         yield from (f"{key}=" for key in (*_CHECKED, *_CHECK_KEYS))
 
 
-def _fixed(found: Sequence[str], line: _Line, current: str) -> Iterator[str]:
-    yield from (() if line.words else found)
+def _fixed(choices: Sequence[str], line: _Line, current: str) -> Iterator[str]:
+    yield from (() if line.words else choices)
 
 
 _OF_COMMAND: dict[str, Callable[[_Line, str], Iterator[str]]] = {

@@ -107,13 +107,13 @@ def compose_config(
     register_resolvers()
     try:
         if own := is_own(words):
-            words, lines = own_words(words, lambda some: resolved(composed(some, folders), NAME))
+            words, lines = own_words(words, lambda overrides: resolved(composed(overrides, folders), NAME))
             for line in lines if compare else ():
                 print(f"mhrun: {line}", file=sys.stderr)
         config = composed(words, folders)
         plain = resolved(config, NAME if own else config.hydra.runtime.choices.get("experiment"))
         if check:
-            check_read(words, config, lambda some: composed(some, folders))
+            check_read(words, config, lambda overrides: composed(overrides, folders))
         check_runtime_of_files(plain["runtime"], words)
     except (HydraException, OmegaConfBaseException) as error:
         raise explained(error, words, folders) from error
@@ -138,8 +138,8 @@ _kept_reference = lru_cache(maxsize=None)(
 
 def compared(config: dict[str, Any], reference: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the configuration with a note of what it has other than its reference."""
-    found = None if reference is None else departures(config, reference)
-    return config | {"runtime": config["runtime"] | {"departures": found}}
+    changes = None if reference is None else departures(config, reference)
+    return config | {"runtime": config["runtime"] | {"departures": changes}}
 
 
 def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
@@ -154,16 +154,16 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
     plain = OmegaConf.create({key: value for key, value in config.items_ex(resolve=False) if key != "hydra"})
     plain.experiment = experiment
     try:
-        written = OmegaConf.to_container(plain, resolve=False)
+        unresolved = OmegaConf.to_container(plain, resolve=False)
         if isinstance(config.get("experiment"), DictConfig):
             raise UserError(f"experiment/{experiment}.yaml lacks its first line: # @package _global_")
-        check_settings(written)
-        check_known(written)
+        check_settings(unresolved)
+        check_known(unresolved)
         with bounded():
-            if _has_missing(written) and (missing := sorted(map(str, OmegaConf.missing_keys(plain)))):
+            if _has_missing(unresolved) and (missing := sorted(map(str, OmegaConf.missing_keys(plain)))):
                 raise UserError(f"{', '.join(missing)} must be given; add {missing[0]}=VALUE.")
-            whole: dict[str, Any] = OmegaConf.to_container(plain, resolve=True)  # type: ignore[assignment]
-        check_settings(whole)
+            settings: dict[str, Any] = OmegaConf.to_container(plain, resolve=True)  # type: ignore[assignment]
+        check_settings(settings)
     except RecursionError as error:
         raise UserError("these settings are too deep: groups, lists or ${...} in one another.") from error
     except (OmegaConfBaseException, UserError) as error:
@@ -182,8 +182,8 @@ def resolved(config: DictConfig, experiment: str | None) -> dict[str, Any]:
                 f"'{found[1]}'{f', which {by[1]} takes,' if by else ''} is not given; add +{found[1]}=VALUE."
             ) from error
         raise UserError(_first_line(error)) from error
-    own = sources(whole)
-    return whole | {"sources": own} if own else whole
+    digests = sources(settings)
+    return settings | {"sources": digests} if digests else settings
 
 
 def _has_missing(node: Any) -> bool:
@@ -219,8 +219,8 @@ def composed(
     for override in overrides:
         _check_choice(override, folders)
     of_hydra = [is_of_hydra(override) for override in overrides]
-    own = [word for word, hydras in zip(words, of_hydra, strict=True) if hydras]
-    task = [word for word, hydras in zip(words, of_hydra, strict=True) if not hydras]
+    hydra_words = [word for word, is_hydra in zip(words, of_hydra, strict=True) if is_hydra]
+    task = [word for word, is_hydra in zip(words, of_hydra, strict=True) if not is_hydra]
     place = search_path(folders)
     config = _composed(words, place, name, folders, multirun)
     node: Any = OmegaConf.to_container(config.hydra, resolve=False)
@@ -228,10 +228,12 @@ def composed(
     if not isinstance(launcher, str):
         raise UserError("hydra/launcher is the name of a launcher, such as basic or joblib.")
     try:
-        plain = _plain_hydra(name, launcher, tuple(word for word in own if not word.startswith(LAUNCHER)))
+        plain = _plain_hydra(
+            name, launcher, tuple(word for word in hydra_words if not word.startswith(LAUNCHER))
+        )
     except HydraException as error:
         raise explained(error, words, ()) from error
-    check_node(node, plain, [*own, *place], task)
+    check_node(node, plain, [*hydra_words, *place], task)
     return config
 
 
@@ -248,12 +250,14 @@ def _check_choice(override: Override, folders: Sequence[Path]) -> None:
     value = override.value()
     if isinstance(value, str | list):
         return
-    key, _, given = line.lstrip("+").partition("=")
-    some = f"{', '.join(names[:_CHOICES])}{', ...' * (len(names) > _CHOICES)}"
-    rest = [f"{override.package or group}.{name}=VALUE" for name in value] if isinstance(value, dict) else []
+    key, _, text = line.lstrip("+").partition("=")
+    choices = f"{', '.join(names[:_CHOICES])}{', ...' * (len(names) > _CHOICES)}"
+    settings = (
+        [f"{override.package or group}.{name}=VALUE" for name in value] if isinstance(value, dict) else []
+    )
     add = "" if group == "experiment" else f", or +{key}=NAME where there is none yet"
-    also = f", and set {', '.join(rest)}" if rest else ""
-    raise UserError(f"{key} = {given} names no {group}: choose one of {some} with {key}=NAME{add}{also}.")
+    also = f", and set {', '.join(settings)}" if settings else ""
+    raise UserError(f"{key} = {text} names no {group}: choose one of {choices} with {key}=NAME{add}{also}.")
 
 
 def _composed(
@@ -286,20 +290,20 @@ def _composed(
 def _plain_hydra(name: str, launcher: str, words: tuple[str, ...]) -> dict[str, Any]:
     """Return Hydra's settings without any file of the user's."""
     config = _composed([f"{LAUNCHER}={launcher}", *words], (), name, (), False)
-    found: Any = OmegaConf.to_container(config.hydra, resolve=False)
-    return dict(found)
+    settings: Any = OmegaConf.to_container(config.hydra, resolve=False)
+    return dict(settings)
 
 
 def cause(error: BaseException) -> UserError | None:
     """Return the error of ours that a library's error is wrapped around; the innermost, as libraries add lines."""
-    found: UserError | None = None
-    seen: BaseException | None = error
-    met = set[int]()
-    while seen is not None and id(seen) not in met:
-        met.add(id(seen))
-        found = seen if isinstance(seen, UserError) else found
-        seen = seen.__cause__ or seen.__context__
-    return found
+    innermost: UserError | None = None
+    link: BaseException | None = error
+    visited = set[int]()
+    while link is not None and id(link) not in visited:
+        visited.add(id(link))
+        innermost = link if isinstance(link, UserError) else innermost
+        link = link.__cause__ or link.__context__
+    return innermost
 
 
 def _first_line(error: BaseException) -> str:
@@ -328,10 +332,10 @@ def explained(
         group, _, choice = found[1].rpartition("/")
         if needs := _INSTALLED.get(choice.split("_")[0]) if group == "hydra/launcher" else None:
             return UserError(f"The launcher '{choice}' is not installed; pip install {needs}.")
-        there = [p.stem for place in [CONF, *folders] for p in (place / group).glob("*.yaml")]
+        choices = [p.stem for place in [CONF, *folders] for p in (place / group).glob("*.yaml")]
         if group == "hydra/launcher":
-            there += ["basic", "joblib", "submitit_local"]  # of Hydra, and of what is installed beside it
-        if not there:
+            choices += ["basic", "joblib", "submitit_local"]  # of Hydra, and of what is installed beside it
+        if not choices:
             groups = sorted(
                 {p.name for place in [CONF, *folders] for p in place.glob("[!_.]*") if p.is_dir()}
             )
@@ -340,12 +344,12 @@ def explained(
                 f"{', '.join(groups)}."
             )
         return UserError(
-            f"There is no {group} '{choice}'.{nearest(choice, there)} There are: {', '.join(sorted(there))}."
+            f"There is no {group} '{choice}'.{nearest(choice, choices)} There are: {', '.join(sorted(choices))}."
         )
     if found := re.search(r"(?:Ambiguous value for argument|Sweep parameters) '([^=']+)=(.*?)'(?= |$)", text):
         key, values = found[1], found[2]
-        listed = "" if "(" in values else f"; one list is {key}=[{values}]"
-        return UserError(f"{key} is given several values; mhrun -m runs each of them{listed}.")
+        list_hint = "" if "(" in values else f"; one list is {key}=[{values}]"
+        return UserError(f"{key} is given several values; mhrun -m runs each of them{list_hint}.")
     if found := re.search(r"Error merging override \+*([^=\s]+)=(.*)", text):
         return UserError(
             f"{found[1]}={found[2]} does not fit: '{found[1]}' is a group of settings; set one of them "
@@ -364,33 +368,35 @@ def explained(
 
 def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: str) -> str:
     """Return the setting that a misspelt key most likely means: all of it, or its last part."""
-    chosen = [word for word in words if word.startswith("experiment=") and name == "config"]
+    experiment_words = [word for word in words if word.startswith("experiment=") and name == "config"]
     try:
-        config = OmegaConf.to_container(composed(chosen, folders, name), resolve=False)
+        config = OmegaConf.to_container(composed(experiment_words, folders, name), resolve=False)
     except (HydraException, OmegaConfBaseException, UserError):
         return ""
-    known = [k for k in _keys(config) if not k.startswith("hydra")]  # type: ignore[arg-type]
-    if key in known:  # a group of parts, of which the experiment has chosen none
+    keys = [k for k in _keys(config) if not k.startswith("hydra")]  # type: ignore[arg-type]
+    if key in keys:  # a group of parts, of which the experiment has chosen none
         return f" If you mean to add a part, write +{key}=NAME."
     leaf = key.rpartition(".")[2]
     if name == "check" and (setting := _of_a_part(key, words, folders)):
         return f" Did you mean '{setting}'?"
-    same_leaf = [k for k in known if k.rpartition(".")[2] == leaf]
-    if (own := _of_methods(key)) is not None:
+    same_leaf = [k for k in keys if k.rpartition(".")[2] == leaf]
+    if (method_setting := _of_methods(key)) is not None:
         method = key.split(".")[1]
-        methods = [str(one) for one in config.get("methods") or {}]  # type: ignore[union-attr]
+        methods = [str(member) for member in config.get("methods") or {}]  # type: ignore[union-attr]
         if methods and method not in methods:
             return f"{nearest(method, methods)} The methods are {', '.join(methods)}."
-        if own in COUNTS:
-            return f" All methods have the experiment's {own}; for one with another, write +{key}=VALUE."
-        if of_others := [k for k in same_leaf if _of_methods(k) == own]:
+        if method_setting in COUNTS:
+            return f" All methods have the experiment's {method_setting}; for one with another, write +{key}=VALUE."
+        if of_others := [k for k in same_leaf if _of_methods(k) == method_setting]:
             return f" '{of_others[0]}' is one; to set it here too, write +{key}=VALUE."
-        if "." not in own and (close := difflib.get_close_matches(own, OF_A_METHOD, 1, 0.6)):
+        if "." not in method_setting and (
+            close := difflib.get_close_matches(method_setting, OF_A_METHOD, 1, 0.6)
+        ):
             same_leaf = [f"+methods.{method}.{close[0]}"]
-    beside = {k.rpartition(".")[2]: k for k in known if k.rpartition(".")[0] == key.rpartition(".")[0]}
-    near = [beside[k] for k in difflib.get_close_matches(leaf, beside, 1, 0.6)]
-    others = [k for k in known if not key.startswith(f"{k}.")]
-    close = near or same_leaf or difflib.get_close_matches(key, others, 1, 0.6)
+    siblings = {k.rpartition(".")[2]: k for k in keys if k.rpartition(".")[0] == key.rpartition(".")[0]}
+    near = [siblings[k] for k in difflib.get_close_matches(leaf, siblings, 1, 0.6)]
+    candidates = [k for k in keys if not key.startswith(f"{k}.")]
+    close = near or same_leaf or difflib.get_close_matches(key, candidates, 1, 0.6)
     shows = "mhrun experiment=NAME --cfg job shows them all."
     if name == "check":
         shows = (
@@ -414,30 +420,30 @@ def _of_a_part(key: str, words: Sequence[str], folders: Sequence[Path]) -> str:
             continue
         for path, takes in taken_settings(node[part], part):
             if key in takes:
-                there = f"{path}.{key}" in _keys(node)
-                return f"{'' if there else '+'}{path}.{key}={value}"
+                is_set = f"{path}.{key}" in _keys(node)
+                return f"{'' if is_set else '+'}{path}.{key}={value}"
     return ""
 
 
 def _of_methods(key: str) -> str | None:
     """Return what a key sets of a method, without the method's name; None if it is not of a method."""
     group, _, rest = key.partition(".")
-    _, _, own = rest.partition(".")
-    return own if group == "methods" and own else None
+    _, _, setting = rest.partition(".")
+    return setting if group == "methods" and setting else None
 
 
 def _members(key: str, words: Sequence[str], folders: Sequence[Path], name: str) -> str:
     """Return what the group of a key has, where the key itself is not in it."""
-    chosen = [word for word in words if word.startswith("experiment=") and name == "config"]
+    experiment_words = [word for word in words if word.startswith("experiment=") and name == "config"]
     group, _, leaf = key.rpartition(".")
     try:
-        config: Any = OmegaConf.to_container(composed(chosen, folders, name), resolve=False)
+        config: Any = OmegaConf.to_container(composed(experiment_words, folders, name), resolve=False)
         for part in group.split(".") if group else []:
             config = config[part]
-        there = [str(member) for member in config]
+        members = [str(member) for member in config]
     except (HydraException, OmegaConfBaseException, UserError, KeyError, TypeError):
         return f"there is no '{key}'."
-    return f"{group or 'the configuration'} has {', '.join(there)}.{nearest(leaf, there)}"
+    return f"{group or 'the configuration'} has {', '.join(members)}.{nearest(leaf, members)}"
 
 
 def _keys(node: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -33,14 +33,14 @@ def crash_of(error: BaseException) -> Crash:
     """
     frame = _innermost(error)
     of_user = frame is not None and not _is_ours(Path(frame.filename))
-    what = "" if frame is None else f" ({Path(frame.filename).name}, line {frame.lineno})"
+    place = "" if frame is None else f" ({Path(frame.filename).name}, line {frame.lineno})"
     name = type(error).__name__
     text = _first_line(error)
     if isinstance(error, SystemExit):
         name, text = "", f"it calls sys.exit({error.code!r})"
     message = ": ".join(part for part in (name, text) if part)
     begins = "your code cannot be run" if of_user else "this is a bug in mhrun"
-    return Crash(f"{begins}: {message}{what}. {_written(error)}", of_user)
+    return Crash(f"{begins}: {message}{place}. {_written(error)}", of_user)
 
 
 def printable(text: str) -> str:

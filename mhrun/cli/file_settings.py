@@ -29,13 +29,13 @@ def check_runtime_of_files(runtime: Mapping[str, Any], words: Sequence[str]) -> 
             "runtime.force=true on the command line."
         )
     if outputs != "outputs" and not keys & {"runtime", "runtime.outputs"}:
-        here = Path.cwd().resolve()
+        cwd = Path.cwd().resolve()
         try:
-            inside = Path(outputs).resolve().is_relative_to(here)
+            is_inside = Path(outputs).resolve().is_relative_to(cwd)
         except (OSError, RuntimeError, ValueError):
-            inside = False
-        if not inside:
+            is_inside = False
+        if not is_inside:
             raise UserError(
-                f"a configuration file sets runtime.outputs = {outputs[:80]!r}, which is outside {here}; remove it "
+                f"a configuration file sets runtime.outputs = {outputs[:80]!r}, which is outside {cwd}; remove it "
                 "there, or give runtime.outputs=FOLDER on the command line."
             )

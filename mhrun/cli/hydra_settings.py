@@ -53,7 +53,7 @@ def check_words(overrides: Sequence[Override]) -> list[str]:
     Raises:
         UserError: a setting other than a launcher or a setting of a launcher.
     """
-    found = []
+    lines = []
     for override in overrides:
         if not is_of_hydra(override):
             continue
@@ -69,8 +69,8 @@ def check_words(overrides: Sequence[Override]) -> list[str]:
                 f"'{name}' is not a setting of mhrun; of Hydra's settings, hydra/launcher=NAME and "
                 "hydra.launcher.KEY=VALUE are accepted."
             )
-        found.append(line)
-    return found
+        lines.append(line)
+    return lines
 
 
 def check_node(
@@ -90,10 +90,10 @@ def check_node(
     """
     for path, value in _differences(node, plain, "hydra"):
         name = path.removeprefix("hydra.launcher.")
-        number = value is None or isinstance(value, int | float)
+        is_number = value is None or isinstance(value, int | float)
         if (
             path.startswith(_FILLED_IN)
-            or (name in _COUNTS and number)
+            or (name in _COUNTS and is_number)
             or (name in _QUEUES and isinstance(value, str) and all(map(is_name, value.split(","))))
         ):
             continue
@@ -116,13 +116,13 @@ def _refused(path: str) -> UserError:
     )
 
 
-def _differences(found: Any, plain: Any, path: str) -> Iterator[tuple[str, Any]]:
+def _differences(settings: Any, plain: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Yield the path and value of each setting that differs from `plain`; None for a missing one."""
-    if isinstance(found, Mapping) and isinstance(plain, Mapping):
-        for key in [*found, *(key for key in plain if key not in found)]:
-            yield from _differences(found.get(key), plain.get(key), f"{path}.{key}")
-    elif isinstance(found, Mapping) and found and plain is None:
-        for key, value in found.items():
+    if isinstance(settings, Mapping) and isinstance(plain, Mapping):
+        for key in [*settings, *(key for key in plain if key not in settings)]:
+            yield from _differences(settings.get(key), plain.get(key), f"{path}.{key}")
+    elif isinstance(settings, Mapping) and settings and plain is None:
+        for key, value in settings.items():
             yield from _differences(value, None, f"{path}.{key}")
-    elif type(found) is not type(plain) or found != plain:
-        yield path, found
+    elif type(settings) is not type(plain) or settings != plain:
+        yield path, settings

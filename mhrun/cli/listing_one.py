@@ -31,11 +31,11 @@ def show_experiment(
     print(name)
     if path is not None:
         head = outline(path)
-        about = paper(head.paper)
+        publication = paper(head.paper)
         for line in (
             head.title,
             head.reproduces and f"reproduces {head.reproduces}",
-            about and f"paper: {about.title}",
+            publication and f"paper: {publication.title}",
         ):
             if line:
                 print(textwrap.fill(line, width, initial_indent="  ", subsequent_indent="    "))
@@ -95,8 +95,8 @@ def _methods(config: Mapping[str, Any]) -> list[str]:
     lines = []
     for name in names:
         node = config["methods"][name]
-        own = [f"{key}={_plain(node[key])}" for key in COUNTS if node.get(key) is not None]
-        lines.append(f"{name:{wide}}  {', '.join([*_parts(node['kernel']), *own])}")
+        counts = [f"{key}={_plain(node[key])}" for key in COUNTS if node.get(key) is not None]
+        lines.append(f"{name:{wide}}  {', '.join([*_parts(node['kernel']), *counts])}")
     return lines
 
 
@@ -115,8 +115,8 @@ def _settings(config: Mapping[str, Any], comments: Mapping[str, str]) -> list[st
         value = config.get(key)
         if isinstance(value, Mapping):
             continue
-        shown = cut(_plain(value), 40)
-        lines.append(f"{key}={shown}" + (f"  # {comment}" if comment else ""))
+        text = cut(_plain(value), 40)
+        lines.append(f"{key}={text}" + (f"  # {comment}" if comment else ""))
     return lines
 
 
@@ -129,7 +129,7 @@ def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _claims(name: str, key: str, found: Sequence[RunFolder]) -> list[str]:
+def _claims(name: str, key: str, run_folders: Sequence[RunFolder]) -> list[str]:
     """Return a line for each claim, with the verdict of the newest run that gave one."""
     from mhrun.paths import EXPERIMENTS
 
@@ -140,18 +140,18 @@ def _claims(name: str, key: str, found: Sequence[RunFolder]) -> list[str]:
 
     declared = read_claims(path)
     judged: dict[str, tuple[str, Any]] = {}
-    for folder in found:
+    for folder in run_folders:
         for claim in (folder.summary() or {}).get("claims", []):
             if claim.get("verdict") in ("reproduced", "not reproduced"):
                 judged[str(claim.get("id"))] = claim["verdict"], claim.get("ours")
     lines = []
-    for kind, what in (("experiments", ""), ("sweeps", " (sweep)")):
+    for kind, suffix in (("experiments", ""), ("sweeps", " (sweep)")):
         for claim in claims_of((declared.get(kind) or {}).get(name) or {}):
             verdict, ours = judged.get(str(claim["id"]), (without_run(claim), None))
             numbers = f"paper {claim['paper']}" + (
                 f", ours {ours:.4g}" if isinstance(ours, int | float) else ""
             )
-            lines.append(f"{verdict}: {claim['artefact']}{what}: {claim['quantity']} ({numbers})")
+            lines.append(f"{verdict}: {claim['artefact']}{suffix}: {claim['quantity']} ({numbers})")
     return lines
 
 

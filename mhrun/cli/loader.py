@@ -54,31 +54,33 @@ class Loader(ConfigLoaderImpl):  # type: ignore[misc]
         Raises:
             ConfigCompositionException: overrides or files that cannot be put together.
         """
-        every = OverridesParser.create().parse_overrides(overrides)
+        parsed = OverridesParser.create().parse_overrides(overrides)
         if validate_sweep_overrides:
-            self.validate_sweep_overrides_legal(every, run_mode, from_shell)
-        folders: list[str] = next((one.value() for one in every if one.get_key_element() == _SEARCH_PATH), [])
-        values = [one for one in every if self._is_value(one, folders)]
-        deciding = [one.input_line or "" for one in every if one not in values]
-        kept = self.__dict__.setdefault("_kept", {}) if folders else _of_ours
+            self.validate_sweep_overrides_legal(parsed, run_mode, from_shell)
+        folders: list[str] = next(
+            (override.value() for override in parsed if override.get_key_element() == _SEARCH_PATH), []
+        )
+        value_overrides = [override for override in parsed if self._is_value(override, folders)]
+        deciding = [override.input_line or "" for override in parsed if override not in value_overrides]
+        cache = self.__dict__.setdefault("_kept", {}) if folders else _of_ours
         places = tuple(str(place.path) for place in self.config_search_path.get_path())
         key = (places, JobRuntime().get("name"), config_name, run_mode, validate_sweep_overrides, *deciding)
-        if key in kept:
-            kept[key] = kept.pop(key)  # the last used is the last
+        if key in cache:
+            cache[key] = cache.pop(key)  # the last used is the last
         else:
-            if len(kept) >= _MOST:
-                del kept[next(iter(kept))]
+            if len(cache) >= _MOST:
+                del cache[next(iter(cache))]
             with _choices_on_demand():
-                kept[key] = super().load_configuration(
+                cache[key] = super().load_configuration(
                     config_name, deciding, run_mode, from_shell, validate_sweep_overrides
                 )
-        found = copy.deepcopy(kept[key])
+        config = copy.deepcopy(cache[key])
         try:
-            self._apply_overrides_to_config(values, found)
+            self._apply_overrides_to_config(value_overrides, config)
         except OmegaConfBaseException as error:
             raise ConfigCompositionException().with_traceback(sys.exc_info()[2]) from error
-        _record(found, every, [one for one in every if one not in values])
-        return found
+        _record(config, parsed, [override for override in parsed if override not in value_overrides])
+        return config
 
     def _is_value(self, override: Override, folders: Sequence[str]) -> bool:
         """Return whether an override sets one value when all files are put together, and chooses none of them."""
@@ -99,29 +101,31 @@ def _choices_on_demand() -> Iterator[None]:
 
     It makes one for each file that it reads, which takes a third of the time.
     """
-    plain = defaults_list._create_interpolation_map
+    original = defaults_list._create_interpolation_map
     nothing = OmegaConf.create({})
 
     def on_demand(overrides: Any, defaults_list: Sequence[Any], self_added: bool) -> DictConfig:
-        if any(not one.is_self() and one.is_interpolation() for one in defaults_list):
-            return plain(overrides, defaults_list, self_added)
+        if any(not entry.is_self() and entry.is_interpolation() for entry in defaults_list):
+            return original(overrides, defaults_list, self_added)
         return nothing
 
     defaults_list._create_interpolation_map = on_demand
     try:
         yield
     finally:
-        defaults_list._create_interpolation_map = plain
+        defaults_list._create_interpolation_map = original
 
 
-def _record(config: DictConfig, overrides: Sequence[Override], there: Sequence[Override]) -> None:
-    """Write into a configuration what Hydra does of its overrides, `there` being in it, and where the process is."""
+def _record(config: DictConfig, overrides: Sequence[Override], included: Sequence[Override]) -> None:
+    """Write into a configuration what Hydra does of its overrides, `included` being in it, and where the process is."""
     node = config.hydra
     for name, is_hydras in (("hydra", True), ("task", False)):
         lines: Any = OmegaConf.to_container(node.overrides[name], resolve=False)
-        of_files = lines[: len(lines) - sum(one.is_hydra_override() == is_hydras for one in there)]
-        own = [one.input_line for one in overrides if one.is_hydra_override() == is_hydras]
-        node.overrides[name] = [*of_files, *own]
+        of_files = lines[
+            : len(lines) - sum(override.is_hydra_override() == is_hydras for override in included)
+        ]
+        added = [override.input_line for override in overrides if override.is_hydra_override() == is_hydras]
+        node.overrides[name] = [*of_files, *added]
     node.runtime.cwd = os.getcwd()
     names = node.job.config.override_dirname
     node.job.override_dirname = get_overrides_dirname(

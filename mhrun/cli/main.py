@@ -115,11 +115,15 @@ def _crashed(error: BaseException) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    plain = [word for word in arguments if word not in _HELP]
-    if not plain or plain[0] == "help" or len(plain) < len(arguments):
+    without_help = [word for word in arguments if word not in _HELP]
+    if not without_help or without_help[0] == "help" or len(without_help) < len(arguments):
         from mhrun.cli.help import page
 
-        topic = plain[1:2] if plain[:1] == ["help"] else [word for word in plain if word in COMMANDS][:1]
+        topic = (
+            without_help[1:2]
+            if without_help[:1] == ["help"]
+            else [word for word in without_help if word in COMMANDS][:1]
+        )
         print(page("".join(topic)), end="")
         return OK
     if arguments[0] in ("--version", "-V"):
@@ -178,13 +182,13 @@ def _show_configuration(words: Words) -> int:
     from mhrun.cli.compose import compose_config
     from mhrun.cli.words import sweep_jobs
 
-    shown = words.rest
+    overrides = words.rest
     if words.multirun:
-        jobs, swept = sweep_jobs(shown)
-        shown = jobs[0]
-        own_words = " ".join(word for word in shown if word.partition("=")[0] in swept)
+        jobs, swept = sweep_jobs(overrides)
+        overrides = jobs[0]
+        own_words = " ".join(word for word in overrides if word.partition("=")[0] in swept)
         print(f"mhrun: the first of {len(jobs)} jobs: {own_words}", file=sys.stderr)
-    print(yaml.safe_dump(compose_config(shown, words.folders, check=True), sort_keys=False), end="")
+    print(yaml.safe_dump(compose_config(overrides, words.folders, check=True), sort_keys=False), end="")
     return OK
 
 
@@ -230,10 +234,10 @@ class _Parsed:
         elif option == "--project":
             from mhrun.store.projects import project
 
-            own = project(value)
-            self.folders.append(own.conf)
-            self.named += [own.folder] if own.folder else []
-            self.trust += own.modules
+            user_project = project(value)
+            self.folders.append(user_project.conf)
+            self.named += [user_project.folder] if user_project.folder else []
+            self.trust += user_project.modules
         elif option in ("--config-dir", "-cd"):
             if not Path(value).is_dir():
                 raise UserError(f"--config-dir {value}: there is no such folder.")
@@ -255,9 +259,9 @@ class _Parsed:
         elif self.command == "check" and option == "--json":
             self.as_json = True
         else:
-            known = _nearest_option(option, self.command)
+            hint = _nearest_option(option, self.command)
             page = "mhrun --help" if self.command == "run" else f"mhrun {self.command} --help"
-            raise UserError(f"There is no option '{option}'.{known} {page} lists the options.")
+            raise UserError(f"There is no option '{option}'.{hint} {page} lists the options.")
 
     def word(self, word: str) -> None:
         """Keep a word that is not an option."""
@@ -280,17 +284,17 @@ class _Parsed:
         return Words(self.command, self.rest, self.folders, self.multirun, self.show, self.dry, self.as_json)
 
 
-def _export(variable: str, values: Iterable[str], between: str) -> None:
+def _export(variable: str, values: Iterable[str], separator: str) -> None:
     """Add values to a list in the environment, where all jobs of a sweep see it."""
-    there = list(filter(None, os.environ.get(variable, "").split(between)))
-    if more := [value for value in values if value not in there]:
-        os.environ[variable] = between.join([*there, *more])
+    present = list(filter(None, os.environ.get(variable, "").split(separator)))
+    if additions := [value for value in values if value not in present]:
+        os.environ[variable] = separator.join([*present, *additions])
 
 
 def _nearest_option(word: str, command: str) -> str:
     """Return the suggestion for a misspelt option of a command, compared without dashes."""
-    known = {option.lstrip("-"): option for option in OPTIONS.get(command, COMMON) if len(option) > 2}
-    if hint := nearest(word.lstrip("-"), known):
+    options = {option.lstrip("-"): option for option in OPTIONS.get(command, COMMON) if len(option) > 2}
+    if hint := nearest(word.lstrip("-"), options):
         return hint.replace("'", "'--", 1)
     return " Settings of the table have no dashes, such as categorical=[city]." if command == "init" else ""
 
@@ -303,12 +307,12 @@ def _experiment(word: str, folders: Sequence[Path]) -> str:
     """
     from mhrun.cli.places import experiments
 
-    there = experiments(folders)
-    if word in there:
+    paths = experiments(folders)
+    if word in paths:
         return f"experiment={word}"
     if word in COMMANDS:
         raise UserError(f"'{word}' is a command, which comes first: mhrun [--project FOLDER] {word} ...")
-    hint = nearest(word, [*COMMANDS, *there])
+    hint = nearest(word, [*COMMANDS, *paths])
     if word in ("smoke", "quick", "long", "paper"):
         hint = f" Did you mean 'scale={word}'?"
     raise UserError(

@@ -20,11 +20,11 @@ def found_run(word: str, outputs: Path) -> tuple[RunFolder, str | None]:
     for text, method in ((word, None), (word.rpartition(":")[0], word.rpartition(":")[2])):
         if text and (folder := run_at(text, outputs)) is not None:
             return folder, method or None
-    known = {folder.experiment for folder in runs(outputs)}
-    plain = word.partition(":")[0]
+    names = {folder.experiment for folder in runs(outputs)}
+    name = word.partition(":")[0]
     raise UserError(
         f"'{word}' is not a run: no folder, no experiment that has run, no beginning of a digest in {outputs}."
-        f"{nearest(plain, known)} mhrun list shows the runs."
+        f"{nearest(name, names)} mhrun list shows the runs."
     )
 
 
@@ -38,15 +38,15 @@ def run_at(text: str, outputs: Path) -> RunFolder | None:
     if (folder / "config.yaml").is_file():
         return RunFolder(folder.resolve() if folder.is_symlink() else folder)
     experiment, _, digest = text.rpartition("/")
-    there = runs(outputs)
-    if not experiment and (of_name := [r for r in there if r.experiment == text]):
-        whole = [r for r in of_name if r.is_complete()]
-        return max(whole or of_name, key=lambda r: str((r.summary() or {}).get("finished") or ""))
-    found = [r for r in there if r.digest.startswith(digest) and experiment in ("", r.experiment)]
-    if len(digest) < 4 or not found:
+    folders = runs(outputs)
+    if not experiment and (of_name := [r for r in folders if r.experiment == text]):
+        complete = [r for r in of_name if r.is_complete()]
+        return max(complete or of_name, key=lambda r: str((r.summary() or {}).get("finished") or ""))
+    matches = [r for r in folders if r.digest.startswith(digest) and experiment in ("", r.experiment)]
+    if len(digest) < 4 or not matches:
         return None
-    if len(found) > 1:
+    if len(matches) > 1:
         raise UserError(
-            f"'{text}' is the beginning of several runs: {', '.join(str(r.path) for r in found)}."
+            f"'{text}' is the beginning of several runs: {', '.join(str(r.path) for r in matches)}."
         )
-    return found[0]
+    return matches[0]

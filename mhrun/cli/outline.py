@@ -58,62 +58,64 @@ def _file(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the settings of a file, and key -> its comment."""
     if path.is_relative_to(CONF):  # our files need no checks, which would take most of the time
         return _our_file(path)
-    written = yaml_file.read(path)
-    text = yaml_file.loads(written, str(path)) or {}
-    if not isinstance(text, dict):
+    text = yaml_file.read(path)
+    settings = yaml_file.loads(text, str(path)) or {}
+    if not isinstance(settings, dict):
         raise UserError(f"'{path}' holds no settings (KEY: VALUE); correct it.")
-    return text, dict(_COMMENT.findall(written))
+    return settings, dict(_COMMENT.findall(text))
 
 
 @cache
 def _our_file(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    written = yaml_file.read(path)
-    return yaml_file.loads_ours(written) or {}, dict(_COMMENT.findall(written))
+    text = yaml_file.read(path)
+    return yaml_file.loads_ours(text) or {}, dict(_COMMENT.findall(text))
 
 
 def _outline(path: Path, above: tuple[Path, ...]) -> Outline:
-    text, comments = _file(path)
-    found = Outline("", "", "", [], {}, {})
-    for key, value in defaults(text):
+    settings, comments = _file(path)
+    base = Outline("", "", "", [], {}, {})
+    for key, value in defaults(settings):
         if not key:
             parent = path.parent / f"{value}.yaml"
             if parent.is_file() and parent not in (*above, path):
-                found = _over(found, _outline(parent, (*above, path)))
+                base = _over(base, _outline(parent, (*above, path)))
         elif key.rpartition("/")[2].startswith("method@methods."):
-            found.methods[key.rpartition("methods.")[2]] = value.rpartition("/")[2]
-    report, scales, methods = (_group(text.get(key)) for key in ("report", "scales", "methods"))
-    own = Outline(
-        str(text.get("title") or ""),
-        str(text.get("reproduces") or ""),
+            base.methods[key.rpartition("methods.")[2]] = value.rpartition("/")[2]
+    report, scales, methods = (_group(settings.get(key)) for key in ("report", "scales", "methods"))
+    top = Outline(
+        str(settings.get("title") or ""),
+        str(settings.get("reproduces") or ""),
         str(report.get("paper") or ""),
         [str(name) for name in scales],
-        {str(key): comments.get(str(key), "") for key in text if key not in _OWN_KEYS},
-        {str(name): "" for name in methods if str(name) not in found.methods},
+        {str(key): comments.get(str(key), "") for key in settings if key not in _OWN_KEYS},
+        {str(name): "" for name in methods if str(name) not in base.methods},
     )
-    return _over(found, own)
+    return _over(base, top)
 
 
 def _over(base: Outline, top: Outline) -> Outline:
     """Return an outline overridden by another."""
-    kept = {key: top.settings.get(key) or base.settings.get(key, "") for key in base.settings | top.settings}
+    settings = {
+        key: top.settings.get(key) or base.settings.get(key, "") for key in base.settings | top.settings
+    }
     return Outline(
         top.title or base.title,
         top.reproduces or base.reproduces,
         top.paper or base.paper,
         list(dict.fromkeys(base.scales + top.scales)),
-        kept,
+        settings,
         base.methods | {name: file for name, file in top.methods.items() if file or name not in base.methods},
     )
 
 
 def defaults(text: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield group with package (``/method@methods.mint``; empty for a file of the same folder) and choice."""
-    found = text.get("defaults")
-    for item in found if isinstance(found, list) else ():
-        if isinstance(item, str) and item != "_self_":
-            yield "", item
-        elif isinstance(item, dict):
-            for key, value in item.items():
+    entries = text.get("defaults")
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, str) and entry != "_self_":
+            yield "", entry
+        elif isinstance(entry, dict):
+            for key, value in entry.items():
                 if isinstance(value, str):
                     yield str(key).removeprefix("override ").removeprefix("optional "), value
 
@@ -127,15 +129,15 @@ def method_parts(file: str) -> list[tuple[str, str]]:
     path = CONF / "method" / f"{file}.yaml"
     if not file or not path.is_file():
         return []
-    found: dict[str, str] = {}
+    group_of: dict[str, str] = {}
     for key, value in defaults(_file(path)[0]):
         if key:
             group, _, place = key.lstrip("/").partition("@")
             if place:
-                found[place] = group
+                group_of[place] = group
         elif value != file:
-            found |= {place: group for group, place in method_parts(value)}
-    return [(group, place) for place, group in found.items()]
+            group_of |= {place: group for group, place in method_parts(value)}
+    return [(group, place) for place, group in group_of.items()]
 
 
 @cache
@@ -147,10 +149,10 @@ def paper(key: str) -> Paper | None:
     head = re.split(
         r"^(?:experiments|sweeps):", path.read_text(encoding="utf-8"), maxsplit=1, flags=re.MULTILINE
     )[0]
-    about = _group(_group(yaml_file.loads_ours(head)).get("paper"))
-    names = [name.split()[-1] for name in str(about.get("authors", "")).split(", ") if name]
+    fields = _group(_group(yaml_file.loads_ours(head)).get("paper"))
+    names = [name.split()[-1] for name in str(fields.get("authors", "")).split(", ") if name]
     cited = " & ".join(names) if len(names) < 3 else f"{names[0]} et al."
-    return Paper(f"{cited} {about.get('year', '')}".strip(), str(about.get("title", "")))
+    return Paper(f"{cited} {fields.get('year', '')}".strip(), str(fields.get("title", "")))
 
 
 @cache
@@ -159,5 +161,5 @@ def seconds_at_paper_scale() -> dict[str, float]:
 
     `make docs-results` records them; experiments without such a run are left out.
     """
-    found = _group(yaml_file.load(CONF / "durations.yaml"))
-    return {str(name): float(value) for name, value in found.items()}
+    durations = _group(yaml_file.load(CONF / "durations.yaml"))
+    return {str(name): float(value) for name, value in durations.items()}

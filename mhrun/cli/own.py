@@ -32,19 +32,19 @@ def own_words(
     Raises:
         UserError: data that cannot be loaded, or settings that mean nothing.
     """
-    found = [_added(word) for word in words]
-    config = compose(found)
+    overrides = [_added(word) for word in words]
+    config = compose(overrides)
     from mhrun.target import target_of
 
     target = target_of(config)
-    found += _names(target, config["model"])
+    overrides += _names(target, config["model"])
     lines = _intercept(target)
     if config["methods"]:
-        return found, lines
+        return overrides, lines
     from mhrun.engine.defaults import default_method, gradients_of
 
-    name, why = default_method(target, gradients_of(target))
-    return [*found, f"+method@methods.{name}={name}"], [*lines, f"no method was named: {why}."]
+    name, reason = default_method(target, gradients_of(target))
+    return [*overrides, f"+method@methods.{name}={name}"], [*lines, f"no method was named: {reason}."]
 
 
 def _intercept(target: Target) -> list[str]:

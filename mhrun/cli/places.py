@@ -21,12 +21,12 @@ def experiments(folders: Sequence[Path] = ()) -> dict[str, Path]:
 
 def endless_defaults(words: Sequence[str], folders: Sequence[Path]) -> str:
     """Return a message that names the file whose defaults include itself, for an endless composition."""
-    chosen = next((word.partition("=")[2] for word in words if word.startswith("experiment=")), "")
-    path = experiments(folders).get(chosen)
-    found = None if path is None else _circle(path, path.parent.parent, [])
-    if found is None:
+    name = next((word.partition("=")[2] for word in words if word.startswith("experiment=")), "")
+    path = experiments(folders).get(name)
+    circle = None if path is None else _circle(path, path.parent.parent, [])
+    if circle is None:
         return "these settings are too deep: groups, lists or defaults in one another."
-    return f"'{found[0]}', line {found[1]}: its defaults include {found[2]}, which includes it again; remove one."
+    return f"'{circle[0]}', line {circle[1]}: its defaults include {circle[2]}, which includes it again; remove one."
 
 
 def _circle(path: Path, root: Path, above: list[Path]) -> tuple[Path, int, str] | None:
@@ -35,8 +35,8 @@ def _circle(path: Path, root: Path, above: list[Path]) -> tuple[Path, int, str] 
         place = root / f"{entry}.yaml"
         if place in [*above, path]:
             return path, line, entry
-        if place.is_file() and (found := _circle(place, root, [*above, path])) is not None:
-            return found
+        if place.is_file() and (circle := _circle(place, root, [*above, path])) is not None:
+            return circle
     return None
 
 
@@ -53,8 +53,11 @@ def _defaults(path: Path, root: Path) -> Iterator[tuple[int, str]]:
             and "override" not in str(key and key.value)
         ):
             entry = f"{group}/{value.value}" if group else value.value
-            own = path.parent.relative_to(root).as_posix()
-            yield item.start_mark.line + 1, entry.lstrip("/") if entry.startswith("/") else f"{own}/{entry}"
+            folder = path.parent.relative_to(root).as_posix()
+            yield (
+                item.start_mark.line + 1,
+                entry.lstrip("/") if entry.startswith("/") else f"{folder}/{entry}",
+            )
 
 
 def outputs_of(words: Sequence[str]) -> tuple[Path, list[str]]:

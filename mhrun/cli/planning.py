@@ -62,10 +62,10 @@ def _of_run(config: Mapping[str, Any], console: Console) -> None:
         print(f"This run exists already: {folder.path}; the same command makes its report if necessary.")
         return
     planned = _planned(config, folder, None, set())
-    found = planned.costs
+    costs = planned.costs
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method", no_wrap=True)
-    monitored = any(cost.monitor_runs for cost in found)
+    monitored = any(cost.monitor_runs for cost in costs)
     headings = [
         "chains",
         "steps",
@@ -79,7 +79,7 @@ def _of_run(config: Mapping[str, Any], console: Console) -> None:
         headings += ["set-up", "its time"]
     for heading in headings:
         table.add_column(heading, justify="right")
-    for cost in found:
+    for cost in costs:
         setup = planned.setups.get(cost.method, _SetUp(0, 0))
         row = (
             cost.method,
@@ -95,43 +95,43 @@ def _of_run(config: Mapping[str, Any], console: Console) -> None:
         )
         table.add_row(*row[: 1 + len(headings)])
     console.print(table)
-    if not found:
+    if not costs:
         print("nothing is left to run but the report: it has no methods, or all have run")
-    beside = f" with {planned.jobs} methods at a time" if planned.jobs > 1 else ""
-    print(f"in all  {about(planned.seconds)}{beside}, the report not counted")
+    note = f" with {planned.jobs} methods at a time" if planned.jobs > 1 else ""
+    print(f"in all  {about(planned.seconds)}{note}, the report not counted")
     print(
         f"disk    at most {in_bytes(planned.disk)} in {folder.path}; {in_bytes(_free(folder.path))} free there"
     )
-    for line in _memory(config, found):
+    for line in _memory(config, costs):
         print(line)
 
 
 def _of_sweep(jobs: Sequence[tuple[list[str], list[str]]], folders: Sequence[Path]) -> int:
     from mhrun.engine.estimate import about
 
-    seconds, disk, there, refused, seen = [0.0, 0.0], 0, 0, 0, set()
+    seconds, disk, existing, refused, paths = [0.0, 0.0], 0, 0, 0, set()
     methods_seen: set[str] = set()  # digests of methods that jobs before have
     for job, swept in jobs:
         try:
             config = compose_config(job, folders, compare=False, check=True)
             folder = RunFolder.of(config)
-            if folder.path in seen or _there(config, folder):
-                there += 1
+            if folder.path in paths or _there(config, folder):
+                existing += 1
                 print(f"{' '.join(swept)}: there already")
                 continue
-            seen.add(folder.path)
-            tried = _SWEEP_SECONDS / len(jobs) / max(1, len(config["methods"]))
-            planned = _planned(config, folder, min(1.0, tried), methods_seen)
+            paths.add(folder.path)
+            trial_seconds = _SWEEP_SECONDS / len(jobs) / max(1, len(config["methods"]))
+            planned = _planned(config, folder, min(1.0, trial_seconds), methods_seen)
         except UserError as error:
             refused += 1
             print(f"{' '.join(swept)}: {error}", file=sys.stderr)
             continue
         seconds = [a + b for a, b in zip(seconds, planned.seconds, strict=True)]
         disk += planned.disk
-        need = f"at most {in_bytes(planned.disk)} on disk"
-        print(f"{' '.join(swept)}: {about(planned.seconds)}, {need}", flush=True)
+        disk_need = f"at most {in_bytes(planned.disk)} on disk"
+        print(f"{' '.join(swept)}: {about(planned.seconds)}, {disk_need}", flush=True)
     print(
-        f"in all  {len(jobs)} jobs, {there} of them there already, {refused} refused; one after the other "
+        f"in all  {len(jobs)} jobs, {existing} of them there already, {refused} refused; one after the other "
         f"{about((seconds[0], seconds[1]))}, reports not counted; at most {in_bytes(disk)} on disk"
     )
     return 1 if refused else 0
@@ -141,10 +141,13 @@ def _there(config: Mapping[str, Any], folder: RunFolder) -> bool:
     return folder.is_complete() and not config["runtime"]["force"] and not folder.damage()
 
 
-def _planned(config: Mapping[str, Any], folder: RunFolder, tried: float | None, seen: set[str]) -> _Planned:
+def _planned(
+    config: Mapping[str, Any], folder: RunFolder, trial_seconds: float | None, seen_digests: set[str]
+) -> _Planned:
     """Return what a run would take, after its checks.
 
-    Methods that another run has, or whose digest is in `seen`, cost nothing; the digests of the others are added to it.
+    Methods that another run has, or whose digest is in `seen_digests`, cost nothing; the digests of the others are
+    added to it.
     """
     import torch
 
@@ -170,12 +173,12 @@ def _planned(config: Mapping[str, Any], folder: RunFolder, tried: float | None, 
         methods = [
             method
             for method in methods
-            if digests[method.name] not in seen
+            if digests[method.name] not in seen_digests
             and found_elsewhere(folder, method.name, digests[method.name]) is None
         ]
-        seen |= set(digests.values())
+        seen_digests |= set(digests.values())
     # A forced run starts again: it has no folder to resume from.
-    begun = folder.path / "methods" if not runtime["force"] else folder.path / "none"
+    methods_folder = folder.path / "methods" if not runtime["force"] else folder.path / "none"
     # An open minibatch size decides what a step reads: the pilot is run, and nothing of it is kept.
     setups = {}
     for place, method in enumerate(methods):
@@ -186,26 +189,28 @@ def _planned(config: Mapping[str, Any], folder: RunFolder, tried: float | None, 
         if (surrogate := method.target.surrogate) is not None:
             surrogate.pack()  # finds its mode
             count += surrogate.n_grad
-        if not steps_done(begun / method.name):
+        if not steps_done(methods_folder / method.name):
             setups[method.name] = _SetUp(count, time.perf_counter() - before)
-    found = costs([(method, begun / method.name) for method in methods], settings, tried)
-    left = {cost.method for cost in found}
-    together = separable([method for method in methods if method.name in left], settings.threads)
-    jobs = jobs_of(runtime.get("jobs"), together, settings)
+    estimates = costs([(method, methods_folder / method.name) for method in methods], settings, trial_seconds)
+    unfinished = {cost.method for cost in estimates}
+    separable_methods = separable(
+        [method for method in methods if method.name in unfinished], settings.threads
+    )
+    jobs = jobs_of(runtime.get("jobs"), separable_methods, settings)
     # The search of each method's set-up counts with its steps.
-    whole = []
-    for cost in found:
+    with_set_up = []
+    for cost in estimates:
         least, most = (seconds + _seconds(setups, cost.method) for seconds in cost.seconds)
-        whole.append(cost._replace(seconds=(least, most)))
-    seconds = total(whole, jobs, {method.name for method in together})
-    return _Planned(found, setups, seconds, jobs, sum(trace_bytes(method) for method in methods))
+        with_set_up.append(cost._replace(seconds=(least, most)))
+    seconds = total(with_set_up, jobs, {method.name for method in separable_methods})
+    return _Planned(estimates, setups, seconds, jobs, sum(trace_bytes(method) for method in methods))
 
 
 def _seconds(setups: Mapping[str, _SetUp], method: str) -> float:
     return setups[method].seconds if method in setups else 0.0
 
 
-def _memory(config: Mapping[str, Any], found: Sequence[Any]) -> list[str]:
+def _memory(config: Mapping[str, Any], costs: Sequence[Any]) -> list[str]:
     """Return lines on memory: the peak of the trial, and the draws that a run holds besides."""
     import resource
 
@@ -215,8 +220,8 @@ def _memory(config: Mapping[str, Any], found: Sequence[Any]) -> list[str]:
 
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    held = max((min(HELD_BYTES, 2 * cost.disk) for cost in found), default=0)
-    lines = [f"memory  about {in_bytes(peak + held)} ({in_bytes(peak)} in this trial)"]
+    held_bytes = max((min(HELD_BYTES, 2 * cost.disk) for cost in costs), default=0)
+    lines = [f"memory  about {in_bytes(peak + held_bytes)} ({in_bytes(peak)} in this trial)"]
     if str(config["device"]).startswith("cuda"):
         lines.append(f"        {in_bytes(torch.cuda.max_memory_allocated(config['device']))} of the GPU's")
     return lines

@@ -131,8 +131,8 @@ class Lines:
     def begin(self, method: str, step: int, total: int, executor: str) -> None:
         """Report that a method starts, or the step from which it resumes."""
         self._begun[method] = _Begun(total, step, time.monotonic())
-        begun = _resumed(method, step, total) if step else f"{method}: {total:,} steps"
-        self._write(f"{begun} ({executor})")
+        start = _resumed(method, step, total) if step else f"{method}: {total:,} steps"
+        self._write(f"{start} ({executor})")
 
     def advance(self, method: str, step: int, accept_rate: float | None, n_lik: int, n_grad: int) -> None:
         """Write a line at intervals."""
@@ -140,10 +140,10 @@ class Lines:
         begun.facts = _facts(accept_rate, n_lik, n_grad)
         if now - begun.last > _EVERY:
             begun.last = now
-            left = (now - begun.time) / max(step - begun.first, 1) * (begun.total - step)
+            seconds_left = (now - begun.time) / max(step - begun.first, 1) * (begun.total - step)
             share = f"{step / begun.total:.0%}"
             self._write(
-                f"{method}: step {step:,} of {begun.total:,} ({share}), {begun.facts}, {left:.0f} s left"
+                f"{method}: step {step:,} of {begun.total:,} ({share}), {begun.facts}, {seconds_left:.0f} s left"
             )
 
     def end(self, method: str) -> None:

@@ -19,11 +19,11 @@ def with_replaced_parts(config: Mapping[str, Any], words: Sequence[str]) -> dict
         config: resolved.
         words: the overrides that it was composed from; in a sweep, those that are the same in all jobs.
     """
-    named = {found["method"] for word in words if (found := _LABEL.fullmatch(word))}
+    labelled = {found["method"] for word in words if (found := _LABEL.fullmatch(word))}
     parts: dict[str, list[str]] = {}
     for word in words:
         found = _PART.fullmatch(word)
-        if found and found["method"] in config["methods"] and found["method"] not in named:
+        if found and found["method"] in config["methods"] and found["method"] not in labelled:
             parts.setdefault(found["method"], []).append(f"{found['part']}: {found['name']}")
     methods = {
         name: node

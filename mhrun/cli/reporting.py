@@ -32,27 +32,27 @@ def make_reports(words: Sequence[str]) -> int:
 def _chosen(names: Sequence[str], outputs: Path) -> tuple[list[RunFolder], list[Path]]:
     """Return the named runs and sweeps, or all: experiments, folders, or beginnings of digests of runs."""
     of_runs, of_sweeps = runs(outputs), sweeps(outputs)
-    known = {folder.experiment for folder in of_runs} | {_experiment(place) for place in of_sweeps}
+    experiments = {folder.experiment for folder in of_runs} | {_experiment(place) for place in of_sweeps}
     if not names:
-        if not known:
+        if not experiments:
             raise UserError(f"There is no run in {outputs} yet; begin with mhrun experiment=NAME.")
         return of_runs, of_sweeps
-    chosen: list[RunFolder] = []
+    folders: list[RunFolder] = []
     places: list[Path] = []
     for name in names:
-        if name in known:
-            chosen += [folder for folder in of_runs if folder.experiment == name]
+        if name in experiments:
+            folders += [folder for folder in of_runs if folder.experiment == name]
             places += [place for place in of_sweeps if _experiment(place) == name]
         elif (Path(name) / "jobs").is_dir():
             places.append(Path(name))
         elif (folder := run_at(name, outputs)) is not None:
-            chosen.append(folder)
+            folders.append(folder)
         else:
             raise UserError(
                 f"'{name}' is not an experiment with runs in {outputs}, the folder of a run or sweep, or the beginning "
-                f"of a digest there.{nearest(name, known)}"
+                f"of a digest there.{nearest(name, experiments)}"
             )
-    return chosen, places
+    return folders, places
 
 
 def _experiment(sweep: Path) -> str:

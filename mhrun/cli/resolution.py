@@ -36,43 +36,43 @@ def bounded(most: int = MOST_RESOLVED) -> Iterator[None]:
     Raises:
         UserError: more than `most` references.
     """
-    left = float(most)
-    plain = Container.resolve_parse_tree
+    budget = float(most)
+    original = Container.resolve_parse_tree
 
     def counted(self: Container, *args: Any, **kwargs: Any) -> Any:
-        nonlocal left
-        left -= 1
-        if left >= 0:
-            found = plain(self, *args, **kwargs)
-            left -= _size(found)
-        if left < 0:
+        nonlocal budget
+        budget -= 1
+        if budget >= 0:
+            resolved = original(self, *args, **kwargs)
+            budget -= _size(resolved)
+        if budget < 0:
             raise _TooManyError
-        return found
+        return resolved
 
     Container.resolve_parse_tree = counted  # type: ignore[method-assign]
     try:
         yield
     except Exception as error:
-        if left < 0:  # OmegaConf appends lines to our message
+        if budget < 0:  # OmegaConf appends lines to our message
             raise UserError(
                 f"the references (${{...}}) lead to more than {most:,} others; look for those that double."
             ) from error
         raise
     finally:
-        Container.resolve_parse_tree = plain  # type: ignore[method-assign]
+        Container.resolve_parse_tree = original  # type: ignore[method-assign]
 
 
-def _size(found: Any) -> float:
+def _size(resolved: Any) -> float:
     """Return the number of references as which a resolved value counts."""
-    value = found._value() if isinstance(found, Node) else found
+    value = resolved._value() if isinstance(resolved, Node) else resolved
     if isinstance(value, str):
         return len(value) / _CHARACTERS
     if isinstance(value, Mapping):
-        return sum(1 / _VALUES + _size(one) for one in value.values())
+        return sum(1 / _VALUES + _size(member) for member in value.values())
     if isinstance(value, list | tuple):
         return (
-            sum(1 / _VALUES + _size(one) for one in value)
-            if isinstance(found, Container)
+            sum(1 / _VALUES + _size(member) for member in value)
+            if isinstance(resolved, Container)
             else len(value) / 1000
         )
     return 0.0
@@ -85,10 +85,10 @@ def power(a: float, b: float) -> float:
         UserError: the result is not a real number, or too large for a float.
     """
     try:
-        found = float(a) ** b
-        if isinstance(found, complex) or not math.isfinite(found):
+        number = float(a) ** b
+        if isinstance(number, complex) or not math.isfinite(number):
             raise OverflowError
-        exact = a**b if isinstance(a, int) and isinstance(b, int) and b >= 0 else found
+        exact = a**b if isinstance(a, int) and isinstance(b, int) and b >= 0 else number
     except (ArithmeticError, ValueError) as error:
         raise UserError("power: the result is not a number, or larger than 1.8e308.") from error
     return exact

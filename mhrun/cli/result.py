@@ -40,31 +40,31 @@ def show_result(folder: RunFolder, width: int | None = None) -> None:
     from mhrun.report.summary import marked
 
     run = Run(folder)
-    found = summary_of(run)
+    summary = summary_of(run)
     console = Console(file=sys.stdout, width=width or (None if sys.stdout.isatty() else _PIPE))
 
     def say(text: str, start: str = "") -> None:
         print(textwrap.fill(text, console.width, initial_indent=start, subsequent_indent=" " * len(start)))
 
-    status = found.status
+    status = summary.status
     verdicts = f"For verdicts: {status.command}" if status.command else ""
-    for line in (found.finding, " ".join(filter(None, (status.text, status.recorded))), verdicts):
+    for line in (summary.finding, " ".join(filter(None, (status.text, status.recorded))), verdicts):
         if line:
             say(line)
-    methods = marked(found._replace(methods=_with_acceptance(run, found.methods)))
+    methods = marked(summary._replace(methods=_with_acceptance(run, summary.methods)))
     if len(methods) and len(methods.columns):
         print()
         piped = width is None and not sys.stdout.isatty()
         wide = Console(file=sys.stdout, width=_WHOLE) if piped else console
         wide.print(_table(methods, wide.width))
-        for line in found.footnotes:
+        for line in summary.footnotes:
             say(line)
-    if found.warnings:
+    if summary.warnings:
         print()
-    for warning in found.warnings[:_WARNINGS]:
+    for warning in summary.warnings[:_WARNINGS]:
         say(warning, "warning: ")
-    if (more := len(found.warnings) - _WARNINGS) > 0:
-        say(f"{more} more in the report", "warning: ")
+    if (n_more := len(summary.warnings) - _WARNINGS) > 0:
+        say(f"{n_more} more in the report", "warning: ")
     print(flush=True)
 
 
@@ -79,26 +79,28 @@ def show_sweep(place: Path, width: int | None = None) -> None:
     from mhrun.report.sweep import sweep_summary
     from mhrun.report.tables import shown
 
-    if (found := sweep_summary(place)) is None:
+    if (summary := sweep_summary(place)) is None:
         return
     console = Console(file=sys.stdout, width=width or (None if sys.stdout.isatty() else _PIPE))
-    if found.finding:
-        print(textwrap.fill(found.finding, console.width))
+    if summary.finding:
+        print(textwrap.fill(summary.finding, console.width))
     print()
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in found.table.columns:
-        left = heading == "method" or heading in found.keys
-        table.add_column(str(heading), justify="left" if left else "right", no_wrap=True, overflow="ellipsis")
-    for row in found.table[:_ROWS].to_numpy(dtype=object):
-        named = len(found.keys) + 1
-        table.add_row(*map(str, row[:named]), *map(shown, row[named:]))
+    for heading in summary.table.columns:
+        is_left = heading == "method" or heading in summary.keys
+        table.add_column(
+            str(heading), justify="left" if is_left else "right", no_wrap=True, overflow="ellipsis"
+        )
+    for row in summary.table[:_ROWS].to_numpy(dtype=object):
+        n_keys = len(summary.keys) + 1
+        table.add_row(*map(str, row[:n_keys]), *map(shown, row[n_keys:]))
     console.print(table)
-    if found.table["method"].str.endswith(MARK).any():
+    if summary.table["method"].str.endswith(MARK).any():
         print(FOOTNOTE)
-    if found.is_over_seeds:
+    if summary.is_over_seeds:
         print("mean ± standard deviation over the seeds; the report has every job")
-    if (more := len(found.table) - _ROWS) > 0:
-        print(f"{more} more rows in the report")
+    if (n_more := len(summary.table) - _ROWS) > 0:
+        print(f"{n_more} more rows in the report")
     print(flush=True)
 
 
@@ -107,8 +109,8 @@ def _with_acceptance(run: Run, methods: pd.DataFrame) -> pd.DataFrame:
     from mhrun.report.summary import TARGET, TEMPERATURE
 
     rates = {
-        run.label(name): about["accept_rate"] if about["n_accept_tests"] else None
-        for name, about in run.methods.items()
+        run.label(name): summary["accept_rate"] if summary["n_accept_tests"] else None
+        for name, summary in run.methods.items()
     }
     methods = methods.copy()
     if any(rate is not None for rate in rates.values()):
@@ -121,11 +123,11 @@ def _table(methods: pd.DataFrame, width: int) -> Table:
     from mhrun.report.tables import shown
 
     narrow = width < _NARROW
-    kept = [name for name in methods.columns if not narrow or name not in _WIDE]
+    headings = [name for name in methods.columns if not narrow or name not in _WIDE]
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method", no_wrap=True, overflow="ellipsis", min_width=12)
-    for heading in kept:
+    for heading in headings:
         table.add_column(heading.replace(" ", "\n") if narrow else heading, justify="right", no_wrap=True)
-    for label, row in zip(methods.index, methods[kept].to_numpy(dtype=object), strict=True):
+    for label, row in zip(methods.index, methods[headings].to_numpy(dtype=object), strict=True):
         table.add_row(str(label), *map(shown, row))
     return table

@@ -45,12 +45,12 @@ def status_of(folder: RunFolder) -> Status:
     status = str(summary.get("status", "damaged" if folder.has_damaged_summary() else "begun"))
     if status == "running" and not _held(folder):
         status = "interrupted"
-    when = str(summary.get("finished") or summary.get("started") or "")[:16].replace("T", " ")
-    given = ("reproduced", "not reproduced")
-    judged = [claim["verdict"] for claim in summary.get("claims", []) if claim["verdict"] in given]
+    moment = str(summary.get("finished") or summary.get("started") or "")[:16].replace("T", " ")
+    verdicts = ("reproduced", "not reproduced")
+    judged = [claim["verdict"] for claim in summary.get("claims", []) if claim["verdict"] in verdicts]
     took = _seconds(summary.get("started"), summary.get("finished"))
     return Status(
-        str(summary.get("scale", "?")), status, when, (judged.count("reproduced"), len(judged)), took
+        str(summary.get("scale", "?")), status, moment, (judged.count("reproduced"), len(judged)), took
     )
 
 

@@ -26,19 +26,19 @@ def run_once(words: Sequence[str], folders: Sequence[Path]) -> int:
     start, spent = time.monotonic(), dict[str, float]()
     config = with_replaced_parts(compose_config(words, folders, check=True), words)
     folder = compute(config, result_follows=True, spent=spent)
-    whole = True
+    is_complete = True
     if config["runtime"]["report"]:
         from mhrun.cli.result import show_result
         from mhrun.report.build import PAGE, reported
 
         show_result(folder)
-        whole = reported(folder)
+        is_complete = reported(folder)
     if line := line_of_time(time.monotonic() - start, **spent):
         print(line)
     print(f"run     {folder.path}")
     if config["runtime"]["report"]:
         print(f"report  {folder.report / PAGE}")
-    return 0 if whole else 1
+    return 0 if is_complete else 1
 
 
 def compute(
@@ -77,13 +77,13 @@ def compute(
         )
     finally:  # restore the terminal in any case
         watching.close()
-    begun = time.monotonic()
+    report_start = time.monotonic()
     if config["runtime"]["report"]:
         _report(folder)
     if spent is not None and not existed:
         methods = ((folder.summary() or {}).get("methods") or {}).values()
-        spent["report"] = time.monotonic() - begun
-        spent["methods"] = sum(float(about.get("wall_s") or 0.0) for about in methods)
+        spent["report"] = time.monotonic() - report_start
+        spent["methods"] = sum(float(summary.get("wall_s") or 0.0) for summary in methods)
     return folder
 
 

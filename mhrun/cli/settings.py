@@ -63,15 +63,15 @@ def check_known(written: Any) -> None:
     """
     text = str(written)
     nodes = [(f"methods.{name}", node, OF_A_METHOD) for name, node in written["methods"].items()]
-    for where, node, known in [*nodes, ("runtime", written["runtime"], _OF_RUNTIME)]:
+    for where, node, allowed in [*nodes, ("runtime", written["runtime"], _OF_RUNTIME)]:
         for key in map(str, node):
             refers = (
                 rf"\$\{{[^}}]*(?<!\w)(?:{re.escape(where)})?\.{re.escape(key)}\b"  # ${where.key} or ${.key}
             )
-            if key not in known and not re.search(refers, text):
+            if key not in allowed and not re.search(refers, text):
                 raise UserError(
-                    f"{where}.{key} is a setting that nothing reads.{nearest(key, known)} "
-                    f"{where} may have {', '.join(sorted(set(known) - {'departures'}))}."
+                    f"{where}.{key} is a setting that nothing reads.{nearest(key, allowed)} "
+                    f"{where} may have {', '.join(sorted(set(allowed) - {'departures'}))}."
                 )
 
 
@@ -85,12 +85,12 @@ def _check_there(config: Mapping[str, Any]) -> None:
 
 def _check_kinds(config: Mapping[str, Any]) -> None:
     """Refuse settings of the wrong type."""
-    for path, (kind, should) in _KINDS.items():
+    for path, (kind, description) in _KINDS.items():
         node: Any = config
         for key in path.split("."):
             node = node.get(key)
         if not isinstance(node, kind) or (kind is int and isinstance(node, bool)):
-            raise UserError(f"{path} = {_short(node)} must be {should}.")
+            raise UserError(f"{path} = {_short(node)} must be {description}.")
 
 
 def _check_names(config: Mapping[str, Any]) -> None:
@@ -111,9 +111,11 @@ def _check_names(config: Mapping[str, Any]) -> None:
 def _check_groups(config: Mapping[str, Any]) -> None:
     """Refuse an experiment without data or a model, and methods without a kernel or schedules."""
     for name in ("data", "model"):
-        own = [isinstance(method, dict) and bool(method.get(name)) for method in config["methods"].values()]
-        needed = not all(own) if own else not config["report"]
-        if needed and "_target_" not in config[name]:
+        has_own = [
+            isinstance(method, dict) and bool(method.get(name)) for method in config["methods"].values()
+        ]
+        is_needed = not all(has_own) if has_own else not config["report"]
+        if is_needed and "_target_" not in config[name]:
             raise UserError(f"the experiment has no {name}; choose one in its defaults (/{name}: NAME).")
     for name, method in config["methods"].items():
         for part in ("kernel", "schedules"):
@@ -125,13 +127,13 @@ def _check_runtime(runtime: Mapping[str, Any]) -> None:
     """Refuse threads, jobs and block_seconds that mean nothing, whether the run is there already or not."""
     for name in ("threads", "jobs"):
         count = runtime[name]
-        whole = isinstance(count, int) and not isinstance(count, bool) and count > 0
-        if not whole and count is not None and not _refers(count):
+        is_count = isinstance(count, int) and not isinstance(count, bool) and count > 0
+        if not is_count and count is not None and not _refers(count):
             raise UserError(f"runtime.{name} = {_short(count)} must be a whole number, at least 1, or null.")
     seconds = runtime["block_seconds"]
     if not _refers(seconds):
-        number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-        if not number or not 0 <= seconds < float("inf"):
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not is_number or not 0 <= seconds < float("inf"):
             raise UserError(f"runtime.block_seconds = {_short(seconds)} must be a number, at least 0.")
 
 

@@ -65,11 +65,11 @@ def _collinear(data: Dataset) -> Iterator[str]:
     inflation = (vectors**2 / np.maximum(sizes, 1e-12)).sum(axis=1)
     worst = [j for j in np.argsort(-inflation) if inflation[j] > _INFLATION]
     if worst:
-        some = ", ".join(names[j] for j in worst[:_NAMED]) + ", ..." * (len(worst) > _NAMED)
+        shown_names = ", ".join(names[j] for j in worst[:_NAMED]) + ", ..." * (len(worst) > _NAMED)
         verb, share = ("is", "its") if len(worst) == 1 else ("are", "their")
         yield (
-            f"{some} {verb} nearly determined by other features (R^2 above {1 - 1 / _INFLATION:g}): {share} single "
-            "weights are hardly known; features=[...] leaves some out"
+            f"{shown_names} {verb} nearly determined by other features (R^2 above {1 - 1 / _INFLATION:g}): {share} "
+            "single weights are hardly known; features=[...] leaves some out"
         )
 
 
@@ -98,6 +98,6 @@ def _overdispersed(data: Dataset) -> Iterator[str]:
 
 def _some_rows(data: Dataset, name: str) -> np.ndarray:
     """Return a field in float64, evenly spaced rows of a large table."""
-    every = -(-data.n // _ROWS)
-    found: np.ndarray = data.fields[name].numpy()[::every].astype(np.float64)
-    return found
+    stride = -(-data.n // _ROWS)
+    rows: np.ndarray = data.fields[name].numpy()[::stride].astype(np.float64)
+    return rows

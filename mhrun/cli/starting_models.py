@@ -85,11 +85,11 @@ def _block(settings: Mapping[str, Any], indent: str = "") -> str:
     return "".join(lines)
 
 
-def _built_in(name: str, base: str, comment: str, data: Dataset, of: str, **more: Any) -> Fitted:
+def _built_in(name: str, base: str, comment: str, data: Dataset, of: str, **extra: Any) -> Fitted:
     """Return a regression of the package, with a weight for each column of x."""
     comments = [comment, "The prior of each weight is normal with mean 0 and variance prior_variance."]
     names = weight_names(data.facts)
-    settings = {"dim": len(names), "prior_variance": _VARIANCE, **more, "names": names}
+    settings = {"dim": len(names), "prior_variance": _VARIANCE, **extra, "names": names}
     return Fitted({_place(name): part_text(comments, base, settings)}, len(names), _prior(name), of)
 
 
@@ -124,8 +124,10 @@ def _softmax(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fi
     }
     text = part_text(comments, "softmax_regression", settings)
     prior = f"{_prior(name)}; the data tell of differences between classes, the prior alone of a common shift"
-    some = ", ".join(map(repr, data.facts["classes"][:_NAMED])) + ", ..." * (len(classes) > _NAMED)
-    return Fitted({_place(name): text}, len(names), prior, f"{target}, {len(classes)} classes ({some})")
+    class_names = ", ".join(map(repr, data.facts["classes"][:_NAMED])) + ", ..." * (len(classes) > _NAMED)
+    return Fitted(
+        {_place(name): text}, len(names), prior, f"{target}, {len(classes)} classes ({class_names})"
+    )
 
 
 def _poisson(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fitted:

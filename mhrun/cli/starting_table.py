@@ -62,19 +62,21 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
     """
     file = file.resolve()
     model = next((word.partition("=")[2] for word in settings if word.startswith("model=")), None)
-    given = {"file": str(file)} | _table_settings([w for w in settings if not w.startswith("model=")])
-    call(Table, given, "the table")  # checks the settings before the file is read
-    target, levels = outcome_of(file, target, given.get("separator"))
+    table_settings = {"file": str(file)} | _table_settings(
+        [w for w in settings if not w.startswith("model=")]
+    )
+    call(Table, table_settings, "the table")  # checks the settings before the file is read
+    target, levels = outcome_of(file, target, table_settings.get("separator"))
     regression = regression_of(model, target, levels)
-    given |= {"target": target, **regression.table}
-    data = call(Table, given, "the table").load()
+    table_settings |= {"target": target, **regression.table}
+    data = call(Table, table_settings, "the table").load()
     columns = features_of(data.facts)
     if "x" not in data.fields or not columns:
         raise UserError(f"{file.name} has no column but '{target}'; a regression needs features.")
-    given["file"] = file.name
-    if "features" not in given:
-        categorical = {str(name) for name in given.get("categorical") or ()}
-        given["features"] = [name for name in columns if name.partition("=")[0] not in categorical]
+    table_settings["file"] = file.name
+    if "features" not in table_settings:
+        categorical = {str(name) for name in table_settings.get("categorical") or ()}
+        table_settings["features"] = [name for name in columns if name.partition("=")[0] not in categorical]
     name, of_columns = _name(file), _columns(data.facts)
     fitted = regression.fitted(name, target, data, levels)
     title = f"{regression.word[0].upper()}{regression.word[1:]} regression of {target} on {of_columns} of {file.name}"
@@ -96,7 +98,7 @@ def project_of(file: Path, target: str | None, settings: Sequence[str]) -> Proje
         },
     )
     files = {
-        f"conf/data/{name}.yaml": part_text([title], "table", given),
+        f"conf/data/{name}.yaml": part_text([title], "table", table_settings),
         f"conf/experiment/{name}.yaml": experiment,
         **fitted.files,
     }
@@ -126,50 +128,52 @@ def write_project(folder: Path, table: Path, project: Project) -> list[Path]:
     Raises:
         UserError: a file is there already, or cannot be written.
     """
-    there = [path for path in (folder / name for name in project.files) if path.exists()]
+    existing = [path for path in (folder / name for name in project.files) if path.exists()]
     copy = folder / table.name
-    own = copy.exists() and copy.resolve() == table.resolve()
-    if there or (copy.exists() and not own):
-        raise UserError(f"'{[*there, copy][0]}' is there already; choose another folder.")
+    is_in_place = copy.exists() and copy.resolve() == table.resolve()
+    if existing or (copy.exists() and not is_in_place):
+        raise UserError(f"'{[*existing, copy][0]}' is there already; choose another folder.")
     try:
         for name, text in project.files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        if not own:
+        if not is_in_place:
             shutil.copyfile(table, copy)
     except OSError as error:
         raise UserError(f"'{folder}' cannot be written: {error.strerror or error}.") from error
-    return [folder / name for name in sorted(project.files)] + [copy] * (not own)
+    return [folder / name for name in sorted(project.files)] + [copy] * (not is_in_place)
 
 
 def _table_settings(settings: Sequence[str]) -> dict[str, Any]:
     """Return settings of the table from words KEY=VALUE."""
-    known = set(inspect.signature(Table).parameters) - _SET
-    found = {}
+    names = set(inspect.signature(Table).parameters) - _SET
+    by_key = {}
     for word in settings:
         key, equals, value = word.partition("=")
         key = key.removeprefix("data.")
-        if not equals or key not in known:
+        if not equals or key not in names:
             raise UserError(
-                f"'{word}' is not a setting of the table here.{nearest(key, known)} There are: "
-                f"{', '.join(sorted(known))}."
+                f"'{word}' is not a setting of the table here.{nearest(key, names)} There are: "
+                f"{', '.join(sorted(names))}."
             )
         try:
-            found[key] = yaml.safe_load(value)
+            by_key[key] = yaml.safe_load(value)
         except yaml.YAMLError as error:
             raise UserError(f"{word} cannot be read; write lists as {key}=[a,b].") from error
-        if key in ("features", "categorical") and not isinstance(found[key], list):
-            found[key] = [str(found[key])]
-    return found
+        if key in ("features", "categorical") and not isinstance(by_key[key], list):
+            by_key[key] = [str(by_key[key])]
+    return by_key
 
 
 def _name(file: Path) -> str:
     """Return a name for data, model and experiment, which nothing of mhrun's has."""
     stem = re.sub(r"\W+", "_", file.name.split(".")[0], flags=re.ASCII).strip("_").lower() or "table"
     stem = stem if stem[0].isalpha() else f"table_{stem}"
-    taken = {path.stem for group in ("data", "model", "experiment") for path in (CONF / group).glob("*.yaml")}
-    return f"my_{stem}" if stem in taken | {"own"} else stem
+    taken_names = {
+        path.stem for group in ("data", "model", "experiment") for path in (CONF / group).glob("*.yaml")
+    }
+    return f"my_{stem}" if stem in taken_names | {"own"} else stem
 
 
 def _methods(has_bounds: bool, n: int, dim: int) -> list[str]:
@@ -201,9 +205,11 @@ def _columns(facts: Mapping[str, Any]) -> str:
 def _by_kind(methods: Sequence[str]) -> str:
     """Return the methods in words: which of them are exact."""
     exact = [method for method in methods if method in _EXACT]
-    others = [method for method in methods if method not in _EXACT]
+    approximate = [method for method in methods if method not in _EXACT]
     sentence = f"{', '.join(exact)} (exact)" if exact else ""
-    return "; ".join(part for part in (sentence, f"{', '.join(others)} (approximate: judge them)") if part)
+    return "; ".join(
+        part for part in (sentence, f"{', '.join(approximate)} (approximate: judge them)") if part
+    )
 
 
 _EXPERIMENT = """\

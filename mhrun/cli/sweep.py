@@ -80,21 +80,21 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
                 old.unlink()
     except OSError as error:
         raise explain(error, place / "jobs") from error
-    about = {"experiment": name, "overrides": list(words), "swept": swept, "jobs": len(jobs)}
-    write_json(place / "sweep.json", about | {"reference": reference_of(config, folders)})
+    record = {"experiment": name, "overrides": list(words), "swept": swept, "jobs": len(jobs)}
+    write_json(place / "sweep.json", record | {"reference": reference_of(config, folders)})
     _launched([*words, *search_path(folders)], place, jobs)
 
     from mhrun.report.sweep import build_sweep_report
 
-    results = jobs_of_sweep(place)
-    failed = [job for job in results if job.error]
+    outcomes = jobs_of_sweep(place)
+    failed = [job for job in outcomes if job.error]
     lost: list[str] = []  # parts of the sweep's own report
 
     def warn(line: str) -> None:
         lost.append(line)
         print(f"mhrun: {line}", file=sys.stderr)
 
-    if any(job.is_done for job in results):
+    if any(job.is_done for job in outcomes):
         page = build_sweep_report(place, warn)
         _show(place)
         print(f"sweep   {page}")
@@ -142,23 +142,23 @@ def _launched(words: Sequence[str], place: Path, jobs: Sequence[Sequence[str]]) 
     of_task = [[word for word in job if not is_of_hydra(parsed([word])[0])] for job in jobs]
     counts = [len(jobs)]
     for _ in range(_ROUNDS):
-        why = _once(words, place, of_task)
-        left = _undone(place, jobs)
-        if not left:
+        failure = _once(words, place, of_task)
+        undone = _undone(place, jobs)
+        if not undone:
             return
-        write_text(log, why)
-        lines = [line for line in why.splitlines() if line.strip()]
+        write_text(log, failure)
+        lines = [line for line in failure.splitlines() if line.strip()]
         reason = lines[-1] if lines else "the launcher did not say why"
         print(
-            f"mhrun: {len(left)} of {len(jobs)} jobs are left undone: {reason}", file=sys.stderr, flush=True
+            f"mhrun: {len(undone)} of {len(jobs)} jobs are left undone: {reason}", file=sys.stderr, flush=True
         )
-        counts.append(len(left))
-        if counts[-3:] == 3 * [len(left)]:  # two rounds brought nothing
+        counts.append(len(undone))
+        if counts[-3:] == 3 * [len(undone)]:  # two rounds brought nothing
             break
     swept = (read_json(place / "sweep.json") or {})["swept"]
-    for number in left:
-        begun = (place / "jobs" / f"{number:04d}.begun").exists()
-        error = "its worker died, killed or out of memory" if begun else f"it was not begun: {reason}"
+    for number in undone:
+        was_begun = (place / "jobs" / f"{number:04d}.begun").exists()
+        error = "its worker died, killed or out of memory" if was_begun else f"it was not begun: {reason}"
         result = {"number": number, "overrides": _swept_only(jobs[number], swept), "status": FAILED}
         write_json(
             place / "jobs" / f"{number:04d}.json",
@@ -168,17 +168,17 @@ def _launched(words: Sequence[str], place: Path, jobs: Sequence[Sequence[str]]) 
 
 def _once(words: Sequence[str], place: Path, jobs: Sequence[Sequence[str]]) -> str:
     """Have Hydra's launcher do the jobs once, and return what went wrong with it, or an empty string."""
-    own = "hydra.sweep.dir='{}'".format(str(place).replace("'", "\\'"))
+    sweep_dir = "hydra.sweep.dir='{}'".format(str(place).replace("'", "\\'"))
     try:
         with initialize_config_dir(str(CONF), "mhrun", **version_base()):
             loader = Loader(create_config_search_path(str(CONF)))
-            overrides = [*words, own, "hydra.mode=MULTIRUN"]
+            overrides = [*words, sweep_dir, "hydra.mode=MULTIRUN"]
             config = loader.load_configuration("config", overrides, RunMode.MULTIRUN)
             launcher = Plugins.instance().instantiate_launcher(
                 HydraContext(config_loader=loader, callbacks=Callbacks()), _job, config
             )
-            for result in launcher.launch(jobs, 0):
-                _ = result.return_value  # raises what the launcher has caught
+            for job_return in launcher.launch(jobs, 0):
+                _ = job_return.return_value  # raises what the launcher has caught
     except Exception as error:  # of a launcher: whatever it was, what the jobs have done is on disk
         lines = str(error).splitlines()
         return f"{traceback.format_exc()}{type(error).__name__}: {lines[0] if lines else ''}\n"
@@ -199,10 +199,10 @@ def _checked(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> dict[str
     Raises:
         UserError: jobs of several experiments, words that cannot be put together, or no job with a meaning.
     """
-    found: dict[str, Any] | None = None
+    first_config: dict[str, Any] | None = None
     first_error = None
-    for alike in _put_together_alike(jobs, folders):
-        for job in alike:
+    for group in _put_together_alike(jobs, folders):
+        for job in group:
             try:
                 config = compose_config(job, folders, compare=False, check=True)
             except UserError as error:
@@ -210,16 +210,16 @@ def _checked(jobs: Sequence[Sequence[str]], folders: Sequence[Path]) -> dict[str
                     raise
                 first_error = first_error or error
                 continue
-            found = found or config
-            if config["experiment"] != found["experiment"]:
+            first_config = first_config or config
+            if config["experiment"] != first_config["experiment"]:
                 raise UserError("A sweep is of one experiment; run several experiments one by one.")
-            if config["runtime"]["outputs"] != found["runtime"]["outputs"]:
+            if config["runtime"]["outputs"] != first_config["runtime"]["outputs"]:
                 raise UserError("A sweep has one runtime.outputs.")
             break
-    if found is None:
+    if first_config is None:
         assert first_error is not None
         raise first_error
-    return found
+    return first_config
 
 
 def _put_together_alike(
@@ -243,33 +243,33 @@ def _job(config: DictConfig) -> dict[str, Any] | None:
 
     Never raises but when the user stops, or when the launcher does because the job is queued again.
     """
-    own = HydraConfig.get()
-    place = Path(own.sweep.dir) / "jobs"
+    hydra = HydraConfig.get()
+    place = Path(hydra.sweep.dir) / "jobs"
     sweep = read_json(place.parent / "sweep.json") or {}
-    number = own.job.num
-    done, begun = place / f"{number:04d}.json", place / f"{number:04d}.begun"
-    if done.exists():  # this job was done before a worker of another died
-        return read_json(done)
-    overrides = _swept_only(own.overrides.task, sweep["swept"])
+    number = hydra.job.num
+    result_path, begun_path = place / f"{number:04d}.json", place / f"{number:04d}.begun"
+    if result_path.exists():  # this job was done before a worker of another died
+        return read_json(result_path)
+    overrides = _swept_only(hydra.overrides.task, sweep["swept"])
     log = place / f"{number:04d}.log"
     result: dict[str, Any] = {"number": number, "overrides": overrides, "status": FAILED, "log": str(log)}
     title = f"job {number + 1} of {sweep['jobs']}"
     print(f"{title}: {' '.join(overrides)}", file=sys.stderr, flush=True)
-    write_text(begun, f"{os.getpid()}\n")
+    write_text(begun_path, f"{os.getpid()}\n")
     register_resolvers()
     from mhrun.cli.progress import Notes
     from mhrun.report.build import reported
 
-    alone = str(own.launcher._target_).endswith("BasicLauncher")
+    runs_alone = str(hydra.launcher._target_).endswith("BasicLauncher")
     try:
-        plain = compared(resolved(config, own.runtime.choices.get("experiment")), sweep["reference"])
-        fixed = [word for word in own.overrides.task if word not in overrides]
+        plain = compared(resolved(config, hydra.runtime.choices.get("experiment")), sweep["reference"])
+        fixed = [word for word in hydra.overrides.task if word not in overrides]
         plain = with_replaced_parts(plain, fixed)
-        check_runtime_of_files(plain["runtime"], own.overrides.task)
-        if not alone and (cores := _share(own.launcher)) is not None:
+        check_runtime_of_files(plain["runtime"], hydra.overrides.task)
+        if not runs_alone and (cores := _share(hydra.launcher)) is not None:
             os.environ[CORES] = str(cores)  # of this worker
         result["folder"] = str(RunFolder.of(plain).path)
-        folder = compute(plain, None if alone else Notes(f"{title}:"))
+        folder = compute(plain, None if runs_alone else Notes(f"{title}:"))
         result |= {"status": DONE, "digest": folder.digest}
         if plain["runtime"]["report"] and not reported(folder):
             result |= {"error": "a part of its report could not be made", "log": str(folder.log)}
@@ -289,9 +289,9 @@ def _job(config: DictConfig) -> dict[str, Any] | None:
         write_text(log, traceback.format_exc())
         result |= {"error": _writable(crash.line), "bug": not crash.of_user}
         print(f"mhrun: {title} failed: {result['error']} (log: {log})", file=sys.stderr, flush=True)
-    write_json(done, result)
+    write_json(result_path, result)
     with suppress(OSError):
-        begun.unlink()
+        begun_path.unlink()
     return result
 
 
@@ -304,8 +304,8 @@ def _share(launcher: DictConfig) -> int | None:
     """Return how many cores a job has, where the launcher has several on one machine; None: all it may use."""
     if "n_jobs" in launcher:  # joblib; -1: a job for each core, -2: for all but one
         cores = usable_cores()
-        together = int(launcher.n_jobs) if launcher.n_jobs > 0 else cores + 1 + int(launcher.n_jobs)
-        return max(1, cores // max(1, together))
+        n_jobs = int(launcher.n_jobs) if launcher.n_jobs > 0 else cores + 1 + int(launcher.n_jobs)
+        return max(1, cores // max(1, n_jobs))
     if "remote" in launcher:
         return max(1, int(launcher.remote.get("num_cpus") or 1))
     return None

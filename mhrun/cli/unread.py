@@ -47,30 +47,32 @@ def check_read(words: Sequence[str], config: DictConfig, compose: Compose) -> No
     Raises:
         UserError: such a word.
     """
-    written: Any = OmegaConf.to_container(config, resolve=False)
-    read = _references(written)
+    unresolved: Any = OmegaConf.to_container(config, resolve=False)
+    references = _references(unresolved)
     added: dict[str, list[tuple[str, str]]] = {}  # node at the top -> words, each with its key
     for word, override in zip(words, parsed(words), strict=True):
-        scaled = bool(written.get("scales")) or "scale" in read
+        scaled = bool(unresolved.get("scales")) or "scale" in references
         if override.key_or_group == "scale" and not override.is_delete() and not scaled:
             raise UserError(
                 f"{word}: this experiment has no scales; leave it out, or give steps= and warmup= instead."
             )
         key = (override.package or override.key_or_group).replace("/", ".").removeprefix("_global_.")
         top = key.partition(".")[0]
-        if override.type in _ADDS and top in written and top not in {*_settings(), *read, "hydra"}:
+        if override.type in _ADDS and top in unresolved and top not in {*_settings(), *references, "hydra"}:
             added.setdefault(top, []).append((word, key))
     for top, of_top in added.items():
         if top not in _without([word for word, _ in of_top], words, compose):
             word, key = of_top[0]
             raise UserError(
-                f"{word} sets '{top}', which nothing reads.{_hint(word, key, written)} "
+                f"{word} sets '{top}', which nothing reads.{_hint(word, key, unresolved)} "
                 "mhrun NAME --cfg job shows all settings."
             )
-    _check_files(words, written, read, compose)
+    _check_files(words, unresolved, references, compose)
 
 
-def _check_files(words: Sequence[str], written: Mapping[str, Any], read: set[str], compose: Compose) -> None:
+def _check_files(
+    words: Sequence[str], unresolved: Mapping[str, Any], references: set[str], compose: Compose
+) -> None:
     """Refuse a setting of an experiment file that nothing reads if it is misspelt; warn of any other.
 
     A setting is read by the program, by a ${...} of any file of its folder, which a base may be made for, or by the
@@ -79,18 +81,20 @@ def _check_files(words: Sequence[str], written: Mapping[str, Any], read: set[str
     Raises:
         UserError: an unread setting whose name is nearly that of one that is read.
     """
-    known = _settings()
-    unread = [str(key) for key in written if key not in known | read | {"hydra"}]
+    settings = _settings()
+    unread = [str(key) for key in unresolved if key not in settings | references | {"hydra"}]
     if not unread:
         return
-    plain = [word for word in words if word.startswith("experiment=")]
+    experiment_words = [word for word in words if word.startswith("experiment=")]
     with suppress(HydraException, OmegaConfBaseException, UserError):
-        read = read | _references(OmegaConf.to_container(compose(plain), resolve=False))
-    if unread := [key for key in unread if key not in read]:
-        code = "\n".join(_code_of(written))
+        references = references | _references(
+            OmegaConf.to_container(compose(experiment_words), resolve=False)
+        )
+    if unread := [key for key in unread if key not in references]:
+        code = "\n".join(_code_of(unresolved))
         unread = [key for key in unread if not _is_named(key, code)]
     for key in unread:
-        near = difflib.get_close_matches(key, sorted(known | read), 1, _NEAR)
+        near = difflib.get_close_matches(key, sorted(settings | references), 1, _NEAR)
         if near:
             raise UserError(f"the experiment sets '{key}', which nothing reads. Did you mean '{near[0]}'?")
     if unread:
@@ -111,12 +115,14 @@ def _is_named(key: str, code: str) -> bool:
     )
 
 
-def _code_of(written: Any) -> Iterator[str]:
+def _code_of(unresolved: Any) -> Iterator[str]:
     """Yield the texts of code and configurations: our experiments', the project's, or a package's."""
     project = [
-        path for own in user_folders() for path in (own, *(init.parent for init in own.glob("*/__init__.py")))
+        path
+        for user_folder in user_folders()
+        for path in (user_folder, *(init.parent for init in user_folder.glob("*/__init__.py")))
     ]
-    places = [EXPERIMENTS, *EXPERIMENTS.iterdir(), *project, *_packages(written)]
+    places = [EXPERIMENTS, *EXPERIMENTS.iterdir(), *project, *_packages(unresolved)]
     roots = [CONF, *(path / "conf" for path in places), *project]
     places += [group for root in roots for group in (root / "experiment", *(root / "experiment").glob("*"))]
     for folder in places:
@@ -126,9 +132,9 @@ def _code_of(written: Any) -> Iterator[str]:
                     yield path.read_text()
 
 
-def _packages(written: Any) -> Iterator[Path]:
+def _packages(unresolved: Any) -> Iterator[Path]:
     """Yield the folders of installed packages that a configuration names, without importing them."""
-    for top in sorted({text.partition(".")[0] for text in _words(written) if _DOTTED.fullmatch(text)}):
+    for top in sorted({text.partition(".")[0] for text in _words(unresolved) if _DOTTED.fullmatch(text)}):
         spec = None
         with suppress(ImportError, ValueError, AttributeError):
             spec = find_spec(top)
@@ -160,24 +166,24 @@ def _references(node: Any) -> set[str]:
     return {name for text in _words(node) for name in _REFERENCE.findall(text)}
 
 
-def _without(some: Sequence[str], words: Sequence[str], compose: Compose) -> set[str]:
+def _without(removed: Sequence[str], words: Sequence[str], compose: Compose) -> set[str]:
     """Return the nodes at the top of the configuration without some of the words, or those words' where it has none."""
     try:
-        return set(map(str, compose([word for word in words if word not in some])))
+        return set(map(str, compose([word for word in words if word not in removed])))
     except (HydraException, OmegaConfBaseException, UserError):  # others build on it
-        return {word.lstrip("+").partition("=")[0].partition(".")[0] for word in some}
+        return {word.lstrip("+").partition("=")[0].partition(".")[0] for word in removed}
 
 
-def _hint(word: str, key: str, written: Mapping[str, Any]) -> str:
+def _hint(word: str, key: str, unresolved: Mapping[str, Any]) -> str:
     """Return the suggestion for a word: a part that takes a setting of this name, or a similar name at the top."""
     top, dot, rest = key.partition(".")
-    parts = {path: takes for path, takes in taken_settings(written) if not path.startswith(("hydra", top))}
-    there = [path for path, takes in parts.items() if top in takes]
-    if there and key == top and (CONF / top).is_dir():
-        return f" Did you mean '{top}@{there[0]}.{top}={word.partition('=')[2]}'?"
-    if there:
-        return f" Did you mean '+{there[0]}.{top}{dot}{rest}'?"
-    return nearest(top, [str(name) for name in written if name not in (top, "hydra")])
+    parts = {path: takes for path, takes in taken_settings(unresolved) if not path.startswith(("hydra", top))}
+    paths = [path for path, takes in parts.items() if top in takes]
+    if paths and key == top and (CONF / top).is_dir():
+        return f" Did you mean '{top}@{paths[0]}.{top}={word.partition('=')[2]}'?"
+    if paths:
+        return f" Did you mean '+{paths[0]}.{top}{dot}{rest}'?"
+    return nearest(top, [str(name) for name in unresolved if name not in (top, "hydra")])
 
 
 def taken_settings(node: Any, path: str = "") -> Iterator[tuple[str, set[str]]]:

@@ -27,11 +27,11 @@ def sweep_jobs(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
             key = override.get_key_element()
             if key in swept:
                 raise UserError(f"{key} is given several values twice; give all of them in one: {key}=A,B,C.")
-            values = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            choices = [f"{key}={value}" for value in override.sweep_string_iterator()]
             swept.append(key)
         else:
-            values = [override.input_line or ""]
-        jobs = [[*job, value] for job in jobs for value in values]
+            choices = [override.input_line or ""]
+        jobs = [[*job, value] for job in jobs for value in choices]
     return jobs, swept
 
 
@@ -49,7 +49,7 @@ def parsed(words: Sequence[str]) -> list[Any]:
     for word in words:
         _check_word(word)
     try:
-        found = list(OverridesParser.create().parse_overrides(list(words)))
+        overrides = list(OverridesParser.create().parse_overrides(list(words)))
     except (HydraException, ValueError, ArithmeticError) as error:
         bad = next((w for w in words if "=" not in w and not w.startswith("~")), None)
         bad = bad or next((w for w in words if not _reads(w)), " ".join(words))
@@ -57,28 +57,28 @@ def parsed(words: Sequence[str]) -> list[Any]:
         quoted = f"{key}='{value}'"
         hint = f'put the value in quotes: "{quoted}"' if value and _reads(quoted) else "write KEY=VALUE"
         raise UserError(f"'{bad}' cannot be read as an override: {hint} (mhrun --help).") from error
-    check_words(found)
-    for override in found:
+    check_words(overrides)
+    for override in overrides:
         if override.key_or_group == "experiment" and isinstance(override._value, str | QuotedString):
             checked_name(override.value(), "the experiment")
-    return found
+    return overrides
 
 
 def _check_word(word: str) -> None:
     """Refuse a word that would take minutes to read, or more levels than Python can go down."""
-    shown = word if len(word) <= 60 else f"{word[:57]}..."
+    excerpt = word if len(word) <= 60 else f"{word[:57]}..."
     if any("\ud800" <= character <= "\udfff" for character in word):
-        raise UserError(f"{shown!r} is not UTF-8.")
+        raise UserError(f"{excerpt!r} is not UTF-8.")
     if len(word) > _LONGEST_WORD:
         raise UserError(
-            f"'{shown}' has {len(word):,} characters, more than {_LONGEST_WORD:,}; put it into a file."
+            f"'{excerpt}' has {len(word):,} characters, more than {_LONGEST_WORD:,}; put it into a file."
         )
     depth = deepest = 0
     for character in word:
         depth += (character in "[{(") - (character in "]})")
         deepest = max(deepest, depth)
     if deepest > _DEEPEST_WORD or word.partition("=")[0].count(".") > _DEEPEST_WORD:
-        raise UserError(f"'{shown}' has more than {_DEEPEST_WORD} levels.")
+        raise UserError(f"'{excerpt}' has more than {_DEEPEST_WORD} levels.")
 
 
 def _reads(word: str) -> bool:
