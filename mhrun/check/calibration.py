@@ -52,10 +52,10 @@ class Replicates(Dataset):
 
     def rows(self, index: Tensor) -> Rows:
         """Return the data at `index` (C or 1, m) of each chain's data set: name -> (C, m, ...)."""
-        own = index.expand(self.chains, -1)
-        which = torch.arange(self.chains).div(self.times, rounding_mode="floor")[:, None]
+        datum_index = index.expand(self.chains, -1)
+        set_index = torch.arange(self.chains).div(self.times, rounding_mode="floor")[:, None]
         return {
-            name: self.drawn[name][which, own] if name in self.drawn else value[own]
+            name: self.drawn[name][set_index, datum_index] if name in self.drawn else value[datum_index]
             for name, value in self.fields.items()
         }
 
@@ -94,8 +94,8 @@ def refuses(model: Model) -> str | None:
 
 def _values(model: Any, theta: Tensor) -> Array:
     """Return points (L, D) as draws have them (L, P)."""
-    found: Array = (theta if isinstance(model, Weights) else model.parameters.flat(theta)).numpy()
-    return found
+    points: Array = (theta if isinstance(model, Weights) else model.parameters.flat(theta)).numpy()
+    return points
 
 
 def simulated(model: Any, data: Dataset, replications: int, times: int, seed: int) -> Simulated:
@@ -107,18 +107,22 @@ def simulated(model: Any, data: Dataset, replications: int, times: int, seed: in
     if (reason := refuses(model)) is not None:
         raise UserError(reason)
     theta = model.draw_prior(replications, derive_key(seed, "calibration"), strict=True)
-    values = {} if isinstance(model, Weights) else model.parameters.values(theta)
-    found: dict[str, list[Tensor]] = {}
+    drawn_parameters = {} if isinstance(model, Weights) else model.parameters.values(theta)
+    fields: dict[str, list[Tensor]] = {}
     with torch.random.fork_rng(devices=[]):
         for k in range(replications):
             torch.manual_seed(derive_key(seed, f"simulate/{k}") >> 1)
-            one = {name: value[k] for name, value in values.items()}
+            parameters = {name: value[k] for name, value in drawn_parameters.items()}
             rows = {name: value.clone() for name, value in data.fields.items()}
-            with explained("simulate", one | rows):
-                new = model.simulate(Named(one), Named(rows)) if one else model.simulate(theta[k], rows)
+            with explained("simulate", parameters | rows):
+                new = (
+                    model.simulate(Named(parameters), Named(rows))
+                    if parameters
+                    else model.simulate(theta[k], rows)
+                )
             for name, value in _fields(new, data).items():
-                found.setdefault(name, []).append(value)
-    drawn = {name: torch.stack(parts) for name, parts in found.items()}
+                fields.setdefault(name, []).append(value)
+    drawn = {name: torch.stack(parts) for name, parts in fields.items()}
     if any(len(value) != replications for value in drawn.values()):
         raise UserError("simulate must return the same fields each time.")
     return Simulated(_values(model, theta), Replicates(data.fields, drawn=drawn, times=times))
@@ -132,7 +136,7 @@ def _fields(new: Any, data: Dataset) -> dict[str, Tensor]:
         raise UserError(
             f"simulate must return new fields by name, such as {{'{list(data.fields)[-1]}': ...}}."
         )
-    found = {}
+    fields = {}
     for name, value in new.items():
         if name not in data.fields:
             raise UserError(f"simulate returned '{name}'; the data have {', '.join(data.fields)}.")
@@ -144,8 +148,8 @@ def _fields(new: Any, data: Dataset) -> dict[str, Tensor]:
             )
         if not value.isfinite().all():
             raise UserError(f"simulate returned {name} that is not finite.")
-        found[name] = value.detach().to(like.dtype)
-    return found
+        fields[name] = value.detach().to(like.dtype)
+    return fields
 
 
 class Calibration(NamedTuple):
@@ -177,8 +181,8 @@ def calibrated(
         seed: breaks ties of ranks.
     """
     replications, chains, steps, size = draws.shape
-    each = [[ess(one[..., d]) for d in range(size)] for one in draws]
-    worth = float(np.median(np.nan_to_num(np.min(each, axis=1), nan=0.0)))
+    effective = [[ess(set_draws[..., d]) for d in range(size)] for set_draws in draws]
+    worth = float(np.median(np.nan_to_num(np.min(effective, axis=1), nan=0.0)))
     # Ranks 0..R in bins of equal size: R + 1 is a multiple of BINS.
     count = int(min(MOST, _SHARE * worth) + 1) // BINS * BINS - 1
     if count < LEAST:
@@ -186,11 +190,11 @@ def calibrated(
         return Calibration(
             Verdict(name, NONE, f"{detail}; raise steps and warmup, or tune the method"), {}, {}
         )
-    together = draws.reshape(replications, chains * steps, size)
-    kept = together[:, np.linspace(0, chains * steps - 1, count).round().astype(int)]
-    quantities = dict(zip(model.names, np.moveaxis(kept, -1, 0), strict=True))
+    all_draws = draws.reshape(replications, chains * steps, size)
+    thinned = all_draws[:, np.linspace(0, chains * steps - 1, count).round().astype(int)]
+    quantities = dict(zip(model.names, np.moveaxis(thinned, -1, 0), strict=True))
     truth = dict(zip(model.names, given.truth.T, strict=True))
-    true_log_lik, log_lik = _log_likelihoods(model, given, kept)
+    true_log_lik, log_lik = _log_likelihoods(model, given, thinned)
     quantities, truth = quantities | {LOG_LIK: log_lik}, truth | {LOG_LIK: true_log_lik}
     rng = np.random.default_rng(seed)
     histograms, p, columns = {}, {}, []
@@ -206,29 +210,29 @@ def calibrated(
         columns.append(pair)
     least = min(p, key=p.__getitem__)
     alpha = FALSE_ALARMS / comparisons
-    found = by_uniforms(name, np.hstack(columns), "", alpha)
+    combined = by_uniforms(name, np.hstack(columns), "", alpha)
     detail = (
         f"{replications} data sets, ranks among {count} draws of {chains * steps:,}: least uniform is {least} "
         f"{bars(histograms[least])}, p = {p[least]:.2g} of {len(p)} quantities"
     )
     return Calibration(
-        Verdict(name, FAILS if found.outcome == FAILS else HOLDS, detail, found.statistic, found.p),
+        Verdict(name, FAILS if combined.outcome == FAILS else HOLDS, detail, combined.statistic, combined.p),
         histograms,
         p,
     )
 
 
-def _log_likelihoods(model: Any, given: Simulated, kept: Array) -> tuple[Array, Array]:
+def _log_likelihoods(model: Any, simulation: Simulated, thinned: Array) -> tuple[Array, Array]:
     """Return the log-likelihood of each data set at its parameters (L,), and at the draws (L, R)."""
     at_truth, at_draws = [], []
-    for k, (true, draws) in enumerate(zip(given.truth, kept, strict=True)):
+    for k, (true, draws) in enumerate(zip(simulation.truth, thinned, strict=True)):
         points = torch.from_numpy(np.vstack((true, draws)))
         if not isinstance(model, Weights):
             points = model.parameters.theta(model.parameters.named(points), "a draw")
         with torch.no_grad():
-            values = Target(model, given.data.one(k)).full_log_lik(points).numpy()
-        at_truth.append(values[0])
-        at_draws.append(values[1:])
+            log_lik = Target(model, simulation.data.one(k)).full_log_lik(points).numpy()
+        at_truth.append(log_lik[0])
+        at_draws.append(log_lik[1:])
     return np.asarray(at_truth), np.asarray(at_draws)
 
 

@@ -48,39 +48,39 @@ def costs(subject: Subject) -> Iterator[Verdict]:
     kernel, step, temperature, theta = _case(subject, known, target, 6)
     state = subject.follow(kernel, target, theta, 1, step, temperature).state
     model.values = model.gradients = 0
-    went = subject.follow(kernel, target, theta, 20, step, temperature, first_step=2, state=state)
-    yield _shapes(went, len(theta))
-    claimed, gradients = (int(went.stat(name).sum()) for name in ("n_lik", "n_grad"))
+    trajectory = subject.follow(kernel, target, theta, 20, step, temperature, first_step=2, state=state)
+    yield _shapes(trajectory, len(theta))
+    claimed, gradients = (int(trajectory.stat(name).sum()) for name in ("n_lik", "n_grad"))
     detail = (
         f"reports {claimed:,} log-likelihoods and {gradients:,} gradients, {model.values:,} and {model.gradients:,} "
         f"were made"
     )
     separate = kernel.separate_gradients()
-    made, evaluations = model.values + model.gradients, claimed + separate * gradients
+    actual, evaluations = model.values + model.gradients, claimed + separate * gradients
     if kernel.is_sequential:
         # A growing test reads ahead at most as much again. With arrivals, all chains read as many as the one that has
         # most.
         thins = kernel.rule is not None and kernel.rule.wants == ARRIVALS
         least = model.values / (10 if thins else 2) + separate * gradients
     else:  # the gradient of a sum over all data may take a separate pass
-        apart = kernel.pairing is None or kernel.pairing.keeps_full_sums
-        least = made - (1 - separate) * gradients * apart
-    right = least - 0.5 <= evaluations <= made + 0.5 and gradients == model.gradients
+        separate_pass = kernel.pairing is None or kernel.pairing.keeps_full_sums
+        least = actual - (1 - separate) * gradients * separate_pass
+    right = least - 0.5 <= evaluations <= actual + 0.5 and gradients == model.gradients
     yield Verdict(
         "cost counting", HOLDS if right else FAILS, detail + " (some read ahead)" * kernel.is_sequential
     )
 
 
-def _shapes(went: Trajectory, chains: int) -> Verdict:
+def _shapes(trajectory: Trajectory, chains: int) -> Verdict:
     wrong = []
-    for name, kind in INFO_DTYPES.items():
-        value = getattr(went.infos[0], name)
+    for name, dtype in INFO_DTYPES.items():
+        value = getattr(trajectory.infos[0], name)
         if value is None and name in INFO_DEFAULTS:
             continue
         if (
             not isinstance(value, Tensor)
             or value.shape != (chains,)
-            or (value.dtype == torch.bool) != (kind == "bool")
+            or (value.dtype == torch.bool) != (dtype == "bool")
         ):
             wrong.append(name)
     detail = (
@@ -94,11 +94,11 @@ def repeatable(subject: Subject) -> Iterator[Verdict]:
     known = plain(subject)
     target, check_name = subject.target(known), "same seed, same chains"
     kernel, step, temperature, theta = _case(subject, known, target, 5)
-    one = subject.follow(kernel, target, theta, 30, step, temperature).theta
-    again = subject.follow(
+    first = subject.follow(kernel, target, theta, 30, step, temperature).theta
+    second = subject.follow(
         subject.made(subject.n, subject.m, target), target, theta, 30, step, temperature
     ).theta
-    same = torch.equal(one, again)
+    same = torch.equal(first, second)
     detail = (
         "two runs are bitwise equal" if same else "two runs differ: random numbers must come from `draws`"
     )
@@ -107,14 +107,14 @@ def repeatable(subject: Subject) -> Iterator[Verdict]:
     if not same:
         yield Verdict(check_name, NONE, "not compared, because chains are not repeatable")
         return
-    own = slice(3 * rungs, 4 * rungs)
-    alone = subject.follow(
-        kernel, target, theta[own], 30, step, temperature[own], first_chain=3 * rungs
+    ladder = slice(3 * rungs, 4 * rungs)
+    single = subject.follow(
+        kernel, target, theta[ladder], 30, step, temperature[ladder], first_chain=3 * rungs
     ).theta
-    off = float((one[:, own] - alone).abs().max() / known.scale)
-    what = "a chain" if rungs == 1 else "a ladder"
-    detail = f"{what} alone and among five: {off:.1e} standard deviations apart"
-    yield Verdict(check_name, HOLDS if off < 1e-6 else FAILS, detail, off)
+    difference = float((first[:, ladder] - single).abs().max() / known.scale)
+    word = "a chain" if rungs == 1 else "a ladder"
+    detail = f"{word} alone and among five: {difference:.1e} standard deviations apart"
+    yield Verdict(check_name, HOLDS if difference < 1e-6 else FAILS, detail, difference)
 
 
 def resuming(subject: Subject) -> Iterator[Verdict]:
@@ -122,16 +122,16 @@ def resuming(subject: Subject) -> Iterator[Verdict]:
     known = plain(subject)
     target = subject.target(known)
     kernel, step, temperature, theta = _case(subject, known, target, 4)
-    whole = subject.follow(kernel, target, theta, 20, step, temperature).theta
+    uninterrupted = subject.follow(kernel, target, theta, 20, step, temperature).theta
     first, second = (subject.made(subject.n, subject.m, target) for _ in range(2))
     half = subject.follow(first, target, theta, 8, step, temperature)
-    kept = {name: _written(value) for name, value in half.state.evaluation.tensors().items()}
+    tensors = {name: _written(value) for name, value in half.state.evaluation.tensors().items()}
     aux = {name: _written(value) for name, value in half.state.aux.items()}
-    read = State(Evaluation.of(kept), aux)
+    loaded = State(Evaluation.of(tensors), aux)
     rest = subject.follow(
-        second, subject.target(known), theta, 12, step, temperature, first_step=9, state=read
+        second, subject.target(known), theta, 12, step, temperature, first_step=9, state=loaded
     ).theta
-    same = torch.equal(torch.cat([half.theta, rest]), whole)
+    same = torch.equal(torch.cat([half.theta, rest]), uninterrupted)
     detail = (
         "an interrupted and an uninterrupted run are bitwise equal"
         if same
@@ -160,16 +160,19 @@ def compiled(subject: Subject) -> Iterator[Verdict]:
     with torch.no_grad():
         start = kernel.start(target, torch.from_numpy(theta.copy()), Streams(key, len(theta)).at(0))
         _, record = loop.advance(start, 1, Controls(torch.full_like(t, step), t, t))
-    off = float((torch.from_numpy(record["theta"]).transpose(0, 1) - slow.theta).abs().max()) / known.scale
+    difference = (
+        float((torch.from_numpy(record["theta"]).transpose(0, 1) - slow.theta).abs().max()) / known.scale
+    )
     wrong = [
         name
         for name in ("accepted", "batch_size", "n_lik", "n_grad", "diverging")
         if not np.array_equal(record[name].T, slow.stat(name).numpy())
     ]
-    detail = f"{steps} steps, {off:.1e} standard deviations apart" + f"; {', '.join(wrong)} differ" * bool(
-        wrong
+    detail = (
+        f"{steps} steps, {difference:.1e} standard deviations apart"
+        + f"; {', '.join(wrong)} differ" * bool(wrong)
     )
-    yield Verdict(check_name, FAILS if wrong or not off < 1e-3 else HOLDS, detail, off)
+    yield Verdict(check_name, FAILS if wrong or not difference < 1e-3 else HOLDS, detail, difference)
 
 
 def absurd(subject: Subject) -> Iterator[Verdict]:
@@ -180,11 +183,11 @@ def absurd(subject: Subject) -> Iterator[Verdict]:
     words = []
     for step in _ABSURD:
         try:
-            went = subject.follow(kernel, target, theta, 10, step, temperature)
+            trajectory = subject.follow(kernel, target, theta, 10, step, temperature)
         except UserError:
             words.append(f"{step:g} is refused")
             continue
-        if not went.theta.isfinite().all():
+        if not trajectory.theta.isfinite().all():
             yield Verdict(check_name, FAILS, f"at step size {step:g} theta is not finite")
             return
     # Bounds are finite where log-likelihoods are no numbers: they do not hold there.
@@ -193,8 +196,8 @@ def absurd(subject: Subject) -> Iterator[Verdict]:
         exact = subject.made(30, 30, holed())
         begin = np.full((len(theta), 1), 0.7)
         step = subject.step_for(exact, gaussian_mean(30), gaussian_mean(30).target()) * 4
-        went = subject.follow(exact, holed(), begin, 60, step, subject.temperatures(len(theta)))
-        if not float(went.theta.max()) <= 1:
+        trajectory = subject.follow(exact, holed(), begin, 60, step, subject.temperatures(len(theta)))
+        if not float(trajectory.theta.max()) <= 1:
             yield Verdict(check_name, FAILS, "a move to a NaN log-likelihood was accepted")
             return
     detail = f"finite at {', '.join(f'{step:g}' for step in _ABSURD)}" if not words else ", ".join(words)

@@ -50,16 +50,16 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
         return
     mean, mean_error = mean_and_error(np.nanmean(scaled, axis=1))
     ratio, error = mean_and_error(np.nanmean(scaled**2, axis=1))
-    off = max(abs(ratio - 1) / error, abs(mean) / mean_error)
-    seen = "biased" if off > Z else "perhaps biased" if off > _DOUBTFUL else "no bias seen"
+    deviation = max(abs(ratio - 1) / error, abs(mean) / mean_error)
+    finding = "biased" if deviation > Z else "perhaps biased" if deviation > _DOUBTFUL else "no bias seen"
     where = f"c = n/T = {subject.n / base:g} data" if base != 1 else "T = 1"
     tolerant = kernel.rule is not None and kernel.rule.corrects_noise and not kernel.rule.exact
     far = max((abs(ratio - 1) - _TOLERATED) / error, (abs(mean) - _TOLERATED) / mean_error)
-    if tolerant and off > Z >= far:
-        seen = f"biased by no more than the {_TOLERATED:.0%} allowed"
+    if tolerant and deviation > Z >= far:
+        finding = f"biased by no more than the {_TOLERATED:.0%} allowed"
     detail = (
         f"variance {ratio:.3f} ± {error:.3f} of the target's, mean {mean:+.3f} ± {mean_error:.3f} of its sd: "
-        f"{seen} (n = {subject.n:,}, {sizes:.3g} data a step, {where}, step {step:.2g})"
+        f"{finding} (n = {subject.n:,}, {sizes:.3g} data a step, {where}, step {step:.2g})"
     )
     if subject.kind == "proposal":
         detail += "; as with Metropolis's rule, not a property of the proposal"
@@ -67,7 +67,9 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
     if not (is_exact or tolerant):
         yield Verdict(check_name, MEASURED, detail, (ratio - 1) / error)
         return
-    yield _by_excess(check_name, detail, off if is_exact else far, 2, error, 0.0 if is_exact else _TOLERATED)
+    yield _by_excess(
+        check_name, detail, deviation if is_exact else far, 2, error, 0.0 if is_exact else _TOLERATED
+    )
 
 
 @of_the_target("the target as steps shrink")
@@ -91,8 +93,8 @@ def nearing(subject: Subject, check_name: str) -> Iterator[Verdict]:
     for level in _LEVELS:
         draws, _ = _draws(subject, kernel, target, known, chains, 30 * level, step / level, 1.0)
         square = np.nanmean(((draws[cold] - known.centre[0]) / known.scale) ** 2, axis=1)
-        found, error = mean_and_error(square[np.isfinite(square)])
-        bias.append(found - 1)
+        ratio, error = mean_and_error(square[np.isfinite(square)])
+        bias.append(ratio - 1)
         errors.append(error)
     weights = np.array([1.0, -6.0, 8.0]) / 3  # terms of first and second order in the step cancel
     limit, error = float(weights @ bias), float(np.sqrt(weights**2 @ np.square(errors)))
@@ -101,11 +103,11 @@ def nearing(subject: Subject, check_name: str) -> Iterator[Verdict]:
     )
     detail = f"variance off by {detail}; by {limit:+.3f} ± {error:.3f} in the limit"
     # If the error is as large as the variance itself, the dynamics is unstable and nothing can be concluded.
-    moved = kernel.of_a_chain
-    declared = moved.dynamics.small_step_bias if isinstance(moved, Unadjusted) else 0.0
-    if declared:
-        detail += f", where up to {declared:+.3g} is declared"
-    beyond = abs(limit - float(np.clip(limit, min(0.0, declared), max(0.0, declared))))
+    chain_kernel = kernel.of_a_chain
+    declared_bias = chain_kernel.dynamics.small_step_bias if isinstance(chain_kernel, Unadjusted) else 0.0
+    if declared_bias:
+        detail += f", where up to {declared_bias:+.3g} is declared"
+    beyond = abs(limit - float(np.clip(limit, min(0.0, declared_bias), max(0.0, declared_bias))))
     if Z * error >= 1:
         yield Verdict(check_name, FAILS, detail, limit / error)
         return
@@ -135,8 +137,8 @@ def _still(subject: Subject, kernel: Kernel, target: Target, known: Known, step:
     exact = subject.make(known.n, known.n) if isinstance(kernel, MetropolisHastings) else subject.exact(known)
     chains = subject.whole(4)
     theta = np.tile(known.centre + known.scale, (chains, 1))
-    went = subject.follow(exact, subject.target(known), theta, 5, step, subject.temperatures(chains))
-    return bool((went.theta == went.theta[:, :1]).all())
+    trajectory = subject.follow(exact, subject.target(known), theta, 5, step, subject.temperatures(chains))
+    return bool((trajectory.theta == trajectory.theta[:, :1]).all())
 
 
 def _draws(
@@ -161,8 +163,8 @@ def _draws(
             start = kernel.start(target, torch.from_numpy(theta), Streams(key, chains).at(0))
             _, record = loop.advance(start, 1, Controls(torch.full_like(t, step), t, t))
         return record["theta"][:, first:, 0], float(record["batch_size"].mean())
-    went = subject.follow(kernel, target, theta, steps, step, temperature)
-    draws = went.theta[first:, :, 0].T.numpy()
-    if went.infos[0].valid is not None:
-        draws = np.where(went.stat("valid")[first:].T.numpy(), draws, np.nan)
-    return draws, float(went.stat("batch_size").double().mean())
+    trajectory = subject.follow(kernel, target, theta, steps, step, temperature)
+    draws = trajectory.theta[first:, :, 0].T.numpy()
+    if trajectory.infos[0].valid is not None:
+        draws = np.where(trajectory.stat("valid")[first:].T.numpy(), draws, np.nan)
+    return draws, float(trajectory.stat("batch_size").double().mean())

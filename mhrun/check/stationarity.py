@@ -67,9 +67,9 @@ def invariance(subject: Subject, check_name: str) -> Iterator[Verdict]:
     waiting, is_last = [gaussian_mean(30), mixture(), correlated()], False
     while waiting:
         known = waiting.pop(0)
-        here = f"{check_name}: {known.name}"
+        title = f"{check_name}: {known.name}"
         if reason := reads_all(subject, known):
-            yield Verdict(here, NONE, reason)
+            yield Verdict(title, NONE, reason)
             continue
         kernel, target = subject.exact(known), subject.target(known)
         chains = subject.whole(subject.chains)
@@ -80,27 +80,27 @@ def invariance(subject: Subject, check_name: str) -> Iterator[Verdict]:
         steps = _STEPS * subject.times(kernel, known, target)
         short = subject.shorter(chains)
         sizes = step * np.where(short, _SHORTER, 1.0)
-        went = subject.follow(kernel, target, theta, steps, sizes, temperature, name=known.name)
-        ends = went.theta[-1].numpy()
-        if not went.stat("accepted").any() and subject.refuses_all(kernel, known, target):
-            other = positive()
+        trajectory = subject.follow(kernel, target, theta, steps, sizes, temperature, name=known.name)
+        ends = trajectory.theta[-1].numpy()
+        if not trajectory.stat("accepted").any() and subject.refuses_all(kernel, known, target):
+            alternative = positive()
             instead = not is_last and not subject.refuses_all(
-                subject.exact(other), other, subject.target(other)
+                subject.exact(alternative), alternative, subject.target(alternative)
             )
-            detail = f"{_REFUSED}{f' See {other.name}.' if instead else ''}"
-            yield Verdict(here, NONE if instead else NO_POWER, detail)
+            detail = f"{_REFUSED}{f' See {alternative.name}.' if instead else ''}"
+            yield Verdict(title, NONE if instead else NO_POWER, detail)
             if instead:
-                waiting, is_last = [*waiting, other], True
+                waiting, is_last = [*waiting, alternative], True
             continue
-        share = float(went.stat("accepted").double().mean())
-        some = np.unique(np.linspace(steps // 2, steps - 1, _PLACES).round().astype(int))
-        path = np.stack([known.uniforms(went.theta[s].numpy(), temperature) for s in some])
+        share = float(trajectory.stat("accepted").double().mean())
+        places = np.unique(np.linspace(steps // 2, steps - 1, _PLACES).round().astype(int))
+        path = np.stack([known.uniforms(trajectory.theta[s].numpy(), temperature) for s in places])
         half = min((~short).sum(), short.sum())
         detail = f"{steps} steps of size {step:.2g} and {_SHORTER * step:.2g}, acceptance {share:.2f}"
-        found = by_paths(here, [path[:, ~short][:, :half], path[:, short][:, :half]], detail)
+        verdict = by_paths(title, [path[:, ~short][:, :half], path[:, short][:, :half]], detail)
         cold = ~short & (temperature == 1)
         yield unless_still(
-            found, distance(theta[cold], ends[cold], known.scale), _ACROSS, f"in {steps} steps"
+            verdict, distance(theta[cold], ends[cold], known.scale), _ACROSS, f"in {steps} steps"
         )
 
 
@@ -114,11 +114,11 @@ def coming(subject: Subject, check_name: str) -> Iterator[Verdict]:
     step = subject.step_for(kernel, known, target) / (1 if kernel.decides else 8)
     begin = np.tile(known.centre + _FAR * known.scale, (chains, 1))
     steps = _COMING * subject.times(kernel, known, target)
-    went = subject.follow(kernel, target, begin, steps, step, temperature)
+    trajectory = subject.follow(kernel, target, begin, steps, step, temperature)
     cold = np.arange(chains) % subject.rungs() == 0
-    off = abs(float(went.theta[-1, cold].mean() - known.centre[0])) / known.scale
-    detail = f"from {_FAR:g} standard deviations off to {off:.3g} of them in {steps} steps of size {step:.2g}"
-    yield Verdict(check_name, HOLDS if off < _FAR / 2 else FAILS, detail, off)
+    end_distance = abs(float(trajectory.theta[-1, cold].mean() - known.centre[0])) / known.scale
+    detail = f"from {_FAR:g} standard deviations off to {end_distance:.3g} of them in {steps} steps of size {step:.2g}"
+    yield Verdict(check_name, HOLDS if end_distance < _FAR / 2 else FAILS, detail, end_distance)
 
 
 @of_the_target("detailed balance")
@@ -143,15 +143,15 @@ def balance(subject: Subject, check_name: str) -> Iterator[Verdict]:
     long = ~subject.shorter(len(temperature)) & (temperature == 1)
     for round_ in range(_ROUNDS * subject.times(kernel, known, target)):
         theta = known.draw(rng, temperature)
-        went = subject.follow(kernel, target, theta, 1, sizes, temperature, name=f"balance {round_}")
-        ends = went.theta[0].numpy()
+        trajectory = subject.follow(kernel, target, theta, 1, sizes, temperature, name=f"balance {round_}")
+        ends = trajectory.theta[0].numpy()
         flows.append([_bins(known, place, temperature) for place in (theta, ends)])
         moves.append(np.stack([theta, ends])[:, long & (theta != ends).any(1)])
     before, after = np.concatenate(flows, axis=1)
-    what = f"steps of size {step:.2g} and {_SHORTER * step:.2g}"
-    found = by_flows(check_name, before, after, _BINS, what)
-    left, reached = np.concatenate(moves, axis=1)
-    yield unless_still(found, distance(left, reached, known.scale), _MOVE, "in an accepted move")
+    description = f"steps of size {step:.2g} and {_SHORTER * step:.2g}"
+    verdict = by_flows(check_name, before, after, _BINS, description)
+    origins, reached = np.concatenate(moves, axis=1)
+    yield unless_still(verdict, distance(origins, reached, known.scale), _MOVE, "in an accepted move")
 
 
 def _bins(known: Known, theta: np.ndarray, temperature: np.ndarray) -> np.ndarray:
@@ -184,7 +184,7 @@ def geweke(subject: Subject, check_name: str) -> Iterator[Verdict]:
         for s in range(N_TOSSED + 1):
             at = np.flatnonzero(heads == s)
             if len(at):
-                went = subject.follow(
+                trajectory = subject.follow(
                     kernels[s],
                     tossed(s, subject.surrogate),
                     theta[at, None],
@@ -193,11 +193,11 @@ def geweke(subject: Subject, check_name: str) -> Iterator[Verdict]:
                     np.ones(len(at)),
                     name=f"geweke {round_} {s}",
                 )
-                theta[at] = went.theta[-1, :, 0].numpy()
+                theta[at] = trajectory.theta[-1, :, 0].numpy()
     p = special.expit(theta)
     joint = stats.beta.cdf(p, heads + 1, N_TOSSED - heads + 1)
-    what = f"4 rounds of {steps} steps of size {step:.2g}, prior and theta given data"
-    found = by_uniforms(check_name, np.column_stack([p, joint]), what)
+    description = f"4 rounds of {steps} steps of size {step:.2g}, prior and theta given data"
+    verdict = by_uniforms(check_name, np.column_stack([p, joint]), description)
     scale = float(2 * special.polygamma(1, N_TOSSED / 2 + 1)) ** 0.5  # of theta given as many heads as tails
-    moved = distance(begin[:, None], theta[:, None], scale)
-    yield unless_still(found, moved, _MOVE, f"in {steps} steps")
+    move = distance(begin[:, None], theta[:, None], scale)
+    yield unless_still(verdict, move, _MOVE, f"in {steps} steps")

@@ -132,13 +132,13 @@ class Subject:
     def temperatures(self, chains: int, base: float = 1.0) -> Array:
         """Return the temperature of each chain (C,), doubled from rung to rung."""
         rungs = self.rungs()
-        found: Array = base * 2.0 ** (np.arange(chains) % rungs)
-        return found
+        temperature: Array = base * 2.0 ** (np.arange(chains) % rungs)
+        return temperature
 
     def shorter(self, chains: int) -> npt.NDArray[np.bool_]:
         """Return which chains (C,) take shorter steps: every other ladder."""
-        found: npt.NDArray[np.bool_] = np.arange(chains) // self.rungs() % 2 == 1
-        return found
+        is_shorter: npt.NDArray[np.bool_] = np.arange(chains) // self.rungs() % 2 == 1
+        return is_shorter
 
     def step_for(self, kernel: Kernel, known: Known, target: Target, base: float = 1.0) -> float:
         """Return the step size for a kernel on a target: the largest with a moderate acceptance, or stable.
@@ -167,8 +167,8 @@ class Subject:
     def refuses_all(self, kernel: Kernel, known: Known, target: Target) -> bool:
         """Return whether a kernel rejects every candidate of a target, at the smallest step size too."""
         theta, temperature = self._begin(known, 1.0)
-        went = self.follow(kernel, target, theta, 6, float(_STEPS[0]), temperature)
-        return not bool(went.stat("accepted").any())
+        trajectory = self.follow(kernel, target, theta, 6, float(_STEPS[0]), temperature)
+        return not bool(trajectory.stat("accepted").any())
 
     def _limit(self, kernel: Kernel, known: Known, target: Target, base: float) -> float:
         """Return the acceptance rate of the smallest step, the limit where r = 1; 1 if it cannot be measured."""
@@ -176,8 +176,8 @@ class Subject:
         if key not in self._limits:
             theta, temperature = self._begin(known, base)
             try:
-                went = self.follow(kernel, target, theta, 6, float(_STEPS[0]), temperature)
-                share = float(went.stat("accepted").double().mean())
+                trajectory = self.follow(kernel, target, theta, 6, float(_STEPS[0]), temperature)
+                share = float(trajectory.stat("accepted").double().mean())
             except (UserError, ArithmeticError, ValueError, RuntimeError):
                 share = 1.0
             self._limits[key] = share if share > 0 else 1.0
@@ -194,22 +194,22 @@ class Subject:
         best, most, error = 0.0, -1.0, None
         for step in _STEPS[::-1]:
             try:
-                went = self.follow(
+                trajectory = self.follow(
                     kernel, target, theta, 6 if kernel.decides else 60, float(step), temperature
                 )
             except (UserError, ArithmeticError, ValueError, RuntimeError) as failed:
                 error = failed
                 continue
             if kernel.decides:
-                share = float(went.stat("accepted").double().mean())
+                share = float(trajectory.stat("accepted").double().mean())
                 if share >= enough:
                     return float(step)
                 if share > most:
                     best, most = float(step), share
             else:
-                ends = went.theta[30:, :: self.rungs()].numpy()  # the coldest rung of each ladder
+                ends = trajectory.theta[30:, :: self.rungs()].numpy()  # the coldest rung of each ladder
                 ratio = float(np.mean((ends - known.centre) ** 2)) / (known.scale**2 * base)
-                if _HEALTHY[0] < ratio < _HEALTHY[1] and not went.stat("diverging").any():
+                if _HEALTHY[0] < ratio < _HEALTHY[1] and not trajectory.stat("diverging").any():
                     return float(step)
         if most < 0 and error is not None:
             raise error

@@ -52,15 +52,15 @@ def run_suite(subject: Subject, chosen: Sequence[str] | None = None) -> Iterator
 
 def _judged(check: Check, subject: Subject) -> Iterator[Verdict]:
     """Yield the verdicts of a check; those that hold with a small p are made again, with more chains."""
-    found = list(check(subject))
-    if any(_doubtful(verdict) for verdict in found):
+    verdicts = list(check(subject))
+    if any(_doubtful(verdict) for verdict in verdicts):
         larger = replace(subject, chains=REPEATED * subject.chains, seed=derive_key(subject.seed, "again"))
-        again = {verdict.check: verdict for verdict in check(larger)}
-        found = [
-            after_repetition(verdict, again[verdict.check]) if _doubtful(verdict) else verdict
-            for verdict in found
+        repetitions = {verdict.check: verdict for verdict in check(larger)}
+        verdicts = [
+            after_repetition(verdict, repetitions[verdict.check]) if _doubtful(verdict) else verdict
+            for verdict in verdicts
         ]
-    yield from found
+    yield from verdicts
 
 
 def _doubtful(verdict: Verdict) -> bool:

@@ -71,9 +71,9 @@ class BoundedMean(GaussianMean):
         return self.log_lik(theta, rows) - _gap(rows["x"] - theta)
 
 
-def _gap(off: Tensor) -> Tensor:
+def _gap(distance: Tensor) -> Tensor:
     """Return l_i - log B_i of a Gaussian datum at a distance from its mean."""
-    return 0.05 + 0.25 * off.square()
+    return 0.05 + 0.25 * distance.square()
 
 
 def gaussian_mean(n: int, prior_variance: float | None = 1.0) -> Known:
@@ -127,16 +127,16 @@ def mixture() -> Known:
         return distributions[temperature]
 
     def by_temperature(function: Callable[[Array, Array], Array], values: Array, temperature: Array) -> Array:
-        out = np.empty_like(values)
+        mapped = np.empty_like(values)
         for t in np.unique(temperature):
-            out[temperature == t] = function(values[temperature == t], cdf_at(float(t)))
-        return out
+            mapped[temperature == t] = function(values[temperature == t], cdf_at(float(t)))
+        return mapped
 
     def draw(rng: np.random.Generator, temperature: Array) -> Array:
-        def back(u: Array, cdf: Array) -> Array:
+        def quantile(u: Array, cdf: Array) -> Array:
             return np.interp(u, cdf, grid)
 
-        return by_temperature(back, rng.random(len(temperature)), temperature)[:, None]
+        return by_temperature(quantile, rng.random(len(temperature)), temperature)[:, None]
 
     def uniforms(theta: Array, temperature: Array) -> Array:
         return by_temperature(lambda v, cdf: np.interp(v, grid, cdf), theta[:, 0], temperature)[:, None]
@@ -157,8 +157,8 @@ def correlated() -> Known:
 
     def uniforms(theta: Array, temperature: Array) -> Array:
         z = np.linalg.solve(spread, (theta - mean).T).T / (temperature**0.5)[:, None]
-        turned = z @ np.array([[1.0, 1.0], [1.0, -1.0]]) * 0.5**0.5
-        return np.column_stack([special.ndtr(z), special.ndtr(turned), -np.expm1(-0.5 * (z**2).sum(1))])
+        rotated = z @ np.array([[1.0, 1.0], [1.0, -1.0]]) * 0.5**0.5
+        return np.column_stack([special.ndtr(z), special.ndtr(rotated), -np.expm1(-0.5 * (z**2).sum(1))])
 
     def draw(rng: np.random.Generator, t: Array) -> Array:
         drawn: Array = mean + (t**0.5)[:, None] * (rng.standard_normal((len(t), 2)) @ spread.T)
@@ -168,14 +168,14 @@ def correlated() -> Known:
         """A term is h(theta' - theta).h(x - (theta + theta') / 2), with h the matrix `half`."""
 
         def width(theta: Tensor, to: Tensor) -> Tensor:
-            off = torch.maximum((theta @ half.T).norm(dim=-1), (to @ half.T).norm(dim=-1))
-            return ((to - theta) @ half.T).norm(dim=-1) * off.clamp_min(1.0)
+            size = torch.maximum((theta @ half.T).norm(dim=-1), (to @ half.T).norm(dim=-1))
+            return ((to - theta) @ half.T).norm(dim=-1) * size.clamp_min(1.0)
 
         return Bounds(1 + (data["x"] @ half.T).norm(dim=-1), width)
 
     def lower_bound(theta: Tensor, rows: Any, anchor: Tensor | None) -> Tensor:
-        off = (rows["x"] - theta[:, None]) @ half.T
-        return log_lik(theta, rows) - _gap(off).sum(-1)
+        residual = (rows["x"] - theta[:, None]) @ half.T
+        return log_lik(theta, rows) - _gap(residual).sum(-1)
 
     model = BoundedFunction(log_lik, [0.0, 0.0], bounds=bounds, lower_bound=lower_bound)
     return Known("correlated Gaussian, D = 2", model, Dataset.of(x), draw, uniforms, mean, 20**-0.5)
@@ -192,8 +192,8 @@ def positive() -> Known:
 
     def log_lik(theta: Tensor, rows: Any) -> Tensor:
         at = theta[:, None]
-        found = at.clamp_min(1e-300).log() - at * rows["x"]
-        return found.masked_fill(at <= 0, -torch.inf).sum(-1)
+        log_density = at.clamp_min(1e-300).log() - at * rows["x"]
+        return log_density.masked_fill(at <= 0, -torch.inf).sum(-1)
 
     def log_prior(theta: Tensor) -> Tensor:
         return (theta.clamp_min(1e-300).log() - theta).masked_fill(theta <= 0, -torch.inf).sum(-1)
@@ -261,8 +261,8 @@ class Counting:
 
     def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
         """As the model."""
-        found: Bounds = self._model.bounds(data, kind, reference)  # type: ignore[attr-defined]
-        return found
+        bounds: Bounds = self._model.bounds(data, kind, reference)  # type: ignore[attr-defined]
+        return bounds
 
     def lower_bound(self, theta: Tensor, rows: Any, anchor: Tensor | None = None) -> Tensor:
         """As the model, and count: a bound is an evaluation too."""
@@ -272,12 +272,12 @@ class Counting:
         """As the model, and count."""
         return self._counted(self._model.log_lik(theta, rows), theta)
 
-    def _counted(self, found: Tensor, theta: Tensor) -> Tensor:
+    def _counted(self, log_lik: Tensor, theta: Tensor) -> Tensor:
         if theta.requires_grad and torch.is_grad_enabled():
-            self.gradients += math.prod(found.shape)
+            self.gradients += math.prod(log_lik.shape)
         else:
-            self.values += math.prod(found.shape)
-        return found
+            self.values += math.prod(log_lik.shape)
+        return log_lik
 
 
 def free_mean(n: int) -> Known:

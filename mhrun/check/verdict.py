@@ -60,8 +60,8 @@ def distance(before: Array, after: Array, scale: Array | float) -> float:
     """Return the root mean square of moves (C, D) in units of scale (C, 1), in the coordinate that moves least."""
     if not len(before):
         return 0.0
-    found: Array = np.sqrt(np.mean(((after - before) / scale) ** 2, axis=0))
-    return float(found.min())
+    moves: Array = np.sqrt(np.mean(((after - before) / scale) ** 2, axis=0))
+    return float(moves.min())
 
 
 def by_uniforms(check_name: str, uniforms: Array, what: str, alpha: float = ALPHA) -> Verdict:
@@ -90,9 +90,9 @@ def by_paths(check_name: str, paths: Sequence[Array], what: str, alpha: float = 
         alpha: the probability of a false alarm.
     """
     ends = np.column_stack([path[-1] for path in paths])
-    found = by_uniforms(check_name, ends, what, alpha)
-    if found.p is None:
-        return found
+    of_ends = by_uniforms(check_name, ends, what, alpha)
+    if of_ends.p is None:
+        return of_ends
     judged, errors = [], []
     for path in paths:
         scores = special.ndtri(path.clip(1e-15, 1 - 1e-15))
@@ -102,16 +102,16 @@ def by_paths(check_name: str, paths: Sequence[Array], what: str, alpha: float = 
                 judged.append((abs(average - value) / max(error, 1e-300), name, average, error))
                 if name == "variance":
                     errors.append(error)
-    off, name, average, error = max(judged)
-    by_moments = float(2 * stats.norm.sf(off)) * len(judged)
-    p = min(1.0, 2 * min(found.p, by_moments))  # of two tests
+    deviation, name, average, error = max(judged)
+    by_moments = float(2 * stats.norm.sf(deviation)) * len(judged)
+    p = min(1.0, 2 * min(of_ends.p, by_moments))  # of two tests
     detail = (
-        f"{what}: KS distance {found.statistic:.4f} in {ends.shape[0]:,} chains, {name} of scores {average:.3f} ± "
+        f"{what}: KS distance {of_ends.statistic:.4f} in {ends.shape[0]:,} chains, {name} of scores {average:.3f} ± "
         f"{error:.3f}, p = {p:.2g}"
     )
     limit = float(stats.norm.isf(DOUBTFUL / (4 * len(judged))))  # standard errors from which it is repeated
     unseen = limit * min(errors)
-    return Verdict(check_name, HOLDS if p > alpha else FAILS, detail, found.statistic, p, unseen)
+    return Verdict(check_name, HOLDS if p > alpha else FAILS, detail, of_ends.statistic, p, unseen)
 
 
 def after_repetition(first: Verdict, again: Verdict) -> Verdict:
@@ -128,13 +128,15 @@ def by_flows(
 ) -> Verdict:
     """Judge whether as many chains move from a bin to another as back: chi-squared over the pairs of bins."""
     counts = np.bincount(before * bins + after, minlength=bins**2).reshape(bins, bins).astype(float)
-    there, back = counts[np.triu_indices(bins, 1)], counts.T[np.triu_indices(bins, 1)]
-    kept = there + back >= 10
+    forward, backward = counts[np.triu_indices(bins, 1)], counts.T[np.triu_indices(bins, 1)]
+    kept = forward + backward >= 10
     if not kept.any():
         return Verdict(check_name, FAILS, f"{what}: no chain moves from one bin to another")
-    square = float(((there - back)[kept] ** 2 / (there + back)[kept]).sum())
+    square = float(((forward - backward)[kept] ** 2 / (forward + backward)[kept]).sum())
     p = float(stats.chi2.sf(square, kept.sum()))
-    detail = f"{what}: {int(kept.sum())} pairs of bins, {int((there + back).sum()):,} moves, p = {p:.2g}"
+    detail = (
+        f"{what}: {int(kept.sum())} pairs of bins, {int((forward + backward).sum()):,} moves, p = {p:.2g}"
+    )
     return Verdict(check_name, HOLDS if p > ALPHA else FAILS, detail, square, p)
 
 
