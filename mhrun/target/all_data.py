@@ -70,15 +70,15 @@ class AllData:
 
     def moments(self, origin: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance (divisor n), each (C,), of log p(x | candidate) - log p(x | origin)."""
-        one = torch.zeros(len(origin), dtype=torch.float64, device=origin.device)
-        two = torch.zeros_like(one)
+        total = torch.zeros(len(origin), dtype=torch.float64, device=origin.device)
+        squares = torch.zeros_like(total)
         for rows, weights in self._weighted(origin):
             terms = self.terms(origin, candidate, rows)
-            one += (terms * weights).sum(-1)
-            two += (terms.square() * weights).sum(-1)
+            total += (terms * weights).sum(-1)
+            squares += (terms.square() * weights).sum(-1)
         n = self._read().n
-        mean = one / n
-        return mean, (two / n - mean.square()).clamp_min(0.0)
+        mean = total / n
+        return mean, (squares / n - mean.square()).clamp_min(0.0)
 
     def largest(self, origin: Tensor, candidate: Tensor) -> Tensor:
         """Return the largest |log p(x | candidate) - log p(x | origin)| (C,), float64: exact, or the model's bound."""
@@ -102,24 +102,24 @@ class AllData:
         return total, grad
 
     def _largest_pass(self, origin: Tensor, candidate: Tensor) -> Tensor:
-        found = torch.zeros(len(origin), dtype=torch.float64, device=origin.device)
+        largest = torch.zeros(len(origin), dtype=torch.float64, device=origin.device)
         for rows in self._parts(origin):
-            found = torch.maximum(found, self.terms(origin, candidate, rows).abs().amax(-1))
-        return found
+            largest = torch.maximum(largest, self.terms(origin, candidate, rows).abs().amax(-1))
+        return largest
 
     def terms(self, origin: Tensor, candidate: Tensor, rows: Rows) -> Tensor:
         """Return the terms of rows (C or 1, m, ...): differences of log-likelihoods, or of their remainders; (C, m)."""
         if self._surrogate is not None:
             return self.rounded_terms(origin.double(), candidate.double(), rows)[0]
-        there = likelihoods(self._model.log_lik(candidate, rows)).double()
-        return there - self._model.log_lik(origin, rows)
+        log_lik = likelihoods(self._model.log_lik(candidate, rows)).double()
+        return log_lik - self._model.log_lik(origin, rows)
 
     def rounded_terms(self, origin: Tensor, candidate: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the terms, computed in float64, and what rounding may add to them, each (C, m)."""
         exact = in_float64(self._model, rows)
-        there = likelihoods(self._model.log_lik(candidate, exact)).double()
-        here = self._model.log_lik(origin, exact).double()
-        terms, size = there - here, there.abs() + here.abs()
+        at_candidate = likelihoods(self._model.log_lik(candidate, exact)).double()
+        at_origin = self._model.log_lik(origin, exact).double()
+        terms, size = at_candidate - at_origin, at_candidate.abs() + at_origin.abs()
         if self._surrogate is not None:
             after, before = (self._surrogate.terms(theta, rows) for theta in (candidate, origin))
             terms, size = terms - (after - before), size + after.abs() + before.abs()

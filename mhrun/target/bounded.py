@@ -72,11 +72,11 @@ class BoundedTerms:
         if not kinds:
             constant = CONSTANTS.get(str(self.kind), "lipschitz")
             return f"it needs bounds on the terms, and {name} has none; a model of your own can give some ({constant})."
-        known = ["none" if kind == BOUND_KINDS[0] else kind for kind in kinds]
+        choices = ["none" if kind == BOUND_KINDS[0] else kind for kind in kinds]
         if self.kind is None:
-            return f"lower bounds have no bounds on their remainders; choose target.surrogate={' or '.join(known)}."
-        wanted = "none" if self.kind == BOUND_KINDS[0] else self.kind
-        return f"{name} has no bounds for surrogate={wanted}; choose target.surrogate={' or '.join(known)}."
+            return f"lower bounds have no bounds on their remainders; choose target.surrogate={' or '.join(choices)}."
+        choice = "none" if self.kind == BOUND_KINDS[0] else self.kind
+        return f"{name} has no bounds for surrogate={choice}; choose target.surrogate={' or '.join(choices)}."
 
     @cached_property
     def bounds(self) -> Bounds:
@@ -86,9 +86,9 @@ class BoundedTerms:
             UserError: a bound of 0 does not hold.
         """
         reference = None if self._surrogate is None else self._surrogate.reference
-        found: Bounds = self._model.bounds(self._read().fields, self.kind, reference)  # type: ignore[attr-defined]
-        self._check_zeros(found.weights)
-        return found
+        bounds: Bounds = self._model.bounds(self._read().fields, self.kind, reference)  # type: ignore[attr-defined]
+        self._check_zeros(bounds.weights)
+        return bounds
 
     def _check_zeros(self, weights: Tensor) -> None:
         """Compare bounds of 0 with terms between two points: a datum with such a bound is never read by a chain."""

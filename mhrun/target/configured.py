@@ -19,10 +19,10 @@ def unavailable(device: str) -> str:
     if device.split(":")[0] != "cuda" or torch.cuda.is_available():
         return f"device = '{device}' is not available; choose cpu{' or cuda' * torch.cuda.is_available()}."
     if torch.version.cuda is None:
-        why = f"torch {torch.__version__} has no CUDA; install a build with CUDA (docs/install.md)"
+        reason = f"torch {torch.__version__} has no CUDA; install a build with CUDA (docs/install.md)"
     else:
-        why = f"torch {torch.__version__} finds no GPU; see whether nvidia-smi does"
-    return f"device = '{device}' is not available: {why}, or choose cpu."
+        reason = f"torch {torch.__version__} finds no GPU; see whether nvidia-smi does"
+    return f"device = '{device}' is not available: {reason}, or choose cpu."
 
 
 def target_of(config: Mapping[str, Any]) -> Target:
@@ -37,8 +37,8 @@ def target_of(config: Mapping[str, Any]) -> Target:
     look_in((config.get("runtime") or {}).get("data_dir"))
     model = build(config["model"], "model")
     source = build(config["data"], "data")
-    for name, part, has in (("model", model, "log_prior"), ("data", source, "n")):
-        if not hasattr(part, has):
+    for name, part, attribute in (("model", model, "log_prior"), ("data", source, "n")):
+        if not hasattr(part, attribute):
             raise UserError(f"{name}: {type(part).__name__} is not a {name} part; choose one of conf/{name}.")
     settings = {"model": model, "data": source, "device": device} | dict(config["target"])
     settings["precision"] = config.get("precision", FP32)

@@ -54,10 +54,12 @@ class Differences:
             mean, var = moments(self.terms(origin, candidate, index))
         else:
             rows = self._read().rows(index)
-            found = likelihoods(self._model.log_lik(candidate, rows))
-            mean, var = moments(found - self._model.log_lik(origin, rows))
-        known = self.known(origin, candidate)
-        return Difference(mean, var, _sizes(m, mean), self._batches.error(var, m), self.per_term * m, known)
+            at_candidate = likelihoods(self._model.log_lik(candidate, rows))
+            mean, var = moments(at_candidate - self._model.log_lik(origin, rows))
+        known_mean = self.known(origin, candidate)
+        return Difference(
+            mean, var, _sizes(m, mean), self._batches.error(var, m), self.per_term * m, known_mean
+        )
 
     def paired(self, origin: Evaluation, candidate: Evaluation) -> Difference:
         """Return the difference of two evaluations on one minibatch, from its per-datum terms."""
@@ -70,8 +72,8 @@ class Differences:
             terms = terms - self._surrogate.terms(candidate.theta, origin.rows)
             terms = terms + self._surrogate.terms(origin.theta, origin.rows)
         mean, var = moments(terms)
-        known, n_lik = self.known(origin.theta, candidate.theta), (self.per_term - 2) * m
-        return Difference(mean, var, _sizes(m, mean), self._batches.error(var, m), n_lik, known)
+        known_mean, n_lik = self.known(origin.theta, candidate.theta), (self.per_term - 2) * m
+        return Difference(mean, var, _sizes(m, mean), self._batches.error(var, m), n_lik, known_mean)
 
     def unpaired(self, origin: Evaluation, candidate: Evaluation, m: int) -> Difference:
         """Return the difference of two evaluations on independent minibatches of m, or on all data if m = n."""
@@ -99,8 +101,8 @@ class Differences:
         rows = self._read().rows(index)
         if self._surrogate is None:
             return likelihoods(self._model.log_lik(theta, rows)).double()
-        about = self._surrogate.reference.theta.repeat(len(theta), 1)
-        return self._all.terms(about, theta, rows)
+        reference = self._surrogate.reference.theta.repeat(len(theta), 1)
+        return self._all.terms(reference, theta, rows)
 
     @property
     def per_remainder(self) -> int:
@@ -124,8 +126,8 @@ class Differences:
     def full_mean(self, origin: Tensor, candidate: Tensor) -> Tensor:
         """Return the mean of the terms over all data (C,)."""
         mean = (self._all.log_lik(candidate) - self._all.log_lik(origin)) / self._read().n
-        known = self.known(origin, candidate)
-        return mean if known is None else mean - known
+        known_mean = self.known(origin, candidate)
+        return mean if known_mean is None else mean - known_mean
 
     def full_moments(self, origin: Tensor, candidate: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and variance (divisor n) of the terms over all data, each (C,)."""

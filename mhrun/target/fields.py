@@ -23,19 +23,21 @@ def unfit(model: Model, data: Dataset) -> str | None:
         return reason
     if native_form(model, "fields", "log_lik") is None:  # log_lik of a subclass may read other fields
         return None
-    wanted: Mapping[str, Field] = model.fields  # type: ignore[attr-defined]
-    name, there = type(model).__name__, data.fields
-    if any(field not in there for field in wanted):
-        some = f"the fields {' and '.join(wanted)}" if len(wanted) > 1 else f"the field {next(iter(wanted))}"
-        return f"{name} needs {some}; the data have {', '.join(there)}."
-    for field, need in wanted.items():
-        row = tuple(there[field].shape[1:])
+    fields: Mapping[str, Field] = model.fields  # type: ignore[attr-defined]
+    name, data_fields = type(model).__name__, data.fields
+    if any(field not in data_fields for field in fields):
+        phrase = (
+            f"the fields {' and '.join(fields)}" if len(fields) > 1 else f"the field {next(iter(fields))}"
+        )
+        return f"{name} needs {phrase}; the data have {', '.join(data_fields)}."
+    for field, need in fields.items():
+        row = tuple(data_fields[field].shape[1:])
         if need.row is not None and row != need.row:
             change = f"; set {need.setting}" if need.setting else ""
             return f"{name} needs {field} with {_shape(need.row)}; the data have {_shape(row)}{change}."
-        if there[field].is_complex():
-            return f"{name} needs {field} of real numbers; the data have {there[field].dtype}."
-        if need.values and (wrong := _wrong(need, there[field])) is not None:
+        if data_fields[field].is_complex():
+            return f"{name} needs {field} of real numbers; the data have {data_fields[field].dtype}."
+        if need.values and (wrong := _wrong(need, data_fields[field])) is not None:
             return f"{name} needs {field} {_values(need)}; the data have {wrong:g}."
     return None
 

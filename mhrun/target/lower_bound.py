@@ -46,8 +46,8 @@ class LowerBound(Surrogate):
             data = self._read()
             root: Tensor | None = None
             if self.tuned:
-                found = find_reference(self._model, data)
-                theta, root, self.n_grad = found.theta, found.root, found.n_grad
+                reference = find_reference(self._model, data)
+                theta, root, self.n_grad = reference.theta, reference.root, reference.n_grad
             else:
                 theta = torch.zeros(self._model.dim, dtype=torch.float64, device=data.device)
             bound = _AsLogLik(self._model, partial(self._about, theta if self.tuned else None))
@@ -68,8 +68,8 @@ class LowerBound(Surrogate):
 
     def _about(self, anchor: Tensor | None, theta: Tensor, rows: Rows) -> Tensor:
         """Return the bounds that touch at the anchor (D,), or where the model chooses."""
-        found: Tensor = self._model.lower_bound(theta, rows, anchor)  # type: ignore[attr-defined]
-        return found
+        bounds: Tensor = self._model.lower_bound(theta, rows, anchor)  # type: ignore[attr-defined]
+        return bounds
 
 
 _ROUNDING = 1e-10  # relative

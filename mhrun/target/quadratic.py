@@ -58,33 +58,35 @@ def quadratic_part(model: Model, surrogate: Surrogate) -> Quadratic:
     Raises:
         UserError: the log-prior is not quadratic.
     """
-    (about, root), gradient, hessian = surrogate.sums
+    (reference, root), gradient, hessian = surrogate.sums
     assert root is not None
-    prior_gradient, prior_hessian = prior_derivatives(model, about)
-    _check_quadratic(model, about, root, prior_gradient, prior_hessian)
-    known = hessian if surrogate.order > 1 else torch.zeros_like(hessian)
+    prior_gradient, prior_hessian = prior_derivatives(model, reference)
+    _check_quadratic(model, reference, root, prior_gradient, prior_hessian)
+    known_hessian = hessian if surrogate.order > 1 else torch.zeros_like(hessian)
     return Quadratic(
-        about,
+        reference,
         root,
         -gradient @ root,
-        -root.T @ known @ root,
+        -root.T @ known_hessian @ root,
         -prior_gradient @ root,
         -root.T @ prior_hessian @ root,
     )
 
 
-def _check_quadratic(model: Model, about: Tensor, root: Tensor, gradient: Tensor, hessian: Tensor) -> None:
+def _check_quadratic(
+    model: Model, reference: Tensor, root: Tensor, gradient: Tensor, hessian: Tensor
+) -> None:
     """Compare the log-prior with its expansion near and far from the reference."""
     generator = torch.Generator().manual_seed(0)
     for far in _FAR:
-        direction = torch.randn(_POINTS, len(about), generator=generator, dtype=torch.float64).to(
-            about.device
+        direction = torch.randn(_POINTS, len(reference), generator=generator, dtype=torch.float64).to(
+            reference.device
         )
         step = far * direction @ root.T
-        found = (model.log_prior(about + step) - model.log_prior(about[None])).double()
+        change = (model.log_prior(reference + step) - model.log_prior(reference[None])).double()
         linear, square = step @ gradient, 0.5 * ((step @ hessian) * step).sum(-1)
-        size = linear.abs() + square.abs() + found.abs()
-        if not bool(((found - linear - square).abs() <= _CLOSE * size + 1e-12).all()):
+        size = linear.abs() + square.abs() + change.abs()
+        if not bool(((change - linear - square).abs() <= _CLOSE * size + 1e-12).all()):
             raise UserError(
                 "the zig-zag sampler needs a normal or a flat prior, whose gradient is linear; choose another prior, "
                 "or smh2, which takes any."

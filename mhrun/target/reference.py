@@ -78,17 +78,17 @@ def _differentiated() -> Iterator[None]:
 
 def _found(model: Model, data: Dataset) -> Found:
     theta = first_point(model, data.device).cpu().numpy()[0]
-    some, all_data = _Energy(model, data, min(_FEW, data.n)), _Energy(model, data, data.n)
-    theta = _search(some, theta)
-    cost = some.evaluated
-    if some.size < data.n:
-        curvature = _curvature(model, data, torch.from_numpy(theta).to(data.device), some.size)
+    few_data, all_data = _Energy(model, data, min(_FEW, data.n)), _Energy(model, data, data.n)
+    theta = _search(few_data, theta)
+    cost = few_data.evaluated
+    if few_data.size < data.n:
+        curvature = _curvature(model, data, torch.from_numpy(theta).to(data.device), few_data.size)
         close = False
         if curvature is not None:
             theta, close = _approached(all_data, theta, curvature.cpu().numpy())
         if not close:
             theta = _search(all_data, theta)
-        cost += some.size * len(theta) + all_data.evaluated
+        cost += few_data.size * len(theta) + all_data.evaluated
     point = torch.from_numpy(theta).to(data.device)
     root: Tensor | None = None
     for newton in (True, False):  # one Newton step at most
@@ -99,11 +99,11 @@ def _found(model: Model, data: Dataset) -> Found:
         if root is None:
             raise _no_mode()
         step = root.T @ (gradient + prior_gradient)  # to the mode, in standard deviations
-        off = float(step.norm())
-        if off < _CLOSE or not newton:
+        distance = float(step.norm())
+        if distance < _CLOSE or not newton:
             break
         point = point + root @ step
-    if root is None or not off < _NEAR:
+    if root is None or not distance < _NEAR:
         raise _no_mode()
     return Found(point, root, gradient, hessian, cost)
 
@@ -150,18 +150,18 @@ class _Energy:
 
 def _search(energy: _Energy, theta: np.ndarray) -> np.ndarray:
     """Return the mode by L-BFGS from theta (D,)."""
-    found = scipy.optimize.minimize(
+    optimum = scipy.optimize.minimize(
         energy,
         theta,
         jac=True,
         method="L-BFGS-B",
         options={"maxiter": _ITERATIONS, "ftol": 1e-15, "gtol": 1e-9},
     )
-    if not np.isfinite(found.x).all() or not np.isfinite(found.fun):
+    if not np.isfinite(optimum.x).all() or not np.isfinite(optimum.fun):
         raise UserError(
             "target.surrogate: the log posterior is not finite where the search for its mode begins."
         )
-    return np.asarray(found.x)
+    return np.asarray(optimum.x)
 
 
 def _approached(energy: _Energy, theta: np.ndarray, root: np.ndarray) -> tuple[np.ndarray, bool]:
@@ -173,12 +173,12 @@ def _approached(energy: _Energy, theta: np.ndarray, root: np.ndarray) -> tuple[n
     for _ in range(_NEWTON):
         value, gradient = energy(theta)
         step = -root @ (root.T @ gradient) * energy.n
-        off = float(np.linalg.norm(root.T @ gradient)) * energy.n
-        if not math.isfinite(value) or not off < before / 2:
+        distance = float(np.linalg.norm(root.T @ gradient)) * energy.n
+        if not math.isfinite(value) or not distance < before / 2:
             return theta, False
-        if off < _CLOSE:
+        if distance < _CLOSE:
             return theta, True
-        theta, before = theta + step, off
+        theta, before = theta + step, distance
     return theta, False
 
 
@@ -207,7 +207,7 @@ def hessian_of_sum(model: Differentiable, data: Dataset, point: Tensor, size: in
     Chain d of D equal chains differentiates coordinate d of the gradient: one pass gives all rows.
     """
     dim = len(point)
-    found = point.new_zeros(dim, dim)
+    hessian = point.new_zeros(dim, dim)
     with torch.enable_grad():
         at = point.repeat(dim, 1).requires_grad_()
         for rows in _parts(model, data, dim, data.n if size is None else size, _ROWS):
@@ -215,8 +215,8 @@ def hessian_of_sum(model: Differentiable, data: Dataset, point: Tensor, size: in
             (grad,) = torch.autograd.grad(total, at, create_graph=True)
             if grad.requires_grad:
                 (part,) = torch.autograd.grad(grad.diagonal().sum(), at, allow_unused=True)
-                found += 0 if part is None else part
-    return 0.5 * (found + found.T)
+                hessian += 0 if part is None else part
+    return 0.5 * (hessian + hessian.T)
 
 
 def prior_derivatives(model: Model, point: Tensor) -> tuple[Tensor, Tensor]:

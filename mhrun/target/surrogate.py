@@ -54,9 +54,11 @@ class Surrogate:
         """
         if self._sums is None:
             data = self._read()
-            found = find_reference(self._model, data)
-            self._sums = Sums(Reference(found.theta, found.root), found.gradient, found.hessian)
-            self.n_grad = found.n_grad
+            reference = find_reference(self._model, data)
+            self._sums = Sums(
+                Reference(reference.theta, reference.root), reference.gradient, reference.hessian
+            )
+            self.n_grad = reference.n_grad
         return self._sums
 
     @property
@@ -77,13 +79,13 @@ class Surrogate:
     def pack(self) -> dict[str, Tensor]:
         """Return what was found, to be stored with a run."""
         (theta, root), gradient, hessian = self.sums
-        found = {
+        tensors = {
             "theta": theta,
             "gradient": gradient,
             "hessian": hessian,
             "n_grad": torch.tensor(self.n_grad),
         }
-        return found if root is None else found | {"root": root}
+        return tensors if root is None else tensors | {"root": root}
 
     def unpack(self, stored: dict[str, Tensor]) -> None:
         """Use what was stored."""
@@ -100,11 +102,11 @@ class Surrogate:
 
     def terms(self, theta: Tensor, rows: Rows) -> Tensor:
         """Return t_i(theta) - t_i(ref) of the data `rows` (C or 1, m, ...), (C, m), float64."""
-        about = self.reference.theta
+        reference = self.reference.theta
         offered = native_form(self._model, "taylor", "log_lik")
         if offered is not None:
-            found: Tensor = offered(theta.double(), about, rows, self.order).double()
-            return found
+            terms: Tensor = offered(theta.double(), reference, rows, self.order).double()
+            return terms
         return self._by_autodiff(theta.double(), in_float64(self._model, rows))
 
     def gradient_error(self, theta: Tensor, rows: Rows) -> Tensor:
@@ -122,15 +124,15 @@ class Surrogate:
     def remainder_gradient(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return the mean over rows (C, m, ...) of grad r_i(theta), (C, D), and the mean of grad l_i, both float64."""
         exact = in_float64(self._model, rows)
-        whole = Gradients(self._model).log_lik_and_grad(theta.double(), exact)[1].double()
-        return whole - self._mean_gradient(theta.double(), rows), whole
+        log_lik_grad = Gradients(self._model).log_lik_and_grad(theta.double(), exact)[1].double()
+        return log_lik_grad - self._mean_gradient(theta.double(), rows), log_lik_grad
 
     def _mean_gradient(self, theta: Tensor, rows: Rows) -> Tensor:
         """Return the mean over rows (C or 1, m, ...) of the gradients of t_i, (C or 1, D)."""
         if self.order == 1:  # it is the same everywhere
             exact = in_float64(self._model, rows)
-            about = self.reference.theta.repeat(len(next(iter(rows.values()))), 1)
-            return Gradients(self._model).log_lik_and_grad(about, exact)[1].double()
+            reference = self.reference.theta.repeat(len(next(iter(rows.values()))), 1)
+            return Gradients(self._model).log_lik_and_grad(reference, exact)[1].double()
         with torch.enable_grad():
             point = theta.detach().requires_grad_()
             mean = self.terms(point, rows).mean(-1).sum()
@@ -142,8 +144,8 @@ class Surrogate:
         step = theta - at
 
         def first(point: Tensor) -> Tensor:
-            found: Tensor = torch.func.jvp(lambda t: self._model.log_lik(t, rows), (point,), (step,))[1]
-            return found
+            derivative: Tensor = torch.func.jvp(lambda t: self._model.log_lik(t, rows), (point,), (step,))[1]
+            return derivative
 
         if self.order == 1:
             return first(at).double()

@@ -162,9 +162,9 @@ class Target:
         """Return this target, on the same data, with the log-likelihoods of `evaluate` in another format."""
         if precision == self.precision.ratio:
             return self
-        found = copy.copy(self)
-        found.precision = self.precision._replace(ratio=precision)
-        return found
+        target = copy.copy(self)
+        target.precision = self.precision._replace(ratio=precision)
+        return target
 
     @property
     def dim(self) -> int:
@@ -192,9 +192,9 @@ class Target:
             return theta
         names: Sequence[str] = self.model.buffer_names  # type: ignore[attr-defined]
         # A test changes none
-        kept = state.aux if BUFFER + names[0] in state.aux else self.first_buffers(theta)
-        own = [kept[BUFFER + name].reshape(len(theta), -1).to(theta) for name in names]
-        return torch.cat([theta, *own], 1)
+        buffers = state.aux if BUFFER + names[0] in state.aux else self.first_buffers(theta)
+        flat_buffers = [buffers[BUFFER + name].reshape(len(theta), -1).to(theta) for name in names]
+        return torch.cat([theta, *flat_buffers], 1)
 
     def prior_power(self, temperature: Tensor) -> Tensor:
         """Return the exponent of the prior at these temperatures (C,): 1/T if it is tempered, else 1."""
