@@ -124,11 +124,11 @@ class AdaptiveBackward(MetropolisHastings):
 
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
         """Return the initial state at theta (C, D)."""
-        begun = super().start(target, theta, draws)
+        state = super().start(target, theta, draws)
         zero = torch.zeros(len(theta), dtype=torch.float64, device=theta.device)
         counts = {name: zero.clone() for name in ("accepted_forward", "forward")}
         counts["accepted"] = torch.full_like(zero, self.epoch)  # an adjustment before the first epoch too
-        return State(begun.evaluation, {"backward": torch.full_like(zero, self.first), **counts})
+        return State(state.evaluation, {"backward": torch.full_like(zero, self.first), **counts})
 
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
         """Move every chain by one step; adapt beta before the first step of an epoch."""
@@ -183,25 +183,27 @@ class AdaptiveBackward(MetropolisHastings):
         test: int,
     ) -> tuple[Tensor, int]:
         """Return the mean acceptance probability of `trials` forward moves (R,), and the evaluations per chain."""
-        here = controls._replace(backward=beta.to(controls.step_size.dtype)).each(lambda c: c[rows])
+        trial_controls = controls._replace(backward=beta.to(controls.step_size.dtype)).each(lambda c: c[rows])
         # Each trial of each test uses two separate sets of numbers: one minibatch for the current point, one for the
         # candidate.
-        number, of = test * 2 * self.trials, round(self.most / self.change + 1) * 2 * self.trials
+        first, count = test * 2 * self.trials, round(self.most / self.change + 1) * 2 * self.trials
         always = torch.ones(len(rows), dtype=torch.bool, device=theta.device)
         total = torch.zeros(len(rows), dtype=torch.float64, device=theta.device)
         cost = 0
         for trial in range(self.trials):
-            before, now = (draws.trial("backward", rows, number + 2 * trial + k, of) for k in range(2))
-            begun = self.pairing.start(target, theta, before)
-            origin = self.pairing.current(target, begun, now, here.temperature)
-            moved = self.forward_moves.moved(origin, always, here, now)
-            candidate, contest = self.contest(target, origin, moved, here, now)
+            current_draws, move_draws = (
+                draws.trial("backward", rows, first + 2 * trial + k, count) for k in range(2)
+            )
+            evaluation = self.pairing.start(target, theta, current_draws)
+            origin = self.pairing.current(target, evaluation, move_draws, trial_controls.temperature)
+            points = self.forward_moves.moved(origin, always, trial_controls, move_draws)
+            candidate, contest = self.contest(target, origin, points, trial_controls, move_draws)
             total += self._chance(contest.log_ratio)
             cost += max(origin.n_lik + candidate.n_lik, origin.n_grad + candidate.n_grad)
         return total / self.trials, cost
 
     def _chance(self, log_ratio: Tensor) -> Tensor:
         """Return the acceptance probability (C,) at log-ratios (C,)."""
-        found = self.rule.probability(log_ratio)
-        assert found is not None
-        return found
+        probability = self.rule.probability(log_ratio)
+        assert probability is not None
+        return probability

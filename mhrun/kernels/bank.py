@@ -59,18 +59,18 @@ class Bank:
         energy = aux[ENERGY][rows]
         inside = (energy >= low[:, None]) & (energy < high[:, None])
         count = inside.sum(1)
-        which = (u * count).long()
-        place = (inside.cumsum(1) > which[:, None]).int().argmax(1)
+        rank = (u * count).long()
+        place = (inside.cumsum(1) > rank[:, None]).int().argmax(1)
         return count > 0, place
 
     def add(
         self, aux: dict[str, Tensor], rows: Tensor, theta: Tensor, energy: Tensor, stamp: Tensor, u: Tensor
     ) -> None:
         """Add a point to each of the rows (P,), in place; u (P,) are uniforms."""
-        seen = aux[SEEN][rows]
-        again = seen % self.capacity if self.latest else (u * (seen + 1)).long()
-        place = torch.where(seen < self.capacity, seen, again)
-        aux[SEEN][rows] = seen + 1
+        n_seen = aux[SEEN][rows]
+        overwritten = n_seen % self.capacity if self.latest else (u * (n_seen + 1)).long()
+        place = torch.where(n_seen < self.capacity, n_seen, overwritten)
+        aux[SEEN][rows] = n_seen + 1
         kept = place < self.capacity
         rows, place = rows[kept], place[kept]
         aux[THETA][rows, place] = theta[kept].double()

@@ -87,15 +87,15 @@ class Energies:
         per-datum log-likelihoods are not returned.
         """
         if index is None:
-            found = target.evaluate_full(theta, grad_temperature)
-            return -found.log_lik_mean * target.n - found.log_prior, found.grad, None  # type: ignore[operator]
-        found = target.evaluate(theta, index, grad_temperature)
-        assert found.log_lik is not None
-        total = found.log_lik.double().sum(1)
+            evaluation = target.evaluate_full(theta, grad_temperature)
+            return -evaluation.log_lik_mean * target.n - evaluation.log_prior, evaluation.grad, None  # type: ignore[operator]
+        evaluation = target.evaluate(theta, index, grad_temperature)
+        assert evaluation.log_lik is not None
+        total = evaluation.log_lik.double().sum(1)
         return (
-            self._scaled(target, total, reference, found.log_prior, index.shape[1]),
-            found.grad,
-            found.log_lik,
+            self._scaled(target, total, reference, evaluation.log_prior, index.shape[1]),
+            evaluation.grad,
+            evaluation.log_lik,
         )
 
     def at_anchor(self, target: Target, index: Tensor) -> Tensor | None:
@@ -144,22 +144,22 @@ class Energies:
         `references` are the sums at the anchor for these chains.
         """
         energy = torch.full((len(theta),), torch.nan, dtype=torch.float64, device=theta.device)
-        grad, kept = torch.zeros_like(theta), {}
+        grad, log_liks = torch.zeros_like(theta), {}
         for m, at in self._chains_by_size(rows):
             index = None if m == target.n else batch[at, :m]  # type: ignore[index]
-            found, pull, log_lik = self.of(
+            part_energy, pull, log_lik = self.of(
                 target,
                 theta[at],
                 index,
                 grad_temperature[at] if self.gradients else None,
                 references.get(m),
             )
-            energy[at] = found
+            energy[at] = part_energy
             if pull is not None:
                 grad[at] = pull
             if log_lik is not None:
-                kept[m] = log_lik
-        return energy, grad, kept
+                log_liks[m] = log_lik
+        return energy, grad, log_liks
 
     def topped(self, target: Target, theta: Tensor, energy: Tensor, index: Tensor, known: int) -> Tensor:
         """Return energies (P,): `energy`, estimated from the first `known` data, then extended by `index` (P, m)."""

@@ -202,11 +202,11 @@ class EquiEnergy(Kernel):
                 f"choose chains = {self.rungs}, {2 * self.rungs}, ..."
             )
         rung = self._rung(chains, theta.device)
-        ones = torch.ones(chains, dtype=theta.dtype, device=theta.device)
+        temperature = torch.ones(chains, dtype=theta.dtype, device=theta.device)
         batch = self.energies.batch(target, draws)
-        every = torch.ones_like(rung, dtype=torch.bool)
-        references = self.energies.references(target, batch, every)
-        energy, grad, _ = self.energies.by_size(target, theta, batch, ones, every, references)
+        all_chains = torch.ones_like(rung, dtype=torch.bool)
+        references = self.energies.references(target, batch, all_chains)
+        energy, grad, _ = self.energies.by_size(target, theta, batch, temperature, all_chains, references)
         aux = {"energy": energy, "grad": grad, "stamp": draws.time * self.rungs + rung}
         return State(target.prior(theta), aux | self.bank(chains, target.dim).empty(theta.device))
 
@@ -220,8 +220,8 @@ class EquiEnergy(Kernel):
         rung, size = self._rung(chains, device), self.energies.each(chains, device)
         levels = self.levels(target, controls.temperature)
         floor = levels.gather(1, rung[:, None])[:, 0]
-        done = draws.time - (self.rungs - 1 - rung) * self.stagger
-        began, full = done > 0, size == n
+        steps_done = draws.time - (self.rungs - 1 - rung) * self.stagger
+        began, full = steps_done > 0, size == n
 
         jump, place = self._chosen(state, levels, began, draws)
         local = began & ~jump
@@ -233,8 +233,8 @@ class EquiEnergy(Kernel):
         verdict = decision(self.rule, _known_contest(log_ratio, size), draws)
         accepted = verdict.accepted & began
         made, moved = accepted & jump, accepted & local
-        there = torch.where(jump[:, None], jumped.theta, move.to)
-        theta = torch.where(accepted[:, None], there, theta)
+        destination = torch.where(jump[:, None], jumped.theta, move.to)
+        theta = torch.where(accepted[:, None], destination, theta)
         energy = torch.where(moved, move.after, torch.where(made, jumped.energy, move.before))
         stamp = torch.where(local & ~full, draws.time * self.rungs + rung, aux["stamp"])
         stamp = torch.where(made, jumped.stamp, stamp)
@@ -243,7 +243,7 @@ class EquiEnergy(Kernel):
         if len(arrived) and self.proposal.gradients:
             grad[arrived] = target.gradients.full(theta[arrived], controls.temperature[arrived])
         aux |= {"energy": energy, "grad": grad, "stamp": stamp}
-        self._fill_banks(aux, theta, done, draws)
+        self._fill_banks(aux, theta, steps_done, draws)
 
         twice = torch.where(full, n, 2 * size)
         info = Info(
@@ -266,9 +266,9 @@ class EquiEnergy(Kernel):
         A jump evaluates the data by which the entry's minibatch is extended; all data where that is all data, whose
         exact energy a sum over a part does not help to find. Differences evaluate each datum at the anchor too.
         """
-        full, known = size == n, size.roll(-1)
+        full, next_size = size == n, size.roll(-1)
         anchored = (~full).long() * self.energies.differences
-        jumped = torch.where(full & (known < n), n, (size - known) * (1 + anchored))
+        jumped = torch.where(full & (next_size < n), n, (size - next_size) * (1 + anchored))
         moved = torch.where(full, n, size * (2 + anchored))
         return torch.where(jump, jumped, torch.where(local, moved, 0))
 
@@ -280,42 +280,44 @@ class EquiEnergy(Kernel):
         full = self.energies.each(len(theta), theta.device) == target.n
         batch = self.energies.batch(target, draws)
         references = self.energies.references(target, batch, local)
-        first, grad, one = self.energies.by_size(target, theta, batch, temperature, local & ~full, references)
+        first, grad, log_lik_before = self.energies.by_size(
+            target, theta, batch, temperature, local & ~full, references
+        )
         before = torch.where(local & ~full, first, state.aux["energy"])
         grad = torch.where(full[:, None], state.aux["grad"], grad)
         pull = grad.masked_fill((before < floor)[:, None], 0.0)
         origin = Evaluation(theta, state.evaluation.log_prior, grad=pull)
         to = self.proposal.sample(origin, controls, draws)
-        after, far, two = self.energies.by_size(target, to, batch, temperature, local, references)
+        after, far, log_lik_after = self.energies.by_size(target, to, batch, temperature, local, references)
         log_ratio = (before.maximum(floor) - after.maximum(floor)) / temperature
         forward = self.proposal.log_density(origin, to, controls)
         if forward is not None:
-            back = target.prior(to)._replace(grad=far.masked_fill((after < floor)[:, None], 0.0))
-            log_ratio = log_ratio + self.proposal.log_density(back, theta, controls) - forward  # type: ignore[operator]
-        noise = self.energies.noise(target, one, two, local, temperature)
+            candidate = target.prior(to)._replace(grad=far.masked_fill((after < floor)[:, None], 0.0))
+            log_ratio = log_ratio + self.proposal.log_density(candidate, theta, controls) - forward  # type: ignore[operator]
+        noise = self.energies.noise(target, log_lik_before, log_lik_after, local, temperature)
         return _Move(before, to, after, far, log_ratio, noise)
 
-    def _rise(self, here: Tensor, there: Tensor, levels: Tensor, temperature: Tensor) -> Tensor:
+    def _rise(self, before: Tensor, after: Tensor, levels: Tensor, temperature: Tensor) -> Tensor:
         """Return the log-ratio of a jump (C,): the change of log pi_k - log pi_{k+1} from one energy to the other."""
-        rung = self._rung(len(here), here.device)[:, None]
+        rung = self._rung(len(before), before.device)[:, None]
         floor, over = levels.gather(1, rung)[:, 0], levels.gather(1, rung + 1)[:, 0]
-        cold = (here.maximum(floor) - there.maximum(floor)) / temperature
-        return cold - (here.maximum(over) - there.maximum(over)) / temperature.roll(-1)
+        cold = (before.maximum(floor) - after.maximum(floor)) / temperature
+        return cold - (before.maximum(over) - after.maximum(over)) / temperature.roll(-1)
 
     def _chosen(self, state: State, levels: Tensor, began: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
         """Return which chains jump, and to which index in the bank of the next hotter rung; (C,) each."""
         energy, chains = state.aux["energy"], len(began)
         rung = self._rung(chains, began.device)
         jumping = began & (rung < self.rungs - 1) & (draws.uniform(Purpose.EXCHANGE) < self.jump)
-        which, u = self.ring(levels, energy), draws.uniform(Purpose.EXCHANGE, use=1)
+        ring, u = self.ring(levels, energy), draws.uniform(Purpose.EXCHANGE, use=1)
         at = jumping.nonzero()[:, 0]
         place = torch.zeros(chains, dtype=torch.int64, device=began.device)
         if len(at):
-            low = levels.gather(1, which[:, None])[:, 0].masked_fill(which == 0, -torch.inf)
-            high = levels.gather(1, (which + 1)[:, None])[:, 0]
+            low = levels.gather(1, ring[:, None])[:, 0].masked_fill(ring == 0, -torch.inf)
+            high = levels.gather(1, (ring + 1)[:, None])[:, 0]
             bank = self.bank(chains, state.evaluation.theta.shape[1])
-            there, found = bank.drawn(state.aux, self._row(at), low[at], high[at], u[at])
-            jumping[at], place[at] = there, found
+            has_entries, entry = bank.drawn(state.aux, self._row(at), low[at], high[at], u[at])
+            jumping[at], place[at] = has_entries, entry
         return jumping, place
 
     def _row(self, chain: Tensor) -> Tensor:
@@ -325,7 +327,7 @@ class EquiEnergy(Kernel):
     def _jumped(self, target: Target, state: State, jump: Tensor, place: Tensor, draws: Draws) -> _Entry:
         """Return the entries to which chains jump, with energies from as many data as the chain's own."""
         theta, aux = state.evaluation.theta, state.aux
-        found = _Entry(theta.clone(), aux["energy"].clone(), aux["stamp"].clone())
+        entries = _Entry(theta.clone(), aux["energy"].clone(), aux["stamp"].clone())
         for k in range(self.rungs - 1):
             at = (jump & (self._rung(len(theta), theta.device) == k)).nonzero()[:, 0]
             if not len(at):
@@ -333,20 +335,20 @@ class EquiEnergy(Kernel):
             row, slot = self._row(at), place[at]
             points = aux[THETA][row, slot].to(theta.dtype)
             energy, stamp = aux[ENERGY][row, slot], aux[STAMP][row, slot]
-            known, wanted = self.sizes[k + 1], self.sizes[k]
-            if wanted == target.n and known < wanted:
+            entry_size, size = self.sizes[k + 1], self.sizes[k]
+            if size == target.n and entry_size < size:
                 energy, _, _ = self.energies.of(target, points, None, None)
-            elif known < wanted:
+            elif entry_size < size:
                 drawn_by = at // self.rungs * self.rungs + stamp % self.rungs
                 step = stamp.div(self.rungs, rounding_mode="floor")
-                index = draws.of_steps(step, drawn_by, target.n, known, wanted)
-                energy = self.energies.topped(target, points, energy, index, known)
-            found.theta[at], found.energy[at], found.stamp[at] = points, energy, stamp
-        return found
+                index = draws.of_steps(step, drawn_by, target.n, entry_size, size)
+                energy = self.energies.topped(target, points, energy, index, entry_size)
+            entries.theta[at], entries.energy[at], entries.stamp[at] = points, energy, stamp
+        return entries
 
-    def _fill_banks(self, aux: dict[str, Tensor], theta: Tensor, done: Tensor, draws: Draws) -> None:
+    def _fill_banks(self, aux: dict[str, Tensor], theta: Tensor, steps_done: Tensor, draws: Draws) -> None:
         """Add the points of the hotter rungs to their banks after this step."""
-        rung, after = self._rung(len(theta), theta.device), done - self.burn
+        rung, after = self._rung(len(theta), theta.device), steps_done - self.burn
         u = draws.uniform(Purpose.EXCHANGE, use=2)
         at = ((rung > 0) & (after > 0) & (after % self.every == 0)).nonzero()[:, 0]
         if len(at):

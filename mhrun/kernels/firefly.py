@@ -106,13 +106,13 @@ class Firefly(MetropolisHastings):
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
         """Move every chain by one step."""
         origin, heat = state.evaluation, controls.temperature.double()
-        gaps, tried, violations = self._redrawn(target, state, heat, draws)
-        rows, place, index, there = _listed(gaps != DARK)
+        gaps, n_tried, violations = self._redrawn(target, state, heat, draws)
+        rows, place, index, is_listed = _listed(gaps != DARK)
 
         theta = self.proposal.sample(origin, controls, draws)
         candidate = target.prior(theta)
-        found, wrong = _gaps(target, theta, index, there)
-        change = _log_odds(found, heat) - _log_odds(gaps.gather(1, index), heat)
+        new_gaps, wrong = _gaps(target, theta, index, is_listed)
+        change = _log_odds(new_gaps, heat) - _log_odds(gaps.gather(1, index), heat)
         bound = (_bounds(target).total(theta) - _bounds(target).total(origin.theta)) / heat
         scale = target.n / heat
         offset = target.prior_power(controls.temperature) * (candidate.log_prior - origin.log_prior)
@@ -120,22 +120,22 @@ class Firefly(MetropolisHastings):
             backward = self.proposal.log_density(candidate, origin.theta, controls)
             assert backward is not None
             offset = offset + backward - forward
-        mean = (bound + torch.where(there, change, 0.0).sum(1)) / scale
-        bright, unknown = there.sum(1), torch.full_like(mean, torch.nan)
+        mean = (bound + torch.where(is_listed, change, 0.0).sum(1)) / scale
+        bright, unknown = is_listed.sum(1), torch.full_like(mean, torch.nan)
         contest = Contest.of(Difference(mean, unknown, bright, unknown), scale, offset)
         verdict = decision(self.rule, contest, draws)
 
-        after = torch.where(verdict.accepted[rows], found[rows, place], gaps[rows, index[rows, place]])
+        after = torch.where(verdict.accepted[rows], new_gaps[rows, place], gaps[rows, index[rows, place]])
         gaps = gaps.index_put((rows, index[rows, place]), after)
-        read = bright + tried
+        n_read = bright + n_tried
         info = Info(
             accepted=verdict.accepted,
             log_ratio=verdict.log_ratio,
             log_ratio_var=unknown,
-            batch_size=read,
-            n_lik=2 * read,
-            n_lik_overhead=torch.zeros_like(read),
-            n_grad=torch.zeros_like(read),
+            batch_size=n_read,
+            n_lik=2 * n_read,
+            n_lik_overhead=torch.zeros_like(n_read),
+            n_grad=torch.zeros_like(n_read),
             diverging=verdict.log_ratio.isnan(),
             violations=violations + wrong,
         )
@@ -151,21 +151,23 @@ class Firefly(MetropolisHastings):
             everything = torch.arange(n, device=gaps.device).expand(len(gaps), -1)
             dark = draws.uniforms_at(Purpose.ARRIVALS, everything, use=1) < (-gaps / heat[:, None]).exp()
             return torch.where(dark, DARK, gaps), none + n, none
-        rows, place, index, there = _listed(gaps != DARK)
+        rows, place, index, is_listed = _listed(gaps != DARK)
         odds = _log_odds(gaps.gather(1, index), heat)
         uniform = draws.uniforms_at(Purpose.ARRIVALS, index, use=1)
-        darkens = there & (uniform.log() < math.log(self.share) - odds)
+        darkens = is_listed & (uniform.log() < math.log(self.share) - odds)
 
         at, coin = self._chosen(n, draws)
         tries = (at < n) & (gaps.gather(1, at.clamp_max(n - 1)) == DARK)
         at_rows, at_place, at_index, at_there = _listed_of(tries, at)
-        found, wrong = _gaps(target, theta, at_index, at_there)
+        tried_gaps, wrong = _gaps(target, theta, at_index, at_there)
         coin = coin[at_rows, _position(tries)]
-        brightens = coin.log() < _log_odds(found, heat)[at_rows, at_place] - math.log(self.share)
+        brightens = coin.log() < _log_odds(tried_gaps, heat)[at_rows, at_place] - math.log(self.share)
 
-        kept = gaps[rows, index[rows, place]]
-        gaps = gaps.index_put((rows, index[rows, place]), torch.where(darkens[rows, place], DARK, kept))
-        bright = torch.where(brightens, found[at_rows, at_place], DARK)
+        listed_gaps = gaps[rows, index[rows, place]]
+        gaps = gaps.index_put(
+            (rows, index[rows, place]), torch.where(darkens[rows, place], DARK, listed_gaps)
+        )
+        bright = torch.where(brightens, tried_gaps[at_rows, at_place], DARK)
         gaps = gaps.index_put((at_rows, at_index[at_rows, at_place]), bright)
         return gaps, tries.sum(1), wrong
 
@@ -182,10 +184,10 @@ class Firefly(MetropolisHastings):
         while bool((last < n).any()):
             rows = None if start == 0 else torch.arange(draws.chains, device=draws.device)
             _, _, gap, uniform = draws.arrivals(n, start, stop, rows)
-            found = last + ((gap / rate).floor().long() + 1).cumsum(1)
-            places.append(found)
+            chosen = last + ((gap / rate).floor().long() + 1).cumsum(1)
+            places.append(chosen)
             uniforms.append(uniform)
-            last = found[:, -1:]
+            last = chosen[:, -1:]
             start, stop = stop, 2 * stop
         return torch.cat(places, 1), torch.cat(uniforms, 1)
 
@@ -201,11 +203,11 @@ def _log_odds(gaps: Tensor, heat: Tensor) -> Tensor:
     return torch.where(x > 30.0, x, x.clamp_max(30.0).expm1().log())
 
 
-def _gaps(target: Target, theta: Tensor, index: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the gaps of the data `index` (C, k) at theta (C, D), and how many are negative where `there`, (C,)."""
-    found, rounding = _bounds(target).gaps(theta, target.data.rows(index))
-    wrong = there & (found < -rounding)
-    return found.clamp_min(LEAST), wrong.sum(1)
+def _gaps(target: Target, theta: Tensor, index: Tensor, is_listed: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gaps of the data `index` (C, k) at theta (C, D), and how many are negative where `is_listed`, (C,)."""
+    gaps, rounding = _bounds(target).gaps(theta, target.data.rows(index))
+    wrong = is_listed & (gaps < -rounding)
+    return gaps.clamp_min(LEAST), wrong.sum(1)
 
 
 def _position(mask: Tensor) -> Tensor:

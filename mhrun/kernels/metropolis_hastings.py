@@ -114,11 +114,11 @@ class MetropolisHastings(Kernel):
 
     def __init__(self, proposal: Proposal, pairing: Pairing, rule: Rule) -> None:
         parts = ((proposal, "proposal", Proposal), (pairing, "pairing", Pairing), (rule, "rule", Rule))
-        for part, what, base in parts:
+        for part, kind, base in parts:
             if not isinstance(part, base):
                 raise Refusal(
-                    f"{type(part).__name__} of {type(part).__module__} is not a {what}; those are in "
-                    f"mhrun.{_PACKAGES[what]}, and a new one derives from mhrun.parts.{base.__name__}."
+                    f"{type(part).__name__} of {type(part).__module__} is not a {kind}; those are in "
+                    f"mhrun.{_PACKAGES[kind]}, and a new one derives from mhrun.parts.{base.__name__}."
                 )
             check_attributes(part)
         self.proposal = proposal
@@ -132,10 +132,10 @@ class MetropolisHastings(Kernel):
         pairing = type(self.pairing).__name__
         if self.pairing.offers != DIFFERENCE and self.proposal.gradients and self.pairing.gradient_m is None:
             # A test that corrects for minibatch noise cannot have the minibatch that drove the proposal.
-            more = ", or set pairing.gradient_m" if self.pairing.offers == ARRIVALS else ""
+            advice = ", or set pairing.gradient_m" if self.pairing.offers == ARRIVALS else ""
             return (
                 f"{type(self.proposal).__name__} needs a minibatch gradient, and {pairing} draws its minibatch later; "
-                f"choose a proposal without gradients{more}."
+                f"choose a proposal without gradients{advice}."
             )
         if self.proposal.follows and (self.pairing.keeps_batch or self.pairing.hands_batch_on):
             return (
@@ -190,8 +190,8 @@ class MetropolisHastings(Kernel):
     def start(self, target: Target, theta: Tensor, draws: Draws) -> State:
         """Return the initial state at theta (C, D)."""
         evaluation = self.pairing.start(target, theta, draws)
-        needed = self.proposal.gradients or self.pairing.hands_batch_on or self.pairing.keeps_index
-        if not needed:  # by the first step
+        keeps_batch = self.proposal.gradients or self.pairing.hands_batch_on or self.pairing.keeps_index
+        if not keeps_batch:  # by the first step
             evaluation = evaluation._replace(batch=None)
         return State(evaluation._replace(log_lik=None, rows=None, n_lik=0, n_grad=0), {})
 
@@ -204,12 +204,12 @@ class MetropolisHastings(Kernel):
         candidate, contest = self.contest(target, origin, theta, controls, draws, path)
         verdict = decision(self.rule, contest, draws)
 
-        found = contest.difference
-        n_lik = origin.n_lik + candidate.n_lik + (0 if found is None else found.n_lik)
+        difference = contest.difference
+        n_lik = origin.n_lik + candidate.n_lik + (0 if difference is None else difference.n_lik)
         n_grad = origin.n_grad + candidate.n_grad
         if path is not None:
-            each = 1 if self.pairing.gradient_m is None else target.gradients.per_datum
-            n_grad += (self.proposal.leapfrog_steps - 1) * each * _size(origin, target)
+            per_datum = 1 if self.pairing.gradient_m is None else target.gradients.per_datum
+            n_grad += (self.proposal.leapfrog_steps - 1) * per_datum * _size(origin, target)
         evaluated = torch.full_like(verdict.batch_size, n_lik)
         n_lik_overhead = torch.zeros_like(evaluated)
         if (supply := contest.supply or contest.arrivals) is not None:
@@ -231,10 +231,12 @@ class MetropolisHastings(Kernel):
             log_ratio_skew=verdict.log_ratio_skew,
             violations=None if contest.arrivals is None else contest.arrivals.violations,
         )
-        chosen = choose(verdict.accepted, self._kept(candidate), self._kept(origin), on_host=draws.on_host)
+        evaluation = choose(
+            verdict.accepted, self._kept(candidate), self._kept(origin), on_host=draws.on_host
+        )
         if self.pairing.hands_batch_on:
-            chosen = chosen._replace(batch=candidate.batch)
-        return State(chosen, state.aux), info
+            evaluation = evaluation._replace(batch=candidate.batch)
+        return State(evaluation, state.aux), info
 
     def _kept(self, point: Evaluation) -> Evaluation:
         """Return the fields of an evaluation that the next step needs."""
@@ -267,7 +269,7 @@ class MetropolisHastings(Kernel):
         `path`: the trajectory that led to the candidates, if the proposal follows one.
         """
         grad_temperature = controls.temperature if self.proposal.gradients else None
-        candidate, found = self.pairing.compare(target, origin, theta, draws, grad_temperature)
+        candidate, comparison = self.pairing.compare(target, origin, theta, draws, grad_temperature)
 
         offset = target.prior_power(controls.temperature) * (candidate.log_prior - origin.log_prior)
         if path is not None:
@@ -280,7 +282,7 @@ class MetropolisHastings(Kernel):
             assert candidate.grad is not None
             offset = offset.masked_fill(~candidate.grad.isfinite().all(-1), torch.nan)
         scale = (target.n / controls.temperature).double()
-        return candidate, Contest.of(found, scale, offset)
+        return candidate, Contest.of(comparison, scale, offset)
 
 
 def _size(point: Evaluation, target: Target) -> int:

@@ -109,8 +109,8 @@ class PlanarFlow(Kernel):
         second = _B2 * aux["second"] + (1 - _B2) * grad**2
         corrected = (draws.number(f"1 - {b}^t", lambda t, b=b: 1 - b**t) for b in (_B1, _B2))  # type: ignore[misc]
         change = (first / next(corrected)) / ((second / next(corrected)).sqrt() + _SMALL)
-        moved = flow.detach() - controls.step_size[:, None].to(change.dtype) * change
-        return {"flow": moved, "first": first, "second": second}
+        new_flow = flow.detach() - controls.step_size[:, None].to(change.dtype) * change
+        return {"flow": new_flow, "first": first, "second": second}
 
     def _gradients(self, target: Target, points: Tensor, temperature: Tensor, draws: Draws) -> Tensor:
         """Return the gradients (C, S, D) of the tempered log density at points (C, S, D)."""

@@ -53,13 +53,15 @@ class Scale:
     @property
     def condition(self) -> float:
         """The largest over the smallest eigenvalue of S S^T."""
-        values = torch.linalg.svdvals(self.factor) if self.dense else self.factor.sort(descending=True).values
-        return float((values[0] / values[-1]) ** 2)
+        singular_values = (
+            torch.linalg.svdvals(self.factor) if self.dense else self.factor.sort(descending=True).values
+        )
+        return float((singular_values[0] / singular_values[-1]) ** 2)
 
     def to_phi(self, theta: Tensor) -> Tensor:
         """Return phi (C, D) of theta (C, D)."""
-        off = theta - self.center.to(theta)
-        return off @ self.inverse.to(theta).T if self.dense else off * self.inverse.to(theta)
+        offset = theta - self.center.to(theta)
+        return offset @ self.inverse.to(theta).T if self.dense else offset * self.inverse.to(theta)
 
     def to_theta(self, phi: Tensor) -> Tensor:
         """Return theta (C, D) of phi (C, D)."""
@@ -120,12 +122,14 @@ class PreconditionedProposal(Proposal):
     def native(self) -> NativeProposal | None:
         """Return the pieces of a compiled loop, or None if the proposal has none."""
         form = native_form(self.proposal, "native", "sample", "log_density")
-        own: NativeProposal | None = form() if form is not None else None
-        if own is None:
+        base: NativeProposal | None = form() if form is not None else None
+        if base is None:
             return None
-        ratio = own.log_ratio if own.log_ratio is symmetric else scaled_ratio(own.log_ratio, self.scale.dense)
-        args = self.scale.native(own.args)
-        return NativeProposal(args, scaled_proposal(own.propose, self.scale.dense), ratio)
+        ratio = (
+            base.log_ratio if base.log_ratio is symmetric else scaled_ratio(base.log_ratio, self.scale.dense)
+        )
+        args = self.scale.native(base.args)
+        return NativeProposal(args, scaled_proposal(base.propose, self.scale.dense), ratio)
 
 
 class PreconditionedBackward(PreconditionedProposal):
@@ -159,9 +163,9 @@ class PreconditionedTrajectory(PreconditionedProposal, TrajectoryProposal):
 
     def filled(self, leapfrog_steps: int) -> Self:
         """Return the proposal with this number of leapfrog steps."""
-        found = super().filled(leapfrog_steps)
-        found.proposal = self.proposal.filled(leapfrog_steps)
-        return found
+        proposal = super().filled(leapfrog_steps)
+        proposal.proposal = self.proposal.filled(leapfrog_steps)
+        return proposal
 
     def follow(
         self,
@@ -224,11 +228,11 @@ class PreconditionedDynamics(Dynamics):
     def native(self) -> NativeDynamics | None:
         """Return the piece of a compiled loop, or None if the dynamics has none."""
         form = native_form(self.dynamics, "native", "start", "move")
-        own: NativeDynamics | None = form() if form is not None else None
-        if own is None:
+        base: NativeDynamics | None = form() if form is not None else None
+        if base is None:
             return None
-        args = self.scale.native(own.args)
-        return own._replace(args=args, move=scaled_move(own.move, self.scale.dense))
+        args = self.scale.native(base.args)
+        return base._replace(args=args, move=scaled_move(base.move, self.scale.dense))
 
 
 def preconditioned(kernel: Kernel, scale: Scale) -> Kernel:
@@ -237,19 +241,19 @@ def preconditioned(kernel: Kernel, scale: Scale) -> Kernel:
     Raises:
         Refusal: a kernel that has neither.
     """
-    found = copy.copy(kernel)
-    if isinstance(found, AdaptiveBackward):
-        assert isinstance(found.proposal, ReversibleLangevinProposal)
-        found.proposal = found.forward_moves = PreconditionedBackward(found.proposal, scale)
-    elif isinstance(found, MetropolisHastings):
-        follows = isinstance(found.proposal, TrajectoryProposal)
-        found.proposal = (PreconditionedTrajectory if follows else PreconditionedProposal)(
-            found.proposal, scale
+    changed = copy.copy(kernel)
+    if isinstance(changed, AdaptiveBackward):
+        assert isinstance(changed.proposal, ReversibleLangevinProposal)
+        changed.proposal = changed.forward_moves = PreconditionedBackward(changed.proposal, scale)
+    elif isinstance(changed, MetropolisHastings):
+        follows = isinstance(changed.proposal, TrajectoryProposal)
+        changed.proposal = (PreconditionedTrajectory if follows else PreconditionedProposal)(
+            changed.proposal, scale
         )
-    elif isinstance(found, Unadjusted):
-        found.dynamics = PreconditionedDynamics(found.dynamics, scale)
+    elif isinstance(changed, Unadjusted):
+        changed.dynamics = PreconditionedDynamics(changed.dynamics, scale)
     else:
         raise Refusal(
             f"{type(kernel).__name__} cannot be preconditioned; choose MetropolisHastings or Unadjusted."
         )
-    return found
+    return changed

@@ -92,8 +92,8 @@ class ReplicaExchange(Kernel):
     def stationary(self) -> dict[str, Any] | None:
         """The target of each rung, if the kernel of a rung and the exchanges are exact; else None."""
         keeps = self.pairing.stationary == "tempered" and self.rule.keeps_ratio and self.sign == 1
-        own = self.kernel.stationary
-        return own if keeps and own == {"distribution": "tempered", "m": None} else None
+        of_rung = self.kernel.stationary
+        return of_rung if keeps and of_rung == {"distribution": "tempered", "m": None} else None
 
     @property
     def of_a_chain(self) -> Kernel:
@@ -175,22 +175,22 @@ class ReplicaExchange(Kernel):
             it per chain (C,); and how many of them served a full-data statistic (C,).
         """
         low, draws = self._pairs(draws)
-        high, kept = low + 1, state.evaluation
+        high, current = low + 1, state.evaluation
         first, second = low, high
         if self.pairing.offers == SUPPLY:  # the rule may divide by the scale: it must not be negative
             turned = self.sign * (1 / temperature[low] - 1 / temperature[high]) < 0
             first, second = torch.where(turned, high, low), torch.where(turned, low, high)
         cold, hot = temperature[first].double(), temperature[second].double()
         # Buffers belong to the point: the exchange evaluates both points with their own running statistics.
-        scored = kept._replace(theta=target.points(state)) if target.has_buffers else kept
-        origin, candidate, found = self._scored(target, scored, first, second, draws)
-        if target.energy_noise and isinstance(found, Difference):
-            found = target.differences.add_noise(found, draws)
+        scored = current._replace(theta=target.points(state)) if target.has_buffers else current
+        origin, candidate, comparison = self._scored(target, scored, first, second, draws)
+        if target.energy_noise and isinstance(comparison, Difference):
+            comparison = target.differences.add_noise(comparison, draws)
         power = self.sign * (target.prior_power(cold) - target.prior_power(hot))
         # An untempered prior cancels, even if its density is 0 at a point.
         offset = torch.where(power == 0, 0.0, power * (candidate.log_prior - origin.log_prior))
         scale = self.sign * target.n * (1 / cold - 1 / hot) + 0.0  # no -0
-        contest = Contest.of(found, scale, offset)
+        contest = Contest.of(comparison, scale, offset)
         verdict = decision(self.rule, contest, draws)
         made = verdict.accepted
         if "stopped" in state.aux:  # a chain that has stopped keeps its place
@@ -198,45 +198,52 @@ class ReplicaExchange(Kernel):
         if "valid" in state.aux:  # and so does one that is at another temperature in this step
             made = made & state.aux["valid"][low] & state.aux["valid"][high]
 
-        n_lik = origin.n_lik + candidate.n_lik + (found.n_lik if isinstance(found, Difference) else 0)
-        each = torch.full_like(verdict.batch_size, n_lik)
-        overhead = torch.zeros_like(each)
+        n_lik = (
+            origin.n_lik + candidate.n_lik + (comparison.n_lik if isinstance(comparison, Difference) else 0)
+        )
+        evaluations = torch.full_like(verdict.batch_size, n_lik)
+        overhead = torch.zeros_like(evaluations)
         if contest.supply is not None:
             overhead = contest.supply.n_lik_overhead
-            each = contest.supply.evaluated(verdict.batch_size)
+            evaluations = contest.supply.evaluated(verdict.batch_size)
         chains = torch.arange(len(temperature), device=low.device)
         # Each chain of a pair accounts for half of the evaluations, the lower one for an odd one.
         evaluated, n_lik_overhead = (
             torch.zeros_like(chains).index_copy(0, low, count - count // 2).index_copy(0, high, count // 2)
-            for count in (each, overhead)
+            for count in (evaluations, overhead)
         )
         outcome = torch.where(made, MADE, REFUSED).to(torch.int8)
         exchange = torch.zeros(len(chains), dtype=torch.int8, device=low.device)
         exchange = exchange.index_copy(0, low, outcome).index_copy(0, high, outcome)
         source = chains.index_copy(0, low, torch.where(made, high, low))
         source = source.index_copy(0, high, torch.where(made, low, high))
-        moved = Evaluation.of({name: _taken(field, source) for name, field in kept.tensors().items()})
-        moved = target.gradients.retempered(moved, temperature)
+        evaluation = Evaluation.of({name: _taken(field, source) for name, field in current.tensors().items()})
+        evaluation = target.gradients.retempered(evaluation, temperature)
         aux = {name: value[source] if name.startswith(BUFFER) else value for name, value in state.aux.items()}
-        return State(moved, aux), exchange, evaluated, n_lik_overhead
+        return State(evaluation, aux), exchange, evaluated, n_lik_overhead
 
     def _scored(
-        self, target: Target, kept: Evaluation, low: Tensor, high: Tensor, draws: Draws
+        self, target: Target, evaluation: Evaluation, low: Tensor, high: Tensor, draws: Draws
     ) -> tuple[Evaluation, Evaluation, Difference | Supply | Arrivals]:
         """Return the evaluations of both points of each pair (P,), and their difference or a supply of its terms."""
-        own = self.kernel.pairing
-        if self.pairing.keeps_full_sums and own is not None and own.keeps_full_sums:
+        rung_pairing = self.kernel.pairing
+        if self.pairing.keeps_full_sums and rung_pairing is not None and rung_pairing.keeps_full_sums:
             # The kernel stores both full-data sums, so nothing is evaluated.
             origin, candidate = (
-                Evaluation(kept.theta[at], kept.log_prior[at], kept.log_lik_mean[at], kept.log_lik_var[at])  # type: ignore[index]
+                Evaluation(
+                    evaluation.theta[at],
+                    evaluation.log_prior[at],
+                    evaluation.log_lik_mean[at],  # type: ignore[index]
+                    evaluation.log_lik_var[at],  # type: ignore[index]
+                )
                 for at in (low, high)
             )
             exact = target.differences.unpaired(origin, candidate, target.n)
             return origin, candidate, exact._replace(error=torch.zeros_like(exact.mean))
-        begun = self.pairing.start(target, kept.theta[low], draws)
-        origin = self.pairing.current(target, begun, draws)
-        candidate, found = self.pairing.compare(target, origin, kept.theta[high], draws)
-        return origin, candidate, found
+        started = self.pairing.start(target, evaluation.theta[low], draws)
+        origin = self.pairing.current(target, started, draws)
+        candidate, comparison = self.pairing.compare(target, origin, evaluation.theta[high], draws)
+        return origin, candidate, comparison
 
     def _pairs(self, draws: Draws) -> tuple[Tensor, Draws]:
         """Return the lower chain of each pair (P,) of this exchange, and the pairs' random numbers."""

@@ -38,5 +38,7 @@ def samples(kernel: Kernel, plan: Plan) -> Samples:
     """Return the stationary distribution of a kernel under these schedules."""
     last = plan.controls(plan.start(), plan.total, 1).temperature
     temperature = float(last.min())
-    known: dict[str, Any] = kernel.stationary or {"distribution": None, "m": None}
-    return Samples(known["distribution"], known["m"], temperature, temperature > 1, kernel.optimises)
+    stationary: dict[str, Any] = kernel.stationary or {"distribution": None, "m": None}
+    return Samples(
+        stationary["distribution"], stationary["m"], temperature, temperature > 1, kernel.optimises
+    )

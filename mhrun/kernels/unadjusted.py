@@ -155,8 +155,8 @@ class Unadjusted(Kernel):
             diverging=stopped,
             valid=~stopped & aux["valid"] if self.dynamics.marks_valid else ~stopped,
         )
-        kept = {name: _where(stopped, value, after[name]) for name, value in before.items()}
-        return State(target.prior(updated), aux | {"stopped": stopped} | kept), info
+        buffers = {name: _where(stopped, value, after[name]) for name, value in before.items()}
+        return State(target.prior(updated), aux | {"stopped": stopped} | buffers), info
 
     def move(
         self, theta: Tensor, grad: Tensor, aux: dict[str, Tensor], controls: Controls, draws: Draws
@@ -197,6 +197,6 @@ class Unadjusted(Kernel):
         return target.n * mean + target.prior_power(temperature) * temperature * point.log_prior
 
 
-def _where(stopped: Tensor, kept: Tensor, new: Tensor) -> Tensor:
+def _where(stopped: Tensor, before: Tensor, after: Tensor) -> Tensor:
     """Return the buffers (C, ...) of chains that have stopped, and the new ones of the others."""
-    return torch.where(stopped.reshape(-1, *[1] * (kept.dim() - 1)), kept, new)
+    return torch.where(stopped.reshape(-1, *[1] * (before.dim() - 1)), before, after)

@@ -98,49 +98,49 @@ class ZigZag(Kernel):
 
     def step(self, target: Target, state: State, controls: Controls, draws: Draws) -> tuple[State, Info]:
         """Follow the process of every chain for a time of `step_size`."""
-        known, heat = target.quadratic, controls.temperature.double()
+        quadratic, heat = target.quadratic, controls.temperature.double()
         power = target.prior_power(heat)
-        phi, velocity = known.whitened(state.evaluation.theta), state.aux[VELOCITY].clone()
-        left = controls.step_size.double().clone()
+        phi, velocity = quadratic.whitened(state.evaluation.theta), state.aux[VELOCITY].clone()
+        time_left = controls.step_size.double().clone()
         reads, violations = (
-            torch.zeros_like(left, dtype=torch.int64),
-            torch.zeros_like(left, dtype=torch.int32),
+            torch.zeros_like(time_left, dtype=torch.int64),
+            torch.zeros_like(time_left, dtype=torch.int32),
         )
         rows, event, per = torch.arange(len(phi), device=phi.device), 0, target.dim + 1
         while len(rows):
             marks = draws.arrivals(target.n, event * per, (event + 1) * per, rows if event else None)
             at, v, beta, by = phi[rows], velocity[rows], heat[rows], power[rows]
-            first, second = v * known.gradient(at, beta, by), v * known.change(v, beta, by)
+            first, second = v * quadratic.gradient(at, beta, by), v * quadratic.change(v, beta, by)
             turn = _first_times(first, second, marks.gap[:, :-1])
             soonest, coordinate = turn.min(1)
             # The rate M must not depend on the time of the next turn, which is drawn again after an arrival.
-            piece = torch.minimum((beta / target.dim).sqrt(), left[rows])
+            piece = torch.minimum((beta / target.dim).sqrt(), time_left[rows])
             until = torch.minimum(soonest, piece)
             rate = self._rate(target, at, at + piece[:, None] * v) / beta
-            _check_rate(rate * left[rows], at)
+            _check_rate(rate * time_left[rows], at)
             arrival = marks.gap[:, -1] / rate
             arrives, time = arrival < until, torch.minimum(arrival, until)
             at = at + time[:, None] * v
             turns = (soonest <= until) & ~arrives
             v[turns, coordinate[turns]] *= -1
             if bool(arrives.any()):
-                here = arrives.nonzero()[:, 0]
-                index, thinned = _datum(target, marks, here)
-                wrong = self._turn(target, at, v, here, index, thinned, rate, beta)
-                reads[rows[here]] += 1
-                violations[rows[here]] += wrong
+                arrived = arrives.nonzero()[:, 0]
+                index, thinned = _datum(target, marks, arrived)
+                wrong = self._turn(target, at, v, arrived, index, thinned, rate, beta)
+                reads[rows[arrived]] += 1
+                violations[rows[arrived]] += wrong
             phi[rows], velocity[rows] = at, v
-            left[rows] = torch.where(time < left[rows], left[rows] - time, 0.0)
-            rows, event = rows[left[rows] > 0], event + 1
-        theta = known.theta(phi).to(state.evaluation.theta)
+            time_left[rows] = torch.where(time < time_left[rows], time_left[rows] - time, 0.0)
+            rows, event = rows[time_left[rows] > 0], event + 1
+        theta = quadratic.theta(phi).to(state.evaluation.theta)
         return State(target.prior(theta), {VELOCITY: velocity}), _info(phi, reads, violations)
 
     def _rate(self, target: Target, start: Tensor, end: Tensor) -> Tensor:
         """Return M times the temperature on the line from start to end (R, D), (R,)."""
         slope = target.bounded.bounds.slope
         assert slope is not None
-        known = target.quadratic
-        largest = torch.maximum(slope(known.theta(start)), slope(known.theta(end)))
+        quadratic = target.quadratic
+        largest = torch.maximum(slope(quadratic.theta(start)), slope(quadratic.theta(end)))
         return math.sqrt(target.dim) * target.bounded.table.total * largest
 
     def _turn(
@@ -148,13 +148,13 @@ class ZigZag(Kernel):
         target: Target,
         at: Tensor,
         velocity: Tensor,
-        here: Tensor,
+        chains: Tensor,
         index: Tensor,
         uniform: Tensor,
         rate: Tensor,
         heat: Tensor,
     ) -> Tensor:
-        """Turn at most one coordinate of the chains `here` (A,) at the data `index` (A,), in place.
+        """Turn at most one coordinate of some `chains` (A,) at the data `index` (A,), in place.
 
         Returns:
             whether the gradient exceeds its bound, (A,).
@@ -162,22 +162,24 @@ class ZigZag(Kernel):
         slope, (_, _, total) = target.bounded.bounds.slope, target.bounded.table
         assert slope is not None
         assert isinstance(target.surrogate, Surrogate)
-        theta = target.quadratic.theta(at[here])
-        rest, whole = target.surrogate.remainder_gradient(theta, target.data.rows(index[:, None]))
+        theta = target.quadratic.theta(at[chains])
+        remainder_grad, log_lik_grad = target.surrogate.remainder_gradient(
+            theta, target.data.rows(index[:, None])
+        )
         root, weight = target.quadratic.root, target.bounded.bounds.weights[index]
-        gradient = rest @ root
-        bound = weight * slope(theta) * (1 + SLACK) + ROUNDING * (whole @ root).norm(dim=-1)
-        share = (total / (weight * heat[here] * rate[here]))[:, None]
-        cumulative = (share * (-velocity[here] * gradient).clamp_min(0)).cumsum(1)
-        chosen = torch.searchsorted(cumulative, uniform[:, None], right=True)[:, 0]
-        turned = chosen < target.dim
-        velocity[here[turned], chosen[turned]] *= -1
+        gradient = remainder_grad @ root
+        bound = weight * slope(theta) * (1 + SLACK) + ROUNDING * (log_lik_grad @ root).norm(dim=-1)
+        share = (total / (weight * heat[chains] * rate[chains]))[:, None]
+        cumulative = (share * (-velocity[chains] * gradient).clamp_min(0)).cumsum(1)
+        coordinate = torch.searchsorted(cumulative, uniform[:, None], right=True)[:, 0]
+        turned = coordinate < target.dim
+        velocity[chains[turned], coordinate[turned]] *= -1
         return (~(gradient.norm(dim=-1) <= bound)).int()
 
 
-def _datum(target: Target, marks: Any, here: Tensor) -> tuple[Tensor, Tensor]:
-    """Return data in proportion to their bounds, and uniforms, of the chains `here`, each (A,)."""
-    slot, coin, uniform = (mark[here, -1] for mark in (marks.slot, marks.coin, marks.uniform))
+def _datum(target: Target, marks: Any, chains: Tensor) -> tuple[Tensor, Tensor]:
+    """Return data in proportion to their bounds, and uniforms, of some `chains`, each (A,)."""
+    slot, coin, uniform = (mark[chains, -1] for mark in (marks.slot, marks.coin, marks.uniform))
     cut, other, _ = target.bounded.table
     return torch.where(coin < cut[slot], slot, other[slot]), uniform
 
@@ -191,8 +193,8 @@ def _first_times(rate: Tensor, change: Tensor, exponential: Tensor) -> Tensor:
     root = rate.clamp_min(0).square() + 2 * change * exponential
     rising = (root.clamp_min(0).sqrt() - rate) / change
     falling = 2 * exponential / (rate + root.clamp_min(0).sqrt())
-    found = torch.where(rate > 0, torch.where(root >= 0, falling, torch.inf), rising)
-    return torch.where((rate <= 0) & (change <= 0), torch.inf, found)
+    time = torch.where(rate > 0, torch.where(root >= 0, falling, torch.inf), rising)
+    return torch.where((rate <= 0) & (change <= 0), torch.inf, time)
 
 
 def _check_rate(expected: Tensor, at: Tensor) -> None:
