@@ -119,7 +119,7 @@ class Austere(Rule):
             m, epsilon = self._per_step(contest, supply, threshold, log_u)
             sizes = steps_of(n, min(SIZES[0], n))
             limits = torch.stack([_limits(e, n, sizes[0], device) for e in EPSILONS])
-            which = (
+            row = (
                 torch.tensor(EPSILONS, dtype=torch.float64, device=device)
                 .sub(epsilon[:, None])
                 .abs()
@@ -129,21 +129,21 @@ class Austere(Rule):
             fixed = self._given or self._fixed(n)
             sizes = steps_of(n, min(fixed.m, n))
             limits = _limits(fixed.epsilon, n, sizes[0], device)[None]
-            which = torch.zeros(chains, dtype=torch.int64, device=device)
+            row = torch.zeros(chains, dtype=torch.int64, device=device)
             m = torch.full((chains,), fixed.m, dtype=torch.int64, device=device)
 
         def judge(stages: Stages) -> Tensor:
-            here = slice(stages.first - 1, stages.first - 1 + len(stages.size))
+            columns = slice(stages.first - 1, stages.first - 1 + len(stages.size))
             gap = stages.mean - threshold[stages.rows, None]
             # The sample standard deviation, the standard error of the mean, and what all data leave of it.
             spread = stages.var / (stages.size - 1).clamp_min(1) * (1 - (stages.size - 1) / max(n - 1, 1))
-            sure = gap.abs() > limits[which[stages.rows], here] * spread.sqrt()
+            sure = gap.abs() > limits[row[stages.rows], columns] * spread.sqrt()
             ready = (stages.size % m[stages.rows, None] == 0) | (stages.size == n)
             decided = ready & (sure | (stages.size == n))
             return torch.where(decided, torch.where(gap > 0, ACCEPT, REJECT), UNDECIDED).to(torch.int8)
 
-        found = grow(supply, sizes, judge, chains, device)
-        return found.verdict(contest, n)
+        outcome = grow(supply, sizes, judge, chains, device)
+        return outcome.verdict(contest, n)
 
     def _fixed(self, n: int) -> Design:
         assert self.bound is not None
@@ -175,8 +175,8 @@ class Austere(Rule):
         limits = torch.stack([_limits(e, n, sizes[0], torch.device("cpu")) for e in EPSILONS]).numpy()
         designs = _designs(n, self.reach)
         error, usage = (table.contiguous().numpy() for table in designs.tables.cpu())
-        chosen = (error, usage, designs.sizes.cpu().numpy(), self.reach, self.bound)
-        return NativeTest((limits, 0, self.ignores_u, *chosen), sizes, True, _begin_per_step, _judge)
+        design_args = (error, usage, designs.sizes.cpu().numpy(), self.reach, self.bound)
+        return NativeTest((limits, 0, self.ignores_u, *design_args), sizes, True, _begin_per_step, _judge)
 
 
 @piece
@@ -225,8 +225,8 @@ def _judge(args: Any, params: Any, test: Any, seen: Any) -> Any:
 @lru_cache(maxsize=8)
 def _profile(n: int, design: Design) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return values of mu_std and the probability of a wrong decision at each."""
-    found = profile(n, *design, np.linspace(0, 10, _GRID))
-    return found.mu_std, found.error
+    curve = profile(n, *design, np.linspace(0, 10, _GRID))
+    return curve.mu_std, curve.error
 
 
 @lru_cache(maxsize=8)

@@ -113,17 +113,17 @@ def _walk(n_data: int, m: int, epsilon: float, mu: Array, cells: int) -> Iterato
         low, high = ndtr((-bound - mean) / math.sqrt(var)), ndtr((mean - bound) / math.sqrt(var))
         wrong, undecided = np.zeros_like(mu), np.zeros_like(mu)
         wrong[alive] = np.sum(mass * low, axis=1)
-        undecided[alive] = left = np.sum(mass * (1 - low - high), axis=1)
+        undecided[alive] = continuing = np.sum(mass * (1 - low - high), axis=1)
         yield wrong, undecided
 
-        kept = left >= _GONE
+        kept = continuing >= _GONE
         if not kept.any():
             return
         near = np.exp(-shrink / (2 * var) * (width * np.arange(cells)) ** 2)[distance]
         square = (1 - shrink) / (2 * var) * centres**2
         linear = pull[kept] * centres
         mass = ((mass[kept] * np.exp(shrink * (square - linear))) @ near) * np.exp(linear - square)
-        mass *= (left[kept] / mass.sum(axis=1))[:, None]
+        mass *= (continuing[kept] / mass.sum(axis=1))[:, None]
         alive = alive[kept]
 
 
@@ -261,8 +261,8 @@ class Designs:
     def at(self, mu_std: Tensor) -> tuple[Tensor, Tensor]:
         """Return error and usage of every design, each (designs, ...), at mu_std (...)."""
         # The tables stay on the device of their last use.
-        moved = (table.to(mu_std.device) for table in (self.tables, self.sizes, self.epsilons))
-        self.tables, self.sizes, self.epsilons = moved
+        on_device = (table.to(mu_std.device) for table in (self.tables, self.sizes, self.epsilons))
+        self.tables, self.sizes, self.epsilons = on_device
         last = self.tables.shape[-1] - 1
         # NaN gives no information about the test: assume the worst case, 0.
         place = mu_std.double().abs().nan_to_num(0.0, math.inf).clamp(max=self.reach) * (last / self.reach)

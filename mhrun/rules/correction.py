@@ -81,10 +81,10 @@ def correction(
         return {"points": solved.points, "masses": solved.masses, "spread": np.array(solved.spread)}
 
     arrays = kept("correction", f"{kind}-{sigma!r}-{lam!r}-{half}", str(_VERSION), solve)
-    found = Correction(arrays["points"], arrays["masses"], sigma, float(arrays["spread"]))
-    for array in (found.points, found.masses):
+    solution = Correction(arrays["points"], arrays["masses"], sigma, float(arrays["spread"]))
+    for array in (solution.points, solution.masses):
         array.setflags(write=False)  # all callers share this array
-    return found
+    return solution
 
 
 class Quantiles(NamedTuple):
@@ -118,8 +118,8 @@ def quantiles(correction: Correction, normalise: bool = True) -> Quantiles:
     # Empty cells at the ends are dropped: a number beyond the last corner would be divided by zero.
     first = int(np.searchsorted(cumulated, 0.0, "right")) - 1
     last = int(np.searchsorted(cumulated, cumulated[-1]))
-    kept = slice(first, last + 1)
-    return Quantiles(torch.tensor(cumulated[kept]), torch.tensor(corners[kept]))
+    cells = slice(first, last + 1)
+    return Quantiles(torch.tensor(cumulated[cells]), torch.tensor(corners[cells]))
 
 
 @lru_cache(maxsize=64)
@@ -134,8 +134,8 @@ def series_quantiles(variance: float, lam: float | None = None, terms: int | Non
     Raises:
         Refusal: see `series`.
     """
-    found = series(variance, math.inf if lam is None else float(lam), TERMS if terms is None else terms)
-    probabilities, points = found.corners()
+    density = series(variance, math.inf if lam is None else float(lam), TERMS if terms is None else terms)
+    probabilities, points = density.corners()
     return Quantiles(torch.from_numpy(probabilities), torch.from_numpy(points))
 
 
@@ -165,9 +165,9 @@ def table(
             )
         return series_quantiles(variance, lam, terms)
     if density not in _DEFAULTS:
-        known = (*_DEFAULTS, "series")
+        choices = (*_DEFAULTS, "series")
         raise Refusal(
-            f"density = '{density}' is unknown; choose {', '.join(known)}.{nearest(density, known)}"
+            f"density = '{density}' is unknown; choose {', '.join(choices)}.{nearest(density, choices)}"
         )
     if terms is not None:
         raise Refusal(f"terms = {terms} needs density = 'series'; choose that one, or leave terms out.")

@@ -54,8 +54,8 @@ class Correction(NamedTuple):
     @property
     def variance(self) -> float:
         """The variance; exact would be pi^2/3 - sigma^2."""
-        about = self.points - self.mean
-        return float(self.masses @ (about * about)) / self.mass + self.spread**2 / 12
+        centred = self.points - self.mean
+        return float(self.masses @ (centred * centred)) / self.mass + self.spread**2 / 12
 
     @property
     def error(self) -> float:
@@ -100,9 +100,9 @@ def ridges(
     _check(sigma, min(lams), half_width_steps, reach)
     step = reach / half_width_steps
     y = _grid(step, half_width_steps)
-    every = max(1, int(sigma / 3 / step))
-    beyond = math.ceil((reach + 9 * sigma) / step / every)  # rows further out are 0 or 1 throughout
-    rows = _grid(every * step, beyond)
+    stride = max(1, int(sigma / 3 / step))
+    beyond = math.ceil((reach + 9 * sigma) / step / stride)  # rows further out are 0 or 1 throughout
+    rows = _grid(stride * step, beyond)
     basis = linalg.qr(special.ndtr((rows - y[:, None]) / sigma), mode="economic")[0]
     v = special.expit(_grid(step, 2 * half_width_steps))
     triangle, share = _reduced(_convolve(basis, step, sigma, 0.0), v)

@@ -139,52 +139,54 @@ def grow(
     """
     overhead = 0 if first is None else first.size
     accepted = torch.zeros(chains, dtype=torch.bool, device=device)
-    read_in_all, used = (torch.zeros(chains, dtype=torch.int64, device=device) for _ in range(2))
+    read_in_all, n_used = (torch.zeros(chains, dtype=torch.int64, device=device) for _ in range(2))
     mean, var, third = (torch.zeros(chains, dtype=torch.float64, device=device) for _ in range(3))
     rows = torch.arange(chains, device=device)
     # Moments about the first stage's mean: sums of squares would lose the variance of terms far from zero.
     zero = torch.zeros(chains, dtype=torch.float64, device=device)
     shift = zero if first is None else first.shift
-    one, two, three = zero, zero, zero
-    stage, read = 0, 0
+    sum_1, sum_2, sum_3 = zero, zero, zero
+    stage, n_read = 0, 0
     while len(rows):
         # As many stages as fit in memory and read at most twice the data of the next stage.
-        limit = min(2 * sizes[stage], read + _HELD // len(rows))
+        limit = min(2 * sizes[stage], n_read + _HELD // len(rows))
         stop = max(stage + 1, bisect_left(sizes, limit))
-        terms = supply.terms(rows, overhead + read, overhead + sizes[stop - 1])
-        if read == 0 and first is None:
+        terms = supply.terms(rows, overhead + n_read, overhead + sizes[stop - 1])
+        if n_read == 0 and first is None:
             shift = terms[:, : sizes[0]].mean(-1)
         terms = terms - shift[:, None]
-        edges = torch.tensor([upto - read for upto in sizes[stage:stop]], device=device)
+        edges = torch.tensor([upto - n_read for upto in sizes[stage:stop]], device=device)
         square = terms.square()
-        one, two = one[:, None] + _sums(terms, edges), two[:, None] + _sums(square, edges)
-        three = three[:, None] + _sums(square * terms, edges)
+        sum_1, sum_2 = sum_1[:, None] + _sums(terms, edges), sum_2[:, None] + _sums(square, edges)
+        sum_3 = sum_3[:, None] + _sums(square * terms, edges)
         at = torch.tensor(sizes[stage:stop], dtype=torch.int64, device=device)
         if first is not None and stop == len(sizes):  # all data are read
-            one[:, -1] += first.one[rows]
-            two[:, -1] += first.two[rows]
-            three[:, -1] += first.three[rows]
+            sum_1[:, -1] += first.one[rows]
+            sum_2[:, -1] += first.two[rows]
+            sum_3[:, -1] += first.three[rows]
             at[-1] = sizes[-1] + overhead
-        centred = one / at
-        spread = (two / at - centred.square()).clamp_min(0.0)
+        centred = sum_1 / at
+        spread = (sum_2 / at - centred.square()).clamp_min(0.0)
         stages = Stages(rows, stage + 1, at, shift[:, None] + centred, spread)
         verdict = judge(stages)
         decided = verdict != UNDECIDED
-        when = decided.to(torch.int8).argmax(1)
+        decided_at = decided.to(torch.int8).argmax(1)
         ended = decided.any(1)
-        who, when = rows[ended], when[ended]
-        accepted[who] = verdict[ended, when] == ACCEPT
-        used[who] = at[when]
-        read_in_all[who] = torch.tensor(sizes, device=device)[stage + when] + overhead
-        mean[who] = stages.mean[ended, when]
-        var[who] = spread[ended, when]
-        middle = centred[ended, when]
-        third[who] = three[ended, when] / at[when] - middle * (3 * spread[ended, when] + middle.square())
+        decided_rows, decided_at = rows[ended], decided_at[ended]
+        accepted[decided_rows] = verdict[ended, decided_at] == ACCEPT
+        n_used[decided_rows] = at[decided_at]
+        read_in_all[decided_rows] = torch.tensor(sizes, device=device)[stage + decided_at] + overhead
+        mean[decided_rows] = stages.mean[ended, decided_at]
+        var[decided_rows] = spread[ended, decided_at]
+        middle = centred[ended, decided_at]
+        third[decided_rows] = sum_3[ended, decided_at] / at[decided_at] - middle * (
+            3 * spread[ended, decided_at] + middle.square()
+        )
         going = ~ended
         rows, shift = rows[going], shift[going]
-        one, two, three = one[going, -1], two[going, -1], three[going, -1]
-        stage, read = stop, sizes[stop - 1]
-    return Grown(accepted, read_in_all, used, mean, var, third)
+        sum_1, sum_2, sum_3 = sum_1[going, -1], sum_2[going, -1], sum_3[going, -1]
+        stage, n_read = stop, sizes[stop - 1]
+    return Grown(accepted, read_in_all, n_used, mean, var, third)
 
 
 @lru_cache(maxsize=8)

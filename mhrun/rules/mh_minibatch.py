@@ -103,13 +103,13 @@ class MHMinibatch(Rule):
     ) -> None:
         if m < 2:
             raise Refusal(f"m = {m} data have no variance; choose m >= 2.")
-        for name, value, known in (
+        for name, value, choices in (
             ("five_sd", five_sd, ("off", "undecided", "always")),
             ("at_end", at_end, ("barker", "sign")),
             ("stop", stop, ("pilot", "sequential")),
         ):
-            if value not in known:
-                raise Refusal(f"{name} = '{value}' is unknown; choose {', '.join(known)}.")
+            if value not in choices:
+                raise Refusal(f"{name} = '{value}' is unknown; choose {', '.join(choices)}.")
         if pilot is not None and pilot < 2:
             raise Refusal(f"pilot = {pilot} data have no variance; choose pilot >= 2.")
         if pilot is not None and stop != "pilot":
@@ -175,8 +175,8 @@ class MHMinibatch(Rule):
         first = read_pilot(supply, overhead, chains, device) if overhead else None
         least = torch.zeros_like(scale)
         if first is not None:  # chains that need more than n data, or have NaN, decide at the last stage
-            needed = 1 / (self.noise_share * v / (scale**2 * first.variance) + inverse_n)
-            least = torch.where(needed <= sizes[-1], needed, sizes[-1])
+            size_needed = 1 / (self.noise_share * v / (scale**2 * first.variance) + inverse_n)
+            least = torch.where(size_needed <= sizes[-1], size_needed, sizes[-1])
 
         def judge(stages: Stages) -> Tensor:
             rows, size = stages.rows[:, None], stages.size
@@ -185,8 +185,8 @@ class MHMinibatch(Rule):
             if self.finite or first is not None:
                 var = var * size / (size - 1).clamp_min(1)
             if first is not None:
-                own = own_share(size * inverse_n) if self.skew_corrected else 0.0
-                var = own * var + (1 - own) * first.variance[rows]
+                own_weight = own_share(size * inverse_n) if self.skew_corrected else 0.0
+                var = own_weight * var + (1 - own_weight) * first.variance[rows]
             s2 = scale[rows] ** 2 * var / size * (1 - size * inverse_n)
             known = (s2 < v) & (size >= least[rows])
             noise = (v - s2).clamp_min(0.0).sqrt() * normal[rows] + corrected[rows]
@@ -265,12 +265,12 @@ def _begin_pilot(args: Any, test: Any, seen: Any, draw: Any) -> Any:
     normal = normals(u64(0), ACCEPT_DRAW, draw)[0]
     corrected = inverted(uniform(ACCEPT_DRAW + USE, draw), args[4], args[5])
     w = uniform(ACCEPT_DRAW + USE + USE, draw)
-    needed = 1.0 / (planned / (test.scale * test.scale * seen.var) + (1.0 / test.n if args[2] else 0.0))
+    size_needed = 1.0 / (planned / (test.scale * test.scale * seen.var) + (1.0 / test.n if args[2] else 0.0))
     last = len(sizes) - 1
-    stage = last  # if more than n data are needed, or `needed` is NaN
-    if needed <= sizes[last]:
+    stage = last  # if more than n data are needed, or `size_needed` is NaN
+    if size_needed <= sizes[last]:
         stage = 0
-        while sizes[stage] < needed:
+        while sizes[stage] < size_needed:
             stage += 1
     return normal, corrected, math.log(w) - math.log1p(-w), stage, seen.var
 
@@ -280,14 +280,14 @@ def _judge_pilot(args: Any, params: Any, test: Any, seen: Any) -> Any:
     v, barker = args[0], args[3]
     n, size, scale, var = test.n, seen.size, test.scale, seen.var
     d = scale * seen.mean + (test.offset if args[6] else 0.0)
-    rest = size / n if args[2] else 0.0
-    own = own_share(rest) if args[9] else 0.0
+    share_read = size / n if args[2] else 0.0
+    own_weight = own_share(share_read) if args[9] else 0.0
     s2 = (
         scale
         * scale
-        * (own * (var * size / max(size - 1, 1)) + (1.0 - own) * params[4])
+        * (own_weight * (var * size / max(size - 1, 1)) + (1.0 - own_weight) * params[4])
         / size
-        * (1.0 - rest)
+        * (1.0 - share_read)
     )
     verdict = UNDECIDED
     if s2 < v:

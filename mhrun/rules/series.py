@@ -50,10 +50,10 @@ class Series(NamedTuple):
     def cdf(self, z: npt.ArrayLike) -> Array:
         """Return the distribution function at z, in the shape of z."""
         z = np.asarray(z, np.float64)
-        found: Array = special.expit(z) - np.tanh(z / 2) * _at(
+        probability: Array = special.expit(z) - np.tanh(z / 2) * _at(
             self.rest, _derivative_of_g(z)
         )  # 1 - 2 g = -tanh(z/2)
-        return found
+        return probability
 
     def positive(self) -> bool:
         """Return whether the density is positive everywhere; exact, by Sturm's theorem on s in [0, 1/4]."""
@@ -63,10 +63,10 @@ class Series(NamedTuple):
         """Return the smallest and the largest ratio of the density to the logistic density."""
         ratio = np.array([float(c) for c in self.ratio])
         turns = np.polynomial.polynomial.polyroots(np.polynomial.polynomial.polyder(ratio))
-        inside = [float(t.real) for t in turns if abs(t.imag) < 1e-9 and 0 < t.real < 0.25]
+        critical = [float(t.real) for t in turns if abs(t.imag) < 1e-9 and 0 < t.real < 0.25]
         ends = [float(_exact(self.ratio, at)) for at in (Fraction(0), Fraction(1, 4))]
-        values = [*ends, *(float(_at(self.ratio, np.float64(t))) for t in inside)]
-        return min(values), max(values)
+        ratios = [*ends, *(float(_at(self.ratio, np.float64(t))) for t in critical)]
+        return min(ratios), max(ratios)
 
     def in_g(self) -> Polynomial:
         """Return the density as a polynomial in g (equation 18); exact."""
@@ -127,13 +127,13 @@ def series(variance: float, lam: float = math.inf, terms: int = TERMS) -> Series
             f"terms = {terms}: at sigma^2 = {variance:g}, lam = {lam:g} 1 to {most} terms are useful, later ones grow; "
             f"choose terms <= {most}."
         )
-    found = truncated(variance, lam, terms)
-    if not found.positive():
+    truncation = truncated(variance, lam, terms)
+    if not truncation.positive():
         raise Refusal(
             f"{terms} terms at sigma^2 = {variance:g}, lam = {lam:g} are negative somewhere and no density; "
             "choose another number of terms or a smaller sigma^2."
         )
-    return found
+    return truncation
 
 
 def root(variance: float) -> float:
@@ -180,7 +180,10 @@ def derivative(order: int) -> Polynomial:
     g = [0, 1]
     for _ in range(order):
         # g^k becomes k g^k - k g^(k+1).
-        g = [k * here - (k - 1) * below for k, (here, below) in enumerate(zip([*g, 0], [0, *g], strict=True))]
+        g = [
+            k * coefficient - (k - 1) * lower
+            for k, (coefficient, lower) in enumerate(zip([*g, 0], [0, *g], strict=True))
+        ]
     return tuple(Fraction(c) for c in g)
 
 
@@ -217,18 +220,18 @@ def _roots(polynomial: Sequence[Fraction], low: Fraction, high: Fraction) -> int
     return changes(low) - changes(high)
 
 
-def _remainder(one: list[Fraction], other: list[Fraction]) -> list[Fraction]:
-    one = list(one)
-    while len(one) >= len(other):
-        factor = one[-1] / other[-1]
-        for k in range(1, len(other) + 1):
-            one[-k] -= factor * other[-k]
-        one.pop()
-    return _trimmed(one)
+def _remainder(dividend: list[Fraction], divisor: list[Fraction]) -> list[Fraction]:
+    dividend = list(dividend)
+    while len(dividend) >= len(divisor):
+        factor = dividend[-1] / divisor[-1]
+        for k in range(1, len(divisor) + 1):
+            dividend[-k] -= factor * divisor[-k]
+        dividend.pop()
+    return _trimmed(dividend)
 
 
 def _trimmed(polynomial: Sequence[Fraction]) -> list[Fraction]:
-    kept = list(polynomial)
-    while kept and kept[-1] == 0:
-        kept.pop()
-    return kept
+    coefficients = list(polynomial)
+    while coefficients and coefficients[-1] == 0:
+        coefficients.pop()
+    return coefficients

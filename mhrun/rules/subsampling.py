@@ -71,10 +71,10 @@ class MHSubLhd(Rule):
 
     def sizes(self, n: int) -> list[int]:
         """Return the sizes of the stages; with `released`, the last is below n."""
-        found = [min(self.m, n)]
-        while found[-1] < n:
-            found.append(min(n, math.ceil(self.gamma * found[-1])))
-        return found[:-1] if self.released and len(found) > 1 else found
+        sizes = [min(self.m, n)]
+        while sizes[-1] < n:
+            sizes.append(min(n, math.ceil(self.gamma * sizes[-1])))
+        return sizes[:-1] if self.released and len(sizes) > 1 else sizes
 
     def decide(self, contest: Contest, draws: Draws) -> Verdict:
         """Read data until every chain is decided."""
@@ -95,8 +95,8 @@ class MHSubLhd(Rule):
             decided = (gap.abs() >= limit) | (stages.size == sizes[-1])
             return torch.where(decided, torch.where(gap > 0, ACCEPT, REJECT), UNDECIDED).to(torch.int8)
 
-        found = grow(supply, sizes, judge, len(contest.scale), contest.scale.device)
-        return found.verdict(contest, n)
+        outcome = grow(supply, sizes, judge, len(contest.scale), contest.scale.device)
+        return outcome.verdict(contest, n)
 
     def _limit(self, size: Tensor, var: Tensor, largest: Tensor, delta: Tensor, n: int) -> Tensor:
         """Return the distance of the mean of `size` terms from that of all, exceeded with probability <= delta."""
@@ -107,8 +107,8 @@ class MHSubLhd(Rule):
         if self.bound == "hoeffding_serfling":
             return largest * (2 * (1 - (t - 1) / n) * torch.log(2 / delta) / t).sqrt()
         log = torch.log(5 / delta)
-        rest = torch.where(t <= n / 2, 1 - (t - 1) / n, (1 - t / n) * (1 + 1 / t))
-        return (2 * var * rest * log / t).sqrt() + _KAPPA * 2 * largest * log / t
+        finite_factor = torch.where(t <= n / 2, 1 - (t - 1) / n, (1 - t / n) * (1 + 1 / t))
+        return (2 * var * finite_factor * log / t).sqrt() + _KAPPA * 2 * largest * log / t
 
     def sequential(self, n: int) -> NativeTest:
         """Return the pieces of the compiled loop."""
@@ -136,8 +136,8 @@ def _judge(args: Any, params: Any, test: Any, seen: Any) -> Any:
         limit = params[1] * math.sqrt(2 * (1 - (size - 1) / n) * math.log(2 / share) / size)
     else:
         log = math.log(5 / share)
-        rest = 1 - (size - 1) / n if size <= n / 2 else (1 - size / n) * (1 + 1 / size)
-        limit = math.sqrt(2 * spread * rest * log / size) + _KAPPA * 2 * params[1] * log / size
+        finite_factor = 1 - (size - 1) / n if size <= n / 2 else (1 - size / n) * (1 + 1 / size)
+        limit = math.sqrt(2 * spread * finite_factor * log / size) + _KAPPA * 2 * params[1] * log / size
     gap = seen.mean - params[0]
     verdict = UNDECIDED
     if abs(gap) >= limit or seen.stage == len(shares) - 1:

@@ -75,17 +75,17 @@ class Thinning(Rule):
 
         possible = log_ratio > -torch.inf
         most = supply.n if self.at_most is None else min(self.at_most, supply.n)
-        whole = possible & ~(rate <= most)  # also if the rate is not finite
-        if bool(whole.any()):
-            rows = whole.nonzero()[:, 0]
+        reads_all = possible & ~(rate <= most)  # also if the rate is not finite
+        if bool(reads_all.any()):
+            rows = reads_all.nonzero()[:, 0]
             log_ratio[rows] += contest.scale[rows] * supply.mean(rows)
             size[rows] = supply.n
-        undecided = possible & ~whole & (rate > 0)
+        undecided = possible & ~reads_all & (rate > 0)
         if self.only_lowers:
             undecided = undecided & (log_u < log_ratio)
         self._thin(supply, undecided.nonzero()[:, 0], beta, a, rate, log_u, log_ratio, size)
         unknown = torch.full_like(log_ratio, torch.nan)
-        return Verdict(log_u < log_ratio, log_ratio, torch.where(whole, 0.0, unknown), size)
+        return Verdict(log_u < log_ratio, log_ratio, torch.where(reads_all, 0.0, unknown), size)
 
     def _native(self, args: tuple[float, ...], share: Piece) -> NativeThinning:
         """Return the form of this rule in a compiled loop."""
@@ -106,28 +106,30 @@ class Thinning(Rule):
         """Add the arrivals' part to the log-ratios of the chains `rows` (R,), and count the arrivals, in place."""
         since, start = torch.zeros_like(rate), 0
         while len(rows):
-            left = max(0.0, float((rate - since)[rows].max()))
-            count = min(1 << math.ceil(math.log2(left + 4 * left**0.5 + 1)), max(1, _HELD // len(rows)))
+            rate_left = max(0.0, float((rate - since)[rows].max()))
+            count = min(
+                1 << math.ceil(math.log2(rate_left + 4 * rate_left**0.5 + 1)), max(1, _HELD // len(rows))
+            )
             stop = start + max(_FIRST, count)
-            found = supply.arrive(rows, since[rows], start, stop, rate[rows])
-            there = found.time <= rate[rows, None]
-            step = self._steps(found, there, beta[rows, None], a[rows, None])
+            events = supply.arrive(rows, since[rows], start, stop, rate[rows])
+            in_time = events.time <= rate[rows, None]
+            step = self._steps(events, in_time, beta[rows, None], a[rows, None])
             # Sums run from arrival to arrival, so that they round alike however arrivals are cut into parts.
             sums = torch.cat((log_ratio[rows, None], step), -1).cumsum(-1)
             if self.only_lowers:  # the first that is kept rejects, and later ones need not be read
-                there = there & (sums[:, :-1] > -torch.inf)
-            size[rows] += there.sum(-1)
-            log_ratio[rows], since[rows] = sums[:, -1], found.time[:, -1]
+                in_time = in_time & (sums[:, :-1] > -torch.inf)
+            size[rows] += in_time.sum(-1)
+            log_ratio[rows], since[rows] = sums[:, -1], events.time[:, -1]
             going = since[rows] <= rate[rows]
             if self.only_lowers:
                 going = going & (log_ratio[rows] > -torch.inf)
             rows, start = rows[going], stop
 
-    def _steps(self, found: Events, there: Tensor, beta: Tensor, a: Tensor) -> Tensor:
+    def _steps(self, events: Events, in_time: Tensor, beta: Tensor, a: Tensor) -> Tensor:
         """Return log(g_i / f_i) of the arrivals that are kept, and 0 for the others, (R, k)."""
-        t, b = beta * found.term, beta * found.bound
+        t, b = beta * events.term, beta * events.bound
         kappa = a * b + (0.5 * (b - t.abs()) if self.lifts else 0.0)
         f, g = (-t).clamp_min(0) + kappa, t.clamp_min(0) + kappa
-        kept = there & (found.uniform * (1 + a) * b < f)
+        kept = in_time & (events.uniform * (1 + a) * b < f)
         step = torch.where(kept, g.log() - f.log(), 0.0)
-        return torch.where(there & t.isnan(), torch.nan, step)
+        return torch.where(in_time & t.isnan(), torch.nan, step)
