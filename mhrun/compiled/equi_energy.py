@@ -204,25 +204,25 @@ def _variance(weights: Any, before: Any, after: Any, m: Any) -> Any:
     """The variance of a minibatch's m terms, from their weights on the nodes; NaN for a single one."""
     if m == 1:
         return np.nan
-    one, two = 0.0, 0.0
+    total, squares = 0.0, 0.0
     for s in range(len(weights)):
         gain = after[s] - before[s]
-        one += weights[s] * gain
-        two += weights[s] * gain * gain
-    return max(two - one * one / m, 0.0) / (m - 1)
+        total += weights[s] * gain
+        squares += weights[s] * gain * gain
+    return max(squares - total * total / m, 0.0) / (m - 1)
 
 
 @piece
-def _slot(seen: Any, capacity: Any, latest: Any, draw: Any) -> Any:
+def _slot(n_seen: Any, capacity: Any, latest: Any, draw: Any) -> Any:
     """Where the next entry of a bank goes that has seen so many; at `capacity` or above it is not kept.
 
     A full bank keeps the latest entries, or a uniform sample of all (Vitter 1985, algorithm R).
     """
     if latest:
-        return seen % capacity
-    if seen < capacity:
-        return seen
-    return np.int64(uniform(EXCHANGE + u64(2) * USE, draw) * np.float64(seen + 1))
+        return n_seen % capacity
+    if n_seen < capacity:
+        return n_seen
+    return np.int64(uniform(EXCHANGE + u64(2) * USE, draw) * np.float64(n_seen + 1))
 
 
 @routine
@@ -231,12 +231,12 @@ def _entry(energies: Any, filled: Any, low: Any, high: Any, u: Any) -> Any:
     count = 0
     for s in range(filled):
         count += 1 if low <= energies[s] < high else 0
-    which = np.int64(u * count)
+    rank = np.int64(u * count)
     for s in range(filled):
         if low <= energies[s] < high:
-            if which == 0:
+            if rank == 0:
                 return s
-            which -= 1
+            rank -= 1
     return -1
 
 
@@ -249,11 +249,11 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
         theta, energy, grad, stamp = arguments.chains
         bank_theta, bank_energy, bank_stamp, bank_seen = arguments.banks
         step_size, heat, noise = arguments.schedule
-        model, whole = arguments.args
+        model, all_weights = arguments.args
         out = arguments.out
         out_theta, out_accepted, out_log_ratio, out_var, out_size = out[:5]
         out_lik, out_grad, out_diverging, out_exchange, out_valid = out[5:]
-        steps, dim, rungs, nodes = step_size.shape[0], theta.shape[1], len(sizes), len(whole)
+        steps, dim, rungs, nodes = step_size.shape[0], theta.shape[1], len(sizes), len(all_weights)
         capacity, data = bank_theta.shape[1], np.float64(n)
         largest = sizes[0]
         index = np.empty(largest + 1, np.int64)
@@ -268,28 +268,28 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                 for r in range(rungs):
                     c, m = ladder * rungs + r, sizes[r]
                     draw, full = Draw(key, step, u64(c)), m == np.int64(n)
-                    done = np.int64(step) - (rungs - 1 - r) * stagger
+                    steps_done = np.int64(step) - (rungs - 1 - r) * stagger
                     t, e, floor = heat[k, c], step_size[k, c], levels[r]
                     accept, log_ratio, var = False, np.nan, np.nan
                     n_lik, n_grad, exchange, bad = 0, 0, NEVER, False
                     place, row = -1, ladder * (rungs - 1) + r
-                    if done > 0 and r < rungs - 1 and uniform(EXCHANGE, draw) < jump:
+                    if steps_done > 0 and r < rungs - 1 and uniform(EXCHANGE, draw) < jump:
                         ring = _ring(energy[c], levels)
                         low = -np.inf if ring == 0 else levels[ring]
                         u = uniform(EXCHANGE + USE, draw)
                         filled = min(bank_seen[row], capacity)
                         place = _entry(bank_energy[row], filled, low, levels[ring + 1], u)
                     jumping = place >= 0
-                    if done > 0:
+                    if steps_done > 0:
                         # The data, if not all: a minibatch of this step, or the continuation of an entry's minibatch.
-                        known, mark = 0, np.int64(step) * rungs + r
+                        entry_size, mark = 0, np.int64(step) * rungs + r
                         if jumping:
-                            known, mark = sizes[r + 1], bank_stamp[row, place]
-                        if not full and known < m:
+                            entry_size, mark = sizes[r + 1], bank_stamp[row, place]
+                        if not full and entry_size < m:
                             owner = u64(ladder * rungs + mark % rungs)
                             fill(index, m, n, Draw(key, u64(mark // rungs), owner), MINIBATCH, 0, work)
-                            gather(model, index[known:], m - known, weights)
-                        at = whole if full else weights
+                            gather(model, index[entry_size:], m - entry_size, weights)
+                        at = all_weights if full else weights
                         away, base = 0.0, 0.0  # of a minibatch, and of all data, at the anchor
                         if differences and not full:
                             base = at_anchor
@@ -314,20 +314,20 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                             for d in range(dim):
                                 to[d] = theta[c, d] + drift * pull[d] + spread * z[d]
                         prior, total = log_prior(model, to), 0.0
-                        if full or known < m:
+                        if full or entry_size < m:
                             total = score(model, at, to, far, after) - away
                         if jumping:
-                            there = bank_energy[row, place]
-                            if full and known < m:
-                                there = -total - prior
-                            elif known < m:
-                                total -= (there + prior + base) * (known / data)
-                                there = -total * (data / m) - base - prior
+                            new_energy = bank_energy[row, place]
+                            if full and entry_size < m:
+                                new_energy = -total - prior
+                            elif entry_size < m:
+                                total -= (new_energy + prior + base) * (entry_size / data)
+                                new_energy = -total * (data / m) - base - prior
                             over = levels[r + 1]
-                            log_ratio = (max(energy[c], floor) - max(there, floor)) / t
-                            log_ratio -= (max(energy[c], over) - max(there, over)) / heat[k, c + 1]
+                            log_ratio = (max(energy[c], floor) - max(new_energy, floor)) / t
+                            log_ratio -= (max(energy[c], over) - max(new_energy, over)) / heat[k, c + 1]
                         else:
-                            there = -total * (data / m) - base - prior
+                            new_energy = -total * (data / m) - base - prior
                             var = 0.0 if full else np.nan
                             if not full:
                                 for d in range(dim):
@@ -336,29 +336,31 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                                 var *= (data / t) ** 2 / m * (1.0 - m / data)
                             n_grad = m if full else 2 * m
                             n_lik = n_grad + (m if differences and not full else 0)
-                            back = _gap(theta[c], to, far, e, there >= floor)
-                            log_ratio = (max(energy[c], floor) - max(there, floor)) / t
-                            log_ratio += (_gap(to, theta[c], pull, e, pulled) - back) / (4 * e * noise[k, c])
+                            backward_gap = _gap(theta[c], to, far, e, new_energy >= floor)
+                            log_ratio = (max(energy[c], floor) - max(new_energy, floor)) / t
+                            log_ratio += (_gap(to, theta[c], pull, e, pulled) - backward_gap) / (
+                                4 * e * noise[k, c]
+                            )
                         accept = threshold(uniform(ACCEPT, draw)) < log_ratio
                         bad = log_ratio != log_ratio
                         if jumping:
-                            n_lik, n_grad = m - known, m if accept and full else 0
-                            if full and known < m:
+                            n_lik, n_grad = m - entry_size, m if accept and full else 0
+                            if full and entry_size < m:
                                 n_lik = m
                             elif differences:
                                 n_lik *= 2
                             exchange = MADE if accept else REFUSED
                             stamp[c] = mark if accept else stamp[c]
                         if accept:
-                            energy[c] = there
+                            energy[c] = new_energy
                             if full:
                                 for d in range(dim):
                                     grad[c, d] = far[d]
                     if accept:
                         for d in range(dim):
                             theta[c, d] = to[d]
-                    given = done - burn
-                    if r > 0 and given > 0 and given % every == 0:
+                    steps_after_burn = steps_done - burn
+                    if r > 0 and steps_after_burn > 0 and steps_after_burn % every == 0:
                         row -= 1
                         slot = _slot(bank_seen[row], capacity, latest, draw)
                         bank_seen[row] += 1
@@ -369,9 +371,9 @@ def _loop(fill: Piece, threshold: Piece, log_prior: Piece, gather: Piece, score:
                     for d in range(dim):
                         out_theta[c, k, d] = theta[c, d]
                     out_accepted[c, k], out_log_ratio[c, k], out_var[c, k] = accept, log_ratio, var
-                    out_size[c, k] = m if done > 0 else 0
+                    out_size[c, k] = m if steps_done > 0 else 0
                     out_lik[c, k], out_grad[c, k] = n_lik, n_grad
-                    out_diverging[c, k], out_exchange[c, k], out_valid[c, k] = bad, exchange, done > 0
+                    out_diverging[c, k], out_exchange[c, k], out_valid[c, k] = bad, exchange, steps_done > 0
 
     return loop
 

@@ -148,17 +148,17 @@ def _loop(propose: Piece, proposal_ratio: Piece, log_prior: Piece, gap_of: Piece
         steps, dim, n = step_size.shape[0], theta.shape[1], all_gaps.shape[1]
         log_share = math.log(arguments.share)
         rate = np.inf if arguments.share == 1 else -math.log1p(-arguments.share)
-        bright, found = np.empty(n, np.int64), np.empty(n)
-        changed, values = np.empty(n, np.int64), np.empty(n)
+        bright, bright_gaps = np.empty(n, np.int64), np.empty(n)
+        changed, new_gaps = np.empty(n, np.int64), np.empty(n)
         candidate = np.empty(dim)
         for c in range(first_chain, last_chain):
             gaps, current = all_gaps[c], theta[c]
             for k in range(steps):
                 draw = Draw(key, first_step + u64(k), u64(c))
                 beta = scale[k, c] / np.float64(n)
-                tried, wrong, changes = np.int64(0), 0, 0
+                n_tried, wrong, changes = np.int64(0), 0, 0
                 if draw.step <= u64(1):  # from p(z | theta): all gaps are known
-                    tried = np.int64(n)
+                    n_tried = np.int64(n)
                     for i in range(n):
                         if _uniform_of_datum(i, draw) < math.exp(-gaps[i] * beta):
                             gaps[i] = DARK
@@ -167,7 +167,7 @@ def _loop(propose: Piece, proposal_ratio: Piece, log_prior: Piece, gap_of: Piece
                         if gaps[i] != DARK:
                             u = _uniform_of_datum(i, draw)
                             if math.log(u) < log_share - _log_odds(gaps[i], beta):
-                                changed[changes], values[changes] = i, DARK
+                                changed[changes], new_gaps[changes] = i, DARK
                                 changes += 1
                     j, place = 0, -1
                     while True:
@@ -178,15 +178,15 @@ def _loop(propose: Piece, proposal_ratio: Piece, log_prior: Piece, gap_of: Piece
                             break
                         place += int(jump)
                         if gaps[place] == DARK:
-                            tried += 1
+                            n_tried += 1
                             new, rounding = gap_of(model, place, current)
                             wrong += new < -rounding
                             new = max(new, LEAST)
                             if math.log(u) < _log_odds(new, beta) - log_share:
-                                changed[changes], values[changes] = place, new
+                                changed[changes], new_gaps[changes] = place, new
                                 changes += 1
                     for i in range(changes):
-                        gaps[changed[i]] = values[i]
+                        gaps[changed[i]] = new_gaps[i]
                 controls = StepControls(step_size[k, c], noise_temperature[k, c])
                 propose(proposal, current, controls, draw, candidate)
                 prior = log_prior(model, candidate)
@@ -198,7 +198,7 @@ def _loop(propose: Piece, proposal_ratio: Piece, log_prior: Piece, gap_of: Piece
                         new, rounding = gap_of(model, i, candidate)
                         wrong += new < -rounding
                         new = max(new, LEAST)
-                        bright[count], found[count] = i, new
+                        bright[count], bright_gaps[count] = i, new
                         count += 1
                         change += _log_odds(new, beta) - _log_odds(gaps[i], beta)
                 log_ratio += change
@@ -208,12 +208,12 @@ def _loop(propose: Piece, proposal_ratio: Piece, log_prior: Piece, gap_of: Piece
                     for d in range(dim):
                         current[d] = candidate[d]
                     for i in range(count):
-                        gaps[bright[i]] = found[i]
+                        gaps[bright[i]] = bright_gaps[i]
                 for d in range(dim):
                     out_theta[c, k, d] = current[d]
                 out_accepted[c, k] = accept
                 out_log_ratio[c, k] = log_ratio
-                out_size[c, k] = count + tried
+                out_size[c, k] = count + n_tried
                 out_diverging[c, k] = log_ratio != log_ratio
                 out_violations[c, k] = wrong
 

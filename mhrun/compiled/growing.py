@@ -173,47 +173,47 @@ def _loop(
                 offset += proposal_ratio(proposal, current, candidate)
                 mean, var, largest = 0.0, 0.0, 0.0
                 if wants_full_pass_stats:
-                    one, two, largest = full_pass_stats(model, current, candidate)
-                    mean = one / n
-                    var = max(two / n - mean * mean, 0.0)
+                    sum_1, sum_2, largest = full_pass_stats(model, current, candidate)
+                    mean = sum_1 / n
+                    var = max(sum_2 / n - mean * mean, 0.0)
                 test = SequentialTest(n, scale[k, c], offset)
                 if pilot == 0:
                     params = begin(rule, test, Seen(-1, n, mean, var, largest), draw)
                 # Moments about the mean of the first data: sums of squares would lose the variance of terms far from 0.
-                shift, one, two, three, first_one, first_two, first_three = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-                read, size, verdict, stage = 0, 0, UNDECIDED, -1 if pilot > 0 else params[3]
+                shift, sum_1, sum_2, sum_3, pilot_1, pilot_2, pilot_3 = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+                n_read, size, verdict, stage = 0, 0, UNDECIDED, -1 if pilot > 0 else params[3]
                 while verdict == UNDECIDED:
                     upto = pilot if stage < 0 else pilot + sizes[stage]
-                    while read < upto:
-                        count = min(_TILE, upto - read)
-                        fill(index, count, u64(n), draw, MINIBATCH, read, work)
+                    while n_read < upto:
+                        count = min(_TILE, upto - n_read)
+                        fill(index, count, u64(n), draw, MINIBATCH, n_read, work)
                         terms(model, index, count, current, candidate, values)
-                        if read == 0:
+                        if n_read == 0:
                             for j in range(count):
                                 shift += values[j]
                             shift /= count
                         for j in range(count):
                             gap = values[j] - shift
-                            one += gap
-                            two += gap * gap
-                            three += gap * gap * gap
-                        read += count
+                            sum_1 += gap
+                            sum_2 += gap * gap
+                            sum_3 += gap * gap * gap
+                        n_read += count
                     if stage < 0:  # the pilot's
-                        mean = shift + one / read
-                        var = max(two - one * one / read, 0.0) / (read - 1)
-                        params = begin(rule, test, Seen(-1, read, mean, var, 0.0), draw)
-                        first_one, first_two, first_three, one, two, three = one, two, three, 0.0, 0.0, 0.0
+                        mean = shift + sum_1 / n_read
+                        var = max(sum_2 - sum_1 * sum_1 / n_read, 0.0) / (n_read - 1)
+                        params = begin(rule, test, Seen(-1, n_read, mean, var, 0.0), draw)
+                        pilot_1, pilot_2, pilot_3, sum_1, sum_2, sum_3 = sum_1, sum_2, sum_3, 0.0, 0.0, 0.0
                         stage = params[3]
                         continue
-                    size = read - pilot
-                    if read == n:
+                    size = n_read - pilot
+                    if n_read == n:
                         size = n
-                        one += first_one
-                        two += first_two
-                        three += first_three
-                    centred = one / size
+                        sum_1 += pilot_1
+                        sum_2 += pilot_2
+                        sum_3 += pilot_3
+                    centred = sum_1 / size
                     mean = shift + centred
-                    var = max(two / size - centred * centred, 0.0)
+                    var = max(sum_2 / size - centred * centred, 0.0)
                     verdict = judge(rule, params, test, Seen(stage, size, mean, var, 0.0))
                     stage += 1
                 accept = verdict == ACCEPT
@@ -230,11 +230,11 @@ def _loop(
                 if size < n:
                     noise = scale[k, c] ** 2 * var / max(size - 1, 1) * (1 - size / n)
                     if not var <= 0:
-                        third = three / size - centred * (3 * var + centred * centred)
+                        third = sum_3 / size - centred * (3 * var + centred * centred)
                         skew = third / (var * math.sqrt(var * size))
                 out_var[c, k] = noise
                 out_skew[c, k] = skew
-                out_size[c, k] = read
+                out_size[c, k] = n_read
                 out_diverging[c, k] = log_ratio != log_ratio
 
     return loop

@@ -68,9 +68,9 @@ def record_arrays(out: type[Out], steps: int, chains: int, dim: int) -> Out:
             return np.empty((chains, steps, dim))
         return np.empty((chains, steps), INFO_DTYPES[name])
 
-    made: Any = out
-    found: Out = made._make(array(name) for name in made._fields)
-    return found
+    cls: Any = out
+    arrays: Out = cls._make(array(name) for name in cls._fields)
+    return arrays
 
 
 def constant_fields(steps: int, chains: int, **values: float) -> dict[str, npt.NDArray[Any]]:
@@ -84,8 +84,8 @@ def constant_fields(steps: int, chains: int, **values: float) -> dict[str, npt.N
 def alias_slots(target: Target) -> npt.NDArray[np.float64]:
     """Return the alias table of the bounds' weights, (n, 3): cut, other datum and weight, together in memory."""
     table, weights = target.bounded.table, target.bounded.bounds.weights
-    found: npt.NDArray[np.float64] = torch.stack((table.cut, table.other.double(), weights), -1).numpy()
-    return found
+    slots: npt.NDArray[np.float64] = torch.stack((table.cut, table.other.double(), weights), -1).numpy()
+    return slots
 
 
 class LoopInputs(NamedTuple):

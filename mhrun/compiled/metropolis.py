@@ -199,14 +199,14 @@ def _loop(
                 else:
                     fill(index, m, n, draw, MINIBATCH, 0, work)
                     if mode == STORED:  # stored: each point has its own minibatch
-                        one, two = moments(model, index, m, candidate)
-                        mean = one / m
-                        var = max(two - one * mean, 0.0) / (m - 1) if m > 1 else np.nan
+                        sum_1, sum_2 = moments(model, index, m, candidate)
+                        mean = sum_1 / m
+                        var = max(sum_2 - sum_1 * mean, 0.0) / (m - 1) if m > 1 else np.nan
                         gain, spread = mean - kept[c, 1], var + kept[c, 2]
                     else:  # shared: both points use this one
-                        one, two = difference(model, index, m, current, candidate)
-                        gain = one / m
-                        spread = max(two - one * gain, 0.0) / max(m - 1, 1)
+                        sum_1, sum_2 = difference(model, index, m, current, candidate)
+                        gain = sum_1 / m
+                        spread = max(sum_2 - sum_1 * gain, 0.0) / max(m - 1, 1)
                 offset = prior_power[k, c] * (prior - kept[c, 0])
                 offset += proposal_ratio(proposal, current, candidate)
                 log_ratio = offset + scale[k, c] * gain

@@ -31,10 +31,10 @@ def forms_of(kernel: MetropolisHastings) -> Forms | None:
 def decision_of(rule: Rule) -> NativeDecision | None:
     """Return the deciding piece of a rule, made from its threshold if it gives one; None if it has no compiled form."""
     form = native_form(rule, "native", "decide")
-    found: NativeDecision | Piece | None = form() if form is not None else None
-    if found is None or isinstance(found, NativeDecision):
-        return found
-    return NativeDecision((), by_threshold(found))
+    native: NativeDecision | Piece | None = form() if form is not None else None
+    if native is None or isinstance(native, NativeDecision):
+        return native
+    return NativeDecision((), by_threshold(native))
 
 
 @cache

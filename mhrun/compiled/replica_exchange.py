@@ -119,7 +119,7 @@ class ExchangeLoop:
         self._work = Workspaces(target.n, largest, replacement=target.replacement)
         # Sums over all data that the kernel keeps need no evaluation.
         self._kept = self._full and isinstance(inner, MetropolisLoop) and inner.mode == FULL
-        self._keys = tuple(split_key(derive_key(key, f"exchange{which}")) for which in (" 0", " 1", ""))
+        self._keys = tuple(split_key(derive_key(key, f"exchange{suffix}")) for suffix in (" 0", " 1", ""))
         pieces = (
             inner.body,
             filler(target.n, replacement=target.replacement),
@@ -155,22 +155,24 @@ class ExchangeLoop:
             own=self._work,
         )
         state, record = prepared.finish()
-        each = 0 if self._kept else n if self._full else self._m
-        counted = record["n_lik"].astype(np.int64) + each * (exchange > 0)
+        per_exchange = 0 if self._kept else n if self._full else self._m
+        counted = record["n_lik"].astype(np.int64) + per_exchange * (exchange > 0)
         return state, {**record, "exchange": exchange, "n_lik": counted}
 
 
 def _loop(
     body: Piece, fill: Piece, decide: Piece, log_prior: Piece, difference: Piece, total: Piece
 ) -> Piece:
-    def loop(first_ladder: Any, last_ladder: Any, work: Any, ladder: Any, arguments: Any, found: Any) -> None:
+    def loop(
+        first_ladder: Any, last_ladder: Any, work: Any, ladder: Any, arguments: Any, exchanges: Any
+    ) -> None:
         # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
         rungs, every, alternate, sign, keys = ladder
         first_step, steps, points, stopped, out_theta, inner = arguments
-        full, kept, m, n, error_share, energy_noise_var = found.batch
-        temperature, prior_power = found.schedule
-        model, rule = found.args
-        out_exchange = found.exchange
+        full, has_sums, m, n, error_share, energy_noise_var = exchanges.batch
+        temperature, prior_power = exchanges.schedule
+        model, rule = exchanges.args
+        out_exchange = exchanges.exchange
         index = np.empty(m + 1 if not full else 1, np.int64)
         theta = points[0]
         k = 0
@@ -194,16 +196,20 @@ def _loop(
                     draw = Draw(key, time_of, u64(low))
                     cold, hot = temperature[stop - 1, low], temperature[stop - 1, high]
                     var = 0.0
-                    if kept:
+                    if has_sums:
                         mean = points[-1][high, 1] - points[-1][low, 1]
                     elif full:
                         mean = (total(model, theta[high]) - total(model, theta[low])) / np.float64(n)
                     else:
                         fill(index, m, u64(n), draw, MINIBATCH, 0, work)
-                        one, two = difference(model, index, m, theta[low], theta[high])
-                        mean = one / m
+                        sum_1, sum_2 = difference(model, index, m, theta[low], theta[high])
+                        mean = sum_1 / m
                         if error_share > 0:
-                            var = max(two - one * mean, 0.0) / (m - 1) / m * error_share if m > 1 else np.nan
+                            var = (
+                                max(sum_2 - sum_1 * mean, 0.0) / (m - 1) / m * error_share
+                                if m > 1
+                                else np.nan
+                            )
                     if energy_noise_var > 0:
                         mean += np.sqrt(energy_noise_var) * normals(u64(0), EXCHANGE, draw)[0]
                         var += energy_noise_var
@@ -217,9 +223,9 @@ def _loop(
                         made = False
                     out_exchange[low, stop - 1] = out_exchange[high, stop - 1] = MADE if made else REFUSED
                     if made:
-                        for held in points:
-                            for d in range(held.shape[1]):
-                                held[low, d], held[high, d] = held[high, d], held[low, d]
+                        for array in points:
+                            for d in range(array.shape[1]):
+                                array[low, d], array[high, d] = array[high, d], array[low, d]
                         for d in range(theta.shape[1]):
                             out_theta[low, stop - 1, d] = theta[low, d]
                             out_theta[high, stop - 1, d] = theta[high, d]

@@ -150,7 +150,7 @@ def _loop(
     log_prior: Piece,
     width: Piece,
     terms: Piece,
-    known: Piece,
+    known_part: Piece,
     total: Piece,
 ) -> Piece:
     def loop(first_chain: Any, last_chain: Any, part: Any, arguments: Any) -> None:
@@ -178,7 +178,7 @@ def _loop(
                 offset = prior_power[k, c] * (prior - kept_prior[c])
                 offset += proposal_ratio(proposal, current, candidate)
                 beta = scale[k, c] / np.float64(n)
-                sure = known(model, current, candidate)
+                sure = known_part(model, current, candidate)
                 log_ratio = offset + beta * sure
                 span = beta * width(model, current, candidate)
                 whole_bound = span * total_weight
@@ -192,8 +192,8 @@ def _loop(
                 elif log_ratio > -np.inf and rate > 0 and not (only_lowers and log_u >= log_ratio):
                     time, j, going = 0.0, 0, True
                     while going:
-                        left = rate - time
-                        drawn = np.int64(min(np.float64(_TILE), left + 2 * math.sqrt(left) + 2))
+                        rate_left = rate - time
+                        drawn = np.int64(min(np.float64(_TILE), rate_left + 2 * math.sqrt(rate_left) + 2))
                         fill_arrivals(j, drawn, n, draw, index, coins, gaps, marks)
                         j += int(drawn)
                         count = 0
@@ -206,8 +206,8 @@ def _loop(
                         # Loads in loops of their own, without branches: they wait for memory together.
                         for i in range(count):
                             slot = index[i]
-                            other = np.int64(slots[slot, 1])
-                            index[i] = slot if coins[i] < slots[slot, 0] else other
+                            alternative = np.int64(slots[slot, 1])
+                            index[i] = slot if coins[i] < slots[slot, 0] else alternative
                         for i in range(count):
                             sizes[i] = slots[index[i], 2]
                         terms(model, index, count, current, candidate, values)

@@ -178,7 +178,7 @@ def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> P
         # Tuples are unpacked here, once: in the loops each unpacked array costs a reference count.
         key, first_step = arguments.stream
         m, n, gradient_sd = arguments.batch
-        reduces, about, mean_about = arguments.anchor
+        reduces, reference, mean_at_reference = arguments.anchor
         theta, vectors, scalars, stopped = arguments.chains
         step_size, noise_temperature, prior_weight = arguments.schedule
         model, dynamics = arguments.args
@@ -186,7 +186,7 @@ def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> P
         dim = theta.shape[1]
         index = np.empty(m + 1, np.int64)
         grad, prior, before, noise = np.empty(dim), np.empty(dim), np.empty(dim), np.empty(dim)
-        grad_about = np.empty(dim)
+        grad_at_reference = np.empty(dim)
         for c in range(chains.first, chains.last):
             current = theta[c]
             chain = u64(c)
@@ -197,9 +197,9 @@ def _loop(fill: Piece, move: Piece, gradient: Piece, prior_gradient: Piece) -> P
                     fill(index, m, n, draw, MINIBATCH, 0, work)
                     gradient(model, index, m, current, grad)
                     if reduces:
-                        gradient(model, index, m, about, grad_about)
+                        gradient(model, index, m, reference, grad_at_reference)
                         for d in range(dim):
-                            grad[d] -= grad_about[d] - m * mean_about[d]
+                            grad[d] -= grad_at_reference[d] - m * mean_at_reference[d]
                     prior_gradient(model, current, prior)
                     for d in range(dim):
                         grad[d] = grad[d] * (np.float64(n) / m) + prior_weight[k, c] * prior[d]

@@ -33,11 +33,11 @@ def with_compiled_update(kernel: Kernel) -> Kernel:
 
     The random numbers are the same, and results agree to rounding.
     """
-    kind: type = type(kernel)
-    if kind is Unadjusted:
-        plain = cast(Unadjusted, kernel)
-        return WideUnadjusted(plain.dynamics, plain.m, plain.passes, plain.prior)
-    if kind is ReplicaExchange:
+    cls: type = type(kernel)
+    if cls is Unadjusted:
+        unadjusted = cast(Unadjusted, kernel)
+        return WideUnadjusted(unadjusted.dynamics, unadjusted.m, unadjusted.passes, unadjusted.prior)
+    if cls is ReplicaExchange:
         ladder = copy(cast(ReplicaExchange, kernel))
         ladder.kernel = with_compiled_update(ladder.kernel)
         return cast(Kernel, ladder)
@@ -133,9 +133,9 @@ def _moved(
         numbers=draws.streams.numbers.numpy().astype(u64),
     )
     _loop(native.move)(native.args, update)
-    found = {name: vectors[:, a] for a, name in enumerate(native.vectors)}
-    found |= {
+    moved_aux = {name: vectors[:, a] for a, name in enumerate(native.vectors)}
+    moved_aux |= {
         name: torch.from_numpy(scalars[:, a].copy()).to(aux[name].dtype)
         for a, name in enumerate(native.scalars)
     }
-    return to, aux | found, ended
+    return to, aux | moved_aux, ended

@@ -129,23 +129,23 @@ def _first_time(rate: Any, change: Any, exponential: Any) -> Any:
 
 
 @piece
-def _to_theta(about: Any, root: Any, phi: Any, out: Any) -> None:
-    """Write theta = about + root phi."""
+def _to_theta(reference: Any, root: Any, phi: Any, out: Any) -> None:
+    """Write theta = reference + root phi."""
     for d in range(len(phi)):
-        total = about[d]
+        total = reference[d]
         for e in range(d + 1):
             total += root[d, e] * phi[e]
         out[d] = total
 
 
 @piece
-def _whiten(about: Any, root: Any, theta: Any, out: Any) -> None:
-    """Write phi = root^-1 (theta - about), by forward substitution."""
+def _whiten(reference: Any, root: Any, theta: Any, out: Any) -> None:
+    """Write phi = root^-1 (theta - reference), by forward substitution."""
     for d in range(len(theta)):
-        left = theta[d] - about[d]
+        residual = theta[d] - reference[d]
         for e in range(d):
-            left -= root[d, e] * out[e]
-        out[d] = left / root[d, d]
+            residual -= root[d, e] * out[e]
+        out[d] = residual / root[d, d]
 
 
 @piece
@@ -162,17 +162,17 @@ def _norm_in_metric(root: Any, gradient: Any, out: Any) -> Any:
 
 
 @piece
-def _matrix(whole: Any, prior: Any, beta: Any, power: Any, out: Any) -> None:
+def _matrix(curvature: Any, prior: Any, beta: Any, power: Any, out: Any) -> None:
     for d in range(len(out)):
         for e in range(len(out)):
-            out[d, e] = beta * whole[d, e] + power * prior[d, e]
+            out[d, e] = beta * curvature[d, e] + power * prior[d, e]
 
 
 def _loop(slope: Piece, remainder: Piece) -> Piece:
     def loop(first_chain: Any, last_chain: Any, part: Any, arguments: Any) -> None:
         key, first_step = arguments.stream
         n, slots, total_weight = arguments.table
-        about, root, known_slope, curvature, prior_slope, prior_curvature = arguments.known
+        reference, root, known_slope, curvature, prior_slope, prior_curvature = arguments.known
         theta, velocity, wide = arguments.chains
         step_size, _, scale, prior_power = arguments.schedule
         args = arguments.args
@@ -181,11 +181,12 @@ def _loop(slope: Piece, remainder: Piece) -> Piece:
         per = dim + 1
         index, coins, gaps, marks = np.empty(per, np.int64), np.empty(per), np.empty(per), np.empty(per)
         phi, point, matrix = np.empty(dim), np.empty(dim), np.empty((dim, dim))
-        rate, change, rest, whole = np.empty(dim), np.empty(dim), np.empty(dim), np.empty(dim)
-        turned = np.empty(dim)
+        rate, change = np.empty(dim), np.empty(dim)
+        remainder_grad, log_lik_grad = np.empty(dim), np.empty(dim)
+        scratch = np.empty(dim)
         for c in range(first_chain, last_chain):
             v = velocity[c]
-            _whiten(about, root, theta[c], phi)
+            _whiten(reference, root, theta[c], phi)
             for k in range(steps):
                 if wide[c, 0] > 0:
                     break
@@ -200,8 +201,8 @@ def _loop(slope: Piece, remainder: Piece) -> Piece:
                         slant += matrix[d, e] * v[e]
                     rate[d], change[d] = total, slant  # of the gradient, along the line
                 longest = math.sqrt(1.0 / (beta * dim))
-                left, event, size, wrong = step_size[k, c], 0, np.int64(0), 0
-                while left > 0:
+                time_left, event, size, wrong = step_size[k, c], 0, np.int64(0), 0
+                while time_left > 0:
                     fill_arrivals(event * per, per, n, draw, index, coins, gaps, marks)
                     event += 1
                     soonest, coordinate = np.inf, 0
@@ -209,19 +210,19 @@ def _loop(slope: Piece, remainder: Piece) -> Piece:
                         time = _first_time(v[d] * rate[d], v[d] * change[d], gaps[d])
                         if time < soonest:
                             soonest, coordinate = time, d
-                    line = min(longest, left)
+                    line = min(longest, time_left)
                     until = min(soonest, line)
-                    _to_theta(about, root, phi, point)
+                    _to_theta(reference, root, phi, point)
                     size_here = slope(args, point)
                     for d in range(dim):
-                        turned[d] = phi[d] + line * v[d]
-                    _to_theta(about, root, turned, point)
+                        scratch[d] = phi[d] + line * v[d]
+                    _to_theta(reference, root, scratch, point)
                     bound = beta * math.sqrt(dim) * total_weight * max(size_here, slope(args, point))
-                    if not bound * left < MOST:
+                    if not bound * time_left < MOST:
                         square = 0.0
                         for d in range(dim):
                             square += phi[d] * phi[d]
-                        wide[c, 0], wide[c, 1] = bound * left, math.sqrt(square)
+                        wide[c, 0], wide[c, 1] = bound * time_left, math.sqrt(square)
                         break
                     arrival = gaps[dim] / bound
                     arrives = arrival < until
@@ -234,15 +235,15 @@ def _loop(slope: Piece, remainder: Piece) -> Piece:
                         size += 1
                         slot = index[dim]
                         i = slot if coins[dim] < slots[slot, 0] else np.int64(slots[slot, 1])
-                        _to_theta(about, root, phi, point)
-                        remainder(args, i, point, rest, whole)
-                        allowed = ROUNDING * _norm_in_metric(root, whole, turned)
-                        found = _norm_in_metric(root, rest, turned)
+                        _to_theta(reference, root, phi, point)
+                        remainder(args, i, point, remainder_grad, log_lik_grad)
+                        allowed = ROUNDING * _norm_in_metric(root, log_lik_grad, scratch)
+                        norm = _norm_in_metric(root, remainder_grad, scratch)
                         weight = slots[i, 2]
-                        wrong += not found <= weight * slope(args, point) * (1 + SLACK) + allowed
+                        wrong += not norm <= weight * slope(args, point) * (1 + SLACK) + allowed
                         share, sum_so_far = beta * total_weight / (weight * bound), 0.0
                         for d in range(dim):
-                            sum_so_far += share * max(-v[d] * turned[d], 0.0)
+                            sum_so_far += share * max(-v[d] * scratch[d], 0.0)
                             if marks[dim] < sum_so_far:
                                 flips = d
                                 break
@@ -252,9 +253,9 @@ def _loop(slope: Piece, remainder: Piece) -> Piece:
                         v[flips] = -v[flips]
                         for d in range(dim):
                             change[d] += 2 * matrix[d, flips] * v[flips]
-                    left = left - time if time < left else 0.0
+                    time_left = time_left - time if time < time_left else 0.0
                 finite = True
-                _to_theta(about, root, phi, theta[c])
+                _to_theta(reference, root, phi, theta[c])
                 for d in range(dim):
                     out_theta[c, k, d] = theta[c, d]
                     finite = finite and np.isfinite(phi[d])
