@@ -59,13 +59,13 @@ def _code_cache(function: Piece) -> str:
 def _called(function: Piece) -> list[Piece]:
     """Return the pieces that a function calls, from its closure and the globals of its module."""
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    known = set(_PIECES)
-    named = [function.__globals__.get(name) for name in function.__code__.co_names]
-    return [part for part in cells if callable(part)] + [part for part in named if _in(part, known)]
+    pieces = set(_PIECES)
+    candidates = [function.__globals__.get(name) for name in function.__code__.co_names]
+    return [part for part in cells if callable(part)] + [part for part in candidates if _in(part, pieces)]
 
 
-def _in(part: Any, known: set[Piece]) -> bool:
-    return isinstance(part, FunctionType) and part in known
+def _in(part: Any, pieces: set[Piece]) -> bool:
+    return isinstance(part, FunctionType) and part in pieces
 
 
 def _parts(function: Piece) -> list[Piece]:

@@ -200,5 +200,5 @@ def native_form(part: Any, form: str, *plain: str) -> Callable[..., Any] | None:
 
     if depth(form) == math.inf or any(depth(name) < depth(form) for name in plain):
         return None
-    found: Callable[..., Any] = getattr(part, form)
-    return found
+    method: Callable[..., Any] = getattr(part, form)
+    return method

@@ -129,11 +129,11 @@ def _by_table(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, w
             at[2] = 0
     base, mask = np.uint32(at[2] + 2), np.uint32(len(table) - 1)
     first = at[3]
-    made, repeated = first, 0
-    while made - first - repeated < m:
+    n_drawn, repeated = first, 0
+    while n_drawn - first - repeated < m:
         stop = first + m + repeated
-        _write_pairs(work.pairs, made >> 1, (stop + 1) >> 1, made >> 1, n, draw, purpose)
-        for j in range(u64(made), u64(stop)):
+        _write_pairs(work.pairs, n_drawn >> 1, (stop + 1) >> 1, n_drawn >> 1, n, draw, purpose)
+        for j in range(u64(n_drawn), u64(stop)):
             value = stream[j]
             place = u64(value & mask)
             before = table[place]
@@ -144,18 +144,18 @@ def _by_table(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, w
                 table[place] = entry + np.uint32(1)
                 linked = np.uint32(1)
                 while linked:
-                    other = u64((before - base) >> np.uint32(1))
-                    if stream[other] == value:
+                    earlier = u64((before - base) >> np.uint32(1))
+                    if stream[earlier] == value:
                         repeats[u64(repeated)] = np.int32(j)
                         repeated += 1
                         break
                     linked = (before - base) & np.uint32(1)
-                    before = links[other]  # unused if there is no link
-        made = stop
-    at[3] = made
+                    before = links[earlier]  # unused if there is no link
+        n_drawn = stop
+    at[3] = n_drawn
     begin = first
     for r in range(repeated + 1):  # from one repeated value to the next
-        end = np.int64(repeats[r]) if r < repeated else np.int64(made)
+        end = np.int64(repeats[r]) if r < repeated else np.int64(n_drawn)
         for i in range(end - begin):
             index[u64(begin - first - r + i)] = np.int64(stream[u64(begin + i)])
         begin = end + 1
@@ -193,24 +193,24 @@ def _leave_table(work: Any) -> None:
 @piece
 def _list_rest(work: Any, n: Any) -> None:
     """List the data not yet drawn, in ascending order."""
-    found = 0
+    count = 0
     for i in range(n):
         if not (work.seen[i >> 6] >> u64(i & 63)) & u64(1):
-            work.rest[found] = i
-            found += 1
+            work.rest[count] = i
+            count += 1
 
 
 @piece
-def _shuffled(index: Any, m: Any, known: Any, n: Any, draw: Any, purpose: Any, work: Any) -> None:
-    """Fill index[:m] with places known, known + 1, ... of a Fisher-Yates shuffle of the rest."""
+def _shuffled(index: Any, m: Any, first: Any, n: Any, draw: Any, purpose: Any, work: Any) -> None:
+    """Fill index[:m] with places first, first + 1, ... of a Fisher-Yates shuffle of the rest."""
     rest, size = work.rest, len(work.rest)
     for j in range(m):
-        place = known + j
+        place = first + j
         a, b, c, d = philox(SHUFFLE + u64(place >> 1), purpose, draw)
-        left = u64(size - place)
-        other = place + np.int64(scaled(c, d, left) if place & 1 else scaled(a, b, left))
-        index[j] = rest[other]
-        rest[other] = rest[place]
+        n_left = u64(size - place)
+        swapped = place + np.int64(scaled(c, d, n_left) if place & 1 else scaled(a, b, n_left))
+        index[j] = rest[swapped]
+        rest[swapped] = rest[place]
         rest[place] = index[j]
 
 
@@ -222,10 +222,10 @@ def _by_bits(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, wo
     drawn, position = work.at[0], work.at[1]
     half = np.int64(n) // 2
     seen, stream = work.seen, work.stream
-    got: Any = 0
+    n_new: Any = 0
     most = min(np.int64(m), half - drawn)
-    while got < most:
-        count = min(most - got, TILE)
+    while n_new < most:
+        count = min(most - n_new, TILE)
         odd = position & 1
         _write_pairs(work.pairs, position >> 1, (position + count + 1) >> 1, 0, n, draw, purpose)
         position += count
@@ -234,16 +234,16 @@ def _by_bits(index: Any, m: Any, n: Any, draw: Any, purpose: Any, start: Any, wo
             word, bit = value >> u64(6), value & u64(63)
             before = seen[word]
             seen[word] = before | (u64(1) << bit)
-            index[u64(got)] = np.int64(value)  # overwritten by the next value if it was drawn before
-            got += 1 - np.int64((before >> bit) & u64(1))
-    for j in range(min(got, len(work.trail) - drawn)):
+            index[u64(n_new)] = np.int64(value)  # overwritten by the next value if it was drawn before
+            n_new += 1 - np.int64((before >> bit) & u64(1))
+    for j in range(min(n_new, len(work.trail) - drawn)):
         work.trail[drawn + j] = index[j]
-    drawn += got
-    if got < m:
+    drawn += n_new
+    if n_new < m:
         if drawn == half:
             _list_rest(work, np.int64(n))
-        _shuffled(index[got:], m - got, drawn - half, n, draw, purpose, work)
-        drawn += m - got
+        _shuffled(index[n_new:], m - n_new, drawn - half, n, draw, purpose, work)
+        drawn += m - n_new
     work.at[0], work.at[1] = drawn, position
 
 

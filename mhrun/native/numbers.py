@@ -91,10 +91,10 @@ def permutations(
 
 def _own(n: int, largest: int) -> Workspace:
     """Return this thread's workspace; the last one is reused."""
-    made, work = getattr(_local, "work", ((0, 0), None))
-    if work is None or made[0] != n or made[1] < largest:
-        made, work = (n, largest), workspace(n, largest)
-        _local.work = made, work
+    capacity, work = getattr(_local, "work", ((0, 0), None))
+    if work is None or capacity[0] != n or capacity[1] < largest:
+        capacity, work = (n, largest), workspace(n, largest)
+        _local.work = capacity, work
     return work
 
 

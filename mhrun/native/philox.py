@@ -76,11 +76,11 @@ def normals(block: Any, purpose: Any, draw: Any) -> Any:
 @piece
 def fill_normals(out: Any, purpose: Any, draw: Any) -> None:
     """Fill out (D,) with standard normals."""
-    whole = len(out) // 4
-    if out.itemsize == 8 and whole >= FEW:  # float64, which can hold words
+    n_blocks = len(out) // 4
+    if out.itemsize == 8 and n_blocks >= FEW:  # float64, which can hold words
         # Words first, then normals in their place: the compiler gives one loop of both half of the vector width.
-        for first in range(0, whole, BLOCKS):
-            tile = out[4 * first : 4 * min(first + BLOCKS, whole)]
+        for first in range(0, n_blocks, BLOCKS):
+            tile = out[4 * first : 4 * min(first + BLOCKS, n_blocks)]
             for block in range(len(tile) // 4):
                 a, b, c, d = philox(u64(first + block), purpose, draw)
                 tile[4 * block] = np.float64(a)
@@ -92,32 +92,32 @@ def fill_normals(out: Any, purpose: Any, draw: Any) -> None:
                 tile[2 * pair] = x
                 tile[2 * pair + 1] = y
     else:
-        for block in range(whole):  # without a branch, so that it is vectorised
+        for block in range(n_blocks):  # without a branch, so that it is vectorised
             x, y, z, w = normals(u64(block), purpose, draw)
             out[4 * block] = x
             out[4 * block + 1] = y
             out[4 * block + 2] = z
             out[4 * block + 3] = w
-    if 4 * whole < len(out):
-        rest = normals(u64(whole), purpose, draw)
-        for d in range(4 * whole, len(out)):
-            out[d] = rest[d - 4 * whole]
+    if 4 * n_blocks < len(out):
+        last_block = normals(u64(n_blocks), purpose, draw)
+        for d in range(4 * n_blocks, len(out)):
+            out[d] = last_block[d - 4 * n_blocks]
 
 
 @piece
 def fill_uniforms(out: Any, purpose: Any, draw: Any) -> None:
     """Fill out (D,), float64, with uniforms in (0, 1) of 32 random bits each."""
-    whole = len(out) // 4
-    for block in range(whole):
+    n_blocks = len(out) // 4
+    for block in range(n_blocks):
         x, y, z, w = philox(u64(block), purpose, draw)
         out[4 * block] = (np.float64(x) + 0.5) * 2.0**-32
         out[4 * block + 1] = (np.float64(y) + 0.5) * 2.0**-32
         out[4 * block + 2] = (np.float64(z) + 0.5) * 2.0**-32
         out[4 * block + 3] = (np.float64(w) + 0.5) * 2.0**-32
-    if 4 * whole < len(out):
-        rest = philox(u64(whole), purpose, draw)
-        for d in range(4 * whole, len(out)):
-            out[d] = (np.float64(rest[d - 4 * whole]) + 0.5) * 2.0**-32
+    if 4 * n_blocks < len(out):
+        last_block = philox(u64(n_blocks), purpose, draw)
+        for d in range(4 * n_blocks, len(out)):
+            out[d] = (np.float64(last_block[d - 4 * n_blocks]) + 0.5) * 2.0**-32
 
 
 @piece

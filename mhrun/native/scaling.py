@@ -65,10 +65,10 @@ def scaled_proposal(inner: Piece, dense: bool) -> Piece:
     to_phi, to_theta = (_to_phi_dense, _to_theta_dense) if dense else (_to_phi, _to_theta)
 
     def propose(args: Any, origin: Any, controls: Any, draw: Any, out: Any) -> None:
-        phi, moved = np.empty_like(origin), np.empty_like(origin)
+        phi, candidate = np.empty_like(origin), np.empty_like(origin)
         to_phi(args, origin, phi)
-        inner(args[3], phi, controls, draw, moved)
-        to_theta(args, moved, out)
+        inner(args[3], phi, controls, draw, candidate)
+        to_theta(args, candidate, out)
 
     return piece(propose)
 
