@@ -94,13 +94,13 @@ class Calibration(Predictive):
 
     def _scores(self, target: Target, p: Tensor, end: str) -> dict[str, Tensor]:
         y = self.on(target.device, self.data).fields["y"]
-        found = {
+        scores = {
             "brier": brier(p, y),
             "ece": calibration_error(p, y),
             "ece_mass": calibration_error(p, y, equal_mass=True),
         }
         broken = p.isnan().any(-1).any(-1)
-        return {f"{name}{end}": value.masked_fill(broken, torch.nan) for name, value in found.items()}
+        return {f"{name}{end}": value.masked_fill(broken, torch.nan) for name, value in scores.items()}
 
     def _of_groups(self, target: Target, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
         assert self.group is not None
@@ -108,8 +108,8 @@ class Calibration(Predictive):
         counts = memory["collected"].unflatten(0, (-1, self.group)).sum(1)
         p = sums / counts.clamp_min(1)[:, None, None]
         y = self.on(target.device, self.data).fields["y"]
-        found = self._missed(target, p.log()) | {"ece": calibration_error(p, y)}
+        metrics = self._missed(target, p.log()) | {"ece": calibration_error(p, y)}
         return {
             f"{name}_of_group": or_nan(value, counts).repeat_interleave(self.group)
-            for name, value in found.items()
+            for name, value in metrics.items()
         }

@@ -80,33 +80,33 @@ class GradientNoise(Predictive):
         return new, metrics
 
     def _tested(self, target: Target, theta: Tensor, step: int, b: int) -> dict[str, Tensor]:
-        chosen = torch.from_numpy(
+        coordinates = torch.from_numpy(
             np.random.default_rng(self.seed).permutation(target.dim)[: self.coordinates]
         ).to(theta.device)
         streams = Streams(derive_key(self.seed, f"gradient noise {step} {b}"), len(theta), theta.device)
-        one = torch.ones_like(theta[:, 0])
-        found = []
-        plain = theta[:, : target.dim]
-        mean, squares = (torch.zeros_like(plain, dtype=torch.float64) for _ in range(2))  # Welford's
+        temperature = torch.ones_like(theta[:, 0])
+        sampled = []
+        parameters = theta[:, : target.dim]
+        mean, squares = (torch.zeros_like(parameters, dtype=torch.float64) for _ in range(2))  # Welford's
         for repeat in range(
             self.repeats
         ):  # of one minibatch at a time: gradients of wide networks fill memories
             index = streams.at(repeat, ahead=1).index(target.n, b, replacement=target.replacement)
-            gradient = target.gradients.reduced(theta, index, one)
-            found.append(gradient[:, chosen])
+            gradient = target.gradients.reduced(theta, index, temperature)
+            sampled.append(gradient[:, coordinates])
             gap = gradient - mean
             mean += gap / (repeat + 1)
             squares += gap * (gradient - mean)
-        gradients = torch.stack(found, 1).double().cpu().numpy()  # (C, R, K)
-        same = (gradients == np.median(gradients, axis=1, keepdims=True)).mean(1) > 0.5
+        gradients = torch.stack(sampled, 1).double().cpu().numpy()  # (C, R, K)
+        still = (gradients == np.median(gradients, axis=1, keepdims=True)).mean(1) > 0.5
         metrics = {name: np.full(len(theta), np.nan) for name in (f"normal_{b}", f"w_{b}")}
         for c in range(len(theta)):
-            moving = gradients[c][:, ~same[c]]
+            moving = gradients[c][:, ~still[c]]
             if moving.size and np.isfinite(moving).all():
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # of ties, which a few coordinates have
                     w, p = shapiro(moving / moving.std(axis=0), axis=0)
                 metrics[f"normal_{b}"][c], metrics[f"w_{b}"][c] = (p >= 0.05).mean(), w.mean()
-        metrics[f"still_{b}"] = same.mean(1)
+        metrics[f"still_{b}"] = still.mean(1)
         metrics[f"variance_{b}"] = (squares.mean(1) / (self.repeats - 1)).cpu().numpy()
         return {name: torch.from_numpy(value).to(theta.device) for name, value in metrics.items()}

@@ -119,17 +119,19 @@ class Predictive(Monitor):
         """Refuse test data without classes, with unknown classes, or of another shape than the target's data."""
         if (reason := ambiguous_bytes(target.model, self.data)) is not None:
             raise Refusal(f"the monitor's data: {reason}")
-        there, learnt = self.data.fields, target.data.fields
+        test_fields, train_fields = self.data.fields, target.data.fields
         for name in ("x", "y"):
-            if name not in there:
-                raise Refusal(f"the monitor's data have no field '{name}'; they have {', '.join(there)}.")
-        shapes = [tuple(fields["x"].shape[1:]) for fields in (there, learnt) if "x" in fields]
+            if name not in test_fields:
+                raise Refusal(
+                    f"the monitor's data have no field '{name}'; they have {', '.join(test_fields)}."
+                )
+        shapes = [tuple(fields["x"].shape[1:]) for fields in (test_fields, train_fields) if "x" in fields]
         if len(set(shapes)) > 1:
             raise Refusal(
                 f"a datum of the monitor's data has the shape {shapes[0]}, and of the target's {shapes[1]}."
             )
         classes = self.nothing(target, 0, self.data).shape[-1]
-        y = there["y"]
+        y = test_fields["y"]
         if y.ndim != 1 or bool(((y != y.long()) | (y < 0) | (y >= classes)).any()):
             raise Refusal(f"y of the monitor's data must be classes, whole numbers from 0 to {classes - 1}.")
 
@@ -193,14 +195,14 @@ class Predictive(Monitor):
         # Metrics that are not available yet are NaN, so that every row has the same metrics.
         if self.average:
             none = torch.full_like(share, torch.nan)
-            found = {"error": none, "nll": none}
+            scores = {"error": none, "nll": none}
             if step > self.after:
-                found = self._missed(target, self.predictions(target, new["mean"], self.data))
-            metrics |= {f"{name}_of_mean": or_nan(value, new["averaged"]) for name, value in found.items()}
+                scores = self._missed(target, self.predictions(target, new["mean"], self.data))
+            metrics |= {f"{name}_of_mean": or_nan(value, new["averaged"]) for name, value in scores.items()}
         if self.collects:
-            found = self._missed(target, self.of_ensemble(new, "probability").log())
+            scores = self._missed(target, self.of_ensemble(new, "probability").log())
             metrics |= {
-                f"{name}_of_ensemble": or_nan(value, new["collected"]) for name, value in found.items()
+                f"{name}_of_ensemble": or_nan(value, new["collected"]) for name, value in scores.items()
             }
         return new, metrics | self.own_metrics(target, new, log_p)
 
@@ -242,10 +244,10 @@ class Predictive(Monitor):
     def predictions(self, target: Target, theta: Tensor, data: Dataset) -> Tensor:
         """Return log-probabilities (C, n, K) of the classes of some data."""
         data, parts = self.on(target.device, data), []
-        each = max(1, data.fields["x"][0].numel())
+        per_datum = max(1, data.fields["x"][0].numel())
         if (measured := getattr(target.model, "values_per_datum", None)) is not None:  # activations
-            each = max(each, measured(data.part(0, min(2, data.n))))
-        size = max(1, _HELD // (len(theta) * each))
+            per_datum = max(per_datum, measured(data.part(0, min(2, data.n))))
+        size = max(1, _HELD // (len(theta) * per_datum))
         for start in range(0, data.n, size):
             rows = data.part(start, min(start + size, data.n))
             parts.append(target.model.predict(theta, rows))  # type: ignore[attr-defined]

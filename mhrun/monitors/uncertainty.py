@@ -94,14 +94,14 @@ class Uncertainty(Predictive):
 
     def own_metrics(self, target: Target, memory: Mapping[str, Tensor], log_p: Tensor) -> dict[str, Tensor]:
         """Return the metrics of the ensembles on both data sets."""
-        found = self._entropies(target, memory)
-        return {name: or_nan(value, memory["collected"]) for name, value in found.items()}
+        metrics = self._entropies(target, memory)
+        return {name: or_nan(value, memory["collected"]) for name, value in metrics.items()}
 
     def _entropies(self, target: Target, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
         inside, outside = (self.of_ensemble(memory, name) for name in ("probability", "outside"))
         near, far = _entropy(inside), _entropy(outside)
         missed = inside.argmax(-1) != self.on(target.device, self.data).fields["y"]
-        found = {
+        metrics = {
             "entropy_inside": near.mean(-1),
             "entropy_outside": far.mean(-1),
             "auroc": auroc(far, near),
@@ -111,8 +111,8 @@ class Uncertainty(Predictive):
         }
         most = float(np.log(inside.shape[-1]))
         for level in np.arange(1, int(10 * most) + 1) / 10:
-            found[f"outside_below_{level:.1f}"] = (far <= level).double().mean(-1)
-        return found
+            metrics[f"outside_below_{level:.1f}"] = (far <= level).double().mean(-1)
+        return metrics
 
 
 def _entropy(probability: Tensor) -> Tensor:
