@@ -102,8 +102,8 @@ class Banded(Schedule):
     def _adapts(self, done: int) -> Tensor:
         """Return which rungs adapt in the step after `done` steps, (rungs,) bool."""
         assert self.length is not None
-        own = done - torch.arange(self.rungs - 1, -1, -1) * self.stagger
-        return (own >= 0) & (own < self.length)
+        rung_steps = done - torch.arange(self.rungs - 1, -1, -1) * self.stagger
+        return (rung_steps >= 0) & (rung_steps < self.length)
 
     def steps_until_update(self, step: int) -> int | None:
         """Return the steps until the end of the window, or until a rung adapts again."""
@@ -111,7 +111,7 @@ class Banded(Schedule):
         if self._adapts(done).any():
             return self.window - done % self.window
         begins = [k * self.stagger - done for k in range(self.rungs)]
-        return min((left for left in begins if left > 0), default=None)
+        return min((wait for wait in begins if wait > 0), default=None)
 
     def learn(self, memory: Memory, first_step: int, accepted: Tensor) -> Memory:
         """Count acceptances, and change the step sizes at the end of a window."""

@@ -76,10 +76,10 @@ class Cosine(Stateless):
         """Return the cycles from four times the step sizes that a pilot found (C,): half of that on average."""
         if not self._open:
             return self
-        found = copy.copy(self)
-        found._open = False
-        found.first = 4.0 * step_size.double()
-        return found
+        schedule = copy.copy(self)
+        schedule._open = False
+        schedule.first = 4.0 * step_size.double()
+        return schedule
 
     def bind(self, warmup: int, steps: int) -> Cosine:
         """Return the cycles of all steps.
@@ -113,20 +113,20 @@ class Cosine(Stateless):
         length, explores = self.length, self._exploring_steps()
         factors = on_grid(lambda t: 0.5 * (torch.cos(math.pi * (t % length) / length) + 1), first_step, steps)
         place = torch.arange(first_step - 1, first_step - 1 + steps) % length
-        both = torch.tensor([self.exploring, self.sampling], dtype=torch.float64)
-        noise = both[(place >= explores).long()]
+        temperatures = torch.tensor([self.exploring, self.sampling], dtype=torch.float64)
+        noise = temperatures[(place >= explores).long()]
         return {"step_size": factors[:, None] * self.first, "noise_temperature": noise[:, None]}
 
     def collected(self) -> npt.NDArray[np.int64]:
         """Return the step numbers (from 1) whose draws are collected."""
-        found = []
+        by_cycle = []
         for begin in range(0, self.total, self.length):
             end = min(begin + self.length, self.total)
             earliest = begin + self._exploring_steps()
             if self.samples is not None:
                 earliest = max(earliest, end - 1 - (self.samples - 1) * self.apart)
-            found.append(np.arange(end, earliest, -self.apart)[::-1])
-        return np.concatenate(found).astype(np.int64)
+            by_cycle.append(np.arange(end, earliest, -self.apart)[::-1])
+        return np.concatenate(by_cycle).astype(np.int64)
 
     def cycle_of(self, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the index (from 0) of the cycle of each step."""

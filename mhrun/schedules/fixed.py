@@ -28,13 +28,13 @@ class Fixed(Stateless):
     ) -> None:
         self._open = is_auto(step_size)
         step_size = 1.0 if self._open else step_size
-        given: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "step_size": step_size,
             "temperature": temperature,
             "noise_temperature": noise_temperature,
         }
         self._values = {
-            name: numbers(name, value)[None] for name, value in given.items() if value is not None
+            name: numbers(name, value)[None] for name, value in settings.items() if value is not None
         }
         self.quantities = tuple(self._values)
         for name, value in self._values.items():
@@ -53,10 +53,10 @@ class Fixed(Stateless):
         """Return the schedule with these step sizes (C,)."""
         if not self._open:
             return self
-        found = copy.copy(self)
-        found._open = False
-        found._values = self._values | {"step_size": step_size.double()[None]}
-        return found
+        schedule = copy.copy(self)
+        schedule._open = False
+        schedule._values = self._values | {"step_size": step_size.double()[None]}
+        return schedule
 
     def values(self, memory: Memory, first_step: int, steps: int) -> dict[str, Tensor]:
         """Return the constants, (1, 1 or C)."""

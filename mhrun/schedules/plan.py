@@ -121,13 +121,15 @@ class Plan:
         if collecting:
             schedule, steps_of = collecting[0]
             self.collected = steps_of[steps_of > warmup]
-            cycles, left = (len(np.unique(schedule.cycle_of(steps))) for steps in (steps_of, self.collected))
-            if left < cycles and cycles > 1:
+            cycles, cycles_left = (
+                len(np.unique(schedule.cycle_of(steps))) for steps in (steps_of, self.collected)
+            )
+            if cycles_left < cycles and cycles > 1:
                 lost = (
-                    f"{cycles - left} of {cycles} cycles lie in the {warmup:,} steps of burn-in, whose draws do not "
-                    "count"
+                    f"{cycles - cycles_left} of {cycles} cycles lie in the {warmup:,} steps of burn-in, whose draws do "
+                    "not count"
                 )
-                if 2 * left <= cycles:
+                if 2 * cycles_left <= cycles:
                     raise Refusal(f"{lost}; choose warmup=0.")
                 self.lost_cycles = lost
             if not len(self.collected):
@@ -200,8 +202,8 @@ class Plan:
         temperature = quantities.get("temperature", torch.ones(1, 1, dtype=torch.float64))
         noise = quantities.get("noise_temperature", temperature)
         noise = torch.where(noise.isnan(), temperature, noise)
-        values = (quantities["step_size"], temperature, noise)
-        return Controls(*(v.expand(steps, self.chains).contiguous() for v in values))
+        fields = (quantities["step_size"], temperature, noise)
+        return Controls(*(v.expand(steps, self.chains).contiguous() for v in fields))
 
     def steps_until_update(self, step: int) -> int | None:
         """Return the number of steps from `step` on with known controls; None: all."""
@@ -223,15 +225,15 @@ def numbers(name: str, value: float | list[float]) -> Tensor:
     Raises:
         Refusal: an empty list, or a value that is no finite number.
     """
-    for one in value if isinstance(value, list | tuple) else [value]:
-        if isinstance(one, bool):
-            raise Refusal(f"{name} = {one} must be a number, not true or false.")
-    found = torch.atleast_1d(torch.as_tensor(value, dtype=torch.float64))
-    if not bool(found.isfinite().all()):
-        raise Refusal(f"{name} = {float(found[~found.isfinite()][0]):g} must be a finite number.")
-    if found.numel() == 0:
+    for number in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(number, bool):
+            raise Refusal(f"{name} = {number} must be a number, not true or false.")
+    tensor = torch.atleast_1d(torch.as_tensor(value, dtype=torch.float64))
+    if not bool(tensor.isfinite().all()):
+        raise Refusal(f"{name} = {float(tensor[~tensor.isfinite()][0]):g} must be a finite number.")
+    if tensor.numel() == 0:
         raise Refusal(f"{name} = [] has no value; give a number, or one for each chain.")
-    return found
+    return tensor
 
 
 def is_auto(value: Any) -> bool:

@@ -78,11 +78,11 @@ class Polynomial(Stateless):
         """Return the decay from twice the step size that a pilot found, of (C,) the least, to half of it."""
         if not self._open:
             return self
-        found = copy.copy(self)
-        found._open = False
-        found.first = step_size.double().min()[None] * _FALL**0.5
-        found.last = None if self.last is None else float(found.first) / _FALL
-        return found
+        schedule = copy.copy(self)
+        schedule._open = False
+        schedule.first = step_size.double().min()[None] * _FALL**0.5
+        schedule.last = None if self.last is None else float(schedule.first) / _FALL
+        return schedule
 
     def bind(self, warmup: int, steps: int) -> Polynomial:
         """Return the decay over all steps.

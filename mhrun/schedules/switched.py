@@ -51,9 +51,13 @@ class Switched(Stateless):
             raise Refusal(f"samples = {samples} must be at least 1, or null.")
         self._samples = samples
         self._total = int(self._at[-1])
-        given = {"step_size": step_size, "temperature": temperature, "noise_temperature": noise_temperature}
+        settings = {
+            "step_size": step_size,
+            "temperature": temperature,
+            "noise_temperature": noise_temperature,
+        }
         self._values = {
-            name: numbers(name, list(values)) for name, values in given.items() if values is not None
+            name: numbers(name, list(values)) for name, values in settings.items() if values is not None
         }
         self.quantities = tuple(self._values)
         for name, values in self._values.items():

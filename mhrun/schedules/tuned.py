@@ -62,12 +62,12 @@ class Tuned(Schedule):
         """Return the schedule that begins at these step sizes (C,), and goes on tuning to this acceptance rate."""
         if not self._open:
             return self
-        found = copy.copy(self)
-        found._open = False
-        found.first = step_size.double().contiguous()
+        schedule = copy.copy(self)
+        schedule._open = False
+        schedule.first = step_size.double().contiguous()
         if acceptance is not None:
-            found.acceptance = acceptance
-        return found
+            schedule.acceptance = acceptance
+        return schedule
 
     @property
     def wanted(self) -> float | None:
