@@ -59,13 +59,13 @@ class Badodab(SGNHT):
 
 @piece
 def _move(args: Any, theta: Any, grad: Any, vectors: Any, scalars: Any, controls: Any, draw: Any) -> None:
-    momentum, own, (step_size, temperature) = vectors[0], scalars, controls
+    momentum, thermostat, (step_size, temperature) = vectors[0], scalars, controls
     frictions, inertia, every, starts, keep = args
     heat = step_size * temperature
     refresh(momentum, math.sqrt(heat), every, draw)
     fresh = every > 0 and (draw.step - np.uint64(1)) % np.uint64(every) == 0
     if not keep and fresh:
-        own[0] = starts[int(draw.chain) % len(starts)]
+        thermostat[0] = starts[int(draw.chain) % len(starts)]
     number = theta.dtype.type
     half, drift = number(0.5), number(step_size)
     if fresh and heat > 0:  # the kick's first half went with the old momenta
@@ -76,8 +76,8 @@ def _move(args: Any, theta: Any, grad: Any, vectors: Any, scalars: Any, controls
         theta[d] += half * momentum[d]
         square += np.float64(momentum[d]) ** 2
     if temperature > 0:
-        own[0] += (square / len(theta) - heat) / (2 * inertia)
-    s = own[0]
+        thermostat[0] += (square / len(theta) - heat) / (2 * inertia)
+    s = thermostat[0]
     share = 2.0 if s == 0.0 else -math.expm1(-2 * s) / s
     noise = number(math.sqrt(frictions[int(draw.chain) % len(frictions)] * heat * share))
     slower = number(math.exp(-s))
@@ -89,4 +89,4 @@ def _move(args: Any, theta: Any, grad: Any, vectors: Any, scalars: Any, controls
         theta[d] += half * momentum[d]
         square += np.float64(momentum[d]) ** 2
     if temperature > 0:
-        own[0] += (square / len(theta) - heat) / (2 * inertia)
+        thermostat[0] += (square / len(theta) - heat) / (2 * inertia)

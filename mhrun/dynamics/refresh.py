@@ -46,6 +46,6 @@ def refresh(momentum: Any, sd: Any, every: Any, draw: Any) -> None:
     """Redraw momenta (D,) from N(0, sd^2), in place, at steps 1, 1 + every, ..."""
     if every > 0 and sd > 0 and (draw.step - np.uint64(1)) % np.uint64(every) == 0:
         fill_normals(momentum, _FRESH, draw)
-        number = momentum.dtype.type(sd)
+        scale = momentum.dtype.type(sd)
         for d in range(len(momentum)):
-            momentum[d] *= number
+            momentum[d] *= scale

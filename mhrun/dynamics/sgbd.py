@@ -89,8 +89,8 @@ class SGBD(Dynamics):
         elif self.known_noise > 0:
             odds = _corrected(odds, self.known_noise * (step / temperature).square())
         up = torch.sigmoid(odds)
-        moved = theta + torch.where(u < up, step, -step)
-        return torch.where(up.isnan(), torch.nan, moved), aux  # a gradient that is NaN stops the chain
+        next_theta = theta + torch.where(u < up, step, -step)
+        return torch.where(up.isnan(), torch.nan, next_theta), aux  # a gradient that is NaN stops the chain
 
     def _weight(self, gradients: Tensor) -> Tensor:
         """Return the total weight (C,) of the squares in the running mean after so many gradients; 1 before any."""
@@ -117,18 +117,18 @@ class SGBD(Dynamics):
 
 def _corrected(odds: Tensor, var: Tensor) -> Tensor:
     """Return the log-odds for noisy log-odds, whose noise has the variance `var`."""
-    left = PROBIT**2 - var
-    scaled = PROBIT * odds / left.clamp_min(1e-30).sqrt()
-    return torch.where((left > 0) | odds.isnan(), scaled, torch.where(odds > 0, math.inf, -math.inf))
+    var_left = PROBIT**2 - var
+    scaled = PROBIT * odds / var_left.clamp_min(1e-30).sqrt()
+    return torch.where((var_left > 0) | odds.isnan(), scaled, torch.where(odds > 0, math.inf, -math.inf))
 
 
 @piece
 def _shift(step: Any, odds: Any, var: Any, u: Any) -> Any:
     if odds != odds:
         return odds
-    left = PROBIT**2 - var
+    var_left = PROBIT**2 - var
     limit = np.inf if odds > 0 else -np.inf
-    odds = PROBIT * odds / math.sqrt(max(left, 1e-30)) if left > 0 else limit
+    odds = PROBIT * odds / math.sqrt(max(var_left, 1e-30)) if var_left > 0 else limit
     tail = exp_negative_64(-abs(odds))
     up = 1.0 if odds >= 0 else tail
     return step if u * (1.0 + tail) < up else -step

@@ -128,11 +128,11 @@ def frictions(given: float | Sequence[float]) -> npt.NDArray[np.float64]:
     Raises:
         Refusal: a friction outside (0, 1].
     """
-    found = np.atleast_1d(np.array(given, float))
-    for a in found:
+    friction = np.atleast_1d(np.array(given, float))
+    for a in friction:
         if not 0 < a <= 1:
             raise Refusal(f"friction = {a:g} must lie in (0, 1].")
-    return found
+    return friction
 
 
 def each(values: npt.NDArray[np.float64], theta: Tensor) -> Tensor:
@@ -141,8 +141,8 @@ def each(values: npt.NDArray[np.float64], theta: Tensor) -> Tensor:
     Raises:
         Refusal: the number of chains is not a multiple of the number of values.
     """
-    times, left = divmod(len(theta), len(values))
-    if left:
+    times, remainder = divmod(len(theta), len(values))
+    if remainder:
         raise Refusal(
             f"{len(values)} frictions or thermostats for {len(theta)} chains; give one, or one for each rung."
         )
@@ -159,16 +159,16 @@ def _placed(values: tuple[float, ...], dtype: torch.dtype, device: torch.device)
 
 @piece
 def _move(args: Any, theta: Any, grad: Any, vectors: Any, scalars: Any, controls: Any, draw: Any) -> None:
-    momentum, own, (step_size, temperature) = vectors[0], scalars, controls
+    momentum, thermostat, (step_size, temperature) = vectors[0], scalars, controls
     frictions, inertia, every, starts, keep = args
     heat = step_size * temperature
     refresh(momentum, math.sqrt(heat), every, draw)
     if not keep and (draw.step - np.uint64(1)) % np.uint64(every) == 0:
-        own[0] = starts[int(draw.chain) % len(starts)]
+        thermostat[0] = starts[int(draw.chain) % len(starts)]
     friction = frictions[int(draw.chain) % len(frictions)]
     number = theta.dtype.type
     noise = number(math.sqrt(2 * friction * heat))
-    keep_momentum, drift = number(1 - own[0]), number(step_size)
+    keep_momentum, drift = number(1 - thermostat[0]), number(step_size)
     z = np.empty_like(theta)
     fill_normals(z, NOISE, draw)
     square = 0.0
@@ -177,4 +177,4 @@ def _move(args: Any, theta: Any, grad: Any, vectors: Any, scalars: Any, controls
         theta[d] += momentum[d]
         square += np.float64(momentum[d]) ** 2
     if temperature > 0:
-        own[0] += (square / len(theta) - heat) / inertia
+        thermostat[0] += (square / len(theta) - heat) / inertia

@@ -84,18 +84,18 @@ class TACTHMC(Dynamics):
     def start(self, theta: Tensor, draws: Draws) -> dict[str, Tensor]:
         """Return zero momenta, thermostats at their frictions, x = 0 with a momentum, and empty means."""
         # Energies are full-data sums: quantities combined with them are float64, whatever the dtype of theta.
-        one = torch.ones_like(theta[:, 0], dtype=torch.float64)
-        table = one.new_zeros(len(theta), self.bins)
+        ones = torch.ones_like(theta[:, 0], dtype=torch.float64)
+        table = ones.new_zeros(len(theta), self.bins)
         z = draws.normal(Purpose.NOISE, 1, use=2)[:, 0]
         return {
             "momentum": torch.zeros_like(theta),
-            "thermostat": self.friction * one,
-            "x": 0 * one,
+            "thermostat": self.friction * ones,
+            "x": 0 * ones,
             "momentum_of_x": self.step_of_x**0.5 * z,
-            "thermostat_of_x": self.friction_of_x * one,
+            "thermostat_of_x": self.friction_of_x * ones,
             "energy": table,
             "visits": table.clone(),
-            "valid": torch.ones_like(one, dtype=torch.bool),
+            "valid": torch.ones_like(ones, dtype=torch.bool),
         }
 
     def coupling(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -139,16 +139,16 @@ class TACTHMC(Dynamics):
         spread = coupled * (2 * self.friction * heat).sqrt()
         keep, drift, spread = (factor.to(theta.dtype)[:, None] for factor in (keep, drift, spread))
         momentum = keep * momentum + drift * grad + spread * z[:, :-1]
-        there = x + w
-        out = there.abs() >= 1
-        there = torch.where(out, there.sign() * (2 - there.abs()).clamp(0.0, 1.0), there)
+        next_x = x + w
+        outside = next_x.abs() >= 1
+        next_x = torch.where(outside, next_x.sign() * (2 - next_x.abs()).clamp(0.0, 1.0), next_x)
         return theta + momentum, {
             "momentum": momentum,
             "thermostat": thermostat,
-            "x": there,
-            "momentum_of_x": torch.where(out, -w, w),
+            "x": next_x,
+            "momentum_of_x": torch.where(outside, -w, w),
             "thermostat_of_x": thermostat_of_x,
             "energy": table,
             "visits": visits,
-            "valid": there.abs() <= self.margin * self.flat,
+            "valid": next_x.abs() <= self.margin * self.flat,
         }
