@@ -87,7 +87,7 @@ class Blocks(Pairing):
         assert candidate.log_lik_var is not None
         mean = candidate.log_lik_mean - origin.log_lik_mean
         before, after = origin.log_lik_var / self.m, candidate.log_lik_var / self.m
-        found = Difference(
+        difference = Difference(
             mean,
             candidate.log_lik_var + origin.log_lik_var,
             torch.full_like(mean, self.m, dtype=torch.int64),
@@ -95,7 +95,7 @@ class Blocks(Pairing):
             known=target.differences.known(origin.theta, theta),
             error_change=after - before,
         )
-        return candidate, found
+        return candidate, difference
 
     def _evaluated(self, target: Target, theta: Tensor, index: Tensor) -> Evaluation:
         terms = target.differences.remainders(theta, index)

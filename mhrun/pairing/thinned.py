@@ -113,17 +113,17 @@ class Bounded(Arrivals):
             marks = list(self._draws.arrivals(self.n, start, stop, rows))
         slot, coin, gap, uniform = marks
         time = torch.cat((since[:, None], gap), -1).cumsum(-1)[:, 1:]
-        there = time <= until[:, None]
-        longest = min(time.shape[1], int(there.sum(-1).max()) + 1)  # the others' arrivals come too late
-        time, there, slot, coin, uniform = (v[:, :longest] for v in (time, there, slot, coin, uniform))
+        in_time = time <= until[:, None]
+        longest = min(time.shape[1], int(in_time.sum(-1).max()) + 1)  # the others' arrivals come too late
+        time, in_time, slot, coin, uniform = (v[:, :longest] for v in (time, in_time, slot, coin, uniform))
         cut, other, _ = self._target.bounded.table
         index = torch.where(coin < cut[slot], slot, other[slot])
         bound = self._target.bounded.bounds.weights[index] * self._width[rows, None]
         term, rounding = self._target.bounded.terms(self._origin[rows], self._candidate[rows], index)
-        exceeds = there & (term.abs() > bound * (1 + _SLACK) + rounding)
+        exceeds = in_time & (term.abs() > bound * (1 + _SLACK) + rounding)
         self.violations[rows] += exceeds.sum(-1, dtype=torch.int32)
         term = torch.minimum(torch.maximum(term, -bound), bound)
-        return Events(time, torch.where(there, term, 0.0), bound, uniform)
+        return Events(time, torch.where(in_time, term, 0.0), bound, uniform)
 
     def mean(self, rows: Tensor) -> Tensor:
         """Return the mean of the terms over all data (R,)."""

@@ -79,9 +79,9 @@ class HamiltonianProposal(TrajectoryProposal):
         first = controls.noise_temperature.sqrt()[:, None].to(theta.dtype) * z
         momentum = first + 0.5 * e * origin.grad
         for k in range(self.leapfrog_steps):
-            moved = theta + e * momentum
-            finite = moved.isfinite().all(-1, keepdim=True)
-            theta = torch.where(finite, moved, theta)
+            next_theta = theta + e * momentum
+            finite = next_theta.isfinite().all(-1, keepdim=True)
+            theta = torch.where(finite, next_theta, theta)
             momentum = torch.where(finite, momentum, torch.nan)
             if k < self.leapfrog_steps - 1:
                 momentum = momentum + e * gradient(theta)
