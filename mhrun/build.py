@@ -44,8 +44,8 @@ PACKAGES = (
 
 def trusted() -> tuple[str, ...]:
     """Return the packages whose classes and functions a configuration may name."""
-    named = (name.strip() for name in os.environ.get(TRUST, "").split(","))
-    return ("mhrun", *(name for name in named if name))
+    names = (name.strip() for name in os.environ.get(TRUST, "").split(","))
+    return ("mhrun", *(name for name in names if name))
 
 
 def build(node: Any, where: str = "") -> Any:
@@ -100,15 +100,15 @@ def trusted_object(name: str, where: str = "") -> Any:
         if is_of_launcher(error):
             raise
         raise UserError(f"{at}'{module_name}' cannot be imported: {blame(error)}.") from error
-    found = getattr(module, attribute, None)
-    if found is None or attribute.startswith("_"):
+    part = getattr(module, attribute, None)
+    if part is None or attribute.startswith("_"):
         public = [key for key in vars(module) if not key.startswith("_")]
         raise UserError(f"{at}there is no '{name}'.{nearest(attribute, public)}")
-    home = f"{getattr(found, '__module__', '')}."
-    part = _in_packages(home) and (isinstance(found, type) or not home.startswith("mhrun."))
-    if not _within(home, allowed) or not callable(found) or not part:
+    home = f"{getattr(part, '__module__', '')}."
+    is_part = _in_packages(home) and (isinstance(part, type) or not home.startswith("mhrun."))
+    if not _within(home, allowed) or not callable(part) or not is_part:
         raise UserError(f"{at}'{name}' is not defined in a trusted package ({', '.join(allowed)}).")
-    return found
+    return part
 
 
 def blame(error: BaseException) -> str:
@@ -119,10 +119,14 @@ def blame(error: BaseException) -> str:
         return f"{text} ({Path(error.filename).name}, line {error.lineno})"
     frames = traceback.extract_tb(error.__traceback__)
     places = [str(folder) for folder in user_folders()]
-    own = [f for f in frames if any(f.filename.startswith(place) for place in places)] or [
+    user_frames = [f for f in frames if any(f.filename.startswith(place) for place in places)] or [
         f for f in frames if not f.filename.startswith("<") and "site-packages" not in f.filename
     ]
-    return f"{text} ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else text
+    return (
+        f"{text} ({Path(user_frames[-1].filename).name}, line {user_frames[-1].lineno})"
+        if user_frames
+        else text
+    )
 
 
 def _in_packages(name: str) -> bool:
@@ -167,12 +171,12 @@ def call(function: Callable[..., T], arguments: Mapping[str, Any], name: str, wh
     if missing:
         raise UserError(f"{at}{name} needs {', '.join(missing)}.")
     try:
-        found = function(**checked)
+        part = function(**checked)
     except (TypeError, ValueError, IndexError, ArithmeticError, MemoryError) as error:
         message = str(error) or type(error).__name__
         raise UserError(f"{at}{name} cannot be made of these settings: {message}") from error
-    check_attributes(found, at)
-    return found
+    check_attributes(part, at)
+    return part
 
 
 def check_attributes(part: Any, at: str = "") -> None:
@@ -181,14 +185,14 @@ def check_attributes(part: Any, at: str = "") -> None:
     Raises:
         UserError: ``self.start = ...`` in a schedule, say.
     """
-    own = type(part)
-    if own.__module__.startswith("mhrun."):
+    cls = type(part)
+    if cls.__module__.startswith("mhrun."):
         return
     for name in getattr(part, "__dict__", {}):
-        for base in own.__mro__:
+        for base in cls.__mro__:
             if base.__module__.startswith("mhrun.") and inspect.isfunction(vars(base).get(name)):
                 raise UserError(
-                    f"{at}{own.__name__} sets self.{name}, which is a method of {base.__name__}; choose another "
+                    f"{at}{cls.__name__} sets self.{name}, which is a method of {base.__name__}; choose another "
                     "attribute name."
                 )
 
@@ -198,7 +202,7 @@ _GROUPS = ("proposal", "pairing", "rule", "dynamics", "schedule", "monitor")  # 
 _PARTS = ("Proposal", "Pairing", "Rule", "Dynamics", "Model", "Kernel", "Schedule", "OwnPrior", "Monitor")
 
 
-def _as(annotation: Any, value: Any, what: str) -> Any:
+def _as(annotation: Any, value: Any, setting: str) -> Any:
     """Return a value converted to its annotation; only plain types are checked.
 
     A word that a `Literal` does not have is left to the part, which knows the nearest one.
@@ -207,7 +211,7 @@ def _as(annotation: Any, value: Any, what: str) -> Any:
     if words := _words(annotation):
         if isinstance(value, str) or (value is None and "None" in kind.rpartition("]")[2]):
             return value
-        raise UserError(f"{what} = {_plain(value)} must be one of {', '.join(words)}.")
+        raise UserError(f"{setting} = {_plain(value)} must be one of {', '.join(words)}.")
     kinds = kind.split(" | ")
     if kinds[0] in ("int", "float") and "str" in kinds[1:]:  # a number or auto, or a name
         if value == "auto" or (isinstance(value, str) and kinds[0] == "float"):
@@ -216,21 +220,21 @@ def _as(annotation: Any, value: Any, what: str) -> Any:
     kind, _, optional = " | ".join(kinds).partition(" | ")
     if (optional and optional != "None") or (value is None and optional):
         return value
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if kind == "int":
-        if not number or value != value or abs(value) == float("inf") or value != int(value):
-            raise UserError(f"{what} = {value!r} must be a whole number.")
+        if not is_number or value != value or abs(value) == float("inf") or value != int(value):
+            raise UserError(f"{setting} = {value!r} must be a whole number.")
         return int(value)
     if kind in _PARTS and (value is None or isinstance(value, dict | list | str | int | float)):
-        place, group = what.replace(": ", "."), kind.lower()
+        place, group = setting.replace(": ", "."), kind.lower()
         if isinstance(value, str) and group in _GROUPS and value.isidentifier():
-            raise UserError(f"{what} = {value} is a name, not a part; write {group}@{place}={value}.")
-        raise UserError(f"{what} names no part; give it a _target_, or choose one of conf/.")
-    kinds = {"float": (number, "a number"), "bool": (isinstance(value, bool), "true or false")}
+            raise UserError(f"{setting} = {value} is a name, not a part; write {group}@{place}={value}.")
+        raise UserError(f"{setting} names no part; give it a _target_, or choose one of conf/.")
+    kinds = {"float": (is_number, "a number"), "bool": (isinstance(value, bool), "true or false")}
     kinds["str"] = (isinstance(value, str), "a word")
-    fits, should = kinds.get(kind, (True, ""))
+    fits, description = kinds.get(kind, (True, ""))
     if not fits:
-        raise UserError(f"{what} = {value!r} must be {should}.")
+        raise UserError(f"{setting} = {value!r} must be {description}.")
     return value
 
 

@@ -10,6 +10,6 @@ CORES = "MHRUN_CORES"
 
 def usable_cores() -> int:
     """Return the number of cores available to this process."""
-    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    given = os.environ.get(CORES, "")
-    return max(1, min(there, int(given))) if given.isdecimal() else there
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    setting = os.environ.get(CORES, "")
+    return max(1, min(cores, int(setting))) if setting.isdecimal() else cores

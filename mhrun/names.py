@@ -25,6 +25,6 @@ def checked_name(text: object, what: str) -> str:
         UserError: it is not 1 to 64 letters, digits, dashes and underscores; it may be a path.
     """
     if not is_name(text):
-        shown = repr(text) if len(repr(text)) <= 80 else f"{repr(text)[:77]}..."
-        raise UserError(f"{what} {shown} is not a name; use 1 to 64 letters, digits, - and _.")
+        excerpt = repr(text) if len(repr(text)) <= 80 else f"{repr(text)[:77]}..."
+        raise UserError(f"{what} {excerpt} is not a name; use 1 to 64 letters, digits, - and _.")
     return str(text)

@@ -110,9 +110,9 @@ class TrajectoryProposal(Proposal):
 
     def filled(self, leapfrog_steps: int) -> Self:
         """Return the proposal with this number of leapfrog steps, which a pilot has found."""
-        found = copy.copy(self)
-        found.leapfrog_steps, found.leapfrog_is_open = leapfrog_steps, False
-        return found
+        proposal = copy.copy(self)
+        proposal.leapfrog_steps, proposal.leapfrog_is_open = leapfrog_steps, False
+        return proposal
 
     @abstractmethod
     def follow(

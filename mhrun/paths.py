@@ -51,28 +51,24 @@ def located(name: str) -> Path:
     Raises:
         UserError: there is no such file.
     """
-    shown = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..."
+    excerpt = name if len(name) <= _SHOWN else f"{name[:_SHOWN]}..."
     try:
-        wanted = Path(name).expanduser()
+        file = Path(name).expanduser()
     except RuntimeError as error:  # an unknown user
-        raise UserError(f"There is no data file '{shown}': {error}") from error
-    places = (
-        [wanted] if wanted.is_absolute() else [folder / wanted for folder in (*user_folders(), Path.cwd())]
-    )
+        raise UserError(f"There is no data file '{excerpt}': {error}") from error
+    places = [file] if file.is_absolute() else [folder / file for folder in (*user_folders(), Path.cwd())]
     for place in places:
         with suppress(OSError, ValueError):  # the name is too long or invalid
             if place.is_file():
                 return place
-    beside: list[str] = []
+    siblings: list[str] = []
     for place in places:
         with suppress(OSError, ValueError):
-            beside += [path.name for path in place.parent.iterdir()]
+            siblings += [path.name for path in place.parent.iterdir()]
     where = (
-        ""
-        if wanted.is_absolute()
-        else ", neither in your project (--project DIR) nor in the working directory"
+        "" if file.is_absolute() else ", neither in your project (--project DIR) nor in the working directory"
     )
-    raise UserError(f"There is no data file '{shown}'{where}.{nearest(wanted.name, beside)}")
+    raise UserError(f"There is no data file '{excerpt}'{where}.{nearest(file.name, siblings)}")
 
 
 def experiment_module(name: str) -> ModuleType:

@@ -79,8 +79,8 @@ def distinct_of(candidates: Tensor, m: int) -> tuple[Tensor, Tensor]:
     place = (~repeats).cumsum(-1) - 1
     short = (place[:, -1] < m - 1).any()
     place.masked_fill_(repeats, m).clamp_max_(m)  # surplus values go to column m, which is dropped
-    found = candidates.new_zeros(len(candidates), m + 1).scatter_(-1, place, candidates)
-    return found[:, :m], short
+    distinct = candidates.new_zeros(len(candidates), m + 1).scatter_(-1, place, candidates)
+    return distinct[:, :m], short
 
 
 @lru_cache(maxsize=64)

@@ -109,9 +109,9 @@ class Streams:
 
     def of(self, name: str, rows: Tensor) -> Streams:
         """Return the streams called `name` of chains `rows` (R,); a chain's numbers do not depend on the others."""
-        found = Streams(derive_key(self.key, name), len(rows), self.device, compiled=self.compiled)
-        found._numbers = self._numbers[rows]
-        return found
+        streams = Streams(derive_key(self.key, name), len(rows), self.device, compiled=self.compiled)
+        streams._numbers = self._numbers[rows]
+        return streams
 
     def words(
         self,
@@ -174,9 +174,9 @@ class Streams:
         if self.compiled or stop > n // 2 or large:
             from mhrun.native.numbers import permutations
 
-            kind = np.int32 if dtype == torch.int32 else np.int64
+            index_dtype = np.int32 if dtype == torch.int32 else np.int64
             places = steps.cpu().numpy(), chains.cpu().numpy()
-            drawn = permutations(self.key, *places, n, start, stop, use, kind)
+            drawn = permutations(self.key, *places, n, start, stop, use, index_dtype)
             return torch.from_numpy(drawn).to(self.device)
         part = max(1, _SORTED // stop)
         parts = zip(steps.split(part), chains.split(part), strict=True)
@@ -190,13 +190,13 @@ class Streams:
             blocks = torch.arange(-(-count // 2), device=self.device)
             counters = (blocks, (steps & LOW)[:, None], high[:, None], chains[:, None])
             words = torch.stack(torch.broadcast_tensors(*philox(*counters, self.key)), -1)
-            found, short = distinct_of(stream_of(words, n), m)
+            distinct, short = distinct_of(stream_of(words, n), m)
             if self.device.type != "cpu":  # checked on the device, without synchronisation
                 if self.device.type == "cuda":
                     torch._assert_async(~short)
-                return found
+                return distinct
             if not short:
-                return found
+                return distinct
             count *= 2
 
     def marks(
@@ -209,10 +209,13 @@ class Streams:
             chains = (self._numbers if rows is None else self._numbers[rows]).numpy()
             return torch.from_numpy(arrival_marks(self.key, first_step, steps, chains, n, start, count))
         words = self.words(Purpose.ARRIVALS, first_step, steps, 2 * count, 0, 2 * start, rows)
-        one, two = words[..., 0::2, :], words[..., 1::2, :]
-        slot = scaled_of(one[..., 0], one[..., 1], n).double()
-        gap = -unit_of(two[..., 0], two[..., 1]).log()
-        coin, uniform = unit_of(one[..., 2], one[..., 3]), unit_of(two[..., 2], two[..., 3])
+        first_words, second_words = words[..., 0::2, :], words[..., 1::2, :]
+        slot = scaled_of(first_words[..., 0], first_words[..., 1], n).double()
+        gap = -unit_of(second_words[..., 0], second_words[..., 1]).log()
+        coin, uniform = (
+            unit_of(first_words[..., 2], first_words[..., 3]),
+            unit_of(second_words[..., 2], second_words[..., 3]),
+        )
         return torch.stack((slot, coin, gap, uniform), dim=-2)
 
     def many_normals(
@@ -235,9 +238,9 @@ class Streams:
             return None
         from mhrun.native.numbers import normals
 
-        kind = "float32" if dtype == torch.float32 else "float64"
-        out = normals(self.key, step, self._numbers.numpy(), count, int(purpose), use, kind)
-        return torch.from_numpy(out)
+        dtype_name = "float32" if dtype == torch.float32 else "float64"
+        drawn = normals(self.key, step, self._numbers.numpy(), count, int(purpose), use, dtype_name)
+        return torch.from_numpy(drawn)
 
     def at(self, step: int, ahead: int = 64) -> Draws:
         """Return the numbers of one step; up to `ahead` consecutive steps are prefetched together."""
@@ -360,8 +363,8 @@ class Draws:
         blocks = -(-count // 4)
         if count >= MANY:
             self._check_unused((purpose, use))
-            if (found := self.streams.many_normals(purpose, self.step, count, dtype, use)) is not None:
-                return found
+            if (numbers := self.streams.many_normals(purpose, self.step, count, dtype, use)) is not None:
+                return numbers
             return normals_of(self.streams.words(purpose, self.step, 1, blocks, use))[0, :, :count].to(dtype)
 
         def make(first: int, steps: int) -> Tensor:
@@ -427,8 +430,8 @@ class Draws:
             if replacement:
                 return self.streams.independent(first, steps, n, m, use, start, rows)
             step = torch.arange(first, first + steps, device=self.device).repeat_interleave(len(chains))
-            found = self.streams.permuted(step, chains.repeat(steps), n, 0, m, use)
-            return found.view(steps, len(chains), m)
+            drawn = self.streams.permuted(step, chains.repeat(steps), n, 0, m, use)
+            return drawn.view(steps, len(chains), m)
 
         if rows is not None and not common:
             return make(self.step, 1)[0]
@@ -442,8 +445,8 @@ class Draws:
         """
         if rows is None:
             rows = torch.arange(self.chains, device=self.device)
-        step, what, where, order = self._grown
-        at = where[rows] if (step, what) == (self.step, (n, use)) else None
+        step, key, where, order = self._grown
+        at = where[rows] if (step, key) == (self.step, (n, use)) else None
         if at is None or order.shape[1] < stop or bool((at < 0).any()):
             upto = stop
             if 2 * (stop - start) < start:
@@ -471,10 +474,10 @@ class Draws:
             return self.streams.marks(first, steps, n, start, count, rows)
 
         if start or rows is not None:
-            found = make(self.step, 1)[0]
+            marks = make(self.step, 1)[0]
         else:
-            found = self._take(("arrivals", n, count), 8 * count, make)
-        return Marks(found[:, 0].long(), found[:, 1], found[:, 2], found[:, 3])
+            marks = self._take(("arrivals", n, count), 8 * count, make)
+        return Marks(marks[:, 0].long(), marks[:, 1], marks[:, 2], marks[:, 3])
 
     def uniforms_at(self, purpose: Purpose, places: Tensor, use: int = 0) -> Tensor:
         """Return the elements `places` (C, k) of `uniforms` of any count, (C, k): those of a few among many."""
@@ -492,16 +495,16 @@ class Draws:
         A pass has n // m pieces. The permutation of pass k = 1, 2, ... is drawn as that of step k with use = 1. It is
         cached at 4 bytes an index, as far as memory allows.
         """
-        number, piece = divmod(self.step - 1, n // m)
+        pass_number, piece = divmod(self.step - 1, n // m)
         start = piece * m
-        what, first, order = self._pass
-        if what != (n, m, number) or not first <= start < first + order.shape[1]:
+        key, first, order = self._pass
+        if key != (n, m, pass_number) or not first <= start < first + order.shape[1]:
             pieces = max(1, _HELD // (self.chains * m))
             first, stop = start, min(start + pieces * m, n // m * m)
             chains = self.streams.numbers
-            steps = torch.full_like(chains, number + 1)
+            steps = torch.full_like(chains, pass_number + 1)
             order = self.streams.permuted(steps, chains, n, first, stop, 1, torch.int32)
-            self._pass = ((n, m, number), first, order)
+            self._pass = ((n, m, pass_number), first, order)
         return order[:, start - first : start - first + m].long()
 
     def choices(
@@ -526,34 +529,34 @@ class Draws:
         A random share of the data pass their labels on in a cycle of random order; the others keep theirs. It is the
         same for all chains.
         """
-        number = (self.step - 1) // max(1, n // m)
-        what, table = self._labels
-        if what != (n, share, number):
-            one = torch.zeros(1, dtype=torch.int64, device=self.device)
-            order = self.streams.permuted(one + number + 1, one, n, 0, n, _RELABEL)[0]
-            chosen = order[: round(share * n)]
+        pass_number = (self.step - 1) // max(1, n // m)
+        key, table = self._labels
+        if key != (n, share, pass_number):
+            zero = torch.zeros(1, dtype=torch.int64, device=self.device)
+            order = self.streams.permuted(zero + pass_number + 1, zero, n, 0, n, _RELABEL)[0]
+            relabelled = order[: round(share * n)]
             table = torch.arange(n, device=self.device)
-            table[chosen] = chosen.roll(1)
-            self._labels = ((n, share, number), table)
+            table[relabelled] = relabelled.roll(1)
+            self._labels = ((n, share, pass_number), table)
         return table
 
-    def _check_unused(self, what: Hashable) -> None:
-        if isinstance(what, tuple) and isinstance(what[1], int) and not 0 <= what[1] < USES:
-            raise RuntimeError(f"use = {what[1]} is out of range: it must be at least 0 and below {USES}.")
-        if what in self._drawn:
-            raise RuntimeError(f"{what} is drawn twice in one step: give each draw a different `use`.")
-        self._drawn.add(what)
+    def _check_unused(self, key: Hashable) -> None:
+        if isinstance(key, tuple) and isinstance(key[1], int) and not 0 <= key[1] < USES:
+            raise RuntimeError(f"use = {key[1]} is out of range: it must be at least 0 and below {USES}.")
+        if key in self._drawn:
+            raise RuntimeError(f"{key} is drawn twice in one step: give each draw a different `use`.")
+        self._drawn.add(key)
 
     def _take(
-        self, what: Hashable, size: int, make: Callable[[int, int], Tensor], chains: int | None = None
+        self, key: Hashable, size: int, make: Callable[[int, int], Tensor], chains: int | None = None
     ) -> Tensor:
         """Return this step's slice of the cached ``make(first step, K) -> (K, C, ...)`` with `size` numbers a chain."""
-        first, kept = self._kept.get(what, (0, None))
-        if kept is None or not first <= self.step < first + kept.shape[0]:
+        first, block = self._kept.get(key, (0, None))
+        if block is None or not first <= self.step < first + block.shape[0]:
             steps = max(1, min(self._ahead, _PREFETCH // ((chains or self.chains) * size)))
-            first, kept = self.step, make(self.step, steps)
-            self._kept[what] = (first, kept)
-        return kept[self.step - first]
+            first, block = self.step, make(self.step, steps)
+            self._kept[key] = (first, block)
+        return block[self.step - first]
 
 
 class Marks(NamedTuple):

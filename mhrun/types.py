@@ -407,15 +407,15 @@ def choose(mask: Tensor, yes: Evaluation, no: Evaluation, *, on_host: bool) -> E
     `on_host`: True if reading the mask on the host needs no device synchronisation, see `Draws.on_host`.
     """
     first, second = yes.tensors(), no.tensors()
-    both = [name for name in first if name in second]
+    names = [name for name in first if name in second]
     if on_host and yes.theta.shape[-1] >= MANY:  # avoids copying wide rows if all chains agree
         if bool(mask.all()):
-            return Evaluation.of({name: first[name] for name in both})
+            return Evaluation.of({name: first[name] for name in names})
         if not bool(mask.any()):
-            return Evaluation.of({name: second[name] for name in both})
+            return Evaluation.of({name: second[name] for name in names})
 
     def pick(name: str) -> Tensor:
         a, b = first[name], second[name]
         return torch.where(mask.reshape(-1, *[1] * (a.dim() - 1)), a, b)
 
-    return Evaluation.of({name: pick(name) for name in both})
+    return Evaluation.of({name: pick(name) for name in names})

@@ -80,10 +80,10 @@ def steps_from_learning_rates(rates: Sequence[float], chains: int, n: int) -> li
         Refusal: the number of chains is not a multiple of the number of rates.
     """
     chains = _checked_length("chains", chains)
-    each, left = divmod(chains, len(rates)) if len(rates) else (0, 1)
-    if left or not each:
+    per_rate, remainder = divmod(chains, len(rates)) if len(rates) else (0, 1)
+    if remainder or not per_rate:
         raise Refusal(f"{chains} chains is not a multiple of {len(rates)} learning rates.")
-    return [step_from_learning_rate(float(rate), n) for rate in rates for _ in range(each)]
+    return [step_from_learning_rate(float(rate), n) for rate in rates for _ in range(per_rate)]
 
 
 def learning_rate_steps(lowest: float, highest: float, count: int, n: int) -> list[float]:

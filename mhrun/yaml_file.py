@@ -131,22 +131,22 @@ class _Open:
 
 def _check(text: str, name: str, most_values: int) -> None:
     sizes: dict[str, int] = {}  # of anchors
-    inside: list[_Open] = []
+    enclosing: list[_Open] = []
     documents = 0
     scalars = yaml.SafeLoader("")
 
-    def refuse(line: int, what: str) -> UserError:
-        return UserError(f"'{name}', line {line}: {what}")
+    def refuse(line: int, message: str) -> UserError:
+        return UserError(f"'{name}', line {line}: {message}")
 
     def count(size: int, line: int, anchor: str | None) -> None:
         """Add a finished value to what it is in."""
         if anchor is not None:
             sizes[anchor] = size
-        if inside:
-            inside[-1].size += size
-            if inside[-1].keys is not None:
-                inside[-1].at_key = not inside[-1].at_key
-        if size > most_values or (inside and inside[-1].size > most_values):
+        if enclosing:
+            enclosing[-1].size += size
+            if enclosing[-1].keys is not None:
+                enclosing[-1].at_key = not enclosing[-1].at_key
+        if size > most_values or (enclosing and enclosing[-1].size > most_values):
             raise refuse(line, f"more than {most_values:,} values, with its aliases written out.")
 
     for event in _events(text):
@@ -158,30 +158,30 @@ def _check(text: str, name: str, most_values: int) -> None:
         elif isinstance(event, yaml.CollectionStartEvent):
             if event.tag is not None and event.tag not in _PLAIN_TAGS:
                 raise refuse(line, f"the tag {_tag(event.tag)} is not allowed; write plain values.")
-            if inside and inside[-1].at_key:
+            if enclosing and enclosing[-1].at_key:
                 raise refuse(line, "a key is a list or a group; a key is one word.")
-            if len(inside) >= DEEPEST:
+            if len(enclosing) >= DEEPEST:
                 raise refuse(line, f"more than {DEEPEST} lists or groups in one another.")
             if event.anchor is not None:
                 sizes[event.anchor] = -1  # open
-            inside.append(_Open(event.anchor, isinstance(event, yaml.MappingStartEvent)))
+            enclosing.append(_Open(event.anchor, isinstance(event, yaml.MappingStartEvent)))
         elif isinstance(event, yaml.CollectionEndEvent):
-            done = inside.pop()
-            count(done.size, line, done.anchor)
+            finished = enclosing.pop()
+            count(finished.size, line, finished.anchor)
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor not in sizes:
                 raise refuse(line, f"the alias *{event.anchor} has no anchor &{event.anchor} before it.")
             if sizes[event.anchor] < 0:
                 raise refuse(line, f"*{event.anchor} is inside &{event.anchor} and would never end.")
-            if inside and inside[-1].at_key:
+            if enclosing and enclosing[-1].at_key:
                 raise refuse(line, f"the key *{event.anchor} is an alias; write the key.")
             count(sizes[event.anchor], line, None)
         elif isinstance(event, yaml.ScalarEvent):
             if event.tag is not None and event.tag not in _PLAIN_TAGS and event.tag != "!":
                 raise refuse(line, f"the tag {_tag(event.tag)} is not allowed; write plain values.")
             _check_scalar(event, scalars, refuse)
-            if inside and inside[-1].at_key:
-                keys = inside[-1].keys
+            if enclosing and enclosing[-1].at_key:
+                keys = enclosing[-1].keys
                 assert keys is not None
                 if event.value in keys:
                     raise refuse(
@@ -220,9 +220,9 @@ def _check_scalar(event: yaml.ScalarEvent, loader: yaml.SafeLoader, refuse: Any)
     try:
         loader.construct_object(yaml.ScalarNode(tag, value))
     except (ValueError, KeyError, OverflowError, yaml.YAMLError) as error:
-        shown = value if len(value) <= 40 else f"{value[:37]}..."
+        excerpt = value if len(value) <= 40 else f"{value[:37]}..."
         raise refuse(
-            line, f"'{shown}' cannot be read as a value; put it in quotes if it is a word."
+            line, f"'{excerpt}' cannot be read as a value; put it in quotes if it is a word."
         ) from error
 
 
