@@ -54,8 +54,8 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
     finding = "biased" if deviation > Z else "perhaps biased" if deviation > _DOUBTFUL else "no bias seen"
     where = f"c = n/T = {subject.n / base:g} data" if base != 1 else "T = 1"
     tolerant = kernel.rule is not None and kernel.rule.corrects_noise and not kernel.rule.exact
-    far = max((abs(ratio - 1) - _TOLERATED) / error, (abs(mean) - _TOLERATED) / mean_error)
-    if tolerant and deviation > Z >= far:
+    excess = max((abs(ratio - 1) - _TOLERATED) / error, (abs(mean) - _TOLERATED) / mean_error)
+    if tolerant and deviation > Z >= excess:
         finding = f"biased by no more than the {_TOLERATED:.0%} allowed"
     detail = (
         f"variance {ratio:.3f} ± {error:.3f} of the target's, mean {mean:+.3f} ± {mean_error:.3f} of its sd: "
@@ -68,7 +68,7 @@ def minibatches(subject: Subject, check_name: str) -> Iterator[Verdict]:
         yield Verdict(check_name, MEASURED, detail, (ratio - 1) / error)
         return
     yield _by_excess(
-        check_name, detail, deviation if is_exact else far, 2, error, 0.0 if is_exact else _TOLERATED
+        check_name, detail, deviation if is_exact else excess, 2, error, 0.0 if is_exact else _TOLERATED
     )
 
 

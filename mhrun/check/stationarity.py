@@ -84,12 +84,12 @@ def invariance(subject: Subject, check_name: str) -> Iterator[Verdict]:
         ends = trajectory.theta[-1].numpy()
         if not trajectory.stat("accepted").any() and subject.refuses_all(kernel, known, target):
             alternative = positive()
-            instead = not is_last and not subject.refuses_all(
+            uses_alternative = not is_last and not subject.refuses_all(
                 subject.exact(alternative), alternative, subject.target(alternative)
             )
-            detail = f"{_REFUSED}{f' See {alternative.name}.' if instead else ''}"
-            yield Verdict(title, NONE if instead else NO_POWER, detail)
-            if instead:
+            detail = f"{_REFUSED}{f' See {alternative.name}.' if uses_alternative else ''}"
+            yield Verdict(title, NONE if uses_alternative else NO_POWER, detail)
+            if uses_alternative:
                 waiting, is_last = [*waiting, alternative], True
             continue
         share = float(trajectory.stat("accepted").double().mean())

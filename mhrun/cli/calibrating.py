@@ -195,9 +195,13 @@ def _run(
     from mhrun.store.netcdf import flat_draws, open_trace
     from mhrun.target import Target
 
-    old = method.target
+    method_target = method.target
     target = Target(
-        old.model, data, temper=old.temper, replacement=old.replacement, common_batch=old.common_batch
+        method_target.model,
+        data,
+        temper=method_target.temper,
+        replacement=method_target.replacement,
+        common_batch=method_target.common_batch,
     )
     other_counts = {"chains": chains, "thin": 1, "thin_stats": None, "seed": seed}
     method_on_data = assembled(

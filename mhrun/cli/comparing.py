@@ -181,12 +181,12 @@ _SHORT = {
 
 def explain(columns: Mapping[str, str]) -> None:
     """Print what each column of the table is, heading -> text, wrapped to the terminal."""
-    wide = shutil.get_terminal_size((100, 24)).columns
+    width = shutil.get_terminal_size((100, 24)).columns
     names = {_SHORT.get(heading, heading): text for heading, text in columns.items()}
     start = max(map(len, names), default=0) + 2
     print()
     for name, text in names.items():
-        print(textwrap.fill(text, wide, initial_indent=name.ljust(start), subsequent_indent=" " * start))
+        print(textwrap.fill(text, width, initial_indent=name.ljust(start), subsequent_indent=" " * start))
     print()
 
 
@@ -212,5 +212,5 @@ def show(frame: pd.DataFrame, distances: Sequence[str]) -> None:
                 printed.add_row(f"[bold]{run}[/bold]")
                 latest = run
             printed.add_row(f"  {method}", *map(shown, row))
-        wide = None if sys.stdout.isatty() else 160  # a pipe has no width
-        Console(width=wide).print(printed)
+        width = None if sys.stdout.isatty() else 160  # a pipe has no width
+        Console(width=width).print(printed)

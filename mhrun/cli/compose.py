@@ -394,9 +394,9 @@ def _nearest_key(key: str, words: Sequence[str], folders: Sequence[Path], name: 
         ):
             same_leaf = [f"+methods.{method}.{close[0]}"]
     siblings = {k.rpartition(".")[2]: k for k in keys if k.rpartition(".")[0] == key.rpartition(".")[0]}
-    near = [siblings[k] for k in difflib.get_close_matches(leaf, siblings, 1, 0.6)]
+    close_siblings = [siblings[k] for k in difflib.get_close_matches(leaf, siblings, 1, 0.6)]
     candidates = [k for k in keys if not key.startswith(f"{k}.")]
-    close = near or same_leaf or difflib.get_close_matches(key, candidates, 1, 0.6)
+    close = close_siblings or same_leaf or difflib.get_close_matches(key, candidates, 1, 0.6)
     shows = "mhrun experiment=NAME --cfg job shows them all."
     if name == "check":
         shows = (

@@ -63,8 +63,8 @@ def _command(name: str, path: Path | None, folders: Sequence[Path]) -> str:
     for folder in folders:
         if path is not None and path.is_relative_to(folder):
             project = folder.parent if folder.name == "conf" else folder
-            near = project.resolve().is_relative_to(Path.cwd())
-            return f"mhrun --project {os.path.relpath(project) if near else project} {name}"
+            is_near = project.resolve().is_relative_to(Path.cwd())
+            return f"mhrun --project {os.path.relpath(project) if is_near else project} {name}"
     return f"mhrun {name}"
 
 
@@ -91,12 +91,12 @@ def _composed(name: str, folders: Sequence[Path]) -> dict[str, Any] | str:
 
 def _methods(config: Mapping[str, Any]) -> list[str]:
     names = [str(name) for name in config["methods"]]
-    wide = max(map(len, names), default=0)
+    width = max(map(len, names), default=0)
     lines = []
     for name in names:
         node = config["methods"][name]
         counts = [f"{key}={_plain(node[key])}" for key in COUNTS if node.get(key) is not None]
-        lines.append(f"{name:{wide}}  {', '.join([*_parts(node['kernel']), *counts])}")
+        lines.append(f"{name:{width}}  {', '.join([*_parts(node['kernel']), *counts])}")
     return lines
 
 

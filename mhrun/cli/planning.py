@@ -47,8 +47,8 @@ def plan(words: Sequence[str], folders: Sequence[Path], multirun: bool) -> int:
     """
     if not multirun:
         config = compose_config(words, folders, compare=False, check=True)
-        wide = None if sys.stdout.isatty() else 120  # a pipe has no width
-        _of_run(config, Console(width=wide))
+        width = None if sys.stdout.isatty() else 120  # a pipe has no width
+        _of_run(config, Console(width=width))
         return 0
     jobs, swept = sweep_jobs(words)
     return _of_sweep([(job, [w for w in job if w.partition("=")[0] in swept]) for job in jobs], folders)

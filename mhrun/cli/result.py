@@ -55,8 +55,8 @@ def show_result(folder: RunFolder, width: int | None = None) -> None:
     if len(methods) and len(methods.columns):
         print()
         piped = width is None and not sys.stdout.isatty()
-        wide = Console(file=sys.stdout, width=_WHOLE) if piped else console
-        wide.print(_table(methods, wide.width))
+        wide_console = Console(file=sys.stdout, width=_WHOLE) if piped else console
+        wide_console.print(_table(methods, wide_console.width))
         for line in summary.footnotes:
             say(line)
     if summary.warnings:

@@ -85,12 +85,12 @@ def _block(settings: Mapping[str, Any], indent: str = "") -> str:
     return "".join(lines)
 
 
-def _built_in(name: str, base: str, comment: str, data: Dataset, of: str, **extra: Any) -> Fitted:
+def _built_in(name: str, base: str, comment: str, data: Dataset, outcome: str, **extra: Any) -> Fitted:
     """Return a regression of the package, with a weight for each column of x."""
     comments = [comment, "The prior of each weight is normal with mean 0 and variance prior_variance."]
     names = weight_names(data.facts)
     settings = {"dim": len(names), "prior_variance": _VARIANCE, **extra, "names": names}
-    return Fitted({_place(name): part_text(comments, base, settings)}, len(names), _prior(name), of)
+    return Fitted({_place(name): part_text(comments, base, settings)}, len(names), _prior(name), outcome)
 
 
 def _place(name: str) -> str:
@@ -104,8 +104,8 @@ def _prior(name: str) -> str:
 def _logistic(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fitted:
     positive = data.facts["positive"]
     comment = f"P({target} = {positive!r}) = 1 / (1 + exp(-theta.x)); the first column of x is 1."
-    of = f"{target} = {positive!r} against {next(v for v in levels if v != positive)!r}"
-    return _built_in(name, "logistic", comment, data, of, start="zeros")
+    outcome = f"{target} = {positive!r} against {next(v for v in levels if v != positive)!r}"
+    return _built_in(name, "logistic", comment, data, outcome, start="zeros")
 
 
 def _softmax(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fitted:
@@ -135,8 +135,8 @@ def _poisson(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fi
     if not bool((y >= 0).all() and (y == y.round()).all()):
         raise UserError(f"model=poisson is for counts 0, 1, 2, ..., and '{target}' holds other numbers.")
     comment = f"{target} ~ Poisson(exp(x.theta)); the first column of x is 1. The variance is the mean."
-    of = f"{target}, from {float(y.min()):g} to {float(y.max()):g}"
-    return _built_in(name, "poisson_regression", comment, data, of)
+    outcome = f"{target}, from {float(y.min()):g} to {float(y.max()):g}"
+    return _built_in(name, "poisson_regression", comment, data, outcome)
 
 
 def _linear(name: str, target: str, data: Dataset, levels: Sequence[Any]) -> Fitted:

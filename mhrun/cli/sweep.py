@@ -75,9 +75,9 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
             )
     try:
         (place / "jobs").mkdir(parents=True, exist_ok=True)
-        for old in (place / "jobs").iterdir():
-            if _OF_A_JOB.fullmatch(old.name):
-                old.unlink()
+        for path in (place / "jobs").iterdir():
+            if _OF_A_JOB.fullmatch(path.name):
+                path.unlink()
     except OSError as error:
         raise explain(error, place / "jobs") from error
     record = {"experiment": name, "overrides": list(words), "swept": swept, "jobs": len(jobs)}
@@ -88,10 +88,10 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
 
     outcomes = jobs_of_sweep(place)
     failed = [job for job in outcomes if job.error]
-    lost: list[str] = []  # parts of the sweep's own report
+    lost_parts: list[str] = []  # parts of the sweep's own report
 
     def warn(line: str) -> None:
-        lost.append(line)
+        lost_parts.append(line)
         print(f"mhrun: {line}", file=sys.stderr)
 
     if any(job.is_done for job in outcomes):
@@ -105,7 +105,7 @@ def sweep(words: Sequence[str], folders: Sequence[Path]) -> int:
             print(f"       {job.error}  (log: {job.log})", file=sys.stderr)
     if any(job.is_bug for job in failed):
         return BUG
-    return 1 if failed or lost else 0
+    return 1 if failed or lost_parts else 0
 
 
 def _show(place: Path) -> None:

@@ -118,13 +118,13 @@ def assembled(
             raise Refusal(f"{key} = {count} must be at least {least}.")
     if seed.bit_length() > 63:
         raise Refusal(f"seed = {seed} must be a whole number of at most 63 bits.")
-    thin, often = _thin(counts["thin"]), counts["thin_stats"]
+    thin, stats_setting = _thin(counts["thin"]), counts["thin_stats"]
     check_kind("kernel", kernel, Kernel, f"{where}kernel")
     for quantity, schedule in schedules.items():
         check_kind("schedule", schedule, Schedule, f"{where}schedules.{quantity}")
     plan = Plan(schedules, chains, warmup, steps)
     names = () if thin is None else target.model.names
-    thin_stats = None if often is None else _whole("thin_stats", often)
+    thin_stats = None if stats_setting is None else _whole("thin_stats", stats_setting)
     shape = Shape(chains, names, warmup, steps, plan.kept(thin), thin_stats, parameters_of(target.model))
     if monitor is not None:
         check_kind("monitor", monitor, Monitor, f"{where}monitor")

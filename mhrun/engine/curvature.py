@@ -57,8 +57,8 @@ class Surface:
 
     def value_and_grad(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Return f (C,) and its gradient (C, D) at theta (C, D), float64."""
-        many = max(1, _VALUES // (self.size * max(1, len(theta[0]) // 8)))
-        parts = [self._part(theta[first : first + many]) for first in range(0, len(theta), many)]
+        block = max(1, _VALUES // (self.size * max(1, len(theta[0]) // 8)))
+        parts = [self._part(theta[first : first + block]) for first in range(0, len(theta), block)]
         return torch.cat([value for value, _ in parts]), torch.cat([grad for _, grad in parts])
 
     def _part(self, theta: Tensor) -> tuple[Tensor, Tensor]:

@@ -104,8 +104,9 @@ class Method:
                 "a step size cannot be tuned to an acceptance rate: its steps have no acceptance test."
             )
         with torch.no_grad():
-            few = self.starts is None and self.target.dim >= MANY  # all starting points may need much memory
-            outside = ~self.target.model.log_prior(self.first_points(1 if few else None)).isfinite()
+            # All starting points may need much memory.
+            only_one = self.starts is None and self.target.dim >= MANY
+            outside = ~self.target.model.log_prior(self.first_points(1 if only_one else None)).isfinite()
         if outside.any():
             raise Refusal(
                 f"chain {int(outside.nonzero()[0])} starts where the prior is 0; choose another start."

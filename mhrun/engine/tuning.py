@@ -312,10 +312,16 @@ def _search(
         decaying += decaying > 0 or 0.05 < rate < max(0.95, 0.5 * (1 + aim))
         change = _GAIN * max(1, decaying) ** -0.6 * (rate - aim) / (aim * (1 - aim)) * 0.5
         log_step += min(max(change, -_FARTHEST), _FARTHEST)
-    few = slice(-_POOLED, None)
-    pooled = sum(rates[few]) / len(rates[few])
+    tail = slice(-_POOLED, None)
+    pooled = sum(rates[tail]) / len(rates[tail])
     settled = abs(_logit(pooled) - _logit(aim)) < _SETTLED
-    return sum(logs[few]) / len(logs[few]), pooled, sum(noises[few]) / len(noises[few]), settled, len(rates)
+    return (
+        sum(logs[tail]) / len(logs[tail]),
+        pooled,
+        sum(noises[tail]) / len(noises[tail]),
+        settled,
+        len(rates),
+    )
 
 
 def _quieter(chains: _Chains, step: Tensor, sd: float) -> tuple[Tensor, float, float]:

@@ -305,13 +305,15 @@ def full_noise(summary: Mapping[str, Any], n: int, decisions: int) -> float:
     decision is on fewer data.
     """
     totals = summary["totals"]
-    few = decisions - float(np.sum(totals["sum_all_data"]))
-    if few < 1:
+    on_minibatches = decisions - float(np.sum(totals["sum_all_data"]))
+    if on_minibatches < 1:
         return np.nan
-    size = (float(np.sum(totals["sum_batch_size"])) - (decisions - few) * n) / few
-    square = (float(np.sum(totals["sum_batch_size_squared"])) - (decisions - few) * n**2) / few
+    size = (float(np.sum(totals["sum_batch_size"])) - (decisions - on_minibatches) * n) / on_minibatches
+    square = (
+        float(np.sum(totals["sum_batch_size_squared"])) - (decisions - on_minibatches) * n**2
+    ) / on_minibatches
     inverse = square / size**3 if size > 0 else np.nan
-    variance = float(np.sum(np.asarray(totals["sum_log_ratio_var"], dtype=float))) / few
+    variance = float(np.sum(np.asarray(totals["sum_log_ratio_var"], dtype=float))) / on_minibatches
     return float(np.sqrt(variance / max(inverse * n - 1, 1e-12)))
 
 

@@ -167,21 +167,21 @@ class _Worker:
     """The parent's end of a worker process."""
 
     def __init__(self, job: Job) -> None:
-        self.connection, far = Pipe()
+        self.connection, far_end = Pipe()
         self.ready = False  # it holds its lock
         self.busy_with: Any = None  # the method's name
         self.known = set[str]()  # the methods that it was given
         places = [path for path in sys.path if path]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _COMMAND, str(far.fileno())],
-                pass_fds=[far.fileno()],
+                [sys.executable, "-P", "-c", _COMMAND, str(far_end.fileno())],
+                pass_fds=[far_end.fileno()],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(places), CORES: str(job.cores)},
                 stdin=subprocess.DEVNULL,
                 process_group=0,  # Ctrl-C reaches the parent alone, which stops the workers
             )
         finally:
-            far.close()
+            far_end.close()
         self.send(job)
 
     def send(self, message: Any) -> bool:

@@ -109,8 +109,11 @@ class ZigZag(Kernel):
         rows, event, per = torch.arange(len(phi), device=phi.device), 0, target.dim + 1
         while len(rows):
             marks = draws.arrivals(target.n, event * per, (event + 1) * per, rows if event else None)
-            at, v, beta, by = phi[rows], velocity[rows], heat[rows], power[rows]
-            first, second = v * quadratic.gradient(at, beta, by), v * quadratic.change(v, beta, by)
+            at, v, beta, row_power = phi[rows], velocity[rows], heat[rows], power[rows]
+            first, second = (
+                v * quadratic.gradient(at, beta, row_power),
+                v * quadratic.change(v, beta, row_power),
+            )
             turn = _first_times(first, second, marks.gap[:, :-1])
             soonest, coordinate = turn.min(1)
             # The rate M must not depend on the time of the next turn, which is drawn again after an arrival.

@@ -287,7 +287,7 @@ class Designs:
 
 def _best(error: Tensor, usage: Tensor, bound: float) -> Tensor:
     """Return the index (C,) of the design to use, from error and usage (designs, C)."""
-    good = error < bound
-    loss = torch.where(good.any(0), usage.masked_fill(~good, math.inf), error)
+    meets_bound = error < bound
+    loss = torch.where(meets_bound.any(0), usage.masked_fill(~meets_bound, math.inf), error)
     # Designs may tie, for example when one stage always suffices: take the first, on every device.
     return (loss == loss.amin(0)).cumsum(0).eq(0).sum(0)

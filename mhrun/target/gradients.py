@@ -57,14 +57,14 @@ class Gradients:
 
     def add_prior(self, grad: Tensor, theta: Tensor, factor: Tensor) -> Tensor:
         """Return grad + factor times the gradient of the log-prior, in place; factor (C,)."""
-        by = factor[:, None].to(grad.dtype)
+        factors = factor[:, None].to(grad.dtype)
         offered = native_form(self._model, "log_prior_grad", "log_prior")
         if offered is not None:
             prior_grad = offered(theta)
-            return grad if prior_grad is None else grad.addcmul_(prior_grad, by)
+            return grad if prior_grad is None else grad.addcmul_(prior_grad, factors)
         by_autograd = native_form(self._model, "log_prior_autograd", "log_prior")
         prior_grad = by_autograd(theta) if by_autograd else log_prior_grad(self._model.log_prior, theta)
-        return grad if prior_grad is None else grad.add_(by * prior_grad)
+        return grad if prior_grad is None else grad.add_(factors * prior_grad)
 
 
 def likelihoods(values: Tensor) -> Tensor:

@@ -78,11 +78,11 @@ def _check_quadratic(
 ) -> None:
     """Compare the log-prior with its expansion near and far from the reference."""
     generator = torch.Generator().manual_seed(0)
-    for far in _FAR:
+    for distance in _FAR:
         direction = torch.randn(_POINTS, len(reference), generator=generator, dtype=torch.float64).to(
             reference.device
         )
-        step = far * direction @ root.T
+        step = distance * direction @ root.T
         change = (model.log_prior(reference + step) - model.log_prior(reference[None])).double()
         linear, square = step @ gradient, 0.5 * ((step @ hessian) * step).sum(-1)
         size = linear.abs() + square.abs() + change.abs()
