@@ -407,4 +407,4 @@ def test_what_a_compiler_takes_is_no_part_of_an_estimate(monkeypatch, data):
     method = method_of(
         data[0], None, Unadjusted(Momentum(), 5), schedules={"step_size": Fixed(step_size=1.0)}
     )
-    assert _pace(method, Settings(), None, tried=1.0, stage=0).seconds == pytest.approx(0.1)
+    assert _pace(method, Settings(), None, trial_seconds=1.0, stage=0).seconds == pytest.approx(0.1)
