@@ -34,6 +34,20 @@ pytestmark = pytest.mark.long
 CORRELATED = GaussianMixture([[0.0, 0.0]], 1.0)
 
 
+def of_logistic(kernel, **settings):
+    """Return the trace of a kernel on a logistic regression, without warnings of its few steps."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return mhrun.sample(Logistic(D, prior_variance=10.0), DATA, kernel, **settings)
+
+
+def exact_variances():
+    """Return the variances (D,) of the normal approximation at the mode of that regression."""
+    surface = Surface(Target(Logistic(D, prior_variance=10.0), mhrun.Dataset.of(DATA)), 1.0, 0)
+    mode = find_modes(surface, torch.zeros(1, D, dtype=torch.float64)).theta[0]
+    return torch.linalg.inv(hessian(surface, mode)).diagonal().numpy()
+
+
 @pytest.mark.parametrize("model", list(MODELS))
 @pytest.mark.parametrize("proposal", [mhrun.RandomWalk(), mhrun.LangevinProposal()])
 def test_acceptance_is_within_the_target_band_on_three_models(model, proposal, capsys):
@@ -59,26 +73,13 @@ def test_the_step_size_of_a_random_walk_is_what_theory_says():
 
 def test_the_step_of_a_dynamics_is_stable_and_has_the_variance_it_promises():
     """Variances against the inverse of the Hessian at the mode; 1,600 effective draws: a standard error of 3.5 %."""
-    model = Logistic(D, prior_variance=10.0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        trace = mhrun.sample(
-            model,
-            DATA,
-            mhrun.Unadjusted(mhrun.SGLD(), m="auto"),
-            steps=20_000,
-            warmup=1_000,
-            chains=16,
-            thin=20,
-        )
+    counts = {"chains": 16, "steps": 20_000, "warmup": 1_000, "thin": 20}
+    trace = of_logistic(mhrun.Unadjusted(mhrun.SGLD(), m="auto"), **counts)
     about = found(trace)
     assert about["m"] == N // 5
     assert 0 < about["step_size"] < 0.11 * about["stability_bound"]
     assert not trace["sample_stats"]["diverging"].any()
-    surface = Surface(Target(model, mhrun.Dataset.of(DATA)), 1.0, 0)
-    mode = find_modes(surface, torch.zeros(1, D, dtype=torch.float64)).theta[0]
-    exact = torch.linalg.inv(hessian(surface, mode)).diagonal().numpy()
-    ratio = trace["posterior"]["theta"].values.reshape(-1, D).var(0) / exact
+    ratio = trace["posterior"]["theta"].values.reshape(-1, D).var(0) / exact_variances()
     # 10 % too large in the worst direction, and five standard errors on either side.
     assert (ratio > 0.83).all()
     assert (ratio < 1.28).all()
@@ -92,11 +93,7 @@ def test_the_error_of_a_step_size_that_is_given_is_estimated(dynamics, capsys):
     step = None
     for factor in (None, 0.5, 8.0):
         size = "auto" if factor is None else factor * step
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            trace = mhrun.sample(
-                Logistic(D, prior_variance=10.0), DATA, kernel, step_size=size, precondition="dense", **counts
-            )
+        trace = of_logistic(kernel, step_size=size, precondition="dense", **counts)
         about = found(trace)
         step = about["step_size"] if factor is None else step
         assert about["step_size"] == pytest.approx((factor or 1) * step)
@@ -167,17 +164,7 @@ def test_nothing_is_said_of_the_error_of_a_dynamics_without_a_rule(capsys):
         noise_gain = None
 
     kernel = mhrun.Unadjusted(Own(), 100)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        trace = mhrun.sample(
-            Logistic(D, prior_variance=10.0),
-            DATA,
-            kernel,
-            step_size=1e-3,
-            precondition="dense",
-            steps=10,
-            warmup=0,
-        )
+    trace = of_logistic(kernel, step_size=1e-3, precondition="dense", steps=10, warmup=0)
     assert "variance_error" not in found(trace)
     assert "nothing is known of the bias of Own" in capsys.readouterr().err
 
@@ -319,9 +306,7 @@ def adaptive(pairing):
 
 def test_reversible_moves_get_a_step_size_and_a_scale():
     """Standard deviations against the curvature's; about 500 effective draws: a standard error of 3.5 %."""
-    surface = Surface(Target(Logistic(D, prior_variance=10.0), mhrun.Dataset.of(DATA)), 1.0, 0)
-    mode = find_modes(surface, torch.zeros(1, D, dtype=torch.float64)).theta[0]
-    exact = torch.linalg.inv(hessian(surface, mode)).diagonal().sqrt().numpy()
+    exact = np.sqrt(exact_variances())
     trace = run(adaptive(mhrun.Full()), chains=8, warmup=50)
     assert found(trace)["acceptance"] == pytest.approx(0.287 + 0.2 / D)
     assert found(trace)["settled"]
@@ -492,25 +477,12 @@ def test_a_ladder_of_a_dynamics_gets_a_stable_step_size(dynamics):
     ladder = mhrun.ReplicaExchange(
         mhrun.Unadjusted(dynamics, m="auto"), mhrun.Growing(), mhrun.MHMinibatch(m=200), rungs=2, every=20
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        trace = mhrun.sample(
-            Logistic(D, prior_variance=10.0),
-            DATA,
-            ladder,
-            temperature=[1.0, 1.5],
-            chains=16,
-            steps=2_000,
-            executor="torch",
-            warmup=500,
-            thin=10,
-        )
+    counts = {"chains": 16, "steps": 2_000, "warmup": 500, "thin": 10}
+    trace = of_logistic(ladder, temperature=[1.0, 1.5], executor="torch", **counts)
     about = found(trace)
     assert about["m"] == N // 5
     assert 0 < about["step_size"] < 0.11 * about["stability_bound"]
-    surface = Surface(Target(Logistic(D, prior_variance=10.0), mhrun.Dataset.of(DATA)), 1.0, 0)
-    mode = find_modes(surface, torch.zeros(1, D, dtype=torch.float64)).theta[0]
-    exact = torch.linalg.inv(hessian(surface, mode)).diagonal().numpy()
+    exact = exact_variances()
     for number, heat in enumerate([1.0, 1.5]):
         draws = mhrun.rung(trace, number)["posterior"]["theta"].values
         ratio = draws.reshape(-1, D).var(0) / exact / heat
