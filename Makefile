@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
-# The first Python that is new enough; say PYTHON=/path/to/python to choose another.
+# The first Python that is new enough; set PYTHON=/path/to/python to choose another.
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.13 python; do \
 	"$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && command -v "$$p" && break; done)
 VENV ?= .venv
@@ -19,7 +19,7 @@ help:  ## Show this
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 $(READY): pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "mhrun needs Python 3.11, 3.12 or 3.13; say PYTHON=/path/to/python."; exit 1; }
+	@test -n "$(PYTHON)" || { echo "mhrun needs Python 3.11, 3.12 or 3.13; set PYTHON=/path/to/python."; exit 1; }
 	@echo "Installing mhrun and its dependencies into $(VENV): a minute, or a few where the network is slow."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)  # another Python over one that is there would break it
 	@set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[dev]' \
@@ -29,7 +29,7 @@ $(READY): pyproject.toml constraints.txt
 
 setup: $(READY)  ## Make the environment in .venv, with pinned versions
 
-run: $(READY)  ## Run the first experiment and say where its report is (EXPERIMENT=name for another)
+run: $(READY)  ## Run the first experiment and print where its report is (EXPERIMENT=name for another)
 	$(BIN)/mhrun experiment=$(EXPERIMENT)
 
 test: $(READY)  ## Lint, check types and layers, build the documentation, and run the fast tests
@@ -52,7 +52,7 @@ types: $(READY)  ## Check types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-lint: $(READY)  ## Mend what ruff can mend, and say the rest
+lint: $(READY)  ## Fix what ruff can fix, and print the rest
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -74,7 +74,7 @@ hooks: $(READY)  ## Let git check each commit
 figures: $(READY)  ## Make the reports of everything that has been run again
 	$(BIN)/mhrun report
 
-bench: $(READY)  ## Measure speed against JAX (in an environment of its own, .venv-peers)
+bench: $(READY)  ## Measure speed against JAX (in a separate environment, .venv-peers)
 	$(BIN)/python benchmarks/run.py
 
 gpu-check: $(READY)  ## Check values, launches and throughput on a GPU, in a few minutes

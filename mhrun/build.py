@@ -81,7 +81,7 @@ def trusted_object(name: str, where: str = "") -> Any:
     if not _within(name, allowed):
         raise UserError(
             f"{at}{name!r} is not in a trusted package ({', '.join(allowed)}); "
-            "if you trust it, say so: --project DIR if it is in a project of yours, --trust PACKAGE else."
+            "if you trust it, pass --project DIR where it is in a project of yours, else --trust PACKAGE."
         )
     module_name, _, attribute = name.rpartition(".")
     if not _in_packages(name):

@@ -102,7 +102,7 @@ def _of_a_name(name: str, words: Sequence[str]) -> tuple[str, dict[str, Any]]:
 
     if "." not in name:
         raise UserError(
-            f"'{name}' is not a dotted name; say FILE.CLASS, such as {name}.MyRule, or rule=NAME."
+            f"'{name}' is not a dotted name; give FILE.CLASS, such as {name}.MyRule, or rule=NAME."
         )
     part = trusted_object(name)
     for kind in _KINDS:
@@ -228,7 +228,7 @@ def _kernel(config: DictConfig, *, exact: bool) -> Kernel:
         return Unadjusted(dynamics, None if exact else int(config.m))
     proposal, pairing, rule = (part(name) for name in ("proposal", "pairing", "rule"))
     if proposal is pairing is rule is None:
-        raise UserError("this names no part; say rule=, proposal=, pairing=, dynamics= or method=NAME.")
+        raise UserError("this names no part; give rule=, proposal=, pairing=, dynamics= or method=NAME.")
     if rule is None:
         rule = MHMinibatch(config.m) if pairing is not None and pairing.offers == SUPPLY else Metropolis()
     if pairing is None and rule.wants == ARRIVALS:
@@ -305,8 +305,8 @@ def _as_table(verdicts: Sequence[Verdict], subject: Subject, seconds: float) -> 
     if biased and subject.kind not in ("proposal", "dynamics"):
         console.print(
             "A rule that takes no account of minibatch noise is biased with minibatches: that is not judged. One that "
-            "is meant to be right with them says so, by exact = True or corrects_noise = True on its class: then a "
-            "bias fails.",
+            "is meant to be right with them has exact = True or corrects_noise = True on its class: then a bias "
+            "fails.",
             highlight=False,
         )
 

@@ -49,7 +49,7 @@ def compare_runs(words: Sequence[str]) -> int:
         against = [r for r in against if reference_run[1] in (None, r.method)]
         if len(against) > 1:
             raise UserError(
-                f"--reference {reference} has several methods; say which: "
+                f"--reference {reference} has several methods; choose "
                 f"{', '.join(f'{reference}:{r.method}' for r in against[:4])}{', ...' * (len(against) > 4)}."
             )
     named_folders = [(name, folder) for name, (folder, _) in zip(names, compared, strict=True)]

@@ -241,7 +241,7 @@ def _check_choice(override: Override, folders: Sequence[Path]) -> None:
     """Refuse an override that gives a value, which is no name, where the name of a part is due.
 
     Raises:
-        UserError: ``monitor={every: 10}`` or ``data=null``, say.
+        UserError: ``monitor={every: 10}`` or ``data=null``, for example.
     """
     group, line = str(override.key_or_group), override.input_line or ""
     names = sorted(p.stem for place in [CONF, *folders] for p in (place / group).glob("*.yaml"))

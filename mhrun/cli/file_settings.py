@@ -25,7 +25,7 @@ def check_runtime_of_files(runtime: Mapping[str, Any], words: Sequence[str]) -> 
     force, outputs = runtime["force"], runtime["outputs"]
     if force and not keys & {"runtime", "runtime.force"}:
         raise UserError(
-            "a configuration file sets runtime.force, which removes results; remove it there, or say "
+            "a configuration file sets runtime.force, which removes results; remove it there, or pass "
             "runtime.force=true on the command line."
         )
     if outputs != "outputs" and not keys & {"runtime", "runtime.outputs"}:

@@ -145,7 +145,7 @@ def _zip() -> Path:
     if not path.is_file():
         raise UserError(
             f"There is no {path}, a copy of CIFAR-10 that cannot be downloaded; take the publishers' images with "
-            "data.name=cifar10 ('mhrun fetch cifar10'), or say with MHRUN_DATA_DIR where the copy is."
+            "data.name=cifar10 ('mhrun fetch cifar10'), or set MHRUN_DATA_DIR to the folder with the copy."
         )
     return path
 

@@ -236,8 +236,8 @@ def content(name: str, file: str) -> bytes:
             found = _whole(stream)
     except FileNotFoundError as error:
         raise UserError(
-            f"There is no {path}: get it with 'mhrun fetch {name}', or say with "
-            "runtime.data_dir=FOLDER or MHRUN_DATA_DIR where the data sets are."
+            f"There is no {path}: get it with 'mhrun fetch {name}', or give the folder of the "
+            "data sets with runtime.data_dir=FOLDER or MHRUN_DATA_DIR."
         ) from error
     except (gzip.BadGzipFile, EOFError, zlib.error, ValueError) as error:
         raise _damaged(path) from error

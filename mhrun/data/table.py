@@ -369,7 +369,7 @@ def _numbers(column: Any, path: Path) -> Array:
                 f"({len(column) - len(bad):,} others are)."
             )
         raise UserError(
-            f"{path.name}: column '{column.name}' holds {_some(sorted(set(map(str, text))))}, no numbers; say "
+            f"{path.name}: column '{column.name}' holds {_some(sorted(set(map(str, text))))}, no numbers; set "
             f"categorical=[{column.name}], or choose the features without it (features=[...])."
         )
     values: Array = column.to_numpy(np.float64)

@@ -340,7 +340,7 @@ def _quieter(chains: _Chains, step: Tensor, sd: float) -> tuple[Tensor, float, f
 def _measuring(kernel: MetropolisHastings, method: Method) -> MetropolisHastings:
     """Return the kernel with a large minibatch, if its size is open, for both points.
 
-    Chains whose points keep minibatches of their own would hardly move while these are too small.
+    Chains whose points keep their own minibatches would hardly move while these are too small.
     """
     if not kernel.pairing.m_is_open:
         return kernel

@@ -49,7 +49,7 @@ def axes_of(setting: Any, where: str) -> tuple[Axis, ...]:
                 f"{where}: '{name}' is not a name; use letters, digits and _, beginning with a letter."
             )
         if name in _TAKEN:
-            raise Refusal(f"{where}: traces have a dimension '{name}' of their own; choose another name.")
+            raise Refusal(f"{where}: traces already have a dimension '{name}'; choose another name.")
     return tuple(Axis(name, labels) for name, labels in named.items())
 
 

@@ -44,11 +44,11 @@ class ModuleModel:
 
     Args:
         module: takes ``x`` of a minibatch (m, ...) and returns outputs (m, ...). Or a function without arguments that
-            makes the module: each chain then begins with a module of its own making.
+            makes the module: each chain then begins with a new module.
         likelihood: ``categorical``, of the class ``y`` given outputs (m, K); or a function ``(outputs, rows) -> (m,)``
             of the log-likelihood of each datum, where `rows` are the fields of the minibatch (m, ...).
         prior_variance: prior variance of every parameter, N(0, variance); flat if None. Or name -> variance (None:
-            flat), for blocks of their own: names are those of `named_parameters` and may have wildcards, and the first
+            flat), block by block: names are those of `named_parameters` and may have wildcards, and the first
             that matches decides, such as ``{"*.bias": 10.0, "*": 1.0}``. Run metadata name the prior.
         evaluation: ``bound``: a module whose parameters are views of theta, chain after chain; ``vmapped``: all chains
             at once by `torch.func.vmap`; ``auto``: whichever is faster, measured as a run starts and stored with it.

@@ -37,5 +37,5 @@ def named(names: Sequence[str] | None, dim: int) -> tuple[str, ...]:
             raise Refusal(f"names has {name!r}; a name is a text that is not empty.")
     twice = [name for name, times in Counter(names).items() if times > 1]
     if twice:
-        raise Refusal(f"names has '{twice[0]}' twice; give each parameter a name of its own.")
+        raise Refusal(f"names has '{twice[0]}' twice; give each parameter another name.")
     return tuple(names)

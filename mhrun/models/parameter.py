@@ -69,7 +69,7 @@ def parameter_of(name: Any, setting: Any) -> Parameter:
     """Return one parameter from its setting."""
     where = f"parameters.{name}"
     if str(name) in _TAKEN:
-        raise Refusal(f"{where}: traces have a dimension '{name}' of their own; choose another name.")
+        raise Refusal(f"{where}: traces already have a dimension '{name}'; choose another name.")
     if not str(name).isidentifier():
         raise Refusal(f"{where}: '{name}' is not a name; use letters, digits and _, beginning with a letter.")
     if isinstance(setting, str | Distribution):
@@ -128,7 +128,7 @@ def _prior(setting: Any, where: str) -> Distribution | None:
     try:
         discrete = setting.support.is_discrete  # type: ignore[union-attr]
     except (NotImplementedError, AttributeError) as error:
-        raise Refusal(f"{where}.prior: {type(setting).__name__} has no support of its own.") from error
+        raise Refusal(f"{where}.prior: {type(setting).__name__} has no support.") from error
     if discrete:
         raise Refusal(
             f"{where}.prior: {type(setting).__name__} is of whole numbers, and parameters are continuous; sum such a "

@@ -73,7 +73,7 @@ class Parameters:
 
     @property
     def without_prior(self) -> list[str]:
-        """Names of the parameters that have no prior of their own."""
+        """Names of the parameters without a prior."""
         return [p.name for p in self.all if p.prior is None]
 
     def values(self, theta: Tensor) -> dict[str, Tensor]:

@@ -216,7 +216,7 @@ def _additions(place: Path, jobs: Sequence[Job], guard: Guard) -> Additions:
     remove(place / "summary.json")
     jobs = [job for job in jobs if job.has_run]
     runs = [Run(job.folder) for job in jobs]
-    parts = guard("report", "The sweep has no report of its own", lambda: _parts(runs))
+    parts = guard("report", "The experiment's part of this page could not be made", lambda: _parts(runs))
     if isinstance(parts, str):
         return Additions([], [], [], [], [parts])
     if parts == Parts(None, None, {}, {}):

@@ -429,7 +429,7 @@ def test_a_model_of_ones_own(tmp_path, capsys, monkeypatch, unrendered):
     words = ["--config-dir", "mine", "experiment=mine"]
     assert run(words) == 2
     assert (
-        "if you trust it, say so: --project DIR if it is in a project of yours, --trust PACKAGE else"
+        "if you trust it, pass --project DIR where it is in a project of yours, else --trust PACKAGE"
         in capsys.readouterr().err
     )
     assert not (tmp_path / "outputs").exists()

@@ -296,7 +296,10 @@ def test_a_comparison_warns_of_r_hat_and_of_few_effective_draws(there, capsys):
         (["gmm_tied_mean:mint"], "Did you mean 'gmm_tied_means'?"),
         (["gmm_tied_means:mnt"], "has no method 'mnt'; it has mint, sghmc"),
         (["gmm_tied_means", "--reference"], "--reference needs a run"),
-        (["gmm_tied_means", "--reference", "gmm_tied_means"], "has several methods; say which"),
+        (
+            ["gmm_tied_means", "--reference", "gmm_tied_means"],
+            "has several methods; choose gmm_tied_means:mint, ",
+        ),
         (["gmm_tied_means", "--reference", "sghmc"], "use --reference gmm_tied_means:sghmc."),
         (["gmm_tied_means:mint", "--reference=sghmc"], "use --reference gmm_tied_means:sghmc."),
         (["gmm_tied_means", "--reference", "mcmc"], "'mcmc' is not a run"),

@@ -153,7 +153,7 @@ def test_numbers_without_zero_are_no_counts(capsys):
         (
             {"city": "Paris", "y": flags},
             [],
-            "column 'city' holds 'Paris', no numbers; say categorical=[city]",
+            "column 'city' holds 'Paris', no numbers; set categorical=[city]",
         ),
         ({"one": 1.0, "y": flags}, [], "column 'one' is 1 in every row"),
         ({"gap": np.nan, "y": flags}, [], "missing=drop"),

@@ -375,7 +375,10 @@ def test_a_sweep_whose_report_names_nothing_there_is_reported(tmp_path, capsys):
     words = [*WORDS, *BARE, "lam=0.3,0.2", "+report.sweep_metrics=mint.figure1.nothing"]
     assert run(words) == 1
     err = capsys.readouterr().err
-    assert "The sweep has no report of its own: UserError: report: there is no 'mint.figure1.nothing'" in err
+    assert (
+        "The experiment's part of this page could not be made: UserError: report: there is no 'mint.figure1.nothing'"
+        in err
+    )
     page = (the_sweep(tmp_path) / "index.html").read_text()
     assert page.count("<figure>") == 1  # the table and the figure of every sweep are there
 

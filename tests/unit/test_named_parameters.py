@@ -352,7 +352,7 @@ def test_axes_have_names_and_labels_in_traces(tmp_path):
         ({"a": {"shape": 2, "dims": ["f", "g"]}}, r"a.dims has 2 names, and the parameter's shape is \[2\]"),
         ({"a": {"shape": 2, "dims": {"f": ["x"]}}}, "a.dims.f has 1 labels for 2 numbers"),
         ({"a": {"shape": 1, "dims": "f"}}, r"the parameter's shape is \[\]"),
-        ({"a": {"shape": 2, "dims": "chain"}}, "traces have a dimension 'chain'"),
+        ({"a": {"shape": 2, "dims": "chain"}}, "traces already have a dimension 'chain'"),
         ({"a": {"shape": 2, "dims": "no name"}}, "'no name' is not a name"),
         ({"a": {"shape": 2, "dims": 3}}, "must name the axes"),
         ({"a": {"shape": 2, "dims": {"f": "xy"}}}, "must be a list of labels"),
