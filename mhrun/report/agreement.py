@@ -71,14 +71,14 @@ def agreement(
     if another:
         return Agreement(ANOTHER, ", ".join(another))
     with np.errstate(invalid="ignore", divide="ignore"):
-        offs = np.concatenate([found.mean, np.log(found.spread)])
+        offsets = np.concatenate([found.mean, np.log(found.spread)])
         errors = np.concatenate([found.mean_se, found.spread_se / found.spread])
-        scores = np.abs(offs) / errors
+        scores = np.abs(offsets) / errors
     if problems:
         worst = int(np.argmax(np.where(np.isfinite(scores), scores, 0.0)))
         if np.isfinite(scores[worst]) and scores[worst] > short_limit:
-            why = _difference(worst, found, names, float(scores[worst]))
-            return Agreement(DIFFERS_SHORT, f"{why}, in spite of {', '.join(problems)}")
+            difference = _difference(worst, found, names, float(scores[worst]))
+            return Agreement(DIFFERS_SHORT, f"{difference}, in spite of {', '.join(problems)}")
         return Agreement(UNKNOWN, ", ".join(problems))
     if not np.isfinite(scores).all():
         worst = int(np.argmin(np.isfinite(scores)))
@@ -99,9 +99,9 @@ def _quantity(index: int, names: Sequence[str]) -> str:
     return f"the {'mean' if index < len(names) else 'sd'} of {names[index % len(names)]}"
 
 
-def _difference(index: int, found: Shifts, names: Sequence[str], score: float) -> str:
+def _difference(index: int, shift: Shifts, names: Sequence[str], score: float) -> str:
     d = index % len(names)
-    size = f"off by {found.mean[d]:.2f} sd" if index < len(names) else f"{found.spread[d]:.2f} times as large"
+    size = f"off by {shift.mean[d]:.2f} sd" if index < len(names) else f"{shift.spread[d]:.2f} times as large"
     return f"{_quantity(index, names)} is {size}, {score:.1f} Monte Carlo errors"
 
 
@@ -112,15 +112,15 @@ def problems_of(worth: Mapping[str, Any], whose: str = "") -> list[str]:
         worth: R-hat and effective sample size of the draws: keys ``rhat`` and ``ess``.
         whose: said before each, such as "reference: ".
     """
-    found = []
+    problems = []
     rhat, size = (math.nan if worth.get(key) is None else float(worth[key]) for key in ("rhat", "ess"))
     if math.isnan(rhat) or math.isnan(size):
-        found.append(f"{whose}R-hat is undefined")
+        problems.append(f"{whose}R-hat is undefined")
     elif is_apart(rhat):
-        found.append(f"{whose}R-hat {shown(rhat)}")
+        problems.append(f"{whose}R-hat {shown(rhat)}")
     if size < ESS:
-        found.append(f"{whose}ESS {shown(size)}")
-    return found
+        problems.append(f"{whose}ESS {shown(size)}")
+    return problems
 
 
 def is_usable(worth: Mapping[str, Any]) -> bool:

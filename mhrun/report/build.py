@@ -103,22 +103,24 @@ def _build(folder: RunFolder) -> Built:
     remove(place)
     place.mkdir()
 
-    found = guard("metrics", "The metrics could not be computed", lambda: _metrics(parts.metrics, run))
-    metrics = {} if isinstance(found, str) else found
+    metrics_or_line = guard(
+        "metrics", "The metrics could not be computed", lambda: _metrics(parts.metrics, run)
+    )
+    metrics = {} if isinstance(metrics_or_line, str) else metrics_or_line
     diagnostics = guard("diagnostics", "ESS and R-hat could not be computed", lambda: known_diagnostics(run))
-    about = {} if isinstance(diagnostics, str) else diagnostics
+    diagnoses = {} if isinstance(diagnostics, str) else diagnostics
     claims = guard("claims", "The claims could not be judged", lambda: _judged(run.config, metrics))
     paper, judged = (None, []) if isinstance(claims, str) else claims
     sentence = (
         []
-        if isinstance(found, str)
+        if isinstance(metrics_or_line, str)
         else guard("finding", "The finding could not be written", lambda: _finding(run))
     )
     finding = "" if isinstance(sentence, str) else " ".join(sentence)
     if metrics:
         write_text(place / METRICS, long_table(metrics).to_csv(index=False))
-    seen = summarised(run, metrics, judged, about, finding)
-    shown = [_results(seen, place)]
+    overview = summarised(run, metrics, judged, diagnoses, finding)
+    shown = [_results(overview, place)]
     tables = {"methods": methods_table, "claims": lambda _: claims_table(judged)} | parts.tables
     shown += [_table(name, function, run, guard, place) for name, function in tables.items()]
     with style():
@@ -127,10 +129,10 @@ def _build(folder: RunFolder) -> Built:
     notes = guard(
         "notes", "The notes could not be made", lambda: list(parts.notes(run)) if parts.notes else []
     )
-    lines = [line for line in (found, claims) if isinstance(line, str)]
+    lines = [line for line in (metrics_or_line, claims) if isinstance(line, str)]
     written = [notes] if isinstance(notes, str) else notes
     sections = Sections(shown, figures, *general, notes=written, lines=lines)
-    write_page(place / PAGE, run, seen, paper, judged, sections)
+    write_page(place / PAGE, run, overview, paper, judged, sections)
 
     # The old report goes when the new one is whole. After a kill at any moment, the mark lies next to its
     # page, or there is none and the page is made again.
@@ -138,9 +140,9 @@ def _build(folder: RunFolder) -> Built:
     folder.write_summary(summary)
     remove(folder.report)
     place.rename(folder.report)
-    known = {"finished": run.summary.get("finished"), "methods": about, "finding": finding}
+    stored_diagnostics = {"finished": run.summary.get("finished"), "methods": diagnoses, "finding": finding}
     summary |= {
-        "diagnostics": known,
+        "diagnostics": stored_diagnostics,
         "metrics": plain(metrics),
         "claims": [claim._asdict() for claim in judged],
     }
@@ -154,18 +156,18 @@ def _general(
     """Return the tables and figures of every run, but those whose name one of the experiment's own has."""
     if not run.methods:
         return [], []
-    own = parts.tables.keys() | parts.figures.keys()
+    own_names = parts.tables.keys() | parts.figures.keys()
     left_out = {
-        "pilots": not any("pilot" in about for about in run.methods.values()),
+        "pilots": not any("pilot" in summary for summary in run.methods.values()),
         "monitor": not has_monitor(run),
     }
-    there = {name: function for name, function in TABLES.items() if not left_out.get(name)}
+    functions = {name: function for name, function in TABLES.items() if not left_out.get(name)}
     tables = [
         _table(n, f, run, guard, place)._replace(explained=EXPLAINED if n == "posterior" else {})
-        for n, f in there.items()
-        if n not in own
+        for n, f in functions.items()
+        if n not in own_names
     ]
-    figures = [_figure(n, f, run, guard, place) for n, f in FIGURES.items() if n not in own]
+    figures = [_figure(n, f, run, guard, place) for n, f in FIGURES.items() if n not in own_names]
     return tables, figures
 
 
@@ -174,10 +176,10 @@ def known_diagnostics(run: Run) -> dict[str, dict[str, Any]]:
 
     See `mhrun.report.efficiency.efficiency`.
     """
-    kept = run.summary.get("diagnostics") or {}
-    if kept.get("finished") == run.summary.get("finished") and kept.get("methods"):
-        found: dict[str, dict[str, Any]] = kept["methods"]
-        return found
+    stored = run.summary.get("diagnostics") or {}
+    if stored.get("finished") == run.summary.get("finished") and stored.get("methods"):
+        by_method: dict[str, dict[str, Any]] = stored["methods"]
+        return by_method
     return diagnosed(run)
 
 
@@ -257,13 +259,13 @@ def _function(path: Any) -> Callable[[Any], Any]:
     """Return a report function: ``mint.figure1.density`` is in experiments/, anything else a trusted name."""
     module, _, name = str(path).rpartition(".")
     if module.split(".")[0] in trusted():
-        found: Callable[[Any], Any] = trusted_object(str(path), "report")
-        return found
+        function: Callable[[Any], Any] = trusted_object(str(path), "report")
+        return function
     try:
         return experiment_function(module, name)
     except (ModuleNotFoundError, AttributeError) as error:
-        mine = f"; if {module} is in your project, give --project DIR" if "." not in module else ""
-        raise UserError(f"report: there is no '{path}' in experiments/ ({error}){mine}.") from error
+        hint = f"; if {module} is in your project, give --project DIR" if "." not in module else ""
+        raise UserError(f"report: there is no '{path}' in experiments/ ({error}){hint}.") from error
     except (ImportError, SyntaxError) as error:
         raise UserError(f"report: '{path}' cannot be imported ({error}).") from error
 
@@ -283,25 +285,25 @@ def caption_of(function: Callable[..., Any]) -> str:
     return inspect.cleandoc(function.__doc__ or "")
 
 
-def _results(seen: Summary, place: Path) -> TableOnPage:
+def _results(summary: Summary, place: Path) -> TableOnPage:
     """Return the table of methods at the head of the page."""
-    made = rendered(marked(seen))
-    if len(seen.methods):
-        write_table(made, place / RESULTS)
-    return TableOnPage(RESULTS, "Methods", made, seen.explained)
+    content = rendered(marked(summary))
+    if len(summary.methods):
+        write_table(content, place / RESULTS)
+    return TableOnPage(RESULTS, "Methods", content, summary.explained)
 
 
 def _table(
     name: str, function: Callable[[Run], pd.DataFrame | str], run: Run, guard: Guard, place: Path
 ) -> TableOnPage:
     def make() -> dict[str, str] | str:
-        found: pd.DataFrame | str = run.cached(function)
-        return found if isinstance(found, str) else rendered(found)
+        table: pd.DataFrame | str = run.cached(function)
+        return table if isinstance(table, str) else rendered(table)
 
-    made = guard(name, "This table could not be made", make)
-    if not isinstance(made, str):
-        write_table(made, place / name)
-    return TableOnPage(name, caption_of(function) or name, made)
+    content = guard(name, "This table could not be made", make)
+    if not isinstance(content, str):
+        write_table(content, place / name)
+    return TableOnPage(name, caption_of(function) or name, content)
 
 
 def _figure(name: str, function: Callable[[Run], Any], run: Run, guard: Guard, place: Path) -> FigureOnPage:
@@ -326,8 +328,8 @@ def draw(make: Callable[[], Any], name: str) -> dict[str, bytes] | str:
         drawn, frame = {}, tight_frame(figure)
         for kind in FORMATS:
             buffer = io.BytesIO()
-            about = {"CreationDate": None} if kind == "pdf" else None
-            figure.savefig(buffer, format=kind, bbox_inches=frame, metadata=about)
+            metadata = {"CreationDate": None} if kind == "pdf" else None
+            figure.savefig(buffer, format=kind, bbox_inches=frame, metadata=metadata)
             drawn[kind] = buffer.getvalue()
         if (svg := inline_svg(figure, name, frame)) is not None:
             drawn["svg"] = svg.encode()

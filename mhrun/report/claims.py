@@ -68,9 +68,9 @@ def judge_all(config: Mapping[str, Any], metrics: Mapping[str, Metric]) -> list[
     declared = _claims_of_paper(config)
     if declared is None:
         return []
-    other = _other_settings(config)
+    departure = _other_settings(config)
     node = declared["experiments"].get(config["experiment"]) or {}
-    return [_judge(claim, other, metrics) for claim in claims_of(node)]
+    return [_judge(claim, departure, metrics) for claim in claims_of(node)]
 
 
 def claims_of(node: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -87,7 +87,7 @@ def claims_of(node: Mapping[str, Any]) -> list[dict[str, Any]]:
     Raises:
         UserError: a key is missing or unknown.
     """
-    found = []
+    checked_claims = []
     claims = node.get("claims") or []
     if not isinstance(claims, list) or not all(isinstance(claim, Mapping) for claim in claims):
         raise UserError("`claims` must be a list: each claim begins with '- id: NAME'.")
@@ -97,8 +97,8 @@ def claims_of(node: Mapping[str, Any]) -> list[dict[str, Any]]:
             raise UserError(f"claim {name}: '{missing[0]}' is missing.")
         for key in sorted(set(claim) - _REQUIRED - _OPTIONAL):
             raise UserError(f"claim {name}: there is no key '{key}'.{nearest(key, _REQUIRED | _OPTIONAL)}")
-        found.append({"not_judged": node.get("not_judged", "")} | claim)
-    return found
+        checked_claims.append({"not_judged": node.get("not_judged", "")} | claim)
+    return checked_claims
 
 
 def without_run(claim: Mapping[str, Any]) -> str:
@@ -135,15 +135,17 @@ def judge_sweep(
         UserError: a claim cannot be read.
     """
     declared = _claims_of_paper(config) or {}
-    found = (declared.get("sweeps") or {}).get(config["experiment"]) or {}
-    over = {key: set(values) for key, values in (found.get("over") or {}).items()}
-    other = ""
-    if swept != over:
-        settings = ", ".join(f"{key} = {','.join(map(str, sorted(values)))}" for key, values in over.items())
-        other = f"another sweep than the paper's, {settings}"
+    node = (declared.get("sweeps") or {}).get(config["experiment"]) or {}
+    paper_sweep = {key: set(values) for key, values in (node.get("over") or {}).items()}
+    departure = ""
+    if swept != paper_sweep:
+        settings = ", ".join(
+            f"{key} = {','.join(map(str, sorted(values)))}" for key, values in paper_sweep.items()
+        )
+        departure = f"another sweep than the paper's, {settings}"
     elif not paper_run:
-        other = "other settings than the paper's"
-    return [_judge(claim, other, metrics) for claim in claims_of(found)]
+        departure = "other settings than the paper's"
+    return [_judge(claim, departure, metrics) for claim in claims_of(node)]
 
 
 def paper_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -177,10 +179,10 @@ def read_claims(path: Path) -> dict[str, Any]:
     if not isinstance(declared, dict) or not {"paper", "experiments"} <= set(declared):
         raise UserError(f"the claims of {path.parent.name} need `paper` and `experiments`; mend {path}.")
 
-    def check(name: Any, known: Collection[str], what: str) -> None:
-        if name not in known:
-            hint = nearest(str(name), known)
-            raise UserError(f"the claims of {path.parent.name}: {what}.{hint} Mend {path}.")
+    def check(name: Any, allowed: Collection[str], complaint: str) -> None:
+        if name not in allowed:
+            hint = nearest(str(name), allowed)
+            raise UserError(f"the claims of {path.parent.name}: {complaint}.{hint} Mend {path}.")
 
     experiments = {file.stem for file in (CONF / "experiment").glob("*.yaml")}
     for key in declared:
@@ -206,11 +208,11 @@ def _other_settings(config: Mapping[str, Any]) -> str:
     return f"other settings than the paper's: {', '.join(lines)}"
 
 
-def _judge(claim: Mapping[str, Any], other: str, metrics: Mapping[str, Metric]) -> Judged:
+def _judge(claim: Mapping[str, Any], departure: str, metrics: Mapping[str, Metric]) -> Judged:
     name = short_address(claim["metric"], f"claim {claim['id']}")
-    found = metrics.get(name)
-    value = found.value if isinstance(found, Estimate) else found
-    se = found.se if isinstance(found, Estimate) else None
+    metric = metrics.get(name)
+    value = metric.value if isinstance(metric, Estimate) else metric
+    se = metric.se if isinstance(metric, Estimate) else None
     finite = value is not None and math.isfinite(value)
     # NaN satisfies no rule; a missing number is not judged.
     holds = None if value is None else finite and satisfied(claim["rule"], value, se, claim["id"])
@@ -218,8 +220,8 @@ def _judge(claim: Mapping[str, Any], other: str, metrics: Mapping[str, Metric]) 
     verdict = without_run(claim)
     if claim.get("not_judged"):
         why = claim["not_judged"]
-    elif holds is None or other:
-        why = other if holds is not None else f"this run has no {name}"
+    elif holds is None or departure:
+        why = departure if holds is not None else f"this run has no {name}"
     else:
         yes, no = (PASSED, FAILED) if claim.get("self_check") else (REPRODUCED, NOT_REPRODUCED)
         verdict, why = (yes if holds else no), infinite
@@ -252,11 +254,11 @@ def satisfied(rule: Mapping[str, Any], value: float, se: float | None, where: st
     Raises:
         UserError: an unknown rule.
     """
-    known = {"equals", "below", "above", "between", "near", "at_most", "standard_errors"}
+    conditions = {"equals", "below", "above", "between", "near", "at_most", "standard_errors"}
     for key in rule:
-        if key not in known:
-            raise UserError(f"claim {where}: there is no rule '{key}'.{nearest(key, known)}")
-    if not known - {"at_most", "standard_errors"} & set(rule) or (
+        if key not in conditions:
+            raise UserError(f"claim {where}: there is no rule '{key}'.{nearest(key, conditions)}")
+    if not conditions - {"at_most", "standard_errors"} & set(rule) or (
         "near" in rule and not {"at_most", "standard_errors"} & set(rule)
     ):
         raise UserError(f"claim {where}: a rule needs equals, below, above, between, or near with at_most.")
@@ -276,8 +278,8 @@ def satisfied(rule: Mapping[str, Any], value: float, se: float | None, where: st
         if "at_most" in rule:
             checks.append(distance <= rule["at_most"] or _same(distance, rule["at_most"], largest))
         if "standard_errors" in rule:
-            most = math.nan if se is None else rule["standard_errors"] * se
-            checks.append(distance <= most or _same(distance, most, largest))
+            limit = math.nan if se is None else rule["standard_errors"] * se
+            checks.append(distance <= limit or _same(distance, limit, largest))
     return all(checks)
 
 

@@ -85,8 +85,8 @@ def rows_of(chosen: Sequence[tuple[RunFolder, str | None]]) -> list[Row]:
 
 def run_names(folders: Sequence[RunFolder]) -> dict[Path, str]:
     """Return a name for each run: that of its experiment, with the digest if several runs share it."""
-    known = {folder.path.resolve(): folder for folder in folders}.values()
-    times = [folder.experiment for folder in known]
+    distinct_folders = {folder.path.resolve(): folder for folder in folders}.values()
+    times = [folder.experiment for folder in distinct_folders]
     return {
         folder.path: folder.experiment
         if times.count(folder.experiment) == 1
@@ -103,57 +103,57 @@ def compare(rows: Sequence[Row], reference: Row | None = None) -> Comparison:
     """
     notes = _one_model([*rows, *([reference] if reference else [])])
     rule = ""
-    kept: dict[str, npt.NDArray[np.float64] | str] = {}
+    all_draws: dict[str, npt.NDArray[np.float64] | str] = {}
     for row in [*rows, *([reference] if reference else [])]:
-        if row.name not in kept:
-            kept[row.name] = _whole(row, partial(valid_draws, row.run, row.method))
-    found: dict[str, dict[str, Any]] = {}
+        if row.name not in all_draws:
+            all_draws[row.name] = _whole(row, partial(valid_draws, row.run, row.method))
+    records: dict[str, dict[str, Any]] = {}
     for row in rows:
-        draws = kept[row.name]
-        known = None if isinstance(draws, str) else draws
-        found[row.name] = _whole(row, partial(efficiency, row.run, row.method, known))
-        found[row.name]["target"] = row.run.kind(row.method)
+        draws = all_draws[row.name]
+        valid = None if isinstance(draws, str) else draws
+        records[row.name] = _whole(row, partial(efficiency, row.run, row.method, valid))
+        records[row.name]["target"] = row.run.kind(row.method)
         if isinstance(draws, str):
             notes.append(f"{row.name}: {draws}")
     if reference is not None:
-        there = kept[reference.name]
-        if isinstance(there, str):
-            raise UserError(f"{reference.name} is not a reference: {there}")
-        of_reference: Mapping[str, Any] = found.get(reference.name) or worth(there)
-        moved: dict[str, Shifts] = {}
+        reference_draws = all_draws[reference.name]
+        if isinstance(reference_draws, str):
+            raise UserError(f"{reference.name} is not a reference: {reference_draws}")
+        of_reference: Mapping[str, Any] = records.get(reference.name) or worth(reference_draws)
+        shifts_by_name: dict[str, Shifts] = {}
         for row in rows:
-            draws = kept[row.name]
+            draws = all_draws[row.name]
             if row.name != reference.name and not isinstance(draws, str):
-                moved[row.name] = shifts(draws, there)
-                found[row.name] |= _distances(moved[row.name], draws, there)
-        lines, rule = _judge(found, rows, reference, moved, of_reference)
+                shifts_by_name[row.name] = shifts(draws, reference_draws)
+                records[row.name] |= _distances(shifts_by_name[row.name], draws, reference_draws)
+        lines, rule = _judge(records, rows, reference, shifts_by_name, of_reference)
         notes += [
             *lines,
-            *_doubts(reference.name, number_of(of_reference["rhat"]), _better(found, reference.name)),
+            *_doubts(reference.name, number_of(of_reference["rhat"]), _better(records, reference.name)),
         ]
-    apart = [name for name, row in found.items() if number_of(row["rhat"]) > MIXED]
-    if apart:
+    unmixed = [name for name, row in records.items() if number_of(row["rhat"]) > MIXED]
+    if unmixed:
         notes.append(
-            f"R-hat is above {MIXED}, so that an effective sample size says little: {', '.join(apart)}."
+            f"R-hat is above {MIXED}, so that an effective sample size says little: {', '.join(unmixed)}."
         )
-    notes += _imprecise(found) + _tempered(rows, reference) + _small_errors(found, rows)
-    wide = max((len(run.parameter_names(method)) for run, method, _ in rows), default=0)
-    if wide > COORDINATES:
+    notes += _imprecise(records) + _tempered(rows, reference) + _small_errors(records, rows)
+    width = max((len(run.parameter_names(method)) for run, method, _ in rows), default=0)
+    if width > COORDINATES:
         notes.append(
-            f"Of {wide:,} coordinates, {COORDINATES} evenly over them are compared; by chance alone the worst of so "
+            f"Of {width:,} coordinates, {COORDINATES} evenly over them are compared; by chance alone the worst of so "
             "many is two to three standard errors off."
         )
     names = run_names([row.run.folder for row in rows])
     first = rows[0].run
     runs = {names[row.run.folder.path]: _about(row.run, None if row.run is first else first) for row in rows}
-    return Comparison(found, runs, notes, reference.name if reference else None, rule)
+    return Comparison(records, runs, notes, reference.name if reference else None, rule)
 
 
-def _better(found: Mapping[str, Mapping[str, Any]], reference: str) -> str:
+def _better(records: Mapping[str, Mapping[str, Any]], reference: str) -> str:
     """Return advice to take the exact method that has converged best as the reference; empty if there is none."""
     rhats = {
         name: number_of(row["rhat"])
-        for name, row in found.items()
+        for name, row in records.items()
         if name != reference and row.get("target") == EXACT and number_of(row.get("ess")) >= ESS
     }
     rhats = {name: value for name, value in rhats.items() if math.isfinite(value) and not is_apart(value)}
@@ -163,39 +163,41 @@ def _better(found: Mapping[str, Mapping[str, Any]], reference: str) -> str:
     return f" Take {best} as the reference: it is exact, and its R-hat is {rhats[best]:.3f}."
 
 
-def _doubts(name: str, value: float, better: str = "") -> list[str]:
-    """Return a line on a reference whose chains have not converged, or may not have; `better` is advice."""
+def _doubts(name: str, value: float, advice: str = "") -> list[str]:
+    """Return a line on a reference whose chains have not converged, or may not have; `advice` is added."""
     if value > MIXED:
         return [
             f"The reference {name} has R-hat {shown(value)}: its chains have not converged, so that distances from it "
-            f"do not measure the other methods. Run it for longer, or choose another reference.{better}"
+            f"do not measure the other methods. Run it for longer, or choose another reference.{advice}"
         ]
     if is_apart(value):
         return [
             f"The reference {name} has R-hat {shown(value)}, above {RHAT:g}: a part of each distance may be its "
-            f"error.{better}"
+            f"error.{advice}"
         ]
     if math.isnan(value):
         return [f"The reference {name} has no R-hat (one chain, or a coordinate that never moves)."]
     return []
 
 
-def _imprecise(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _imprecise(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return a line on methods whose R-hat is above the limit, and one on those with few effective draws."""
-    rhats = {name: number_of(row.get("rhat")) for name, row in found.items()}
-    apart = {name: rhat for name, rhat in rhats.items() if is_apart(rhat) and rhat <= MIXED}
-    sizes = {name: number_of(row.get("ess")) for name, row in found.items()}
-    few = {name: size for name, size in sizes.items() if size < ESS and not rhats[name] > MIXED}
+    rhats = {name: number_of(row.get("rhat")) for name, row in records.items()}
+    high_rhats = {name: rhat for name, rhat in rhats.items() if is_apart(rhat) and rhat <= MIXED}
+    sizes = {name: number_of(row.get("ess")) for name, row in records.items()}
+    low_sizes = {name: size for name, size in sizes.items() if size < ESS and not rhats[name] > MIXED}
     lines = []
-    if apart:
-        worst = sorted(apart, key=lambda name: -apart[name])
+    if high_rhats:
+        worst = sorted(high_rhats, key=lambda name: -high_rhats[name])
         lines.append(
-            f"R-hat is above {RHAT:g}: {named(worst, numbers=apart)}. These chains have not converged."
+            f"R-hat is above {RHAT:g}: {named(worst, numbers=high_rhats)}. These chains have not converged."
         )
-    if few:
-        worst = sorted(few, key=lambda name: few[name])
-        lines.append(f"ESS is below {ESS:g}: {named(worst, numbers=few)}. Means and quantiles are imprecise.")
-    tails = {name: number_of(row.get("ess_tail")) for name, row in found.items() if name not in few}
+    if low_sizes:
+        worst = sorted(low_sizes, key=lambda name: low_sizes[name])
+        lines.append(
+            f"ESS is below {ESS:g}: {named(worst, numbers=low_sizes)}. Means and quantiles are imprecise."
+        )
+    tails = {name: number_of(row.get("ess_tail")) for name, row in records.items() if name not in low_sizes}
     tails = {name: size for name, size in tails.items() if size < ESS and not rhats[name] > MIXED}
     if tails:
         worst = sorted(tails, key=lambda name: tails[name])
@@ -222,11 +224,11 @@ def _tempered(rows: Sequence[Row], reference: Row | None) -> list[str]:
     return [line]
 
 
-def _small_errors(found: Mapping[str, Mapping[str, Any]], rows: Sequence[Row]) -> list[str]:
+def _small_errors(records: Mapping[str, Mapping[str, Any]], rows: Sequence[Row]) -> list[str]:
     """Return a line on approximate methods that agree: their error may be smaller than what a comparison sees."""
     words = []
     for row in rows:
-        if row.run.kind(row.method) == APPROXIMATE and found[row.name].get("verdict") == AGREES:
+        if row.run.kind(row.method) == APPROXIMATE and records[row.name].get("verdict") == AGREES:
             expected = row.run.expected_error(row.method)
             words.append(row.name + f" ({expected})" * bool(expected))
     if not words:
@@ -255,17 +257,17 @@ def _one_model(rows: Sequence[Row]) -> list[str]:
     """Return lines on how the targets of the rows differ from the first."""
     named = [(row, names) for row in rows if (names := _whole(row, partial(_names, row)))]
     for row, names in named[1:]:
-        first, known = named[0]
-        if names != known:
+        first, expected = named[0]
+        if names != expected:
             raise UserError(
-                f"{first.name} is of {_model(first)} with {len(known):,} parameters and {row.name} of {_model(row)} "
+                f"{first.name} is of {_model(first)} with {len(expected):,} parameters and {row.name} of {_model(row)} "
                 f"with {len(names):,}, with other names; compare runs of one model."
             )
     first = rows[0]
     return [
-        f"{row.name}: another {', '.join(other)} than {first.name}; what it samples differs, not only how."
+        f"{row.name}: another {', '.join(parts)} than {first.name}; what it samples differs, not only how."
         for row in {row.name: row for row in rows[1:]}.values()
-        if (other := unlike(first, row))
+        if (parts := unlike(first, row))
     ]
 
 
@@ -307,23 +309,23 @@ def _heat(schedule: Mapping[str, Any], rungs: int) -> Any:
 
 
 def _judge(
-    found: dict[str, dict[str, Any]],
+    records: dict[str, dict[str, Any]],
     rows: Sequence[Row],
     reference: Row,
-    moved: Mapping[str, Shifts],
-    known: Mapping[str, Any],
+    shifts_by_name: Mapping[str, Shifts],
+    reference_record: Mapping[str, Any],
 ) -> tuple[list[str], str]:
     """Add the key ``verdict`` to each row, and return a line on each method that does not agree, and the rule."""
-    whole = np.array(_names(reference))
-    width = len(next(iter(moved.values())).mean) if moved else 0
-    names = [str(name) for name in whole[some_coordinates(len(whole), width)]] if width else []
-    doubts = problems_of(known, "reference: ")
-    problems = {name: [*problems_of(found[name]), *doubts] for name in moved}
-    another = {row.name: _another(reference, row) for row in rows if row.name in moved}
-    usable = [name for name in moved if is_usable(found[name]) and is_usable(known)]
-    verdicts, limit, judged = judged_draws(moved, names, problems, another, usable)
+    all_names = np.array(_names(reference))
+    width = len(next(iter(shifts_by_name.values())).mean) if shifts_by_name else 0
+    names = [str(name) for name in all_names[some_coordinates(len(all_names), width)]] if width else []
+    reference_problems = problems_of(reference_record, "reference: ")
+    problems = {name: [*problems_of(records[name]), *reference_problems] for name in shifts_by_name}
+    other_targets = {row.name: _another(reference, row) for row in rows if row.name in shifts_by_name}
+    usable = [name for name in shifts_by_name if is_usable(records[name]) and is_usable(reference_record)]
+    verdicts, limit, count = judged_draws(shifts_by_name, names, problems, other_targets, usable)
     lines = []
-    for name, row in found.items():
+    for name, row in records.items():
         if name == reference.name:
             row["verdict"], row["verdict_reason"] = REFERENCE, ""
             continue
@@ -331,8 +333,8 @@ def _judge(
         row["verdict"], row["verdict_reason"] = word, why
         if word != AGREES:
             lines.append(f"{name}: {word}{' than that of the reference' * (word == ANOTHER)}: {why}.")
-    short_limit = short_limit_of(2 * len(names) * max(1, len(moved)))
-    return lines, rule_of(judged, len(names), limit, reference.name, short_limit) if moved else ""
+    short_limit = short_limit_of(2 * len(names) * max(1, len(shifts_by_name)))
+    return lines, rule_of(count, len(names), limit, reference.name, short_limit) if shifts_by_name else ""
 
 
 def _another(reference: Row, row: Row) -> list[str]:
@@ -345,9 +347,9 @@ def _another(reference: Row, row: Row) -> list[str]:
 
 
 def _distances(
-    found: Shifts, draws: npt.NDArray[np.float64], reference: npt.NDArray[np.float64]
+    shift: Shifts, draws: npt.NDArray[np.float64], reference: npt.NDArray[np.float64]
 ) -> dict[str, Any]:
-    mean, spread = found.worst()
+    mean, spread = shift.worst()
     return {"mean": mean, "spread": spread, "energy": energy_distance(draws, reference)}
 
 

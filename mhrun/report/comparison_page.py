@@ -112,18 +112,18 @@ def parts(frame: pd.DataFrame, rule: str = "") -> list[TableOnPage]:
     """
     names = COLUMNS | DISTANCES
     first = ("verdict", "target")
-    worth = [names[key] for key in (*first, *_WORTH, *(k for k in DISTANCES if k not in first))]
-    found = []
+    worth_names = [names[key] for key in (*first, *_WORTH, *(k for k in DISTANCES if k not in first))]
+    tables = []
     for name, title, columns in (
-        ("worth", "What the draws are worth", [c for c in worth if c in frame.columns]),
-        ("cost", "What they cost", [c for c in frame.columns if c not in worth]),
+        ("worth", "What the draws are worth", [c for c in worth_names if c in frame.columns]),
+        ("cost", "What they cost", [c for c in frame.columns if c not in worth_names]),
     ):
         if columns:
-            explained = {names[key]: what for key, what in EXPLAINED.items() if names[key] in columns}
+            explained = {names[key]: meaning for key, meaning in EXPLAINED.items() if names[key] in columns}
             if rule and names["verdict"] in columns:
                 explained[names["verdict"]] = rule
-            found.append(TableOnPage(name, title, rendered(frame[columns]), explained))
-    return found
+            tables.append(TableOnPage(name, title, rendered(frame[columns]), explained))
+    return tables
 
 
 def finding(found: Comparison) -> str:
@@ -143,13 +143,13 @@ def finding(found: Comparison) -> str:
         DIFFERS_SHORT: ("differs", "differ"),
         UNKNOWN: ("", ""),
     }
-    found_parts = []
+    clauses = []
     for word, text in texts:
-        if several := words.get(word):
-            count = f"{len(several)} method{'s' * (len(several) != 1)} ({named(several)})"
-            subject = f"{count} {verbs[word][len(several) != 1]}".strip()
-            found_parts.append(text.format(subject, found.reference))
-    sentences = [f"{_capital('; '.join(found_parts))}."] if found_parts else []
+        if methods := words.get(word):
+            count = f"{len(methods)} method{'s' * (len(methods) != 1)} ({named(methods)})"
+            subject = f"{count} {verbs[word][len(methods) != 1]}".strip()
+            clauses.append(text.format(subject, found.reference))
+    sentences = [f"{_capital('; '.join(clauses))}."] if clauses else []
     return " ".join(filter(None, (*sentences, _most_efficient(found))))
 
 
@@ -157,35 +157,43 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _most_efficient(found: Comparison) -> str:
+def _most_efficient(comparison: Comparison) -> str:
     rates = {
         name: number_of(row["per_million"])
-        for name, row in found.rows.items()
+        for name, row in comparison.rows.items()
         if _finite(row.get("per_million"))
     }
-    known = {name: number_of(row.get("rhat")) for name, row in found.rows.items()}
-    rated = {name: rate for name, rate in rates.items() if not is_apart(known[name]) and _finite(known[name])}
-    eligible = {name: rate for name, rate in rated.items() if _is_right(found.rows[name], found.reference)}
+    all_rhats = {name: number_of(row.get("rhat")) for name, row in comparison.rows.items()}
+    rated = {
+        name: rate
+        for name, rate in rates.items()
+        if not is_apart(all_rhats[name]) and _finite(all_rhats[name])
+    }
+    eligible = {
+        name: rate for name, rate in rated.items() if _is_right(comparison.rows[name], comparison.reference)
+    }
     wrong = 0 < len(eligible) < len(rated)
     rated = eligible or rated
     if not rated:
-        rhats = [number_of(row.get("rhat")) for row in found.rows.values() if _finite(row.get("rhat"))]
+        rhats = [number_of(row.get("rhat")) for row in comparison.rows.values() if _finite(row.get("rhat"))]
         return f"No method has converged: R-hat is {shown(min(rhats))} at least." if rhats else ""
     best = max(rated, key=lambda name: rated[name])
     start = f"{best} has {shown(rated[best])} effective draws per million evaluations"
-    row = found.rows[best]
+    row = comparison.rows[best]
     if (setup := number_of(row.get("setup"))) > (cost := number_of(row.get("evaluations"))):
         start += f" after its set-up ({shown(1e6 * number_of(row['ess']) / (cost + setup))} with it)"
-    others = sorted(rate for name, rate in rated.items() if name != best)
-    more = runners_up(rated[best], rates, known)
-    if not others and wrong:
-        only = "method that is exact or agrees" if found.reference else "exact method that converged"
-        return f"{start}, the only {only}{more}."
-    if not others:
-        return f"{start}{', and no other method has converged' * (len(found.rows) > 1)}{more}."
-    ratio = shown(rated[best] / others[-1])
-    among = "are exact or agree" if found.reference and wrong else "are exact" if wrong else "have converged"
-    return f"{start}, {ratio} times as many as the next of {len(rated)} that {among}{more}."
+    other_rates = sorted(rate for name, rate in rated.items() if name != best)
+    rivals = runners_up(rated[best], rates, all_rhats)
+    if not other_rates and wrong:
+        kind = "method that is exact or agrees" if comparison.reference else "exact method that converged"
+        return f"{start}, the only {kind}{rivals}."
+    if not other_rates:
+        return f"{start}{', and no other method has converged' * (len(comparison.rows) > 1)}{rivals}."
+    ratio = shown(rated[best] / other_rates[-1])
+    condition = (
+        "are exact or agree" if comparison.reference and wrong else "are exact" if wrong else "have converged"
+    )
+    return f"{start}, {ratio} times as many as the next of {len(rated)} that {condition}{rivals}."
 
 
 def _is_right(row: Mapping[str, Any], reference: str | None) -> bool:
@@ -295,34 +303,34 @@ def build_comparison(rows: Sequence[Row], reference: Row | None, outputs: Path) 
     Raises:
         UserError: see `compare`; or the folder cannot be written.
     """
-    found = compare(rows, reference)
+    comparison = compare(rows, reference)
     rows_shown = [(row.run.folder.digest, row.method) for row in [*rows, *([reference] if reference else [])]]
     digest = hashlib.sha256(json.dumps([rows_shown, reference is not None]).encode()).hexdigest()[:12]
     place = outputs / "compare" / digest
     make_folder(place)
-    frame = table(found)
+    frame = table(comparison)
     shown_table = rendered(frame)
     write_table(shown_table, place / "compare")
-    write_json(place / "compare.json", plain_rows(found))
+    write_json(place / "compare.json", plain_rows(comparison))
     with style():
-        drawn = draw(lambda: figure(found), "compare")
+        drawn = draw(lambda: figure(comparison), "compare")
     if not isinstance(drawn, str):
         write_drawn(drawn, place / "compare")
-    runs = pd.DataFrame.from_dict(found.runs, orient="index")
-    whole = TableOnPage("compare", "", shown_table)
+    runs = pd.DataFrame.from_dict(comparison.runs, orient="index")
+    whole_table = TableOnPage("compare", "", shown_table)
     page = template("compare.html.j2").render(
-        title=f"{' and '.join(found.runs)}{f' against {found.reference}' if found.reference else ''}",
-        finding=finding(found),
-        tables=parts(frame, found.rule),
-        files=whole.files,
+        title=f"{' and '.join(comparison.runs)}{f' against {comparison.reference}' if comparison.reference else ''}",
+        finding=finding(comparison),
+        tables=parts(frame, comparison.rule),
+        files=whole_table.files,
         figure=FigureOnPage("compare", "", drawn),
-        rule=found.rule,
-        caption=_CAPTION + (_OF_DISTANCES if found.reference else ""),
+        rule=comparison.rule,
+        caption=_CAPTION + (_OF_DISTANCES if comparison.reference else ""),
         runs=rendered(runs)["html"],
-        notes=found.notes,
+        notes=comparison.notes,
     )
     write_text(place / PAGE, page)
-    return found, place / PAGE
+    return comparison, place / PAGE
 
 
 def make_folder(place: Path) -> None:

@@ -83,8 +83,8 @@ def _rough(run: Run, method: str) -> Draws:
     draws = valid_draws(run, method)
     if isinstance(draws, str):
         return np.empty(0)
-    few = draws[:, :: -(-draws.shape[1] // _ROUGH)]
-    return np.array([rhat(few[..., k]) for k in range(few.shape[-1])])
+    thinned = draws[:, :: -(-draws.shape[1] // _ROUGH)]
+    return np.array([rhat(thinned[..., k]) for k in range(thinned.shape[-1])])
 
 
 def _summarised(run: Run, method: str, chosen: Mapping[tuple[str, ...], npt.NDArray[np.int64]]) -> Summarised:
@@ -93,19 +93,27 @@ def _summarised(run: Run, method: str, chosen: Mapping[tuple[str, ...], npt.NDAr
     if isinstance(draws, str):
         return Summarised([], len(names), np.empty(0, np.int64), draws)
     columns = some_coordinates(len(names), draws.shape[-1])
-    kept = np.arange(len(columns))
+    indices = np.arange(len(columns))
     if len(columns) > SHOWN:
-        kept = chosen[tuple(names)]
-        columns, draws = columns[kept], draws[..., kept]
-    found = [
-        _coordinate(int(d), str(names[int(d)]), draws[..., k], about)
-        for k, (d, about) in enumerate(zip(columns, diagnoses(draws), strict=True))
+        indices = chosen[tuple(names)]
+        columns, draws = columns[indices], draws[..., indices]
+    coordinates = [
+        _coordinate(int(d), str(names[int(d)]), draws[..., k], diagnosis)
+        for k, (d, diagnosis) in enumerate(zip(columns, diagnoses(draws), strict=True))
     ]
-    return Summarised(found, len(names), kept, "")
+    return Summarised(coordinates, len(names), indices, "")
 
 
-def _coordinate(index: int, name: str, draws: Draws, about: Diagnosis) -> Coordinate:
+def _coordinate(index: int, name: str, draws: Draws, diagnosis: Diagnosis) -> Coordinate:
     mean, sd = float(draws.mean()), float(draws.std(ddof=1)) if draws.size > 1 else float("nan")
     return Coordinate(
-        index, name, mean, sd, about.quantiles, about.mcse, about.ess, about.ess_tail, about.rhat
+        index,
+        name,
+        mean,
+        sd,
+        diagnosis.quantiles,
+        diagnosis.mcse,
+        diagnosis.ess,
+        diagnosis.ess_tail,
+        diagnosis.rhat,
     )

@@ -159,42 +159,44 @@ def column_headings(config: Mapping[str, Any], columns: Sequence[str]) -> dict[s
     """Return headings of the columns of a sweep: those of the experiment's tables, or else the names in words."""
     module = _metrics_module(config)
     declared = _declarations(module) if module else {}
-    known = dict(_HEADINGS)
+    heading_of = dict(_HEADINGS)
     if (measure := measure_of(config)) is not None:
-        known[measure.metric] = measure.heading
+        heading_of[measure.metric] = measure.heading
     for table in (declared.get("tables") or {}).values():
         for heading, metric in (table.get("columns") or {}).items():
             if isinstance(metric, str):
-                known.setdefault(metric, str(heading))
-    found: dict[str, str] = {}
+                heading_of.setdefault(metric, str(heading))
+    headings: dict[str, str] = {}
     for name in columns:
         method, dot, metric = name.rpartition(".")
-        word = known.get(name) or (f"{method}: {known[metric]}" if dot and metric in known else name)
-        found[name] = name if word in found.values() else word
-    return found
+        word = heading_of.get(name) or (
+            f"{method}: {heading_of[metric]}" if dot and metric in heading_of else name
+        )
+        headings[name] = name if word in headings.values() else word
+    return headings
 
 
 def column_meanings(config: Mapping[str, Any], columns: Sequence[str]) -> dict[str, str]:
     """Return explanations of the columns of a sweep, from declared metrics or table headings of the experiment."""
     module = _metrics_module(config)
     declared = _declarations(module) if module else {}
-    known = dict(_OF_METHODS)
+    meaning_of = dict(_OF_METHODS)
     for table in (declared.get("tables") or {}).values():
         for heading, metric in (table.get("columns") or {}).items():
             if isinstance(metric, str):
-                known.setdefault(metric, str(heading).capitalize())
+                meaning_of.setdefault(metric, str(heading).capitalize())
     if (measure := measure_of(config)) is not None:
-        known[measure.metric] = measure.caption
+        meaning_of[measure.metric] = measure.caption
         if measure.floor:
-            known[measure.floor] = f"What Monte Carlo error alone makes of {measure.metric}"
-    known |= declared.get("metrics") or {}
-    found = {}
+            meaning_of[measure.floor] = f"What Monte Carlo error alone makes of {measure.metric}"
+    meaning_of |= declared.get("metrics") or {}
+    meanings = {}
     for name in columns:
         method, dot, metric = str(name).rpartition(".")
-        if name in known or metric in known:
-            what = known.get(name, known.get(metric, ""))
-            found[str(name)] = f"{what}, of {method}" if dot and name not in known else what
-    return found
+        if name in meaning_of or metric in meaning_of:
+            meaning = meaning_of.get(name, meaning_of.get(metric, ""))
+            meanings[str(name)] = f"{meaning}, of {method}" if dot and name not in meaning_of else meaning
+    return meanings
 
 
 def finding_of(config: Mapping[str, Any]) -> Notes | None:

@@ -55,17 +55,17 @@ class Table:
     def _where(self) -> str:
         return f"table {self.module}.{self.name}"
 
-    def _check(self, node: Mapping[str, Any], known: set[str]) -> None:
+    def _check(self, node: Mapping[str, Any], allowed: set[str]) -> None:
         for key in node:
-            if key not in known:
-                raise UserError(f"{self._where}: there is no key '{key}'.{nearest(str(key), known)}")
+            if key not in allowed:
+                raise UserError(f"{self._where}: there is no key '{key}'.{nearest(str(key), allowed)}")
 
     def __call__(self, run: Run) -> pd.DataFrame:
         """Return the table of a run; missing values are None."""
         first = run.cached(self._function(self.spec["first"])) if "first" in self.spec else {}
         columns = self.spec["columns"].items()
         rows = {
-            label: {heading: found.get(name) for heading, name in columns} for label, found in first.items()
+            label: {heading: record.get(name) for heading, name in columns} for label, record in first.items()
         }
         rows |= dict(self._records(run) if "of" in self.spec else self._by_method(run))
         frame = pd.DataFrame.from_dict(rows, orient="index")
@@ -77,14 +77,14 @@ class Table:
         return getattr(experiment_module(self.module), name)
 
     def _by_method(self, run: Run) -> Iterator[tuple[str, dict[str, Any]]]:
-        found = metrics_of(self.module, run)
-        columns = dict(self._columns(found))
+        metrics = metrics_of(self.module, run)
+        columns = dict(self._columns(metrics))
         for method, words in self._methods(run):
             row = {}
             for heading, cell in columns.items():
                 if "metric" in cell:
                     address = str(cell["metric"]).format(*words.values(), method=method, **words)
-                    row[heading] = found.get(f"{method}.{address}", found.get(address))
+                    row[heading] = metrics.get(f"{method}.{address}", metrics.get(address))
                 elif "by" in cell:
                     row[heading] = self._function(cell["by"])(run, method)
                 else:
@@ -94,13 +94,13 @@ class Table:
                 label = str(self.spec.get("label", "{0}, {1}")).format(*map(run.label, words.values()))
             yield label, row
 
-    def _columns(self, found: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    def _columns(self, metrics: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield headings and cells, with a column for each x of a series."""
         for heading, cell in self.spec["columns"].items():
             if not isinstance(cell, Mapping):
                 yield heading, {"metric": cell}
             elif "series" in cell:
-                for x in MetricTable(found).places(cell["series"]):
+                for x in MetricTable(metrics).places(cell["series"]):
                     yield heading.format(x), {"metric": Address("", cell["series"], x).short}
             else:
                 yield heading, cell
@@ -109,10 +109,10 @@ class Table:
         """Yield the methods of the rows that the run has, each with its words; the words of a pair are its methods."""
         if "each" in self.spec:
             for words in itertools.product(*self.spec["each"].values()):
-                there = dict(zip(self.spec["each"], words, strict=True))
-                method = str(self.spec["method"]).format(**there)
+                choices = dict(zip(self.spec["each"], words, strict=True))
+                method = str(self.spec["method"]).format(**choices)
                 if method in run.methods:
-                    yield method, there
+                    yield method, choices
             return
         rows = self.spec.get("rows") or list(run.methods)
         for row in run.cached(self._function(rows)) if isinstance(rows, str) else rows:
@@ -137,5 +137,5 @@ def _printed(node: Any, words: Sequence[str]) -> Any:
 
 
 def _field(record: Any, name: str) -> Any:
-    found = record.get(name) if isinstance(record, Mapping) else getattr(record, name)
-    return found.item() if isinstance(found, np.generic) else found
+    field = record.get(name) if isinstance(record, Mapping) else getattr(record, name)
+    return field.item() if isinstance(field, np.generic) else field

@@ -59,9 +59,9 @@ def valid_draws(run: Run, method: str, most: float = np.inf) -> Draws | str:
     if draws.shape[1] < 4:
         count = draws.shape[1]
         return f"it has {count} valid draw{'s' * (count != 1)} of one chain, and needs 4 of each."
-    wanted = int(min(COORDINATES, max(1.0, most / (draws.shape[0] * draws.shape[1]))))
-    if draws.shape[-1] > wanted:
-        draws = draws[..., some_coordinates(draws.shape[-1], wanted)]
+    width = int(min(COORDINATES, max(1.0, most / (draws.shape[0] * draws.shape[1]))))
+    if draws.shape[-1] > width:
+        draws = draws[..., some_coordinates(draws.shape[-1], width)]
     if not np.isfinite(draws).all():
         return "some draws are no finite numbers."
     return draws
@@ -81,15 +81,15 @@ def costs(run: Run, method: str) -> dict[str, float]:
     An evaluation is a log-likelihood of one datum at one point, or its gradient, or both from one pass. Before the
     draws come the search for a mode, the pilot and burn-in, whose likelihoods and gradients are added.
     """
-    about = run.methods[method]
-    found = about["after_burn_in"]
-    whole = sum(
-        float(about.get(key) or 0) for key in ("likelihood_evals", "gradient_evals", "reference_n_grad")
+    summary = run.methods[method]
+    counts = summary["after_burn_in"]
+    total = sum(
+        float(summary.get(key) or 0) for key in ("likelihood_evals", "gradient_evals", "reference_n_grad")
     )
     return {
-        "evaluations": passes(found["n_lik"], found["n_grad"], about["separate_gradients"]),
-        "setup": max(0.0, whole - found["n_lik"] - found["n_grad"]),
-        "seconds": found["wall_s"],
+        "evaluations": passes(counts["n_lik"], counts["n_grad"], summary["separate_gradients"]),
+        "setup": max(0.0, total - counts["n_lik"] - counts["n_grad"]),
+        "seconds": counts["wall_s"],
     }
 
 
@@ -107,7 +107,7 @@ def passes(n_lik: Any, n_grad: Any, separate: float) -> Any:
 def efficiency(run: Run, method: str, draws: Draws | None) -> dict[str, Any]:
     """Return worth and cost of a method, None where it has no draws: see `worth` and `costs`."""
     summary, cost = run.methods[method], costs(run, method)
-    found: dict[str, Any] = {
+    record: dict[str, Any] = {
         "chains": summary["chains"],
         "draws": None,
         "rhat": None,
@@ -119,22 +119,22 @@ def efficiency(run: Run, method: str, draws: Draws | None) -> dict[str, Any]:
         "data": summary["minibatch_size_mean"],
     } | cost
     if draws is not None:
-        found |= {"draws": draws.shape[1]} | worth(draws)
-        found["per_million"] = _over(found["ess"] * _MILLION, cost["evaluations"])
-        found["per_second"] = _over(found["ess"], cost["seconds"])
-    return found
+        record |= {"draws": draws.shape[1]} | worth(draws)
+        record["per_million"] = _over(record["ess"] * _MILLION, cost["evaluations"])
+        record["per_second"] = _over(record["ess"], cost["seconds"])
+    return record
 
 
 def diagnosed(run: Run) -> dict[str, dict[str, Any]]:
     """Return `efficiency` of each method of a run; ``why`` says why one has no effective sample size."""
-    found = {}
+    records = {}
     for method in run.methods:
         draws = valid_draws(run, method, _ELEMENTS)
         if isinstance(draws, str):
-            found[method] = efficiency(run, method, None) | {"why": draws}
+            records[method] = efficiency(run, method, None) | {"why": draws}
         else:
-            found[method] = efficiency(run, method, draws)
-    return found
+            records[method] = efficiency(run, method, draws)
+    return records
 
 
 def unconverged(about: Mapping[str, Any]) -> bool:
@@ -147,17 +147,17 @@ def unconverged(about: Mapping[str, Any]) -> bool:
     return size is not None and (not size >= ESS or (rhat is not None and is_apart(rhat)))
 
 
-def _over(value: float, by: float) -> float | None:
-    return value / by if by else None
+def _over(value: float, divisor: float) -> float | None:
+    return value / divisor if divisor else None
 
 
 def named(
     keys: Iterable[str], label: Callable[[str], str] = str, numbers: Mapping[str, float] | None = None
 ) -> str:
     """Return a few methods in one line, each with its number in brackets; those beyond the fourth are counted."""
-    found = [quoted(label(key)) + (f" ({shown(numbers[key])})" if numbers else "") for key in keys]
-    rest = len(found) - _NAMED
-    return ", ".join(found[:_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")
+    words = [quoted(label(key)) + (f" ({shown(numbers[key])})" if numbers else "") for key in keys]
+    rest = len(words) - _NAMED
+    return ", ".join(words[:_NAMED]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def runners_up(
@@ -171,14 +171,14 @@ def runners_up(
         rhats: R-hat of each method.
         label: name -> label.
     """
-    more = [name for name, rate in rates.items() if rate > best and is_apart(rhats.get(name, np.nan))]
-    more.sort(key=lambda name: rhats[name])
+    rivals = [name for name, rate in rates.items() if rate > best and is_apart(rhats.get(name, np.nan))]
+    rivals.sort(key=lambda name: rhats[name])
     parts = [
         f"{quoted(label(name))} has {shown(rates[name])} (R-hat {shown(rhats[name])})"
-        for name in more[:_RIVALS]
+        for name in rivals[:_RIVALS]
     ]
     if not parts:
         return ""
     return f"; not converged, but with more: {', '.join(parts)}" + (
-        f" and {len(more) - _RIVALS:,} more" if len(more) > _RIVALS else ""
+        f" and {len(rivals) - _RIVALS:,} more" if len(rivals) > _RIVALS else ""
     )

@@ -43,10 +43,10 @@ def source(module: str) -> str:
     """
     if module.split(".")[0] in trusted():
         try:
-            found = importlib.util.find_spec(module)
+            spec = importlib.util.find_spec(module)
         except ImportError:
-            found = None
-        paths = [Path(found.origin)] if found and found.origin else []
+            spec = None
+        paths = [Path(spec.origin)] if spec and spec.origin else []
     elif all(part.isidentifier() for part in module.split(".")):
         # Experiments share functions; claims are looked at for themselves.
         kinds = [EXPERIMENTS.rglob(f"*.{kind}") for kind in ("py", "yaml", "md")]

@@ -27,10 +27,10 @@ def acceptance_history(run: Run, method: str) -> Curve | None:
         for part in (_burn_in(run, method, "accepted"), run.stat(method, "accepted"))
     ]
     rates = np.concatenate([np.atleast_1d(part) for part in parts])
-    wide = max(1, len(rates) // _WINDOWS)
-    count = len(rates) // wide
-    places = (np.arange(count) + 0.5) * wide * thin - warmup
-    return places, rates[: count * wide].reshape(count, wide).mean(axis=1)
+    width = max(1, len(rates) // _WINDOWS)
+    count = len(rates) // width
+    places = (np.arange(count) + 0.5) * width * thin - warmup
+    return places, rates[: count * width].reshape(count, width).mean(axis=1)
 
 
 def step_size_history(run: Run, method: str) -> Curve | None:
@@ -38,11 +38,11 @@ def step_size_history(run: Run, method: str) -> Curve | None:
 
     Step sizes are functions of the acceptances before them, which the trace has: the schedules are run on these again.
     """
-    about = run.methods[method]
+    summary = run.methods[method]
     if (
-        not about.get("tuned_to")
-        or about["thin_stats"] != 1
-        or about["warmup"] > _STEPS
+        not summary.get("tuned_to")
+        or summary["thin_stats"] != 1
+        or summary["warmup"] > _STEPS
         or run.rungs(method) > 1
     ):
         return None
@@ -53,11 +53,11 @@ def step_size_history(run: Run, method: str) -> Curve | None:
     memory, step = plan.start(), 0
     steps, sizes = list[float](), list[float]()
     while step < len(accepted):
-        wait = min(plan.steps_until_update(step + 1) or len(accepted), len(accepted) - step)
-        steps.append(step - about["warmup"])
+        stride = min(plan.steps_until_update(step + 1) or len(accepted), len(accepted) - step)
+        steps.append(step - summary["warmup"])
         sizes.append(float(plan.controls(memory, step + 1, 1).step_size.log().mean().exp()))
-        memory = plan.learn(memory, step + 1, accepted[step : step + wait])
-        step += wait
+        memory = plan.learn(memory, step + 1, accepted[step : step + stride])
+        step += stride
     return np.asarray(steps, float), np.asarray(sizes)
 
 
@@ -78,5 +78,5 @@ def _burn_in(run: Run, method: str, name: str) -> npt.NDArray[Any]:
     with run.trace(method) as trace:
         if "warmup_sample_stats" not in trace.children:
             return np.empty((chains, 0))
-        found: npt.NDArray[Any] = trace["warmup_sample_stats"][name].to_numpy()
-    return found[:: run.rungs(method)] if found.ndim > 1 else found
+        values: npt.NDArray[Any] = trace["warmup_sample_stats"][name].to_numpy()
+    return values[:: run.rungs(method)] if values.ndim > 1 else values

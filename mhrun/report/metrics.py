@@ -60,11 +60,11 @@ class MetricTable(dict[str, Metric]):
             function: computes the metrics of one method.
             methods: which; those that the run does not have are left out. None: all of the run.
         """
-        found = cls()
+        table = cls()
         for method in run.methods if methods is None else methods:
             if method in run.methods:
-                found.add(method, function(run, method))
-        return found
+                table.add(method, function(run, method))
+        return table
 
     def add(self, method: str, found: Mapping[str, Metric], x: float | str | None = None) -> None:
         """Add rows of one method: a mapping from metrics to values, all at one x."""
@@ -97,11 +97,11 @@ class MetricTable(dict[str, Metric]):
         return value(self.get(short))
 
     def __or__(self, other: Mapping[str, Metric]) -> MetricTable:  # type: ignore[override]
-        found = MetricTable(self)
-        found.update(other)
+        table = MetricTable(self)
+        table.update(other)
         if isinstance(other, MetricTable):
-            found._columns |= other._columns
-        return found
+            table._columns |= other._columns
+        return table
 
     def __ior__(self, other: Mapping[str, Metric]) -> MetricTable:  # type: ignore[override]
         self.update(other)
@@ -119,11 +119,11 @@ class MetricTable(dict[str, Metric]):
 
 def long_table(found: Mapping[str, Metric]) -> pd.DataFrame:
     """Return metrics as a frame with the columns ``method, metric, x, value, se``, a row for each."""
-    known = found if isinstance(found, MetricTable) else MetricTable(found)
+    table = found if isinstance(found, MetricTable) else MetricTable(found)
     rows = []
-    for short, number in known.items():
+    for short, number in table.items():
         se = number.se if isinstance(number, Estimate) else None
-        rows.append((*known.address(short), value(number), se))
+        rows.append((*table.address(short), value(number), se))
     return pd.DataFrame(rows, columns=["method", "metric", "x", "value", "se"])
 
 
@@ -135,11 +135,11 @@ def short_address(value: Any, where: str = "") -> str:
     """
     if isinstance(value, str):
         return value
-    known = Address._fields
+    columns = Address._fields
     if isinstance(value, Mapping):
         for key in value:
-            if key not in known:
-                raise UserError(f"{where}: there is no column '{key}'.{nearest(str(key), known)}")
+            if key not in columns:
+                raise UserError(f"{where}: there is no column '{key}'.{nearest(str(key), columns)}")
         if "metric" in value:
             return Address(str(value.get("method", "")), str(value["metric"]), value.get("x")).short
     raise UserError(f"{where}: {value!r} is not an address; write METHOD.METRIC or {{method:, metric:, x:}}.")

@@ -46,12 +46,12 @@ def monitor(run: Run) -> pd.DataFrame | str:
         for name, values in last.data_vars.items():
             if name in _OF_STEPS or _CURVE in str(name) or "chain" not in values.dims:
                 continue
-            each = int(_settings(run, method).get("group") or 1) if str(name).endswith(_OF_GROUP) else 1
-            found = values.to_numpy()[:: run.rungs(method)][::each]
-            found = found[np.isfinite(found)]
-            if len(found):
-                se = found.std(ddof=1) / len(found) ** 0.5 if len(found) > 1 else np.nan
-                rows.setdefault(str(name), {})[run.label(method)] = Estimate(float(found.mean()), float(se))
+            group_size = int(_settings(run, method).get("group") or 1) if str(name).endswith(_OF_GROUP) else 1
+            numbers = values.to_numpy()[:: run.rungs(method)][::group_size]
+            numbers = numbers[np.isfinite(numbers)]
+            if len(numbers):
+                se = numbers.std(ddof=1) / len(numbers) ** 0.5 if len(numbers) > 1 else np.nan
+                rows.setdefault(str(name), {})[run.label(method)] = Estimate(float(numbers.mean()), float(se))
     return pd.DataFrame.from_dict(rows, orient="index") if rows else "No monitor has metrics."
 
 

@@ -58,10 +58,10 @@ class Notes:
         """
         context: dict[str, Any] = dict(_public(_module(self.module)))
         if isinstance(seen, Run) or hasattr(seen, "methods"):
-            there = set(seen.methods)
+            run_methods = set(seen.methods)
             context["run"] = seen
-            context["has"] = lambda *methods: there >= set(methods)
-            context["has_any"] = lambda *methods: bool(there & set(methods))
+            context["has"] = lambda *methods: run_methods >= set(methods)
+            context["has_any"] = lambda *methods: bool(run_methods & set(methods))
             context["names"] = lambda methods: listed(quoted(seen.label(method)) for method in methods)
             context["heat"] = lambda methods: _heat(seen, methods)
             first = seen
@@ -78,8 +78,8 @@ class Notes:
 
 def _heat(run: Run, methods: Iterable[str]) -> str:
     """Return the temperature that methods sample at, as "T = 1,000"; empty where it is not the same."""
-    found = {run.samples(method).temperature for method in methods}
-    return f"T = {shown(found.pop())}" if len(found) == 1 else ""
+    temperatures = {run.samples(method).temperature for method in methods}
+    return f"T = {shown(temperatures.pop())}" if len(temperatures) == 1 else ""
 
 
 def metrics_of(module: str, run: Any) -> Mapping[str, Metric]:
@@ -89,8 +89,8 @@ def metrics_of(module: str, run: Any) -> Mapping[str, Metric]:
         path = str((run.config.get("report") or {}).get("metrics", ""))
         where, _, name = path.rpartition(".")
         function = getattr(experiment_module(where), name)
-    found: Mapping[str, Metric] = run.cached(function)
-    return found
+    metrics: Mapping[str, Metric] = run.cached(function)
+    return metrics
 
 
 def paragraphs(text: str) -> list[str]:
@@ -101,15 +101,15 @@ def paragraphs(text: str) -> list[str]:
 
 def listed(words: Iterable[str]) -> str:
     """Return words as a list in a sentence: "a, b and c"."""
-    found = list(words)
-    return " and ".join([", ".join(found[:-1]), found[-1]]) if len(found) > 1 else "".join(found)
+    texts = list(words)
+    return " and ".join([", ".join(texts[:-1]), texts[-1]]) if len(texts) > 1 else "".join(texts)
 
 
-def _values_of(found: MetricTable, run: Any, metric: str) -> dict[str, float]:
+def _values_of(table: MetricTable, run: Any, metric: str) -> dict[str, float]:
     """Return the finite values of a metric by method, in the order of the run, without methods with stopped chains."""
     methods: Mapping[str, Mapping[str, Any]] = getattr(run, "methods", {})
-    going = [method for method, about in methods.items() if not has_stopped(about)]
-    numbers = {method: found.number(f"{method}.{metric}") for method in going}
+    unstopped = [method for method, summary in methods.items() if not has_stopped(summary)]
+    numbers = {method: table.number(f"{method}.{metric}") for method in unstopped}
     return {method: number for method, number in numbers.items() if np.isfinite(number)}
 
 
@@ -152,15 +152,15 @@ def _module(name: str) -> ModuleType | None:
 
 def _public(module: ModuleType | None) -> dict[str, Any]:
     return {
-        name: found
-        for name, found in vars(module or object).items()
-        if not name.startswith("_") and not inspect.isclass(found) and not _is_library(found)
+        name: member
+        for name, member in vars(module or object).items()
+        if not name.startswith("_") and not inspect.isclass(member) and not _is_library(member)
     }
 
 
-def _is_library(found: Any) -> bool:
+def _is_library(member: Any) -> bool:
     """Return whether this is a module that is not another of the experiments."""
-    return inspect.ismodule(found) and not found.__name__.startswith(
+    return inspect.ismodule(member) and not member.__name__.startswith(
         experiment_module("shared").__name__.partition(".")[0]
     )
 

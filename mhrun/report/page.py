@@ -63,10 +63,10 @@ class TableOnPage(NamedTuple):
             lambda cell: f'<td class="{"words short" if cell[1] else "short"}">{cell[2]}</td>',
             self.content["html"],
         )
-        for heading, what in self.explained.items():
+        for heading, meaning in self.explained.items():
             name = html.escape(heading, quote=False)
             for start in ("<th", '<th class="words"'):
-                title = html.escape(what)
+                title = html.escape(meaning)
                 page = page.replace(f"{start}>{name}</th>", f'{start} title="{title}">{name}</th>', 1)
         return page
 
@@ -182,8 +182,8 @@ def write_page(
 def _arithmetic(run: Run) -> str:
     """Return the number formats of the methods; after the labels of its methods where there are several."""
     methods: dict[str, list[str]] = {}
-    for name, about in run.methods.items():
-        methods.setdefault(about["arithmetic"], []).append(run.label(name))
+    for name, summary in run.methods.items():
+        methods.setdefault(summary["arithmetic"], []).append(run.label(name))
     if len(methods) < 2:
         return "".join(methods)
     return "; ".join(f"{words} ({', '.join(labels)})" for words, labels in methods.items())

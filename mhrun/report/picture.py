@@ -17,10 +17,10 @@ def lighter(png: bytes) -> bytes:
         plain = Image.new("RGB", picture.size, "white")
         plain.paste(picture, mask=picture.getchannel("A") if "A" in picture.getbands() else None)
     small = plain.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    off = np.abs(np.asarray(small.convert("RGB"), dtype=int) - np.asarray(plain, dtype=int))
-    if off.max(initial=0) > _OFF or off.mean() > _MEAN_OFF:
+    deviation = np.abs(np.asarray(small.convert("RGB"), dtype=int) - np.asarray(plain, dtype=int))
+    if deviation.max(initial=0) > _OFF or deviation.mean() > _MEAN_OFF:
         return png
     buffer = io.BytesIO()
     small.save(buffer, format="png", optimize=True)
-    found = buffer.getvalue()
-    return found if len(found) < len(png) else png
+    packed = buffer.getvalue()
+    return packed if len(packed) < len(png) else png

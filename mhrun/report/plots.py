@@ -53,14 +53,14 @@ def panels(
     )
     for axis in axes.flat[count:]:
         axis.remove()
-    found: list[Axes] = list(axes.flat[:count])
-    for place, axis in enumerate(found):
+    panel_axes: list[Axes] = list(axes.flat[:count])
+    for number, axis in enumerate(panel_axes):
         inner = {
-            "xlabel": "x" in share and place + columns < count,
-            "ylabel": share not in ("", "x") and place % columns > 0,
+            "xlabel": "x" in share and number + columns < count,
+            "ylabel": share not in ("", "x") and number % columns > 0,
         }
         axis.set(**{key: value for key, value in of_all.items() if not inner.get(key)})
-    return figure, found
+    return figure, panel_axes
 
 
 def finished(figure: Figure, *, legend: str = "", axes: Iterable[Axes] | None = None, **style: Any) -> Figure:
@@ -72,18 +72,18 @@ def finished(figure: Figure, *, legend: str = "", axes: Iterable[Axes] | None = 
         axes: whose lines it names, each label once; None: all.
         style: of the legend, such as ``fontsize`` or ``title``.
     """
-    found: dict[str, Artist] = {}
+    handles: dict[str, Artist] = {}
     for axis in figure.axes if axes is None else axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            found.setdefault(label, handle)
+            handles.setdefault(label, handle)
     if figure.get_layout_engine() is None:
         figure.tight_layout()
-    if legend and found:
-        place: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
+    if legend and handles:
+        position: dict[str, Any] = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
         if legend == "below":
-            columns = max(1, min(len(found), int(figure.get_figwidth() / _LEGEND_COLUMN)))
-            place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "ncol": columns}
-        figure.legend(list(found.values()), list(found), **(place | style))
+            columns = max(1, min(len(handles), int(figure.get_figwidth() / _LEGEND_COLUMN)))
+            position = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "ncol": columns}
+        figure.legend(list(handles.values()), list(handles), **(position | style))
     return figure
 
 
@@ -108,16 +108,18 @@ def band(
 ) -> None:
     """Draw the mean over chains (C, S) as a line, with a band of one standard error ("se") or deviation ("sd")."""
     mean, sd = by_chain.mean(axis=0), by_chain.std(axis=0)
-    wide = sd / np.sqrt(max(1, len(by_chain) - 1)) if spread == "se" else sd
+    half_width = sd / np.sqrt(max(1, len(by_chain) - 1)) if spread == "se" else sd
     (line,) = axis.plot(x, mean, **({"linewidth": 1.2} | style))
-    axis.fill_between(x, mean - wide, mean + wide, color=line.get_color(), alpha=alpha, linewidth=0)
+    axis.fill_between(
+        x, mean - half_width, mean + half_width, color=line.get_color(), alpha=alpha, linewidth=0
+    )
 
 
 def lines(axis: Axes, x: npt.ArrayLike, named: Mapping[str, npt.ArrayLike], **style: Any) -> None:
     """Draw a line for each of some named functions of x, in the colours of the style."""
     for (name, y), colour in zip(named.items(), cycle(COLOURS), strict=False):
-        own: dict[str, Any] = {"color": colour, "linewidth": 1.2, "label": name}
-        axis.plot(x, y, **(own | style))
+        defaults: dict[str, Any] = {"color": colour, "linewidth": 1.2, "label": name}
+        axis.plot(x, y, **(defaults | style))
 
 
 def points(
@@ -140,12 +142,14 @@ def points(
         style: of `Axes.errorbar`.
     """
     values = [value(number) for number in numbers]
-    wide = np.nan_to_num([errors * number.se if isinstance(number, Estimate) else 0.0 for number in numbers])
-    own: dict[str, Any] = {"fmt": "o", "capsize": 2, "markersize": 4}
+    half_widths = np.nan_to_num(
+        [errors * number.se if isinstance(number, Estimate) else 0.0 for number in numbers]
+    )
+    defaults: dict[str, Any] = {"fmt": "o", "capsize": 2, "markersize": 4}
     if upright:
-        axis.errorbar(x, values, yerr=wide, **(own | style))
+        axis.errorbar(x, values, yerr=half_widths, **(defaults | style))
     else:
-        axis.errorbar(values, x, xerr=wide, **(own | style))
+        axis.errorbar(values, x, xerr=half_widths, **(defaults | style))
 
 
 def levels(axis: Axes, *heights: float, line: str = "--", **style: Any) -> None:
@@ -156,10 +160,10 @@ def levels(axis: Axes, *heights: float, line: str = "--", **style: Any) -> None:
 
 def label_edges(axes: Sequence[Axes], columns: int, x: str = "", y: str = "") -> None:
     """Label the x axes of the last row of panels and the y axes of the first column."""
-    for place, axis in enumerate(axes):
-        if x and place + columns >= len(axes):
+    for number, axis in enumerate(axes):
+        if x and number + columns >= len(axes):
             axis.set_xlabel(x)
-        if y and place % columns == 0:
+        if y and number % columns == 0:
             axis.set_ylabel(y)
 
 

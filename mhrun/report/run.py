@@ -75,12 +75,12 @@ class Run:
 
     def target_of(self, method: str) -> Target:
         """The target of a method, see `parts_of`."""
-        own = parts_of(self.config, method)
-        if all(value == self.config[part] for part, value in own.items()):
+        parts = parts_of(self.config, method)
+        if all(value == self.config[part] for part, value in parts.items()):
             return self.target
-        key = json.dumps(own, sort_keys=True)
+        key = json.dumps(parts, sort_keys=True)
         if key not in self._targets:
-            self._targets[key] = target_of(self.config | own | {"device": "cpu"})
+            self._targets[key] = target_of(self.config | parts | {"device": "cpu"})
         return self._targets[key]
 
     def samples(self, method: str) -> Samples:
@@ -89,9 +89,9 @@ class Run:
 
     def kind(self, method: str) -> str:
         """The kind of a method, see `Samples.kind`; none is exact on energies with noise."""
-        found = self.samples(method).kind
+        kind = self.samples(method).kind
         target = parts_of(self.config, method)["target"] or {}
-        return APPROXIMATE if found == EXACT and target.get("energy_noise") else found
+        return APPROXIMATE if kind == EXACT and target.get("energy_noise") else kind
 
     def expected_error(self, method: str) -> str:
         """How much too large sds are by the settings that the pilot chose, in words; empty if unknown."""
@@ -100,12 +100,12 @@ class Run:
 
     def plan(self, method: str) -> Plan:
         """The schedules of a method, combined."""
-        node, about = self.config["methods"][method], self.methods[method]
+        node, summary = self.config["methods"][method], self.methods[method]
         schedules = build(node["schedules"], f"methods.{method}.schedules")
-        plan = Plan(schedules, about["chains"], about["warmup"], about["steps"])
-        if plan.is_open and (found := about.get("pilot")):
+        plan = Plan(schedules, summary["chains"], summary["warmup"], summary["steps"])
+        if plan.is_open and (pilot := summary.get("pilot")):
             plan = plan.filled(
-                torch.tensor(found["step_size_by_chain"], dtype=torch.float64), found["acceptance"]
+                torch.tensor(pilot["step_size_by_chain"], dtype=torch.float64), pilot["acceptance"]
             )
         return plan
 
@@ -163,29 +163,29 @@ class Run:
         return self._traces[method].copy()
 
     def _open(self, method: str) -> xr.DataTree:
-        place, summary = self.folder.method(method), self.methods[method]
+        folder, summary = self.folder.method(method), self.methods[method]
         try:
-            found = open_trace(place, cache=False)
+            trace = open_trace(folder, cache=False)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{place / TRACE} cannot be read: {type(error).__name__}.") from error
+            raise UserError(f"{folder / TRACE} cannot be read: {type(error).__name__}.") from error
         arrays = [
             (f"{group}/{name}", array)
             for group in ("posterior", "sample_stats")
-            if group in found.children
-            for name, array in found[group].to_dataset().data_vars.items()
+            if group in trace.children
+            for name, array in trace[group].to_dataset().data_vars.items()
         ]
-        wrong = [
+        faults = [
             f"{name} is {array.dtype} {dict(array.sizes)}"
             for name, array in arrays
             if array.dtype.kind not in "fiub"
             or array.sizes.get("chain", summary["chains"]) != summary["chains"]
         ]
-        if wrong or "sample_stats" not in found.children:
-            found.close()
+        if faults or "sample_stats" not in trace.children:
+            trace.close()
             raise UserError(
-                f"{place / TRACE} is not the trace of this run: {wrong[0] if wrong else 'it has no sample_stats'}."
+                f"{folder / TRACE} is not the trace of this run: {faults[0] if faults else 'it has no sample_stats'}."
             )
-        return found
+        return trace
 
     def draws(self, method: str, *, marked: bool = False) -> npt.NDArray[np.float64]:
         """The draws after burn-in (C, S, P), in the constrained coordinates of the model's `names`.
@@ -209,10 +209,10 @@ class Run:
             with self.trace(method) as trace:
                 if "posterior" not in trace.children:
                     raise UserError(f"{method}: this report needs draws, and thin=null keeps none.")
-                found = flat_draws(trace["posterior"])[:: self.rungs(method)]
-            while self._draws and sum(draws.nbytes for draws in self._draws.values()) > _KEPT - found.nbytes:
+                array = flat_draws(trace["posterior"])[:: self.rungs(method)]
+            while self._draws and sum(draws.nbytes for draws in self._draws.values()) > _KEPT - array.nbytes:
                 self._draws.popitem()  # the last: reports go through all methods time and again, in one order
-            self._draws[method] = found
+            self._draws[method] = array
         return self._draws[method]
 
     def parameter_names(self, method: str) -> list[str]:
@@ -271,20 +271,22 @@ class Run:
         """The metrics of the monitor (chain, monitor_run); empty without a monitor."""
         if method not in self._monitors:
             with self.trace(method) as trace:
-                there = "monitor" in trace.children
-                self._monitors[method] = trace["monitor"].to_dataset().load() if there else xr.Dataset()
+                is_monitored = "monitor" in trace.children
+                self._monitors[method] = (
+                    trace["monitor"].to_dataset().load() if is_monitored else xr.Dataset()
+                )
         return self._monitors[method]
 
     def stat(self, method: str, name: str) -> npt.NDArray[Any]:
         """A per-step statistic after burn-in (C, S)."""
         with self.trace(method) as trace:
-            found: npt.NDArray[Any] = trace["sample_stats"][name].to_numpy()
+            values: npt.NDArray[Any] = trace["sample_stats"][name].to_numpy()
         rungs = self.rungs(method)
-        if rungs == 1 or found.ndim == 1:
-            return found
+        if rungs == 1 or values.ndim == 1:
+            return values
         if name in ("n_lik", "n_lik_overhead", "n_grad"):
-            return found.reshape(-1, rungs, found.shape[1]).sum(axis=1)
-        return found[::rungs]
+            return values.reshape(-1, rungs, values.shape[1]).sum(axis=1)
+        return values[::rungs]
 
     def replica_flow(self, method: str) -> ReplicaFlow:
         """How replicas moved on the ladders of a method after burn-in, from the exchanges in the trace.
@@ -304,9 +306,11 @@ class Run:
                 f"{method}: this report needs every exchange; set thin_stats to {every} or a divisor of it."
             )
         with self.trace(method) as trace:
-            found = trace["sample_stats"]["exchange"].to_numpy()
+            exchanges = trace["sample_stats"]["exchange"].to_numpy()
         return replica_flow(
-            found[:, (found > 0).any(axis=0)].reshape(-1, rungs, int((found > 0).any(axis=0).sum()))
+            exchanges[:, (exchanges > 0).any(axis=0)].reshape(
+                -1, rungs, int((exchanges > 0).any(axis=0).sum())
+            )
         )
 
 

@@ -48,14 +48,14 @@ def posterior(run: Run) -> pd.DataFrame | str:
     MCSE is the Monte Carlo standard error of the mean. Of a model with more than 12 parameters the 12 with the largest
     R-hat are here, out of 64 evenly spaced ones where there are more.
     """
-    found = run.cached(coordinates_of)
-    most = SHOWN if len(found) <= METHODS else 2
+    summaries = run.cached(coordinates_of)
+    limit = SHOWN if len(summaries) <= METHODS else 2
     rows: dict[tuple[str, str], dict[str, Any]] = {}
-    for method, about in found.items():
-        listed = about.coordinates
-        if len(listed) > most:
-            listed = sorted(listed, key=lambda c: -np.nan_to_num(c.rhat, nan=np.inf))[:most]
-        for c in listed:
+    for method, summary in summaries.items():
+        coordinates = summary.coordinates
+        if len(coordinates) > limit:
+            coordinates = sorted(coordinates, key=lambda c: -np.nan_to_num(c.rhat, nan=np.inf))[:limit]
+        for c in coordinates:
             low, middle, high = c.quantiles
             numbers = (c.mean, c.sd, low, middle, high, c.mcse, c.ess, c.ess_tail, c.rhat)
             rows[run.label(method), c.name] = dict(zip(EXPLAINED, numbers, strict=True))
@@ -73,16 +73,16 @@ def pilots(run: Run) -> pd.DataFrame | str:
     what it evaluated is in the counts of the methods.
     """
     rows = {}
-    for method, about in run.methods.items():
-        if found := about.get("pilot"):
+    for method, summary in run.methods.items():
+        if pilot := summary.get("pilot"):
             rows[run.label(method)] = {
-                "step size": found["step_size"],
-                "minibatch": found.get("m"),
-                "scale": found.get("scale", "none"),
-                "condition number": found.get("condition"),
-                "likelihoods": float(found["n_lik"]),
-                "gradients": float(found["n_grad"]),
-                "why": found["why"].strip(),
+                "step size": pilot["step_size"],
+                "minibatch": pilot.get("m"),
+                "scale": pilot.get("scale", "none"),
+                "condition number": pilot.get("condition"),
+                "likelihoods": float(pilot["n_lik"]),
+                "gradients": float(pilot["n_grad"]),
+                "why": pilot["why"].strip(),
             }
     return pd.DataFrame.from_dict(rows, orient="index") if rows else "No method left a setting to a pilot."
 
@@ -93,23 +93,23 @@ def marginals(run: Run) -> Figure | str:
     Densities of the draws of all chains, smoothed. Methods that sample the same distribution have the same curve; a few
     per cent of a standard deviation do not show: mhrun compare measures them.
     """
-    there = _with_draws(run)
-    every = _common(there)
-    names = every[:_MARGINALS]
+    summaries = _with_draws(run)
+    all_names = _common(summaries)
+    names = all_names[:_MARGINALS]
     if not names:
         return _nothing(run)
     styles = method_styles(run.methods)
     figure, axes = panels(len(names), columns=min(3, len(names)), size=(2.6, 2.0), share="")
-    for method, about in there.items():
-        draws = draws_of(run, method, about)
+    for method, summary in summaries.items():
+        draws = draws_of(run, method, summary)
         for axis, name in zip(axes, names, strict=True):
-            if (place := _place(about, name)) is not None:
-                x, y = _density(draws[..., place].ravel())
+            if (index := _place(summary, name)) is not None:
+                x, y = _density(draws[..., index].ravel())
                 axis.plot(x, y, label=run.label(method), linewidth=1.2, **_line(styles[method]))
     for axis, name in zip(axes, names, strict=True):
         axis.set(xlabel=name, yticks=[])
         axis.set_ylim(bottom=0)
-    count = max(len(every), *(about.of for about in there.values()))
+    count = max(len(all_names), *(summary.of for summary in summaries.values()))
     if count > len(names):
         figure.suptitle(f"{len(names)} of {count:,} parameters: those with the largest R-hat", fontsize=8)
     return finished(figure, legend="right")
@@ -122,30 +122,30 @@ def chains(run: Run) -> Figure | str:
     among all chains, over what chance gives; chains that agree are flat at 1. Of more than 16 chains, 16 at equal
     distances are drawn; ranks are among all.
     """
-    there = _with_draws(run)
-    if not there:
+    summaries = _with_draws(run)
+    if not summaries:
         return _nothing(run)
-    figure, axes = panels(2 * len(there), columns=2, size=(3.6, 1.5), share="")
-    for row, (method, about) in enumerate(there.items()):
-        place = about.worst
-        draws, name = draws_of(run, method, about)[..., place], about.coordinates[place].name
+    figure, axes = panels(2 * len(summaries), columns=2, size=(3.6, 1.5), share="")
+    for row, (method, summary) in enumerate(summaries.items()):
+        index = summary.worst
+        draws, name = draws_of(run, method, summary)[..., index], summary.coordinates[index].name
         trace, rank = axes[2 * row], axes[2 * row + 1]
-        every = max(1, draws.shape[1] // _POINTS)
-        some = np.unique(np.linspace(0, len(draws) - 1, min(len(draws), _CHAINS)).round().astype(int))
-        for k, (c, share) in enumerate(zip(some, _rank_shares(draws, some), strict=True)):
+        stride = max(1, draws.shape[1] // _POINTS)
+        selected = np.unique(np.linspace(0, len(draws) - 1, min(len(draws), _CHAINS)).round().astype(int))
+        for k, (c, share) in enumerate(zip(selected, _rank_shares(draws, selected), strict=True)):
             colour = COLOURS[k % len(COLOURS)]
-            trace.plot(np.arange(0, draws.shape[1], every), draws[c, ::every], linewidth=0.5, color=colour)
+            trace.plot(np.arange(0, draws.shape[1], stride), draws[c, ::stride], linewidth=0.5, color=colour)
             edges = np.linspace(0, 1, len(share) + 1)
             rank.stairs(share, edges, baseline=None, color=colour, linewidth=1.0)
         rank.axhline(1.0, color="black", linewidth=0.6, linestyle=":")
         rank.set(ylim=(0, max(2.0, rank.get_ylim()[1])), ylabel="share, relative")
         trace.set_ylabel(name)
-        shown = f", {len(some)} of {len(draws):,} chains" if len(some) < len(draws) else ""
+        shown = f", {len(selected)} of {len(draws):,} chains" if len(selected) < len(draws) else ""
         trace.set_title(f"{run.label(method)}{shown}", fontsize=8, loc="left")
-        if row == len(there) - 1:
+        if row == len(summaries) - 1:
             trace.set_xlabel("draw")
             rank.set_xlabel("rank among all chains")
-    if absent := _absent(run, there):
+    if absent := _absent(run, summaries):
         figure.suptitle(textwrap.fill(absent, _LINE), fontsize=8)
     return finished(figure)
 
@@ -156,26 +156,26 @@ def pairs(run: Run) -> Figure | str:
     A few hundred draws of all chains each. Narrow ridges are strong correlations, which random walks and Langevin moves
     without preconditioning cross slowly.
     """
-    there = dict(list(_with_draws(run).items())[:_PAIRED])
-    names = _common(there)[:_PAIRED]
+    summaries = dict(list(_with_draws(run).items())[:_PAIRED])
+    names = _common(summaries)[:_PAIRED]
     if len(names) < 2:
-        return "There is one parameter: it has no pairs." if there else _nothing(run)
+        return "There is one parameter: it has no pairs." if summaries else _nothing(run)
     styles = method_styles(run.methods)
-    points = {method: _points(draws_of(run, method, about)) for method, about in there.items()}
+    points = {method: _points(draws_of(run, method, summary)) for method, summary in summaries.items()}
     across = len(names) - 1
     figure, axes = panels(across * across, columns=across, size=(1.9, 1.7), share="")
-    for place, axis in enumerate(axes):
-        row, column = divmod(place, across)
+    for number, axis in enumerate(axes):
+        row, column = divmod(number, across)
         if column > row:
             axis.remove()
             continue
         x, y = names[column], names[row + 1]
-        for method, about in there.items():
-            first, second = _place(about, x), _place(about, y)
+        for method, summary in summaries.items():
+            first, second = _place(summary, x), _place(summary, y)
             if first is not None and second is not None:
-                at = points[method]
+                cloud = points[method]
                 style = {"color": styles[method]["color"], "label": run.label(method)}
-                axis.scatter(at[:, first], at[:, second], s=2, alpha=0.5, linewidths=0, **style)
+                axis.scatter(cloud[:, first], cloud[:, second], s=2, alpha=0.5, linewidths=0, **style)
         if row == across - 1:
             axis.set_xlabel(x)
         if column == 0:
@@ -195,24 +195,24 @@ def work(run: Run) -> Figure | str:
         "step size": {m: h for m in methods if (h := step_size_history(run, m)) is not None},
         "share of steps": {m: h for m in methods if (h := batch_sizes(run, m)) is not None},
     }
-    curves = {what: found for what, found in curves.items() if found}
+    curves = {quantity: by_method for quantity, by_method in curves.items() if by_method}
     if not curves:
         return "No method has an acceptance test, adapts its step size or has minibatches of several sizes."
     styles = method_styles(run.methods)
     figure, axes = panels(len(curves), size=(3.2, 2.4), share="")
-    for axis, (what, found) in zip(axes, curves.items(), strict=True):
-        for method, (x, y) in found.items():
+    for axis, (quantity, by_method) in zip(axes, curves.items(), strict=True):
+        for method, (x, y) in by_method.items():
             line = {"linewidth": 1.2, "label": run.label(method), **_line(styles[method])}
-            if what == "share of steps":
+            if quantity == "share of steps":
                 axis.stairs(y, x, label=line["label"], color=line["color"], linewidth=1.2)
             else:
                 axis.plot(x, y, **line)
-        axis.set(xlabel="minibatch size" if what == "share of steps" else "step", ylabel=what)
-        if what == "acceptance":
+        axis.set(xlabel="minibatch size" if quantity == "share of steps" else "step", ylabel=quantity)
+        if quantity == "acceptance":
             axis.set_ylim(0, 1)
-        elif what == "step size":
+        elif quantity == "step size":
             axis.set_yscale("log")
-        elif max(x[-1] / x[0] for x, _ in found.values()) > 10:
+        elif max(x[-1] / x[0] for x, _ in by_method.values()) > 10:
             axis.set_xscale("log")
             axis.xaxis.set_minor_formatter(NullFormatter())
     return finished(figure, legend="right")
@@ -236,35 +236,35 @@ def _with_draws(run: Run) -> dict[str, Summarised]:
     return dict([(m, a) for m, a in run.cached(coordinates_of).items() if a.coordinates][:METHODS])
 
 
-def _absent(run: Run, there: Mapping[str, Summarised]) -> str:
+def _absent(run: Run, summaries: Mapping[str, Summarised]) -> str:
     """Return a line on the methods that a figure leaves out, and why; empty if it has all."""
-    why: dict[str, list[str]] = {}
-    for method, about in run.cached(coordinates_of).items():
-        if method not in there:
-            reason = about.why.rstrip(".") or f"a figure has {METHODS} methods at most"
-            why.setdefault(reason, []).append(quoted(run.label(method)))
-    return "; ".join(f"not drawn: {', '.join(labels)} ({reason})" for reason, labels in why.items())
+    reasons: dict[str, list[str]] = {}
+    for method, summary in run.cached(coordinates_of).items():
+        if method not in summaries:
+            reason = summary.why.rstrip(".") or f"a figure has {METHODS} methods at most"
+            reasons.setdefault(reason, []).append(quoted(run.label(method)))
+    return "; ".join(f"not drawn: {', '.join(labels)} ({reason})" for reason, labels in reasons.items())
 
 
 def _nothing(run: Run) -> str:
-    why = next(
-        (about.why for about in run.cached(coordinates_of).values() if about.why), "there is no method."
+    reason = next(
+        (summary.why for summary in run.cached(coordinates_of).values() if summary.why), "there is no method."
     )
-    return f"No method has draws to show: {why}"
+    return f"No method has draws to show: {reason}"
 
 
-def _common(there: Mapping[str, Summarised]) -> list[str]:
+def _common(summaries: Mapping[str, Summarised]) -> list[str]:
     """Return the names of parameters in the order of their largest R-hat over methods, worst first."""
     worst: dict[str, float] = {}
-    for about in there.values():
-        for c in about.coordinates:
+    for summary in summaries.values():
+        for c in summary.coordinates:
             worst[c.name] = max(worst.get(c.name, 0.0), float(np.nan_to_num(c.rhat, nan=np.inf)))
     few = len(worst) <= _MARGINALS
     return list(worst) if few else sorted(worst, key=lambda name: -worst[name])
 
 
-def _place(about: Summarised, name: str) -> int | None:
-    return next((k for k, c in enumerate(about.coordinates) if c.name == name), None)
+def _place(summary: Summarised, name: str) -> int | None:
+    return next((k for k, c in enumerate(summary.coordinates) if c.name == name), None)
 
 
 def _line(style: Mapping[str, Any]) -> dict[str, Any]:
@@ -284,8 +284,8 @@ def _density(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], 
     return middle, kernel @ counts
 
 
-def _rank_shares(draws: npt.NDArray[np.float64], some: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return how often some chains have the draws of each bin of ranks, over what chance gives (len(some), bins)."""
+def _rank_shares(draws: npt.NDArray[np.float64], selected: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Return how often selected chains have the draws of each bin of ranks, over what chance gives (selected, bins)."""
     draws = draws[:, :: -(-draws.shape[1] // _RANKED)]
     chains, count = draws.shape
     order = draws.ravel().argsort(kind="stable")
@@ -293,7 +293,7 @@ def _rank_shares(draws: npt.NDArray[np.float64], some: npt.NDArray[np.int64]) ->
     ranks[order] = np.arange(draws.size)
     bins = min(_BINS, max(2, count // 10))
     places = (ranks.reshape(chains, count) * bins) // draws.size
-    return np.stack([np.bincount(row, minlength=bins) for row in places[some]]) * bins / count
+    return np.stack([np.bincount(row, minlength=bins) for row in places[selected]]) * bins / count
 
 
 def _points(draws: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

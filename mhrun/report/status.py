@@ -44,16 +44,16 @@ def status_of(config: Mapping[str, Any], judged: Sequence[Judged], kind: str = "
         if scale == "paper" or "paper" not in (config.get("scales") or {}) or not ours:
             return Status("", "", "", "", [], departures)
         return Status("preview", "Preview: a smaller run than at scale=paper.", "", command, [], departures)
-    yes, all_of_them = count(claim.verdict for claim in counted)
+    reproduced, total = count(claim.verdict for claim in counted)
     failed = [f"{claim.quantity} ({claim.id})" for claim in counted if claim.verdict == NOT_REPRODUCED]
-    if yes or failed:
-        missing = all_of_them - yes - len(failed)
+    if reproduced or failed:
+        missing = total - reproduced - len(failed)
         rest = f" {missing} have no number in this run." if missing else ""
-        return Status("verdict", f"{yes} of {all_of_them} claims reproduced.{rest}", "", "", failed, [])
-    seen = [claim for claim in counted if claim.holds is not None]
-    noisy = sum(claim.noisy for claim in seen)
-    held = sum(bool(claim.holds) and not claim.noisy for claim in seen)
-    checks = f"{held} of {len(seen)} checks hold"
+        return Status("verdict", f"{reproduced} of {total} claims reproduced.{rest}", "", "", failed, [])
+    checked = [claim for claim in counted if claim.holds is not None]
+    noisy = sum(claim.noisy for claim in checked)
+    passed = sum(bool(claim.holds) and not claim.noisy for claim in checked)
+    checks = f"{passed} of {len(checked)} checks hold"
     if noisy:
         checks += f", {noisy} {'is' if noisy == 1 else 'are'} too noisy to tell"
     recorded = _recorded(str((config.get("report") or {}).get("paper")), experiment, kind)
@@ -64,7 +64,7 @@ def status_of(config: Mapping[str, Any], judged: Sequence[Judged], kind: str = "
         why = f"{checks}; no verdict, as settings are not the paper's."
         if not known:
             why = f"{checks}; no verdict, as settings could not be compared."
-    if not seen:
+    if not checked:
         start = "Preview: no" if name == "preview" else "No"
         why = f"{start} claim can be judged: this run lacks the methods or numbers that they need."
     return Status(name, why, recorded, command, [], departures)
@@ -76,7 +76,7 @@ def _recorded(paper: str, experiment: str, kind: str) -> str:
         entry = json.loads((RESULTS / f"{paper}.json").read_text())[kind][experiment]
         if entry["results_version"] != RESULTS_VERSION:
             return ""
-        yes, total = count(claim["verdict"] for claim in entry["claims"])
+        reproduced, total = count(claim["verdict"] for claim in entry["claims"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
-    return f"At paper scale: {yes} of {total} reproduced." if total else ""
+    return f"At paper scale: {reproduced} of {total} reproduced." if total else ""

@@ -43,20 +43,20 @@ def method_styles(methods: Iterable[str]) -> dict[str, dict[str, Any]]:
     Args:
         methods: all methods of a run, in its order, which makes styles consistent within a report.
     """
-    names, found = list(methods), {}
+    names, styles = list(methods), {}
     for turn, start in enumerate(range(0, len(names), len(COLOURS))):
-        some = names[start : start + len(COLOURS)]
-        taken: dict[str, int] = {}
-        for name in some:
+        group = names[start : start + len(COLOURS)]
+        family_colours: dict[str, int] = {}
+        for name in group:
             colour = next((c for f, c in _FAMILIES.items() if name == f or name.startswith(f"{f}_")), None)
-            if colour is not None and colour not in taken.values():
-                taken[name] = colour
-        free = iter([c for c in range(len(COLOURS)) if c not in taken.values()])
-        for name in some:
-            place = taken[name] if name in taken else next(free)
-            line, mark = LINES[turn % len(LINES)], MARKERS[(place + turn) % len(MARKERS)]
-            found[name] = {"color": COLOURS[place], "linestyle": line, "marker": mark}
-    return found
+            if colour is not None and colour not in family_colours.values():
+                family_colours[name] = colour
+        free = iter([c for c in range(len(COLOURS)) if c not in family_colours.values()])
+        for name in group:
+            index = family_colours[name] if name in family_colours else next(free)
+            line, mark = LINES[turn % len(LINES)], MARKERS[(index + turn) % len(MARKERS)]
+            styles[name] = {"color": COLOURS[index], "linestyle": line, "marker": mark}
+    return styles
 
 
 _SETTINGS: dict[str, Any] = {

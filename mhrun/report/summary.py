@@ -95,8 +95,8 @@ def summary_of(run: Run | RunFolder) -> Summary:
         UserError: the run's results are damaged.
     """
     run = run if isinstance(run, Run) else Run(run)
-    found = run.summary.get("diagnostics") or {}
-    known = found.get("methods") if found.get("finished") == run.summary.get("finished") else None
+    stored = run.summary.get("diagnostics") or {}
+    diagnostics = stored.get("methods") if stored.get("finished") == run.summary.get("finished") else None
     judged = [Judged(**claim) for claim in run.summary.get("claims") or []]
     metrics = {
         name: Estimate(*(math.nan if x is None else x for x in (number["value"], number["se"])))
@@ -107,7 +107,11 @@ def summary_of(run: Run | RunFolder) -> Summary:
         for name, number in (run.summary.get("metrics") or {}).items()
     }
     return summarised(
-        run, metrics, judged, diagnosed(run) if known is None else known, str(found.get("finding") or "")
+        run,
+        metrics,
+        judged,
+        diagnosed(run) if diagnostics is None else diagnostics,
+        str(stored.get("finding") or ""),
     )
 
 
@@ -146,20 +150,22 @@ def _approximate(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> str:
 
     It has the error that the pilot's settings aim at, and the command that compares them with an exact method.
     """
-    done = [m for m in run.methods if diagnostics.get(m, {}).get("rhat") and not unconverged(diagnostics[m])]
+    converged = [
+        m for m in run.methods if diagnostics.get(m, {}).get("rhat") and not unconverged(diagnostics[m])
+    ]
     words = []
-    for method in (m for m in done if run.kind(m) == APPROXIMATE):
+    for method in (m for m in converged if run.kind(m) == APPROXIMATE):
         expected = run.expected_error(method)
         words.append(quoted(run.label(method)) + f" ({expected})" * bool(expected))
     if not words:
         return ""
     exact = max(
-        (m for m in done if run.kind(m) == EXACT),
+        (m for m in converged if run.kind(m) == EXACT),
         key=lambda m: diagnostics[m].get("ess") or 0.0,
         default=None,
     )
     name = run.config["experiment"]
-    how = (
+    advice = (
         f"with {run.label(exact)}: mhrun compare {name} --reference {name}:{exact}"
         if exact
         else "with an exact method"
@@ -167,7 +173,7 @@ def _approximate(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> str:
     rest = f" and {len(words) - _LISTED} more" if len(words) > _LISTED else ""
     return (
         f"approximate: R-hat and ESS do not show how far off {', '.join(words[:_LISTED])}{rest} "
-        f"{'is' if len(words) == 1 else 'are'}; compare {how}"
+        f"{'is' if len(words) == 1 else 'are'}; compare {advice}"
     )
 
 
@@ -179,7 +185,7 @@ def marked(found: Summary) -> pd.DataFrame:
 def scale_of(run: Run) -> str:
     """Return the scale of a run, its chains and its steps in one line."""
     parts = [f"{run.config['scale']} scale"]
-    counts = {(about["chains"], about["steps"]) for about in run.methods.values()}
+    counts = {(summary["chains"], summary["steps"]) for summary in run.methods.values()}
     chains, steps = ({count[i] for count in counts} for i in (0, 1))
     if counts:
         words = [_range(chains, "chain"), _range(steps, "step")]
@@ -189,9 +195,9 @@ def scale_of(run: Run) -> str:
     return " · ".join(parts)
 
 
-def _range(numbers: set[int], of: str) -> str:
+def _range(numbers: set[int], noun: str) -> str:
     low, high = min(numbers), max(numbers)
-    return f"{low:,} {of}{'s' * (low != 1)}" if low == high else f"{low:,} to {high:,} {of}s"
+    return f"{low:,} {noun}{'s' * (low != 1)}" if low == high else f"{low:,} to {high:,} {noun}s"
 
 
 def methods_table(
@@ -206,12 +212,12 @@ def methods_table(
     measure = measure_of(run.config)
     rows: dict[str, dict[str, Any]] = {}
     for method in run.methods:
-        about = diagnostics.get(method, {})
+        diagnosis = diagnostics.get(method, {})
         row: dict[str, Any] = {TARGET[0]: run.kind(method)}
         if warm:
             row[TEMPERATURE[0]] = None if row[TARGET[0]] == OPTIMISER else run.samples(method).temperature
-        row |= {heading: about.get(key) for key, (heading, _) in COLUMNS.items()}
-        if unconverged(about):
+        row |= {heading: diagnosis.get(key) for key, (heading, _) in COLUMNS.items()}
+        if unconverged(diagnosis):
             row |= dict.fromkeys(COLUMNS[key][0] for key in ("per_million", "per_second"))
         if measure is not None:
             explained[measure.heading] = measure.caption
@@ -221,8 +227,8 @@ def methods_table(
                 row[FLOOR[0]] = metrics.get(f"{method}.{measure.floor}")
         rows[run.label(method)] = row
     frame = pd.DataFrame.from_dict(rows, orient="index").astype(object)
-    kept = [name for name in frame.columns if any(_is_there(v) for v in frame[name])]
-    return frame[kept], {name: explained[name] for name in kept}
+    columns = [name for name in frame.columns if any(_is_there(v) for v in frame[name])]
+    return frame[columns], {name: explained[name] for name in columns}
 
 
 def _is_there(value: Any) -> bool:
@@ -235,67 +241,69 @@ def warnings_of(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> list[
 
     R-hat and ESS say nothing of optimisers, whose steps are not draws.
     """
-    found = []
-    diagnostics = {m: about for m, about in diagnostics.items() if run.kind(m) != OPTIMISER}
-    rhats = {m: about["rhat"] for m, about in diagnostics.items() if _is_apart(about.get("rhat"))}
+    lines = []
+    diagnostics = {m: diagnosis for m, diagnosis in diagnostics.items() if run.kind(m) != OPTIMISER}
+    rhats = {m: diagnosis["rhat"] for m, diagnosis in diagnostics.items() if _is_apart(diagnosis.get("rhat"))}
     if rhats:
         worst = sorted(rhats, key=lambda m: -rhats[m])
-        found.append(f"R-hat above {RHAT:g}: {_named(run, worst, rhats)}. These chains have not converged.")
-    sizes = {m: about["ess"] for m, about in diagnostics.items() if _above(ESS, about.get("ess"))}
+        lines.append(f"R-hat above {RHAT:g}: {_named(run, worst, rhats)}. These chains have not converged.")
+    sizes = {m: diagnosis["ess"] for m, diagnosis in diagnostics.items() if _above(ESS, diagnosis.get("ess"))}
     if sizes:
         worst = sorted(sizes, key=lambda m: sizes[m])
-        found.append(f"ESS below {ESS:g}: {_named(run, worst, sizes)}. Means and quantiles are imprecise.")
+        lines.append(f"ESS below {ESS:g}: {_named(run, worst, sizes)}. Means and quantiles are imprecise.")
     tails = {
-        m: about["ess_tail"]
-        for m, about in diagnostics.items()
-        if m not in sizes and _above(ESS, about.get("ess_tail"))
+        m: diagnosis["ess_tail"]
+        for m, diagnosis in diagnostics.items()
+        if m not in sizes and _above(ESS, diagnosis.get("ess_tail"))
     }
     if tails:
         worst = sorted(tails, key=lambda m: tails[m])
-        found.append(
+        lines.append(
             f"Tail ESS below {ESS:g}: {_named(run, worst, tails)}. Standard deviations and the 5 % and 95 % quantiles "
             "are imprecise."
         )
-    stuck = [m for m, about in diagnostics.items() if _is_stuck(about)]
+    stuck = [m for m, diagnosis in diagnostics.items() if _is_stuck(diagnosis)]
     if stuck:
-        found.append(f"ESS and R-hat are undefined: {_named(run, stuck)}. A coordinate never moves.")
-    found += [*_acceptance_warnings(run), *_target_warnings(run)]
-    diverging = {m: about["diverging"] for m, about in run.methods.items() if about["diverging"]}
+        lines.append(f"ESS and R-hat are undefined: {_named(run, stuck)}. A coordinate never moves.")
+    lines += [*_acceptance_warnings(run), *_target_warnings(run)]
+    diverging = {m: summary["diverging"] for m, summary in run.methods.items() if summary["diverging"]}
     if diverging:
-        found.append(f"Divergent steps: {_named(run, list(diverging), diverging)}. Lower the step size.")
-    found += [str(line) for about in run.methods.values() for line in about.get("warnings") or []]
-    return found
+        lines.append(f"Divergent steps: {_named(run, list(diverging), diverging)}. Lower the step size.")
+    lines += [str(line) for summary in run.methods.values() for line in summary.get("warnings") or []]
+    return lines
 
 
 def _acceptance_warnings(run: Run) -> list[str]:
     """Return a line for methods with too many rejections and one for too few, each with the range of the first."""
-    found = []
+    lines = []
     rates: dict[str, float] = {
-        m: about["accept_rate"] for m, about in run.methods.items() if about.get("accept_range")
+        m: summary["accept_rate"] for m, summary in run.methods.items() if summary.get("accept_range")
     }
     ranges = {m: run.methods[m]["accept_range"] for m, rate in rates.items() if rate}
     unsettled = {
-        m for m, about in run.methods.items() if any("not settled" in w for w in about.get("warnings") or [])
+        m
+        for m, summary in run.methods.items()
+        if any("not settled" in w for w in summary.get("warnings") or [])
     }
     low = {m: rates[m] for m, (least, _) in ranges.items() if rates[m] < least and m not in unsettled}
     high = {m: rates[m] for m, (_, most) in ranges.items() if rates[m] > most and m not in unsettled}
-    for rates_off, how, remedy in ((low, "low", "Lower"), (high, "high", "Raise")):
+    for rates_off, level, remedy in ((low, "low", "Lower"), (high, "high", "Raise")):
         if rates_off:
-            worst = sorted(rates_off, key=lambda m: rates_off[m], reverse=how == "high")
+            worst = sorted(rates_off, key=lambda m: rates_off[m], reverse=level == "high")
             span = "{:.2f} to {:.2f}".format(*ranges[worst[0]])
-            found.append(
-                f"Acceptance is {how}: {_named(run, worst, rates_off)}; efficient rates are {span}. "
+            lines.append(
+                f"Acceptance is {level}: {_named(run, worst, rates_off)}; efficient rates are {span}. "
                 f"{remedy} the step size."
             )
-    return found
+    return lines
 
 
 def _target_warnings(run: Run) -> list[str]:
     """Return a line for methods that sample at a temperature above 1."""
     heats = {
-        m: float(about["samples"]["temperature"])
-        for m, about in run.methods.items()
-        if (about.get("samples") or {}).get("tempered")
+        m: float(summary["samples"]["temperature"])
+        for m, summary in run.methods.items()
+        if (summary.get("samples") or {}).get("tempered")
     }
     if not heats:
         return []
@@ -313,9 +321,9 @@ def _above(value: float | None, limit: float | None) -> bool:
     return value is not None and limit is not None and value > limit
 
 
-def _is_stuck(about: Mapping[str, Any]) -> bool:
-    size = about.get("ess", 0.0)
-    return bool(about.get("draws")) and (size is None or math.isnan(size))
+def _is_stuck(diagnosis: Mapping[str, Any]) -> bool:
+    size = diagnosis.get("ess", 0.0)
+    return bool(diagnosis.get("draws")) and (size is None or math.isnan(size))
 
 
 def _named(run: Run, methods: Sequence[str], numbers: Mapping[str, float] | None = None) -> str:
@@ -327,10 +335,10 @@ def _fastest(
 ) -> str:
     """Return a sentence on the method with the most effective draws per second, if another has clearly fewer."""
     rates = {m: diagnostics[m].get("per_second") for m in compared}
-    known = {m: rate for m, rate in rates.items() if rate is not None and not math.isnan(rate)}
-    if best not in known or known[fastest := max(known, key=known.__getitem__)] < _CLEARLY * known[best]:
+    speeds = {m: rate for m, rate in rates.items() if rate is not None and not math.isnan(rate)}
+    if best not in speeds or speeds[fastest := max(speeds, key=speeds.__getitem__)] < _CLEARLY * speeds[best]:
         return ""
-    return f" Per second {run.label(fastest)} has the most, {shown(known[fastest])} against {shown(known[best])}."
+    return f" Per second {run.label(fastest)} has the most, {shown(speeds[fastest])} against {shown(speeds[best])}."
 
 
 def default_finding(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> str:
@@ -339,7 +347,7 @@ def default_finding(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> s
     It is an exact method, if one has converged; approximate ones are named. Methods that have not converged and have
     more effective draws are named with their R-hat.
     """
-    sizes = {m: about["ess"] for m, about in diagnostics.items() if _is_there(about.get("ess"))}
+    sizes = {m: diagnosis["ess"] for m, diagnosis in diagnostics.items() if _is_there(diagnosis.get("ess"))}
     rhats = {m: diagnostics[m].get("rhat") for m in sizes}
     if not sizes:
         return ""
@@ -347,29 +355,32 @@ def default_finding(run: Run, diagnostics: Mapping[str, Mapping[str, Any]]) -> s
         ((method, size),) = sizes.items()
         rhat = f" and an R-hat of {shown(rhats[method])}" if _is_there(rhats[method]) else ""
         return f"{run.label(method)} has {shown(size)} effective draws{rhat}."
-    agreeing = [m for m in sizes if _is_there(rhats[m]) and not _is_apart(rhats[m])]
-    known = {m: rhat for m, rhat in rhats.items() if rhat is not None and not math.isnan(rhat)}
+    converged = [m for m in sizes if _is_there(rhats[m]) and not _is_apart(rhats[m])]
+    known_rhats = {m: rhat for m, rhat in rhats.items() if rhat is not None and not math.isnan(rhat)}
     rates = {m: diagnostics[m]["per_million"] for m in sizes if _is_there(diagnostics[m]["per_million"])}
-    rated = {m: rates[m] for m in (agreeing or ([] if known else sizes)) if m in rates}
+    rated = {m: rates[m] for m in (converged or ([] if known_rhats else sizes)) if m in rates}
     if rated:
         exact = [m for m in rated if run.kind(m) == EXACT]
         kind = "exact " * (0 < len(exact) < len(rated))
         compared = exact or list(rated)
         best = max(compared, key=lambda m: rated[m])
-        among = f", most of the {len(compared)} {kind}methods{' that converged' * bool(agreeing)}" * (
+        scope = f", most of the {len(compared)} {kind}methods{' that converged' * bool(converged)}" * (
             len(compared) > 1
         )
-        others = runners_up(rated[best], rates, known, run.label)
-        near = [quoted(run.label(m)) for m in rated if m not in compared]
-        biased = f" Approximate, and to be compared with it: {', '.join(near)}." if near else ""
-        has = f"{run.label(best)} has {shown(rated[best])} effective draws per million evaluations"
-        about = diagnostics[best]
-        if (setup := about.get("setup") or 0) > about["evaluations"]:
-            has += f" after its set-up ({shown(1e6 * about['ess'] / (about['evaluations'] + setup))} with it)"
-        return f"{has}{among}{others}.{_fastest(run, diagnostics, compared, best)}{biased}"
-    if known and not agreeing:
-        low, high = min(known, key=lambda m: known[m]), max(known, key=lambda m: known[m])
-        span = f"from {shown(known[low])} ({run.label(low)}) to {shown(known[high])} ({run.label(high)})"
-        return f"No method has converged: R-hat is {span if low != high else shown(known[low])}."
+        rivals = runners_up(rated[best], rates, known_rhats, run.label)
+        approximate = [quoted(run.label(m)) for m in rated if m not in compared]
+        biased = f" Approximate, and to be compared with it: {', '.join(approximate)}." if approximate else ""
+        start = f"{run.label(best)} has {shown(rated[best])} effective draws per million evaluations"
+        diagnosis = diagnostics[best]
+        if (setup := diagnosis.get("setup") or 0) > diagnosis["evaluations"]:
+            start += f" after its set-up ({shown(1e6 * diagnosis['ess'] / (diagnosis['evaluations'] + setup))} with it)"
+        return f"{start}{scope}{rivals}.{_fastest(run, diagnostics, compared, best)}{biased}"
+    if known_rhats and not converged:
+        low, high = (
+            min(known_rhats, key=lambda m: known_rhats[m]),
+            max(known_rhats, key=lambda m: known_rhats[m]),
+        )
+        span = f"from {shown(known_rhats[low])} ({run.label(low)}) to {shown(known_rhats[high])} ({run.label(high)})"
+        return f"No method has converged: R-hat is {span if low != high else shown(known_rhats[low])}."
     best = max(sizes, key=lambda m: sizes[m])
     return f"{run.label(best)} has the most effective draws: {shown(sizes[best])}."

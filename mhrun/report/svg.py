@@ -56,7 +56,7 @@ def inline_svg(figure: Figure, name: str, frame: Bbox | None = None) -> str | No
         return None
     bars = _mark_bars(figure)
     points = list(_points_of(figure))[: _POINTS // 10]
-    for number, found in enumerate(points):
+    for number, group in enumerate(points):
         style: dict[str, Any] = {
             "marker": "o",
             "markersize": 9,
@@ -64,34 +64,35 @@ def inline_svg(figure: Figure, name: str, frame: Bbox | None = None) -> str | No
             "alpha": 0,
             "color": "black",
         }
-        (added,) = found.axis.plot(
-            found.x, found.y, scalex=False, scaley=False, label=f"_{_MARK}", gid=f"{_MARK}-{number}", **style
+        (line,) = group.axis.plot(
+            group.x, group.y, scalex=False, scaley=False, label=f"_{_MARK}", gid=f"{_MARK}-{number}", **style
         )
-        added.set_in_layout(False)
+        line.set_in_layout(False)
     buffer = io.BytesIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "path.simplify_threshold": 0.3}):
         figure.savefig(buffer, format="svg", bbox_inches=frame, transparent=True, metadata={"Date": None})
     if len(buffer.getvalue()) > 3 * LARGEST:
         return None
-    text = _for_page(buffer.getvalue(), name, [found.titles for found in points], bars)
+    text = _for_page(buffer.getvalue(), name, [group.titles for group in points], bars)
     return text if len(text) <= LARGEST else None
 
 
 def _is_density(axis: Axes) -> bool:
     """Return whether a panel has an image, contours or a cloud of points."""
-    many = 3000
+    limit = 3000
     return (
         bool(axis.images)
-        or any(isinstance(found, QuadMesh | ContourSet) for found in axis.collections)
+        or any(isinstance(artist, QuadMesh | ContourSet) for artist in axis.collections)
         or any(
-            isinstance(found, PathCollection) and len(np.asarray(found.get_offsets())) > many
-            for found in axis.collections
+            isinstance(artist, PathCollection) and len(np.asarray(artist.get_offsets())) > limit
+            for artist in axis.collections
         )
         or any(
-            isinstance(found, PolyCollection) and len(found.get_paths()) > many for found in axis.collections
+            isinstance(artist, PolyCollection) and len(artist.get_paths()) > limit
+            for artist in axis.collections
         )
         or any(
-            line.get_linestyle() in ("None", "none", "") and len(line.get_xdata()) > many  # type: ignore[arg-type]
+            line.get_linestyle() in ("None", "none", "") and len(line.get_xdata()) > limit  # type: ignore[arg-type]
             for line in axis.lines
         )
     )
@@ -109,17 +110,19 @@ def _points_of(figure: Figure) -> Iterator[_Points]:
             )
             if len(x) < 2 and line.get_marker() in ("None", "none", "", None):
                 continue
-            kept = np.flatnonzero(_within(axis, x, y))
-            kept = kept[np.unique(np.linspace(0, len(kept) - 1, min(_OF_LINE, len(kept))).astype(int))]
-            if not len(kept):
+            indices = np.flatnonzero(_within(axis, x, y))
+            indices = indices[
+                np.unique(np.linspace(0, len(indices) - 1, min(_OF_LINE, len(indices))).astype(int))
+            ]
+            if not len(indices):
                 continue
             label = names.get(id(line), str(line.get_label()))
             ends = errors.get(id(line))
             titles = [
                 _title(axis, label, x[i], y[i], None if ends is None or i >= len(ends) else ends[i])
-                for i in kept
+                for i in indices
             ]
-            yield _Points(axis, x[kept], y[kept], titles)
+            yield _Points(axis, x[indices], y[indices], titles)
 
 
 def _errorbars(axis: Axes) -> tuple[dict[int, str], dict[int, list[float]], set[int]]:
@@ -146,25 +149,25 @@ def _within(axis: Axes, x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) 
     (left, right), (low, high) = (sorted(limits) for limits in (axis.get_xlim(), axis.get_ylim()))
     with np.errstate(invalid="ignore"):
         inside = (x >= left) & (x <= right) & (y >= low) & (y <= high) & np.isfinite(x) & np.isfinite(y)
-    found: npt.NDArray[np.bool_] = inside
-    return found
+    mask: npt.NDArray[np.bool_] = inside
+    return mask
 
 
 def _title(axis: Axes, label: str, x: float, y: float, error: float | None) -> str:
     value = shown(float(y)) + (f" ± {shown(float(error))}" if error else "")
-    place = f"{_plain(axis.get_xlabel()) or 'x'} = {_tick(axis, float(x))}"
-    return f"{'' if label.startswith('_') else label + ': '}{value} ({place})"
+    position = f"{_plain(axis.get_xlabel()) or 'x'} = {_tick(axis, float(x))}"
+    return f"{'' if label.startswith('_') else label + ': '}{value} ({position})"
 
 
 def _tick(axis: Axes, x: float) -> str:
     """Return a position on the x axis, named by its tick if ticks are words."""
     formatter = axis.xaxis.get_major_formatter()
     if isinstance(formatter, FixedFormatter | FuncFormatter) or axis.xaxis.have_units():
-        near = [
+        labels = [
             t.get_text() for at, t in zip(axis.get_xticks(), axis.get_xticklabels(), strict=False) if at == x
         ]
-        if near and near[0]:
-            return _plain(near[0])
+        if labels and labels[0]:
+            return _plain(labels[0])
     return shown(x)
 
 
@@ -175,7 +178,7 @@ def _plain(text: str) -> str:
 
 def _mark_bars(figure: Figure) -> dict[str, str]:
     """Give each bar an id, and return the text of each."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for axis in figure.axes:
         for container in axis.containers:
             if not isinstance(container, BarContainer) or len(container.patches) > _POINTS // 4:
@@ -184,13 +187,13 @@ def _mark_bars(figure: Figure) -> dict[str, str]:
             for bar in container.patches:
                 across = container.orientation == "horizontal"
                 value = bar.get_width() if across else bar.get_height()
-                gid = f"{_MARK}-bar-{len(found)}"
+                gid = f"{_MARK}-bar-{len(texts)}"
                 bar.set_gid(gid)
                 start = "" if label.startswith("_") else f"{label}: "
                 middle = bar.get_x() + bar.get_width() / 2
-                place = f" ({_plain(axis.get_xlabel()) or 'x'} = {_tick(axis, float(middle))})"
-                found[gid] = start + shown(float(value)) + place * (not across)
-    return found
+                position = f" ({_plain(axis.get_xlabel()) or 'x'} = {_tick(axis, float(middle))})"
+                texts[gid] = start + shown(float(value)) + position * (not across)
+    return texts
 
 
 def _for_page(content: bytes, name: str, titles: list[list[str]], bars: dict[str, str]) -> str:
@@ -216,8 +219,8 @@ def _for_page(content: bytes, name: str, titles: list[list[str]], bars: dict[str
                 key, value = "href", value.replace("#", f"#{name}-", 1)
             value = value.replace("url(#", f"url(#{name}-")
             if key in ("style", "fill", "stroke"):
-                for colour, new in _COLOURS:
-                    value = colour.sub(new, value)
+                for colour, replacement in _COLOURS:
+                    value = colour.sub(replacement, value)
             element.set(key.rpartition("}")[2], value)
         if element.tag == "text" and "fill" not in element.get("style", ""):
             element.set("style", f"{element.get('style', '')}; fill: currentColor".lstrip("; "))

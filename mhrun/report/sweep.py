@@ -87,26 +87,28 @@ def _metrics_of(place: Path, jobs: Sequence[Job], guard: Guard) -> _Metrics:
     if frame.empty:
         return _Metrics(frame, [], {}, "", NOTHING, NOTHING, NOTHING)
     keys, headings = keys_of(frame), headings_of(config, frame)
-    averaged, others = over_seeds(frame, keys)
+    averaged, other_keys = over_seeds(frame, keys)
     table = guard("sweep", _NO_TABLE, lambda: rendered_sweep(frame, keys, headings))
     means: Mapping[str, str] | str = NOTHING
     if SEED in keys:
-        means = guard(MEANS, _NO_TABLE, lambda: rendered_sweep(averaged, others, headings, "sd"))
-    drawn, along = (averaged, others) if others else (frame, keys)
-    look = _method_styles(jobs)
+        means = guard(MEANS, _NO_TABLE, lambda: rendered_sweep(averaged, other_keys, headings, "sd"))
+    drawn, drawn_keys = (averaged, other_keys) if other_keys else (frame, keys)
+    styles = _method_styles(jobs)
     with style():
         figure = guard(
             "sweep",
             _NO_FIGURE,
-            lambda: draw(lambda: sweep_figure(drawn_columns(drawn, config), along, look, headings), "sweep"),
+            lambda: draw(
+                lambda: sweep_figure(drawn_columns(drawn, config), drawn_keys, styles, headings), "sweep"
+            ),
         )
-    for name, made in (("sweep", table), (MEANS, means)):
-        if not isinstance(made, str):
-            write_table(made, place / name)
+    for name, content in (("sweep", table), (MEANS, means)):
+        if not isinstance(content, str):
+            write_table(content, place / name)
     if not isinstance(figure, str):
         write_drawn(figure, place / "sweep")
-    explained = {headings.get(name, name): what for name, what in meanings_of(config, frame).items()}
-    return _Metrics(frame, keys, explained, sweep_finding(config, averaged, others), table, means, figure)
+    explained = {headings.get(name, name): meaning for name, meaning in meanings_of(config, frame).items()}
+    return _Metrics(frame, keys, explained, sweep_finding(config, averaged, other_keys), table, means, figure)
 
 
 def _page(place: Path, jobs: Sequence[Job], metrics: _Metrics, additions: Additions) -> str:
@@ -151,8 +153,8 @@ def sweep_summary(place: Path) -> SweepSummary | None:
     is_over_seeds = SEED in keys_of(frame)
     frame, keys = over_seeds(frame, keys_of(frame))
     measure = measure_of(config)
-    wanted = [measure.metric, measure.floor] if measure is not None else []
-    columns = [*keys, "method", *(name for name in (*wanted, "ess", "rhat") if name in frame)]
+    metrics = [measure.metric, measure.floor] if measure is not None else []
+    columns = [*keys, "method", *(name for name in (*metrics, "ess", "rhat") if name in frame)]
     table = frame.assign(method=marked(frame))[columns].rename(columns=headings_of(config, frame))
     return SweepSummary(sweep_finding(config, frame, keys), keys, table, is_over_seeds)
 
@@ -170,13 +172,13 @@ def _warnings(jobs: Sequence[Job]) -> Iterator[tuple[str, list[str]]]:
 
 def _method_styles(jobs: Sequence[Job]) -> dict[str, dict[str, Any]]:
     """Return the style of each method by its label, as in the reports of the runs."""
-    found: dict[str, dict[str, Any]] = {}
+    styles: dict[str, dict[str, Any]] = {}
     for job in jobs:
         if job.has_run:
             names = labels(job.folder.config(), (job.folder.summary() or {})["methods"])
-            for name, look in method_styles(names).items():
-                found.setdefault(names[name], look)
-    return found
+            for name, line_style in method_styles(names).items():
+                styles.setdefault(names[name], line_style)
+    return styles
 
 
 def _in_one_line(config: Mapping[str, Any], jobs: Sequence[Job]) -> str:
@@ -187,11 +189,11 @@ def _in_one_line(config: Mapping[str, Any], jobs: Sequence[Job]) -> str:
         for word in job.overrides:
             key, _, text = word.partition("=")
             swept.setdefault(key, {})[text] = None
-    several = [f"{key} = {', '.join(texts)}" for key, texts in swept.items() if len(texts) > 1]
+    settings = [f"{key} = {', '.join(texts)}" for key, texts in swept.items() if len(texts) > 1]
     scale = f"{config['scale']} scale" if config["scale"] else ""
     count = f"{done:,} of {len(jobs):,} jobs done" if done < len(jobs) else f"{len(jobs):,} jobs"
     return " · ".join(
-        part for part in (f"experiment {config['experiment']}", scale, "; ".join(several), count) if part
+        part for part in (f"experiment {config['experiment']}", scale, "; ".join(settings), count) if part
     )
 
 
@@ -232,10 +234,10 @@ def _additions(place: Path, jobs: Sequence[Job], guard: Guard) -> Additions:
     claims = [] if isinstance(judged, str) else judged
     tables = []
     for name, function in parts.tables.items():
-        made = guard(name, _NO_TABLE, lambda f=function: rendered(f(runs)))  # type: ignore[misc]
-        if not isinstance(made, str):
-            write_table(made, folder / name)
-        tables.append(TableOnPage(name, caption_of(function) or name, made))
+        content = guard(name, _NO_TABLE, lambda f=function: rendered(f(runs)))  # type: ignore[misc]
+        if not isinstance(content, str):
+            write_table(content, folder / name)
+        tables.append(TableOnPage(name, caption_of(function) or name, content))
     figures = []
     with style():
         for name, function in parts.figures.items():

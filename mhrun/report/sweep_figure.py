@@ -55,10 +55,10 @@ def sweep_figure(
         frame = frame.assign(**{keys[0]: frame[keys[0]].map(str)})
     groups = frame[keys[1:]].itertuples(index=False, name=None) if len(keys) > 1 else [()] * len(frame)
     lines = [", ".join(f"{k} = {v}" for k, v in zip(keys[1:], row, strict=True)) for row in groups]
-    others = pd.Series(lines, index=frame.index)
+    settings = pd.Series(lines, index=frame.index)
     methods = list(frame["method"].unique())
-    line_styles = dict(zip(others.unique(), cycle(LINES), strict=False))
-    pairs = dict.fromkeys(zip(frame["method"], others, strict=True))
+    line_styles = dict(zip(settings.unique(), cycle(LINES), strict=False))
+    pairs = dict.fromkeys(zip(frame["method"], settings, strict=True))
     labelled = len(pairs) > _ENTRIES and (
         len(methods) + len(line_styles) > _ENTRIES or not 1 < len(line_styles) <= len(LINES)
     )
@@ -67,18 +67,18 @@ def sweep_figure(
     size = (5.4 * columns, max(2.7, 0.17 * len(pairs)) * rows) if labelled else (3.6 * columns, 2.7 * rows)
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
     legend: dict[str, Any] = {}
-    seen: set[str] = set()
+    drawn_methods: set[str] = set()
     styles = {**method_styles(methods), **(styles or {})}
     for axis, metric in zip(axes.flat, metrics, strict=False):
         ends: list[_End] = []
         for method in methods:
-            for other, line in line_styles.items():
-                part = frame[(frame["method"] == method) & (others == other)]
-                name = f"{method} ({other})" if other else method
+            for setting, line in line_styles.items():
+                part = frame[(frame["method"] == method) & (settings == setting)]
+                name = f"{method} ({setting})" if setting else method
                 drawn, end = _draw_line(axis, part, keys[0], metric, name, {**styles[method], "line": line})
                 if end is not None:
                     legend.setdefault(name, drawn)
-                    seen.add(method)
+                    drawn_methods.add(method)
                     ends.append(end)
         axis.set(xlabel=keys[0], title=(headings or {}).get(metric, metric))
         if _over_decades(frame[keys[0]]):
@@ -96,8 +96,8 @@ def sweep_figure(
         legend = {
             m: Line2D([], [], color=styles[m]["color"], marker=styles[m]["marker"], markersize=3, linewidth=1)
             for m in methods
-            if m in seen
-        } | {other: Line2D([], [], color="grey", linestyle=line) for other, line in line_styles.items()}
+            if m in drawn_methods
+        } | {setting: Line2D([], [], color="grey", linestyle=line) for setting, line in line_styles.items()}
     figure.legend(legend.values(), legend.keys(), loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
@@ -112,7 +112,7 @@ class _End(NamedTuple):
 
 
 def _draw_line(
-    axis: Axes, part: pd.DataFrame, key: str, metric: str, name: str, look: Mapping[str, Any]
+    axis: Axes, part: pd.DataFrame, key: str, metric: str, name: str, style: Mapping[str, Any]
 ) -> tuple[Any, _End | None]:
     """Draw a metric of one method against the first key; return what was drawn and its right end, if there is any.
 
@@ -121,15 +121,15 @@ def _draw_line(
     value = part[metric].map(_number).to_numpy(dtype=float)
     if not np.isfinite(value).any():
         return None, None
-    colour, mark = look["color"], look["marker"]
+    colour, mark = style["color"], style["marker"]
     error = np.nan_to_num(part[metric].map(_error).to_numpy(dtype=float))
-    common: dict[str, Any] = {"markersize": 3, "color": colour}
+    line_style: dict[str, Any] = {"markersize": 3, "color": colour}
     drawn = axis.errorbar(
-        part[key], value, error, fmt=look["line"], marker=mark, linewidth=1, capsize=2, **common
+        part[key], value, error, fmt=style["line"], marker=mark, linewidth=1, capsize=2, **line_style
     )
     if SHORT in part:
         short = part[SHORT].to_numpy(dtype=bool)
-        axis.plot(part[key][short], value[short], mark, markerfacecolor="white", zorder=3, **common)
+        axis.plot(part[key][short], value[short], mark, markerfacecolor="white", zorder=3, **line_style)
     at = np.flatnonzero(np.isfinite(value))[-1]
     return drawn, _End(name, colour, part[key].iloc[at], value[at])
 
@@ -139,18 +139,18 @@ def _label(axis: Axes, ends: Sequence[_End]) -> None:
     if not ends:
         return
     axis.margins(x=0.02)
-    place = axis.transData + axis.transAxes.inverted()
+    to_axes = axis.transData + axis.transAxes.inverted()
     x = axis.convert_xunits
     points = [np.array([np.asarray(x(end.x), dtype=float).item(), end.y]) for end in ends]
-    heights = [float(place.transform(point)[1]) for point in points]
+    heights = [float(to_axes.transform(point)[1]) for point in points]
     order = np.argsort(heights, kind="stable")
     step = 1 / max(1, len(ends) - 1) if len(ends) > 1 else 0.0
     gap = min(step, _GAP)
     shown = np.array([heights[i] for i in order])
     for i in range(1, len(shown)):  # upwards, then down from the top where they stand out
         shown[i] = max(shown[i], shown[i - 1] + gap)
-    over = max(0.0, shown[-1] - 1.0)
-    if over:
+    excess = max(0.0, shown[-1] - 1.0)
+    if excess:
         shown[-1] = 1.0
         for i in range(len(shown) - 2, -1, -1):
             shown[i] = min(shown[i], shown[i + 1] - gap)
@@ -171,8 +171,8 @@ def _label(axis: Axes, ends: Sequence[_End]) -> None:
 def _over_decades(values: pd.Series) -> bool:
     """Return whether numbers are to be drawn on a logarithmic scale: all positive, over two decades or more."""
     numbers = values.map(_number).to_numpy(dtype=float)
-    there = numbers[np.isfinite(numbers)]
-    return bool(there.size and there.min() > 0 and there.max() >= 100 * there.min())
+    finite = numbers[np.isfinite(numbers)]
+    return bool(finite.size and finite.min() > 0 and finite.max() >= 100 * finite.min())
 
 
 def _number(value: Any) -> float:

@@ -27,14 +27,16 @@ def sweep_table(jobs: Sequence[Job]) -> pd.DataFrame:
     frame = pd.DataFrame([row for job in jobs if job.has_run for row in _rows(job)])
     if frame.empty:
         return frame
-    alike = [name for name in BESIDES if name in frame and frame[name].nunique() < 1 + (name in BESIDES[:2])]
+    constant = [
+        name for name in BESIDES if name in frame and frame[name].nunique() < 1 + (name in BESIDES[:2])
+    ]
     config = jobs_config(jobs)
     empty = [
         name
         for name in ("ess", "rhat")
         if name in frame and name not in _wanted(config) and not frame[name].count()
     ]
-    return frame.drop(columns=[*alike, *empty])
+    return frame.drop(columns=[*constant, *empty])
 
 
 def jobs_config(jobs: Sequence[Job]) -> dict[str, Any]:
@@ -67,8 +69,8 @@ def drawn_columns(frame: pd.DataFrame, config: Mapping[str, Any]) -> pd.DataFram
     """Return the columns that the figure draws: what the experiment names for sweeps, or else acceptance and ESS."""
     named = (config.get("report") or {}).get("sweep")
     measure = measure_of(config)
-    besides = ["rhat", *(["ess"] if named else []), *([measure.floor] if measure is not None else []), SEEDS]
-    return frame.drop(columns=[name for name in besides if name in frame and name not in (named or [])])
+    undrawn = ["rhat", *(["ess"] if named else []), *([measure.floor] if measure is not None else []), SEEDS]
+    return frame.drop(columns=[name for name in undrawn if name in frame and name not in (named or [])])
 
 
 def marked(frame: pd.DataFrame) -> pd.Series:
@@ -83,29 +85,29 @@ def rendered_sweep(
 
     `error` is what follows the ± of its numbers: ``se`` or ``sd``.
     """
-    whole, first = frame.drop(columns=SHORT), (*keys, "method")[0]
-    people = whole.assign(method=marked(frame)).set_index(first).rename(columns=dict(headings))
-    head, line, rest = rendered(whole.set_index(first))["csv"].partition("\n")
-    return rendered(people) | {"csv": f"{head.replace(' (se)', f' ({error})')}{line}{rest}"}
+    table, first = frame.drop(columns=SHORT), (*keys, "method")[0]
+    readable = table.assign(method=marked(frame)).set_index(first).rename(columns=dict(headings))
+    head, line, rest = rendered(table.set_index(first))["csv"].partition("\n")
+    return rendered(readable) | {"csv": f"{head.replace(' (se)', f' ({error})')}{line}{rest}"}
 
 
 def _rows(job: Job) -> Iterator[dict[str, Any]]:
     """Yield the row of each method of a job whose run exists."""
     summary, config = job.folder.summary() or {}, job.folder.config()
-    wanted = _wanted(config)
+    metrics = _wanted(config)
     diagnostics = (summary.get("diagnostics") or {}).get("methods") or {}
     for name, label in labels(config, summary["methods"]).items():
-        known = diagnostics.get(name, {})
-        short = unconverged(known)
+        diagnosis = diagnostics.get(name, {})
+        short = unconverged(diagnosis)
         results = summary["methods"][name]
         row: dict[str, Any] = {"method": label}
-        row |= {key: _metric(summary, name, key) for key in wanted}
-        row |= {key: known.get(key) for key in ("ess", "rhat") if key not in wanted}
+        row |= {key: _metric(summary, name, key) for key in metrics}
+        row |= {key: diagnosis.get(key) for key in ("ess", "rhat") if key not in metrics}
         row |= {
             "draws_temperature": (results.get("samples") or {}).get("temperature"),
             "data_per_step": results.get("minibatch_size_mean"),
-            "per_million": None if short else known.get("per_million"),
-            "per_second": None if short else known.get("per_second"),
+            "per_million": None if short else diagnosis.get("per_million"),
+            "per_second": None if short else diagnosis.get("per_second"),
             "run": job.folder.digest,
             SHORT: short,
         }
@@ -114,11 +116,11 @@ def _rows(job: Job) -> Iterator[dict[str, Any]]:
 
 def _wanted(config: Mapping[str, Any]) -> list[str]:
     """Return the metrics that the experiment names for sweeps; the measure's noise floor follows the measure."""
-    wanted = list((config.get("report") or {}).get("sweep") or ["accept_rate"])
+    metrics = list((config.get("report") or {}).get("sweep") or ["accept_rate"])
     measure = measure_of(config)
-    if measure is not None and measure.floor and measure.metric in wanted and measure.floor not in wanted:
-        wanted.insert(wanted.index(measure.metric) + 1, measure.floor)
-    return wanted
+    if measure is not None and measure.floor and measure.metric in metrics and measure.floor not in metrics:
+        metrics.insert(metrics.index(measure.metric) + 1, measure.floor)
+    return metrics
 
 
 def _metric(summary: Mapping[str, Any], method: str, key: str) -> Any:

@@ -39,17 +39,17 @@ def over_seeds(frame: pd.DataFrame, keys: Sequence[str]) -> tuple[pd.DataFrame, 
     """
     if SEED not in keys:
         return frame, list(keys)
-    others = [key for key in keys if key != SEED]
-    named = [*others, "method"]
+    other_keys = [key for key in keys if key != SEED]
+    named = [*other_keys, "method"]
     numbers = [str(name) for name in frame.columns if name not in (*keys, "method", "run", SHORT)]
     rows = []
-    for _, rest in frame.groupby(named, sort=False, dropna=False):
-        row = {name: rest[name].iloc[0] for name in named} | {SEEDS: int(rest[SEED].nunique())}
+    for _, group in frame.groupby(named, sort=False, dropna=False):
+        row = {name: group[name].iloc[0] for name in named} | {SEEDS: int(group[SEED].nunique())}
         for name in numbers:
-            values = rest[name].map(_number).dropna()
+            values = group[name].map(_number).dropna()
             row[name] = Estimate(float(values.mean()), float(values.std())) if len(values) else None
-        rows.append(row | {SHORT: bool(rest[SHORT].any())})
-    return pd.DataFrame(rows, columns=[*named, SEEDS, *numbers, SHORT]), others
+        rows.append(row | {SHORT: bool(group[SHORT].any())})
+    return pd.DataFrame(rows, columns=[*named, SEEDS, *numbers, SHORT]), other_keys
 
 
 def sweep_finding(config: Mapping[str, Any], frame: pd.DataFrame, keys: Sequence[str]) -> str:
@@ -66,7 +66,7 @@ def sweep_finding(config: Mapping[str, Any], frame: pd.DataFrame, keys: Sequence
     measure = measure_of(config)
     if measure is None or measure.metric not in frame:
         return ""
-    found, noise = [], []
+    ranges, noise = [], []
     for method in frame["method"].unique():
         rows = frame[frame["method"] == method]
         values = rows[measure.metric].map(_number)
@@ -82,12 +82,12 @@ def sweep_finding(config: Mapping[str, Any], frame: pd.DataFrame, keys: Sequence
             mark = f" {MARK}" * bool(rows.at[at, SHORT])
             ends.append(f"{shown(rows.at[at, measure.metric])}{mark} ({where})")
         ratio = values.max() / values.min() if values.min() > 0 else math.inf
-        found.append((ratio, f"{quoted(method)} from {' to '.join(ends)}"))
-    found.sort(key=lambda pair: -pair[0])
+        ranges.append((ratio, f"{quoted(method)} from {' to '.join(ends)}"))
+    ranges.sort(key=lambda pair: -pair[0])
     if frame[SHORT].astype(bool).all():
         return "Too short to compare: no method has converged in any job."
     heading = measure.heading[:1].upper() + measure.heading[1:]
-    parts = [words for _, words in found[:_METHODS]]
+    parts = [words for _, words in ranges[:_METHODS]]
     if noise:
         rest = f" and {len(noise) - _METHODS} more" if len(noise) > _METHODS else ""
         parts.append(f"no difference beyond Monte Carlo error for {', '.join(noise[:_METHODS])}{rest}")
@@ -102,23 +102,23 @@ def _is_noise(rows: pd.DataFrame, measure: Measure) -> bool:
     jobs differ at a false-alarm rate of 1 % over all pairs (Bonferroni); over seeds, errors are from the standard
     deviation between seeds, pooled over jobs. A number with neither is taken as exact.
     """
-    found = rows[measure.metric]
-    values = [_number(value) for value in found]
+    column = rows[measure.metric]
+    values = [_number(value) for value in column]
     low, high = values.index(min(values)), values.index(max(values))
     gap = values[high] - values[low]
     if measure.floor in rows:
         floors = [_number(rows[measure.floor].iloc[at]) for at in (low, high)]
         if all(map(math.isfinite, floors)):
             return gap <= sum(floors)
-    errors = [value.se if isinstance(value, Estimate) else math.nan for value in found]
+    errors = [value.se if isinstance(value, Estimate) else math.nan for value in column]
     tail = _FALSE_ALARM / (len(values) * (len(values) - 1))
     if SEEDS not in rows:
         return bool(gap <= stats.norm.isf(tail) * math.hypot(errors[low], errors[high]))
     counts = [int(count) for count in rows[SEEDS]]
-    known = [(count - 1, sd) for count, sd in zip(counts, errors, strict=True) if math.isfinite(sd)]
-    if (freedom := sum(one for one, _ in known)) == 0:
+    deviations = [(count - 1, sd) for count, sd in zip(counts, errors, strict=True) if math.isfinite(sd)]
+    if (freedom := sum(degrees for degrees, _ in deviations)) == 0:
         return False
-    variance = sum(one * sd**2 for one, sd in known) / freedom
+    variance = sum(degrees * sd**2 for degrees, sd in deviations) / freedom
     of_gap = math.sqrt(variance * (1 / counts[low] + 1 / counts[high]))
     return bool(gap <= stats.t.isf(tail, freedom) * of_gap)
 
@@ -135,13 +135,13 @@ def sweep_warnings(frame: pd.DataFrame, of_runs: Iterable[tuple[str, Sequence[st
     if len(short):
         counts = short["method"].value_counts(sort=False)
         jobs = frame.groupby("method", sort=False).size()
-        some = [f"{quoted(str(name))} ({count} of {jobs[str(name)]} jobs)" for name, count in counts.items()]
-        rest = f" and {len(some) - _WARNINGS} more methods" if len(some) > _WARNINGS else ""
+        words = [f"{quoted(str(name))} ({count} of {jobs[str(name)]} jobs)" for name, count in counts.items()]
+        rest = f" and {len(words) - _WARNINGS} more methods" if len(words) > _WARNINGS else ""
         lines.append(
             f"R-hat above {RHAT:g} or ESS below {ESS:g}, too short to judge ({MARK}, open marks): "
-            f"{', '.join(some[:_WARNINGS])}{rest}."
+            f"{', '.join(words[:_WARNINGS])}{rest}."
         )
-    return [*lines, *(f"{where}: {line}" for where, some in of_runs for line in some)]
+    return [*lines, *(f"{where}: {line}" for where, texts in of_runs for line in texts)]
 
 
 def _number(value: Any) -> float:

@@ -68,8 +68,8 @@ def rendered(frame: pd.DataFrame) -> dict[str, str]:
 
 def _is_words(values: Iterable[Any]) -> bool:
     """Return whether a column has strings, and is to be read from the left."""
-    held = [value for value in values if value is not None and value == value]  # not NaN
-    return bool(held) and all(isinstance(value, str) for value in held)
+    present = [value for value in values if value is not None and value == value]  # not NaN
+    return bool(present) and all(isinstance(value, str) for value in present)
 
 
 def _html(text: pd.DataFrame, words: Sequence[bool]) -> str:
@@ -78,8 +78,8 @@ def _html(text: pd.DataFrame, words: Sequence[bool]) -> str:
     if named:  # else the names of the index would be a row of their own
         words = [*(False for _ in text.index.names), *words]
         text = text.reset_index(allow_duplicates=True)
-    whole = str(text.to_html(border=0, classes="table", escape=True, index=not named))
-    head, line, body = whole.partition("</thead>")
+    markup = str(text.to_html(border=0, classes="table", escape=True, index=not named))
+    head, line, body = markup.partition("</thead>")
     of_heads = cycle([*([] if named else [False] * text.index.nlevels), *words])
     return _marked(head, "th", of_heads) + line + _marked(body, "td", cycle(words))
 
