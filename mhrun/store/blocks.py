@@ -182,18 +182,18 @@ class TraceWriter:
 
         The size includes the pilot's data, which do not enter the skewness; part of the chance term then remains.
         """
-        there = np.isfinite(skew)
-        noise = np.where(there & (skew != 0), 6.0 / np.maximum(size, 1).astype(np.float64) ** 2, 0.0)
-        self._add("sum_skew_squared", np.square(np.where(there, skew, 0.0), dtype=np.float64))
+        finite = np.isfinite(skew)
+        noise = np.where(finite & (skew != 0), 6.0 / np.maximum(size, 1).astype(np.float64) ** 2, 0.0)
+        self._add("sum_skew_squared", np.square(np.where(finite, skew, 0.0), dtype=np.float64))
         self._add("sum_skew_noise", noise)
-        bins = np.searchsorted(SKEW_EDGES, np.abs(skew[there]))
+        bins = np.searchsorted(SKEW_EDGES, np.abs(skew[finite]))
         self.totals["count_log_ratio_skew"] += np.bincount(bins, minlength=len(SKEW_EDGES) + 1)
 
     def note(self, step: int, metrics: Mapping[str, Array]) -> None:
         """Append a row of a monitor's metrics after `step`, name -> (C,)."""
         counts = {name: self.totals[name].copy() for name in _CUMULATIVE}
-        ahead = {"step": np.asarray(step), "wall_s": np.asarray(self.wall_s)}
-        self._monitored.append({**ahead, **counts, **metrics})
+        position = {"step": np.asarray(step), "wall_s": np.asarray(self.wall_s)}
+        self._monitored.append({**position, **counts, **metrics})
 
     def pending_bytes(self) -> int:
         """Return the bytes appended since the last block."""
@@ -224,8 +224,8 @@ class TraceWriter:
     def _lighten(self, path: Path) -> None:
         content = load_block(path)
         if content is not None:
-            kept = {key: value for key, value in content.items() if not _of_state(key)} | {_LIGHT: np.True_}
-            write_whole(path, lambda file: np.savez(file, **kept))  # type: ignore[arg-type]
+            arrays = {key: value for key, value in content.items() if not _of_state(key)} | {_LIGHT: np.True_}
+            write_whole(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
 
     def convert(self) -> None:
         """Begin to write the blocks on disk to the trace, in a thread while the method goes on.
@@ -293,8 +293,8 @@ class TraceWriter:
 def done(folder: Path) -> dict[str, Any] | None:
     """Return the summary of a finished method, or None if it is unfinished or its summary was changed."""
     summary = read_json(folder / DONE) if (folder / TRACE).is_file() else None
-    there = isinstance(summary, dict) and isinstance(summary.get("totals"), dict) and genuine(summary)
-    return summary if there else None
+    valid = isinstance(summary, dict) and isinstance(summary.get("totals"), dict) and genuine(summary)
+    return summary if valid else None
 
 
 def damage(folder: Path) -> str | None:

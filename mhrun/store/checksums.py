@@ -23,8 +23,8 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")  # in the folder o
 
 def sealed(note: Mapping[str, Any], files: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return a record with its own digest and, if given, those of files (name -> digest)."""
-    whole = {**note} if files is None else {**note, _FILES: dict(files)}
-    return {**whole, _ITSELF: _of_note(whole)}
+    record = {**note} if files is None else {**note, _FILES: dict(files)}
+    return {**record, _ITSELF: _of_note(record)}
 
 
 def genuine(note: Mapping[str, Any]) -> bool:
@@ -51,10 +51,10 @@ def read_sealed(path: Path) -> dict[str, Any] | None:
     Raises:
         UserError: it exists and cannot be read.
     """
-    found = read_json(path)
-    if found is None or not genuine(found):
+    record = read_json(path)
+    if record is None or not genuine(record):
         return None
-    return {key: value for key, value in found.items() if key != _ITSELF}
+    return {key: value for key, value in record.items() if key != _ITSELF}
 
 
 def changed(folder: Path, note: Mapping[str, Any]) -> str | None:
@@ -83,13 +83,13 @@ def file_digest(path: Path) -> str:
     Raises:
         OSError: it cannot be read.
     """
-    there = path.stat()
-    state = (there.st_ino, there.st_size, there.st_mtime_ns, there.st_ctime_ns)
-    place = path.absolute()
-    if place not in _KNOWN or _KNOWN[place][0] != state:
+    status = path.stat()
+    state = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    key = path.absolute()
+    if key not in _KNOWN or _KNOWN[key][0] != state:
         with open(path, "rb") as stream:
-            _KNOWN[place] = state, hashlib.file_digest(stream, "sha256").hexdigest()
-    return _KNOWN[place][1]
+            _KNOWN[key] = state, hashlib.file_digest(stream, "sha256").hexdigest()
+    return _KNOWN[key][1]
 
 
 def _of_note(note: Mapping[str, Any]) -> str:

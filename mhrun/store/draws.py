@@ -25,8 +25,8 @@ def steps_of_draws(trace: xr.DataTree) -> Steps:
         return np.empty(0, np.int64)
     posterior = trace["posterior"]
     if "step" in posterior.coords:  # a schedule collects them
-        listed: Steps = posterior["step"].to_numpy()
-        return listed
+        steps: Steps = posterior["step"].to_numpy()
+        return steps
     return _steps(trace, posterior["draw"].to_numpy(), THIN)
 
 
@@ -37,9 +37,9 @@ def places_of_draws(trace: xr.DataTree) -> Steps:
         UserError: the statistics of some draws were not kept.
     """
     steps = steps_of_draws(trace)
-    kept = _steps(trace, trace["sample_stats"]["draw"].to_numpy(), THIN_STATS)
-    places = np.searchsorted(kept, steps).clip(max=len(kept) - 1)
-    if not np.array_equal(kept[places], steps):
+    recorded = _steps(trace, trace["sample_stats"]["draw"].to_numpy(), THIN_STATS)
+    places = np.searchsorted(recorded, steps).clip(max=len(recorded) - 1)
+    if not np.array_equal(recorded[places], steps):
         raise UserError(
             "the trace lacks the statistics of some draws: thin must be a multiple of thin_stats = "
             f"{trace.attrs[THIN_STATS]}; thin_stats=1 keeps all."
@@ -62,5 +62,5 @@ def validity(trace: xr.DataTree) -> npt.NDArray[np.bool_]:
 
 def _steps(trace: xr.DataTree, rows: Steps, thin: str) -> Steps:
     """Return the steps of rows, which are every so many steps, numbered from the first after burn-in."""
-    warmup, every = int(trace.attrs[WARMUP]), int(trace.attrs[thin])
-    return (warmup // every + 1 + rows) * every
+    warmup, interval = int(trace.attrs[WARMUP]), int(trace.attrs[thin])
+    return (warmup // interval + 1 + rows) * interval

@@ -118,19 +118,19 @@ class _Taker:
         path = getattr(module, "__file__", None)
         if path is not None and Path(path).is_file():
             self.digest.update(Path(path).read_bytes())
-        there = [vars(module)[name] for name in sorted(vars(module))]
-        owners = [v if isinstance(v, types.ModuleType) else sys.modules.get(_owner(v)) for v in there]
-        for other in owners:
-            if other is not None and other is not module and not _is_library(other):
-                self._module(other)
+        values = [vars(module)[name] for name in sorted(vars(module))]
+        owners = [v if isinstance(v, types.ModuleType) else sys.modules.get(_owner(v)) for v in values]
+        for owner in owners:
+            if owner is not None and owner is not module and not _is_library(owner):
+                self._module(owner)
 
     def _object(self, thing: Any) -> None:
         if isinstance(thing, types.MethodType):
             self._all((thing.__func__, thing.__self__))
         elif isinstance(thing, functools.partial):
             self._all((thing.func, thing.args, thing.keywords))
-        elif within := [vars(thing)[name] for name in _WITHIN if _wraps(thing, name)]:
-            self.take(within[0])
+        elif wrapped := [vars(thing)[name] for name in _WITHIN if _wraps(thing, name)]:
+            self.take(wrapped[0])
         elif isinstance(thing, types.FunctionType):
             self._function(thing)
         elif isinstance(thing, staticmethod | classmethod):
@@ -161,8 +161,8 @@ class _Taker:
         self._all((function.__defaults__, function.__kwdefaults__))
         self._all([_content(cell) for cell in function.__closure__ or ()])
         if not _of_library(function):
-            there = function.__globals__
-            self.take({name: there[name] for name in _globals(function.__code__) if name in there})
+            namespace = function.__globals__
+            self.take({name: namespace[name] for name in _globals(function.__code__) if name in namespace})
 
     def _code(self, code: types.CodeType) -> None:
         self.digest.update(code.co_code)
@@ -190,11 +190,11 @@ def _content(cell: Any) -> Any:
 
 def _globals(code: types.CodeType) -> list[str]:
     """Return the globals that code names, including those of nested code."""
-    found = {i.argval for i in dis.get_instructions(code) if i.opname in _GLOBAL}
+    names = {i.argval for i in dis.get_instructions(code) if i.opname in _GLOBAL}
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
-            found |= set(_globals(const))
-    return sorted(found)
+            names |= set(_globals(const))
+    return sorted(names)
 
 
 def _name(thing: Any) -> str:
@@ -219,7 +219,7 @@ def _is_library(module: types.ModuleType | None, name: str | None = None) -> boo
     if name.partition(".")[0] in sys.stdlib_module_names and name != "__main__":
         return True
     file = getattr(module, "__file__", None) or ""
-    return any(place in file for place in _LIBRARIES)
+    return any(folder in file for folder in _LIBRARIES)
 
 
 def _omitted(name: str, value: Any) -> bool:
@@ -246,6 +246,6 @@ def _kept(thing: Any, name: str) -> bool:
     """Return whether an attribute is the value of a cached property of any library."""
     if name == _MEMO and any(base.__module__.startswith("mhrun.") for base in type(thing).__mro__):
         return True
-    there = inspect.getattr_static(type(thing), name, None)
-    code = isinstance(there, types.FunctionType | staticmethod | classmethod)
-    return hasattr(there, "__get__") and not hasattr(there, "__set__") and not code
+    attribute = inspect.getattr_static(type(thing), name, None)
+    code = isinstance(attribute, types.FunctionType | staticmethod | classmethod)
+    return hasattr(attribute, "__get__") and not hasattr(attribute, "__set__") and not code

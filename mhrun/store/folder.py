@@ -124,26 +124,28 @@ class RunFolder:
         Raises:
             UserError: it has another layout or other settings than its name, or leads elsewhere.
         """
-        anew = "move it away, or start again with runtime.force=true."
+        remedy = "move it away, or start again with runtime.force=true."
         if (reason := self.other_layout()) is not None:
-            raise UserError(f"{self.path} {reason}; {anew}")
+            raise UserError(f"{self.path} {reason}; {remedy}")
         try:
-            there = digest(self.config())
+            recorded = digest(self.config())
         except TypeError:  # such as a date, which is not a valid setting
-            there = "(unreadable)"
+            recorded = "(unreadable)"
         except (FileNotFoundError, NotADirectoryError):  # `make` reports what is wrong with the folder
-            there = self.digest
+            recorded = self.digest
         except UserError:
-            there = "(unreadable)"
-        if there != self.digest:
-            raise UserError(f"{self.path} holds a run of other settings ({there}); {anew}")
-        for place in (
+            recorded = "(unreadable)"
+        if recorded != self.digest:
+            raise UserError(f"{self.path} holds a run of other settings ({recorded}); {remedy}")
+        for folder in (
             self.path / "methods",
             *self.path.glob("methods/*"),
             *self.path.glob("methods/*/blocks"),
         ):
-            if place.is_symlink():
-                raise UserError(f"{place} leads elsewhere, and a run writes and removes files there; {anew}")
+            if folder.is_symlink():
+                raise UserError(
+                    f"{folder} leads elsewhere, and a run writes and removes files there; {remedy}"
+                )
 
     def config(self) -> dict[str, Any]:
         """Return the resolved configuration that the run was made with.
@@ -161,8 +163,8 @@ class RunFolder:
         except (ValueError, RecursionError, yaml.YAMLError):
             loaded = None
         parts = ("methods", "runtime", "model", "data", "target")
-        whole = isinstance(loaded, dict) and all(isinstance(loaded.get(part), dict) for part in parts)
-        if not whole or not all(isinstance(method, dict) for method in loaded["methods"].values()):
+        complete = isinstance(loaded, dict) and all(isinstance(loaded.get(part), dict) for part in parts)
+        if not complete or not all(isinstance(method, dict) for method in loaded["methods"].values()):
             raise UserError(f"'{path}' is damaged; the same command writes it again.")
         return loaded
 
@@ -172,8 +174,8 @@ class RunFolder:
         Raises:
             UserError: it is there and cannot be read.
         """
-        found = read_sealed(self.path / "summary.json")
-        return found if found is not None and _is_summary(found) else None
+        record = read_sealed(self.path / "summary.json")
+        return record if record is not None and _is_summary(record) else None
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Replace the summary, with a checksum of its content."""
@@ -219,8 +221,8 @@ class RunFolder:
         if not self.is_complete():
             return {}
         methods = (self.summary() or {}).get("methods") or {}
-        found = {str(name): damage(self.method(str(name))) for name in methods}
-        return {name: why for name, why in found.items() if why is not None}
+        reasons = {str(name): damage(self.method(str(name))) for name in methods}
+        return {name: reason for name, reason in reasons.items() if reason is not None}
 
     def check_results(self) -> None:
         """Check that the results of a complete run are unchanged.
@@ -228,8 +230,8 @@ class RunFolder:
         Raises:
             UserError: they have changed.
         """
-        for name, why in self.damage().items():
-            raise UserError(f"{self.path}: {name}: {why}; run the same command again to recompute it.")
+        for name, reason in self.damage().items():
+            raise UserError(f"{self.path}: {name}: {reason}; run the same command again to recompute it.")
 
     def point_latest(self) -> None:
         """Point ``<outputs>/<experiment>/latest`` to this folder."""
@@ -261,24 +263,24 @@ class RunFolder:
         try:
             _acquire(lock, timeout=0)
         except filelock.Timeout:
-            who = read_json(owner) or {}
+            holder = read_json(owner) or {}
             waiting(
-                f"This run is being computed already (process {who.get('pid', '?')} on {who.get('host', '?')}, "
-                f"since {who.get('since', '?')}). Waiting for it; Ctrl-C to stop waiting."
+                f"This run is being computed already (process {holder.get('pid', '?')} on {holder.get('host', '?')}, "
+                f"since {holder.get('since', '?')}). Waiting for it; Ctrl-C to stop waiting."
             )
             _acquire(lock)
-        about = {
+        record = {
             "pid": os.getpid(),
             "host": socket.gethostname(),
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
-        for left in self.path.glob(".worker-*.lock"):  # of a process that was killed: they end soon
-            if not left.is_symlink():
-                with suppress(OSError), filelock.FileLock(left):
+        for leftover in self.path.glob(".worker-*.lock"):  # of a process that was killed: they end soon
+            if not leftover.is_symlink():
+                with suppress(OSError), filelock.FileLock(leftover):
                     pass
         try:
             with suppress(UserError):  # only read by people who wait
-                write_text(owner, json.dumps(about))
+                write_text(owner, json.dumps(record))
             yield
         finally:
             with suppress(OSError):
@@ -332,34 +334,36 @@ def _is_pointer(path: Path) -> bool:
         return False
 
 
-def _is_summary(found: Mapping[str, Any]) -> bool:
+def _is_summary(record: Mapping[str, Any]) -> bool:
     """Return whether a JSON object has the form of a summary: all entries have the expected types."""
-    methods, claims = found.get("methods", {}), found.get("claims", [])
+    methods, claims = record.get("methods", {}), record.get("claims", [])
     return (
         isinstance(methods, dict)
-        and all(isinstance(about, dict) for about in methods.values())
+        and all(isinstance(method, dict) for method in methods.values())
         and isinstance(claims, list)
         and all(isinstance(claim, dict) and isinstance(claim.get("verdict"), str) for claim in claims)
-        and isinstance(found.get("metrics", {}), dict)
-        and isinstance(found.get("sources", []), list)
-        and all(isinstance(found.get(name, {}), dict) for name in ("versions", "machine"))
-        and all(isinstance(found.get(name, ""), str) for name in ("scale", "status", "started", "finished"))
+        and isinstance(record.get("metrics", {}), dict)
+        and isinstance(record.get("sources", []), list)
+        and all(isinstance(record.get(name, {}), dict) for name in ("versions", "machine"))
+        and all(isinstance(record.get(name, ""), str) for name in ("scale", "status", "started", "finished"))
     )
 
 
 def runs(outputs: Path, experiment: str | None = None) -> list[RunFolder]:
     """Return all run folders with a configuration, oldest first; folders that are deleted meanwhile are left out."""
     pattern = f"{experiment or '*'}/*/config.yaml"
-    found: list[tuple[float, Path]] = []
+    dated: list[tuple[float, Path]] = []
     for name in sorted(glob(pattern, root_dir=outputs)):  # unlike Path.glob, it passes over deleted folders
         path = outputs / name
         with suppress(FileNotFoundError):
             if not path.parent.is_symlink():
-                found.append((path.stat().st_mtime, path))
-    return [RunFolder(path.parent) for _, path in sorted(found, key=lambda pair: pair[0])]
+                dated.append((path.stat().st_mtime, path))
+    return [RunFolder(path.parent) for _, path in sorted(dated, key=lambda pair: pair[0])]
 
 
 def sweeps(outputs: Path) -> list[Path]:
     """Return all sweep folders; links are ignored, because reports write and remove files there."""
-    found = (p for p in outputs.glob("*/sweeps/*/jobs") if p.is_dir())
-    return sorted(p.parent for p in found if not any(q.is_symlink() for q in (p, p.parent, p.parent.parent)))
+    folders = (p for p in outputs.glob("*/sweeps/*/jobs") if p.is_dir())
+    return sorted(
+        p.parent for p in folders if not any(q.is_symlink() for q in (p, p.parent, p.parent.parent))
+    )

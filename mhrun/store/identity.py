@@ -36,17 +36,17 @@ _LATER_OF_A_METHOD = {key: value for key, value in _LATER.items() if key != "sur
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a resolved configuration that determines the numbers."""
-    kept = {
+    decisive = {
         key: value
         for key, value in config.items()
         if key not in _COSMETIC and not (key in _LATER_OF_ALL and value == _LATER_OF_ALL[key])
     }
-    if not kept.get("monitor"):  # likewise
-        kept.pop("monitor", None)
-    if isinstance(kept.get("target"), Mapping):
-        kept["target"] = _without(kept["target"], _LATER)
-    methods = kept.get("methods") or {}
-    kept["methods"] = {
+    if not decisive.get("monitor"):  # likewise
+        decisive.pop("monitor", None)
+    if isinstance(decisive.get("target"), Mapping):
+        decisive["target"] = _without(decisive["target"], _LATER)
+    methods = decisive.get("methods") or {}
+    decisive["methods"] = {
         name: {
             key: _without(value, _LATER_OF_A_METHOD)
             if key == "target" and isinstance(value, Mapping)
@@ -56,7 +56,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
         }
         for name, method in methods.items()
     }
-    return kept
+    return decisive
 
 
 def parts_of(config: Mapping[str, Any], method: str) -> dict[str, Any]:
@@ -67,9 +67,9 @@ def parts_of(config: Mapping[str, Any], method: str) -> dict[str, Any]:
     """
     node = config["methods"][method]
     parts = {part: node.get(part) or config.get(part) for part in PARTS}
-    shared, own = config.get("target"), node.get("target")
-    if isinstance(shared, Mapping) and isinstance(own, Mapping):
-        parts["target"] = {**shared, **own}
+    shared_target, own_target = config.get("target"), node.get("target")
+    if isinstance(shared_target, Mapping) and isinstance(own_target, Mapping):
+        parts["target"] = {**shared_target, **own_target}
     return parts
 
 
@@ -80,13 +80,15 @@ def _without(settings: Mapping[str, Any], former: Mapping[str, Any]) -> dict[str
     }
 
 
-def _inherited(whole: Mapping[str, Any], method: str) -> Any:
+def _inherited(settings: Mapping[str, Any], method: str) -> Any:
     """Return the target's settings of a method that has its own, with those of the experiment that are not defaults."""
-    own, shared = whole["methods"][method].get("target"), whole.get("target")
-    if not isinstance(own, Mapping) or not isinstance(shared, Mapping):
-        return own
-    more = {key: value for key, value in shared.items() if key not in _UNSET or value != _UNSET[key]}
-    return {**more, **own}
+    own_target, shared_target = settings["methods"][method].get("target"), settings.get("target")
+    if not isinstance(own_target, Mapping) or not isinstance(shared_target, Mapping):
+        return own_target
+    inherited = {
+        key: value for key, value in shared_target.items() if key not in _UNSET or value != _UNSET[key]
+    }
+    return {**inherited, **own_target}
 
 
 def digest(config: Mapping[str, Any]) -> str:
@@ -94,11 +96,11 @@ def digest(config: Mapping[str, Any]) -> str:
 
     1e5 and 100000 are one number; another version of the layout or of the random numbers is another run.
     """
-    whole = identity(config)
-    for name, node in whole["methods"].items():
+    settings = identity(config)
+    for name, node in settings["methods"].items():
         if node.get("target"):
-            node["target"] = _inherited(whole, name)
-    return _digest(whole)
+            node["target"] = _inherited(settings, name)
+    return _digest(settings)
 
 
 def _digest(content: Mapping[str, Any]) -> str:
@@ -118,28 +120,28 @@ def method_digest(config: Mapping[str, Any], name: str) -> str:
     depend on), kernel, schedules, starts and counts, its model, data, target and monitor, seed, number type, device,
     executor, and those of the user's own files that it uses.
     """
-    whole = identity(config)
-    node = whole["methods"][name]
-    own = {part: node.get(part) or whole.get(part) for part in PARTS}
+    settings = identity(config)
+    node = settings["methods"][name]
+    content = {part: node.get(part) or settings.get(part) for part in PARTS}
     if node.get("target"):
-        own["target"] = _inherited(whole, name)
-    own |= {key: whole.get(key) if node.get(key) is None else node[key] for key in COUNTS}
-    own["monitor"] = {**(whole.get("monitor") or {}), **(node.get("monitor") or {})}
-    own |= {key: whole.get(key) for key in ("seed", "dtype", "device", "executor")}
-    own["sources"] = _sources_of(whole, name)
-    own |= {key: whole[key] for key in _LATER_OF_ALL if key in whole}
-    own["method"] = {key: value for key, value in node.items() if key not in own}
-    return _digest({"name": name, **own})
+        content["target"] = _inherited(settings, name)
+    content |= {key: settings.get(key) if node.get(key) is None else node[key] for key in COUNTS}
+    content["monitor"] = {**(settings.get("monitor") or {}), **(node.get("monitor") or {})}
+    content |= {key: settings.get(key) for key in ("seed", "dtype", "device", "executor")}
+    content["sources"] = _sources_of(settings, name)
+    content |= {key: settings[key] for key in _LATER_OF_ALL if key in settings}
+    content["method"] = {key: value for key, value in node.items() if key not in content}
+    return _digest({"name": name, **content})
 
 
-def _sources_of(whole: Mapping[str, Any], name: str) -> dict[str, str] | None:
+def _sources_of(settings: Mapping[str, Any], name: str) -> dict[str, str] | None:
     """Return the digests of the user's files that a method uses, or None if the run uses none."""
-    if not (recorded := whole.get("sources")):
+    if not (recorded := settings.get("sources")):
         return None
-    node = whole["methods"][name]
-    parts = {part: node.get(part) or whole.get(part) for part in PARTS}
-    used = names_of_sources({**whole, **parts, "methods": {name: node}})
-    return {file: digest for file, digest in recorded.items() if file in used}
+    node = settings["methods"][name]
+    parts = {part: node.get(part) or settings.get(part) for part in PARTS}
+    names = names_of_sources({**settings, **parts, "methods": {name: node}})
+    return {file: digest for file, digest in recorded.items() if file in names}
 
 
 def departures(config: Mapping[str, Any], reference: Mapping[str, Any]) -> list[str]:
@@ -149,7 +151,7 @@ def departures(config: Mapping[str, Any], reference: Mapping[str, Any]) -> list[
     """
     ours, theirs = dict(_leaves(_plain(identity(config)))), dict(_leaves(_plain(identity(reference))))
     common = set(config["methods"]) & set(reference["methods"])
-    found = []
+    lines = []
     for path in sorted({**ours, **theirs}, key=lambda path: (path != "scale", path)):
         first, _, rest = path.partition(".")
         if (
@@ -158,10 +160,10 @@ def departures(config: Mapping[str, Any], reference: Mapping[str, Any]) -> list[
             or (first == "methods" and rest.partition(".")[0] not in common)
         ):
             continue
-        mine, paper = ours.get(path, "absent"), theirs.get(path, "absent")
-        if mine != paper:
-            found.append(f"{path} = {mine}" + ("" if path == "scale" else f" (paper: {paper})"))
-    return found
+        value, paper = ours.get(path, "absent"), theirs.get(path, "absent")
+        if value != paper:
+            lines.append(f"{path} = {value}" + ("" if path == "scale" else f" (paper: {paper})"))
+    return lines
 
 
 def differences(config: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -170,12 +172,12 @@ def differences(config: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) 
     Settings that change no number are left out. Those of the experiment come before those of its parts.
     """
     ours = dict(_leaves(_plain(identity(config))))
-    apart = set()
+    paths = set()
     for other in others:
         theirs = dict(_leaves(_plain(identity(other))))
-        apart |= {path for path, value in ours.items() if theirs.get(path, "absent") != value}
-    apart = {path for path in apart if path.partition(".")[0] not in ("scale", "sources")}
-    return {path: ours[path] for path in sorted(apart, key=lambda path: (path.count("."), path))}
+        paths |= {path for path, value in ours.items() if theirs.get(path, "absent") != value}
+    paths = {path for path in paths if path.partition(".")[0] not in ("scale", "sources")}
+    return {path: ours[path] for path in sorted(paths, key=lambda path: (path.count("."), path))}
 
 
 def _leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:

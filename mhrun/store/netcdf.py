@@ -76,8 +76,8 @@ def open_trace(folder: Path, *, cache: bool = True) -> xr.DataTree:
 def flat_draws(posterior: Any) -> Array:
     """Return the draws (C, S, P) of a group ``posterior``: theta, or the numbers of all named parameters in order."""
     if "theta" in posterior and "parameters" not in posterior.attrs:
-        found: Array = posterior["theta"].to_numpy()
-        return found
+        draws: Array = posterior["theta"].to_numpy()
+        return draws
     parts = [posterior[name].to_numpy() for name in posterior.attrs["parameters"].split()]
     return np.concatenate([part.reshape(*part.shape[:2], -1) for part in parts], axis=-1)
 
@@ -86,9 +86,9 @@ def parameter_names(posterior: Any) -> list[str]:
     """Return the names of the P numbers of a draw, as those of the model, from a group ``posterior``."""
     if "theta" in posterior and "parameters" not in posterior.attrs:
         return [str(name) for name in posterior["parameter"].to_numpy()]
-    found: list[str] = []
+    names: list[str] = []
     for name in posterior.attrs["parameters"].split():
         array = posterior[name]
         axes = [Axis(str(dim), tuple(array[dim].to_numpy().tolist())) for dim in array.dims[2:]]
-        found += flat_names(name, array.shape[2:], tuple(axes))
-    return found
+        names += flat_names(name, array.shape[2:], tuple(axes))
+    return names

@@ -108,8 +108,8 @@ class NetcdfFile(Group):
 
     def finish(self) -> None:
         """Record which software wrote the file, and close it."""
-        made = f"version=2,mhrun={__version__},hdf5={h5py.version.hdf5_version},h5py={h5py.__version__}"
-        self._file.attrs["_NCProperties"] = np.array(made, h5py.string_dtype("ascii", len(made)))
+        provenance = f"version=2,mhrun={__version__},hdf5={h5py.version.hdf5_version},h5py={h5py.__version__}"
+        self._file.attrs["_NCProperties"] = np.array(provenance, h5py.string_dtype("ascii", len(provenance)))
         self._file.close()
 
     def close(self) -> None:
@@ -118,5 +118,5 @@ class NetcdfFile(Group):
 
     def add_group(self, name: str) -> Group:
         """Create and return a group."""
-        made = self.groups[name] = Group(self._file.create_group(name, track_order=True), self._ids)
-        return made
+        group = self.groups[name] = Group(self._file.create_group(name, track_order=True), self._ids)
+        return group

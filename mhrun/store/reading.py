@@ -88,8 +88,10 @@ def _dataset(group: h5py.Group) -> xr.Dataset:
             continue
         attributes = _attributes(member)
         coordinates |= set(str(attributes.pop("coordinates", "")).split())
-        references = [one[0] for one in member.attrs["DIMENSION_LIST"]]
-        dimensions = [h5py.h5r.get_name(one, group.id).decode().rpartition("/")[2] for one in references]
+        references = [entry[0] for entry in member.attrs["DIMENSION_LIST"]]
+        dimensions = [
+            h5py.h5r.get_name(reference, group.id).decode().rpartition("/")[2] for reference in references
+        ]
         dtype = np.dtype(attributes.pop("dtype", member.dtype))
         variables[name] = xr.Variable(
             dimensions, indexing.LazilyIndexedArray(_Array(member, dtype)), attributes
@@ -106,6 +108,6 @@ def _scale(name: str, member: h5py.Dataset) -> xr.Variable:
 
 def _attributes(member: Any) -> dict[str, Any]:
     """Return the attributes of a file, a group or a variable, without those of the file format."""
-    own = (name for name in member.attrs if name not in _OF_FORMAT and not name.startswith("_N"))
-    found = {name: member.attrs[name] for name in own}
-    return {k: v[0] if isinstance(v, np.ndarray) and v.shape == (1,) else v for k, v in found.items()}
+    names = (name for name in member.attrs if name not in _OF_FORMAT and not name.startswith("_N"))
+    attributes = {name: member.attrs[name] for name in names}
+    return {k: v[0] if isinstance(v, np.ndarray) and v.shape == (1,) else v for k, v in attributes.items()}

@@ -36,15 +36,17 @@ def found(folder: RunFolder, name: str, digest: str) -> Path | None:
         name: the method's name.
         digest: its digest.
     """
-    own = folder.method(name)
+    target = folder.method(name)
     for record in sorted(folder.path.parent.glob(f"*/methods/{name}/{DONE}")):
-        place = record.parent
-        if place == own or any(path.is_symlink() for path in (place, place.parent, place.parent.parent)):
+        source = record.parent
+        if source == target or any(
+            path.is_symlink() for path in (source, source.parent, source.parent.parent)
+        ):
             continue
         with suppress(UserError):  # one that cannot be read is of no use
-            about = done(place)
-            if about is not None and about.get(DIGEST) == digest and damage(place) is None:
-                return place
+            summary = done(source)
+            if summary is not None and summary.get(DIGEST) == digest and damage(source) is None:
+                return source
     return None
 
 
@@ -54,13 +56,13 @@ def take(folder: RunFolder, name: str, digest: str) -> str | None:
     None if there is no such run, if the method has begun here, or if the files cannot be had. The files appear all at
     once; a kill leaves a hidden folder that the next attempt removes.
     """
-    own = folder.method(name)
-    if any((own / part).exists() for part in (TRACE, DONE, "blocks")):
+    target = folder.method(name)
+    if any((target / part).exists() for part in (TRACE, DONE, "blocks")):
         return None
     source = found(folder, name, digest)
     if source is None:
         return None
-    partial = own.with_name(f".{name}.partial")
+    partial = target.with_name(f".{name}.partial")
     try:
         remove(partial)
         partial.mkdir(parents=True)
@@ -70,8 +72,8 @@ def take(folder: RunFolder, name: str, digest: str) -> str | None:
             _link(source / PILOT, partial / PILOT)
         if damage(partial) is not None:  # replaced, or gone, meanwhile
             return None
-        remove(own)  # it may have the record of an executor
-        partial.rename(own)
+        remove(target)  # it may have the record of an executor
+        partial.rename(target)
     except (OSError, UserError):
         return None  # it is computed, and what is wrong with the disk is reported then
     finally:
@@ -84,10 +86,10 @@ def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError:  # no hard links here
-        with open(source, "rb") as read, open(target, "xb") as written:
-            shutil.copyfileobj(read, written, 1 << 20)
-            written.flush()
-            os.fsync(written.fileno())
+        with open(source, "rb") as original, open(target, "xb") as duplicate:
+            shutil.copyfileobj(original, duplicate, 1 << 20)
+            duplicate.flush()
+            os.fsync(duplicate.fileno())
 
 
 @contextmanager
@@ -98,11 +100,11 @@ def claimed(folder: RunFolder, digest: str) -> Iterator[bool]:
     the claim back when its holder dies. Where files cannot be locked there are no claims, and a method may be computed
     twice.
     """
-    place, lock = folder.path.parent / ".claims", None
+    claims, lock = folder.path.parent / ".claims", None
     try:
-        if (folder.path.parent / "sweeps").is_dir() and not place.is_symlink():
-            place.mkdir(exist_ok=True)
-            lock = filelock.FileLock(place / digest)
+        if (folder.path.parent / "sweeps").is_dir() and not claims.is_symlink():
+            claims.mkdir(exist_ok=True)
+            lock = filelock.FileLock(claims / digest)
             lock.acquire(timeout=0)
     except filelock.Timeout:
         yield False

@@ -51,9 +51,9 @@ def names_of_sources(config: Mapping[str, Any]) -> set[str]:
 def _used(config: Mapping[str, Any]) -> Iterator[tuple[str, Path, bool]]:
     """Yield the name and the path of each of the user's files, and whether it is a data file."""
     decisive = {key: value for key, value in config.items() if key not in _COSMETIC}
-    own = trusted()[1:]
+    packages = trusted()[1:]
     for name in sorted(set(_dotted(decisive))):
-        if name.split(".")[0] in own:
+        if name.split(".")[0] in packages:
             for path, shown in _closure(name.rpartition(".")[0]).items():
                 yield shown, path, False
     parts = [decisive, *(decisive.get("methods") or {}).values()]
@@ -103,8 +103,8 @@ def _files_of(node: Any) -> Iterator[str]:
         if key == "file" and isinstance(value, str):
             yield value
         elif key == "files" and isinstance(value, Mapping | list | tuple):
-            for one in value.values() if isinstance(value, Mapping) else value:
-                yield from (one,) if isinstance(one, str) else _files_of(one)
+            for member in value.values() if isinstance(value, Mapping) else value:
+                yield from (member,) if isinstance(member, str) else _files_of(member)
         else:
             yield from _files_of(value)
 
@@ -127,30 +127,30 @@ def _closure(module: str) -> dict[Path, str]:
         origin = Path(spec.origin)
         roots = [origin.parent.parent if origin.name == "__init__.py" else origin.parent]
     else:  # a folder of modules without an __init__.py, which may be in several places
-        roots = [Path(place).parent for place in spec.submodule_search_locations or ()]
-    found: dict[Path, str] = {}
+        roots = [Path(folder).parent for folder in spec.submodule_search_locations or ()]
+    files: dict[Path, str] = {}
     for root in roots:
         waiting, done = [module], set[str]()
         while waiting:
             name = waiting.pop()
             done.add(name)
             for path in _paths(root, name):
-                if path not in found:
-                    shown = found[path] = path.relative_to(root).as_posix()
+                if path not in files:
+                    shown = files[path] = path.relative_to(root).as_posix()
                     # Of the file itself: a name may go on to what is in it.
                     waiting += set(_imports(path, shown.rpartition("/")[0].replace("/", "."))) - done
-    return found
+    return files
 
 
 def _paths(root: Path, module: str) -> Iterator[Path]:
     """Yield the files under `root` that importing a module reads."""
-    place = root
+    folder = root
     for part in module.split("."):
-        place = place / part
-        if (place / "__init__.py").is_file():
-            yield place / "__init__.py"
-        elif place.with_suffix(".py").is_file():
-            yield place.with_suffix(".py")
+        folder = folder / part
+        if (folder / "__init__.py").is_file():
+            yield folder / "__init__.py"
+        elif folder.with_suffix(".py").is_file():
+            yield folder.with_suffix(".py")
             return
 
 

@@ -48,11 +48,11 @@ class PartialTrace:
         self._monitored: dict[str, list[Array]] = {}
         self._spans: dict[str, list[tuple[str, int, int]]] = {}
         for kind in _KINDS:
-            burn_in, kept = (
+            burn_in, end = (
                 len(shape.kept(1, steps)) if kind == "posterior" else steps // shape.stats_thin
                 for steps in (shape.warmup, shape.total)
             )
-            spans = (("warmup_", 0, burn_in), ("", burn_in, kept))
+            spans = (("warmup_", 0, burn_in), ("", burn_in, end))
             self._spans[kind] = [span for span in spans if span[1] < span[2]]
         remove(self._path)  # from a killed run, or a link, which HDF5 would follow
         try:
@@ -123,19 +123,19 @@ class PartialTrace:
                 a, b = max(at, low), min(at + count, high)
                 if a >= b:
                     continue
-                there, here = slice(a - low, b - low), slice(a - at, b - at)
+                file_rows, block_rows = slice(a - low, b - low), slice(a - at, b - at)
                 variables = self._file.groups[prefix + kind].variables
                 if kind == "posterior":
-                    for name, values in _written(block["draw/theta"][:, here], shape.layout).items():
-                        variables[name][:, there] = values
+                    for name, values in _written(block["draw/theta"][:, block_rows], shape.layout).items():
+                        variables[name][:, file_rows] = values
                     if "step" in variables:
-                        variables["step"][there] = shape.kept(1, shape.total)[at:][here] + 1
+                        variables["step"][file_rows] = shape.kept(1, shape.total)[at:][block_rows] + 1
                     continue
-                variables["wall_s"][there] = block["draw/wall_s"][here]
+                variables["wall_s"][file_rows] = block["draw/wall_s"][block_rows]
                 for name in info:
-                    there_was = block.get(f"draw/{name}", np.asarray(INFO_DEFAULTS.get(name)))  # younger
-                    values = np.broadcast_to(there_was, (shape.chains, count))[:, here]
-                    variables[name][:, there] = values.astype("int8") if info[name] == "bool" else values
+                    recorded = block.get(f"draw/{name}", np.asarray(INFO_DEFAULTS.get(name)))  # younger
+                    values = np.broadcast_to(recorded, (shape.chains, count))[:, block_rows]
+                    variables[name][:, file_rows] = values.astype("int8") if info[name] == "bool" else values
             self._done[kind] += count
 
 
@@ -173,8 +173,8 @@ def _group(
             for name, axes in shape.layout.dimensions.items():
                 for axis, size in zip(axes, shape.layout.shapes[name], strict=True):
                     _dimension(group, axis, size)
-                own = tuple(axis.name for axis in axes)
-                _variable(group, name, "float64", ("chain", "draw", *own), compress=repeats)
+                names = tuple(axis.name for axis in axes)
+                _variable(group, name, "float64", ("chain", "draw", *names), compress=repeats)
         if isinstance(shape.thin, tuple):
             group.add_variable("step", ("draw",), "int64")
             for name in ["theta"] if shape.layout is None else shape.layout.shapes:
@@ -217,8 +217,8 @@ def _variable(
     group: Group, name: str, dtype: str, dimensions: tuple[str, ...], *, compress: bool = True
 ) -> None:
     sizes = [(d, group.dimensions[d]) for d in dimensions]
-    beside = int(np.prod([size for d, size in sizes if d != "draw"], initial=1))
-    chunks = tuple(min(size, max(1, _CHUNK // beside)) if d == "draw" else size for d, size in sizes)
+    width = int(np.prod([size for d, size in sizes if d != "draw"], initial=1))
+    chunks = tuple(min(size, max(1, _CHUNK // width)) if d == "draw" else size for d, size in sizes)
     variable = group.add_variable(
         name,
         dimensions,
