@@ -75,22 +75,22 @@ class Npz:
             with zipfile.ZipFile(path) as archive:
                 self._check(archive, path)
             with np.load(path, allow_pickle=False) as arrays:
-                found = {field: arrays[name] for field, name in self._chosen(arrays.files, path).items()}
+                raw = {field: arrays[name] for field, name in self._chosen(arrays.files, path).items()}
         except _DAMAGE as error:
             raise _unreadable(path, error) from error
-        kept = {}
-        for field, array in found.items():
-            kept[field] = known(array, f"{path.name}: '{field}'")
-            _search(field, kept[field], path)
-        return Dataset.of(kept, pixels=self.pixels)
+        fields = {}
+        for field, array in raw.items():
+            fields[field] = known(array, f"{path.name}: '{field}'")
+            _search(field, fields[field], path)
+        return Dataset.of(fields, pixels=self.pixels)
 
-    def _chosen(self, there: Sequence[str], path: Path) -> dict[str, str]:
+    def _chosen(self, names: Sequence[str], path: Path) -> dict[str, str]:
         """Return field name -> array's name."""
-        chosen = self.fields or {name: name for name in there}
+        chosen = self.fields or {name: name for name in names}
         for name in chosen.values():
-            if name not in there:
+            if name not in names:
                 raise UserError(
-                    f"{path.name} has no array '{name}'.{nearest(name, there)} There are: {', '.join(there)}."
+                    f"{path.name} has no array '{name}'.{nearest(name, names)} There are: {', '.join(names)}."
                 )
         return chosen
 
@@ -155,7 +155,7 @@ class Memmap:
 
     @cached_property
     def _loaded(self) -> Dataset:
-        kept = {}
+        fields = {}
         for field, file in self.files.items():
             path = located(str(file))
             try:
@@ -182,8 +182,8 @@ class Memmap:
                 )
             if array.nbytes <= _SEARCHED:
                 _search(field, array, path)
-            kept[field] = writable(array)
-        return Dataset.of(kept, pixels=self.pixels)
+            fields[field] = writable(array)
+        return Dataset.of(fields, pixels=self.pixels)
 
 
 class _Declared(NamedTuple):
@@ -204,10 +204,10 @@ def _declared(head: bytes, what: str) -> _Declared:
     stream = io.BytesIO(head)
     try:
         version = np.lib.format.read_magic(stream)
-        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[
+        reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[
             version
         ]
-        shape, _, dtype = read(stream)
+        shape, _, dtype = reader(stream)
     except Exception as error:  # NumPy evaluates it as a Python literal, which can raise many errors
         raise UserError(f"{what} is not an array written by np.save; save it again.") from error
     if dtype.hasobject:

@@ -101,24 +101,24 @@ class Cifar:
 
         def fill(out: Bytes) -> None:
             labels, images = out[: self.n], out[self.n :].reshape(self.n, PIXELS)
-            read = _decoded if self.name == _JPEG else _unpacked
-            labels[:], images[:] = read(self.name, self.split, chosen)
+            reader = _decoded if self.name == _JPEG else _unpacked
+            labels[:], images[:] = reader(self.name, self.split, chosen)
 
-        kept = np.asarray(generated("cifar", recipe, size, np.uint8, fill))
-        y, x = kept[: self.n].astype(np.int64), kept[self.n :].reshape(self.n, 3, SIDE, SIDE)
-        about = f"{self.name}, {self.n:,} of the {_COUNTS[self.split]:,} {self.split} images"
-        about += f", {self.side} x {self.side} pixels" if self.side < SIDE else ""
-        about += f" ({MARK})" if self.name == _JPEG else ""
+        stored = np.asarray(generated("cifar", recipe, size, np.uint8, fill))
+        y, x = stored[: self.n].astype(np.int64), stored[self.n :].reshape(self.n, 3, SIDE, SIDE)
+        description = f"{self.name}, {self.n:,} of the {_COUNTS[self.split]:,} {self.split} images"
+        description += f", {self.side} x {self.side} pixels" if self.side < SIDE else ""
+        description += f" ({MARK})" if self.name == _JPEG else ""
         fields = {"x": torch.from_numpy(smaller(x, self.side)), "y": torch.from_numpy(y)}
         facts = {"copy": "JPEG"} if self.name == _JPEG else {}
-        return Dataset(fields, about, facts, self.transforms)
+        return Dataset(fields, description, facts, self.transforms)
 
 
 def _unpacked(name: str, split: str, chosen: npt.NDArray[np.int64]) -> tuple[Bytes, Bytes]:
     """Return classes (n,) and pixels (n, 3072) from the archive of the binary version."""
     file = CATALOGUE[name].files[0].name
     members, labels = _MEMBERS[name]
-    wrong = UserError(
+    mismatch = UserError(
         f"{file} does not hold the images of {name}; delete it and fetch it again: mhrun fetch {name}."
     )
     parts = []
@@ -129,13 +129,13 @@ def _unpacked(name: str, split: str, chosen: npt.NDArray[np.int64]) -> tuple[Byt
                     member
                 )  # by its name, into memory: no path of the archive is used
                 if stream is None:
-                    raise wrong
+                    raise mismatch
                 parts.append(np.frombuffer(stream.read(), np.uint8))
     except (tarfile.TarError, KeyError, OSError, EOFError) as error:
-        raise wrong from error
+        raise mismatch from error
     rows = np.concatenate(parts)
     if len(rows) != _COUNTS[split] * (labels + PIXELS):
-        raise wrong
+        raise mismatch
     rows = rows.reshape(_COUNTS[split], labels + PIXELS)[chosen]
     return rows[:, labels - 1], rows[:, labels:]
 
@@ -155,7 +155,7 @@ def _decoded(name: str, split: str, chosen: npt.NDArray[np.int64]) -> tuple[Byte
     from PIL import Image
 
     path = _zip()
-    wrong = UserError(
+    mismatch = UserError(
         f"{path} does not hold the 60,000 images of CIFAR-10 as JPEG files; put the copy there again."
     )
     labels, images = np.empty(len(chosen), np.uint8), np.empty((len(chosen), PIXELS), np.uint8)
@@ -163,18 +163,18 @@ def _decoded(name: str, split: str, chosen: npt.NDArray[np.int64]) -> tuple[Byte
         with zipfile.ZipFile(path) as archive:
             names = sorted(n for n in archive.namelist() if n.startswith(f"{split}/") and n.endswith(".jpg"))
             if len(names) != _COUNTS[split]:
-                raise wrong
+                raise mismatch
             # The order within a split is lost, and a class after the other would be of no use.
             names = [names[i] for i in np.random.default_rng(0).permutation(len(names))]
-            for place, row in enumerate(chosen):
+            for position, row in enumerate(chosen):
                 if archive.getinfo(names[row]).file_size > _LARGEST:
-                    raise wrong
+                    raise mismatch
                 with Image.open(io.BytesIO(archive.read(names[row])), formats=["JPEG"]) as image:
                     if image.size != (SIDE, SIDE):
-                        raise wrong
+                        raise mismatch
                     pixels = np.asarray(image.convert("RGB"))
-                labels[place] = CLASSES.index(names[row].split("/")[1])
-                images[place] = pixels.transpose(2, 0, 1).ravel()
+                labels[position] = CLASSES.index(names[row].split("/")[1])
+                images[position] = pixels.transpose(2, 0, 1).ravel()
     except (zipfile.BadZipFile, ValueError, OSError, EOFError) as error:
-        raise wrong from error
+        raise mismatch from error
     return labels, images

@@ -112,8 +112,8 @@ class Dataset:
         """Return the data on another device."""
         if torch.device(device) == self.device:
             return self
-        moved = {name: value.to(device) for name, value in self.fields.items()}
-        return Dataset(moved, self.description, self.facts, self.transforms, self.plain_bytes)
+        fields = {name: value.to(device) for name, value in self.fields.items()}
+        return Dataset(fields, self.description, self.facts, self.transforms, self.plain_bytes)
 
 
 def _tensor(name: str, value: Any) -> Tensor:

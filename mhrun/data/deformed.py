@@ -74,33 +74,33 @@ class DeformedPair:
         """
         recipe = [_VERSION, self.n, self.digits, self.seed, self.displacement, self.smoothness, self.fields]
         source = [file.sha256 for file in CATALOGUE["mnist"].files]
-        kept = generated("deformed", [*recipe, source], self.n * (PIXELS + 1), np.uint8, self._fill)
-        x, y = kept[: self.n * PIXELS].reshape(self.n, PIXELS), kept[self.n * PIXELS :].view(np.int8)
-        made = self.n - self._originals.n
+        stored = generated("deformed", [*recipe, source], self.n * (PIXELS + 1), np.uint8, self._fill)
+        x, y = stored[: self.n * PIXELS].reshape(self.n, PIXELS), stored[self.n * PIXELS :].view(np.int8)
+        count = self.n - self._originals.n
         description = (
             f"{self._originals.n:,} MNIST training images of the digits {self.digits[0]} (y = +1) and "
-            f"{self.digits[1]} (y = -1) and {made:,} deformed ones (displacement {self.displacement:g} "
+            f"{self.digits[1]} (y = -1) and {count:,} deformed ones (displacement {self.displacement:g} "
             "pixel, root mean square): a surrogate of infinite MNIST"
         )
         return Dataset({"x": torch.from_numpy(x), "y": torch.from_numpy(y)}, description)
 
     def _fill(self, out: Bytes) -> None:
         originals = self._originals.load().fields
-        have = self._originals.n
+        count = self._originals.n
         x, y = out[: self.n * PIXELS].reshape(self.n, PIXELS), out[self.n * PIXELS :]
-        x[:have], y[:have] = originals["x"].numpy(), originals["y"].numpy().view(np.uint8)
-        starts = range(have, self.n, _CHUNK)
+        x[:count], y[:count] = originals["x"].numpy(), originals["y"].numpy().view(np.uint8)
+        starts = range(count, self.n, _CHUNK)
         # One generator per chunk, and whole chunks are drawn: the images do not depend on n.
         first, *seeds = np.random.SeedSequence(self.seed).spawn(1 + len(starts))
         pool = self._pool(np.random.default_rng(first))
-        images = originals["x"].numpy().reshape(have, _SIDE, _SIDE)
+        images = originals["x"].numpy().reshape(count, _SIDE, _SIDE)
         for start, seed in zip(starts, seeds, strict=True):
             rng = np.random.default_rng(seed)
-            which, down, across = rng.integers(0, [[have], [self.fields], [self.fields - 1]], (3, _CHUNK))
+            source, down, across = rng.integers(0, [[count], [self.fields], [self.fields - 1]], (3, _CHUNK))
             across += across >= down  # another field
             part = slice(0, min(_CHUNK, self.n - start))
-            x[start : start + _CHUNK] = deformed(images[which[part]], pool[down[part]], pool[across[part]])
-            y[start : start + _CHUNK] = y[which[part]]
+            x[start : start + _CHUNK] = deformed(images[source[part]], pool[down[part]], pool[across[part]])
+            y[start : start + _CHUNK] = y[source[part]]
 
     def _pool(self, rng: np.random.Generator) -> Ints:
         """Return the fields (fields, 784), in 256ths of a pixel."""
@@ -126,9 +126,9 @@ def deformed(images: Bytes, down: Ints, across: Ints) -> Bytes:
     margin = 1 + int(max(np.abs(down).max(initial=0), np.abs(across).max(initial=0))) // _UNIT + 1
     side = _SIDE + 2 * margin
     padded = np.pad(images, ((0, 0), (margin, margin), (margin, margin))).reshape(-1)
-    place = _UNIT * (margin + np.arange(_SIDE, dtype=np.int32))
-    row = np.repeat(place, _SIDE) + down
-    column = np.tile(place, _SIDE) + across
+    position = _UNIT * (margin + np.arange(_SIDE, dtype=np.int32))
+    row = np.repeat(position, _SIDE) + down
+    column = np.tile(position, _SIDE) + across
     corner = (np.arange(len(images)) * side**2)[:, None] + (row >> 8) * side + (column >> 8)
     row, column = row & (_UNIT - 1), column & (_UNIT - 1)
 

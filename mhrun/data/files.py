@@ -43,8 +43,8 @@ class RemoteSet(NamedTuple):
 def _idx(*digests: str) -> tuple[RemoteFile, ...]:
     """Return the files of MNIST's format, training images first; with two digests, the test images only."""
     names = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
-    there = names[-len(digests) :]
-    return tuple(RemoteFile(f"{n}-ubyte.gz", digest) for n, digest in zip(there, digests, strict=True))
+    chosen = names[-len(digests) :]
+    return tuple(RemoteFile(f"{n}-ubyte.gz", digest) for n, digest in zip(chosen, digests, strict=True))
 
 
 CATALOGUE: dict[str, RemoteSet] = {
@@ -153,10 +153,10 @@ def data_dir(setting: str | None = None) -> Path:
 
 def state(name: str, folder: Path) -> str:
     """Return ``here``, ``absent`` or ``damaged``."""
-    found = [_content_is(folder / name / file.name, file) for file in CATALOGUE[name].files]
-    if all(found):
+    checks = [_content_is(folder / name / file.name, file) for file in CATALOGUE[name].files]
+    if all(checks):
         return "here"
-    return "damaged" if any(f is False for f in found) else "absent"
+    return "damaged" if any(f is False for f in checks) else "absent"
 
 
 def ensure(name: str, folder: Path, say: Callable[[str], None] = lambda _: None) -> Path:
@@ -167,40 +167,42 @@ def ensure(name: str, folder: Path, say: Callable[[str], None] = lambda _: None)
     """
     if name not in CATALOGUE:
         raise UserError(f"There is no data set '{name}'.{nearest(name, CATALOGUE)} mhrun fetch lists them.")
-    wanted = [(file, folder / name / file.name) for file in CATALOGUE[name].files]
-    good = [_content_is(target, file) for file, target in wanted]
-    for (_, target), found in zip(wanted, good, strict=True):
-        if found is False:
+    targets = [(file, folder / name / file.name) for file in CATALOGUE[name].files]
+    checks = [_content_is(target, file) for file, target in targets]
+    for (_, target), check in zip(targets, checks, strict=True):
+        if check is False:
             raise _damaged(target)
-    if None in good:
+    if None in checks:
         _fetch(name, folder / name, say)
     return folder / name
 
 
-def _fetch(name: str, place: Path, say: Callable[[str], None]) -> None:
+def _fetch(name: str, folder: Path, say: Callable[[str], None]) -> None:
     """Download the missing files of a data set, after waiting for another process that does so."""
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(place / ".lock"):
-            for old in place.glob(".partial-*"):  # from a killed process: a living one would hold the lock
+        folder.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(folder / ".lock"):
+            for old in folder.glob(".partial-*"):  # from a killed process: a living one would hold the lock
                 shutil.rmtree(old, ignore_errors=True)
             for file in CATALOGUE[name].files:
-                if not (place / file.name).is_file() and (why := _download(name, file, place, say)):
-                    raise _missing(name, place, why)
+                if not (folder / file.name).is_file() and (reason := _download(name, file, folder, say)):
+                    raise _missing(name, folder, reason)
     except OSError as error:
         raise UserError(
-            f"The data folder {place} cannot be written ({error.strerror}); set MHRUN_DATA_DIR."
+            f"The data folder {folder} cannot be written ({error.strerror}); set MHRUN_DATA_DIR."
         ) from error
 
 
-def _missing(name: str, place: Path, why: str) -> UserError:
+def _missing(name: str, folder: Path, reason: str) -> UserError:
     """Return instructions for a machine without internet: the missing files and their digests."""
     lines = [
         f"  {file.name}  SHA-256 of {_what(file)}: {file.sha256}"
         for file in CATALOGUE[name].files
-        if not (place / file.name).is_file()
+        if not (folder / file.name).is_file()
     ]
-    return UserError(f"{name} cannot be downloaded ({why}). Offline? Put into {place}:\n" + "\n".join(lines))
+    return UserError(
+        f"{name} cannot be downloaded ({reason}). Offline? Put into {folder}:\n" + "\n".join(lines)
+    )
 
 
 def _what(file: RemoteFile) -> str:
@@ -230,10 +232,10 @@ def content(name: str, file: str) -> bytes:
         UserError: the file is missing, damaged, or cannot be read.
     """
     path = data_dir() / name / file
-    known = {known.name: known for known in CATALOGUE[name].files}[file]
+    remote = {remote.name: remote for remote in CATALOGUE[name].files}[file]
     try:
-        with _opened(path, known) as stream:
-            found = _whole(stream)
+        with _opened(path, remote) as stream:
+            payload = _whole(stream)
     except FileNotFoundError as error:
         raise UserError(
             f"There is no {path}: get it with 'mhrun fetch {name}', or give the folder of the "
@@ -244,16 +246,16 @@ def content(name: str, file: str) -> bytes:
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error
     try:
-        found = canonical(found) if known.table else found
+        payload = canonical(payload) if remote.table else payload
     except ValueError as error:
         raise _damaged(path) from error
-    if hashlib.sha256(found).hexdigest() != known.sha256:
+    if hashlib.sha256(payload).hexdigest() != remote.sha256:
         raise _damaged(path)
-    return found
+    return payload
 
 
-def _opened(path: Path, known: RemoteFile) -> IO[bytes] | gzip.GzipFile:
-    packed = path.suffix == ".gz" and not known.archive
+def _opened(path: Path, remote: RemoteFile) -> IO[bytes] | gzip.GzipFile:
+    packed = path.suffix == ".gz" and not remote.archive
     return gzip.open(path, "rb") if packed else open(path, "rb")
 
 
@@ -261,7 +263,7 @@ def _damaged(path: Path) -> UserError:
     return UserError(f"{path} has unexpected content (SHA-256); delete it and fetch it again.")
 
 
-def _download(name: str, file: RemoteFile, place: Path, say: Callable[[str], None]) -> str:
+def _download(name: str, file: RemoteFile, folder: Path, say: Callable[[str], None]) -> str:
     """Download a file from the first mirror that provides it; return why all failed, or an empty string."""
     import pooch
 
@@ -269,7 +271,7 @@ def _download(name: str, file: RemoteFile, place: Path, say: Callable[[str], Non
     for mirror in CATALOGUE[name].mirrors:
         address = f"{mirror}{file.folder}{file.name}"
         say(f"downloading {address}")
-        with tempfile.TemporaryDirectory(dir=place, prefix=".partial-") as partial:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".partial-") as partial:
             part = Path(partial) / file.name
             try:
                 pooch.HTTPDownloader(timeout=30)(address, str(part), None)
@@ -279,7 +281,7 @@ def _download(name: str, file: RemoteFile, place: Path, say: Callable[[str], Non
             if not _content_is(part, file):
                 reasons.append(f"{mirror}: unexpected content")
                 continue
-            os.replace(part, place / file.name)
+            os.replace(part, folder / file.name)
             return ""
     return f"{file.name}: {'; '.join(reasons) or 'no mirror is known'}"
 
@@ -290,20 +292,20 @@ def _whole(stream: IO[bytes] | gzip.GzipFile) -> bytes:
     Raises:
         ValueError: it is longer than any file of a data set.
     """
-    found = stream.read(_MOST + 1)
-    if len(found) > _MOST:
+    payload = stream.read(_MOST + 1)
+    if len(payload) > _MOST:
         raise ValueError("more than any file of a data set")
-    return found
+    return payload
 
 
-def _content_is(path: Path, known: RemoteFile) -> bool | None:
+def _content_is(path: Path, remote: RemoteFile) -> bool | None:
     """Return whether the content of a file has its digest; None if there is no file."""
     if not path.is_file():
         return None
     digest = hashlib.sha256()
     try:
-        with _opened(path, known) as stream:
-            if known.table:
+        with _opened(path, remote) as stream:
+            if remote.table:
                 digest.update(canonical(_whole(stream)))
             length = 0
             while part := stream.read(1 << 20):
@@ -312,4 +314,4 @@ def _content_is(path: Path, known: RemoteFile) -> bool | None:
                     return False
     except (OSError, EOFError, zlib.error, ValueError):
         return False
-    return digest.hexdigest() == known.sha256
+    return digest.hexdigest() == remote.sha256

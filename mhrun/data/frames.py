@@ -31,8 +31,8 @@ def columns_of(frame: Any) -> dict[str, npt.NDArray[Any]]:
         UserError: a column that has no numbers, or lacks some; or two of one name.
     """
     names = [str(name) for name in frame.columns]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise UserError(f"the table has two columns '{twice[0]}'; rename one.")
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise UserError(f"the table has two columns '{repeated[0]}'; rename one.")
     return {name: numbers(frame.iloc[:, i], name) for i, name in enumerate(names)}
 
 
@@ -42,10 +42,10 @@ def numbers(column: Any, name: str) -> npt.NDArray[Any]:
     Raises:
         UserError: it has no numbers, or lacks some.
     """
-    lacking = int(column.isna().sum())
-    if lacking:
+    missing = int(column.isna().sum())
+    if missing:
         raise UserError(
-            f"column '{name}' lacks {lacking:,} of {len(column):,} values; leave their rows out with dropna(), or "
+            f"column '{name}' lacks {missing:,} of {len(column):,} values; leave their rows out with dropna(), or "
             "fill them."
         )
     kind = getattr(column.dtype, "kind", "O")

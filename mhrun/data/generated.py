@@ -44,11 +44,11 @@ def generated(
         UserError: the cache folder cannot be written, or its disk is full.
     """
     name = hashlib.blake2b(json.dumps(recipe).encode(), digest_size=8).hexdigest()
-    kept = np.dtype(dtype)
-    path = cache_dir() / "generated" / f"{kind}-{name}.{kept.kind}{8 * kept.itemsize}"
-    if not path.is_file() or path.stat().st_size != size * kept.itemsize:
+    stored_type = np.dtype(dtype)
+    path = cache_dir() / "generated" / f"{kind}-{name}.{stored_type.kind}{8 * stored_type.itemsize}"
+    if not path.is_file() or path.stat().st_size != size * stored_type.itemsize:
         try:
-            _make(path, kept, size, fill)
+            _make(path, stored_type, size, fill)
         except OSError as error:
             raise UserError(
                 f"'{path.parent}' cannot be written ({error.strerror}); free some space, or choose another folder "
@@ -92,20 +92,20 @@ def kept(kind: str, name: str, state: str, make: Callable[[], dict[str, npt.NDAr
     path = cache_dir() / kind / f"{name}.npz"
     try:
         with np.load(path, allow_pickle=False) as file:
-            found = {key: file[key] for key in file.files}
-        if str(found.pop("state")) == state:
-            return found
+            stored = {key: file[key] for key in file.files}
+        if str(stored.pop("state")) == state:
+            return stored
     # A damaged archive can raise nearly anything; computing again repairs it.
     except Exception:
         pass
-    made = make()
+    arrays = make()
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
         try:
             with os.fdopen(handle, "wb") as file:
-                np.savez(file, state=np.array(state), **made)  # type: ignore[arg-type]
+                np.savez(file, state=np.array(state), **arrays)  # type: ignore[arg-type]
             os.replace(partial, path)
         finally:
             Path(partial).unlink(missing_ok=True)
-    return made
+    return arrays

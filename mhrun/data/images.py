@@ -64,30 +64,30 @@ class Images:
         Raises:
             UserError: the files are missing, damaged, or hold other images.
         """
-        prefix, there = _FILES[self.split]
+        prefix, count = _FILES[self.split]
         images, labels = (
             parse_idx(content(self.name, file), file)
             for file in (f"{prefix}-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1"))
         )
-        if images.shape != (there, 28, 28) or labels.shape != (there,):
+        if images.shape != (count, 28, 28) or labels.shape != (count,):
             raise UserError(
-                f"The {self.split} images of {self.name} should be {there:,} of 28 x 28 and are {images.shape}; "
+                f"The {self.split} images of {self.name} should be {count:,} of 28 x 28 and are {images.shape}; "
                 f"delete the files and fetch them again: mhrun fetch {self.name}."
             )
-        chosen = Selection(there, self.n, self.skip, self.shuffle).rows()
-        x, y = images.reshape(there, PIXELS)[chosen], labels[chosen].astype(np.int64)
+        chosen = Selection(count, self.n, self.skip, self.shuffle).rows()
+        x, y = images.reshape(count, PIXELS)[chosen], labels[chosen].astype(np.int64)
         return Dataset(
             {"x": torch.from_numpy(x), "y": torch.from_numpy(y)},
-            f"{self.name}, {self.n:,} of the {there:,} {self.split} images",
+            f"{self.name}, {self.n:,} of the {count:,} {self.split} images",
             transforms=self.transforms,
         )
 
 
 def _splits() -> dict[str, list[str]]:
     """Return the data sets of this format and their splits."""
-    files = {name: {file.name for file in known.files} for name, known in CATALOGUE.items()}
-    found = {
-        name: [split for split, (prefix, _) in _FILES.items() if f"{prefix}-images-idx3-ubyte.gz" in there]
-        for name, there in files.items()
+    files = {name: {file.name for file in entry.files} for name, entry in CATALOGUE.items()}
+    by_name = {
+        name: [split for split, (prefix, _) in _FILES.items() if f"{prefix}-images-idx3-ubyte.gz" in present]
+        for name, present in files.items()
     }
-    return {name: splits for name, splits in found.items() if splits}
+    return {name: splits for name, splits in by_name.items() if splits}

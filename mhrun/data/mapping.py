@@ -39,10 +39,10 @@ def writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if array.mode not in ("r", "r+"):  # changes of a copy-on-write map exist only in memory
         return np.array(array)
     # A part of a map has the offset of the whole map; only the addresses tell where it begins.
-    began = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
-    offset = began + array.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
+    map_start = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
+    offset = map_start + array.ctypes.data - np.frombuffer(base, np.uint8).ctypes.data
     try:
-        anew = _mapped(array, offset)
+        mapped = _mapped(array, offset)
     except (OSError, ValueError) as error:
         if getattr(error, "errno", None) == errno.ENOMEM:  # a copy would need as much address space
             raise UserError(
@@ -50,10 +50,10 @@ def writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
                 "(limits of ulimit -v, or vm.overcommit_memory = 2)."
             ) from error
         return np.array(array)  # the file is gone, or shorter now
-    ours, theirs = (np.asarray(a).reshape(-1) for a in (anew, array))
+    ours, theirs = (np.asarray(a).reshape(-1) for a in (mapped, array))
     ends = (slice(None, _END), slice(-_END, None))  # the name may belong to another file now
     same = all(ours[end].tobytes() == theirs[end].tobytes() for end in ends)
-    return anew if same else np.array(array)
+    return mapped if same else np.array(array)
 
 
 def _mapped(array: Any, offset: int) -> npt.NDArray[Any]:
@@ -69,9 +69,9 @@ def _mapped(array: Any, offset: int) -> npt.NDArray[Any]:
     # Rows of minibatches are scattered: read-ahead around each would read thirty times as much.
     if hasattr(mmap, "MADV_RANDOM"):
         pages.madvise(mmap.MADV_RANDOM)
-    anew: npt.NDArray[Any] = np.ndarray(array.shape, array.dtype, pages, offset)
-    _MAPS[anew.ctypes.data] = anew
-    return anew
+    mapped: npt.NDArray[Any] = np.ndarray(array.shape, array.dtype, pages, offset)
+    _MAPS[mapped.ctypes.data] = mapped
+    return mapped
 
 
 def soon(where: int, start: int, stop: int) -> None:

@@ -46,22 +46,22 @@ def check_memory(need: float, what: str, instead: str) -> None:
     Raises:
         UserError: fewer bytes are available.
     """
-    if need > (there := available()):
+    if need > (free := available()):
         raise UserError(
-            f"{what} would take {in_bytes(need)} of memory, and {in_bytes(there)} are free; {instead}."
+            f"{what} would take {in_bytes(need)} of memory, and {in_bytes(free)} are free; {instead}."
         )
 
 
 def _free() -> Iterator[float]:
-    known = _meminfo().get("MemAvailable")
-    if known is not None:
-        yield 1024 * known
+    free_kb = _meminfo().get("MemAvailable")
+    if free_kb is not None:
+        yield 1024 * free_kb
     elif hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         yield os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for limit, use in _CGROUPS:
-        most, taken = _number(limit), _number(use)
-        if most is not None and taken is not None:
-            yield max(0, most - taken)
+        ceiling, used = _number(limit), _number(use)
+        if ceiling is not None and used is not None:
+            yield max(0, ceiling - used)
     if sys.platform != "win32":
         limited, _ = resource.getrlimit(resource.RLIMIT_AS)
         pages = _number("/proc/self/statm")

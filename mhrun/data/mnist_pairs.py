@@ -75,12 +75,12 @@ class MnistPair:
             f"{count:,} of digit {digit} (y = {sign})"
             for count, digit, sign in zip(self.counts, self.digits, ("+1", "-1"), strict=True)
         )
-        about = f"MNIST, {self.split} images: {words}"
+        description = f"MNIST, {self.split} images: {words}"
         if self.components is not None:
             train = x if self.split == "train" else self._images("train")[0]
             x = _projected(x, train, self.components)
-            about += f"; {self.components} principal components of the training images"
-        return Dataset({"x": torch.from_numpy(x), "y": torch.from_numpy(y)}, about)
+            description += f"; {self.components} principal components of the training images"
+        return Dataset({"x": torch.from_numpy(x), "y": torch.from_numpy(y)}, description)
 
     def _images(self, split: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.int8]]:
         """Return the pixels (n, 784) and the labels (n,) of a split."""

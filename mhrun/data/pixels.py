@@ -10,9 +10,9 @@ Bytes = npt.NDArray[np.uint8]
 
 def smaller(images: Bytes, side: int) -> Bytes:
     """Return images (n, channels, s, s) as (n, channels, side, side): means over squares, rounded to bytes."""
-    count, channels, whole, _ = images.shape
-    if side == whole:
+    count, channels, size, _ = images.shape
+    if side == size:
         return images
-    by = whole // side
-    sums = images.reshape(count, channels, side, by, side, by).sum((3, 5), dtype=np.int32)
-    return ((sums + by * by // 2) // (by * by)).astype(np.uint8)
+    factor = size // side
+    sums = images.reshape(count, channels, side, factor, side, factor).sum((3, 5), dtype=np.int32)
+    return ((sums + factor * factor // 2) // (factor * factor)).astype(np.uint8)

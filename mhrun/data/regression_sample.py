@@ -84,12 +84,12 @@ class RegressionSample:
         # One generator per chunk; the first seed is that of theta.
         seeds = np.random.SeedSequence(self.seed).spawn(1 + len(starts))[1:]
         for start, seed in zip(starts, seeds, strict=True):
-            there = slice(start, min(start + _CHUNK, self.n))
+            part = slice(start, min(start + _CHUNK, self.n))
             rng = np.random.default_rng(seed)
-            x[there] = self._features(rng.standard_normal((there.stop - start, self.dim)))
-            y[there] = self._outcomes(x[there].astype(np.float64), rng)
-        about = f"{self.n:,} draws of a {self.family} regression on {self.dim} features"
-        return Dataset({"x": torch.from_numpy(x), "y": torch.from_numpy(y)}, about)
+            x[part] = self._features(rng.standard_normal((part.stop - start, self.dim)))
+            y[part] = self._outcomes(x[part].astype(np.float64), rng)
+        description = f"{self.n:,} draws of a {self.family} regression on {self.dim} features"
+        return Dataset({"x": torch.from_numpy(x), "y": torch.from_numpy(y)}, description)
 
     def _coefficients(self) -> Array:
         rng = np.random.default_rng(np.random.SeedSequence(self.seed).spawn(1)[0])
@@ -101,9 +101,9 @@ class RegressionSample:
 
     def _features(self, z: Array) -> Array:
         """Return rows of N(0, R) from standard normals, in place: each feature from the one before it."""
-        rest = np.sqrt(1 - self.correlation**2)
+        scale = np.sqrt(1 - self.correlation**2)
         for j in range(1, self.dim):
-            z[:, j] = self.correlation * z[:, j - 1] + rest * z[:, j]
+            z[:, j] = self.correlation * z[:, j - 1] + scale * z[:, j]
         return z
 
     def _outcomes(self, x: Array, rng: np.random.Generator) -> Array:

@@ -51,8 +51,10 @@ class SquareImages(Images):
         Raises:
             UserError: the files are missing, damaged, or hold other images.
         """
-        whole = super().load()
-        images = whole.fields["x"].numpy().reshape(-1, 1, SIDE, SIDE)
-        about = whole.description + (f", {self.side} x {self.side} pixels" if self.side < SIDE else "")
-        fields = {"x": torch.from_numpy(smaller(images, self.side)), "y": whole.fields["y"]}
-        return Dataset(fields, about, whole.facts, self.transforms)
+        original = super().load()
+        images = original.fields["x"].numpy().reshape(-1, 1, SIDE, SIDE)
+        description = original.description + (
+            f", {self.side} x {self.side} pixels" if self.side < SIDE else ""
+        )
+        fields = {"x": torch.from_numpy(smaller(images, self.side)), "y": original.fields["y"]}
+        return Dataset(fields, description, original.facts, self.transforms)

@@ -66,5 +66,5 @@ class Statlog:
 
 def standardised(column: Array) -> Array:
     """Return (x - mean) / sd (n,), with the mean and the standard deviation correctly rounded."""
-    off = column - math.fsum(column) / len(column)
-    return off / math.sqrt(math.fsum(off * off) / len(off))
+    deviations = column - math.fsum(column) / len(column)
+    return deviations / math.sqrt(math.fsum(deviations * deviations) / len(deviations))

@@ -74,13 +74,13 @@ class Table:
         seed: int = 0,
         separator: str | None = None,
     ) -> None:
-        for name, value, known in (
+        for name, value, allowed in (
             ("outcome", outcome, _OUTCOMES),
             ("missing", missing, ("refuse", "drop")),
             ("part", part, _PARTS),
         ):
-            if value not in known:
-                raise Refusal(f"{name} = {value!r} is unknown; choose {', '.join(known)}.")
+            if value not in allowed:
+                raise Refusal(f"{name} = {value!r} is unknown; choose {', '.join(allowed)}.")
         if not 0 <= test_share < 1 or (part == "test" and test_share == 0):
             raise Refusal(f"test_share = {test_share:g} leaves no rows for part = '{part}'.")
         if seed < 0:
@@ -126,9 +126,9 @@ class Table:
         Methods of a run with targets of their own, and its report, each have a part of this class.
         """
         path = located(self.file)
-        about = path.stat()
+        status = path.stat()
         content = {name: value for name, value in vars(self).items() if name != "file"}
-        key = json.dumps([str(path.resolve()), about.st_mtime_ns, about.st_size, content], default=str)
+        key = json.dumps([str(path.resolve()), status.st_mtime_ns, status.st_size, content], default=str)
         if key not in _tables:
             _tables[key] = self._read(path)
             while len(_tables) > _KEPT:
@@ -139,29 +139,29 @@ class Table:
         frame = read_table(path, self.separator)
         frame.columns = list(map(str, frame.columns))  # names of Parquet columns may be numbers
         chosen = self._columns(list(frame.columns))
-        used = frame[[*chosen, *self.categorical, *([self.target] if self.target else [])]]
-        lacking = used.isna()
-        bad = lacking.any(axis=1)
+        table = frame[[*chosen, *self.categorical, *([self.target] if self.target else [])]]
+        missing = table.isna()
+        bad = missing.any(axis=1)
         if bad.any() and self.missing == "refuse":
-            counts = {str(c): int(k) for c, k in lacking.sum().items() if k}
-            counted = ", ".join(f"{c}: {k:,}" for c, k in list(counts.items())[:5]) + ", ..." * (
+            counts = {str(c): int(k) for c, k in missing.sum().items() if k}
+            listing = ", ".join(f"{c}: {k:,}" for c, k in list(counts.items())[:5]) + ", ..." * (
                 len(counts) > 5
             )
             first = ", ".join(f"{i + 1:,}" for i in np.flatnonzero(bad.to_numpy())[:3])
             raise UserError(
-                f"{path.name}: {int(bad.sum()):,} of {len(frame):,} rows lack a value ({counted}), "
-                f"first in data rows {first}; missing=drop leaves them out.{_of_text(used[chosen])}"
+                f"{path.name}: {int(bad.sum()):,} of {len(frame):,} rows lack a value ({listing}), "
+                f"first in data rows {first}; missing=drop leaves them out.{_of_text(table[chosen])}"
             )
-        used = used[~bad]
-        train = self._for_training(len(used))
+        table = table[~bad]
+        train = self._for_training(len(table))
         kept = train if self.part == "train" else ~train
         if not kept.any() or not train.any():
-            raise UserError(f"{path.name}: {len(used):,} rows leave none for part = {self.part}.")
+            raise UserError(f"{path.name}: {len(table):,} rows leave none for part = {self.part}.")
 
-        levels = {name: _levels(used[name], path) for name in self.categorical}
+        levels = {name: _levels(table[name], path) for name in self.categorical}
         width = self.intercept + len(chosen) + sum(map(len, levels.values())) - len(levels)
         check_memory(
-            COPIES * 8 * len(used) * width, f"{path.name}, {width:,} columns of x,", "leave some out"
+            COPIES * 8 * len(table) * width, f"{path.name}, {width:,} columns of x,", "leave some out"
         )
         # Column by column into its place: a table is large, and no copy of all of it is made.
         x = np.empty((int(kept.sum()), width))
@@ -175,13 +175,13 @@ class Table:
         if self.intercept:
             fill("1", 1.0)
         for name in chosen:
-            values = _numbers(used[name], path)
+            values = _numbers(table[name], path)
             if self.standardise:
                 values, scales[name] = _standardised(values, train, name, path)
             fill(name, values)
         for name in self.categorical:
             for level in levels[name][1:]:
-                fill(f"{name}={level}", (used[name] == level).to_numpy(np.float64))
+                fill(f"{name}={level}", (table[name] == level).to_numpy(np.float64))
         fields: dict[str, Array] = {}
         facts: dict[str, Any] = {
             "columns": columns,
@@ -193,7 +193,7 @@ class Table:
         if columns:
             fields["x"] = x
         if self.target:
-            y, facts_of_y = self._outcome(used[self.target], train, path)
+            y, facts_of_y = self._outcome(table[self.target], train, path)
             fields["y"], facts = y[kept], facts | facts_of_y
         tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in fields.items()}
         words = f"{path.name}: {len(x):,} rows of {len(frame):,}, {len(columns)} columns of x"
@@ -232,9 +232,9 @@ class Table:
                 raise UserError(
                     f"{path.name}: there is no column '{name}'.{nearest(name, map(str, frame.columns))}"
                 )
-            if lacking := int(frame[name].isna().sum()):
+            if missing := int(frame[name].isna().sum()):
                 raise UserError(
-                    f"{path.name}: column '{name}' lacks a value in {lacking:,} row{'s' * (lacking != 1)}."
+                    f"{path.name}: column '{name}' lacks a value in {missing:,} row{'s' * (missing != 1)}."
                 )
         columns = [np.ones(len(frame))] if self.intercept else []
         for name in numerical:
@@ -249,22 +249,22 @@ class Table:
             columns += [(frame[name] == level).to_numpy(np.float64) for level in known[1:]]
         return Dataset({"x": torch.from_numpy(np.column_stack(columns))}, f"{len(frame):,} new rows", facts)
 
-    def _columns(self, there: list[str]) -> list[str]:
+    def _columns(self, names: list[str]) -> list[str]:
         """Return the numerical features, after checking that all columns exist."""
         declared = [*(self.features or ()), *self.categorical, *([self.target] if self.target else [])]
         for name in declared:
-            if name not in there:
+            if name not in names:
                 hint = (
-                    nearest(str(name), there)
-                    or f" There are: {', '.join(there[:12])}{', ...' * (len(there) > 12)}."
+                    nearest(str(name), names)
+                    or f" There are: {', '.join(names[:12])}{', ...' * (len(names) > 12)}."
                 )
                 raise UserError(f"{self.file} has no column '{name}'.{hint}")
-        twice = sorted({name for name in declared if declared.count(name) > 1})
-        if twice:
-            raise UserError(f"{self.file}: '{twice[0]}' has two roles; give it one.")
+        repeated = sorted({name for name in declared if declared.count(name) > 1})
+        if repeated:
+            raise UserError(f"{self.file}: '{repeated[0]}' has two roles; give it one.")
         if self.features is not None:
             return self.features
-        return [name for name in there if name not in declared]
+        return [name for name in names if name not in declared]
 
     def _for_training(self, n: int) -> npt.NDArray[np.bool_]:
         order = np.random.default_rng(self.seed).permutation(n)
@@ -300,10 +300,10 @@ def outcome_of(path: Path, target: str | None, separator: str | None = None) -> 
     """
     frame = read_table(located(str(path)), separator)
     frame.columns = list(map(str, frame.columns))
-    there = list(frame.columns)
-    target = there[-1] if target is None else target
-    if target not in there:
-        hint = nearest(target, there) or f" There are: {', '.join(there[:12])}{', ...' * (len(there) > 12)}."
+    names = list(frame.columns)
+    target = names[-1] if target is None else target
+    if target not in names:
+        hint = nearest(target, names) or f" There are: {', '.join(names[:12])}{', ...' * (len(names) > 12)}."
         raise UserError(f"{path.name} has no column '{target}'.{hint}")
     levels = _levels(frame[target].dropna(), path)
     if len(levels) < 2:
@@ -327,12 +327,12 @@ def units_in_words(facts: Mapping[str, Any]) -> list[str]:
     """Return lines on the units of a table's features: means and standard deviations, and baselines of categories."""
     lines = []
     if scales := facts.get("scales"):
-        some = [f"{name} (mean {mean:.4g}, sd {sd:.4g})" for name, (mean, sd) in scales.items()]
-        rest = f" and {len(some) - _LISTED:,} more" if len(some) > _LISTED else ""
-        lines.append(f"standardised: {', '.join(some[:_LISTED])}{rest}; a coefficient is for one sd")
+        parts = [f"{name} (mean {mean:.4g}, sd {sd:.4g})" for name, (mean, sd) in scales.items()]
+        rest = f" and {len(parts) - _LISTED:,} more" if len(parts) > _LISTED else ""
+        lines.append(f"standardised: {', '.join(parts[:_LISTED])}{rest}; a coefficient is for one sd")
     if baselines := facts.get("baselines"):
-        some = [f"{name} = {value}" for name, value in baselines.items()]
-        lines.append(f"categories against {', '.join(some)}")
+        parts = [f"{name} = {value}" for name, value in baselines.items()]
+        lines.append(f"categories against {', '.join(parts)}")
     return lines
 
 
@@ -363,9 +363,9 @@ def _numbers(column: Any, path: Path) -> Array:
         bad = [(i, v) for i, v in zip(column.index, column.tolist(), strict=True) if not _is_number(v)]
         if 0 < len(bad) <= _MOST_BAD * len(column):
             row, value = bad[0]
-            more = f" and {len(bad) - 1:,} more are not numbers" if len(bad) > 1 else " is not a number"
+            tail = f" and {len(bad) - 1:,} more are not numbers" if len(bad) > 1 else " is not a number"
             raise UserError(
-                f"{path.name}: column '{column.name}': {value!r} in data row {row + 1:,}{more} "
+                f"{path.name}: column '{column.name}': {value!r} in data row {row + 1:,}{tail} "
                 f"({len(column) - len(bad):,} others are)."
             )
         raise UserError(
@@ -390,13 +390,13 @@ def _standardised(
     values: Array, train: npt.NDArray[np.bool_], name: str, path: Path
 ) -> tuple[Array, list[float]]:
     """Return values standardised by the mean and the standard deviation of the training rows, and those two."""
-    known = values[train]
-    if known.min() == known.max():  # where the deviation from the mean may be rounding
+    training = values[train]
+    if training.min() == training.max():  # where the deviation from the mean may be rounding
         raise UserError(
-            f"{path.name}: column '{name}' is {known[0]:g} in every row, which cannot be standardised; leave it out."
+            f"{path.name}: column '{name}' is {training[0]:g} in every row, which cannot be standardised; leave it out."
         )
     with np.errstate(over="ignore", invalid="ignore"):
-        mean, sd = float(known.mean()), float(known.std())
+        mean, sd = float(training.mean()), float(training.std())
     if not 0 < sd < np.inf:
         raise UserError(
             f"{path.name}: column '{name}' is too large or too small to be standardised; scale it."

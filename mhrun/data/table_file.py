@@ -51,10 +51,10 @@ def read_table(path: Path, separator: str | None) -> Any:
             f"{path.name}: its rows have more values than its first line has names; give each column a name."
         ) from error
     except ImportError as error:
-        wanted = (
+        package = (
             "pyarrow" if kind[-1] in ("parquet", "pq") else str(getattr(error, "name", None) or "a package")
         )
-        raise UserError(f"{path.name} needs {wanted} to be read: pip install {wanted}.") from error
+        raise UserError(f"{path.name} needs {package} to be read: pip install {package}.") from error
     except Exception as error:  # pandas, pyarrow and decompressors raise many errors for an invalid file
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"{path.name} cannot be read as a table: {reason}") from error
@@ -65,15 +65,17 @@ def _text(path: Path, separator: str) -> Any:
     """Return a text file as pandas reads it; numbers are the nearest in float64, as Python reads them."""
     import pandas as pd
 
-    how: dict[str, Any] = {"sep": separator, "index_col": False}
-    how |= {"engine": "c"} if len(separator) == 1 else {"engine": "python"}
-    if how["engine"] == "c" and tuple(map(int, pd.__version__.split(".")[:2])) < _EXACT:
-        how |= {"float_precision": "round_trip"}
+    options: dict[str, Any] = {"sep": separator, "index_col": False}
+    options |= {"engine": "c"} if len(separator) == 1 else {"engine": "python"}
+    if options["engine"] == "c" and tuple(map(int, pd.__version__.split(".")[:2])) < _EXACT:
+        options |= {"float_precision": "round_trip"}
     with warnings.catch_warnings():  # pandas would drop values beyond the names of the first line
         warnings.filterwarnings("error", "Length of header", pd.errors.ParserWarning)
-        first = pd.read_csv(path, header=None, nrows=1, dtype=str, **how)  # pandas renames a second y to y.1
+        first = pd.read_csv(
+            path, header=None, nrows=1, dtype=str, **options
+        )  # pandas renames a second y to y.1
         _check_names([name for name in first.iloc[0].tolist() if isinstance(name, str)], path)
-        return pd.read_csv(path, **how)
+        return pd.read_csv(path, **options)
 
 
 def _separator(path: Path) -> str:
@@ -92,10 +94,10 @@ def _parquet(path: Path) -> Any:
     from pyarrow import parquet
 
     with parquet.ParquetFile(path) as file:
-        about = file.metadata
+        metadata = file.metadata
         _check_names(list(map(str, file.schema_arrow.names)), path)
-        cells = about.num_rows * about.num_columns
-        check_memory(COPIES * 8 * cells, f"{path.name}, {about.num_rows:,} rows,", _INSTEAD)
+        cells = metadata.num_rows * metadata.num_columns
+        check_memory(COPIES * 8 * cells, f"{path.name}, {metadata.num_rows:,} rows,", _INSTEAD)
     return pd.read_parquet(path)
 
 
@@ -103,21 +105,21 @@ def _check_text(path: Path) -> None:
     """Refuse a text, compressed or not, that does not fit into memory when it is parsed."""
     from pandas.io.common import get_handle
 
-    size, most = path.stat().st_size, int(min(available() / _BYTES, sys.maxsize))
+    size, limit = path.stat().st_size, int(min(available() / _BYTES, sys.maxsize))
     if path.suffix.lower() not in (".csv", ".tsv", ".txt"):
         size = 0
         with get_handle(path, "rb", compression="infer", is_text=False) as opened:
-            while size <= most and (part := opened.handle.read(1 << 20)):
+            while size <= limit and (part := opened.handle.read(1 << 20)):
                 size += len(part)
-    if size > most:
+    if size > limit:
         raise UserError(
-            f"{path.name} holds more than {in_bytes(most)} of text, {_BYTES} times which is all the memory that is "
+            f"{path.name} holds more than {in_bytes(limit)} of text, {_BYTES} times which is all the memory that is "
             f"free; {_INSTEAD}."
         )
 
 
 def _check_names(names: Sequence[str], path: Path) -> None:
     """Refuse two columns of the same name."""
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    if twice:
-        raise UserError(f"{path.name} has several columns named '{twice[0]}'; rename them.")
+    repeated = [name for name, times in Counter(names).items() if times > 1]
+    if repeated:
+        raise UserError(f"{path.name} has several columns named '{repeated[0]}'; rename them.")

@@ -62,15 +62,15 @@ class Transforms:
         """Return the data at `index` (C or 1, m), transformed: field name -> (C or 1, m, ...)."""
         row, rest = index % self.n, index // self.n
         source = torch.where(rest > 0, (rest - 1) % self.n, row)
-        found = {}
+        batch = {}
         for name, field in fields.items():
             at = source if name == "y" else row
-            found[name] = field.index_select(0, at.reshape(-1)).reshape(*index.shape, *field.shape[1:])
+            batch[name] = field.index_select(0, at.reshape(-1)).reshape(*index.shape, *field.shape[1:])
         if self.pad:
             plain = self.codes // 2 - 1  # no shift, no flip
             code = torch.where(rest > 0, (rest - 1) // self.n, plain)
-            found["x"] = moved(found["x"], code, self.pad)
-        return found
+            batch["x"] = moved(batch["x"], code, self.pad)
+        return batch
 
 
 def transforms(n: int, augment: str, permuted: float, side: int | None) -> Transforms | None:
@@ -102,13 +102,13 @@ def moved(images: Tensor, code: Tensor, pad: int) -> Tensor:
     `code` (C, m) is 2 ((2 pad + 1) a + b) + flip, with a and b in 0 .. 2 pad: the crop of an image padded by `pad`.
     """
     side = images.shape[-1]
-    place = torch.arange(side, device=images.device)
+    positions = torch.arange(side, device=images.device)
     flip, shift = (code % 2)[..., None], code // 2
     down, across = shift // (2 * pad + 1) - pad, shift % (2 * pad + 1) - pad
-    y = place + down[..., None]  # (C, m, s)
-    x = torch.where(flip > 0, side - 1 - place, place) + across[..., None]
+    y = positions + down[..., None]  # (C, m, s)
+    x = torch.where(flip > 0, side - 1 - positions, positions) + across[..., None]
     inside = ((y >= 0) & (y < side))[..., :, None] & ((x >= 0) & (x < side))[..., None, :]
     at = y.clamp(0, side - 1)[..., :, None] * side + x.clamp(0, side - 1)[..., None, :]
     at = at.flatten(-2)[..., None, :].expand(*images.shape[:-2], side * side)
-    found = images.flatten(-2).gather(-1, at).reshape(images.shape)
-    return found * inside[..., None, :, :]
+    pixels = images.flatten(-2).gather(-1, at).reshape(images.shape)
+    return pixels * inside[..., None, :, :]
