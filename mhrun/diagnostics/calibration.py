@@ -41,10 +41,10 @@ def calibration_error(probability: Tensor, y: Tensor, bins: int = BINS, equal_ma
     n = confidence.shape[1]
     if equal_mass:
         order = confidence.argsort(dim=-1, stable=True)
-        place = torch.empty_like(order).scatter_(
+        rank = torch.empty_like(order).scatter_(
             1, order, torch.arange(n, device=order.device).expand_as(order)
         )
-        where = place * bins // n
+        where = rank * bins // n
     else:
         where = (confidence * bins).ceil().long().clamp(1, bins) - 1
     gap = torch.zeros(len(confidence), bins, dtype=torch.float64, device=confidence.device)
@@ -99,13 +99,13 @@ def temperature_scaled(log_p: Tensor, y: Tensor, bins: int = BINS) -> Scaled:
         y: classes (n,).
         bins: of the calibration error, of equal width.
     """
-    found = []
+    folds = []
     for fitted in (0, 1):
         scored = 1 - fitted
         tau = best_temperature(log_p[:, fitted::2], y[fitted::2])
-        held = log_p[:, scored::2].double().clamp_min(_LEAST_LOG_P)
-        log_q = (held / tau[:, None, None]).log_softmax(-1)
-        own = y[scored::2]
-        nll = -log_q.gather(-1, own.long().expand(log_q.shape[:2])[..., None])[..., 0].mean(-1)
-        found.append((tau, nll, calibration_error(log_q.exp(), own, bins)))
-    return Scaled(*((one + two) / 2 for one, two in zip(*found, strict=True)))
+        held_out = log_p[:, scored::2].double().clamp_min(_LEAST_LOG_P)
+        log_q = (held_out / tau[:, None, None]).log_softmax(-1)
+        labels = y[scored::2]
+        nll = -log_q.gather(-1, labels.long().expand(log_q.shape[:2])[..., None])[..., 0].mean(-1)
+        folds.append((tau, nll, calibration_error(log_q.exp(), labels, bins)))
+    return Scaled(*((one + two) / 2 for one, two in zip(*folds, strict=True)))

@@ -54,11 +54,11 @@ def worth(draws: npt.NDArray[np.float64]) -> dict[str, float]:
 
     NaN if that of one coordinate is: a coordinate that never moved is the worst.
     """
-    found = diagnoses(draws)
+    by_coordinate = diagnoses(draws)
     return {
-        "rhat": float(np.max([one.rhat for one in found])),
-        "ess": float(np.min([one.ess for one in found])),
-        "ess_tail": float(np.min([one.ess_tail for one in found])),
+        "rhat": float(np.max([coordinate.rhat for coordinate in by_coordinate])),
+        "ess": float(np.min([coordinate.ess for coordinate in by_coordinate])),
+        "ess_tail": float(np.min([coordinate.ess_tail for coordinate in by_coordinate])),
     }
 
 
@@ -75,7 +75,7 @@ def valid_of_each(draws: Draws, valid: npt.NDArray[np.bool_]) -> Draws:
     if (valid == valid[0]).all():
         return draws if valid.all() else draws[:, valid[0]]
     least = int(valid.sum(axis=1).min())
-    return np.stack([own[kept][:least] for own, kept in zip(draws, valid, strict=True)])
+    return np.stack([chain[kept][:least] for chain, kept in zip(draws, valid, strict=True)])
 
 
 def diagnoses(draws: Draws) -> list[Diagnosis]:
@@ -127,8 +127,8 @@ class _Quantity:
     def _once(self, name: str, compute: Callable[[], T]) -> T:
         if name not in self._found:
             self._found[name] = compute()
-        found: T = self._found[name]
-        return found
+        value: T = self._found[name]
+        return value
 
     def bulk(self) -> float:
         """ESS of the normal scores of the draws."""
@@ -155,10 +155,10 @@ class _Quantity:
         """R-hat of at most so many draws of each chain, the larger of those of the draws and of their distances."""
         return self._once(f"rhat {most}", lambda: self._rhat(most))
 
-    def _rhat(self, most: int) -> float:
+    def _rhat(self, limit: int) -> float:
         if len(self.draws) < 2:
             return float("nan")
-        thinned = _split(self.draws[:, :: -(-self.draws.shape[1] // most)])
+        thinned = _split(self.draws[:, :: -(-self.draws.shape[1] // limit)])
         if thinned.shape[1] < 2 or np.ptp(thinned) == 0:
             return float("nan")
         return max(_rhat(_scores(thinned)), _rhat(_scores(np.abs(thinned - np.median(thinned)))))
@@ -185,9 +185,9 @@ def _scores(draws: Draws) -> Draws:
     scores -= 0.375  # Blom 1958
     scores /= len(flat) + 0.25
     scipy.special.ndtri(scores, out=scores)
-    found = np.empty_like(flat)
-    found[order] = scores if len(scores) == len(flat) else scores.repeat(times.astype(np.int64))
-    return found.reshape(draws.shape)
+    restored = np.empty_like(flat)
+    restored[order] = scores if len(scores) == len(flat) else scores.repeat(times.astype(np.int64))
+    return restored.reshape(draws.shape)
 
 
 def _rhat(draws: Draws) -> float:
@@ -210,7 +210,7 @@ def _ess(draws: Draws) -> float:
         lags = min(lags, size)
         cov = _autocovariance(draws, lags)
         within = cov[0] * size / (size - 1.0)
-        time = _geyer(1.0 - (within - cov) / (cov[0] + between), whole=lags == size)
+        time = _geyer(1.0 - (within - cov) / (cov[0] + between), complete=lags == size)
         lags *= 16
     return draws.size / max(time, 1 / float(np.log10(draws.size)))
 
@@ -224,21 +224,21 @@ def _autocovariance(draws: Draws, lags: int) -> Draws:
     chains, size = draws.shape
     block = int(scipy.fft.next_fast_len(lags, real=True))
     blocks = -(-size // block)
-    many = max(1, _VALUES // (2 * block))
-    alone, behind = np.zeros(block + 1), np.zeros(block + 1, complex)
+    batch = max(1, _VALUES // (2 * block))
+    same_block, next_block = np.zeros(block + 1), np.zeros(block + 1, complex)
     padded = np.zeros((blocks, block))
     for chain in draws:
         np.subtract(chain, chain.mean(), out=padded.reshape(-1)[:size])
-        for first in range(0, blocks, many):
-            waves = scipy.fft.rfft(padded[first : first + many + 1], 2 * block)
-            alone += np.einsum("bf,bf->f", waves[:many].conj(), waves[:many]).real
-            behind += np.einsum("bf,bf->f", waves[:-1].conj(), waves[1:])
-    behind[1::2] *= -1
-    products: Draws = scipy.fft.irfft(alone + behind, 2 * block)[:lags]
+        for first in range(0, blocks, batch):
+            waves = scipy.fft.rfft(padded[first : first + batch + 1], 2 * block)
+            same_block += np.einsum("bf,bf->f", waves[:batch].conj(), waves[:batch]).real
+            next_block += np.einsum("bf,bf->f", waves[:-1].conj(), waves[1:])
+    next_block[1::2] *= -1
+    products: Draws = scipy.fft.irfft(same_block + next_block, 2 * block)[:lags]
     return products / (chains * size)
 
 
-def _geyer(rho: npt.NDArray[np.float64], *, whole: bool = True) -> float | None:
+def _geyer(rho: npt.NDArray[np.float64], *, complete: bool = True) -> float | None:
     """Return the autocorrelation time -1 + 2 sum_k rho_k of autocorrelations (K,), K >= 4, rho_0 being 1.
 
     Without `whole`, which says that these are all lags, the result is None if more of them are needed.
@@ -250,11 +250,11 @@ def _geyer(rho: npt.NDArray[np.float64], *, whole: bool = True) -> float | None:
     pairs = rho[0:-1:2] + rho[1::2]
     last = (len(rho) - 3) // 2  # ArviZ looks no further
     stops = np.flatnonzero(pairs[:last] <= 0)
-    if not len(stops) and not whole:
+    if not len(stops) and not complete:
         return None
     last = int(stops[0]) if len(stops) else last
-    rest = rho[2 * last] if pairs[last] >= 0 else max(rho[2 * last], 0.0)
-    return float(-1.0 + 2.0 * np.minimum.accumulate(pairs[:last]).sum() + rest)
+    last_term = rho[2 * last] if pairs[last] >= 0 else max(rho[2 * last], 0.0)
+    return float(-1.0 + 2.0 * np.minimum.accumulate(pairs[:last]).sum() + last_term)
 
 
 def diagnosis(draws: Array) -> Diagnosis:
@@ -304,8 +304,8 @@ def ess_of_chain(draws: Array) -> Array:
     n = draws.shape[-1]
     if n == 0:
         return np.full(draws.shape[:-1], np.nan)
-    off = draws - draws.mean(axis=-1, keepdims=True)
-    transform = np.fft.rfft(off, 1 << (2 * n - 1).bit_length(), axis=-1)
+    deviations = draws - draws.mean(axis=-1, keepdims=True)
+    transform = np.fft.rfft(deviations, 1 << (2 * n - 1).bit_length(), axis=-1)
     cov = np.fft.irfft(np.abs(transform) ** 2, axis=-1)[..., : n // 2 * 2] / n
     with np.errstate(invalid="ignore", divide="ignore"):
         rho = cov / cov[..., :1]

@@ -35,22 +35,22 @@ class Weights(NamedTuple):
     @property
     def doubts(self) -> tuple[str, ...]:
         """Reasons not to trust the weights, one line each; empty if there is none."""
-        found = []
+        reasons = []
         if not np.isfinite(self.log_estimate).all():
-            found.append("a log-likelihood is not finite")
+            reasons.append("a log-likelihood is not finite")
         if (self.relative_error > ERROR).any():
-            found.append(
+            reasons.append(
                 f"relative error up to {np.nanmax(self.relative_error):.2g}: the likelihoods differ too much"
             )
         if (self.largest_share > SHARE).any():
-            found.append(f"one sample makes up {np.nanmax(self.largest_share):.0%} of a cycle's estimate")
+            reasons.append(f"one sample makes up {np.nanmax(self.largest_share):.0%} of a cycle's estimate")
         if (self.tail > TAIL).any():
-            found.append(
+            reasons.append(
                 f"1/p(D | theta) has a tail of index {np.nanmax(self.tail):.2f}: no variance, or no mean"
             )
         if len(self.weights) > 1 and self.weights.max() > ALONE:
-            found.append(f"one cycle has {self.weights.max():.0%} of the weight")
-        return tuple(found)
+            reasons.append(f"one cycle has {self.weights.max():.0%} of the weight")
+        return tuple(reasons)
 
 
 def equal(cycles: int) -> Array:

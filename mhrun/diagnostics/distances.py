@@ -43,14 +43,17 @@ def shifts(draws: Array, reference: Array) -> Shifts:
     Standard errors use the effective sample sizes of both sets: that of the draws for the mean, and that of their
     squared deviations for the spread. The error of a coordinate that never moves is NaN.
     """
-    one, two = _moments(draws), _moments(reference)
+    moments, reference_moments = _moments(draws), _moments(reference)
     with np.errstate(invalid="ignore", divide="ignore"):
-        ratio = one.sd / two.sd
+        ratio = moments.sd / reference_moments.sd
         return Shifts(
-            (one.mean - two.mean) / two.sd,
-            np.sqrt(one.mean_se**2 + two.mean_se**2) / two.sd,
+            (moments.mean - reference_moments.mean) / reference_moments.sd,
+            np.sqrt(moments.mean_se**2 + reference_moments.mean_se**2) / reference_moments.sd,
             ratio,
-            ratio * np.sqrt((one.sd_se / one.sd) ** 2 + (two.sd_se / two.sd) ** 2),
+            ratio
+            * np.sqrt(
+                (moments.sd_se / moments.sd) ** 2 + (reference_moments.sd_se / reference_moments.sd) ** 2
+            ),
         )
 
 
@@ -118,8 +121,8 @@ def energy_distance(draws: Array, reference: Array) -> Estimate:
 
 
 def _few(chain: Array, chains: int) -> Array:
-    most = max(1, _POINTS // chains)
-    return chain[:: -(-len(chain) // most)]
+    limit = max(1, _POINTS // chains)
+    return chain[:: -(-len(chain) // limit)]
 
 
 def _off_diagonal(block: Array) -> float:

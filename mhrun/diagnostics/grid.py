@@ -27,15 +27,15 @@ class Grid(NamedTuple):
     def shares(self, draws: Array) -> Array:
         """Return the share of each chain's draws (C, S, 2) in each cell and, last, outside the grid: (C, cells + 1)."""
         columns, rows = len(self.x) - 1, len(self.y) - 1
-        out = np.empty((len(draws), columns * rows + 1))
+        shares = np.empty((len(draws), columns * rows + 1))
         for c, chain in enumerate(draws):
             # The cells are equal, so arithmetic finds the cell of a draw, ten times faster than a search.
             i = np.floor((chain[:, 0] - self.x[0]) * (columns / (self.x[-1] - self.x[0])))
             j = np.floor((chain[:, 1] - self.y[0]) * (rows / (self.y[-1] - self.y[0])))
             inside = (i >= 0) & (i < columns) & (j >= 0) & (j < rows)
             cell = np.where(inside, i * rows + j, columns * rows).astype(np.int64)
-            out[c] = np.bincount(cell, minlength=columns * rows + 1) / (len(chain) or np.nan)
-        return out
+            shares[c] = np.bincount(cell, minlength=columns * rows + 1) / (len(chain) or np.nan)
+        return shares
 
 
 def log_masses(
@@ -83,8 +83,8 @@ class _Pieces(NamedTuple):
 def _pieces(grid: Grid) -> _Pieces:
     """Return the cells themselves."""
     sides = [np.stack([(e[:-1] + e[1:]) / 2, np.diff(e) / 2], axis=-1) for e in grid]
-    both = np.stack(np.broadcast_arrays(sides[0][:, None], sides[1][None]), axis=-1).reshape(-1, 2, 2)
-    return _Pieces(both[:, 0], both[:, 1], np.arange(len(both)))
+    boxes = np.stack(np.broadcast_arrays(sides[0][:, None], sides[1][None]), axis=-1).reshape(-1, 2, 2)
+    return _Pieces(boxes[:, 0], boxes[:, 1], np.arange(len(boxes)))
 
 
 def _cut(pieces: _Pieces, log_density: Callable[[Array], Array], scale: Array) -> _Pieces:

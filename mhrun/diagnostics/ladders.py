@@ -29,8 +29,8 @@ class ReplicaFlow(NamedTuple):
     def rates(self) -> npt.NDArray[np.float64]:
         """Share of the proposed exchanges that were accepted, (L, R - 1)."""
         with np.errstate(invalid="ignore"):
-            found: npt.NDArray[np.float64] = self.made / self.offered
-        return found
+            rates: npt.NDArray[np.float64] = self.made / self.offered
+        return rates
 
 
 def replica_flow(exchange: npt.NDArray[np.integer]) -> ReplicaFlow:
@@ -44,7 +44,7 @@ def replica_flow(exchange: npt.NDArray[np.integer]) -> ReplicaFlow:
     even = exchange[:, 0] > 0  # (L, S)
     for j in range(rungs - 1):
         pairs[:, j] = np.where(even == (j % 2 == 0), exchange[:, j], 0)
-    at = np.tile(np.arange(rungs), (ladders, 1))  # the replica on each rung
+    replicas = np.tile(np.arange(rungs), (ladders, 1))  # the replica on each rung
     # The end that a replica visited last: 1 cold, 2 hot after cold.
     last = np.zeros((ladders, rungs), np.int8)
     last[:, 0] = 1
@@ -54,13 +54,16 @@ def replica_flow(exchange: npt.NDArray[np.integer]) -> ReplicaFlow:
     for k in range(times):
         swap = pairs[:, :, k] == MADE
         if swap.any():
-            which, low = swap.nonzero()
-            at[which, low], at[which, low + 1] = at[which, low + 1], at[which, low].copy()
-            hot, cold = at[:, -1], at[:, 0]
+            ladder, low = swap.nonzero()
+            replicas[ladder, low], replicas[ladder, low + 1] = (
+                replicas[ladder, low + 1],
+                replicas[ladder, low].copy(),
+            )
+            hot, cold = replicas[:, -1], replicas[:, 0]
             last[rows, hot] = np.where(last[rows, hot] == 1, 2, last[rows, hot])
             trips += last[rows, cold] == 2
             last[rows, cold] = 1
-        coldest[:, k] = at[:, 0]
+        coldest[:, k] = replicas[:, 0]
     return ReplicaFlow((pairs > 0).sum(-1), (pairs == MADE).sum(-1), trips, coldest)
 
 
@@ -84,6 +87,6 @@ def rung(trace: xr.DataTree, number: int = 0) -> xr.DataTree:
             data = data.isel(chain=slice(number, None, rungs))
             data = data.assign_coords(chain=np.arange(data.sizes["chain"]))
         groups[group.path] = data
-    found = type(trace).from_dict(groups, name=trace.name)
-    del found.attrs[RUNGS]
-    return found
+    rung_trace = type(trace).from_dict(groups, name=trace.name)
+    del rung_trace.attrs[RUNGS]
+    return rung_trace

@@ -22,10 +22,10 @@ def hits(draws: Array, mode: Array, radius: float) -> npt.NDArray[np.bool_]:
 
 def _squared_distances(draws: Array, mode: Array) -> Array:
     """Return the squared distances (C, S) of draws (C, S, D) from a point (D,), coordinate by coordinate."""
-    found = np.zeros(draws.shape[:-1])
+    distances = np.zeros(draws.shape[:-1])
     for d, at in enumerate(mode):
-        found += (draws[..., d] - at) ** 2
-    return found
+        distances += (draws[..., d] - at) ** 2
+    return distances
 
 
 def ratio(first: Array, second: Array) -> Estimate:
@@ -37,7 +37,7 @@ def ratio(first: Array, second: Array) -> Estimate:
     rows = np.stack([first, second], axis=1).astype(float)
 
     def estimate(pairs: Array) -> float:
-        one, two = pairs.sum(axis=0)
-        return float(one / two) if two > 0 else float("nan")
+        numerator, denominator = pairs.sum(axis=0)
+        return float(numerator / denominator) if denominator > 0 else float("nan")
 
     return jackknife(estimate, rows)
