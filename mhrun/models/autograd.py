@@ -36,5 +36,5 @@ def log_prior_grad(log_prior: Callable[[Tensor], Tensor], theta: Tensor) -> Tens
         if not value.requires_grad:
             return None
         (grad,) = torch.autograd.grad(value.sum(), point)
-    found: Tensor = grad
-    return found
+    gradient: Tensor = grad
+    return gradient

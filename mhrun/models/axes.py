@@ -88,18 +88,18 @@ def check_shape(axes: tuple[Axis, ...], shape: tuple[int, ...], where: str) -> N
 
 def check_shared(parameters: Iterable[tuple[str, tuple[Axis, ...], tuple[int, ...]]]) -> None:
     """Refuse parameters, name, axes and shape of each, that give one axis different sizes or labels."""
-    known: dict[str, tuple[str, int, tuple[Label, ...] | None]] = {}
+    first_uses: dict[str, tuple[str, int, tuple[Label, ...] | None]] = {}
     names = []
     for parameter, axes, shape in parameters:
         names.append(parameter)
         for axis, size in zip(axes, shape, strict=False):
-            first, *there = known.setdefault(axis.name, (parameter, size, axis.labels))
-            if there != [size, axis.labels]:
+            first, *size_and_labels = first_uses.setdefault(axis.name, (parameter, size, axis.labels))
+            if size_and_labels != [size, axis.labels]:
                 raise Refusal(
                     f"parameters.{parameter}.dims: '{axis.name}' has other labels or another size than in '{first}'; "
                     "give both the same, or choose another name."
                 )
-    if shared := [name for name in known if name in names]:
+    if shared := [name for name in first_uses if name in names]:
         raise Refusal(
             f"parameters: '{shared[0]}' is a parameter and an axis; choose another name for one of them."
         )

@@ -33,24 +33,24 @@ def block_variances(setting: Any, blocks: Sequence[Block]) -> dict[str, float | 
             raise Refusal(
                 f"prior_variance: no parameter is called '{pattern}'; there are: {', '.join(names)}."
             )
-    found = {}
+    variances = {}
     for name in names:
         matches = [pattern for pattern in patterns if fnmatchcase(name, pattern)]
         if not matches:
             raise Refusal(
                 f"prior_variance has none for {name}; add '*' with a variance, or with null for a flat prior."
             )
-        found[name] = patterns[matches[0]]
-    return found
+        variances[name] = patterns[matches[0]]
+    return variances
 
 
 def precisions(variances: Mapping[str, float | None], blocks: Sequence[Block]) -> float | Tensor:
     """Return 1 / variance: one number if all blocks have the same, otherwise (D,); 0 where the prior is flat."""
-    each = [0.0 if variances[b.name] is None else 1.0 / float(variances[b.name] or 1.0) for b in blocks]
-    if len(set(each)) == 1:
-        return each[0]
+    by_block = [0.0 if variances[b.name] is None else 1.0 / float(variances[b.name] or 1.0) for b in blocks]
+    if len(set(by_block)) == 1:
+        return by_block[0]
     sizes = torch.tensor([block.stop - block.start for block in blocks])
-    return torch.tensor(each, dtype=torch.float64).repeat_interleave(sizes)
+    return torch.tensor(by_block, dtype=torch.float64).repeat_interleave(sizes)
 
 
 def in_words(variances: Mapping[str, float | None]) -> str:

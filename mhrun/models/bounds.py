@@ -41,8 +41,8 @@ class Distances:
 
     def __call__(self, theta: Tensor, to: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return |theta' - theta|, |theta - reference| and |theta' - reference|."""
-        one, two = theta.double() - self._centre, to.double() - self._centre
-        return tuple(self._norm(v) for v in (two - one, one, two))  # type: ignore[return-value]
+        start, end = theta.double() - self._centre, to.double() - self._centre
+        return tuple(self._norm(v) for v in (end - start, start, end))  # type: ignore[return-value]
 
     def _norm(self, vectors: Tensor) -> Tensor:
         return (vectors if self._inverse is None else vectors @ self._inverse).norm(dim=-1)
@@ -79,11 +79,11 @@ def remainder_slope(
 def row_norms(x: Tensor, reference: Reference | None, scale: float = 1.0) -> Tensor:
     """Return |root^T x_i| (n,), float64: how fast the linear predictor x_i.theta changes in the reference's metric."""
     root = None if reference is None else reference.root
-    found = torch.empty(len(x), dtype=torch.float64, device=x.device)
+    norms = torch.empty(len(x), dtype=torch.float64, device=x.device)
     for start in range(0, len(x), _PART):
         part = x[start : start + _PART].double() * scale
-        found[start : start + _PART] = (part if root is None else part @ root).norm(dim=-1)
-    return found
+        norms[start : start + _PART] = (part if root is None else part @ root).norm(dim=-1)
+    return norms
 
 
 def over_parts(function: Callable[[Rows], Tensor], data: Rows) -> Tensor:
@@ -125,9 +125,9 @@ def constant_bounds(
     assert constant is not None
     field = next(iter(data.values()))
     n = len(field)
-    which = ("first", "second", "third")[order]
+    ordinal = ("first", "second", "third")[order]
     if callable(constant):
-        with explained(f"the bound on the {which} derivative", data):
+        with explained(f"the bound on the {ordinal} derivative", data):
             weights = torch.as_tensor(constant(data), dtype=torch.float64)
         if weights.shape != (n,):
             raise UserError(
@@ -138,7 +138,7 @@ def constant_bounds(
     if bool((wrong := ~((weights >= 0) & weights.isfinite())).any()):
         i = int(wrong.nonzero()[0])
         raise UserError(
-            f"the bound on the {which} derivative is {float(weights[i]):g} for datum {i}; it must be a finite number, "
+            f"the bound on the {ordinal} derivative is {float(weights[i]):g} for datum {i}; it must be a finite number, "
             "at least 0, for every datum."
         )
     stretch = 1.0  # of a vector by the metric's root

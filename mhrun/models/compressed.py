@@ -43,10 +43,10 @@ def compress(
         part = x[start : start + (1 << 20)].astype(np.float64)
         where = np.minimum(((part - low) / (2 * half_width)).astype(np.int64), bins - 1)
         u = (part - centres[where]) / half_width
-        before, now = np.ones_like(u), u
+        previous, current = np.ones_like(u), u
         for k in range(order):
-            moments[k] += np.bincount(where, before, minlength=bins)
-            before, now = now, 2 * u * now - before
+            moments[k] += np.bincount(where, previous, minlength=bins)
+            previous, current = current, 2 * u * current - previous
     angles = np.pi * (np.arange(order) + 0.5) / order
     polynomials = np.cos(np.outer(np.arange(order), angles))  # T_k at node j
     polynomials[0] *= 0.5

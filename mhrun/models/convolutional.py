@@ -57,12 +57,12 @@ class Convolutional(ModuleModel):
             raise Refusal(f"side = {side} cannot be halved {len(widths)} times; choose fewer widths.")
         if weight_sd is not None and weight_sd <= 0:
             raise Refusal(f"weight_sd = {weight_sd:g} must be positive, or null.")
-        layers, before = [inputs_of(normalise)], channels
+        layers, width_in = [inputs_of(normalise)], channels
         for width in widths:
-            layers += [nn.Conv2d(before, width, 3, padding=1), norm_of(norm, width), activation_of(norm)]
+            layers += [nn.Conv2d(width_in, width, 3, padding=1), norm_of(norm, width), activation_of(norm)]
             layers.append(nn.MaxPool2d(2))
-            before = width
-        units = before * (side // 2 ** len(widths)) ** 2
+            width_in = width
+        units = width_in * (side // 2 ** len(widths)) ** 2
         layers.append(nn.Flatten())
         if dense:
             layers += [nn.Linear(units, dense), nn.ReLU()]

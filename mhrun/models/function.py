@@ -181,8 +181,8 @@ class FunctionModel:
             for chain in range(chains):
                 torch.manual_seed(derive_key(key, f"prior/{chain}") >> 1)
                 drawn.append(self.parameters.sample(strict=strict))
-        together = {name: torch.stack([one[name] for one in drawn]) for name in self.parameters.shapes}
-        return self.parameters.theta(together, "a draw from the prior")
+        stacked = {name: torch.stack([draw[name] for draw in drawn]) for name in self.parameters.shapes}
+        return self.parameters.theta(stacked, "a draw from the prior")
 
     def log_prior(self, theta: Tensor) -> Tensor:
         """(C, D) -> (C,)."""
@@ -190,8 +190,8 @@ class FunctionModel:
 
     def log_prior_autograd(self, theta: Tensor) -> Tensor | None:
         """Return the gradient (C, D) of the log-prior, or None if it is flat."""
-        found = self._replayed(self._log_prior_grad_of, theta, {})
-        return found[0] if found else None
+        gradients = self._replayed(self._log_prior_grad_of, theta, {})
+        return gradients[0] if gradients else None
 
     def log_lik(self, theta: Tensor, rows: Rows) -> Tensor:
         """(C, D) and rows (C or 1, m, ...) -> (C, m)."""
@@ -220,7 +220,7 @@ class FunctionModel:
             if self._batched:
                 value = prior(theta)
             else:
-                value = torch.func.vmap(lambda one: prior(self._received(one)))(self._given(theta))
+                value = torch.func.vmap(lambda point: prior(self._received(point)))(self._given(theta))
         return (declared + returned(value, (len(theta),), "log_prior"),)
 
     def _log_prior_grad_of(self, theta: Tensor, rows: Rows) -> Sequence[Tensor]:
@@ -230,8 +230,8 @@ class FunctionModel:
     def _log_lik_of(self, theta: Tensor, rows: Rows) -> Sequence[Tensor]:
         any_field = next(iter(rows.values()))
         shared = len(any_field) == 1
-        given = {"theta": theta[0], **{name: field[0] for name, field in rows.items()}}
-        with explained("log_lik", given), unchanged(rows, "log_lik"):
+        arguments = {"theta": theta[0], **{name: field[0] for name, field in rows.items()}}
+        with explained("log_lik", arguments), unchanged(rows, "log_lik"):
             if self._batched:
                 value = self._log_lik(theta, rows["x"] if self._single else Named(rows))
             else:
@@ -251,9 +251,9 @@ class FunctionModel:
         """Return what is vectorised over chains: theta, or the parameters by name."""
         return theta if self.parameters is None else self.parameters.values(theta)
 
-    def _received(self, one: Any) -> Any:
+    def _received(self, point: Any) -> Any:
         """Return one chain's parameters as functions receive them."""
-        return one if self.parameters is None else Named(one)
+        return point if self.parameters is None else Named(point)
 
     def _starts(self, chains: int, draws: Draws) -> Tensor:
         if self.parameters is None:
@@ -262,16 +262,16 @@ class FunctionModel:
                 raise UserError(
                     f"start has {len(rows)} rows for {chains} chains; give one row, or one per chain."
                 )
-            found: Tensor = self.start.repeat(chains, 1) if rows is None else rows
-            return found
+            start: Tensor = self.start.repeat(chains, 1) if rows is None else rows
+            return start
         drawn = self.parameters.values(self.draw_prior(chains, draws.streams.key))
         for name, value in self.start.items():
-            own = value.dim() > len(self.parameters.shapes[name])
-            if own and len(value) != chains:
+            per_chain = value.dim() > len(self.parameters.shapes[name])
+            if per_chain and len(value) != chains:
                 raise UserError(
                     f"start of {name} has {len(value)} rows for {chains} chains; give one for each."
                 )
-            drawn[name] = value if own else value.expand(chains, *value.shape)
+            drawn[name] = value if per_chain else value.expand(chains, *value.shape)
         return self.parameters.theta(drawn)
 
 
@@ -304,21 +304,21 @@ _READS = (  # what torch says of values that are read under vmap, or by NumPy
 )
 
 
-def _remedy(message: str, given: Mapping[str, Tensor]) -> str:
+def _remedy(message: str, arguments: Mapping[str, Tensor]) -> str:
     """Return what is wrong and what to do for the usual errors of a log-density in torch, else nothing."""
     if any(text in message for text in _READS):
         return (
             "reads the value of a tensor (if, float, .item() or NumPy), which chains that are computed together do "
             "not allow; use torch.where and torch's own functions"
         )
-    kinds = {name: value.dtype for name, value in given.items() if value.is_floating_point()}
+    kinds = {name: value.dtype for name, value in arguments.items() if value.is_floating_point()}
     theta = kinds.get("theta", torch.float64)
     others = [name for name, kind in kinds.items() if kind != theta and name != "theta"]
     if others and ("dtype" in message or "scalar type" in message):
-        names, to = ", ".join(others), "double" if theta == torch.float64 else "float"
+        names, cast = ", ".join(others), "double" if theta == torch.float64 else "float"
         return (
             f"multiplies {_short(theta)} and {_short(kinds[others[0]])}: theta is {_short(theta)} and {names} "
-            f"{'is' if len(others) == 1 else 'are'} not; write batch.{others[0]}.{to}() or the like"
+            f"{'is' if len(others) == 1 else 'are'} not; write batch.{others[0]}.{cast}() or the like"
         )
     return ""
 

@@ -64,14 +64,14 @@ class GaussianLocation:
             raise UserError(
                 f"GaussianLocation has dim = {self.dim} and a row of x the shape {tuple(x.shape[2:])}."
             )
-        here = theta.to(x.dtype)
+        point = theta.to(x.dtype)
         # |x - theta|^2 is expanded: the differences would be a tensor of all rows for every chain.
         product = (
-            torch.einsum("...md,cd->cm", x[0], here)
+            torch.einsum("...md,cd->cm", x[0], point)
             if len(x) == 1
-            else torch.bmm(x, here[:, :, None])[..., 0]
+            else torch.bmm(x, point[:, :, None])[..., 0]
         )
-        return product - 0.5 * x.square().sum(-1) - 0.5 * here.square().sum(-1, keepdim=True)
+        return product - 0.5 * x.square().sum(-1) - 0.5 * point.square().sum(-1, keepdim=True)
 
     def log_lik_and_grad(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return `log_lik` and the gradient of its mean over the rows, mean(x) - theta (C, D)."""
@@ -90,9 +90,9 @@ class GaussianLocation:
         centre = torch.from_numpy(mean).to(data["x"].device)
 
         def both(theta: Tensor) -> tuple[Tensor, Tensor]:
-            wanted, theta = theta.dtype, theta.double()
+            dtype, theta = theta.dtype, theta.double()
             total = n * (theta @ centre - 0.5 * theta.square().sum(-1)) - 0.5 * square
-            return total, (n * (centre - theta)).to(wanted)
+            return total, (n * (centre - theta)).to(dtype)
 
         return both
 
@@ -134,16 +134,16 @@ def _prior_gradient(args: Any, theta: Any, out: Any) -> None:
 @piece
 def _moments(args: Any, index: Any, m: Any, theta: Any) -> Any:
     x, dim = args[0], len(theta)
-    place, value = np.empty(_TILE, np.int64), np.empty(_TILE)
+    offset, value = np.empty(_TILE, np.int64), np.empty(_TILE)
     total, square = 0.0, 0.0
     for start in range(0, m, _TILE):
         size = min(_TILE, m - start)
         for j in range(size):
-            place[j] = index[start + j] * dim
+            offset[j] = index[start + j] * dim
             value[j] = 0.0
         for d in range(dim):  # one coordinate of many data at once, so that the loop vectorises
             for j in range(size):
-                gap = x[place[j] + d] - theta[d]
+                gap = x[offset[j] + d] - theta[d]
                 value[j] -= 0.5 * gap * gap
         for j in range(size):
             total += value[j]
@@ -154,17 +154,17 @@ def _moments(args: Any, index: Any, m: Any, theta: Any) -> Any:
 @piece
 def _difference(args: Any, index: Any, m: Any, origin: Any, candidate: Any) -> Any:
     x, dim = args[0], len(origin)
-    place, value = np.empty(_TILE, np.int64), np.empty(_TILE)
+    offset, value = np.empty(_TILE, np.int64), np.empty(_TILE)
     total, square = 0.0, 0.0
     for start in range(0, m, _TILE):
         size = min(_TILE, m - start)
         for j in range(size):
-            place[j] = index[start + j] * dim
+            offset[j] = index[start + j] * dim
             value[j] = 0.0
         for d in range(dim):
             step, middle = candidate[d] - origin[d], 0.5 * (candidate[d] + origin[d])
             for j in range(size):
-                value[j] += step * (x[place[j] + d] - middle)
+                value[j] += step * (x[offset[j] + d] - middle)
         for j in range(size):
             total += value[j]
             square += value[j] * value[j]

@@ -91,15 +91,15 @@ class GaussianMean:
 
             return Bounds(weights, width)
         assert reference is not None
-        about = reference.theta
+        anchor = reference.theta
 
         def remainder(theta: Tensor, to: Tensor) -> Tensor:
-            return ((to - theta) * (0.5 * (to + theta) - about))[:, 0].double().abs()
+            return ((to - theta) * (0.5 * (to + theta) - anchor))[:, 0].double().abs()
 
         stretch = 1.0 if reference.root is None else float(reference.root)
 
         def slope(theta: Tensor) -> Tensor:
-            return stretch * (theta - about)[:, 0].double().abs()
+            return stretch * (theta - anchor)[:, 0].double().abs()
 
         size = 1.0 if kind == "taylor1" else 0.0
         return Bounds(torch.full_like(weights, size), remainder, slope)

@@ -144,12 +144,12 @@ class Logistic(Weights):
         """Return ``(theta, to) -> max_i |log p(y_i | to) - log p(y_i | theta)|``, (C,), in one pass over all data."""
 
         def largest(theta: Tensor, to: Tensor) -> Tensor:
-            both = torch.cat((theta, to))
-            found = []
+            points = torch.cat((theta, to))
+            maxima = []
             for part in _parts(data):
-                before, after = self.log_lik(both, part).chunk(2)
-                found.append((after - before).abs().amax(-1))
-            return torch.stack(found).amax(0).double()
+                before, after = self.log_lik(points, part).chunk(2)
+                maxima.append((after - before).abs().amax(-1))
+            return torch.stack(maxima).amax(0).double()
 
         return largest
 

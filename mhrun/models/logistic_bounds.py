@@ -28,14 +28,26 @@ def bound_pieces(
     """
     dim = x.shape[1]
     zero = np.zeros(1, x.dtype if x.dtype.kind == "f" else np.float32)
-    about, inverse, gradient, hessian = np.zeros(dim), np.eye(dim), np.zeros(dim), np.zeros((dim, dim))
+    anchor, inverse, gradient, hessian = np.zeros(dim), np.eye(dim), np.zeros(dim), np.zeros((dim, dim))
     eta = np.zeros(len(x) if order else 1)
     if surrogate is not None:
-        about, root = surrogate.reference.theta.numpy(), surrogate.reference.root.numpy()
+        anchor, root = surrogate.reference.theta.numpy(), surrogate.reference.root.numpy()
         inverse = np.ascontiguousarray(np.linalg.inv(root).T)
         gradient, hessian = surrogate.gradient.numpy(), surrogate.hessian.numpy()
-        eta = np.concatenate([part @ (about * scale) for part in np.array_split(x, max(1, len(x) >> 16))])
-    args = (np.ascontiguousarray(x), y, zero, scale, precision, order, about, inverse, gradient, hessian, eta)
+        eta = np.concatenate([part @ (anchor * scale) for part in np.array_split(x, max(1, len(x) >> 16))])
+    args = (
+        np.ascontiguousarray(x),
+        y,
+        zero,
+        scale,
+        precision,
+        order,
+        anchor,
+        inverse,
+        gradient,
+        hessian,
+        eta,
+    )
     gradients = (_slope, _remainder) if order else ()
     return NativeBounds(args, _log_prior, _width, _terms, _total, _known, *gradients)
 
@@ -60,48 +72,48 @@ def lower_bound_pieces(
         untuned: where all bounds touch; 0 for where the anchor is.
         least: smallest |z| at which a bound touches.
     """
-    about, gradient, hessian = sums.reference.theta.numpy(), sums.gradient.numpy(), sums.hessian.numpy()
-    eta = np.concatenate([part @ (about * scale) for part in np.array_split(x, max(1, len(x) >> 16))])
+    anchor, gradient, hessian = sums.reference.theta.numpy(), sums.gradient.numpy(), sums.hessian.numpy()
+    eta = np.concatenate([part @ (anchor * scale) for part in np.array_split(x, max(1, len(x) >> 16))])
     xi = np.full(len(x), untuned) if untuned else np.maximum(np.abs(eta.astype(np.float64)), least)
-    touch = np.stack((xi, np.tanh(xi / 2) / (4 * xi), -np.log1p(np.exp(-xi))), -1)
-    args = (np.ascontiguousarray(x), y, touch, scale, precision, about, gradient, hessian)
+    tangent = np.stack((xi, np.tanh(xi / 2) / (4 * xi), -np.log1p(np.exp(-xi))), -1)
+    args = (np.ascontiguousarray(x), y, tangent, scale, precision, anchor, gradient, hessian)
     return NativeLowerBound(args, _log_prior, _gap, _total_bound)
 
 
 @piece
 def _gap(args: Any, i: Any, theta: Any) -> Any:
-    x, y, touch, scale = args[0], args[1], args[2], args[3]
+    x, y, tangent, scale = args[0], args[1], args[2], args[3]
     z = 0.0
     for d in range(len(theta)):
         z += np.float64(x[i, d]) * theta[d]
     z *= np.float64(y[i]) * scale
-    xi, log_lik = touch[i, 0], log_sigmoid(z)
-    bound = touch[i, 2] + (z - xi) / 2 - touch[i, 1] * (z - xi) * (z + xi)
+    xi, log_lik = tangent[i, 0], log_sigmoid(z)
+    bound = tangent[i, 2] + (z - xi) / 2 - tangent[i, 1] * (z - xi) * (z + xi)
     return log_lik - bound, 1e-10 * (1 + abs(log_lik) + abs(bound))
 
 
 @piece
 def _total_bound(args: Any, theta: Any) -> Any:
-    about, gradient, hessian = args[5], args[6], args[7]
+    anchor, gradient, hessian = args[5], args[6], args[7]
     total = 0.0
     for d in range(len(theta)):
         slope = gradient[d]
         for e in range(len(theta)):
-            slope += 0.5 * hessian[d, e] * (theta[e] - about[e])
-        total += slope * (theta[d] - about[d])
+            slope += 0.5 * hessian[d, e] * (theta[e] - anchor[e])
+        total += slope * (theta[d] - anchor[d])
     return total
 
 
 @piece
-def _norms(inverse: Any, about: Any, origin: Any, candidate: Any) -> Any:
+def _norms(inverse: Any, anchor: Any, origin: Any, candidate: Any) -> Any:
     """Return |candidate - origin|, |origin - about| and |candidate - about| in the metric."""
     dim = len(origin)
     step, one, two = 0.0, 0.0, 0.0
     for e in range(dim):
         a, b = 0.0, 0.0
         for d in range(dim):
-            a += inverse[d, e] * (origin[d] - about[d])
-            b += inverse[d, e] * (candidate[d] - about[d])
+            a += inverse[d, e] * (origin[d] - anchor[d])
+            b += inverse[d, e] * (candidate[d] - anchor[d])
         step += (b - a) * (b - a)
         one += a * a
         two += b * b
@@ -121,7 +133,7 @@ def _width(args: Any, origin: Any, candidate: Any) -> Any:
 
 @piece
 def _known(args: Any, origin: Any, candidate: Any) -> Any:
-    order, about, gradient, hessian = args[5], args[6], args[8], args[9]
+    order, anchor, gradient, hessian = args[5], args[6], args[8], args[9]
     dim, total = len(origin), 0.0
     if order == 0:
         return total
@@ -131,9 +143,9 @@ def _known(args: Any, origin: Any, candidate: Any) -> Any:
         for d in range(dim):
             one, two = 0.0, 0.0
             for e in range(dim):
-                one += hessian[d, e] * (origin[e] - about[e])
-                two += hessian[d, e] * (candidate[e] - about[e])
-            total += 0.5 * (two * (candidate[d] - about[d]) - one * (origin[d] - about[d]))
+                one += hessian[d, e] * (origin[e] - anchor[e])
+                two += hessian[d, e] * (candidate[e] - anchor[e])
+            total += 0.5 * (two * (candidate[d] - anchor[d]) - one * (origin[d] - anchor[d]))
     return total
 
 
@@ -162,29 +174,29 @@ def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any)
 
 @piece
 def _slope(args: Any, theta: Any) -> Any:
-    order, about, inverse, dim, square = args[5], args[6], args[7], len(theta), 0.0
+    order, anchor, inverse, dim, square = args[5], args[6], args[7], len(theta), 0.0
     for e in range(dim):
         a = 0.0
         for d in range(dim):
-            a += inverse[d, e] * (theta[d] - about[d])
+            a += inverse[d, e] * (theta[d] - anchor[d])
         square += a * a
     return math.sqrt(square) if order == 1 else 0.5 * square
 
 
 @piece
-def _remainder(args: Any, i: Any, theta: Any, rest: Any, whole: Any) -> None:
+def _remainder(args: Any, i: Any, theta: Any, remainder_grad: Any, grad: Any) -> None:
     x, y, scale, order, eta = args[0], args[1], args[3], args[5], args[10]
-    here, sign, at = 0.0, np.float64(y[i]), eta[i]
+    z, sign, at = 0.0, np.float64(y[i]), eta[i]
     for d in range(len(theta)):
-        here += np.float64(x[i, d]) * theta[d]
-    here, at = sign * scale * here, sign * at
-    one, two = exp_negative_64(-abs(here)), exp_negative_64(-abs(at))
-    share = (one if here > 0 else 1.0) / (1.0 + one)  # sigmoid(-z), the derivative
+        z += np.float64(x[i, d]) * theta[d]
+    z, at = sign * scale * z, sign * at
+    one, two = exp_negative_64(-abs(z)), exp_negative_64(-abs(at))
+    share = (one if z > 0 else 1.0) / (1.0 + one)  # sigmoid(-z), the derivative
     expanded = (two if at > 0 else 1.0) / (1.0 + two)
-    left = share - expanded
+    remainder = share - expanded
     if order == 2:
-        left += expanded * (1 - expanded) * (here - at)
+        remainder += expanded * (1 - expanded) * (z - at)
     for d in range(len(theta)):
         value = sign * scale * np.float64(x[i, d])
-        rest[d] = left * value
-        whole[d] = share * value
+        remainder_grad[d] = remainder * value
+        grad[d] = share * value

@@ -141,12 +141,12 @@ def product_pairs(x: Any, index: Any, m: Any, v: Any, w: Any, zero: Any, out: An
 @piece
 def _terms(args: Any, index: Any, m: Any, origin: Any, candidate: Any, out: Any) -> None:
     x, y, zero, scale = args[0], args[1], args[2], args[3]
-    here, there = rounded(origin, scale, zero), rounded(candidate, scale, zero)
+    origin_weights, candidate_weights = rounded(origin, scale, zero), rounded(candidate, scale, zero)
     before = np.empty(_TILE)
     for start in range(0, m, _TILE):
         size = min(_TILE, m - start)
         part = out[start : start + size]
-        product_pairs(x, index[start:], size, here, there, zero, before, part)
+        product_pairs(x, index[start:], size, origin_weights, candidate_weights, zero, before, part)
         for j in range(size):
             sign = np.float64(y[index[start + j]])
             part[j] = log_sigmoid(sign * part[j]) - log_sigmoid(sign * before[j])

@@ -32,11 +32,11 @@ def outer(left: Tensor, right: Tensor, out: Tensor) -> None:
         torch.matmul(left.transpose(1, 2), right, out=out)
         return
     for c in range(len(left)):
-        transposed, other = left[c].t(), right[c if len(right) > 1 else 0]
+        transposed, operand = left[c].t(), right[c if len(right) > 1 else 0]
         if _product() is _onednn:
-            out[c] = _onednn(transposed, other.t(), None)
+            out[c] = _onednn(transposed, operand.t(), None)
         else:
-            torch.mm(transposed, other, out=out[c])
+            torch.mm(transposed, operand, out=out[c])
 
 
 def _by_chain(*factors: Tensor) -> bool:
@@ -93,5 +93,5 @@ def _agrees() -> bool:
 
 
 def _onednn(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return found
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return product

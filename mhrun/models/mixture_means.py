@@ -103,9 +103,9 @@ class MixtureMeans:
         centre, half, weights = centred_norms(data["x"])
 
         def width(theta: Tensor, to: Tensor) -> Tensor:
-            one, two = theta.double(), to.double()
-            reach = torch.maximum((one - centre).abs().amax(-1), (two - centre).abs().amax(-1))
-            return (two - one).abs().amax(-1) * reach.clamp_min(half) / self.variance
+            start, end = theta.double(), to.double()
+            reach = torch.maximum((start - centre).abs().amax(-1), (end - centre).abs().amax(-1))
+            return (end - start).abs().amax(-1) * reach.clamp_min(half) / self.variance
 
         return Bounds(weights, width)
 
@@ -119,8 +119,8 @@ class MixtureMeans:
 
     def full_log_lik(self, data: Rows) -> Callable[[Tensor], Tensor]:
         """Return theta (C, D) -> the sum over all data (C,), from the nodes."""
-        both = self._value_and_grad(data)
-        return lambda theta: both(theta)[0]
+        value_and_grad = self._value_and_grad(data)
+        return lambda theta: value_and_grad(theta)[0]
 
     def full_value_and_grad(self, data: Rows) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """Return theta (C, D) -> the sum over all data (C,) and its gradient (C, D), from the nodes."""
@@ -137,14 +137,14 @@ class MixtureMeans:
         return both
 
     def _value_and_grad(self, data: Rows) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        centres, offsets, whole = self._nodes(data)
+        centres, offsets, weights = self._nodes(data)
         device, v = data["x"].device, self.variance
-        c, o, w = (torch.from_numpy(a).to(device) for a in (centres, offsets, whole))
+        c, o, w = (torch.from_numpy(a).to(device) for a in (centres, offsets, weights))
         x = c[:, None] + o  # (B, Q)
         base = float((w * x.square()).sum()) * -0.5 / v + float(w.sum()) * self._constant
 
         def both(theta: Tensor) -> tuple[Tensor, Tensor]:
-            wanted, theta = theta.dtype, theta.double()
+            dtype, theta = theta.dtype, theta.double()
             coarse = (
                 (theta[:, None, :] * c[:, None] - 0.5 * theta[:, None, :].square()) / v
             ).exp()  # (C, B, D)
@@ -152,7 +152,7 @@ class MixtureMeans:
             total = coarse @ fine.mT  # (C, B, Q)
             share = w / total
             grad = (coarse * ((share * x) @ fine - theta[:, None, :] * (share @ fine))).sum(1) / v
-            return base + (w * total.log()).sum((1, 2)), grad.to(wanted)
+            return base + (w * total.log()).sum((1, 2)), grad.to(dtype)
 
         return both
 
@@ -165,7 +165,7 @@ class MixtureMeans:
 
     def native(self, data: Rows, *, full: bool) -> NativeModel:
         """Return the pieces of the fused loop, float64."""
-        centres, offsets, whole = self._nodes(data)
+        centres, offsets, weights = self._nodes(data)
         order, v = len(offsets), self.variance
         angles = np.pi * (np.arange(order) + 0.5) / order
         # Weights of the nodes from a datum's Chebyshev polynomials: (order, order).
@@ -174,9 +174,9 @@ class MixtureMeans:
         base = (-0.5 / v) * (centres[:, None] + offsets) ** 2 + self._constant
         args = (
             *(data["x"].numpy(), v, self.half, self._constant),
-            *(float(data["x"].min()), _HALF_WIDTH * math.sqrt(v), centres, offsets, basis, base, whole),
+            *(float(data["x"].min()), _HALF_WIDTH * math.sqrt(v), centres, offsets, basis, base, weights),
         )
-        sums = NativeSums(whole.size, whole.ravel(), _gather, _score)
+        sums = NativeSums(weights.size, weights.ravel(), _gather, _score)
         return NativeModel(
             args,
             log_prior=_log_prior,
@@ -248,16 +248,16 @@ def _gather(args: Any, index: Any, m: Any, out: Any) -> None:
     for start in range(0, m, tile):
         size = min(tile, m - start)
         for j in range(size):
-            place = (np.float64(x[index[start + j]]) - low) * scale
-            where[j] = min(np.int64(place), np.int64(bins - 1))
+            position = (np.float64(x[index[start + j]]) - low) * scale
+            where[j] = min(np.int64(position), np.int64(bins - 1))
             values[j, 0] = 1.0
-            values[j, 1] = 2.0 * (place - np.float64(where[j])) - 1.0
+            values[j, 1] = 2.0 * (position - np.float64(where[j])) - 1.0
         for j in range(size):
             u = values[j, 1]
-            before, now = 1.0, u
+            previous, current = 1.0, u
             for k in range(2, order):
-                before, now = now, 2.0 * u * now - before
-                values[j, k] = now
+                previous, current = current, 2.0 * u * current - previous
+                values[j, k] = current
         for j in range(size):
             row = where[j]
             for k in range(order):
@@ -283,7 +283,7 @@ def _score(args: Any, weights: Any, theta: Any, grad: Any, values: Any) -> Any:
     v, half_width, centres, offsets, base = args[1], args[5], args[6], args[7], args[9]
     dim, bins, order = len(theta), len(centres), len(offsets)
     coarse, fine = np.empty((bins, dim)), np.empty((order, dim))
-    ratio, lean, part_grad = np.empty(dim), np.empty((order, dim)), np.empty(dim)
+    ratio, scaled, part_grad = np.empty(dim), np.empty((order, dim)), np.empty(dim)
     for d in range(dim):
         coarse[0, d] = _power((theta[d] * centres[0] - 0.5 * theta[d] * theta[d]) / v)
         ratio[d] = _power(2.0 * half_width * theta[d] / v)
@@ -294,22 +294,22 @@ def _score(args: Any, weights: Any, theta: Any, grad: Any, values: Any) -> Any:
     for q in range(order):
         for d in range(dim):
             fine[q, d] = _power(offsets[q] * theta[d] / v)
-            lean[q, d] = fine[q, d] * theta[d]
+            scaled[q, d] = fine[q, d] * theta[d]
     total = 0.0
     for b in range(bins):
         for d in range(dim):
             part_grad[d] = 0.0
         for q in range(order):
             at = b * order + q
-            one = 0.0
+            density = 0.0
             for d in range(dim):
-                one += coarse[b, d] * fine[q, d]
-            values[at] = base[b, q] + log_64(one)
+                density += coarse[b, d] * fine[q, d]
+            values[at] = base[b, q] + log_64(density)
             total += weights[at] * values[at]
-            share = weights[at] / one
-            moved = share * (centres[b] + offsets[q])
+            share = weights[at] / density
+            shifted = share * (centres[b] + offsets[q])
             for d in range(dim):
-                part_grad[d] += moved * fine[q, d] - share * lean[q, d]
+                part_grad[d] += shifted * fine[q, d] - share * scaled[q, d]
         for d in range(dim):
             grad[d] += coarse[b, d] * part_grad[d]
     for d in range(dim):
@@ -321,18 +321,18 @@ def _score(args: Any, weights: Any, theta: Any, grad: Any, values: Any) -> Any:
 def _each() -> Piece:
     """Return the compiled pass over all data at several points (C, D)."""
 
-    def loop(args: Any, whole: Any, theta: Any, total: Any, grad: Any) -> None:
-        values = np.empty(len(whole))
+    def loop(args: Any, weights: Any, theta: Any, total: Any, grad: Any) -> None:
+        values = np.empty(len(weights))
         for c in range(len(theta)):
-            total[c] = _score(args, whole, theta[c], grad[c], values)
+            total[c] = _score(args, weights, theta[c], grad[c], values)
 
     return compiled(loop)
 
 
 @piece
 def _total(args: Any, theta: Any) -> Any:
-    whole = args[10].ravel()
-    return _score(args, whole, theta, np.empty(len(theta)), np.empty(len(whole)))
+    weights = args[10].ravel()
+    return _score(args, weights, theta, np.empty(len(theta)), np.empty(len(weights)))
 
 
 @piece

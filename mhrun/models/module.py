@@ -133,14 +133,14 @@ class ModuleModel:
         for chain in range(chains):
             seed = derive_key(draws.streams.key, f"module/{chain}") >> 1
             if self._make is not None:
-                begun = _made(self._make, seed)
+                module = _made(self._make, seed)
             else:
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(seed)
-                    begun = prepared(self._prepared.module).module
+                    module = prepared(self._prepared.module).module
                     with torch.no_grad():
-                        reset(begun)
-            rows.append(torch.cat([p.detach().reshape(-1) for p in begun.parameters()]))
+                        reset(module)
+            rows.append(torch.cat([p.detach().reshape(-1) for p in module.parameters()]))
         return torch.stack(rows).to(draws.device)
 
     def first_buffers(self, theta: Tensor) -> dict[str, Tensor]:
@@ -189,9 +189,9 @@ class ModuleModel:
         self, theta: Tensor, buffers: Mapping[str, Tensor], rows: Rows
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Return log-likelihoods (C, m), the gradient (C, D) of their mean, and the buffers after this minibatch."""
-        own = {name.removeprefix(BUFFER): value for name, value in buffers.items()}
+        module_buffers = {name.removeprefix(BUFFER): value for name, value in buffers.items()}
         with _explained(rows):
-            log_lik, grad, after = self._evaluator.train(theta, own, rows)
+            log_lik, grad, after = self._evaluator.train(theta, module_buffers, rows)
         return log_lik, grad, {BUFFER + name: value for name, value in after.items()}
 
     def outputs(self, theta: Tensor, rows: Rows) -> Tensor:
@@ -215,34 +215,34 @@ class ModuleModel:
     def module_at(self, theta: Tensor) -> nn.Module:
         """Return a copy of the module with parameters theta (D,) or (width,), buffers included, in evaluation mode."""
         (point,), buffers = self._split(theta[None])
-        found = copy.deepcopy(self._prepared.module).to(theta.device, theta.dtype).eval()
+        module = copy.deepcopy(self._prepared.module).to(theta.device, theta.dtype).eval()
         with torch.no_grad():
-            nn.utils.vector_to_parameters(point, found.parameters())
+            nn.utils.vector_to_parameters(point, module.parameters())
             for name, value in buffers.items():
-                found.get_buffer(name).copy_(value[0])
-        return found
+                module.get_buffer(name).copy_(value[0])
+        return module
 
     def values_per_datum(self, rows: Rows) -> int:
         """Return how many values a forward pass keeps for the gradient of one datum, from two small passes."""
         shapes = str([(name, tuple(field.shape[2:])) for name, field in rows.items()])
-        if isinstance(known := self._memo.get(shapes), int):
-            return known
+        if isinstance(count := self._memo.get(shapes), int):
+            return count
         device = next(iter(rows.values())).device
         theta = torch.cat([p.detach().reshape(-1) for p in self._prepared.module.parameters()])[None].to(
             device
         )
-        kept = [0, 0]
+        counts = [0, 0]
         for m in (1, 2):
 
             def pack(value: Tensor, m: int = m) -> Tensor:
-                kept[m - 1] += value.numel()
+                counts[m - 1] += value.numel()
                 return value
 
             part = {name: field[:1, :m] for name, field in rows.items()}
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
                 self._bound.train(theta, self._split(theta)[1], part)
-        self._memo[shapes] = max(1, kept[1] - kept[0])
-        return kept[1] - kept[0] or 1
+        self._memo[shapes] = max(1, counts[1] - counts[0])
+        return counts[1] - counts[0] or 1
 
     # ------------------------------------------------------------------------------------- the way of evaluation
 
@@ -272,15 +272,15 @@ class ModuleModel:
         if not buffers:
             return point, {}
         if point.shape[1] == self.dim:
-            own = self.first_buffers(point)
-            return point, {name.removeprefix(BUFFER): value for name, value in own.items()}
+            initial = self.first_buffers(point)
+            return point, {name.removeprefix(BUFFER): value for name, value in initial.items()}
         theta, *parts = point.split([self.dim, *(b.value.numel() for b in buffers)], 1)
-        found = {}
+        by_name = {}
         for buffer, part in zip(buffers, parts, strict=True):
             value = part.reshape(len(point), *buffer.value.shape)
-            whole = not buffer.value.is_floating_point()
-            found[buffer.name] = value.round().to(buffer.value.dtype) if whole else value
-        return theta, found
+            is_integer = not buffer.value.is_floating_point()
+            by_name[buffer.name] = value.round().to(buffer.value.dtype) if is_integer else value
+        return theta, by_name
 
 
 def _made(make: Callable[[], nn.Module], seed: int) -> nn.Module:
@@ -291,12 +291,12 @@ def _made(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        found: object = make() if callable(make) else make
-    if not isinstance(found, nn.Module):
+        module: object = make() if callable(make) else make
+    if not isinstance(module, nn.Module):
         raise Refusal(
-            f"module must be a torch module or a function that makes one, not {type(found).__name__}."
+            f"module must be a torch module or a function that makes one, not {type(module).__name__}."
         )
-    return found
+    return module
 
 
 @contextmanager

@@ -43,50 +43,50 @@ class Bound(Evaluator):
             return self._train_by_call(theta, buffers, rows)
         module = self._module(theta, training=True)
         parameters, grad, values = self._parameters(module, theta), torch.empty_like(theta), []
-        new = {name: value.clone() for name, value in buffers.items()}
+        updated = {name: value.clone() for name, value in buffers.items()}
         x = self._inputs(theta, rows)
         with torch.enable_grad():
             for c in range(len(theta)):
-                self._bind(module, theta[c].detach(), new, c)
+                self._bind(module, theta[c].detach(), updated, c)
                 log_lik = self._values(self._run(module, x[_of(x, c)]), _fields(rows, c))
                 # Without a gradient field of the parameters: autograd then need not add to one.
-                found = torch.autograd.grad(log_lik.mean(), parameters, allow_unused=True)
+                grads = torch.autograd.grad(log_lik.mean(), parameters, allow_unused=True)
                 parts = [
                     torch.zeros_like(p).reshape(-1) if g is None else g.reshape(-1)
-                    for p, g in zip(parameters, found, strict=True)
+                    for p, g in zip(parameters, grads, strict=True)
                 ]
                 torch.cat(parts, out=grad[c])
                 values.append(log_lik.detach())
-                self._collect(module, new, c)
-        return _stacked(values), grad, new
+                self._collect(module, updated, c)
+        return _stacked(values), grad, updated
 
     def _each(
-        self, theta: Tensor, buffers: Buffers, rows: Rows, of: Callable[[Tensor, Rows], Tensor]
+        self, theta: Tensor, buffers: Buffers, rows: Rows, function: Callable[[Tensor, Rows], Tensor]
     ) -> Tensor:
         if (theta.requires_grad and torch.is_grad_enabled()) or _is_traced(theta):
-            return self._by_call(theta, buffers, rows, of)
+            return self._by_call(theta, buffers, rows, function)
         module = self._module(theta, training=False)
         x = self._inputs(theta, rows)
         with torch.no_grad():
-            found = []
+            values = []
             for c in range(len(theta)):
                 self._bind(module, theta[c], buffers, c)
-                found.append(of(self._run(module, x[_of(x, c)]), _fields(rows, c)))
-        return _stacked(found)
+                values.append(function(self._run(module, x[_of(x, c)]), _fields(rows, c)))
+        return _stacked(values)
 
     def _by_call(
-        self, theta: Tensor, buffers: Buffers, rows: Rows, of: Callable[[Tensor, Rows], Tensor]
+        self, theta: Tensor, buffers: Buffers, rows: Rows, function: Callable[[Tensor, Rows], Tensor]
     ) -> Tensor:
         """The same as a differentiable function of theta, for those who differentiate log_lik themselves."""
         module, x = self._module(theta, training=False), self._inputs(theta, rows)
-        found, traced = [], _is_traced(theta)
+        values, traced = [], _is_traced(theta)
         for c in range(len(theta)):
             named = named_views(theta[c], self._names, self._sizes, self._shapes)
             named |= {name: value[c].to(module.get_buffer(name).dtype) for name, value in buffers.items()}
             with _recordable() if traced else nullcontext():
                 outputs = functional_call(module, named, (x[_of(x, c)],))
-            found.append(of(outputs, _fields(rows, c)))
-        return _stacked(found)
+            values.append(function(outputs, _fields(rows, c)))
+        return _stacked(values)
 
     def _train_by_call(
         self, theta: Tensor, buffers: Buffers, rows: Rows
@@ -98,18 +98,20 @@ class Bound(Evaluator):
             with torch.enable_grad():
                 views = named_views(theta[c].detach(), self._names, self._sizes, self._shapes)
                 named = {name: view.detach().requires_grad_() for name, view in views.items()}
-                own = {name: value[c].clone() for name, value in buffers.items()}
-                leaves, given = list(named.values()), {**named, **own}
+                copies = {name: value[c].clone() for name, value in buffers.items()}
+                leaves, tensors = list(named.values()), {**named, **copies}
                 with _recordable():
-                    outputs = functional_call(module, given, (x[_of(x, c)],))
+                    outputs = functional_call(module, tensors, (x[_of(x, c)],))
                 log_lik = self._values(outputs, _fields(rows, c))
-                found = torch.autograd.grad(log_lik.mean(), leaves, allow_unused=True, materialize_grads=True)
+                leaf_grads = torch.autograd.grad(
+                    log_lik.mean(), leaves, allow_unused=True, materialize_grads=True
+                )
             values.append(log_lik.detach())
-            grads.append(torch.cat([g.reshape(-1) for g in found]))
-            # The call puts buffers that the module assigned, not changed in place, back into `given`.
-            after.append({name: given[name].detach() for name in own})
-        new = {name: torch.stack([each[name] for each in after]) for name in buffers}
-        return _stacked(values), _stacked(grads), new
+            grads.append(torch.cat([g.reshape(-1) for g in leaf_grads]))
+            # The call puts buffers that the module assigned, not changed in place, back into `tensors`.
+            after.append({name: tensors[name].detach() for name in copies})
+        updated = {name: torch.stack([chain_buffers[name] for chain_buffers in after]) for name in buffers}
+        return _stacked(values), _stacked(grads), updated
 
     def _bind(self, module: nn.Module, theta: Tensor, buffers: Buffers, c: int) -> None:
         views = theta.split(self._sizes)
@@ -130,19 +132,19 @@ class Bound(Evaluator):
     def _collect(self, module: nn.Module, buffers: dict[str, Tensor], c: int) -> None:
         for name, value in buffers.items():
             owner, local = _place(module, name)
-            found = owner._buffers[local]
+            current = owner._buffers[local]
             if (
-                found is not None and found.data_ptr() != value[c].data_ptr()
+                current is not None and current.data_ptr() != value[c].data_ptr()
             ):  # put there, not changed in place
-                value[c] = found
+                value[c] = current
 
     def _run(self, module: nn.Module, x: Tensor) -> Tensor:
         if self._tried:
             return module(x)
-        before = torch.get_rng_state()
+        state = torch.get_rng_state()
         outputs = module(x)
-        if not torch.equal(torch.get_rng_state(), before):
-            torch.set_rng_state(before)
+        if not torch.equal(torch.get_rng_state(), state):
+            torch.set_rng_state(state)
             raise UserError(
                 "the module draws random numbers in its forward pass, so that it has no likelihood; use nn.Dropout, "
                 "which is switched off, or pass module.eval()."
@@ -151,12 +153,12 @@ class Bound(Evaluator):
         return outputs
 
     def _values(self, outputs: Tensor, fields: Rows) -> Tensor:
-        found: Any = self._at_outputs(outputs, fields)
-        if not isinstance(found, Tensor):
+        log_lik: Any = self._at_outputs(outputs, fields)
+        if not isinstance(log_lik, Tensor):
             raise UserError(
-                f"the likelihood must return a tensor (m,), and returned a {type(found).__name__}."
+                f"the likelihood must return a tensor (m,), and returned a {type(log_lik).__name__}."
             )
-        return returned(found[None], (1, len(next(iter(fields.values())))), "the likelihood")[0]
+        return returned(log_lik[None], (1, len(next(iter(fields.values())))), "the likelihood")[0]
 
 
 def _is_traced(theta: Tensor) -> bool:

@@ -44,15 +44,15 @@ def prepared(module: nn.Module) -> Prepared:
     Raises:
         Refusal: a module without parameters, or with a lazy layer that was never run.
     """
-    own = copy.deepcopy(module)
-    if not any(True for _ in own.parameters()):
+    clone = copy.deepcopy(module)
+    if not any(True for _ in clone.parameters()):
         raise Refusal("the module has no parameters.")
-    if any(isinstance(p, UninitializedParameter) for p in own.parameters()):
+    if any(isinstance(p, UninitializedParameter) for p in clone.parameters()):
         raise Refusal("the module has a lazy layer without a shape; run it once on a batch of the data.")
-    trained = {name for name, part in own.named_modules() if part.training}
-    own.eval()
+    trained = {name for name, part in clone.named_modules() if part.training}
+    clone.eval()
     trains, dropouts = [], []
-    for name, part in own.named_modules():
+    for name, part in clone.named_modules():
         if isinstance(part, _DropoutNd):
             dropouts += [name] if name in trained and part.p > 0 else []
         elif isinstance(getattr(part, "dropout", None), float) and part.dropout > 0:  # LSTM, attention
@@ -64,30 +64,30 @@ def prepared(module: nn.Module) -> Prepared:
             # Deterministic without dropout. cuDNN has no gradient of an LSTM in evaluation mode, and attention in
             # evaluation mode takes another path, which rounds differently.
             part.training = True
-    buffers = {id(b): Buffer(n, b.detach().clone()) for n, b in own.named_buffers()}
-    kept = [
+    buffers = {id(b): Buffer(n, b.detach().clone()) for n, b in clone.named_buffers()}
+    kept_buffers = [
         buffers[id(b)]
         for name in trains
-        for b in dict(own.named_modules())[name]._buffers.values()
+        for b in dict(clone.named_modules())[name]._buffers.values()
         if b is not None
     ]
     norms = [
         name
-        for name, part in own.named_modules()
+        for name, part in clone.named_modules()
         if (isinstance(part, _NormBase) and name in trains)
         or (isinstance(part, _BatchNorm) and part.running_mean is None)
     ]
-    for parameter in own.parameters():
+    for parameter in clone.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
-    tokens = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in own.modules())
-    return Prepared(own, tuple(trains), tuple(kept), tuple(norms), tuple(dropouts), tokens)
+    tokens = any(isinstance(part, nn.Embedding | nn.EmbeddingBag) for part in clone.modules())
+    return Prepared(clone, tuple(trains), tuple(kept_buffers), tuple(norms), tuple(dropouts), tokens)
 
 
 def _keeps(part: nn.Module) -> bool:
     """Return whether training mode may change a buffer that this layer owns."""
-    there = any(b is not None for b in part._buffers.values())
+    owns_buffer = any(b is not None for b in part._buffers.values())
     library = type(part).__module__.startswith("torch.")
-    return there and (isinstance(part, _NormBase) or not library)
+    return owns_buffer and (isinstance(part, _NormBase) or not library)
 
 
 def reset(module: nn.Module) -> None:
@@ -96,7 +96,7 @@ def reset(module: nn.Module) -> None:
     A parameter that no layer initialises (a bare `nn.Parameter`) gets its value plus normal noise with a standard
     deviation of a tenth of its root mean square, or 0.1 where it is 0.
     """
-    before = {p: (p._version, p.detach().clone()) for p in module.parameters()}
+    initial = {p: (p._version, p.detach().clone()) for p in module.parameters()}
     parts = list(module.modules())
     for part in parts:
         if callable(initialise := getattr(part, "reset_parameters", None)):
@@ -106,7 +106,7 @@ def reset(module: nn.Module) -> None:
             initialise := getattr(part, "_reset_parameters", None)
         ):
             initialise()
-    for parameter, (version, value) in before.items():
+    for parameter, (version, value) in initial.items():
         if parameter._version == version and torch.equal(parameter, value):
             scale = float(value.square().mean().sqrt()) or 1.0
             parameter.data.add_(torch.randn_like(value), alpha=_JITTER * scale)
@@ -116,12 +116,12 @@ def initialised(module: nn.Module) -> Iterator[nn.Parameter]:
     """Yield the parameters that layers of the module initialise, so that their present values are of no consequence."""
     with torch.random.fork_rng(devices=[]):
         trial = copy.deepcopy(module)
-        before = [(p._version, p.detach().clone()) for p in trial.parameters()]
+        initial = [(p._version, p.detach().clone()) for p in trial.parameters()]
         for part in trial.modules():
             for name in ("reset_parameters", "_reset_parameters"):
                 if callable(initialise := getattr(part, name, None)):
                     initialise()
-        pairs = zip(module.parameters(), trial.parameters(), before, strict=True)
-        for own, tried, (version, value) in pairs:
-            if tried._version != version or not torch.equal(tried, value):
-                yield own
+        pairs = zip(module.parameters(), trial.parameters(), initial, strict=True)
+        for parameter, redrawn, (version, value) in pairs:
+            if redrawn._version != version or not torch.equal(redrawn, value):
+                yield parameter

@@ -41,8 +41,8 @@ class Evaluator(ABC):
         """Return the module in the type and on the device of theta, made once."""
         key = theta.dtype, theta.device
         if key not in self._copies:
-            found = copy.deepcopy(self._prepared.module).to(theta.device, theta.dtype)
-            self._copies[key] = found
+            clone = copy.deepcopy(self._prepared.module).to(theta.device, theta.dtype)
+            self._copies[key] = clone
         module = self._copies[key]
         for name in self._prepared.trains:
             module.get_submodule(name).training = training

@@ -28,10 +28,11 @@ class Vmapped(Evaluator):
     def outputs(self, theta: Tensor, buffers: Buffers, rows: Rows) -> Tensor:
         """Return the outputs (C, m, ...) in evaluation mode."""
         module = self._module(theta, training=False)
-        fields, over = self._mapped(theta, rows)
-        return vmap(lambda one, own, part: self._call(module, one, own, part), in_dims=(0, 0, over))(
-            theta, self._typed(module, buffers), fields
-        )
+        fields, axes = self._mapped(theta, rows)
+        return vmap(
+            lambda point, chain_buffers, part: self._call(module, point, chain_buffers, part),
+            in_dims=(0, 0, axes),
+        )(theta, self._typed(module, buffers), fields)
 
     def log_lik(self, theta: Tensor, buffers: Buffers, rows: Rows) -> Tensor:
         """Return log-likelihoods (C, m) in evaluation mode."""
@@ -50,11 +51,11 @@ class Vmapped(Evaluator):
         self, theta: Tensor, rows: Rows, buffers: Buffers = MappingProxyType({})
     ) -> tuple[Tensor]:
         module = self._module(theta, training=False)
-        fields, over = self._mapped(theta, rows)
-        found = vmap(lambda *args: self._single(module, *args)[0], in_dims=(0, 0, over))(
+        fields, axes = self._mapped(theta, rows)
+        values = vmap(lambda *args: self._single(module, *args)[0], in_dims=(0, 0, axes))(
             theta, self._typed(module, buffers), fields
         )
-        return (_all_of(found, theta, rows),)
+        return (_all_of(values, theta, rows),)
 
     def _log_lik_and_grad_of(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         return self._trained(theta, {}, rows)[:2]
@@ -63,26 +64,26 @@ class Vmapped(Evaluator):
         self, theta: Tensor, buffers: Buffers, rows: Rows
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         module = self._module(theta, training=True)
-        fields, over = self._mapped(theta, rows)
-        new = {name: value.clone() for name, value in self._typed(module, buffers).items()}
+        fields, axes = self._mapped(theta, rows)
+        copies = {name: value.clone() for name, value in self._typed(module, buffers).items()}
 
-        def mean(one: Tensor, own: Any, part: Rows) -> tuple[Tensor, Any]:
-            values, after = self._single(module, one, own, part)
+        def mean(point: Tensor, chain_buffers: Any, part: Rows) -> tuple[Tensor, Any]:
+            values, after = self._single(module, point, chain_buffers, part)
             return values.mean(), (values, after)
 
-        grad, (_, (values, after)) = vmap(grad_and_value(mean, has_aux=True), in_dims=(0, 0, over))(
-            theta, new, fields
+        grad, (_, (values, after)) = vmap(grad_and_value(mean, has_aux=True), in_dims=(0, 0, axes))(
+            theta, copies, fields
         )
         return _all_of(values, theta, rows), grad, after
 
-    def _single(self, module: nn.Module, one: Tensor, own: Any, part: Rows) -> tuple[Tensor, Any]:
-        values = self._at_outputs(self._call(module, one, own, part), part)
-        return values, own
+    def _single(self, module: nn.Module, point: Tensor, chain_buffers: Any, part: Rows) -> tuple[Tensor, Any]:
+        values = self._at_outputs(self._call(module, point, chain_buffers, part), part)
+        return values, chain_buffers
 
-    def _call(self, module: nn.Module, one: Tensor, own: Any, part: Rows) -> Tensor:
-        named = named_views(one, self._names, self._sizes, self._shapes) | own
-        found: Tensor = functional_call(module, named, (self._inputs(one, part),))
-        return found
+    def _call(self, module: nn.Module, point: Tensor, chain_buffers: Any, part: Rows) -> Tensor:
+        named = named_views(point, self._names, self._sizes, self._shapes) | chain_buffers
+        outputs: Tensor = functional_call(module, named, (self._inputs(point, part),))
+        return outputs
 
     @staticmethod
     def _typed(module: nn.Module, buffers: Buffers) -> dict[str, Tensor]:
@@ -96,5 +97,5 @@ class Vmapped(Evaluator):
         return dict(rows), 0
 
 
-def _all_of(found: Tensor, theta: Tensor, rows: Rows) -> Tensor:
-    return returned(found, (len(theta), next(iter(rows.values())).shape[1]), "the likelihood")
+def _all_of(log_lik: Tensor, theta: Tensor, rows: Rows) -> Tensor:
+    return returned(log_lik, (len(theta), next(iter(rows.values())).shape[1]), "the likelihood")

@@ -35,7 +35,7 @@ def named(names: Sequence[str] | None, dim: int) -> tuple[str, ...]:
     for name in names:
         if not isinstance(name, str) or not name.strip():
             raise Refusal(f"names has {name!r}; a name is a text that is not empty.")
-    twice = [name for name, times in Counter(names).items() if times > 1]
-    if twice:
-        raise Refusal(f"names has '{twice[0]}' twice; give each parameter another name.")
+    repeated = [name for name, times in Counter(names).items() if times > 1]
+    if repeated:
+        raise Refusal(f"names has '{repeated[0]}' twice; give each parameter another name.")
     return tuple(names)

@@ -84,9 +84,9 @@ def parameter_of(name: Any, setting: Any) -> Parameter:
                 f"{where} has no '{key}'.{nearest(str(key), _SETTINGS)} It takes shape, prior, constraint and dims."
             )
     axes = () if setting.get("dims") is None else axes_of(setting["dims"], f"{where}.dims")
-    given = setting.get("prior")
-    prior = _prior(given, where)
-    text = "flat" if prior is None else given if isinstance(given, str) else _in_words(prior)
+    prior_setting = setting.get("prior")
+    prior = _prior(prior_setting, where)
+    text = "flat" if prior is None else prior_setting if isinstance(prior_setting, str) else _in_words(prior)
     sizes = setting.get("shape") if setting.get("shape") is not None else shape_from(axes)
     shape = _shape(where, sizes, labelled=sizes is not setting.get("shape")) if sizes is not None else None
     if shape is None and prior is None:
@@ -98,15 +98,15 @@ def parameter_of(name: Any, setting: Any) -> Parameter:
     transform, free = _transform(constraint, shape, where)
     if axes:
         check_shape(axes, shape, f"{where}.dims")
-    found = Parameter(str(name), shape, prior, transform, free, constraint, text, axes)
-    _check(found, where)
-    return found
+    parameter = Parameter(str(name), shape, prior, transform, free, constraint, text, axes)
+    _check(parameter, where)
+    return parameter
 
 
 def _in_words(prior: Distribution) -> str:
     """Return a distribution as ``Normal(loc=0, scale=1)``; the shape stands for many numbers."""
-    own = [key for key in prior.arg_constraints if key in vars(prior)] or list(prior.arg_constraints)
-    values = {key: getattr(prior, key) for key in own}
+    keys = [key for key in prior.arg_constraints if key in vars(prior)] or list(prior.arg_constraints)
+    values = {key: getattr(prior, key) for key in keys}
     numbers = ", ".join(
         f"{key}={_shown(value)}" if value.numel() <= _MANY else f"{key}: {list(value.shape)}"
         for key, value in values.items()
@@ -148,19 +148,19 @@ def _fitted(
     prior: Distribution, shape: tuple[int, ...] | None, where: str
 ) -> tuple[Distribution, tuple[int, ...]]:
     """Return a prior for a whole parameter, and its shape."""
-    event, own = tuple(prior.event_shape), tuple(prior.batch_shape + prior.event_shape)
+    event, draw_shape = tuple(prior.event_shape), tuple(prior.batch_shape + prior.event_shape)
     if shape is None:
-        return prior, own
+        return prior, draw_shape
     batch = shape[: len(shape) - len(event)]
     if event and (len(shape) < len(event) or shape[len(batch) :] != event):
         raise Refusal(
-            f"{where}: a draw of the prior has shape {list(own)}, which does not fit shape = {list(shape)}."
+            f"{where}: a draw of the prior has shape {list(draw_shape)}, which does not fit shape = {list(shape)}."
         )
     try:
         return (prior if tuple(prior.batch_shape) == batch else prior.expand(batch)), shape
     except (RuntimeError, NotImplementedError) as error:
         raise Refusal(
-            f"{where}: a draw of the prior has shape {list(own)}, which does not fit shape = {list(shape)}."
+            f"{where}: a draw of the prior has shape {list(draw_shape)}, which does not fit shape = {list(shape)}."
         ) from error
 
 
@@ -171,8 +171,8 @@ def _constraint(setting: Any, prior: Distribution | None, where: str) -> Constra
         support: Any = constraints.real if prior is None else prior.support
         while isinstance(support, constraints.MixtureSameFamilyConstraint):
             support = support.base_constraint
-        found: Constraint = support
-        return found
+        constraint: Constraint = support
+        return constraint
     if not isinstance(setting, Constraint):
         raise Refusal(
             f"{where}.constraint = {setting!r} is not a constraint; give one such as positive, unit_interval, simplex, "
@@ -240,8 +240,8 @@ def draw_inside(p: Parameter) -> Tensor | None:
         fits = p.constraint.check(value)
         if bool(fits.all()) and bool(free.isfinite().all()):
             return value
-        again = p.prior.sample().double()
-        value = torch.where(fits & free.isfinite(), value, again) if single else again
+        redraw = p.prior.sample().double()
+        value = torch.where(fits & free.isfinite(), value, redraw) if single else redraw
     return None
 
 
@@ -280,15 +280,15 @@ def changed(thing: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(thing, Tensor):
         return change(thing)
     if isinstance(thing, list | tuple) and not hasattr(thing, "_fields"):
-        return type(thing)(changed(one, change) for one in thing) if type(thing) in (list, tuple) else thing
+        return type(thing)(changed(part, change) for part in thing) if type(thing) in (list, tuple) else thing
     if not isinstance(thing, Distribution | Transform | Constraint):
         return thing
-    found = copy.copy(thing)
+    copied = copy.copy(thing)
     for key, value in vars(thing).items():
-        found.__dict__[key] = changed(value, change)
-    if isinstance(found, Distribution):
-        found._validate_args = False
-    return found
+        copied.__dict__[key] = changed(value, change)
+    if isinstance(copied, Distribution):
+        copied._validate_args = False
+    return copied
 
 
 def _shown(value: Tensor) -> str:

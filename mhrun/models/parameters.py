@@ -176,8 +176,8 @@ class Parameters:
 
 def parameters_of(model: object) -> Parameters | None:
     """Return the named parameters of a model whose theta has unconstrained coordinates; None of any other."""
-    found = getattr(model, "parameters", None)
-    return found if isinstance(found, Parameters) else None
+    parameters = getattr(model, "parameters", None)
+    return parameters if isinstance(parameters, Parameters) else None
 
 
 def flat_names(key: str, shape: tuple[int, ...], axes: tuple[Axis, ...] = ()) -> Iterator[str]:
@@ -186,9 +186,9 @@ def flat_names(key: str, shape: tuple[int, ...], axes: tuple[Axis, ...] = ()) ->
         yield key
         return
     labels = [axis.labels for axis in axes] or [None] * len(shape)
-    along = [range(size) if own is None else own for size, own in zip(shape, labels, strict=True)]
-    for place in itertools.product(*along):
-        yield f"{key}[{','.join(map(str, place))}]"
+    ranges = [range(size) if names is None else names for size, names in zip(shape, labels, strict=True)]
+    for index in itertools.product(*ranges):
+        yield f"{key}[{','.join(map(str, index))}]"
 
 
 def start_values(setting: Any, parameters: Parameters) -> dict[str, Tensor]:
@@ -206,15 +206,15 @@ def start_values(setting: Any, parameters: Parameters) -> dict[str, Tensor]:
         raise Refusal(
             f"start.{sorted(unknown)[0]} is not a parameter; there are: {', '.join(parameters.shapes)}."
         )
-    given = setting if isinstance(setting, Mapping) else dict.fromkeys(parameters.shapes, setting)
-    found = {}
-    for name, value in given.items():
+    starts = setting if isinstance(setting, Mapping) else dict.fromkeys(parameters.shapes, setting)
+    values = {}
+    for name, value in starts.items():
         shape = parameters.shapes[str(name)]
         try:
             part = torch.as_tensor(value, dtype=torch.float64)
-            found[str(name)] = part if part.dim() == len(shape) + 1 else part.expand(shape)
+            values[str(name)] = part if part.dim() == len(shape) + 1 else part.expand(shape)
             if part.dim() == len(shape) + 1 and tuple(part.shape[1:]) != shape:
                 raise ValueError(part.shape)
         except (TypeError, ValueError, RuntimeError) as error:
             raise UserError(f"start of {name} = {value!r} does not fit its size {shape}.") from error
-    return found
+    return values

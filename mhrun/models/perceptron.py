@@ -71,9 +71,9 @@ class Perceptron:
         self.bias_sd = bias_sd
         self._likelihood = LIKELIHOODS[likelihood]
         self.blocks: Sequence[Block] = [
-            Block(f"{kind}{i}", place.start, place.stop, kind == "W")
+            Block(f"{kind}{i}", span.start, span.stop, kind == "W")
             for i, layer in enumerate(self.layers, 1)
-            for kind, place in (("W", layer.weight), ("b", layer.bias))
+            for kind, span in (("W", layer.weight), ("b", layer.bias))
         ]
 
     @property
@@ -116,16 +116,16 @@ class Perceptron:
     def log_lik_and_grad(self, theta: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         """Return log-likelihoods (C, m) and the gradient (C, D) of their mean."""
         values = self._forward(theta, self._inputs(theta, rows))
-        log_lik, back = self._likelihood(values[-1], rows["y"])
-        back = back / log_lik.shape[1]
+        log_lik, delta = self._likelihood(values[-1], rows["y"])
+        delta = delta / log_lik.shape[1]
         grad = torch.empty_like(theta)
         for i in reversed(range(len(self.layers))):
             layer = self.layers[i]
-            outer(back, values[i], _matrix(grad, layer))
-            grad[:, layer.bias] = back.sum(1)
+            outer(delta, values[i], _matrix(grad, layer))
+            grad[:, layer.bias] = delta.sum(1)
             if i:
-                back = torch.matmul(back, _matrix(theta, layer))
-                back = torch.ops.aten.threshold_backward(back, values[i], 0)  # of relu: one pass
+                delta = torch.matmul(delta, _matrix(theta, layer))
+                delta = torch.ops.aten.threshold_backward(delta, values[i], 0)  # of relu: one pass
         return log_lik, grad
 
     def predict(self, theta: Tensor, rows: Rows) -> Tensor:

@@ -81,8 +81,8 @@ def prior_of(text: str, where: str) -> td.Distribution:
         )
     kind: Callable[..., td.Distribution] = getattr(td, name)
     try:
-        given = inspect.signature(kind).bind(*positional, **keyed).arguments
-        numbers = {key: int(value) if key in _WHOLE else _tensor(value) for key, value in given.items()}
+        arguments = inspect.signature(kind).bind(*positional, **keyed).arguments
+        numbers = {key: int(value) if key in _WHOLE else _tensor(value) for key, value in arguments.items()}
         return kind(**numbers, validate_args=True)
     except (TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split()).replace(f"{name}.__init__()", name)
@@ -95,20 +95,20 @@ def constraint_of(text: str, where: str) -> Constraint:
     Raises:
         Refusal: there is no such constraint.
     """
-    known = [*_PLAIN, *(f"{name}(...)" for name in _BOUNDED)]
+    names = [*_PLAIN, *(f"{name}(...)" for name in _BOUNDED)]
     name = text.strip()
     if name in _PLAIN:
-        found: Constraint = _PLAIN[name]
-        return found
+        constraint: Constraint = _PLAIN[name]
+        return constraint
     if name.partition("(")[0] in _BOUNDED:
         name, bounds, keyed = _call(text, where)
-        wanted = 2 if name == "interval" else 1
-        if keyed or len(bounds) != wanted or not all(isinstance(b, float) for b in bounds):
-            raise Refusal(f"{where} = {text} must have {wanted} bound{'s' * (wanted > 1)}, plain numbers.")
-        if wanted == 2 and not bounds[0] < bounds[1]:
+        count = 2 if name == "interval" else 1
+        if keyed or len(bounds) != count or not all(isinstance(b, float) for b in bounds):
+            raise Refusal(f"{where} = {text} must have {count} bound{'s' * (count > 1)}, plain numbers.")
+        if count == 2 and not bounds[0] < bounds[1]:
             raise Refusal(f"{where} = {text}: the first bound must be below the second.")
         return _BOUNDED[name](*bounds)
-    raise Refusal(f"{where} = {text} is not a constraint; there are: {', '.join(known)}.")
+    raise Refusal(f"{where} = {text} is not a constraint; there are: {', '.join(names)}.")
 
 
 def _call(text: str, where: str) -> tuple[str, list[Any], dict[str, Any]]:

@@ -164,8 +164,8 @@ def _log_prior(sites: _Sites, theta: Mapping[str, Tensor]) -> Tensor:
 
 def _log_lik(sites: _Sites, theta: Mapping[str, Tensor], rows: Mapping[str, Tensor]) -> Tensor:
     """Return the log-likelihood of each datum (m,)."""
-    own = {name: _as(value, next(iter(theta.values()))) for name, value in rows.items()}
-    trace = sites.trace(own, theta)
+    fields = {name: _as(value, next(iter(theta.values()))) for name, value in rows.items()}
+    trace = sites.trace(fields, theta)
     nodes = [trace.nodes[name] for name in sites.observed]
     return torch.stack([node["fn"].log_prob(node["value"]) for node in nodes]).sum(0)
 
@@ -174,9 +174,9 @@ def _simulate(sites: _Sites, theta: Mapping[str, Tensor], rows: Mapping[str, Ten
     """Return new values of the observed fields."""
     from pyro import poutine
 
-    own = {name: _as(value, next(iter(theta.values()))) for name, value in rows.items()}
+    fields = {name: _as(value, next(iter(theta.values()))) for name, value in rows.items()}
     free = poutine.uncondition(sites.model)
-    trace = poutine.trace(poutine.condition(free, data=dict(theta))).get_trace(**own)
+    trace = poutine.trace(poutine.condition(free, data=dict(theta))).get_trace(**fields)
     return {str(field): trace.nodes[site]["value"] for site, field in sites.observed.items()}
 
 
@@ -195,11 +195,11 @@ def _prototype(data: Any) -> dict[str, Tensor]:
         raise Refusal(
             "data of PyroModel must be fields by name, or the shapes of their rows, such as {x: 7, y: 1}."
         )
-    found = {}
+    fields = {}
     for name, value in data.items():
         if isinstance(value, int | list | tuple):
             shape = () if value == 1 else tuple(value) if isinstance(value, list | tuple) else (value,)
-            found[str(name)] = torch.zeros(_ROWS, *shape, dtype=torch.float64)
+            fields[str(name)] = torch.zeros(_ROWS, *shape, dtype=torch.float64)
             continue
         try:
             rows = torch.as_tensor(np.asarray(value))
@@ -207,8 +207,8 @@ def _prototype(data: Any) -> dict[str, Tensor]:
             raise Refusal(f"field '{name}' of PyroModel's data holds no numbers.") from error
         if rows.dim() == 0 or not len(rows):
             raise Refusal(f"field '{name}' of PyroModel's data has no rows.")
-        found[str(name)] = _as(rows[torch.arange(_ROWS) % len(rows)], torch.zeros((), dtype=torch.float64))
-    return found
+        fields[str(name)] = _as(rows[torch.arange(_ROWS) % len(rows)], torch.zeros((), dtype=torch.float64))
+    return fields
 
 
 def _is_subsample(node: Mapping[str, Any]) -> bool:
@@ -241,10 +241,10 @@ def _data_plate(observed: Mapping[str, Any]) -> str:
             )
         if not isinstance(node["scale"], int | float) or node["scale"] != 1:
             raise Refusal(f"the site '{name}' is scaled; leave subsampling and scales to mhrun.")
-        found = tuple(node["fn"].log_prob(node["value"]).shape)
-        if found != (_ROWS,):
+        shape = tuple(node["fn"].log_prob(node["value"]).shape)
+        if shape != (_ROWS,):
             raise Refusal(
-                f"the log-likelihood of '{name}' has shape {found} for {_ROWS} data; declare what belongs to a datum "
+                f"the log-likelihood of '{name}' has shape {shape} for {_ROWS} data; declare what belongs to a datum "
                 "with to_event, and let the plate be the last dimension."
             )
         plates.add(frames[0].name)
@@ -255,7 +255,7 @@ def _data_plate(observed: Mapping[str, Any]) -> str:
     return str(plates.pop())
 
 
-def _latent(name: str, node: Any, again: Any, plate: str) -> dict[str, Any]:
+def _latent(name: str, node: Any, second_node: Any, plate: str) -> dict[str, Any]:
     """Return shape and constraint of a latent site."""
     if any(frame.name == plate for frame in node["cond_indep_stack"]):
         raise Refusal(
@@ -268,11 +268,14 @@ def _latent(name: str, node: Any, again: Any, plate: str) -> dict[str, Any]:
             f"the latent site '{name}' is discrete, and parameters are continuous; sum it out, for mixtures with "
             "dist.MixtureSameFamily."
         )
-    if _bounds(support) != _bounds(again["fn"].support) or node["value"].shape != again["value"].shape:
+    if (
+        _bounds(support) != _bounds(second_node["fn"].support)
+        or node["value"].shape != second_node["value"].shape
+    ):
         raise Refusal(f"the support of '{name}' depends on other parameters; rescale it so that it does not.")
     shape = list(node["value"].shape)
-    found: dict[str, Any] = {"shape": shape or 1, "constraint": support}
-    return found | ({"dims": dims} if (dims := _plates(name, node)) else {})
+    setting: dict[str, Any] = {"shape": shape or 1, "constraint": support}
+    return setting | ({"dims": dims} if (dims := _plates(name, node)) else {})
 
 
 def _plates(name: str, node: Any) -> list[str]:

@@ -54,19 +54,19 @@ class Recorded:
         """Return the function's tensors."""
         if _must_be_seen(tensors):
             return self._function(*tensors)
-        key = tuple((each.shape, each.stride(), each.dtype) for each in tensors)
-        replay, seen = self._replays.get(key), self._seen[key]
-        if replay is not None and seen > self._calls + _CHECKED:
+        key = tuple((tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors)
+        replay, calls = self._replays.get(key), self._seen[key]
+        if replay is not None and calls > self._calls + _CHECKED:
             return replay(*tensors)
-        found = self._function(*tensors)
-        if seen or len(self._seen) <= _SHAPES:
+        outputs = self._function(*tensors)
+        if calls or len(self._seen) <= _SHAPES:
             self._seen[key] += 1
         if replay is not None:
-            if not _same(replay(*tensors), found):
+            if not _same(replay(*tensors), outputs):
                 self._replays[key] = None
-        elif seen == self._calls and len(self._replays) < _RECORDINGS:
+        elif calls == self._calls and len(self._replays) < _RECORDINGS:
             self._replays[key] = recording(self._function, tensors)
-        return found
+        return outputs
 
 
 class Replays:
@@ -82,13 +82,13 @@ class Replays:
         """Return ``function(theta, rows)``; functions have different names."""
         if torch.compiler.is_compiling():
             return function(theta, rows)
-        known = (function.__name__, *rows)
-        if known not in self.recorded:
+        key = (function.__name__, *rows)
+        if key not in self.recorded:
             names = tuple(rows)
-            self.recorded[known] = Recorded(
+            self.recorded[key] = Recorded(
                 lambda theta, *fields: function(theta, dict(zip(names, fields, strict=True)))
             )
-        return self.recorded[known](theta, *rows.values())
+        return self.recorded[key](theta, *rows.values())
 
 
 def recording(function: Function, tensors: Tensors) -> Function | None:
@@ -96,11 +96,11 @@ def recording(function: Function, tensors: Tensors) -> Function | None:
     recorder = _Recorder(tensors)
     try:
         with recorder:
-            found = function(*tensors)
+            outputs = function(*tensors)
         with torch.no_grad(), warnings.catch_warnings():
             # It warns that TorchScript is old, and that constants will stay what they are.
             warnings.simplefilter("ignore")
-            replay = torch.jit.trace(recorder.replayed(found), tuple(tensors), check_trace=False)
+            replay = torch.jit.trace(recorder.replayed(outputs), tuple(tensors), check_trace=False)
     except Exception:  # whatever is wrong, the function can be called; its own errors come again then
         return None
 
@@ -117,10 +117,10 @@ def _must_be_seen(tensors: Tensors) -> bool:
         return True
     gradients = torch.is_grad_enabled()
     return any(
-        (gradients and each.requires_grad)
-        or each.device.type != "cpu"
-        or torch._C._functorch.is_functorch_wrapped_tensor(each)
-        for each in tensors
+        (gradients and tensor.requires_grad)
+        or tensor.device.type != "cpu"
+        or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        for tensor in tensors
     )
 
 
@@ -157,10 +157,10 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        given = tree_map(self._read, (args, dict(kwargs or {})))
-        found = func(*args, **(kwargs or {}))
-        self._operations.append((func, given, tree_map(self._written, found)))
-        return found
+        operands = tree_map(self._read, (args, dict(kwargs or {})))
+        outputs = func(*args, **(kwargs or {}))
+        self._operations.append((func, operands, tree_map(self._written, outputs)))
+        return outputs
 
     def _read(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -181,20 +181,20 @@ class _Recorder(TorchDispatchMode):
 
     def replayed(self, results: Tensors) -> Function:
         """Return a function of the inputs that repeats the operations."""
-        last = [self._read(each) for each in results]
+        last = [self._read(tensor) for tensor in results]
 
         def replay(*tensors: Tensor) -> Tensors:
-            values = {_Slot(k): each for k, each in enumerate(tensors)} | self._constants
+            values = {_Slot(k): tensor for k, tensor in enumerate(tensors)} | self._constants
 
-            def value(each: Any) -> Any:
-                return values[each] if isinstance(each, _Slot) else each
+            def value(operand: Any) -> Any:
+                return values[operand] if isinstance(operand, _Slot) else operand
 
-            def write(slot: Any, one: Any) -> None:
+            def write(slot: Any, tensor: Any) -> None:
                 if isinstance(slot, _Slot):
-                    values[slot] = one
+                    values[slot] = tensor
 
-            for func, given, slots in self._operations:
-                args, kwargs = tree_map(value, given)
+            for func, operands, slots in self._operations:
+                args, kwargs = tree_map(value, operands)
                 tree_map(write, slots, func(*args, **kwargs))
             return tuple(values[slot] for slot in last)
 

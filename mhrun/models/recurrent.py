@@ -21,8 +21,8 @@ class Reader(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(m, rows * columns) -> (m, classes)."""
-        found: Tensor = self.out(self.lstm(x.reshape(-1, *self.shape))[0][:, -1])
-        return found
+        logits: Tensor = self.out(self.lstm(x.reshape(-1, *self.shape))[0][:, -1])
+        return logits
 
 
 class Recurrent(ModuleModel):

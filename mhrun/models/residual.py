@@ -29,8 +29,8 @@ class ResidualBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(m, channels, s, s) -> (m, to, s / stride, s / stride)."""
         inner = self.act1(self.norm1(self.conv1(x)))
-        found: Tensor = self.act2(self.norm2(self.conv2(inner)) + self.shortcut(x))
-        return found
+        outputs: Tensor = self.act2(self.norm2(self.conv2(inner)) + self.shortcut(x))
+        return outputs
 
 
 class Residual(ModuleModel):
@@ -69,10 +69,10 @@ class Residual(ModuleModel):
             raise Refusal("Residual needs as many widths as stages of blocks, and counts of at least 1.")
         layers: list[nn.Module] = [inputs_of(normalise), nn.Conv2d(channels, widths[0], 3, 1, 1, bias=False)]
         layers += [norm_of(norm, widths[0]), activation_of(norm)]
-        before = widths[0]
+        width_in = widths[0]
         for stage, (count, width) in enumerate(zip(blocks, widths, strict=True)):
             for i in range(count):
-                layers.append(ResidualBlock(before, width, 2 if stage and not i else 1, norm))
-                before = width
-        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes)]
+                layers.append(ResidualBlock(width_in, width, 2 if stage and not i else 1, norm))
+                width_in = width
+        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width_in, classes)]
         super().__init__(nn.Sequential(*layers), "categorical", prior_variance, evaluation)

@@ -22,13 +22,13 @@ def returned(value: Any, shape: tuple[int, ...], what: str) -> Tensor:
     Raises:
         UserError: it is not a tensor, has another shape, or is not of a real floating-point type.
     """
-    each = len(shape) > 1
-    should = f"one value per datum, ({shape[1]},)" if each else "one number"
-    hint = "do not sum or average over the data" if each else "sum it up"
+    per_datum = len(shape) > 1
+    expected = f"one value per datum, ({shape[1]},)" if per_datum else "one number"
+    hint = "do not sum or average over the data" if per_datum else "sum it up"
     if not isinstance(value, Tensor):
-        raise UserError(f"{what} must return {should}, as a tensor, and returned a {type(value).__name__}.")
+        raise UserError(f"{what} must return {expected}, as a tensor, and returned a {type(value).__name__}.")
     if tuple(value.shape) != shape:
-        raise UserError(f"{what} must return {should}, and returned {tuple(value.shape[1:])}; {hint}.")
+        raise UserError(f"{what} must return {expected}, and returned {tuple(value.shape[1:])}; {hint}.")
     if not value.is_floating_point():
         raise UserError(
             f"{what} must return floating-point numbers, and returned {value.dtype}; a log-density is a real number."
@@ -43,10 +43,10 @@ def unchanged(rows: Mapping[str, Tensor], what: str) -> Iterator[None]:
     Raises:
         UserError: a field was changed.
     """
-    before = {name: field._version for name, field in rows.items()}
+    versions = {name: field._version for name, field in rows.items()}
     yield
     for name, field in rows.items():
-        if field._version != before[name]:
+        if field._version != versions[name]:
             raise UserError(
                 f"{what} changes the field {name} of the data in place; work on a copy made by clone()."
             )

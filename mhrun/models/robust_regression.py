@@ -60,9 +60,11 @@ class RobustRegression(Regression):
     def slopes(self, eta: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first two derivatives of f in eta, each (C, m)."""
         s = (y - eta) / self.scale
-        whole = self.degrees + s.square()
+        denominator = self.degrees + s.square()
         factor = (self.degrees + 1) / self.scale
-        return factor * s / whole, factor / self.scale * (s.square() - self.degrees) / whole.square()
+        return factor * s / denominator, factor / self.scale * (
+            s.square() - self.degrees
+        ) / denominator.square()
 
     def outcome_mean(self, theta: Tensor, rows: Rows) -> Tensor:
         """Return x.theta, the centre of the outcome's distribution, (C, m): its mean, where degrees > 1."""
@@ -92,10 +94,10 @@ class RobustRegression(Regression):
         """  # noqa: D415
         x, y = rows["x"].double(), rows["y"]
         square = ((y - predictor(theta.double(), x)) / self.scale).square()
-        about = (
+        anchor_square = (
             torch.full_like(square, _UNTUNED**2)
             if anchor is None
             else ((y - x @ anchor) / self.scale).square()
         )
-        touched = -0.5 * (self.degrees + 1) * (about / self.degrees).log1p()
-        return touched - 0.5 * (self.degrees + 1) * (square - about) / (self.degrees + about)
+        tangent = -0.5 * (self.degrees + 1) * (anchor_square / self.degrees).log1p()
+        return tangent - 0.5 * (self.degrees + 1) * (square - anchor_square) / (self.degrees + anchor_square)

@@ -110,12 +110,12 @@ class SoftmaxRegression(Weights):
 
         It touches at the anchor (D,), or at theta = 0 without one.
         """  # noqa: D415
-        own = self._logits(theta, rows)
-        about = torch.zeros_like(own) if anchor is None else self._logits(anchor[None], rows)
-        step = own - about
+        logits = self._logits(theta, rows)
+        anchor_logits = torch.zeros_like(logits) if anchor is None else self._logits(anchor[None], rows)
+        step = logits - anchor_logits
         bend = step.square().sum(-1) - step.sum(-1).square() / self.classes
-        first = about.logsumexp(-1) + (step * about.softmax(-1)).sum(-1)
-        return self._of_class(own, rows) - first - 0.25 * bend
+        first = anchor_logits.logsumexp(-1) + (step * anchor_logits.softmax(-1)).sum(-1)
+        return self._of_class(logits, rows) - first - 0.25 * bend
 
     def bounds(self, data: Rows, kind: str, reference: Reference | None = None) -> Bounds:
         """Return the bounds, see `mhrun.types.Bounds`; they hold everywhere."""
@@ -132,11 +132,11 @@ class SoftmaxRegression(Weights):
         k = self.classes
         root = reference.root.reshape(k, self.features, self.dim)
         root = root - root.mean(0)  # a common shift of the logits changes nothing
-        found = []
+        norms = []
         for part in x.split(max(1, _VALUES // (k * self.dim))):
             moves = torch.einsum("nf,kfd->nkd", part, root)
-            found.append(torch.linalg.eigvalsh(moves @ moves.mT)[:, -1].clamp_min(0).sqrt())
-        return torch.cat(found)
+            norms.append(torch.linalg.eigvalsh(moves @ moves.mT)[:, -1].clamp_min(0).sqrt())
+        return torch.cat(norms)
 
     def _logits(self, theta: Tensor, rows: Rows) -> Tensor:
         x, weights = rows["x"].double(), theta.double().reshape(len(theta), self.classes, self.features)

@@ -126,8 +126,8 @@ class TiedMeans:
         def largest(origin: Tensor, candidate: Tensor) -> Tensor:
             before, after = self.log_lik(origin, rows), self.log_lik(candidate, rows)
             rounding = torch.finfo(after.dtype).eps * (before.abs() + after.abs()).amax(-1)
-            one, two = (theta.double().unbind(-1) for theta in (origin, candidate))
-            curved = _curvature(self.variance, low, high, one, two)
+            start, end = (theta.double().unbind(-1) for theta in (origin, candidate))
+            curved = _curvature(self.variance, low, high, start, end)
             return (after - before).abs().amax(-1) + widest**2 / 8 * curved + 4 * rounding
 
         return largest
@@ -147,9 +147,9 @@ class TiedMeans:
         centre, half, weights = centred_norms(data["x"])
 
         def width(theta: Tensor, to: Tensor) -> Tensor:
-            one, two = (torch.stack((t[:, 0], t[:, 0] + t[:, 1]), -1).double() for t in (theta, to))
-            reach = torch.maximum((one - centre).abs().amax(-1), (two - centre).abs().amax(-1))
-            return (two - one).abs().amax(-1) * reach.clamp_min(half) / self.variance
+            start, end = (torch.stack((t[:, 0], t[:, 0] + t[:, 1]), -1).double() for t in (theta, to))
+            reach = torch.maximum((start - centre).abs().amax(-1), (end - centre).abs().amax(-1))
+            return (end - start).abs().amax(-1) * reach.clamp_min(half) / self.variance
 
         return Bounds(weights, width)
 
@@ -196,9 +196,9 @@ def _cells(x: Any) -> tuple[Any, float]:
         cell = ((part - low) * ((_CELLS - 1) / max(high - low, 1e-30))).astype(np.int64)
         np.minimum.at(least, cell, part)
         np.maximum.at(greatest, cell, part)
-    there = least <= greatest
-    ends = np.unique(np.concatenate([least[there], greatest[there]]))
-    return ends.astype(x.dtype), float((greatest[there] - least[there]).max())
+    occupied = least <= greatest
+    ends = np.unique(np.concatenate([least[occupied], greatest[occupied]]))
+    return ends.astype(x.dtype), float((greatest[occupied] - least[occupied]).max())
 
 
 @piece

@@ -74,7 +74,7 @@ class UserFunction(FunctionModel):
             if isinstance(value, int | float) and not 0 <= value < math.inf:
                 raise Refusal(f"{name} = {value:g} bounds a norm; it must be a finite number, at least 0.")
         constants = [trusted_object(v, name) if isinstance(v, str) else v for name, v in named.items()]
-        given = [kind for kind, constant in zip(BOUND_KINDS, constants, strict=True) if constant is not None]
+        kinds = [kind for kind, constant in zip(BOUND_KINDS, constants, strict=True) if constant is not None]
 
         def bounds(data: Rows, kind: str, reference: Reference | None) -> Bounds:
             return constant_bounds(constants, Named(data), kind, reference)
@@ -86,10 +86,10 @@ class UserFunction(FunctionModel):
             parameters=parameters,
             start_sd=start_sd,
             simulate=None if simulate is None else trusted_object(simulate, "simulate"),
-            bounds=bounds if given else None,
-            bound_kinds=given,
+            bounds=bounds if kinds else None,
+            bound_kinds=kinds,
         )
-        if given and self.parameters is not None and not self.parameters.is_plain:
+        if kinds and self.parameters is not None and not self.parameters.is_plain:
             raise Refusal("lipschitz, curvature and third are for parameters without constraints.")
 
 
