@@ -71,9 +71,8 @@ def _text(path: Path, separator: str) -> Any:
         options |= {"float_precision": "round_trip"}
     with warnings.catch_warnings():  # pandas would drop values beyond the names of the first line
         warnings.filterwarnings("error", "Length of header", pd.errors.ParserWarning)
-        first = pd.read_csv(
-            path, header=None, nrows=1, dtype=str, **options
-        )  # pandas renames a second y to y.1
+        # Without a header: pandas renames a second y to y.1.
+        first = pd.read_csv(path, header=None, nrows=1, dtype=str, **options)
         _check_names([name for name in first.iloc[0].tolist() if isinstance(name, str)], path)
         return pd.read_csv(path, **options)
 

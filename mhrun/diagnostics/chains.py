@@ -241,7 +241,7 @@ def _autocovariance(draws: Draws, lags: int) -> Draws:
 def _geyer(rho: npt.NDArray[np.float64], *, complete: bool = True) -> float | None:
     """Return the autocorrelation time -1 + 2 sum_k rho_k of autocorrelations (K,), K >= 4, rho_0 being 1.
 
-    Without `whole`, which says that these are all lags, the result is None if more of them are needed.
+    Without `complete`, which says that these are all lags, the result is None if more of them are needed.
 
     Pairs rho_2k + rho_2k+1 are summed up to the first that is not positive, each at most as large as the one before it
     (Geyer 1992); of the first that is left out an even rho counts once if it is positive (Vehtari et al. 2021).

@@ -125,9 +125,9 @@ def constant_bounds(
     assert constant is not None
     field = next(iter(data.values()))
     n = len(field)
-    ordinal = ("first", "second", "third")[order]
+    which = ("first", "second", "third")[order]
     if callable(constant):
-        with explained(f"the bound on the {ordinal} derivative", data):
+        with explained(f"the bound on the {which} derivative", data):
             weights = torch.as_tensor(constant(data), dtype=torch.float64)
         if weights.shape != (n,):
             raise UserError(
@@ -138,7 +138,7 @@ def constant_bounds(
     if bool((wrong := ~((weights >= 0) & weights.isfinite())).any()):
         i = int(wrong.nonzero()[0])
         raise UserError(
-            f"the bound on the {ordinal} derivative is {float(weights[i]):g} for datum {i}; it must be a finite number, "
+            f"the bound on the {which} derivative is {float(weights[i]):g} for datum {i}; it must be a finite number, "
             "at least 0, for every datum."
         )
     stretch = 1.0  # of a vector by the metric's root

@@ -60,11 +60,9 @@ class RobustRegression(Regression):
     def slopes(self, eta: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first two derivatives of f in eta, each (C, m)."""
         s = (y - eta) / self.scale
-        denominator = self.degrees + s.square()
+        base = self.degrees + s.square()
         factor = (self.degrees + 1) / self.scale
-        return factor * s / denominator, factor / self.scale * (
-            s.square() - self.degrees
-        ) / denominator.square()
+        return factor * s / base, factor / self.scale * (s.square() - self.degrees) / base.square()
 
     def outcome_mean(self, theta: Tensor, rows: Rows) -> Tensor:
         """Return x.theta, the centre of the outcome's distribution, (C, m): its mean, where degrees > 1."""
