@@ -13,7 +13,7 @@ from mhrun.cores import usable_cores
 from mhrun.engine.buffers import filled, info_buffers, record_of
 from mhrun.engine.graph import GRAPH, Graph
 from mhrun.engine.method import Method
-from mhrun.engine.threads import faster_threads, torch_threads
+from mhrun.engine.threads import faster_threads, is_heavy, torch_threads
 from mhrun.errors import Refusal, UserError
 from mhrun.types import INFO_DEFAULTS, INFO_DTYPES, Controls, Info, Record, State
 
@@ -84,13 +84,18 @@ def choose_executor(
 def measured_threads(method: Method, executor: Executor) -> int:
     """Return how many threads torch has for the steps of a method: more than one only if they are faster now.
 
+    Steps that are estimated to take seconds have all cores, without a comparison.
+
     Sums over several threads round differently, so that the number is kept with the method.
     """
     most = torch_threads(method, None)
     if most == 1 or not isinstance(executor, TorchExecutor) or method.target.device.type != "cpu":
         return most
-    state, controls = method.first_state(), method.plan.controls(method.plan.start(), 1, 1)
-    return faster_threads(most, lambda: executor.advance(state, 1, controls))
+    if is_heavy(method):
+        return most
+    second = min(2, method.shape.total)  # the first step may do more than the others
+    state, controls = method.first_state(), method.plan.controls(method.plan.start(), second, 1)
+    return faster_threads(most, lambda: executor.advance(state, second, controls))
 
 
 def check_executor(methods: Sequence[Method], choice: str, threads: int | None) -> None:

@@ -11,6 +11,7 @@ import mhrun
 from mhrun.cores import CORES, usable_cores
 from mhrun.data import Dataset
 from mhrun.engine.chains import Settings, Silent, run_method
+from mhrun.engine.executors import TorchExecutor, measured_threads
 from mhrun.engine.method import Method
 from mhrun.engine.threads import faster_threads, limited, torch_threads
 from mhrun.errors import Interrupted, UserError
@@ -91,6 +92,16 @@ def test_a_run_records_its_threads(tmp_path):
     two = compute(tmp_path / "two", *words, "runtime.threads=2")
     assert two.summary()["methods"]["sghmc"]["torch_threads"] == 2
     torch.set_num_threads(1)  # as all tests have it
+
+
+def test_steps_of_seconds_are_not_compared(monkeypatch):
+    """Hundreds of networks: a comparison would take minutes, which a dry run should not."""
+    monkeypatch.setattr("mhrun.engine.executors.faster_threads", lambda *_: 1)
+    light = method(Unadjusted(mhrun.SGLD(), 1000), images([784, 100, 10]), 10)
+    heavy = method(Unadjusted(mhrun.SGLD(), 1000), images([784, 100, 10]), 200)
+    monkeypatch.setattr(Method, "first_state", lambda self: None)
+    assert measured_threads(light, TorchExecutor(light)) == 1
+    assert measured_threads(heavy, TorchExecutor(heavy)) == 8
 
 
 @pytest.mark.parametrize(
