@@ -46,19 +46,19 @@ def cost(run: Run, method: str) -> Cost:
     chains = summary["chains"]
     burnt, spent = {}, {}
     with run.trace(method) as trace:  # opened once: that takes longer than reading it
-        kept = run.draw_steps(method)
+        steps = run.draw_steps(method)
         for name in ("n_lik", "n_grad", "wall_s"):
-            every = np.atleast_2d(trace["sample_stats"][name].to_numpy()).astype(float)
-            spent[name] = every[:, np.searchsorted(_steps_of(summary, every.shape[1]), kept)].mean(axis=0)
+            totals = np.atleast_2d(trace["sample_stats"][name].to_numpy()).astype(float)
+            spent[name] = totals[:, np.searchsorted(_steps_of(summary, totals.shape[1]), steps)].mean(axis=0)
             if "warmup_sample_stats" in trace.children:
                 burnt[name] = float(trace["warmup_sample_stats"][name].to_numpy()[..., -1].mean())
     after = {name: values - burnt.get(name, 0.0) for name, values in spent.items()}
     pilot = summary.get("pilot") or {}
-    common = [float(pilot.get(name, 0)) for name in ("n_lik", "n_grad")]
+    pilot_costs = [float(pilot.get(name, 0)) for name in ("n_lik", "n_grad")]
     # A method with gradients has both from one pass.
-    found = max(common) if after["n_grad"][-1] > 0 else sum(common)
-    found += float(summary.get("reference_n_grad", 0))
-    setup = found / chains + max(burnt.get("n_lik", 0.0), burnt.get("n_grad", 0.0))
+    preparation = max(pilot_costs) if after["n_grad"][-1] > 0 else sum(pilot_costs)
+    preparation += float(summary.get("reference_n_grad", 0))
+    setup = preparation / chains + max(burnt.get("n_lik", 0.0), burnt.get("n_grad", 0.0))
     evaluations = passes(after["n_lik"], after["n_grad"], summary["separate_gradients"])
     return Cost(evaluations, after["wall_s"] / chains, setup)
 

@@ -24,28 +24,28 @@ class Sizes(NamedTuple):
 
 def tests(run: Run) -> dict[str, Sizes]:
     """Return the exact tests of a run and their methods ``<test>_n<k>``, in the order of their numbers of data."""
-    found: dict[str, Sizes] = {}
+    by_name: dict[str, Sizes] = {}
     for method in run.methods:
         if is_exact(run, method):
             name, label = method.rpartition("_")[0], run.label(method).rpartition(", n = ")[0]
-            found.setdefault(name, Sizes(label, {})).methods[run.target_of(method).n] = method  # type: ignore[index]
-    return {name: Sizes(each.label, dict(sorted(each.methods.items()))) for name, each in found.items()}
+            by_name.setdefault(name, Sizes(label, {})).methods[run.target_of(method).n] = method  # type: ignore[index]
+    return {name: Sizes(sizes.label, dict(sorted(sizes.methods.items()))) for name, sizes in by_name.items()}
 
 
 def metrics(run: Run) -> Metrics:
     """Evaluations for one effective draw and for the set-up, at each n; their exponents; savings over Metropolis."""
-    found = MetricTable()
+    table = MetricTable()
     for sizes in tests(run).values():
         for method in sizes.methods.values():
-            found.add(method, _of_method(run, method))
+            table.add(method, _of_method(run, method))
     for name, sizes in tests(run).items():
-        found[f"{name}.exponent"] = exponent({n: found[f"{m}.per_draw"] for n, m in sizes.methods.items()})
-        found[f"{name}.setup_exponent"] = exponent({n: found[f"{m}.setup"] for n, m in sizes.methods.items()})
+        table[f"{name}.exponent"] = exponent({n: table[f"{m}.per_draw"] for n, m in sizes.methods.items()})
+        table[f"{name}.setup_exponent"] = exponent({n: table[f"{m}.setup"] for n, m in sizes.methods.items()})
         for n, method in sizes.methods.items():
             full = tests(run)["metropolis"].methods.get(n)
             if full is not None:
-                found[f"{method}.saving"] = _ratio(found[f"{full}.per_draw"], found[f"{method}.per_draw"])
-    return found
+                table[f"{method}.saving"] = _ratio(table[f"{full}.per_draw"], table[f"{method}.per_draw"])
+    return table
 
 
 def _of_method(run: Run, method: str) -> Metrics:
@@ -53,14 +53,14 @@ def _of_method(run: Run, method: str) -> Metrics:
     draws = run.draws(method)
     middle, sd = draws.mean(axis=(0, 1)), draws.std(axis=(0, 1))
     size = effective(functions((draws - middle) / np.where(sd > 0, sd, 1.0), products=False))
-    own = float(spent.evaluations[-1]) * summary["chains"] / size.value
+    per_draw = float(spent.evaluations[-1]) * summary["chains"] / size.value
     return {
         "n": float(run.target_of(method).n),
         "step": float(np.mean(summary["step_size_by_chain"])),
         "accept_rate": summary["accept_rate"],
         "data": summary["minibatch_size_mean"],
         "ess": size,
-        "per_draw": Estimate(own, own * size.se / size.value),
+        "per_draw": Estimate(per_draw, per_draw * size.se / size.value),
         "setup": spent.setup * summary["chains"],
         "microseconds_per_draw": 1e6 * float(spent.seconds[-1]) * summary["chains"] / size.value,
     }
@@ -90,14 +90,14 @@ def _ratio(a: Estimate | float, b: Estimate | float) -> Estimate:
 
 def by_test(run: Run) -> dict[str, dict[str, Metric | None]]:
     """Return a row for each test: its exponents, and its cost and saving at the largest n."""
-    found, rows = run.cached(metrics), dict[str, dict[str, Metric | None]]()
+    numbers, rows = run.cached(metrics), dict[str, dict[str, Metric | None]]()
     for name, sizes in tests(run).items():
         largest = sizes.methods[max(sizes.methods)]
         rows[sizes.label] = {
-            "exponent": found[f"{name}.exponent"],
-            "setup_exponent": found[f"{name}.setup_exponent"],
-            "per_draw": found[f"{largest}.per_draw"],
-            "saving": found.get(f"{largest}.saving"),
+            "exponent": numbers[f"{name}.exponent"],
+            "setup_exponent": numbers[f"{name}.setup_exponent"],
+            "per_draw": numbers[f"{largest}.per_draw"],
+            "saving": numbers.get(f"{largest}.saving"),
         }
     return rows
 
@@ -107,17 +107,17 @@ def growth(run: Run) -> Figure:
     figure, (left, right) = panels(
         2, size=(4.0, 4.0), share="", xscale="log", yscale="log", xlabel="number of data n"
     )
-    found, looks = run.cached(metrics), method_styles(tests(run))
+    numbers, looks = run.cached(metrics), method_styles(tests(run))
     for name, (label, methods) in tests(run).items():
         n, style = np.array(list(methods)), looks[name]
-        costs = [found[f"{method}.per_draw"] for method in methods.values()]
+        costs = [numbers[f"{method}.per_draw"] for method in methods.values()]
         bars = [2 * c.se if isinstance(c, Estimate) and np.isfinite(c.se) else 0.0 for c in costs]
         look: Style = {"color": style["color"], "marker": style["marker"], "markersize": 4, "linewidth": 1.2}
-        power = value(found[f"{name}.exponent"])
+        power = value(numbers[f"{name}.exponent"])
         left.errorbar(
             n, [value(c) for c in costs], yerr=bars, capsize=2, label=f"{label}: n^{power:.2f}", **look
         )
-        right.plot(n, [value(found[f"{method}.setup"]) for method in methods.values()], **look)
+        right.plot(n, [value(numbers[f"{method}.setup"]) for method in methods.values()], **look)
     left.set(ylabel="evaluations per effective draw")
     right.set(ylabel="evaluations of the set-up, all chains")
     return finished(

@@ -30,8 +30,8 @@ class Score(NamedTuple):
 
 def monitored_data(run: Run) -> Mapping[str, torch.Tensor]:
     """Return the test data."""
-    found: Mapping[str, torch.Tensor] = build(run.config["test"], "test").load().fields
-    return found
+    fields: Mapping[str, torch.Tensor] = build(run.config["test"], "test").load().fields
+    return fields
 
 
 def predictions(run: Run) -> dict[str, Array]:
@@ -44,7 +44,7 @@ def predictions(run: Run) -> dict[str, Array]:
     """
     if TRUTH not in run.methods or run.methods[TRUTH]["chains"] < 2:
         raise UserError(f"this report needs the method {TRUTH}, with two chains or more: it is the truth.")
-    rows, found = run.cached(monitored_data), {}
+    rows, by_method = run.cached(monitored_data), {}
     model: Any = run.target.model
     rows = {name: field[None] for name, field in rows.items()}
     for method in run.methods:
@@ -53,8 +53,8 @@ def predictions(run: Run) -> dict[str, Array]:
             draws = draws[:, -1:]
         theta = torch.from_numpy(np.ascontiguousarray(draws.reshape(-1, draws.shape[-1]))).float()
         parts = [model.predict(part, rows).exp() for part in theta.split(_HELD)]
-        found[method] = torch.cat(parts).numpy().reshape(*draws.shape[:2], -1, parts[0].shape[-1])
-    return found
+        by_method[method] = torch.cat(parts).numpy().reshape(*draws.shape[:2], -1, parts[0].shape[-1])
+    return by_method
 
 
 def is_optimiser(run: Run, method: str) -> bool:
@@ -74,8 +74,8 @@ def score(found: Array, truth: Array) -> Score:
     Izmailov, Vikram, Hoffman & Wilson (2021), section 5: the share of data with the same most probable class, and the
     mean of sum_k |p_k - q_k| / 2.
     """
-    same = float((found.argmax(-1) == truth.argmax(-1)).mean())
-    return Score(same, float(0.5 * np.abs(found - truth).sum(-1).mean()))
+    agreement = float((found.argmax(-1) == truth.argmax(-1)).mean())
+    return Score(agreement, float(0.5 * np.abs(found - truth).sum(-1).mean()))
 
 
 def passes(run: Run, method: str) -> float:
@@ -91,48 +91,59 @@ def metrics(run: Run) -> Metrics:
     ``agreement``, ``tv``: of all chains of a method together, with HMC; of HMC, of its second half of chains with its
     first: the reference's own error. ``agreement_one``, ``tv_one``: of one chain. ``rhat``, ``ess``: of predictions.
     """
-    found = MetricTable()
+    table = MetricTable()
     by_method = run.cached(predictions)
     truth = by_method[TRUTH]
     y = run.cached(monitored_data)["y"]
-    for method, each in by_method.items():
-        pooled, alone = each.mean(axis=(0, 1)), each.mean(axis=1)
+    for method, probabilities in by_method.items():
+        pooled, single = probabilities.mean(axis=(0, 1)), probabilities.mean(axis=1)
         if method == TRUTH:
-            half = len(each) // 2
-            of_all = score(each[half:].mean(axis=(0, 1)), each[:half].mean(axis=(0, 1)))
-            of_one = [score(p, np.delete(alone, c, axis=0).mean(axis=0)) for c, p in enumerate(alone)]
+            half = len(probabilities) // 2
+            of_all = score(probabilities[half:].mean(axis=(0, 1)), probabilities[:half].mean(axis=(0, 1)))
+            of_one = [score(p, np.delete(single, c, axis=0).mean(axis=0)) for c, p in enumerate(single)]
         else:
             mean = truth.mean(axis=(0, 1))
-            of_all, of_one = score(pooled, mean), [score(p, mean) for p in alone]
-        found.add(method, of_all._asdict())
-        found.add(
+            of_all, of_one = score(pooled, mean), [score(p, mean) for p in single]
+        table.add(method, of_all._asdict())
+        table.add(
             method, {f"{name}_one": estimate([s._asdict()[name] for s in of_one]) for name in Score._fields}
         )
-        found.add(method, _quality(pooled, alone, y))
-        found.add(method, {"passes": passes(run, method), "networks": float(each.shape[0] * each.shape[1])})
+        table.add(method, _quality(pooled, single, y))
+        table.add(
+            method,
+            {
+                "passes": passes(run, method),
+                "networks": float(probabilities.shape[0] * probabilities.shape[1]),
+            },
+        )
         if not is_optimiser(run, method):
-            found.add(
-                method, {k: v for k, v in worth_of_predictions(each.astype(float)).items() if k != "ess_tail"}
+            table.add(
+                method,
+                {
+                    k: v
+                    for k, v in worth_of_predictions(probabilities.astype(float)).items()
+                    if k != "ess_tail"
+                },
             )
         if run.methods[method]["n_accept_tests"]:
-            found.add(method, {"accept_rate": run.methods[method]["accept_rate"]})
-    return found
+            table.add(method, {"accept_rate": run.methods[method]["accept_rate"]})
+    return table
 
 
-def _quality(pooled: Array, alone: Array, y: torch.Tensor) -> Metrics:
+def _quality(pooled: Array, single: Array, y: torch.Tensor) -> Metrics:
     """Return error (per cent), likelihood and calibration of the mean prediction of all chains, and of one chain's."""
-    p, each = torch.from_numpy(pooled)[None].double(), torch.from_numpy(alone).double()
-    found: Metrics = {}
-    for end, some in (("", p), ("_one", each)):
-        own = some.gather(-1, y.long().expand(some.shape[:2])[..., None])[..., 0]
+    p, chains = torch.from_numpy(pooled)[None].double(), torch.from_numpy(single).double()
+    numbers: Metrics = {}
+    for end, predicted in (("", p), ("_one", chains)):
+        of_label = predicted.gather(-1, y.long().expand(predicted.shape[:2])[..., None])[..., 0]
         scores = {
-            "error": 100 * (some.argmax(-1) != y).double().mean(-1),
-            "nll": -own.log().mean(-1),
-            "brier": brier(some, y),
-            "ece": calibration_error(some, y),
+            "error": 100 * (predicted.argmax(-1) != y).double().mean(-1),
+            "nll": -of_label.log().mean(-1),
+            "brier": brier(predicted, y),
+            "ece": calibration_error(predicted, y),
         }
-        found |= {f"{name}{end}": estimate(v) if end else float(v[0]) for name, v in scores.items()}
-    return found
+        numbers |= {f"{name}{end}": estimate(v) if end else float(v[0]) for name, v in scores.items()}
+    return numbers
 
 
 def convergence(run: Run) -> dict[str, tuple[Array, Array]]:
@@ -140,21 +151,24 @@ def convergence(run: Run) -> dict[str, tuple[Array, Array]]:
 
     Of methods with several networks; of HMC's first half of chains, from the second.
     """
-    found, by_method = {}, run.cached(predictions)
+    curves, by_method = {}, run.cached(predictions)
     truth = by_method[TRUTH].mean(axis=(0, 1))
-    for method, each in by_method.items():
-        steps = each.shape[1]
+    for method, probabilities in by_method.items():
+        steps = probabilities.shape[1]
         if steps < 2:
             continue
         mean = truth
         if method == TRUTH:
-            mean, each = each[len(each) // 2 :].mean(axis=(0, 1)), each[: len(each) // 2]
-        so_far = each.mean(axis=0).cumsum(axis=0) / np.arange(1, steps + 1)[:, None, None]
+            mean, probabilities = (
+                probabilities[len(probabilities) // 2 :].mean(axis=(0, 1)),
+                probabilities[: len(probabilities) // 2],
+            )
+        running_mean = probabilities.mean(axis=0).cumsum(axis=0) / np.arange(1, steps + 1)[:, None, None]
         places = np.unique(np.geomspace(1, steps, 20).astype(int)) - 1
-        tv = np.array([score(so_far[k], mean).tv for k in places])
+        tv = np.array([score(running_mean[k], mean).tv for k in places])
         at = run.draw_steps(method)[-steps:][places] / run.methods[method]["steps"]
-        found[method] = passes(run, method) * at, tv
-    return found
+        curves[method] = passes(run, method) * at, tv
+    return curves
 
 
 # --- Figures ------------------------------------------------------------------------------------------------
@@ -162,7 +176,7 @@ def convergence(run: Run) -> dict[str, tuple[Array, Array]]:
 
 def truth_figure(run: Run) -> Figure:
     """Agreement and total variation with HMC's predictions, and the negative log-likelihood of the test labels."""
-    found, methods = run.cached(metrics), list(run.methods)
+    numbers, methods = run.cached(metrics), list(run.methods)
     rows = -np.arange(len(methods))
     shown = {"agreement": "agreement with HMC", "tv": "total variation from HMC", "nll": "NLL (nats)"}
     figure, axes = panels(len(shown), size=(2.9, 3.4))
@@ -170,9 +184,9 @@ def truth_figure(run: Run) -> Figure:
         for end, fill in (("_one", "white"), ("", COLOURS[0])):
             for row, method in zip(rows, methods, strict=True):
                 style: Style = {"color": COLOURS[0], "markerfacecolor": fill, "markersize": 5}
-                points(axis, [row], [found[f"{method}.{name}{end}"]], upright=False, **style)
-        if f"{TRUTH}.{name}" in found:
-            axis.axvline(value(found[f"{TRUTH}.{name}"]), linestyle="--", **THIN)
+                points(axis, [row], [numbers[f"{method}.{name}{end}"]], upright=False, **style)
+        if f"{TRUTH}.{name}" in numbers:
+            axis.axvline(value(numbers[f"{TRUTH}.{name}"]), linestyle="--", **THIN)
         axis.set(xlabel=title, yticks=rows)
     logarithmic_across(axes[1])
     axes[0].set_yticklabels([run.label(method) for method in methods])

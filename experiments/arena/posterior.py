@@ -38,48 +38,50 @@ def courses(run: Run) -> dict[str, Course]:
 
 def metrics(run: Run) -> Metrics:
     """The truth, and of each method its settings, costs and errors; effective draws of exact methods alone."""
-    true = run.cached(truth_of)
-    found = MetricTable({"truth.rmse": true.error**0.5, "truth.effective_share": true.effective})
+    exact = run.cached(truth_of)
+    table = MetricTable({"truth.rmse": exact.error**0.5, "truth.effective_share": exact.effective})
     for method in run.methods:
-        found.add(method, _of_method(run, method))
-    return found
+        table.add(method, _of_method(run, method))
+    return table
 
 
 def _of_method(run: Run, method: str) -> Metrics:
-    summary, each, spent = run.methods[method], run.cached(courses)[method], run.cached(costs)[method]
+    summary, path, spent = run.methods[method], run.cached(courses)[method], run.cached(costs)[method]
     steps = summary["steps"]
-    found: Metrics = {
+    numbers: Metrics = {
         "step": float(np.mean(summary["step_size_by_chain"])),
         "accept_rate": summary["accept_rate"] if summary["n_accept_tests"] else float("nan"),
         "data": summary["minibatch_size_mean"],
         "per_step": float(spent.evaluations[-1]) / steps,
         "setup": spent.setup,
-        "rmse": Estimate(float(each.error[-1]), float(each.se[-1])),
-        "spent": float(each.evaluations[-1]),
-        "microseconds": 1e6 * float(each.seconds[-1]) / steps,
+        "rmse": Estimate(float(path.error[-1]), float(path.se[-1])),
+        "spent": float(path.evaluations[-1]),
+        "microseconds": 1e6 * float(path.seconds[-1]) / steps,
     }
     for level in LEVELS:
-        number = cost_of(each, "evaluations", level)
-        found[f"cost{level:g}"] = number
-        found[f"total{level:g}"] = Estimate(number.value + spent.setup, number.se)
-        found[f"seconds{level:g}"] = cost_of(each, "seconds", level)
+        number = cost_of(path, "evaluations", level)
+        numbers[f"cost{level:g}"] = number
+        numbers[f"total{level:g}"] = Estimate(number.value + spent.setup, number.se)
+        numbers[f"seconds{level:g}"] = cost_of(path, "seconds", level)
     if is_exact(run, method):
         size = effective(values(run, method))
-        own = spent.evaluations[-1] * summary["chains"]
-        found["ess"] = size
-        found["per_draw"] = Estimate(own / size.value, own / size.value * size.se / size.value)
-    return found
+        evaluations = spent.evaluations[-1] * summary["chains"]
+        numbers["ess"] = size
+        numbers["per_draw"] = Estimate(
+            evaluations / size.value, evaluations / size.value * size.se / size.value
+        )
+    return numbers
 
 
 def error(run: Run) -> Figure:
     """Root mean square error of posterior means against evaluations and against seconds."""
     figure, (left, right) = panels(2, size=(4.0, 4.2), xscale="log", yscale="log")
-    found = run.cached(courses)
+    by_method = run.cached(courses)
     left.set(xlabel="evaluations of single data after the set-up, one chain", ylabel="RMSE / posterior sd")
     right.set(xlabel="seconds after the set-up, one chain")
     for method in run.methods:
-        _draw(run, left, method, found[method].evaluations, found[method])
-        _draw(run, right, method, found[method].seconds, found[method])
+        _draw(run, left, method, by_method[method].evaluations, by_method[method])
+        _draw(run, right, method, by_method[method].seconds, by_method[method])
     return _finished(run, figure, [left, right])
 
 
@@ -87,25 +89,25 @@ def total(run: Run) -> Figure:
     """Root mean square error of posterior means against all evaluations, those of the set-up included."""
     figure, (axis,) = panels(1, size=(5.2, 4.2), xscale="log", yscale="log")
     axis.set(xlabel="evaluations of single data, one chain, with set-up", ylabel="RMSE / posterior sd")
-    for method, each in run.cached(courses).items():
-        _draw(run, axis, method, each.evaluations + run.cached(costs)[method].setup, each)
+    for method, path in run.cached(courses).items():
+        _draw(run, axis, method, path.evaluations + run.cached(costs)[method].setup, path)
     return _finished(run, figure, [axis])
 
 
-def _draw(run: Run, axis: Axes, method: str, x: Array, each: Course) -> None:
+def _draw(run: Run, axis: Axes, method: str, x: Array, path: Course) -> None:
     look = method_styles(run.methods)[method]
     exact = is_exact(run, method)
     style: Style = {"color": look["color"], "marker": look["marker"], "linestyle": "-" if exact else "--"}
     style |= {"markerfacecolor": look["color"] if exact else "white", "label": run.label(method)}
-    axis.plot(x, each.error, markersize=3.5, linewidth=1.2, **style)
-    low = np.maximum(each.error - 2 * each.se, each.error / 2)
-    axis.fill_between(x, low, each.error + 2 * each.se, color=look["color"], alpha=0.12, linewidth=0)
+    axis.plot(x, path.error, markersize=3.5, linewidth=1.2, **style)
+    low = np.maximum(path.error - 2 * path.se, path.error / 2)
+    axis.fill_between(x, low, path.error + 2 * path.se, color=look["color"], alpha=0.12, linewidth=0)
 
 
 def _finished(run: Run, figure: Figure, axes: list[Axes]) -> Figure:
     """Add the noise floor of the truth, plain ticks and the legend."""
     floor = run.cached(truth_of).error ** 0.5
-    lowest = min(float(each.error.min()) for each in run.cached(courses).values())
+    lowest = min(float(path.error.min()) for path in run.cached(courses).values())
     for axis in axes:
         if floor > lowest / 3:
             axis.axhspan(lowest / 4, floor, color="grey", alpha=0.25, linewidth=0, label="error of the truth")

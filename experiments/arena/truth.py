@@ -79,23 +79,23 @@ def by_importance(target: Target, seed: int) -> Truth:
     Raises:
         UserError: the posterior has no mode within reach.
     """
-    found = find_reference(target.model, target.data)
+    reference = find_reference(target.model, target.data)
     count = int(np.clip(EVALUATIONS / target.n, LEAST, MOST)) // 2
-    half = torch.from_numpy(np.random.default_rng(seed).standard_normal((count, len(found.theta))))
+    half = torch.from_numpy(np.random.default_rng(seed).standard_normal((count, len(reference.theta))))
     z = torch.cat((half, -half))
-    theta = found.theta + z @ found.root.T
+    theta = reference.theta + z @ reference.root.T
     with torch.no_grad():
         likelihood = torch.cat([target.full_log_lik(part).double() for part in theta.split(_TOGETHER)])
         log_w = (likelihood + target.model.log_prior(theta) + 0.5 * z.square().sum(-1)).numpy()
     w = np.exp(log_w - log_w.max())
     w /= w.mean()
-    scale = found.root.norm(dim=1).numpy()
-    values = functions(((z @ found.root.T).numpy() / scale), products=False)
+    scale = reference.root.norm(dim=1).numpy()
+    values = functions(((z @ reference.root.T).numpy() / scale), products=False)
     dim = len(scale)
-    known = np.concatenate([np.zeros(dim), np.ones(dim)])
-    mean = known + ((w - 1)[:, None] * values).mean(axis=0)
+    normal_mean = np.concatenate([np.zeros(dim), np.ones(dim)])
+    mean = normal_mean + ((w - 1)[:, None] * values).mean(axis=0)
     # To first order in the error of the mean weight, which normalises the others.
-    parts = (w - 1)[:, None] * values - (mean - known) - (w - 1)[:, None] * mean
+    parts = (w - 1)[:, None] * values - (mean - normal_mean) - (w - 1)[:, None] * mean
     pairs = parts.reshape(2, count, -1).mean(axis=0)
     error = pairs.std(axis=0, ddof=1) / np.sqrt(count)
     # E_q u^2 = 1 and E_q u^4 = 3.
@@ -105,7 +105,7 @@ def by_importance(target: Target, seed: int) -> Truth:
         mean,
         sd,
         float(np.mean((error / sd) ** 2)),
-        found.theta.numpy(),
+        reference.theta.numpy(),
         scale,
         products=False,
         points=2 * count,

@@ -30,11 +30,11 @@ HALF = ("sgld_half", "sghmc_half")
 
 def pairs(run: Run) -> list[tuple[str, str]]:
     """Return the pairs of methods of a run that Table 2 orders, the one with the lower error first."""
-    found = []
+    ordered = []
     for i in range(2):
-        found += [(CYCLICAL[i], TRADITIONAL[i]), (CYCLICAL[i], SNAPSHOTS[i])]
-        found += [(SNAPSHOTS[i], TRADITIONAL[i]), (TRADITIONAL[i], OPTIMISERS[i])]
-    return [pair for pair in found if set(pair) <= set(run.methods)]
+        ordered += [(CYCLICAL[i], TRADITIONAL[i]), (CYCLICAL[i], SNAPSHOTS[i])]
+        ordered += [(SNAPSHOTS[i], TRADITIONAL[i]), (TRADITIONAL[i], OPTIMISERS[i])]
+    return [pair for pair in ordered if set(pair) <= set(run.methods)]
 
 
 def metrics(run: Run) -> Metrics:
@@ -45,50 +45,50 @@ def metrics(run: Run) -> Metrics:
     those in which the mean error does not rise by more than a standard error; ``lower_at``: the numbers of cycles at
     which it is below that of the Snapshot ensemble.
     """
-    found = MetricTable.by_method(run, _of_method)
+    table = MetricTable.by_method(run, _of_method)
     errors = {method: last(run, method, "error_of_ensemble") for method in run.methods}
     for one, two in pairs(run):
         gap = estimate(errors[two] - errors[one])
         sigmas = gap.value / gap.se if gap.se and np.isfinite(gap.se) else float("nan")
-        found.add(one, {f"under.{two}": gap, f"sigmas_under.{two}": float(sigmas)})
-        found.add(one, {f"seeds_under.{two}": float((errors[one] < errors[two]).mean())})
+        table.add(one, {f"under.{two}": gap, f"sigmas_under.{two}": float(sigmas)})
+        table.add(one, {f"seeds_under.{two}": float((errors[one] < errors[two]).mean())})
     for i, method in enumerate(CYCLICAL):
         if {method, TRADITIONAL[i], HALF[i]} <= set(run.methods):
-            groups = {m: found.number(f"{m}.error_group") for m in (method, TRADITIONAL[i], HALF[i])}
-            found.add(method, {"group_under": groups[TRADITIONAL[i]] - groups[method]})
-            single = found.number(f"{method}.error")
-            found.add(method, {"single_under_half": groups[HALF[i]] - single})
+            groups = {m: table.number(f"{m}.error_group") for m in (method, TRADITIONAL[i], HALF[i])}
+            table.add(method, {"group_under": groups[TRADITIONAL[i]] - groups[method]})
+            single = table.number(f"{method}.error")
+            table.add(method, {"single_under_half": groups[HALF[i]] - single})
     for method in (*CYCLICAL, *SNAPSHOTS):
         if method not in run.methods:
             continue
         curve = monitored(run, method, "error_of_ensemble")
-        found.series(method, "error", {m: estimate(e) for m, e in enumerate(curve.T, 1)})
+        table.series(method, "error", {m: estimate(e) for m, e in enumerate(curve.T, 1)})
         steps = [estimate(step) for step in np.diff(curve, axis=1).T]
-        found.add(method, {"falls": float(sum(s.value <= np.nan_to_num(s.se) for s in steps))})
-        found.add(method, {"gain": estimate(curve[:, 0] - curve[:, -1])})
+        table.add(method, {"falls": float(sum(s.value <= np.nan_to_num(s.se) for s in steps))})
+        table.add(method, {"gain": estimate(curve[:, 0] - curve[:, -1])})
     for i, method in enumerate(CYCLICAL):
         if {method, SNAPSHOTS[i]} <= set(run.methods):
             one, two = (monitored(run, m, "error_of_ensemble").mean(axis=0) for m in (method, SNAPSHOTS[i]))
-            found.add(method, {f"lower_at.{SNAPSHOTS[i]}": float((one < two).sum())})
+            table.add(method, {f"lower_at.{SNAPSHOTS[i]}": float((one < two).sum())})
         if {method, TRADITIONAL[i]} <= set(run.methods):
-            over = last(run, method, "error") - last(run, TRADITIONAL[i], "error")
-            found.add(method, {"single_over": estimate(over)})
-    return found
+            excess = last(run, method, "error") - last(run, TRADITIONAL[i], "error")
+            table.add(method, {"single_over": estimate(excess)})
+    return table
 
 
 def _of_method(run: Run, method: str) -> Metrics:
-    found: Metrics = {name: estimate(last(run, method, source)) for name, source in SCORES.items()}
+    numbers: Metrics = {name: estimate(last(run, method, source)) for name, source in SCORES.items()}
     # One ensemble of all chains: no standard error.
-    found |= {
+    numbers |= {
         f"{name}_group": float(last(run, method, f"{name}_of_group")[0]) for name in ("error", "nll", "ece")
     }
-    over = last(run, method, "error") - last(run, method, "error_of_ensemble")
-    return found | {"ensemble_gain": estimate(over)}
+    gain = last(run, method, "error") - last(run, method, "error_of_ensemble")
+    return numbers | {"ensemble_gain": estimate(gain)}
 
 
 def parallel_table(run: Run) -> pd.DataFrame:
     """Test error of parallel chains, per cent (Table 3)."""
-    found, rows = run.cached(metrics), {}
+    numbers, rows = run.cached(metrics), {}
     chains = int(run.config["chains"])
     for i, family in enumerate(("SGLD", "SGHMC")):
         names = {
@@ -97,13 +97,13 @@ def parallel_table(run: Run) -> pd.DataFrame:
             f"decreasing, {chains} chains of half the steps": (HALF[i], "error_group"),
             "cyclical, one chain": (CYCLICAL[i], "error"),
         }
-        rows[family] = {head: found.get(f"{method}.{name}") for head, (method, name) in names.items()}
+        rows[family] = {head: numbers.get(f"{method}.{name}") for head, (method, name) in names.items()}
     return by_rows(rows)
 
 
 def cycles_figure(run: Run) -> Figure:
     """Test error of ensembles by the number of cycles, and of one network against all (Figure 3c)."""
-    found = run.cached(metrics)
+    numbers = run.cached(metrics)
     figure, (left, right) = panels(2, size=(4.6, 3.4), share="")
     looks = {CYCLICAL: (COLOURS[1], ("-", "--")), SNAPSHOTS: (COLOURS[2], ("-", "--"))}
     for family, (colour, lines) in looks.items():
@@ -118,7 +118,7 @@ def cycles_figure(run: Run) -> Figure:
     for place, method in enumerate(shown):
         for name, fill in (("error_alone", "white"), ("error", COLOURS[0])):
             style = {"color": COLOURS[0], "markerfacecolor": fill, "markersize": 6}
-            points(right, [-place], [found[f"{method}.{name}"]], upright=False, **style)
+            points(right, [-place], [numbers[f"{method}.{name}"]], upright=False, **style)
     left.set(xlabel="cycles M", ylabel="test error (%)")
     right.set(xlabel="test error (%)", yticks=-np.arange(len(shown)))
     right.set_yticklabels([run.label(method) for method in shown])
@@ -127,5 +127,5 @@ def cycles_figure(run: Run) -> Figure:
 
 def lead(run: Run) -> float:
     """Return the least by which an ensemble of a cyclical method is better than its last network, in points."""
-    found = run.cached(metrics)
-    return min(value(found.get(f"{method}.ensemble_gain")) for method in CYCLICAL)
+    numbers = run.cached(metrics)
+    return min(value(numbers.get(f"{method}.ensemble_gain")) for method in CYCLICAL)

@@ -67,8 +67,8 @@ def posterior(target: Target) -> Posterior:
 def signed_rows(target: Target) -> Array:
     """Return y_i x_i (n, D), all that the likelihood depends on."""
     x, y = (target.data.fields[name].double() for name in ("x", "y"))
-    found: Array = (y[:, None] * x).numpy()
-    return found
+    signed: Array = (y[:, None] * x).numpy()
+    return signed
 
 
 def log_lik(signed: Array, theta: Array) -> Array:

@@ -57,7 +57,7 @@ def _sets(run: Run) -> list[str]:
 
 
 def _method_on(run: Run, data: str) -> str:
-    return next(method for method, _, of in methods(run) if of == data)
+    return next(method for method, _, dataset in methods(run) if dataset == data)
 
 
 def of_draws(draws: Array, truth: Posterior) -> tuple[Metrics, Array]:
@@ -70,51 +70,51 @@ def of_draws(draws: Array, truth: Posterior) -> tuple[Metrics, Array]:
     """
     by_coordinate = ess_of_chain(draws.transpose(0, 2, 1))  # (C, D)
     middle = draws.mean(axis=(0, 1))
-    off = (middle - truth.mean) / truth.sd
+    errors = (middle - truth.mean) / truth.sd
     variance = np.square(draws - middle).mean(axis=1) / truth.sd**2  # (C, D)
-    of_all = variance.mean(axis=0)
+    pooled = variance.mean(axis=0)
     size = np.median(by_coordinate, axis=1)
-    found: Metrics = {
+    numbers: Metrics = {
         "ess": estimate(size),
         "ess_least": estimate(by_coordinate.min(axis=1)),
-        "mean_error": float(np.abs(off).max()),
-        "mean_error_rms": float(np.sqrt(np.mean(off**2))),
-        "chance": float(np.sqrt(np.mean(of_all / by_coordinate.sum(axis=0)))),
+        "mean_error": float(np.abs(errors).max()),
+        "mean_error_rms": float(np.sqrt(np.mean(errors**2))),
+        "chance": float(np.sqrt(np.mean(pooled / by_coordinate.sum(axis=0)))),
         "variance": estimate(variance.mean(axis=1)),
-        "variance_worst": float(of_all[np.abs(np.log(of_all)).argmax()]),
+        "variance_worst": float(pooled[np.abs(np.log(pooled)).argmax()]),
     }
-    return found, size
+    return numbers, size
 
 
 def metrics(run: Run) -> Metrics:
     """Return the metrics of the claims and tables."""
-    found: Metrics = {}
+    numbers: Metrics = {}
     sizes: dict[str, Array] = {}
     for method, sampler, data in methods(run):
         truth, summary, draws = run.cached(truths)[data], run.methods[method], run.draws(method)
-        more, sizes[method] = of_draws(draws, truth)
+        of_method, sizes[method] = of_draws(draws, truth)
         columns = [draws[:, :, d] for d in range(draws.shape[2])]
         per_chain = {
             f"{kind}_ess": float(np.median([ess(c, kind) for c in columns])) / len(draws)
             for kind in ("bulk", "tail")
         }
         gradients = summary["gradient_evals"] / summary["chains"]
-        more |= per_chain | {
+        of_method |= per_chain | {
             "draws": float(draws.shape[1]),
             "gradients": float(gradients),
-            "gradients_each": gradients / value(more["ess"]),
+            "gradients_each": gradients / value(of_method["ess"]),
         }
         if sampler.startswith("c"):
-            more |= _weighted(run, method, truth)
-        found |= {f"{method}.{name}": number for name, number in more.items()}
-    weights = [value(found[f"{method}.weight_most"]) for method, s, _ in methods(run) if s.startswith("c")]
+            of_method |= _weighted(run, method, truth)
+        numbers |= {f"{method}.{name}": number for name, number in of_method.items()}
+    weights = [value(numbers[f"{method}.weight_most"]) for method, s, _ in methods(run) if s.startswith("c")]
     if weights:
-        found["cycles.weight_most"] = float(np.mean(weights))
-        found["cycles.alike"] = 1 / float(run.config["cycles"])
-    return found | _pairs(found, sizes)
+        numbers["cycles.weight_most"] = float(np.mean(weights))
+        numbers["cycles.alike"] = 1 / float(run.config["cycles"])
+    return numbers | _pairs(numbers, sizes)
 
 
-def _pairs(found: Metrics, sizes: Mapping[str, Array]) -> Metrics:
+def _pairs(numbers: Metrics, sizes: Mapping[str, Array]) -> Metrics:
     """Return cyclical over traditional, by pairs of chains of one seed, and how many of the six pairs keep the order.
 
     A pair keeps it if the cyclical one's mean is above the other's, or below by at most two standard errors of the
@@ -129,12 +129,12 @@ def _pairs(found: Metrics, sizes: Mapping[str, Array]) -> Metrics:
                 if one not in sizes or two not in sizes:
                     continue
                 ratio = estimate(np.log(sizes[one] / sizes[two]))
-                over = Estimate(float(np.exp(ratio.value)), float(np.exp(ratio.value) * ratio.se))
-                cost = value(found[f"{one}.gradients"]) / value(found[f"{two}.gradients"])
-                pairs[f"{one}.over_{other}"] = over
-                pairs[f"{one}.over_{other}_per_gradient"] = Estimate(over.value / cost, over.se / cost)
-                ahead = estimate(sizes[one] - sizes[two])
-                kept.append(ahead.value >= -ERRORS * ahead.se)
+                gain = Estimate(float(np.exp(ratio.value)), float(np.exp(ratio.value) * ratio.se))
+                cost = value(numbers[f"{one}.gradients"]) / value(numbers[f"{two}.gradients"])
+                pairs[f"{one}.over_{other}"] = gain
+                pairs[f"{one}.over_{other}_per_gradient"] = Estimate(gain.value / cost, gain.se / cost)
+                lead = estimate(sizes[one] - sizes[two])
+                kept.append(lead.value >= -ERRORS * lead.se)
         if kept:
             pairs[f"{name}.kept"] = float(sum(kept))
     return pairs
@@ -145,8 +145,8 @@ def cycle_of_draws(run: Run, method: str) -> npt.NDArray[np.int64]:
     node, summary = run.config["methods"][method], run.methods[method]
     schedule: Any = build(node["schedules"]["step_size"], method)
     placed = schedule.bind(summary["warmup"], summary["steps"])
-    found: npt.NDArray[np.int64] = placed.cycle_of(run.draw_steps(method) + summary["warmup"])
-    return found
+    cycles: npt.NDArray[np.int64] = placed.cycle_of(run.draw_steps(method) + summary["warmup"])
+    return cycles
 
 
 def _weighted(run: Run, method: str, truth: Posterior) -> Metrics:
@@ -170,69 +170,71 @@ def _weighted(run: Run, method: str, truth: Posterior) -> Metrics:
         for name, mean in zip(errors, means, strict=True):
             errors[name].append(float(np.sqrt(np.mean(np.square((mean - truth.mean) / truth.sd)))))
         rows.append(weights)
-    found: Metrics = {name: estimate(np.array(of_chain)) for name, of_chain in errors.items()}
-    return found | {
-        "weight_most": estimate(np.array([each.weights.max() for each in rows])),
-        "sample_most": float(np.median([each.largest_share for each in rows])),
-        "weight_error": float(np.median([each.relative_error for each in rows])),
-        "tail": float(np.median([each.tail for each in rows])),
-        "evidence_off": estimate(np.array([each.log_estimate.mean() for each in rows]) - truth.log_evidence),
-        "doubted": float(np.mean([bool(each.doubts) for each in rows])),
+    numbers: Metrics = {name: estimate(np.array(of_chain)) for name, of_chain in errors.items()}
+    return numbers | {
+        "weight_most": estimate(np.array([row.weights.max() for row in rows])),
+        "sample_most": float(np.median([row.largest_share for row in rows])),
+        "weight_error": float(np.median([row.relative_error for row in rows])),
+        "tail": float(np.median([row.tail for row in rows])),
+        "evidence_off": estimate(np.array([row.log_estimate.mean() for row in rows]) - truth.log_evidence),
+        "doubted": float(np.mean([bool(row.doubts) for row in rows])),
     }
 
 
 def table1(run: Run) -> pd.DataFrame:
     """Median effective sample sizes (Table 1): the paper's beside ours."""
-    found = run.cached(metrics)
+    numbers = run.cached(metrics)
     rows: dict[str, dict[str, Any]] = {}
     for method, sampler, data in methods(run):
         row = rows.setdefault(SAMPLERS[sampler], {})
         row[f"{SETS[data]}, paper"] = PAPER.get(sampler, {}).get(data)
-        row[SETS[data]] = found[f"{method}.ess"]
+        row[SETS[data]] = numbers[f"{method}.ess"]
     return by_rows(rows)
 
 
 def pairs(run: Run) -> pd.DataFrame:
     """Effective sample size of a cyclical sampler over that of the traditional one."""
-    found = run.cached(metrics)
+    numbers = run.cached(metrics)
     rows: dict[str, dict[str, Any]] = {}
     for sampler, data in itertools.product(("sgld", "sghmc"), SETS):
         method = f"c{sampler}_{data}"
         if method in run.methods:
             row: dict[str, Any] = {"paper": PAPER[f"c{sampler}"][data] / PAPER[sampler][data]}
-            for rival, over, each in (
+            for rival, over, suffix in (
                 (sampler, "decaying", ""),
                 (f"fixed_{sampler}", "constant", ", over constant"),
             ):
-                row[f"over {over}"] = found.get(f"{method}.over_{rival}")
-                row[f"per gradient{each}"] = found.get(f"{method}.over_{rival}_per_gradient")
+                row[f"over {over}"] = numbers.get(f"{method}.over_{rival}")
+                row[f"per gradient{suffix}"] = numbers.get(f"{method}.over_{rival}_per_gradient")
             rows[run.label(method)] = row
     return by_rows(rows)
 
 
 def sizes(run: Run) -> Figure:
     """Effective sample sizes beside the paper's, and what they cost (Table 1)."""
-    there, found = _sets(run), run.cached(metrics)
-    wide = len(there)
-    figure, axes = panels(3 * wide, columns=wide, size=(3.1, 2.2), share="x row")
-    for column, data in enumerate(there):
-        own = axes[column::wide]
+    sets, numbers = _sets(run), run.cached(metrics)
+    columns = len(sets)
+    figure, axes = panels(3 * columns, columns=columns, size=(3.1, 2.2), share="x row")
+    for column, data in enumerate(sets):
+        column_axes = axes[column::columns]
         shown = [sampler for sampler in SAMPLERS if f"{sampler}_{data}" in run.methods]
-        for axis, name in zip(own, ("ess", "mean_error_rms", "variance"), strict=True):
+        for axis, name in zip(column_axes, ("ess", "mean_error_rms", "variance"), strict=True):
             for place, sampler in enumerate(shown):
-                number, colour = found[f"{sampler}_{data}.{name}"], COLOURS[place % len(COLOURS)]
+                number, colour = numbers[f"{sampler}_{data}.{name}"], COLOURS[place % len(COLOURS)]
                 points(axis, [place], [number], errors=2, color=colour, capsize=3, markersize=5)
         paper = {place: PAPER[s][data] for place, s in enumerate(shown) if s in PAPER}
-        own[0].plot(list(paper), list(paper.values()), "x", color="black", markersize=6, label="paper")
-        own[0].set(title=SETS[data], yscale="log")
-        levels(own[1], 0.1)
-        levels(own[2], 1.0)
-        own[2].set_xticks(range(len(shown)), [SAMPLERS[s] for s in shown], rotation=45, ha="right")
+        column_axes[0].plot(
+            list(paper), list(paper.values()), "x", color="black", markersize=6, label="paper"
+        )
+        column_axes[0].set(title=SETS[data], yscale="log")
+        levels(column_axes[1], 0.1)
+        levels(column_axes[2], 1.0)
+        column_axes[2].set_xticks(range(len(shown)), [SAMPLERS[s] for s in shown], rotation=45, ha="right")
     words = ("effective sample size", "error of means / sd", "variance ratio")
     for place, word in enumerate(words):  # after all is drawn: a limit that is set no longer grows
-        axes[place * wide].set_ylabel(word)
-        axes[place * wide].set_ylim(bottom=0.0 if place else None)
-    figure.align_ylabels(axes[::wide])
+        axes[place * columns].set_ylabel(word)
+        axes[place * columns].set_ylim(bottom=0.0 if place else None)
+    figure.align_ylabels(axes[::columns])
     return finished(figure, legend="right")
 
 

@@ -59,38 +59,38 @@ def curve(run: Run, method: str) -> tuple[Array, Array]:
 
 def pairs(run: Run) -> list[tuple[str, str]]:
     """Return the pairs of methods of a run that Figure 4 orders, the one of higher entropies first."""
-    found = []
+    ordered = []
     for i, end in product(range(2), READINGS):
         cyclical, traditional = CYCLICAL[i] + end, TRADITIONAL[i] + end
-        found += [(cyclical, other) for other in (OPTIMISERS[i], SNAPSHOTS[i], traditional)]
-        found.append((traditional, OPTIMISERS[i]))
-        found.append((traditional, SNAPSHOTS[i]))  # of which the paper says nothing clearly
-    return [pair for pair in found if set(pair) <= set(run.methods)]
+        ordered += [(cyclical, other) for other in (OPTIMISERS[i], SNAPSHOTS[i], traditional)]
+        ordered.append((traditional, OPTIMISERS[i]))
+        ordered.append((traditional, SNAPSHOTS[i]))  # of which the paper says nothing clearly
+    return [pair for pair in ordered if set(pair) <= set(run.methods)]
 
 
 def metrics(run: Run) -> Metrics:
     """Return the metrics of the claims and tables."""
-    found = MetricTable.by_method(run, _of_method)
+    table = MetricTable.by_method(run, _of_method)
     entropy = {method: last(run, method, "entropy_outside") for method in run.methods}
     for one, two in pairs(run):
         # No two methods share random numbers: seeds are paired in no more than their number.
         names = [f"outside_below_{level:.1f}" for level in LEVELS]
-        lower = sum(found.number(f"{one}.{name}") < found.number(f"{two}.{name}") for name in names)
-        found.add(one, {f"seeds_over.{two}": float((entropy[one] > entropy[two]).mean())})
-        found.add(one, {f"entropy_over.{two}": estimate(entropy[one] - entropy[two])})
-        found.add(one, {f"lower_than.{two}": float(lower)})
+        lower = sum(table.number(f"{one}.{name}") < table.number(f"{two}.{name}") for name in names)
+        table.add(one, {f"seeds_over.{two}": float((entropy[one] > entropy[two]).mean())})
+        table.add(one, {f"entropy_over.{two}": estimate(entropy[one] - entropy[two])})
+        table.add(one, {f"lower_than.{two}": float(lower)})
     for end in READINGS:
-        mine, usual = ([method + end for method in family] for family in (CYCLICAL, TRADITIONAL))
-        others = [*OPTIMISERS, *SNAPSHOTS, *usual]
-        if {*mine, *others} <= set(entropy):
-            means = {method: entropy[method].mean() for method in (*mine, *others)}
-            lead = min(means[method] for method in mine) - max(means[method] for method in others)
-            found.add(f"cyclical{end}", {"entropy_lead": float(lead)})
+        cyclical, usual = ([method + end for method in family] for family in (CYCLICAL, TRADITIONAL))
+        rivals = [*OPTIMISERS, *SNAPSHOTS, *usual]
+        if {*cyclical, *rivals} <= set(entropy):
+            means = {method: entropy[method].mean() for method in (*cyclical, *rivals)}
+            lead = min(means[method] for method in cyclical) - max(means[method] for method in rivals)
+            table.add(f"cyclical{end}", {"entropy_lead": float(lead)})
         for early, late in ((f"{method}_early{end}", method + end) for method in TRADITIONAL):
             if {early, late} <= set(run.methods):
                 with_noise, without = (last(run, name, "error_of_ensemble") for name in (early, late))
-                found.add(early, {f"error_over.{late}": estimate(with_noise - without)})
-    return found | run.cached(weights.metrics) | run.cached(ensembles.metrics)
+                table.add(early, {f"error_over.{late}": estimate(with_noise - without)})
+    return table | run.cached(weights.metrics) | run.cached(ensembles.metrics)
 
 
 def _of_method(run: Run, method: str) -> Metrics:
@@ -104,15 +104,15 @@ def noise_table(run: Run) -> pd.DataFrame:
 
     Of ensembles of twenty networks from the last quarter. Means over seeds with standard errors.
     """
-    found = run.cached(metrics)
+    numbers = run.cached(metrics)
     rows = {}
     for method, (end, reading) in product(TRADITIONAL, READINGS.items()):
         early, late = f"{method}_early{end}", method + end
         if {early, late} <= set(run.methods):
             rows[f"{method.upper()}, {reading}"] = {
-                "from the first step": found[f"{early}.error"],
-                "after 75 %": found[f"{late}.error"],
-                "difference": found[f"{early}.error_over.{late}"],
+                "from the first step": numbers[f"{early}.error"],
+                "after 75 %": numbers[f"{late}.error"],
+                "difference": numbers[f"{early}.error_over.{late}"],
             }
     return by_rows(rows)
 
@@ -128,16 +128,16 @@ _COLOUR = {
 
 def noise_figure(run: Run) -> Figure:
     """Test errors of SGLD and SGHMC with noise from the first step on and after 75 % of the steps (section 5.3)."""
-    found, there = run.cached(metrics), readings(run)
-    figure, axes = panels(len(there), size=(3.8, 2.6), share="", xlabel="test error (%)", ylim=(-1.5, 0.5))
-    for axis, (end, reading) in zip(axes, there.items(), strict=True):
+    numbers, by_end = run.cached(metrics), readings(run)
+    figure, axes = panels(len(by_end), size=(3.8, 2.6), share="", xlabel="test error (%)", ylim=(-1.5, 0.5))
+    for axis, (end, reading) in zip(axes, by_end.items(), strict=True):
         for place, method in enumerate(TRADITIONAL):
             early = (f"{method}_early{end}", "white", "from the first step", 0.12)
             for name, fill, words, overhead in (
                 early,
                 (method + end, _COLOUR[TRADITIONAL], "after 75 %", -0.12),
             ):
-                if isinstance(number := found.get(f"{name}.error"), Estimate):
+                if isinstance(number := numbers.get(f"{name}.error"), Estimate):
                     style: Style = {"color": _COLOUR[TRADITIONAL], "markerfacecolor": fill, "markersize": 6}
                     style["label"] = f"noise {words}"
                     points(axis, [overhead - place], [number], upright=False, **style)
@@ -148,24 +148,24 @@ def noise_figure(run: Run) -> Figure:
 
 def convergence_table(run: Run) -> pd.DataFrame:
     """Test error of the last network, per cent, after each quarter of the steps, and its mean training loss, nats."""
-    found, rows = run.cached(metrics), {}
+    numbers, rows = run.cached(metrics), {}
     for method in run.methods:
         curves = monitored(run, method, "error")
         row: dict[str, Estimate | float | None] = {
             f"{100 * (i + 1) // curves.shape[1]} %": estimate(errors) for i, errors in enumerate(curves.T)
         }
-        if any(f"{other}.loss" in found for other in run.methods):
-            row["training loss"] = found.get(f"{method}.loss")
+        if any(f"{other}.loss" in numbers for other in run.methods):
+            row["training loss"] = numbers.get(f"{method}.loss")
         rows[run.label(method)] = row
     return by_rows(rows)
 
 
 def entropy_figure(run: Run) -> Figure:
     """Empirical distribution of the predictive entropy on letters, of networks that have learnt digits (Figure 4)."""
-    there = readings(run)
-    of_all: Style = {"xlabel": "entropy on letters (nats)", "xlim": (0, np.log(10)), "ylim": (0, 1)}
-    figure, axes = panels(len(there), size=(4.6, 3.6), ylabel="share of the letters", **of_all)
-    for axis, (end, reading) in zip(axes, there.items(), strict=True):
+    by_end = readings(run)
+    panel_style: Style = {"xlabel": "entropy on letters (nats)", "xlim": (0, np.log(10)), "ylim": (0, 1)}
+    figure, axes = panels(len(by_end), size=(4.6, 3.6), ylabel="share of the letters", **panel_style)
+    for axis, (end, reading) in zip(axes, by_end.items(), strict=True):
         for family, colour in _COLOUR.items():
             for method, line in zip(family, ("-", "--"), strict=True):
                 name = method + end if family in (TRADITIONAL, CYCLICAL) else method

@@ -22,9 +22,9 @@ RULES = {"chosen": "means within 0.1 sd", "most": "any step size"}
 
 def by_reading(runs: Sequence[Run]) -> dict[str, Run]:
     """Return the runs by their reading, in the order of the configuration."""
-    there = {str(run.config["reading"]): run for run in runs}
+    by_name = {str(run.config["reading"]): run for run in runs}
     order = list(runs[0].config["readings"])
-    return {name: there[name] for name in order if name in there}
+    return {name: by_name[name] for name in order if name in by_name}
 
 
 def _cells() -> Iterator[tuple[str, str, int]]:
@@ -45,7 +45,7 @@ def sweep_metrics(runs: Sequence[Run]) -> Metrics:
     ``near`` and ``ordered``: of the step sizes with posterior means within 0.1 sd; ``near_most`` and ``ordered_most``:
     of the step sizes with the largest effective sample size, whatever their bias.
     """
-    found: Metrics = {}
+    numbers: Metrics = {}
     for name, run in by_reading(runs).items():
         metrics = run.cached(step_grid.metrics)
         for rule, end in (("chosen", ""), ("most", "_most")):
@@ -53,20 +53,22 @@ def sweep_metrics(runs: Sequence[Run]) -> Metrics:
                 (sampler, data): value(metrics.get(f"{sampler}_{data}.{rule}.ess"))
                 for sampler, data, _ in _cells()
             }
-            ahead = [size[f"c{s}", data] >= size[s, data] for s in ("sgld", "sghmc") for data in SETS]
-            found[f"{name}.near{end}"] = float(sum(near(size[s, data], paper) for s, data, paper in _cells()))
-            found[f"{name}.ordered{end}"] = float(sum(ahead))
-    return found
+            ordered = [size[f"c{s}", data] >= size[s, data] for s in ("sgld", "sghmc") for data in SETS]
+            numbers[f"{name}.near{end}"] = float(
+                sum(near(size[s, data], paper) for s, data, paper in _cells())
+            )
+            numbers[f"{name}.ordered{end}"] = float(sum(ordered))
+    return numbers
 
 
 def readings_table(runs: Sequence[Run]) -> pd.DataFrame:
     """How many of Table 1's 12 sizes and 6 orders each reading has."""
-    found, rows = sweep_metrics(runs), {}
+    numbers, rows = sweep_metrics(runs), {}
     for name, run in by_reading(runs).items():
         rows[str(run.config["readings"][name]["label"])] = {
-            f"{what}, {words}": found[f"{name}.{key}{end}"]
+            f"{quantity}, {words}": numbers[f"{name}.{key}{end}"]
             for (words, end) in zip(RULES.values(), ("", "_most"), strict=True)
-            for what, key in (("sizes of 12", "near"), ("orders of 6", "ordered"))
+            for quantity, key in (("sizes of 12", "near"), ("orders of 6", "ordered"))
         }
     return by_rows(rows)
 
@@ -88,18 +90,18 @@ def sizes(runs: Sequence[Run], rule: str) -> pd.DataFrame:
 
 def readings_figure(runs: Sequence[Run]) -> Figure:
     """Effective sample sizes in each reading beside the paper's."""
-    there, samplers = by_reading(runs), list(PAPER)
-    of_all: Style = {"xscale": "log", "xlabel": "effective sample size"}
+    by_name, samplers = by_reading(runs), list(PAPER)
+    panel_style: Style = {"xscale": "log", "xlabel": "effective sample size"}
     figure, axes = panels(
-        len(SETS) * len(samplers), columns=len(samplers), size=(2.4, 2.1), share="xy", **of_all
+        len(SETS) * len(samplers), columns=len(samplers), size=(2.4, 2.1), share="xy", **panel_style
     )
-    labels = [str(run.config["readings"][name]["label"]) for name, run in there.items()]
-    places = np.arange(len(there))[::-1]
+    labels = [str(run.config["readings"][name]["label"]) for name, run in by_name.items()]
+    places = np.arange(len(by_name))[::-1]
     for axis, (data, sampler) in zip(axes, itertools.product(SETS, samplers), strict=True):
         paper, colour = PAPER[sampler][data], COLOURS[list(SAMPLERS).index(sampler)]
         axis.axvspan(paper / FACTOR, paper * FACTOR, color="grey", alpha=0.2, linewidth=0)
         axis.axvline(paper, color="black", linewidth=0.9)
-        for place, run in zip(places, there.values(), strict=True):
+        for place, run in zip(places, by_name.values(), strict=True):
             for rule, fill in (("most", "white"), ("chosen", colour)):
                 size = value(run.cached(step_grid.metrics).get(f"{sampler}_{data}.{rule}.ess"))
                 axis.plot(size, place, "o", color=colour, markerfacecolor=fill, markersize=5)

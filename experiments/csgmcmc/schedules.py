@@ -23,15 +23,15 @@ WORDS = {"third": "k^(-1/3)", "half": "k^(-1/2)", "toy": "k^(-0.55)", "one": "1/
 def cyclical(first: float, cycles: int, steps: int) -> Array:
     """Return the step sizes of equation 2 (K,)."""
     placed = Cosine(first, cycles, explore=0.0).bind(0, steps)
-    found: Array = placed.values({}, 1, steps)["step_size"][:, 0].numpy()
-    return found
+    sizes: Array = placed.values({}, 1, steps)["step_size"][:, 0].numpy()
+    return sizes
 
 
 def decreasing(first: float, exponent: float, steps: int) -> Array:
     """Return first k^-exponent (K,)."""
     placed = Polynomial(first, None, exponent).bind(0, steps)
-    found: Array = placed.values({}, 1, steps)["step_size"][:, 0].numpy()
-    return found
+    sizes: Array = placed.values({}, 1, steps)["step_size"][:, 0].numpy()
+    return sizes
 
 
 def matched(first: float, cycles: int, exponent: float, steps: int) -> float:
@@ -69,50 +69,50 @@ def squares_from(cycles: int, exponent: float) -> int:
 
 def figure_steps(config: Mapping[str, Any]) -> tuple[Array, Array, Array]:
     """Return epochs, cyclical steps and decreasing steps of Figure 1, (K,) each; the decay is a_0 k^-0.55 in epochs."""
-    each, steps = config["steps_per_epoch"], config["steps_per_epoch"] * config["epochs"]
+    per_epoch, steps = config["steps_per_epoch"], config["steps_per_epoch"] * config["epochs"]
     first, exponent = config["a_0"], config["decay"]
-    epochs = np.arange(1, steps + 1) / each
-    falling = decreasing(first * each**exponent, exponent, steps)
+    epochs = np.arange(1, steps + 1) / per_epoch
+    falling = decreasing(first * per_epoch**exponent, exponent, steps)
     return epochs, cyclical(first, config["cycles"], steps), falling
 
 
 def crossings(epochs: Array, one: Array, other: Array) -> list[tuple[float, float]]:
     """Return where `one` falls through `other`: epochs and sizes, between steps by straight lines."""
     gap = one - other
-    found = []
+    points = []
     for k in np.flatnonzero((gap[:-1] > 0) & (gap[1:] <= 0)):
         part = gap[k] / (gap[k] - gap[k + 1])
-        found.append(tuple(float(v[k] + part * (v[k + 1] - v[k])) for v in (epochs, other)))
-    return found  # type: ignore[return-value]
+        points.append(tuple(float(v[k] + part * (v[k + 1] - v[k])) for v in (epochs, other)))
+    return points  # type: ignore[return-value]
 
 
 def metrics(run: Run) -> Metrics:
     """Return the metrics of the claims."""
     config = run.config
-    found: Metrics = {}
+    numbers: Metrics = {}
     epochs, sizes, falling = figure_steps(config)
     cycles = sizes.reshape(config["cycles"], -1)
-    found |= {
+    numbers |= {
         "cycles.first": float(cycles[:, 0].min()),
         "cycles.last": float(cycles[:, -1].max()),
         "cycles.difference": float(np.ptp(cycles, axis=0).max()),
     }
     for i, (epoch, size) in enumerate(crossings(epochs, sizes, falling), 1):
-        found |= {f"crossing_{i}.epoch": epoch, f"crossing_{i}.size": size}
+        numbers |= {f"crossing_{i}.epoch": epoch, f"crossing_{i}.size": size}
     steps, count = config["steps"], config["cycles"]
-    whole = cyclical(1.0, count, steps)
-    found["cyclical.time_error"] = float(whole.sum() / (steps / 2) - 1)
-    found["cyclical.square_error"] = float(np.square(whole).sum() / (3 * steps / 8) - 1)
+    unit = cyclical(1.0, count, steps)
+    numbers["cyclical.time_error"] = float(unit.sum() / (steps / 2) - 1)
+    numbers["cyclical.square_error"] = float(np.square(unit).sum() / (3 * steps / 8) - 1)
     for name, exponent in config["exponents"].items():
-        found[f"{name}.not_longer"] = not_longer(count, exponent)
-        found[f"{name}.square_ratio"] = square_ratio(count, exponent, steps)
+        numbers[f"{name}.not_longer"] = not_longer(count, exponent)
+        numbers[f"{name}.square_ratio"] = square_ratio(count, exponent, steps)
         of_cycles = bound(cyclical(config["a_0"], count, steps))
         first = {"": config["a_0"], "_raised": matched(config["a_0"], count, exponent, steps)}
-        for which, size in first.items():
-            found[f"{name}.bound_ratio{which}"] = bound(decreasing(size, exponent, steps)) / of_cycles
+        for suffix, size in first.items():
+            numbers[f"{name}.bound_ratio{suffix}"] = bound(decreasing(size, exponent, steps)) / of_cycles
     third = decreasing(1.0, 1 / 3, steps).sum()
-    found["third.time_error"] = float(third / (1.5 * steps ** (2 / 3)) - 1)
-    return found
+    numbers["third.time_error"] = float(third / (1.5 * steps ** (2 / 3)) - 1)
+    return numbers
 
 
 def sums(run: Run) -> pd.DataFrame:

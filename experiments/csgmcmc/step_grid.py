@@ -23,17 +23,17 @@ Point = dict[str, float]
 
 def grids(run: Run) -> dict[str, list[Point]]:
     """Return for each method what each step size of the grid came to."""
-    found = {}
+    by_method = {}
     for method, _, data in methods(run):
         with run.trace(method) as trace:  # a method at a time: all together are gigabytes
             draws = trace["posterior"]["theta"].to_numpy()
         grid = grid_of(run.config["methods"][method])
-        found[method] = [
+        by_method[method] = [
             {"step_size": step} | {name: value(number) for name, number in of_draws(part, truth)[0].items()}
             for truth in [run.cached(truths)[data]]
             for step, part in zip(grid, np.split(draws, len(grid)), strict=True)
         ]
-    return found
+    return by_method
 
 
 def grid_of(node: Mapping[str, Any]) -> list[float]:
@@ -71,17 +71,17 @@ def choice(run: Run, points: list[Point]) -> Point:
 
 def metrics(run: Run) -> Metrics:
     """Return the step sizes of the three tables and what they come to; NaN where no step size will do."""
-    found: Metrics = {}
+    numbers: Metrics = {}
     for method, points in run.cached(grids).items():
         nothing = dict.fromkeys(points[0], float("nan"))
-        taken = {
+        choices = {
             "chosen": choice(run, points),
             "within": best(faithful(run, points)) or nothing,
             "most": best(finite(points)) or nothing,
         }
-        for name, point in taken.items():
-            found |= {f"{method}.{name}.{key}": number for key, number in point.items()}
-    return found
+        for name, point in choices.items():
+            numbers |= {f"{method}.{name}.{key}": number for key, number in point.items()}
+    return numbers
 
 
 def table(run: Run, which: str) -> pd.DataFrame:
@@ -94,10 +94,10 @@ def table(run: Run, which: str) -> pd.DataFrame:
         "variance": "variance",
         "worst variance": "variance_worst",
     }
-    found = run.cached(metrics)
+    numbers = run.cached(metrics)
     rows: dict[str, dict[str, Any]] = {}
     for method, sampler, data in methods(run):
-        row: dict[str, Any] = {head: found[f"{method}.{which}.{name}"] for head, name in columns.items()}
+        row: dict[str, Any] = {head: numbers[f"{method}.{which}.{name}"] for head, name in columns.items()}
         step = row["step size"]
         row["step size"] = f"{step:g}" if np.isfinite(step) else "none"  # as it is to be written down
         rows[run.label(method)] = row | {"paper's ESS": PAPER.get(sampler, {}).get(data)}
@@ -107,26 +107,26 @@ def table(run: Run, which: str) -> pd.DataFrame:
 def grid(run: Run) -> pd.DataFrame:
     """Effective sample size, error of the means and variance at each step size."""
     rows = {
-        f"{run.label(method)}, {what}": {f"{p['step_size']:g}": p[name] for p in points}
+        f"{run.label(method)}, {words}": {f"{p['step_size']:g}": p[name] for p in points}
         for method, points in run.cached(grids).items()
-        for name, what in (("ess", "ESS"), ("mean_error_rms", "error of means"), ("variance", "variance"))
+        for name, words in (("ess", "ESS"), ("mean_error_rms", "error of means"), ("variance", "variance"))
     }
     return by_rows(rows)
 
 
 def trade(run: Run) -> Figure:
     """Effective sample size against the variance of the draws, along the grid of step sizes."""
-    found = run.cached(grids)
-    there = [data for data in SETS if any(method.endswith(data) for method in found)]
-    share, wide = float(run.config["within"]["variance"]), len(there)
-    of_all: Style = {"xscale": "log", "yscale": "log", "xlim": SHOWN}
+    by_method = run.cached(grids)
+    sets = [data for data in SETS if any(method.endswith(data) for method in by_method)]
+    share, columns = float(run.config["within"]["variance"]), len(sets)
+    panel_style: Style = {"xscale": "log", "yscale": "log", "xlim": SHOWN}
     labels = {"xlabel": "variance of draws / posterior", "ylabel": "effective sample size"}
-    figure, axes = panels(2 * wide, columns=wide, size=(3.4, 3.0), share="xy", **of_all, **labels)
-    for axis, (kind, data) in zip(axes, itertools.product(("sgld", "sghmc"), there), strict=True):
+    figure, axes = panels(2 * columns, columns=columns, size=(3.4, 3.0), share="xy", **panel_style, **labels)
+    for axis, (kind, data) in zip(axes, itertools.product(("sgld", "sghmc"), sets), strict=True):
         axis.axvspan(max(0.01, 1 - share), 1 + share, color="grey", alpha=0.25, linewidth=0)
-        shown = [s for s in SAMPLERS if s.endswith(kind) and f"{s}_{data}" in found]
+        shown = [s for s in SAMPLERS if s.endswith(kind) and f"{s}_{data}" in by_method]
         for sampler, colour in zip(shown, COLOURS, strict=False):
-            points = found[f"{sampler}_{data}"]
+            points = by_method[f"{sampler}_{data}"]
             x, y = ([p[name] for p in points] for name in ("variance", "ess"))
             axis.plot(x, y, "-", color=colour, linewidth=1.0, label=SAMPLERS[sampler])
             near, top = unbiased(run, points), choice(run, points)
@@ -139,9 +139,9 @@ def trade(run: Run) -> Figure:
             if paper := PAPER.get(sampler, {}).get(data):
                 border = axis.get_yaxis_transform()
                 axis.plot(0, paper, "x", color=colour, clip_on=False, transform=border)
-    for axis in axes[wide - 1 :: wide]:
+    for axis in axes[columns - 1 :: columns]:
         axis.legend(loc="center left", bbox_to_anchor=(1.03, 0.5))
-    for axis, data in zip(axes, there, strict=False):
+    for axis, data in zip(axes, sets, strict=False):
         axis.set_title(SETS[data])
     return finished(figure)
 
@@ -159,10 +159,10 @@ def honest_sizes(run: Run) -> list[float]:
 
 def out_of_reach(run: Run) -> list[tuple[str, float, int]]:
     """Return methods whose effective sample size in the paper no step size has: name, largest here, paper's."""
-    found = []
+    missed = []
     for method, sampler, data in methods(run):
-        most = max(point["ess"] for point in run.cached(grids)[method])
+        largest = max(point["ess"] for point in run.cached(grids)[method])
         paper = PAPER.get(sampler, {}).get(data)
-        if paper and paper > most:
-            found.append((method, most, paper))
-    return found
+        if paper and paper > largest:
+            missed.append((method, largest, paper))
+    return missed

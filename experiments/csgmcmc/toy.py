@@ -66,24 +66,24 @@ def of_runs(counts: Counts, chains: int) -> dict[str, Counts]:
 
 def metrics(run: Run) -> MetricTable:
     """Return the metrics of the claims and tables."""
-    found = MetricTable()
+    table = MetricTable()
     for method, counts in run.cached(tallies).items():
-        found.add(method, _metrics(run, counts))
+        table.add(method, _metrics(run, counts))
     for reading in READINGS:
         if {f"{reading}_sgld", f"{reading}_csgld"} <= set(run.methods):
-            found.add(reading, _orders(run, reading))
+            table.add(reading, _orders(run, reading))
     modes, cycles = len(centres(run)), int(run.config["cycles"])
     for name, visits in (("one", cycles), ("four", cycles * together(run))):
-        found.add("theory", {f"modes_{name}": visited(modes, visits)})
+        table.add("theory", {f"modes_{name}": visited(modes, visits)})
     for name, visits in (("one", cycles), ("four", cycles * together(run))):
-        found.add("theory", {f"weights_{name}": distance_by_chance(modes, visits)})
-    found.add("theory", {"share": 1 - math.exp(-(RADIUS**2) / (2 * variance(run)))})
-    return found
+        table.add("theory", {f"weights_{name}": distance_by_chance(modes, visits)})
+    table.add("theory", {"share": 1 - math.exp(-(RADIUS**2) / (2 * variance(run)))})
+    return table
 
 
 def _metrics(run: Run, counts: Tally) -> Metrics:
     chains, modes = together(run), len(centres(run))
-    found: Metrics = {
+    numbers: Metrics = {
         "draws": float(counts.draws.mean()),
         "share": estimate(counts.share(RADIUS)),
         "between": estimate(1 - counts.share(0.5)),
@@ -91,18 +91,18 @@ def _metrics(run: Run, counts: Tally) -> Metrics:
         "modes_all": estimate(covered(counts.within[RADIUS], ENOUGH)),
     }
     for name, near in of_runs(counts.within[RADIUS], chains).items():
-        seen = covered(near, ENOUGH)
-        found |= {
-            f"modes_{name}": estimate(seen),
-            f"modes_{name}_least": float(seen.min()),
-            f"modes_{name}_most": float(seen.max()),
+        modes_covered = covered(near, ENOUGH)
+        numbers |= {
+            f"modes_{name}": estimate(modes_covered),
+            f"modes_{name}_least": float(modes_covered.min()),
+            f"modes_{name}_most": float(modes_covered.max()),
         }
     for name, near in of_runs(counts.within[WIDE], chains).items():
-        found[f"wide_{name}"] = estimate(covered(near, ENOUGH))
+        numbers[f"wide_{name}"] = estimate(covered(near, ENOUGH))
     for name, near in of_runs(counts.nearest, chains).items():
         shares = ratio(near, near.sum(axis=1, keepdims=True))
-        found[f"weights_{name}"] = estimate(0.5 * np.abs(shares - 1 / modes).sum(axis=1))
-    return found
+        numbers[f"weights_{name}"] = estimate(0.5 * np.abs(shares - 1 / modes).sum(axis=1))
+    return numbers
 
 
 def _orders(run: Run, reading: str) -> Metrics:
@@ -120,12 +120,12 @@ def _orders(run: Run, reading: str) -> Metrics:
 
 def table4(run: Run) -> pd.DataFrame:
     """Modes covered, of 25, mean over ten runs with its standard error (Table 4)."""
-    found, rows = run.cached(metrics), {}
+    numbers, rows = run.cached(metrics), {}
     modes, chains = len(centres(run)), together(run)
     chance = {
-        "cSGLD": found["theory.modes_one"],
+        "cSGLD": numbers["theory.modes_one"],
         "parallel SGLD": union(modes, ROWS[0].printed.value, chains),
-        "parallel cSGLD": found["theory.modes_four"],
+        "parallel cSGLD": numbers["theory.modes_four"],
     }
     for row in ROWS:
         rows[row.label] = {
@@ -134,16 +134,16 @@ def table4(run: Run) -> pd.DataFrame:
             "by chance": chance.get(row.label),
         }
         for reading in READINGS:
-            rows[row.label][f"here, {reading}"] = found.get(f"{reading}_{row.method}.{row.metric}")
+            rows[row.label][f"here, {reading}"] = numbers.get(f"{reading}_{row.method}.{row.metric}")
             if row.metric == "modes_one":
-                rows[row.label][f"all chains, {reading}"] = found.get(f"{reading}_{row.method}.modes_all")
+                rows[row.label][f"all chains, {reading}"] = numbers.get(f"{reading}_{row.method}.modes_all")
     return by_rows(rows)
 
 
 def independent(run: Run) -> dict[str, Metrics]:
     """Return what independent draws from the target have, in the place of a method, and visits to modes at random."""
-    found, spread = run.cached(metrics).of("theory"), variance(run)
-    return {"target, or by chance": found | {"between": math.exp(-0.25 / (2 * spread)), "variance": spread}}
+    numbers, spread = run.cached(metrics).of("theory"), variance(run)
+    return {"target, or by chance": numbers | {"between": math.exp(-0.25 / (2 * spread)), "variance": spread}}
 
 
 def sensitivity(run: Run) -> pd.DataFrame:
@@ -153,10 +153,10 @@ def sensitivity(run: Run) -> pd.DataFrame:
         for row in ROWS:
             if (counts := run.cached(tallies).get(f"{reading}_{row.method}")) is None:
                 continue
-            which = row.metric.removeprefix("modes_")
+            kind = row.metric.removeprefix("modes_")
             rows[f"{row.label}, {reading}"] = {
                 f"r = {radius:g}, n = {enough}": estimate(
-                    covered(of_runs(counts.within[radius], together(run))[which], enough)
+                    covered(of_runs(counts.within[radius], together(run))[kind], enough)
                 )
                 for radius, enough in RULES
             }

@@ -61,14 +61,14 @@ def _panel(axis: Axes, values: Array, norm: LogNorm, grid: Grid) -> QuadMesh:
 
 
 def _circles(axis: Axes, places: Array, full: npt.NDArray[np.bool_]) -> None:
-    for (x, y), there in zip(places, full, strict=True):
-        line: Style = {"color": "black"} if there else {"color": COLOURS[1], "linestyle": ":"}
-        axis.add_patch(Circle((x, y), RADIUS, fill=False, linewidth=0.7 if there else 0.8, **line))
+    for (x, y), is_covered in zip(places, full, strict=True):
+        line: Style = {"color": "black"} if is_covered else {"color": COLOURS[1], "linestyle": ":"}
+        axis.add_patch(Circle((x, y), RADIUS, fill=False, linewidth=0.7 if is_covered else 0.8, **line))
 
 
 def coverage(run: Run) -> Figure:
     """Modes covered in each run (Table 4), beside the paper's numbers."""
-    found, black = run.cached(metrics), Style(color="black")
+    numbers, black = run.cached(metrics), Style(color="black")
     figure, (axis,) = panels(
         1, size=(6.6, 3.4), ylabel="modes covered, of 25", ylim=(0, 26.5), xlim=(-0.3, 3.75)
     )
@@ -81,12 +81,12 @@ def coverage(run: Run) -> Figure:
             if (counts := run.cached(tallies).get(f"{reading}_{row.method}")) is None:
                 continue
             near = of_runs(counts.within[RADIUS], together(run))[row.metric.removeprefix("modes_")]
-            seen, at = covered(near, ENOUGH), i + (0.22, 0.44)[j]
-            spread = at + np.linspace(-0.05, 0.05, len(seen))
-            axis.plot(spread, seen, "o", color=COLOURS[j], markersize=3, alpha=0.5, markeredgewidth=0)
-            axis.plot([at - 0.08, at + 0.08], [seen.mean()] * 2, color=COLOURS[j], linewidth=2)
+            modes, at = covered(near, ENOUGH), i + (0.22, 0.44)[j]
+            spread = at + np.linspace(-0.05, 0.05, len(modes))
+            axis.plot(spread, modes, "o", color=COLOURS[j], markersize=3, alpha=0.5, markeredgewidth=0)
+            axis.plot([at - 0.08, at + 0.08], [modes.mean()] * 2, color=COLOURS[j], linewidth=2)
     for place, name in ((1, "theory.modes_one"), (3, "theory.modes_four")):
-        axis.plot([place - 0.2, place + 0.56], [value(found[name])] * 2, "--", linewidth=0.9, **black)
+        axis.plot([place - 0.2, place + 0.56], [value(numbers[name])] * 2, "--", linewidth=0.9, **black)
     axis.set_xticks(range(len(ROWS)), [row.label for row in ROWS])
     marks: list[tuple[str, str, Style]] = [("s", "paper, as printed", black | {"markerfacecolor": "white"})]
     marks.append(("s", "paper, two rows exchanged", black))

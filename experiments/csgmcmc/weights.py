@@ -46,21 +46,21 @@ def chosen(samples: int, count: int) -> npt.NDArray[np.int64]:
 
 def examined(run: Run) -> dict[str, Weights]:
     """Return what is computed from the networks of each method that kept some."""
-    found, every = {}, test_data(run)
-    test = Dataset({name: field[:IMAGES] for name, field in every.fields.items()})
+    by_method, data = {}, test_data(run)
+    test = Dataset({name: field[:IMAGES] for name, field in data.fields.items()})
     for method in (*CYCLICAL, *TRADITIONAL):
         if method not in run.methods or not keeps(run, method):
             continue
         draws = run.draws(method).astype(np.float32)  # they are no finer: the state is float32
-        some = draws[:, chosen(draws.shape[1], SAMPLES)]
+        sampled = draws[:, chosen(draws.shape[1], SAMPLES)]
         ends = draws[:, chosen(draws.shape[1], ENDS)]  # of 12 from four cycles, the last of each
-        found[method] = Weights(
-            gaps=np.stack([pdist(of_seed.astype(np.float64)) for of_seed in some]),
+        by_method[method] = Weights(
+            gaps=np.stack([pdist(of_seed.astype(np.float64)) for of_seed in sampled]),
             lines=np.stack([lines(run, of_seed, test) for of_seed in ends]),
             strangers=lines(run, draws[:, -1], test),
-            losses=_losses(run, some),
+            losses=_losses(run, sampled),
         )
-    return found
+    return by_method
 
 
 def keeps(run: Run, method: str) -> bool:
@@ -99,8 +99,8 @@ def scaled(gaps: Array) -> tuple[Array, float]:
     square = squareform(gaps) ** 2
     centre = np.eye(len(square)) - 1 / len(square)
     values, vectors = np.linalg.eigh(-0.5 * centre @ square @ centre)
-    kept = values[::-1][:2].clip(min=0)
-    return vectors[:, ::-1][:, :2] * np.sqrt(kept), float(kept.sum() / values.clip(min=0).sum())
+    leading = values[::-1][:2].clip(min=0)
+    return vectors[:, ::-1][:, :2] * np.sqrt(leading), float(leading.sum() / values.clip(min=0).sum())
 
 
 def lines(run: Run, ends: Array, test: Dataset) -> Array:
@@ -110,12 +110,12 @@ def lines(run: Run, ends: Array, test: Dataset) -> Array:
     t = np.linspace(0, 1, POINTS, dtype=np.float32)[:, None]
     points = [(1 - t) * a + t * b for a, b in pairwise(ends)]
     flat = torch.from_numpy(np.concatenate(points))
-    found = []
+    errors = []
     with torch.no_grad():
         for part in flat.split(_NETWORKS):
             log_p = run.target.model.predict(part, test.part(0, test.n))  # type: ignore[attr-defined]
-            found.append((log_p.argmax(-1) != test.fields["y"]).double().mean(-1))
-    return 100 * torch.cat(found).numpy().reshape(len(points), POINTS)
+            errors.append((log_p.argmax(-1) != test.fields["y"]).double().mean(-1))
+    return 100 * torch.cat(errors).numpy().reshape(len(points), POINTS)
 
 
 def rise(errors: Array) -> Array:
@@ -126,20 +126,20 @@ def rise(errors: Array) -> Array:
 
 def metrics(run: Run) -> Metrics:
     """Return the metrics of Figure 3's claims, on these networks."""
-    found = MetricTable()
-    for method, of in run.cached(examined).items():
+    table = MetricTable()
+    for method, geometry in run.cached(examined).items():
         if method in CYCLICAL:
-            found.add(method, _of_cycles(run, of))
-        found.add(method, _of_all(run, of))
-    return found
+            table.add(method, _of_cycles(run, geometry))
+        table.add(method, _of_all(run, geometry))
+    return table
 
 
-def _of_cycles(run: Run, of: Weights) -> Metrics:
+def _of_cycles(run: Run, geometry: Weights) -> Metrics:
     cycles, n = int(run.config["cycles"]), run.target.n
     groups = np.repeat(np.arange(cycles), SAMPLES // cycles)
-    between, within, ratio = np.array([cluster_ratio(gaps, groups) for gaps in of.gaps]).T
-    weights = [harmonic(np.split(-n * seed, cycles)).weights.max() for seed in of.losses]
-    by_cycle = of.losses.reshape(len(of.losses), cycles, -1)
+    between, within, ratio = np.array([cluster_ratio(gaps, groups) for gaps in geometry.gaps]).T
+    weights = [harmonic(np.split(-n * seed, cycles)).weights.max() for seed in geometry.losses]
+    by_cycle = geometry.losses.reshape(len(geometry.losses), cycles, -1)
     return {
         "between": estimate(between),
         "within": estimate(within),
@@ -151,19 +151,19 @@ def _of_cycles(run: Run, of: Weights) -> Metrics:
     }
 
 
-def _of_all(run: Run, of: Weights) -> Metrics:
-    climbs, spread = rise(of.lines), np.ptp(of.losses, axis=1)
-    split = np.array([split_ratio(gaps) for gaps in of.gaps])
+def _of_all(run: Run, geometry: Weights) -> Metrics:
+    climbs, spread = rise(geometry.lines), np.ptp(geometry.losses, axis=1)
+    split = np.array([split_ratio(gaps) for gaps in geometry.gaps])
     return {
         "split_ratio": estimate(split),
         "split_ratio_most": float(split.max()),
-        "farthest": estimate(of.gaps.max(axis=1)),
+        "farthest": estimate(geometry.gaps.max(axis=1)),
         "rise": estimate(climbs.mean(axis=1)),
         "rise_least": float(climbs.min()),
         "rise_most": float(climbs.max()),
-        "rise_seeds": float(rise(of.strangers).mean()) if len(of.strangers) else float("nan"),
-        "in_plane": estimate(np.array([scaled(gaps)[1] for gaps in of.gaps])),
-        "loss": estimate(of.losses.mean(axis=1)),
+        "rise_seeds": float(rise(geometry.strangers).mean()) if len(geometry.strangers) else float("nan"),
+        "in_plane": estimate(np.array([scaled(gaps)[1] for gaps in geometry.gaps])),
+        "loss": estimate(geometry.losses.mean(axis=1)),
         "loss_spread": estimate(spread),
         "nats_spread": estimate(run.target.n * spread),
     }
@@ -175,11 +175,11 @@ _MARKERS = "os^D"
 def scaling_figure(run: Run) -> Figure:
     """Twelve networks of each method in the plane, by classical scaling of their Euclidean distances (Figure 3a)."""
     rows, cycles = _panels(run), int(run.config["cycles"])
-    gaps = {method: of.gaps[0] for method, of in run.cached(examined).items()}
-    x, y = 1.25 * np.array([np.abs(scaled(of)[0]).max(axis=0) for of in gaps.values()]).max(axis=0)
-    of_all: Style = {"xlim": (-x, x), "ylim": (-y, y), "aspect": 1, "xlabel": "distance in weight space"}
+    gaps = {method: geometry.gaps[0] for method, geometry in run.cached(examined).items()}
+    x, y = 1.25 * np.array([np.abs(scaled(gap)[0]).max(axis=0) for gap in gaps.values()]).max(axis=0)
+    panel_style: Style = {"xlim": (-x, x), "ylim": (-y, y), "aspect": 1, "xlabel": "distance in weight space"}
     size = (2.4, 1.65 + 0.6 / len(rows))
-    figure, axes = panels(4 * len(rows), columns=4, size=size, share="xy", ylabel="distance", **of_all)
+    figure, axes = panels(4 * len(rows), columns=4, size=size, share="xy", ylabel="distance", **panel_style)
     for axis, method in zip(axes, chain(*rows), strict=True):
         if method in gaps:
             _scatter(axis, scaled(gaps[method])[0], cycles if method in CYCLICAL else None)
@@ -192,9 +192,9 @@ def scaling_figure(run: Run) -> Figure:
 
 def _panels(run: Run) -> list[tuple[str, ...]]:
     """Return the rows of methods of Figure 3's panels: a row for each temperature that is there."""
-    kept = run.cached(examined)
+    by_method = run.cached(examined)
     rows = [tuple(method + end for method in SHOWN) for end in ("", "_t1")]
-    return [row for row in rows if set(row) & set(kept)]
+    return [row for row in rows if set(row) & set(by_method)]
 
 
 def _apart(gaps: Array, method: str, cycles: int) -> str:
@@ -217,18 +217,18 @@ def _scatter(axis: Axes, points: Array, cycles: int | None) -> None:
 
 def lines_figure(run: Run) -> Figure:
     """Test error along straight lines between networks (Figure 3b)."""
-    rows, kept, t = _panels(run), run.cached(examined), np.linspace(0, 1, POINTS)
+    rows, by_method, t = _panels(run), run.cached(examined), np.linspace(0, 1, POINTS)
     labels: Style = {"xlabel": "place on the line", "ylabel": "test error (%)"}
     size = (2.4, 2.1 + 0.6 / len(rows))
     figure, axes = panels(4 * len(rows), columns=4, size=size, share="xy", **labels)
     for axis, method in zip(axes, chain(*rows), strict=True):
-        if method not in kept:
+        if method not in by_method:
             continue
-        for i, errors in enumerate(kept[method].lines.swapaxes(0, 1)):
+        for i, errors in enumerate(by_method[method].lines.swapaxes(0, 1)):
             axis.plot(t, errors.T, color=COLOURS[i], linewidth=0.6, alpha=0.5)
             axis.plot(t, errors.mean(axis=0), color=COLOURS[i], linewidth=1.6, label=f"{i + 1} to {i + 2}")
-        if len(kept[method].strangers):
-            strangers = kept[method].strangers.mean(axis=0)
+        if len(by_method[method].strangers):
+            strangers = by_method[method].strangers.mean(axis=0)
             axis.plot(t, strangers, ":", color="black", linewidth=1.3, label="two seeds")
         axis.set_title(run.label(method))
         logarithmic(axis, (1, 2, 5))
@@ -238,8 +238,8 @@ def lines_figure(run: Run) -> Figure:
 def test_data(run: Run) -> Dataset:
     """Return the test images of a run's monitor."""
     _ = run.target  # which knows where data are looked for
-    found: Dataset = build(run.config["monitor"]["data"], "monitor.data").load()
-    return found
+    data: Dataset = build(run.config["monitor"]["data"], "monitor.data").load()
+    return data
 
 
 def _losses(run: Run, draws: Array) -> Array:

@@ -26,16 +26,16 @@ def metrics(run: Run) -> Metrics:
     how many of the metrics are below the next; ``exponents: {name: {metric: data, methods: [...]}}`` is b of
     metric = a n^b over methods whose numbers of data differ. A comparison without its methods is left out.
     """
-    found = MetricTable.by_method(run, of_costs)
+    table = MetricTable.by_method(run, of_costs)
     compare: Mapping[str, Any] = run.config.get("compare") or {}
-    for name, (over, under) in (compare.get("ratios") or {}).items():
-        if over in found and under in found:
-            found[name] = ratio(found[over], found[under])
+    for name, (numerator, denominator) in (compare.get("ratios") or {}).items():
+        if numerator in table and denominator in table:
+            table[name] = ratio(table[numerator], table[denominator])
     for name, (metric, methods) in exponents(run).items():
-        found[name] = exponent({run.target_of(m).n: found[f"{m}.{metric}"] for m in methods})
+        table[name] = exponent({run.target_of(m).n: table[f"{m}.{metric}"] for m in methods})
     for name, members in (compare.get("orders") or {}).items():
-        found[name] = in_order(found, members)
-    return found
+        table[name] = in_order(table, members)
+    return table
 
 
 def of_costs(run: Run, method: str) -> Metrics:
@@ -68,28 +68,28 @@ def exponents(run: Run) -> dict[str, tuple[str, list[str]]]:
     """Return the exponents that the configuration names: name -> metric and those of its methods that there are."""
     named: Mapping[str, Any] = (run.config.get("compare") or {}).get("exponents") or {}
     return {
-        name: (str(of["metric"]), [method for method in of["methods"] if method in run.methods])
-        for name, of in named.items()
+        name: (str(spec["metric"]), [method for method in spec["methods"] if method in run.methods])
+        for name, spec in named.items()
     }
 
 
 def ratio(a: Metric, b: Metric, factor: float = 1.0) -> Estimate:
     """Return factor a / b with its standard error."""
-    found = factor * value(a) / value(b)
+    quotient = factor * value(a) / value(b)
     relative = [x.se / x.value if isinstance(x, Estimate) else 0.0 for x in (a, b)]
-    return Estimate(found, found * math.hypot(*relative))
+    return Estimate(quotient, quotient * math.hypot(*relative))
 
 
 def growth(run: Run) -> Figure:
     """Data read in a step, and for an effective draw, against the number of data."""
     figure, axes = panels(2, size=(4.0, 4.0), share="", xscale="log", yscale="log", xlabel="number of data n")
-    found, tests = run.cached(metrics), dict(_tests(run))
+    table, tests = run.cached(metrics), dict(_tests(run))
     looks = method_styles(tests)
     for axis, metric, label in zip(
         axes, ("data", "per_draw"), ("data read in a step", "data read for an effective draw"), strict=True
     ):
         for name, methods in tests.items():
-            numbers = [found[f"{method}.{metric}"] for method in methods]
+            numbers = [table[f"{method}.{metric}"] for method in methods]
             bars = [2 * x.se if isinstance(x, Estimate) and np.isfinite(x.se) else 0.0 for x in numbers]
             axis.errorbar(
                 [run.target_of(method).n for method in methods],
@@ -110,16 +110,16 @@ def _tests(run: Run) -> Iterator[tuple[str, list[str]]]:
     """Yield the methods ``<test>_n<k>`` of each test in the order of their numbers of data."""
     names = dict.fromkeys(method.rpartition("_n")[0] for method in run.methods)
     for name in names:
-        own = [method for method in run.methods if method.rpartition("_n")[0] == name]
-        yield name, sorted(own, key=lambda method: run.target_of(method).n or 0)
+        members = [method for method in run.methods if method.rpartition("_n")[0] == name]
+        yield name, sorted(members, key=lambda method: run.target_of(method).n or 0)
 
 
 def costs(run: Run) -> Figure:
     """Data read for an effective draw, by method."""
-    found, names = run.cached(metrics), list(run.methods)[::-1]
+    table, names = run.cached(metrics), list(run.methods)[::-1]
     figure, (axis,) = panels(
         1, size=(5.6, 0.3 * len(names) + 0.9), xscale="log", xlabel="data read for an effective draw"
     )
-    labels, numbers = [run.label(method) for method in names], [found[f"{m}.per_draw"] for m in names]
+    labels, numbers = [run.label(method) for method in names], [table[f"{m}.per_draw"] for m in names]
     points(axis, labels, numbers, errors=2, upright=False, color=COLOURS[0], capsize=2)
     return figure

@@ -68,10 +68,10 @@ def largest_rate(rates: Array, acceptances: Array, level: float) -> float:
 
     NaN where none of the grid (C,) has it; the last of the grid where that has it.
     """
-    there = np.flatnonzero(acceptances >= level)
-    if not len(there):
+    reached = np.flatnonzero(acceptances >= level)
+    if not len(reached):
         return float("nan")
-    i = int(there[-1])
+    i = int(reached[-1])
     if i == len(rates) - 1:
         return float(rates[-1])
     share = (acceptances[i] - level) / (acceptances[i] - acceptances[i + 1])
@@ -80,23 +80,27 @@ def largest_rate(rates: Array, acceptances: Array, level: float) -> float:
 
 def metrics(run: Run) -> Metrics:
     """Return the metrics of the claims and tables, of one dimension."""
-    found: Metrics = {}
+    numbers: Metrics = {}
     for method in run.methods:
         rates = learning_rates(run, method)
-        found[f"{method}.accept_rate"] = run.methods[method]["accept_rate"]
-        found[f"{method}.plateau"] = float(rate(run, method)[rates <= max(1e-8, 10 * rates[0])].mean())
+        numbers[f"{method}.accept_rate"] = run.methods[method]["accept_rate"]
+        numbers[f"{method}.plateau"] = float(rate(run, method)[rates <= max(1e-8, 10 * rates[0])].mean())
         for name, level in LEVELS.items():
-            found[f"{method}.eps_{name}"] = largest_rate(rates, rate(run, method), level)
+            numbers[f"{method}.eps_{name}"] = largest_rate(rates, rate(run, method), level)
         reading, _, proposal = method.partition("_")
         rival = f"{'code' if reading == 'moving' else reading}_{BEFORE.get(proposal)}"
         if rival in run.methods:
-            one, other = run.stat(method, "accepted"), run.stat(rival, "accepted")
-            found[f"{method}.lead"] = lead(one, other)
+            accepted, rival_accepted = run.stat(method, "accepted"), run.stat(rival, "accepted")
+            numbers[f"{method}.lead"] = lead(accepted, rival_accepted)
             base = f"{'code' if reading == 'moving' else reading}_sgld"
-            within = reasonable(rate(run, base)) if base in run.methods else np.zeros(len(one), dtype=bool)
+            within = (
+                reasonable(rate(run, base)) if base in run.methods else np.zeros(len(accepted), dtype=bool)
+            )
             nothing = Estimate(float("nan"), float("nan"))
-            found[f"{method}.gain"] = lead(one[within], other[within]) if within.any() else nothing
-    return found
+            numbers[f"{method}.gain"] = (
+                lead(accepted[within], rival_accepted[within]) if within.any() else nothing
+            )
+    return numbers
 
 
 def reasonable(acceptances: Array) -> npt.NDArray[np.bool_]:
@@ -131,11 +135,11 @@ def mismatch(run: Run, pairs: int = 50) -> float:
     """Return the mean of |g_J - g_I| / |g_I| over pairs of minibatches I, J at the origin."""
     x = run.target.data.fields["x"].numpy()
     rng, m = np.random.default_rng(0), int(run.config["m"])
-    found = []
+    ratios = []
     for _ in range(pairs):
         one, other = (x[rng.choice(len(x), m, replace=False)].mean(axis=0) for _ in range(2))
-        found.append(np.linalg.norm(other - one) / np.linalg.norm(one))
-    return float(np.mean(found))
+        ratios.append(np.linalg.norm(other - one) / np.linalg.norm(one))
+    return float(np.mean(ratios))
 
 
 # --- Across dimensions --------------------------------------------------------------------------------------
@@ -154,38 +158,38 @@ def sweep_metrics(runs: Sequence[Run]) -> Metrics:
     least 0.05 more than the one before it, at the learning rates at which SGLD accepts between 0.1 and 0.5. NaN where
     a level is not reached.
     """
-    found: Metrics = {}
-    there = by_dimension(runs)
-    dims = np.array(list(there), dtype=float)
-    of_run = [run.cached(metrics) for run in there.values()]
+    numbers: Metrics = {}
+    by_dim = by_dimension(runs)
+    dims = np.array(list(by_dim), dtype=float)
+    of_run = [run.cached(metrics) for run in by_dim.values()]
     for reading in (*READINGS, *WHOLE):
         for level in LEVELS:
-            eps = np.array([value(each.get(f"{reading}_sgld.eps_{level}")) for each in of_run])
+            eps = np.array([value(row.get(f"{reading}_sgld.eps_{level}")) for row in of_run])
             falls, slope = float((np.diff(eps) < 0).sum()), float("nan")
             if len(eps) > 1 and np.isfinite(eps).all():
                 slope = log_slope(dims, eps)
-            found[f"{reading}.falls_{level}"] = falls if np.isfinite(eps).all() else float("nan")
-            found[f"{reading}.slope_{level}"] = slope
-            found[f"{reading}.last_{level}"] = float(eps[-1])
+            numbers[f"{reading}.falls_{level}"] = falls if np.isfinite(eps).all() else float("nan")
+            numbers[f"{reading}.slope_{level}"] = slope
+            numbers[f"{reading}.last_{level}"] = float(eps[-1])
     proposals = [f"{reading}_{proposal}" for reading in READINGS for proposal in BEFORE]
     for method in (*proposals, "moving_rsgld_2"):
-        gains = [value(each.get(f"{method}.gain")) for d, each in zip(dims, of_run, strict=True) if d > 1]
-        found[f"{method}.wins"] = float(sum(each > GAIN for each in gains))
-    return found
+        gains = [value(row.get(f"{method}.gain")) for d, row in zip(dims, of_run, strict=True) if d > 1]
+        numbers[f"{method}.wins"] = float(sum(gain > GAIN for gain in gains))
+    return numbers
 
 
 def largest_by_dimension(runs: Sequence[Run]) -> Figure:
     """The largest learning rate that keeps an acceptance, against the dimension (Figure 1, a)."""
-    there = by_dimension(runs)
-    dims = np.array(list(there), dtype=float)
+    by_dim = by_dimension(runs)
+    dims = np.array(list(by_dim), dtype=float)
     shown = READINGS | WHOLE
     figure, axes = plots.panels(len(shown), size=(2.8, 3.1), xscale="log", yscale="log", xlabel="dimension d")
-    config = next(iter(there.values())).config
+    config = next(iter(by_dim.values())).config
     low, high = float(config["lowest"]), float(config["mala_highest"])
     for axis, (reading, title) in zip(axes, shown.items(), strict=True):
         first = float("nan")
         for (level, share), colour in zip(LEVELS.items(), COLOURS, strict=False):
-            eps = [value(run.cached(metrics).get(f"{reading}_sgld.eps_{level}")) for run in there.values()]
+            eps = [value(run.cached(metrics).get(f"{reading}_sgld.eps_{level}")) for run in by_dim.values()]
             axis.plot(dims, eps, "o-", color=colour, markersize=4, label=f"acceptance {share:g}")
             first = eps[0] if np.isnan(first) else first
         axis.plot(dims, first * (dims / dims[0]) ** -0.25, color="grey", linestyle="--", label=r"$d^{-1/4}$")
@@ -199,25 +203,25 @@ def largest_by_dimension(runs: Sequence[Run]) -> Figure:
 
 def panels(runs: Sequence[Run]) -> Figure:
     """Acceptance against the learning rate, by dimension and reading (Figure 1, b to d)."""
-    there, wide = by_dimension(runs), len(READINGS)
-    figure, axes = plots.panels(len(there) * wide, columns=wide, size=(3.4, 2.2), share="xy")
-    for place, (d, run) in enumerate(there.items()):
-        for axis, reading in zip(axes[place * wide :], READINGS, strict=False):
+    by_dim, columns = by_dimension(runs), len(READINGS)
+    figure, axes = plots.panels(len(by_dim) * columns, columns=columns, size=(3.4, 2.2), share="xy")
+    for place, (d, run) in enumerate(by_dim.items()):
+        for axis, reading in zip(axes[place * columns :], READINGS, strict=False):
             _curves(axis, run, reading)
-        axes[place * wide].set_ylabel(f"acceptance, d = {d:,}")
+        axes[place * columns].set_ylabel(f"acceptance, d = {d:,}")
     for axis, title in zip(axes, READINGS.values(), strict=False):
         axis.set_title(title)
-    plots.label_edges(axes, wide, r"learning rate $\epsilon$")
+    plots.label_edges(axes, columns, r"learning rate $\epsilon$")
     return plots.finished(figure, legend="right")
 
 
 def largest_table(runs: Sequence[Run]) -> pd.DataFrame:
     """The largest learning rate with an acceptance of 0.5 and of 0.1, by dimension."""
-    there = by_dimension(runs)
-    first = next(iter(there.values()))
+    by_dim = by_dimension(runs)
+    first = next(iter(by_dim.values()))
     rows = {
         f"{first.label(method)}, {share:g}": {
-            f"d = {d:,}": run.cached(metrics).get(f"{method}.eps_{level}") for d, run in there.items()
+            f"d = {d:,}": run.cached(metrics).get(f"{method}.eps_{level}") for d, run in by_dim.items()
         }
         for method in first.methods
         for level, share in LEVELS.items()

@@ -57,11 +57,11 @@ def moves(
     """
     z = np.random.default_rng(seed).standard_normal((draws, dim))
     sd = math.sqrt(2 * eps) / n
-    here = np.full(dim, grad / math.sqrt(dim))
+    origin_gradient = np.full(dim, grad / math.sqrt(dim))
     across = np.zeros(dim)
     across[: 2 * (dim // 2) : 2], across[1 : 2 * (dim // 2) : 2] = 1, -1  # no part along the diagonal
     across *= mismatch / max(float(np.linalg.norm(across)), 1.0)
-    there = eps * here + sd * z if forward else -eps * here + beta * sd * z
+    moved = eps * origin_gradient + sd * z if forward else -eps * origin_gradient + beta * sd * z
     ones = torch.ones(draws, dtype=torch.float64)
     controls = Controls(step_from_learning_rate(eps, n) * ones, ones, ones / n)
 
@@ -69,12 +69,12 @@ def moves(
         full = torch.from_numpy(np.broadcast_to(n * gradient, (draws, dim)).copy())
         return Evaluation(torch.from_numpy(theta), torch.zeros(draws), grad=full)
 
-    origin = point(np.zeros((draws, dim)), here)
-    candidate = point(there, here + across - curvature * there)
+    origin = point(np.zeros((draws, dim)), origin_gradient)
+    candidate = point(moved, origin_gradient + across - curvature * moved)
     proposal = ReversibleLangevinProposal(beta, cast(Any, density))
-    back = proposal.log_density(candidate, origin.theta, controls)
-    out = proposal.log_density(origin, candidate.theta, controls)
-    return (back - out).numpy()
+    log_back = proposal.log_density(candidate, origin.theta, controls)
+    log_out = proposal.log_density(origin, candidate.theta, controls)
+    return (log_back - log_out).numpy()
 
 
 def derived(beta: float, density: str, *, forward: bool) -> float:
@@ -116,27 +116,27 @@ def largest_rate(config: Mapping[str, Any], dim: int) -> float:
     draws = min(config["draws"], 2000)
     for _ in range(40):
         middle = 0.5 * (low + high)
-        found = moves(draws, dim, config["beta"], "unnormalised", eps=math.exp(middle), **at)
-        low, high = (middle, high) if (found > 0).mean() >= MOST else (low, middle)
+        log_ratios = moves(draws, dim, config["beta"], "unnormalised", eps=math.exp(middle), **at)
+        low, high = (middle, high) if (log_ratios > 0).mean() >= MOST else (low, middle)
     return math.exp(low)
 
 
 def metrics(run: Run) -> Metrics:
     """Return the metrics of the claims, in the highest dimension."""
     config = run.config
-    found: Metrics = {}
+    numbers: Metrics = {}
     dim, beta = max(config["dims"]), config["beta"]
     for density in DENSITIES:
         ahead, back, still = cases(config, dim, beta, density)
-        found[f"{density}.forward"] = _mean(ahead / dim)
-        found[f"{density}.forward_above"] = float((ahead > 0).mean())
-        found[f"{density}.backward"] = _mean(back / dim)
-        found[f"{density}.backward_most"] = float(np.exp(np.quantile(back, MOST)))
-        found[f"{density}.flat_most"] = float(np.quantile(np.abs(still), MOST))
+        numbers[f"{density}.forward"] = _mean(ahead / dim)
+        numbers[f"{density}.forward_above"] = float((ahead > 0).mean())
+        numbers[f"{density}.backward"] = _mean(back / dim)
+        numbers[f"{density}.backward_most"] = float(np.exp(np.quantile(back, MOST)))
+        numbers[f"{density}.flat_most"] = float(np.quantile(np.abs(still), MOST))
     rates = [largest_rate(config, d) for d in config["dims"]]
-    found |= {f"unnormalised.eps_{d}": rate for d, rate in zip(config["dims"], rates, strict=True)}
-    found["unnormalised.eps_slope"] = log_slope(config["dims"], rates)
-    return found
+    numbers |= {f"unnormalised.eps_{d}": rate for d, rate in zip(config["dims"], rates, strict=True)}
+    numbers["unnormalised.eps_slope"] = log_slope(config["dims"], rates)
+    return numbers
 
 
 def _mean(values: Array) -> Estimate:
@@ -176,10 +176,10 @@ def betas(run: Run) -> pd.DataFrame:
 
 def rates(run: Run) -> pd.DataFrame:
     """The largest learning rate at which 99 % of forward moves have a ratio above 1 (Remark 2)."""
-    config, found = run.config, run.cached(metrics)
+    config, numbers = run.config, run.cached(metrics)
     rows = {}
     for dim in config["dims"]:
-        rate = value(found[f"unnormalised.eps_{dim}"])
+        rate = value(numbers[f"unnormalised.eps_{dim}"])
         eta = 1 / (config["n"] * math.sqrt(rate / 2))
         rows[f"d = {dim:,}"] = {
             "largest learning rate": rate,

@@ -55,20 +55,20 @@ def shares(draws: Array, truth: Truth) -> Array:
     """Return the shares of draws (C, D) in the cells of a D-dimensional histogram, and last the share outside."""
     dim = draws.shape[1]
     bins = BINS.get(dim, 10)
-    place = np.floor((draws - truth.mean) / truth.sd * (bins / (2 * HALF_WIDTH)) + bins / 2)
-    inside = ((place >= 0) & (place < bins)).all(axis=1)
-    cell = np.where(inside, place @ float(bins) ** np.arange(dim)[::-1], bins**dim).astype(np.int64)
+    bin_index = np.floor((draws - truth.mean) / truth.sd * (bins / (2 * HALF_WIDTH)) + bins / 2)
+    inside = ((bin_index >= 0) & (bin_index < bins)).all(axis=1)
+    cell = np.where(inside, bin_index @ float(bins) ** np.arange(dim)[::-1], bins**dim).astype(np.int64)
     return np.bincount(cell, minlength=bins**dim + 1) / len(draws)
 
 
 def probabilities(dim: int, ratio: float = 1.0) -> Array:
     """Return the probabilities of the cells, and last of what is outside, of a variance that is `ratio` as large."""
     bins = BINS.get(dim, 10)
-    side = np.diff(stats.norm.cdf(np.linspace(-HALF_WIDTH, HALF_WIDTH, bins + 1), scale=np.sqrt(ratio)))
-    inside = np.ones(1)
+    marginal = np.diff(stats.norm.cdf(np.linspace(-HALF_WIDTH, HALF_WIDTH, bins + 1), scale=np.sqrt(ratio)))
+    joint = np.ones(1)
     for _ in range(dim):
-        inside = np.outer(inside, side).ravel()
-    return np.append(inside, max(0.0, 1 - inside.sum()))
+        joint = np.outer(joint, marginal).ravel()
+    return np.append(joint, max(0.0, 1 - joint.sum()))
 
 
 def total_variation(one: Array, other: Array) -> float:
@@ -99,60 +99,60 @@ def curve(run: Run, method: str) -> tuple[npt.NDArray[np.int64], Array]:
 
 
 def _curves(run: Run) -> dict[str, tuple[npt.NDArray[np.int64], Array]]:
-    found = {}
+    curves = {}
     for method in run.methods:
         draws, at = run.draws(method), truth(run, method)
         rng = np.random.default_rng(1)
         exact = at.mean + at.sd * rng.standard_normal(draws[:, 0].shape)
         expected = shares(exact, at)
         distances = [total_variation(shares(draws[:, s], at), expected) for s in range(draws.shape[1])]
-        found[method] = (run.draw_steps(method), np.array(distances))
-    return found
+        curves[method] = (run.draw_steps(method), np.array(distances))
+    return curves
 
 
 def metrics(run: Run) -> Metrics:
     """Return the metrics of the claims and tables."""
-    found = MetricTable()
+    table = MetricTable()
     for method in run.methods:
         steps, distances = curve(run, method)
         by_step = dict(zip(map(int, steps), map(float, distances), strict=True))
-        found.series(method, "tv", by_step)
-        found.add(method, _of_method(run, method))
-    for name, (mine, full) in (PAIRS | STARTS).items():
-        if mine in run.methods and full in run.methods:
-            gap = curve(run, mine)[1] - found.number(f"{mine}.tv_bias") - curve(run, full)[1]
-            slower = found.number(f"{mine}.steps_to_close") / found.number(f"{full}.steps_to_close")
+        table.series(method, "tv", by_step)
+        table.add(method, _of_method(run, method))
+    for name, (minibatch, full) in (PAIRS | STARTS).items():
+        if minibatch in run.methods and full in run.methods:
+            gap = curve(run, minibatch)[1] - table.number(f"{minibatch}.tv_bias") - curve(run, full)[1]
+            slower = table.number(f"{minibatch}.steps_to_close") / table.number(f"{full}.steps_to_close")
             gaps: Metrics = {"largest_gap": float(np.abs(gap).max()), "last_gap": float(np.abs(gap[-1]))}
-            found.add(name, gaps | {"slower": slower})
-    others = _others(run)
-    if len(others) > 1:
+            table.add(name, gaps | {"slower": slower})
+    variants = _others(run)
+    if len(variants) > 1:
         # At the last step that all of them have, less what chance gives so many chains.
-        last = min(int(curve(run, method)[0][-1]) for method in others)
-        at_end = [found.number(f"{m}.tv_{last}") - found.number(f"{m}.tv_noise") for m in others]
-        widest = max(truth(run, method).ratio for method in others)
-        found.add("robust", {"spread": max(at_end) - min(at_end), "widest": widest})
-    return found
+        last = min(int(curve(run, method)[0][-1]) for method in variants)
+        at_end = [table.number(f"{m}.tv_{last}") - table.number(f"{m}.tv_noise") for m in variants]
+        widest = max(truth(run, method).ratio for method in variants)
+        table.add("robust", {"spread": max(at_end) - min(at_end), "widest": widest})
+    return table
 
 
 def _of_method(run: Run, method: str) -> Metrics:
     at, (steps, distances), last = truth(run, method), curve(run, method), run.draws(method)[:, -1]
-    by_chance, off = noise(last.shape[1], len(last)), bias(last.shape[1], at.ratio)
+    by_chance, by_bias = noise(last.shape[1], len(last)), bias(last.shape[1], at.ratio)
     return {
         "accept_rate": run.methods[method]["accept_rate"],
         "tv": float(distances[-1]),
         "tv_noise": by_chance,
-        "tv_bias": off,
-        "over_floor": float(distances[-1] / (by_chance + off)),
+        "tv_bias": by_bias,
+        "over_floor": float(distances[-1] / (by_chance + by_bias)),
         "variance_ratio": estimate(np.square((last - at.mean) / at.sd).mean(axis=1)),
         "law_ratio": at.ratio,
-        "steps_to_close": reached(steps, distances - (by_chance + off), CLOSE),
+        "steps_to_close": reached(steps, distances - (by_chance + by_bias), CLOSE),
     }
 
 
 def _others(run: Run) -> list[str]:
     """Return the methods that are compared at several c_n and m, all of the dimension that has most of them."""
     by_dim = [
-        [f"mhbt_{dim}{other}" for other in OTHERS if f"mhbt_{dim}{other}" in run.methods] for dim in (2, 5)
+        [f"mhbt_{dim}{suffix}" for suffix in OTHERS if f"mhbt_{dim}{suffix}" in run.methods] for dim in (2, 5)
     ]
     return max(by_dim, key=len)
 
@@ -180,13 +180,13 @@ def distance(run: Run) -> Figure:
 
 
 def _draw(axis: Axes, run: Run, shown: list[str]) -> None:
-    found, looks = run.cached(metrics), method_styles(shown)
+    numbers, looks = run.cached(metrics), method_styles(shown)
     for method in shown:
         steps, distances = curve(run, method)
         label = run.label(method).split(", d =")[0]
         axis.plot(steps, distances, markersize=4, linewidth=1.2, label=label, **looks[method])
     if shown:
-        floor, bias = (value(found[f"{shown[0]}.{part}"]) for part in ("tv_noise", "tv_bias"))
+        floor, bias = (value(numbers[f"{shown[0]}.{part}"]) for part in ("tv_noise", "tv_bias"))
         levels(axis, floor)
         levels(axis, floor + bias, line=":")
         axis.legend()

@@ -37,11 +37,11 @@ def temperature(run: Run, method: str) -> float:
 
 def truth(run: Run, method: str) -> Truth:
     """Return what is known of a method's target by quadrature."""
-    known = run.cached(_truths)
+    truths = run.cached(_truths)
     key = shift(run, method)
-    if key not in known:
-        known[key] = Truth(run.target_of(method))
-    return known[key]
+    if key not in truths:
+        truths[key] = Truth(run.target_of(method))
+    return truths[key]
 
 
 def _truths(run: Run) -> dict[float, Truth]:
@@ -79,8 +79,10 @@ def _metrics(run: Run, method: str) -> Metrics:
     steps = core.shape[1] * thin
     stretch = max(1, min(PER, steps) // thin)
     stretches = [row[i : i + stretch] for row in core for i in range(0, core.shape[1] - stretch + 1, stretch)]
-    wanted = np.array([[shift(run, method) * share for share in place] for place in ((0, 1), (1, -1))])
-    found: Metrics = {
+    expected_modes = np.array(
+        [[shift(run, method) * share for share in place] for place in ((0, 1), (1, -1))]
+    )
+    numbers: Metrics = {
         "accept_rate": summary["accept_rate"],
         "step": float(np.mean(summary["step_size_by_chain"])),
         "crossings": estimate(np.array([crossings(row) for row in core]) * PER / steps),
@@ -89,28 +91,28 @@ def _metrics(run: Run, method: str) -> Metrics:
         "both_long": float(np.mean([len(np.unique(row[row != 0])) == 2 for row in core])),
         "far": float((np.abs(run.draws(method)[..., 1]) > FAR).mean()),
         "barrier": barrier(run, method),
-        "mode_error": float(np.linalg.norm(truth(run, method).modes - wanted, axis=1).max()),
+        "mode_error": float(np.linalg.norm(truth(run, method).modes - expected_modes, axis=1).max()),
     }
     if method in SCATTER:
-        found |= _distances(run, method)
-    return found
+        numbers |= _distances(run, method)
+    return numbers
 
 
 def _distances(run: Run, method: str) -> Metrics:
     at, t = truth(run, method), temperature(run, method)
-    tempered, own = (
+    tempered, stored = (
         at.stationary("tempered", t, cells=40),
         at.stationary("stored", t, int(run.config["m"]), cells=40),
     )
-    if tempered is None or own is None:
+    if tempered is None or stored is None:
         return {}
     shares = tempered.shares(run.draws(method))
     return {
         "tv": total_variation(shares, tempered.probability),
         "tv_one": estimate(np.array([total_variation(row[None], tempered.probability) for row in shares])),
         "tv_noise": monte_carlo_distance(shares),
-        "tv_own": total_variation(shares, own.probability),
-        "tv_law": total_variation(own.probability[None], tempered.probability),
+        "tv_own": total_variation(shares, stored.probability),
+        "tv_law": total_variation(stored.probability[None], tempered.probability),
     }
 
 
@@ -139,18 +141,18 @@ def traces(run: Run) -> Figure:
     """Trajectories of theta2 (Figure 2, d to f)."""
     shown = {title: pair for title, pair in PANELS.items() if pair[0] in run.methods}
     figure, axes = panels(len(shown), size=(2.8, 2.9), share="", xlabel="iteration")
-    for axis, (title, (mine, full)) in zip(axes, shown.items(), strict=False):
-        for method, chains in ((mine, 1), (full, 2)):
+    for axis, (title, (minibatch, full)) in zip(axes, shown.items(), strict=False):
+        for method, chains in ((minibatch, 1), (full, 2)):
             if method not in run.methods:
                 continue
             draws, thin = run.draws(method), int(run.methods[method]["thin"])
-            kept = min(draws.shape[1], PER // thin)
-            every = max(1, kept // 2000)
-            at = thin * np.arange(1, kept + 1)[::every]
+            count = min(draws.shape[1], PER // thin)
+            stride = max(1, count // 2000)
+            at = thin * np.arange(1, count + 1)[::stride]
             for c in range(min(chains, len(draws))):
-                colour, width = (COLOURS[0], 0.5) if method == mine else (COLOURS[1 + c], 1.4)
-                axis.plot(at, draws[c, :kept:every, 1], color=colour, linewidth=width)
-        levels(axis, *truth(run, mine).modes[:, 1], linewidth=0.7)
+                colour, width = (COLOURS[0], 0.5) if method == minibatch else (COLOURS[1 + c], 1.4)
+                axis.plot(at, draws[c, :count:stride, 1], color=colour, linewidth=width)
+        levels(axis, *truth(run, minibatch).modes[:, 1], linewidth=0.7)
         axis.set_title(title)
         few_ticks(axis)
     axes[0].set_ylabel(r"$\theta_2$")

@@ -64,8 +64,8 @@ def rates(run: Run) -> list[float]:
 
 def errors(run: Run, method: str) -> Array:
     """Return the errors on the test images in per cent, (R, trainings, L)."""
-    found, grid = monitored(run, method, "error"), 1 if method in SINGLE else len(rates(run))
-    return found.reshape(grid, -1, found.shape[1])
+    curves, grid = monitored(run, method, "error"), 1 if method in SINGLE else len(rates(run))
+    return curves.reshape(grid, -1, curves.shape[1])
 
 
 def passes(run: Run, method: str) -> Array:
@@ -85,42 +85,42 @@ def has_failed(run: Run, by_training: Array) -> Array:
 
 def metrics(run: Run) -> Metrics:
     """Return the metrics of the claims and tables; errors are those of the best epoch."""
-    found = MetricTable()
+    table = MetricTable()
     for method in run.methods:
         if method in GRIDS:
-            found |= _of_grid(run, method)
+            table |= _of_grid(run, method)
         elif method in SINGLE:
-            each, last = best(run, method)[0], errors(run, method)[0, :, -1]
-            found.add(method, {"best_median": float(np.median(each)), "lowest": float(each.min())})
-            found.add(method, {"last_of_best": float(np.median(last))})
+            lowest, last = best(run, method)[0], errors(run, method)[0, :, -1]
+            table.add(method, {"best_median": float(np.median(lowest)), "lowest": float(lowest.min())})
+            table.add(method, {"last_of_best": float(np.median(last))})
     for method in REVERSIBLE:
         if method in run.methods:
-            found.add(method, _of_backward(run, method) | _compared(run, method))
+            table.add(method, _of_backward(run, method) | _compared(run, method))
     if {"sgd", "sgld"} <= set(run.methods):
         small = [f"median_{rate:g}" for rate in rates(run) if rate <= SMALL]
-        gaps = [abs(found.number(f"sgd.{name}") - found.number(f"sgld.{name}")) for name in small]
-        found["sgld.off_sgd"] = max(gaps, default=float("nan"))
-    return found
+        gaps = [abs(table.number(f"sgd.{name}") - table.number(f"sgld.{name}")) for name in small]
+        table["sgld.off_sgd"] = max(gaps, default=float("nan"))
+    return table
 
 
 def _of_grid(run: Run, method: str) -> MetricTable:
-    grid, by_training, found = rates(run), best(run, method), MetricTable()
+    grid, by_training, metric_table = rates(run), best(run, method), MetricTable()
     median, last = np.median(by_training, axis=1), np.median(errors(run, method)[:, :, -1], axis=1)
     sd = by_training.std(axis=1, ddof=1) if by_training.shape[1] > 1 else np.full(len(grid), np.nan)
     failed, lowest = has_failed(run, by_training).sum(axis=1), by_training.min(axis=1)
     for rate, *numbers in zip(grid, median, sd, failed, lowest, last, strict=True):
-        found.add(method, dict(zip(BY_RATE, map(float, numbers), strict=True)), x=rate)
+        metric_table.add(method, dict(zip(BY_RATE, map(float, numbers), strict=True)), x=rate)
     table, name = printed(run), "rsgld" if method == SHORT else method
     for end, ours, theirs in (("", median, table.median), ("_lowest", lowest, table.lowest)):
         if name in theirs:
             at = dict(zip(table.rates, theirs[name], strict=True))
-            off = [abs(m - at[r]) for r, m in zip(grid, ours, strict=True) if r <= SMALL and r in at]
-            found.add(method, {f"off_paper{end}": float(max(off, default=np.nan))})
+            gaps = [abs(m - at[r]) for r, m in zip(grid, ours, strict=True) if r <= SMALL and r in at]
+            metric_table.add(method, {f"off_paper{end}": float(max(gaps, default=np.nan))})
     large = median[np.array(grid) >= LARGE]
-    more: Metrics = {}
+    extremes: Metrics = {}
     if len(large):
-        more = {"large_most": float(large.max()), "large_least": float(large.min())}
-    more |= {
+        extremes = {"large_most": float(large.max()), "large_least": float(large.min())}
+    extremes |= {
         "best_median": float(median.min()),
         "best_rate": grid[median.argmin()],
         "lowest": float(lowest.min()),
@@ -128,8 +128,8 @@ def _of_grid(run: Run, method: str) -> MetricTable:
         "last_of_best": float(last[median.argmin()]),
         "sd_rises": _rank_correlation(np.array(grid), sd),
     }
-    found.add(method, more)
-    return found
+    metric_table.add(method, extremes)
+    return metric_table
 
 
 def _rank_correlation(x: Array, y: Array) -> float:
@@ -158,29 +158,29 @@ def _of_backward(run: Run, method: str) -> Metrics:
 def monitored_moves(run: Run, method: str) -> dict[str, Array]:
     """Return beta and the mean acceptance probabilities of each epoch, all and by direction, each (C, L)."""
     names = ("backward", "accepted", "accepted_forward", "forward")
-    given = {name: monitored(run, method, name) for name in names}
+    totals = {name: monitored(run, method, name) for name in names}
     steps = float(run.config["epoch"])
     with np.errstate(invalid="ignore", divide="ignore"):  # an epoch may have had no move of one direction
         return {
-            "beta": given["backward"],
-            "accepted": given["accepted"] / steps,
-            "forward": given["accepted_forward"] / given["forward"],
-            "backward": (given["accepted"] - given["accepted_forward"]) / (steps - given["forward"]),
+            "beta": totals["backward"],
+            "accepted": totals["accepted"] / steps,
+            "forward": totals["accepted_forward"] / totals["forward"],
+            "backward": (totals["accepted"] - totals["accepted_forward"]) / (steps - totals["forward"]),
         }
 
 
 def _compared(run: Run, method: str) -> Metrics:
     """Compare a reading of RSGLD with SGD and SGLD."""
-    grid, others = rates(run), [name for name in ("sgd", "sgld") if name in run.methods]
-    if not others:
+    grid, rival_names = rates(run), [name for name in ("sgd", "sgld") if name in run.methods]
+    if not rival_names:
         return {}
-    mine = best(run, method)
-    theirs = np.stack([best(run, name) for name in others])
-    median, rivals = np.median(mine, axis=1), np.median(theirs, axis=2)
-    lowest, least = mine.min(axis=1), theirs.min(axis=(0, 2))
+    by_training = best(run, method)
+    rival_errors = np.stack([best(run, name) for name in rival_names])
+    median, rivals = np.median(by_training, axis=1), np.median(rival_errors, axis=2)
+    lowest, least = by_training.min(axis=1), rival_errors.min(axis=(0, 2))
     slow = [i for i, rate in enumerate(grid) if rate <= 0.02]
     tall = [i for i, rate in enumerate(grid) if rate >= TALL]
-    shown = [name for name in (method, *others, *SINGLE) if name in run.methods]
+    shown = [name for name in (method, *rival_names, *SINGLE) if name in run.methods]
     final = {name: float(np.median(errors(run, name)[best_rate(run, name), :, -1])) for name in shown}
     return {
         # By how much RSGLD is worse than SGD at the small rates, where it is at least so.
@@ -203,15 +203,15 @@ def best_rate(run: Run, method: str) -> int:
 
 def by_rate(run: Run, metric: str) -> pd.DataFrame:
     """Return a metric of each method by learning rate, beside the paper's."""
-    found, table = run.cached(metrics), printed(run)
+    numbers, table = run.cached(metrics), printed(run)
     rows: dict[str, dict[str, float | str | None]] = {}
-    theirs: Mapping[str, Sequence[float]] = getattr(table, metric, {})
+    paper: Mapping[str, Sequence[float]] = getattr(table, metric, {})
     for method in GRIDS:
         if method in run.methods:
-            if method in theirs:
-                row = {rate: f"{number:g}" for rate, number in zip(table.rates, theirs[method], strict=True)}
+            if method in paper:
+                row = {rate: f"{number:g}" for rate, number in zip(table.rates, paper[method], strict=True)}
                 rows[f"{run.label(method)}, paper"] = {f"{rate:g}": row.get(rate) for rate in rates(run)}
-            ours = {f"{rate:g}": found.get(f"{method}.{metric}_{rate:g}") for rate in rates(run)}
+            ours = {f"{rate:g}": numbers.get(f"{method}.{metric}_{rate:g}") for rate in rates(run)}
             rows[run.label(method)] = {rate: value(number) for rate, number in ours.items()}
     return by_rows(rows)
 
@@ -232,9 +232,9 @@ def rates_figure(run: Run) -> Figure:
             axis.plot(x, values, **style, label=run.label(method))
         if method in PAPER and (run.config["scale"] == "paper" or not is_cifar(run)):
             table = printed(run)
-            for axis, theirs in zip(axes[::2], (table.median, table.lowest), strict=True):
-                if method in theirs:
-                    axis.plot(table.rates, theirs[method], "x", color=style["color"], markersize=5, alpha=0.7)
+            for axis, paper in zip(axes[::2], (table.median, table.lowest), strict=True):
+                if method in paper:
+                    axis.plot(table.rates, paper[method], "x", color=style["color"], markersize=5, alpha=0.7)
     for axis, title in zip(axes, titles, strict=True):
         axis.set_title(title)
     axes[1].set_ylim(-0.03, 1.03)
@@ -250,9 +250,9 @@ def trajectories(run: Run) -> Figure:
     looks = method_styles(run.methods)
     for method in ("rsgld", "sgd", "sgld", *SINGLE):
         if method in run.methods:
-            place = 0 if method in SINGLE else best_rate(run, method)
-            name = run.label(method) if method in SINGLE else f"{run.label(method)}, {rates(run)[place]:g}"
-            path = errors(run, method)[place, 0]
+            row = 0 if method in SINGLE else best_rate(run, method)
+            name = run.label(method) if method in SINGLE else f"{run.label(method)}, {rates(run)[row]:g}"
+            path = errors(run, method)[row, 0]
             axis.plot(passes(run, method), path, color=looks[method]["color"], linewidth=1.2, label=name)
     logarithmic(axis)
     return finished(figure, legend="right")
@@ -289,10 +289,10 @@ def _paths(axis: Axes, run: Run, x: Array, values: Array, colour: str, name: str
 
 def sweep_metrics(runs: Sequence[Run]) -> Metrics:
     """By how much RSGLD's medians differ between values of c_n, at the learning rate where they differ most."""
-    found = [run.cached(metrics) for run in runs]
+    by_run = [run.cached(metrics) for run in runs]
     spread = [
-        np.ptp([value(each[f"rsgld.median_{rate:g}"]) for each in found])
+        np.ptp([value(numbers[f"rsgld.median_{rate:g}"]) for numbers in by_run])
         for rate in rates(runs[0])
-        if all(f"rsgld.median_{rate:g}" in each for each in found)
+        if all(f"rsgld.median_{rate:g}" in numbers for numbers in by_run)
     ]
     return {"rsgld.spread": float(max(spread, default=np.nan))}

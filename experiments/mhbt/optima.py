@@ -47,13 +47,13 @@ def sample(n: int, seed: int) -> Array:
 def batch_means(values: Array, m: int, batches: int, seed: int) -> Array:
     """Return the means of values (n, P) over minibatches without replacement, (batches, P)."""
     rng, n = np.random.default_rng(seed), len(values)
-    found = []
+    means = []
     for start in range(0, batches, _CHUNK):
         weights = np.zeros((min(_CHUNK, batches - start), n), np.float32)
         for row in weights:
             row[rng.choice(n, m, replace=False, shuffle=False)] = 1 / m
-        found.append(weights @ values.astype(np.float32))
-    return np.concatenate(found).astype(float)
+        means.append(weights @ values.astype(np.float32))
+    return np.concatenate(means).astype(float)
 
 
 def log_densities(values: Array, means: Array, c: float) -> LogDensities:
@@ -67,8 +67,8 @@ def population_optima() -> list[float]:
     """Return the optima of the expected log-likelihood, by quadrature over x."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     weights = weights / weights.sum()
-    both = [log_lik(GRID, sign * TRUE + nodes) for sign in (1, -1)]
-    mean = SHARE * weights @ both[0] + (1 - SHARE) * weights @ both[1]
+    by_sign = [log_lik(GRID, sign * TRUE + nodes) for sign in (1, -1)]
+    mean = SHARE * weights @ by_sign[0] + (1 - SHARE) * weights @ by_sign[1]
     inner = (mean[1:-1] > mean[:-2]) & (mean[1:-1] > mean[2:])
     return [float(theta) for theta in GRID[1:-1][inner]]
 
@@ -80,8 +80,8 @@ def basin(optimum: float) -> npt.NDArray[np.bool_]:
 
 def margin(log_density: Array, optimum: float, delta: float) -> float:
     """Return by how much the best point within delta is above the best of the rest of the optimum's basin."""
-    away = np.abs(GRID - optimum)
-    ball, rest = basin(optimum) & (away <= delta), basin(optimum) & (away > delta)
+    distance = np.abs(GRID - optimum)
+    ball, rest = basin(optimum) & (distance <= delta), basin(optimum) & (distance > delta)
     return float(log_density[ball].max() - log_density[rest].max()) if rest.any() else float("nan")
 
 
@@ -101,30 +101,30 @@ def gaussian_divergence(c: float, m: int, n: int, dim: int = 2) -> float:
 def computed(run: Run) -> Mapping[tuple[int, float], LogDensities]:
     """Return the distributions of each data set at each c, (trial, c) -> distributions."""
     config = run.config
-    found: dict[tuple[int, float], LogDensities] = {}
+    by_case: dict[tuple[int, float], LogDensities] = {}
     for trial in range(config["trials"]):
         values = log_lik(GRID, sample(config["n"], trial))
         means = batch_means(values, config["m"], config["batches"], trial)
-        found |= {(trial, c): log_densities(values, means, c) for c in config["heats"]}
-    return found
+        by_case |= {(trial, c): log_densities(values, means, c) for c in config["heats"]}
+    return by_case
 
 
 def metrics(run: Run) -> Metrics:
     """Return the metrics of the claims and tables."""
     config = run.config
-    found: Metrics = {}
-    moved, margins = [], []
+    numbers: Metrics = {}
+    shifts, margins = [], []
     for (_trial, c), densities_of in computed(run).items():
         delta = DELTA / math.sqrt(c)
         for optimum in population_optima():
             best = GRID[basin(optimum)][densities_of.stationary[basin(optimum)].argmax()]
-            moved.append(abs(best - optimum) / delta)
+            shifts.append(abs(best - optimum) / delta)
             margins.append(margin(densities_of.stationary, optimum, delta))
-    found["optima.count"] = float(len(population_optima()))
-    found["optima.worst"] = float(max(moved))
-    found["optima.margin"] = float(np.nanmin(margins))
-    found |= _of_sizes(config)
-    return found
+    numbers["optima.count"] = float(len(population_optima()))
+    numbers["optima.worst"] = float(max(shifts))
+    numbers["optima.margin"] = float(np.nanmin(margins))
+    numbers |= _of_sizes(config)
+    return numbers
 
 
 def _of_sizes(config: Mapping[str, Any]) -> Metrics:
@@ -135,15 +135,17 @@ def _of_sizes(config: Mapping[str, Any]) -> Metrics:
     closed = [gaussian_divergence(c, m, n) for m in sizes]
     growing = [divergence(log_densities(values, means[m], m**REMARK)) for m in sizes]
     in_closed_form = [gaussian_divergence(m**REMARK, m, n) for m in sizes]
-    every = {"kl_remark": growing, "kl_remark_gaussian": in_closed_form, "kl": kl, "kl_gaussian": closed}
-    found: Metrics = {
-        f"{name}.{m}": each for name, of in every.items() for m, each in zip(sizes, of, strict=True)
+    by_name = {"kl_remark": growing, "kl_remark_gaussian": in_closed_form, "kl": kl, "kl_gaussian": closed}
+    numbers: Metrics = {
+        f"{name}.{m}": number
+        for name, column in by_name.items()
+        for m, number in zip(sizes, column, strict=True)
     }
     for name in ("kl", "kl_gaussian", "kl_remark", "kl_remark_gaussian"):
-        series = every[name]
-        found[f"{name}.falls"] = float(np.count_nonzero(np.diff(series) < 0))
-        found[f"{name}.slope"] = log_slope(sizes, series)
-    return found
+        series = by_name[name]
+        numbers[f"{name}.falls"] = float(np.count_nonzero(np.diff(series) < 0))
+        numbers[f"{name}.slope"] = log_slope(sizes, series)
+    return numbers
 
 
 def optima(run: Run) -> pd.DataFrame:
@@ -151,7 +153,7 @@ def optima(run: Run) -> pd.DataFrame:
     config, rows = run.config, {}
     for c in config["heats"]:
         delta = DELTA / math.sqrt(c)
-        densities_of = [each.stationary for (_trial, at), each in computed(run).items() if at == c]
+        densities_of = [case.stationary for (_trial, at), case in computed(run).items() if at == c]
         row: dict[str, float] = {}
         for name, optimum in zip(("local", "global"), population_optima(), strict=True):
             side = basin(optimum)
@@ -163,11 +165,11 @@ def optima(run: Run) -> pd.DataFrame:
 
 def divergences(run: Run) -> pd.DataFrame:
     """Divergence of MHBT's stationary distribution from the tempered posterior (Theorem 2)."""
-    config, found = run.config, run.cached(metrics)
+    config, numbers = run.config, run.cached(metrics)
     rows = {
         f"m = {m:,}": {
-            "mixture": found[f"kl.{m}"],
-            "Gaussian, d = 2": found[f"kl_gaussian.{m}"],
+            "mixture": numbers[f"kl.{m}"],
+            "Gaussian, d = 2": numbers[f"kl_gaussian.{m}"],
             "d (c/m)^2 / 4": 0.5 * (config["c"] / m) ** 2,
         }
         for m in config["sizes"]
@@ -177,13 +179,13 @@ def divergences(run: Run) -> pd.DataFrame:
 
 def remark(run: Run) -> pd.DataFrame:
     """Divergence where the temperature falls with m: c_n = m^0.45 (Remark 1, part 2)."""
-    config, found = run.config, run.cached(metrics)
+    config, numbers = run.config, run.cached(metrics)
     rows = {
         f"m = {m:,}": {
             "c": m**REMARK,
             "temperature": config["n"] / m**REMARK,
-            "mixture": found[f"kl_remark.{m}"],
-            "Gaussian, d = 2": found[f"kl_remark_gaussian.{m}"],
+            "mixture": numbers[f"kl_remark.{m}"],
+            "Gaussian, d = 2": numbers[f"kl_remark_gaussian.{m}"],
             "condition": m ** (2 * REMARK) * math.log(m**REMARK) / m,
         }
         for m in config["sizes"]
@@ -210,12 +212,12 @@ def densities(run: Run) -> Figure:
 
 def divergence_figure(run: Run) -> Figure:
     """Divergence of MHBT's stationary distribution from the tempered posterior against m, at c = 20 (Theorem 2)."""
-    sizes, found = np.array(run.config["sizes"]), run.cached(metrics)
+    sizes, numbers = np.array(run.config["sizes"]), run.cached(metrics)
     figure, (axis,) = panels(
         1, size=(4.8, 3.2), xscale="log", yscale="log", xlabel="m", ylabel="Kullback-Leibler divergence"
     )
     for key, name, mark in (("kl", "mixture", "o"), ("kl_gaussian", "Gaussian, d = 2", "-")):
-        values = [value(found[f"{key}.{m}"]) for m in sizes]
+        values = [value(numbers[f"{key}.{m}"]) for m in sizes]
         axis.plot(sizes, values, mark, color=COLOURS[0 if key == "kl" else 1], markersize=5, label=name)
     axis.plot(sizes, 0.5 * (run.config["c"] / sizes) ** 2, ":", color="grey", label=r"$d (c/m)^2 / 4$")
     axis.legend()

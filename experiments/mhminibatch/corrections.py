@@ -20,31 +20,31 @@ def solved(run: Run) -> dict[tuple[int, float, float], Correction]:
     """Return the paper's corrections by (G, sigma, lambda)."""
     lambdas = [float(lam) for lam in run.config["lambdas"]]
     return {
-        (half, sigma, lam): found
+        (half, sigma, lam): solution
         for half in run.config["half_widths"]
         for sigma in run.config["sigmas"]
-        for lam, found in zip(lambdas, ridges(sigma, lambdas, half), strict=True)
+        for lam, solution in zip(lambdas, ridges(sigma, lambdas, half), strict=True)
     }
 
 
 def metrics(run: Run) -> dict[str, float]:
     """Return the metrics of the claims and tables."""
     paper = run.cached(solved)
-    found = {f"{half}.{sigma:g}.{lam:g}": each.error for (half, sigma, lam), each in paper.items()}
+    numbers = {f"{half}.{sigma:g}.{lam:g}": solution.error for (half, sigma, lam), solution in paper.items()}
     for half in run.config["half_widths"]:
         best = [
-            min(each.error for (g, s, _), each in paper.items() if (g, s) == (half, sigma))
+            min(solution.error for (g, s, _), solution in paper.items() if (g, s) == (half, sigma))
             for sigma in run.config["sigmas"]
         ]
-        found[f"{half}.best_grows"] = float(np.sum(np.diff(best) > 0))
-    return found
+        numbers[f"{half}.best_grows"] = float(np.sum(np.diff(best) > 0))
+    return numbers
 
 
 def table3(run: Run) -> pd.DataFrame:
     """The largest distance of distribution functions (Table 3)."""
     rows: dict[str, dict[str, float]] = {}
-    for (half, sigma, lam), each in run.cached(solved).items():
-        rows.setdefault(f"G = {half}, lambda = {lam:g}", {})[f"sigma = {sigma:g}"] = each.error
+    for (half, sigma, lam), solution in run.cached(solved).items():
+        rows.setdefault(f"G = {half}, lambda = {lam:g}", {})[f"sigma = {sigma:g}"] = solution.error
     return by_rows(rows)
 
 
@@ -55,7 +55,7 @@ def better(run: Run) -> pd.DataFrame:
     for sigma in run.config["sigmas"]:
         positive = nonnegative(sigma)
         rows[f"sigma = {sigma:g}"] = {
-            "clipped": min(each.error for (_g, s, _l), each in paper.items() if s == sigma),
+            "clipped": min(solution.error for (_g, s, _l), solution in paper.items() if s == sigma),
             "not negative": float(np.abs(convolved_cdf(positive, AT, sigma) - special.expit(AT)).max()),
             "Kolmogorov": float(np.abs(kolmogorov_cdf(AT, sigma) - special.expit(AT)).max()),
             "variance": positive.variance,
@@ -104,31 +104,31 @@ def kolmogorov_cdf(x: Array, sigma: float) -> Array:
 
 def errors(run: Run) -> Figure:
     """Where the distribution functions differ."""
-    of_all: Style = {"xlabel": "x", "ylabel": "difference of distribution functions", "xlim": (-12, 12)}
-    figure, (axis,) = panels(1, size=(5.6, 3.2), **of_all)
-    found = {
+    panel_style: Style = {"xlabel": "x", "ylabel": "difference of distribution functions", "xlim": (-12, 12)}
+    figure, (axis,) = panels(1, size=(5.6, 3.2), **panel_style)
+    cdfs = {
         "clipped (the paper's)": convolved_cdf(correction("paper", 1.0), AT, 1.0),
         "not negative": convolved_cdf(nonnegative(1.0), AT, 1.0),
         "Kolmogorov": kolmogorov_cdf(AT, 1.0),
     }
-    lines(axis, AT, {name: cdf - special.expit(AT) for name, cdf in found.items()})
+    lines(axis, AT, {name: cdf - special.expit(AT) for name, cdf in cdfs.items()})
     axis.legend()
     return figure
 
 
 def densities(run: Run) -> Figure:
     """The density of X_corr, sigma = 1."""
-    of_all: Style = {
+    panel_style: Style = {
         "xlabel": "x",
         "ylabel": "density",
         "xlim": (-12, 12),
         "yscale": "log",
         "ylim": (1e-7, 1),
     }
-    figure, (axis,) = panels(1, size=(5.6, 3.2), **of_all)
+    figure, (axis,) = panels(1, size=(5.6, 3.2), **panel_style)
     axis.plot(AT, special.expit(AT) * special.expit(-AT), color="grey", linewidth=1, label="logistic")
     shown = {"clipped (the paper's)": correction("paper", 1.0), "not negative": nonnegative(1.0)}
-    for (label, found), colour in zip(shown.items(), COLOURS, strict=False):
-        axis.plot(found.points, found.masses / found.step, color=colour, linewidth=1.1, label=label)
+    for (label, solution), colour in zip(shown.items(), COLOURS, strict=False):
+        axis.plot(solution.points, solution.masses / solution.step, color=colour, linewidth=1.1, label=label)
     axis.legend()
     return figure

@@ -46,8 +46,8 @@ def _slope(steps: Array, right: Array) -> float:
 
 def drop(run: Run) -> Figure:
     """Accuracy on the test images against steps (Figure 3, right)."""
-    of_all: Style = {"xscale": "log", "xlabel": "step", "ylabel": "accuracy", "ylim": (0.6, 1.0)}
-    figure, (axis,) = panels(1, size=(5.0, 3.4), **of_all)
+    panel_style: Style = {"xscale": "log", "xlabel": "step", "ylabel": "accuracy", "ylim": (0.6, 1.0)}
+    figure, (axis,) = panels(1, size=(5.0, 3.4), **panel_style)
     for method, style in method_styles(run.methods).items():
         right = accuracy(run, run.draws(method))
         band(

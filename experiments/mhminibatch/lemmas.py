@@ -71,24 +71,24 @@ class Bounded(NamedTuple):
 def metrics(run: Run) -> Metrics:
     """Return the metrics of the claims and tables."""
     t, exact, grown = run.cached(student), run.cached(acceptance), run.cached(decided)
-    far = {b: each.to_skewed for b, each in t.items() if each.to_skewed > 3 * each.chance}
-    found: Metrics = {
-        "normal.slope": slope({b: each.to_normal for b, each in t.items() if b >= LARGE}),
-        "normal.share_of_bound": max(each.to_normal / each.bound for each in t.values()),
-        "skewed.slope": slope(far),
+    clear = {b: case.to_skewed for b, case in t.items() if case.to_skewed > 3 * case.chance}
+    numbers: Metrics = {
+        "normal.slope": slope({b: case.to_normal for b, case in t.items() if b >= LARGE}),
+        "normal.share_of_bound": max(case.to_normal / case.bound for case in t.values()),
+        "skewed.slope": slope(clear),
         "symmetric.slope": slope({b: symmetric(b) for b in t}),
-        "added.ratio": max(each.known / each.before for each in exact.values()),
-        "added.share_of_bound": max(each.own / each.bound for each in exact.values()),
+        "added.ratio": max(case.known / case.before for case in exact.values()),
+        "added.share_of_bound": max(case.own / case.bound for case in exact.values()),
     }
-    fixed = {name: {b: getattr(each, field) for b, each in exact.items()} for name, field in FIELDS.items()}
+    fixed = {name: {b: getattr(case, field) for b, case in exact.items()} for name, field in FIELDS.items()}
     for name, errors in fixed.items():
-        found |= {f"{name}.slope": slope(errors), f"{name}.error": errors[min(errors)]}
+        numbers |= {f"{name}.slope": slope(errors), f"{name}.error": errors[min(errors)]}
     for rule, estimates in grown.items():
-        found[f"{rule}.slope"] = slope({b: each.value for b, each in estimates.items()})
-        found[f"{rule}.error"] = estimates[min(estimates)]
-    found["barker.half"], found["barker.balance_z"] = run.cached(barker)
-    over = [each.distance / each.bound for each in run.cached(stationary).values()]
-    return found | {"stationary.share_of_bound": max(over)}
+        numbers[f"{rule}.slope"] = slope({b: number.value for b, number in estimates.items()})
+        numbers[f"{rule}.error"] = estimates[min(estimates)]
+    numbers["barker.half"], numbers["barker.balance_z"] = run.cached(barker)
+    shares_of_bound = [case.distance / case.bound for case in run.cached(stationary).values()]
+    return numbers | {"stationary.share_of_bound": max(shares_of_bound)}
 
 
 def slope(errors: Mapping[int, float]) -> float:
@@ -116,19 +116,19 @@ def symmetric(b: int) -> float:
 
 def student(run: Run) -> dict[int, Simulated]:
     """Return distances of t = mean / (sd / sqrt(b)) of b exponential terms from its limits, for each b."""
-    rng, found = np.random.default_rng(0), {}
+    rng, by_size = np.random.default_rng(0), {}
     for b in run.config["sizes"]:
-        many = min(int(run.config["simulated"]), TERMS // b)
-        t = np.empty(many)
-        for start in range(0, many, AT_ONCE):
-            x = rng.standard_exponential((min(AT_ONCE, many - start), b)) - 1
+        count = min(int(run.config["simulated"]), TERMS // b)
+        t = np.empty(count)
+        for start in range(0, count, AT_ONCE):
+            x = rng.standard_exponential((min(AT_ONCE, count - start), b)) - 1
             mean = x.mean(axis=1)
             t[start : start + len(x)] = mean / np.sqrt((np.einsum("ij,ij->i", x, x) / b - mean**2) / b)
         t.sort()
         normal = ndtr(t)
         skewed = normal + SKEWNESS / (6 * np.sqrt(b)) * (2 * t**2 + 1) * stats.norm.pdf(t)
-        found[int(b)] = Simulated(_distance(normal), _distance(skewed), 0.87 / np.sqrt(many), bound(b))
-    return found
+        by_size[int(b)] = Simulated(_distance(normal), _distance(skewed), 0.87 / np.sqrt(count), bound(b))
+    return by_size
 
 
 def _distance(limit: Array) -> float:
@@ -152,9 +152,9 @@ def _acceptance(b: int) -> Exact:
     own = accept(x, 1 - V0 * v) @ p
     known = accept(x, np.full_like(v, 1 - V0)) @ p
     pilot, mixed = np.zeros(len(GAPS)), np.zeros(len(GAPS))
-    for other, chance in zip(v, p, strict=True):
-        pilot += chance * (accept(x, np.full_like(v, 1 - V0 * other)) @ p)
-        mixed += chance * (accept(x, 1 - V0 * (v + 2 * other) / 3) @ p)
+    for variance, chance in zip(v, p, strict=True):
+        pilot += chance * (accept(x, np.full_like(v, 1 - V0 * variance)) @ p)
+        mixed += chance * (accept(x, 1 - V0 * (v + 2 * variance) / 3) @ p)
     s = expit(GAPS)
     first = s * (1 - s)
     third = first * (1 - 6 * s + 6 * s**2)  # derivatives of the logistic function
@@ -162,11 +162,11 @@ def _acceptance(b: int) -> Exact:
     # What is added to P(estimate + noise < y) at y = -gap; of acceptance it is taken away, and both are even.
     skewed = s - kappa * V0**1.5 / 3 * third
     printed = s - kappa / 6 * (2 * V0**1.5 * third + 3 * V0**0.5 * first)
-    below = np.cumsum(p)
-    before = max(np.abs(below - ndtr(w)).max(), np.abs(below - p - ndtr(w)).max())
-    errors = [float(np.abs(each - s).max()) for each in (known, own, pilot, mixed)]
-    off = [float(np.abs(own - each).max()) for each in (skewed, printed)]
-    return Exact(*[float(before), *errors, *off, two_point_bound(b)])
+    cumulative = np.cumsum(p)
+    before = max(np.abs(cumulative - ndtr(w)).max(), np.abs(cumulative - p - ndtr(w)).max())
+    errors = [float(np.abs(curve - s).max()) for curve in (known, own, pilot, mixed)]
+    distances = [float(np.abs(own - curve).max()) for curve in (skewed, printed)]
+    return Exact(*[float(before), *errors, *distances, two_point_bound(b)])
 
 
 def _two_values() -> tuple[Array, Array]:
@@ -188,13 +188,17 @@ class _Accepts:
 
     def __init__(self) -> None:
         x, u = np.linspace(-16, 16, 641), np.linspace(_LEAST, 1.0, 16)
-        table = np.stack([convolved_cdf(nonnegative(1.0), x, float(np.sqrt(each))) for each in u], axis=1)
+        table = np.stack(
+            [convolved_cdf(nonnegative(1.0), x, float(np.sqrt(variance))) for variance in u], axis=1
+        )
         self._spline = RectBivariateSpline(x, u, table)
 
     def __call__(self, x: Array, u: Array) -> Array:
         """Return the probability at x (..., K) for variances u (K,), which are cut at `_LEAST` and 1."""
-        found: Array = self._spline.ev(np.clip(x, -16, 16), np.broadcast_to(np.clip(u, _LEAST, 1.0), x.shape))
-        return found
+        probability: Array = self._spline.ev(
+            np.clip(x, -16, 16), np.broadcast_to(np.clip(u, _LEAST, 1.0), x.shape)
+        )
+        return probability
 
 
 @cache
@@ -209,14 +213,14 @@ def stationary(run: Run) -> dict[int, Bounded]:
     probability. Data of two values; the estimate of the log-ratio of z and z' has the variance (z' - z)^2 / 48.
     """
     z = np.linspace(-3, 3, 31)
-    gap, apart = (z[:, None] ** 2 - z**2) / 2, z - z[:, None]
+    gap, distance = (z[:, None] ** 2 - z**2) / 2, z - z[:, None]
     exact = _transition(expit(gap))
     right = np.exp(-(z**2) / 2) / np.exp(-(z**2) / 2).sum()
     overlap = np.minimum(exact[:, None], exact[None]).sum(axis=2)
-    found = {}
+    by_size = {}
     for b in BOUNDED:
         w, v, p = _counts(b)
-        s0 = apart / np.sqrt(48)
+        s0 = distance / np.sqrt(48)
         accept = np.array(
             [
                 [_table()(gap[i, j] + s0[i, j] * w, 1 - s0[i, j] ** 2 * v) @ p for j in range(len(z))]
@@ -226,20 +230,20 @@ def stationary(run: Run) -> dict[int, Bounded]:
         values, vectors = np.linalg.eig(_transition(accept).T)
         density = np.real(vectors[:, np.argmax(np.real(values))])
         density = density / density.sum()
-        found[b] = Bounded(
+        by_size[b] = Bounded(
             float(np.abs(accept - expit(gap)).max()),
             float(1 - overlap.min()),
             float(np.abs(density - right).sum() / 2),
         )
-    return found
+    return by_size
 
 
 def _transition(accept: Array) -> Array:
     """Return the transition probabilities of a chain that proposes every point (P, P) with one probability."""
-    found = accept / len(accept)
-    np.fill_diagonal(found, 0.0)
-    np.fill_diagonal(found, 1 - found.sum(axis=1))
-    return found
+    matrix = accept / len(accept)
+    np.fill_diagonal(matrix, 0.0)
+    np.fill_diagonal(matrix, 1 - matrix.sum(axis=1))
+    return matrix
 
 
 def stopped(run: Run) -> pd.DataFrame:
@@ -258,19 +262,19 @@ def stopped(run: Run) -> pd.DataFrame:
 
 def errors(run: Run) -> Figure:
     """Errors against the minibatch size."""
-    of_all: Style = {"xscale": "log", "yscale": "log", "xlabel": "minibatch size b"}
-    figure, (left, right) = panels(2, size=(4.6, 3.8), share="", **of_all)
+    panel_style: Style = {"xscale": "log", "yscale": "log", "xlabel": "minibatch size b"}
+    figure, (left, right) = panels(2, size=(4.6, 3.8), share="", **panel_style)
     t, exact = run.cached(student), run.cached(acceptance)
     b, at = np.array(list(t)), np.array(list(exact))
-    left.plot(b, [each.chance for each in t.values()], color="grey", linewidth=4, alpha=0.4, label="chance")
-    _line(left, b, [each.to_normal for each in t.values()], 0, "skewed terms, normal limit", "o")
-    _line(left, b, [each.to_skewed for each in t.values()], 1, "skewed terms, skewed limit", "s")
-    _line(left, b, [symmetric(each) for each in b], 2, "normal terms, normal limit", "^")
+    left.plot(b, [case.chance for case in t.values()], color="grey", linewidth=4, alpha=0.4, label="chance")
+    _line(left, b, [case.to_normal for case in t.values()], 0, "skewed terms, normal limit", "o")
+    _line(left, b, [case.to_skewed for case in t.values()], 1, "skewed terms, skewed limit", "s")
+    _line(left, b, [symmetric(size) for size in b], 2, "normal terms, normal limit", "^")
     left.set(ylabel="distance of distribution functions", ylim=(5e-4, 0.3))
     fixed = {"own": "variance of the same", "pilot": "of a pilot", "mixed": "1/3 and 2/3"}
     for k, (name, label) in enumerate(fixed.items()):
-        _line(right, at, [getattr(each, name) for each in exact.values()], k, f"fixed b, {label}", "^sv"[k])
-    for k, (rule, found) in enumerate(run.cached(decided).items()):
+        _line(right, at, [getattr(case, name) for case in exact.values()], k, f"fixed b, {label}", "^sv"[k])
+    for k, (rule, estimates) in enumerate(run.cached(decided).items()):
         style: Style = {
             "color": COLOURS[3 + k],
             "fmt": "oD"[k % 2],
@@ -278,14 +282,18 @@ def errors(run: Run) -> Figure:
             "capsize": 0,
         }
         points(
-            right, np.array(list(found)) * NEEDED * (1 + 0.06 * k), list(found.values()), errors=2, **style
+            right,
+            np.array(list(estimates)) * NEEDED * (1 + 0.06 * k),
+            list(estimates.values()),
+            errors=2,
+            **style,
         )
     right.set(ylabel="error of the acceptance probability", ylim=(1e-5, 0.3))
     for axis, top in ((left, 0.1), (right, 0.008)):
         low, high = axis.get_xlim()
-        along = np.array([30.0, high])
+        span = np.array([30.0, high])
         for power, line in ((0.5, "--"), (1.0, ":")):
-            axis.plot(along, top * (along / along[0]) ** -power, line, **THIN)
+            axis.plot(span, top * (span / span[0]) ** -power, line, **THIN)
         axis.set_xlim(max(low, 10.0), high)
         axis.xaxis.set_minor_formatter(NullFormatter())
         legend_below(axis)

@@ -60,13 +60,13 @@ def decided(run: Run) -> dict[str, dict[int, Estimate]]:
 
 
 def _decided(run: Run, options: dict[str, Any], m: int) -> Estimate:
-    rule, many = MHMinibatch(m, **options), int(run.config["decisions"])
-    found = []
+    rule, count = MHMinibatch(m, **options), int(run.config["decisions"])
+    errors = []
     for i, gap in enumerate((-1.0, 0.0, 1.0)):
         accepted, done = 0, 0
-        draws = Streams(derive_key(int(run.config["seed"]), f"lemmas/{m}/{i}"), min(AT_ONCE, many)).at(0)
-        while done < many:
-            chains = min(AT_ONCE, many)
+        draws = Streams(derive_key(int(run.config["seed"]), f"lemmas/{m}/{i}"), min(AT_ONCE, count)).at(0)
+        while done < count:
+            chains = min(AT_ONCE, count)
             draws.step = done // chains + 1
             full = torch.ones(chains, dtype=torch.float64)
             supply = _Exponential(chains, hash((m, i, done)) % 2**32)
@@ -74,8 +74,8 @@ def _decided(run: Run, options: dict[str, Any], m: int) -> Estimate:
             accepted += int(rule.decide(contest, draws).accepted.sum())
             done += chains
         rate, right = accepted / done, float(expit(gap))
-        found.append(Estimate(abs(rate - right), float(np.sqrt(right * (1 - right) / done))))
-    return max(found, key=lambda each: each.value)
+        errors.append(Estimate(abs(rate - right), float(np.sqrt(right * (1 - right) / done))))
+    return max(errors, key=lambda number: number.value)
 
 
 def barker(run: Run) -> tuple[Estimate, float]:
@@ -83,12 +83,12 @@ def barker(run: Run) -> tuple[Estimate, float]:
 
     The second: the largest of |a(s) - exp(s) a(-s)| over its standard error.
     """
-    many = 20 * int(run.config["decisions"])
-    draws = Streams(derive_key(int(run.config["seed"]), "lemmas/barker"), many).at(1)
+    count = 20 * int(run.config["decisions"])
+    draws = Streams(derive_key(int(run.config["seed"]), "lemmas/barker"), count).at(1)
 
     def share(log_ratio: float, step: int) -> float:
         draws.step = step
-        zero, one = torch.zeros(many, dtype=torch.float64), torch.ones(many, dtype=torch.float64)
+        zero, one = torch.zeros(count, dtype=torch.float64), torch.ones(count, dtype=torch.float64)
         contest = Contest(Difference(log_ratio * one, zero, one.long(), zero), one, zero)
         return float(Barker().decide(contest, draws).accepted.double().mean())
 
@@ -96,6 +96,6 @@ def barker(run: Run) -> tuple[Estimate, float]:
     for k, s in enumerate(BALANCED):
         up, down = share(s, 2 * k + 2), share(-s, 2 * k + 3)
         a = expit(s)
-        error = np.sqrt((a * (1 - a)) * (1 + np.exp(2 * s)) / many)
+        error = np.sqrt((a * (1 - a)) * (1 + np.exp(2 * s)) / count)
         worst = max(worst, abs(up - np.exp(s) * down) / error)
-    return Estimate(half, 0.5 / np.sqrt(many)), float(worst)
+    return Estimate(half, 0.5 / np.sqrt(count)), float(worst)

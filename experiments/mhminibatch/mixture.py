@@ -55,21 +55,23 @@ def exact(run: Run) -> tuple[Array, Array, Array]:
 
 def metrics(run: Run) -> Metrics:
     """Return the metrics of the claims and tables."""
-    found = MetricTable({"modes.off": float(np.abs(modes(run) - PRINTED_MODES).max())})
-    found |= MetricTable.by_method(run, _of_method)
-    if all(f"{test}.size" in found for test in TESTS):
+    table = MetricTable({"modes.off": float(np.abs(modes(run) - PRINTED_MODES).max())})
+    table |= MetricTable.by_method(run, _of_method)
+    if all(f"{test}.size" in table for test in TESTS):
         names = {
             name: [f"{test}.{name}" for test in TESTS] for name in ("size", "mean_z", "sd_z", "both_modes")
         }
-        numbers = {name: [found.number(short) for short in of] for name, of in names.items()}
+        numbers = {
+            name: [table.number(address) for address in addresses] for name, addresses in names.items()
+        }
         shares = [
-            both / run.methods[t]["chains"] for t, both in zip(TESTS, numbers["both_modes"], strict=True)
+            count / run.methods[t]["chains"] for t, count in zip(TESTS, numbers["both_modes"], strict=True)
         ]
-        found["order.size"] = in_order(found, names["size"])
-        found["ratio.next_best"] = min(numbers["size"][1:]) / numbers["size"][0]
-        found |= {f"same.{name}": max(numbers[name]) for name in ("mean_z", "sd_z")}
-        found["same.both_modes"] = min(shares)
-    return found | design(run, "bound")
+        table["order.size"] = in_order(table, names["size"])
+        table["ratio.next_best"] = min(numbers["size"][1:]) / numbers["size"][0]
+        table |= {f"same.{name}": max(numbers[name]) for name in ("mean_z", "sd_z")}
+        table["same.both_modes"] = min(shares)
+    return table | design(run, "bound")
 
 
 def _of_method(run: Run, method: str) -> Metrics:
@@ -105,9 +107,9 @@ def modes(run: Run) -> Array:
 
 def _visits(draws: Array, at: Array) -> npt.NDArray[np.bool_]:
     """Return whether chains (C, S, 2) came within `NEAR` of each of some points (K, 2): (C, K)."""
-    apart = np.linalg.norm(draws[:, :, None] - at, axis=-1)
-    found: npt.NDArray[np.bool_] = (apart < NEAR).any(axis=1)
-    return found
+    distances = np.linalg.norm(draws[:, :, None] - at, axis=-1)
+    visits: npt.NDArray[np.bool_] = (distances < NEAR).any(axis=1)
+    return visits
 
 
 def _sd_z(draws: Array, mean: Array, sd: Array) -> float:
@@ -125,7 +127,7 @@ def _scores(method: str, scores: Array) -> Metrics:
         return {}
     means, variances = scores.mean(axis=0), scores.var(axis=0, ddof=1) / len(scores)
     rows = zip(("score_z", "chi2_z"), means, variances, TABLE_4[method], strict=True)
-    return {n: float(abs(ours - p) / np.sqrt(sd**2 / TRIALS + var)) for n, ours, var, (p, sd) in rows}
+    return {n: float(abs(mean - p) / np.sqrt(sd**2 / TRIALS + var)) for n, mean, var, (p, sd) in rows}
 
 
 def score(chain: Array, run: Run, scripted: bool) -> tuple[float, float]:

@@ -21,24 +21,24 @@ CELL_OF_NC = (370, 720)  # of Figure 4, where most decisions of AustereMH (NC) a
 
 def metrics(run: Run) -> Metrics:
     """Return the metrics of the claims and tables."""
-    found = MetricTable.by_method(run, _of_method)
+    table = MetricTable.by_method(run, _of_method)
     for name in ("x90", "size"):
-        found.add("order", {name: in_order(found, [f"{test}.{name}" for test in TESTS])})
+        table.add("order", {name: in_order(table, [f"{test}.{name}" for test in TESTS])})
     for test in (*TESTS[1:], "austere_nc"):
         for name in ("x90", "size"):
-            if f"{test}.{name}" in found and f"{TESTS[0]}.{name}" in found:
-                over = found.number(f"{test}.{name}") / found.number(f"{TESTS[0]}.{name}")
-                found.add(test, {f"{name}_ratio": over})
-    return found | design(run, "bound_c")
+            if f"{test}.{name}" in table and f"{TESTS[0]}.{name}" in table:
+                quotient = table.number(f"{test}.{name}") / table.number(f"{TESTS[0]}.{name}")
+                table.add(test, {f"{name}_ratio": quotient})
+    return table | design(run, "bound_c")
 
 
 def _of_method(run: Run, method: str) -> Metrics:
-    found, size = of_sizes(run, method), run.stat(method, "batch_size")
+    numbers, size = of_sizes(run, method), run.stat(method, "batch_size")
     steps, right = curve(run, method)
     spent, mean = data_spent(run, method).mean(axis=0), right.mean(axis=0)
-    return found | {
+    return numbers | {
         "x90": reached(spent, mean),
-        "x90_all": reached(spent + value(found["overhead"]) * steps, mean),
+        "x90_all": reached(spent + value(numbers["overhead"]) * steps, mean),
         "steps90": reached(steps, mean),
         "first": float(right[:, 0].mean()),
         "final": estimate(right[:, -1]),
@@ -89,31 +89,31 @@ def settings(run: Run) -> pd.DataFrame:
     }
     rows = {}
     for name, chosen in designs.items():
-        found = profile(design_of["n"], *chosen, [0.0])
+        performance = profile(design_of["n"], *chosen, [0.0])
         rows[name] = {
             "n": design_of["n"],
             "bound": design_of["bound_c"],
             "m": chosen.m,
             "epsilon": chosen.epsilon,
         }
-        rows[name] |= {"error": found.error[0], "data": found.usage[0]}
+        rows[name] |= {"error": performance.error[0], "data": performance.usage[0]}
     return by_rows(rows)
 
 
 def accuracy_figure(run: Run) -> Figure:
     """Accuracy on the test images against data read (Figure 3)."""
-    of_all: Style = {
+    panel_style: Style = {
         "xscale": "log",
         "xlabel": "data read, as the paper counts",
         "ylabel": "accuracy",
         "ylim": (0.5, 1.0),
     }
-    figure, axes = panels(2, size=(4.8, 3.4), **of_all)
+    figure, axes = panels(2, size=(4.8, 3.4), **panel_style)
     looks = method_styles((*TESTS, "barker", "metropolis"))
     shades = {test: look["color"] for test, look in looks.items()}
     shades["austere_nc"] = shades["austere_nc_released"]
-    same = (f"{test}_same" for test in ("austere_nc", "austere_c", "mhsublhd"))
-    shown = {"the authors' starts": TESTS, "one start": (TESTS[0], *same, "barker", "metropolis")}
+    same_start = (f"{test}_same" for test in ("austere_nc", "austere_c", "mhsublhd"))
+    shown = {"the authors' starts": TESTS, "one start": (TESTS[0], *same_start, "barker", "metropolis")}
     for axis, (title, methods) in zip(axes, shown.items(), strict=True):
         for method in (method for method in methods if method in run.methods):
             colour, spent = shades[method.removesuffix("_same")], data_spent(run, method).mean(axis=0)

@@ -21,26 +21,26 @@ def metrics(run: Run) -> Metrics:
     right = float(mean[1] ** 2 + sd[1] ** 2)
 
     def of_method(run: Run, method: str) -> Metrics:
-        draws, found = run.draws(method), of_sizes(run, method)
+        draws, numbers = run.draws(method), of_sizes(run, method)
         square = estimate((draws[:, :, 1] ** 2).mean(axis=1))
-        found |= {"square": square, "square_z": abs(square.value - right) / square.se}
+        numbers |= {"square": square, "square_z": abs(square.value - right) / square.se}
         for d in range(2):
             variance = estimate(((draws[:, :, d] - mean[d]) ** 2).mean(axis=1))
             ratio = float(np.sqrt(variance.value)) / float(sd[d])
-            found[f"sd_ratio{d + 1}"] = Estimate(ratio, variance.se / (2 * variance.value) * ratio)
-        return found | {"ess": worth(draws)["ess"]}
+            numbers[f"sd_ratio{d + 1}"] = Estimate(ratio, variance.se / (2 * variance.value) * ratio)
+        return numbers | {"ess": worth(draws)["ess"]}
 
-    found = MetricTable({"exact.square": right}) | MetricTable.by_method(run, of_method)
-    if all(f"{test}.square" in found for test in TESTS):
-        found["same.square_z"] = max(found.number(f"{test}.square_z") for test in TESTS)
-    return found
+    table = MetricTable({"exact.square": right}) | MetricTable.by_method(run, of_method)
+    if all(f"{test}.square" in table for test in TESTS):
+        table["same.square_z"] = max(table.number(f"{test}.square_z") for test in TESTS)
+    return table
 
 
 def moments(run: Run) -> Figure:
     """The mean of theta_2 squared, which test by test should be the posterior's."""
-    found, names = run.cached(metrics), list(run.methods)[::-1]
+    table, names = run.cached(metrics), list(run.methods)[::-1]
     figure, (axis,) = panels(1, size=(5.6, 0.3 * len(names) + 0.9), xlabel=r"mean of $\theta_2^2$")
-    axis.axvline(value(found["exact.square"]), color="black", linewidth=1)
-    numbers = [found[f"{method}.square"] for method in names]
+    axis.axvline(value(table["exact.square"]), color="black", linewidth=1)
+    numbers = [table[f"{method}.square"] for method in names]
     points(axis, [run.label(m) for m in names], numbers, errors=2, upright=False, color=COLOURS[0], capsize=0)
     return figure

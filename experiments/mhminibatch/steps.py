@@ -21,13 +21,13 @@ MANY = 20_000  # data that it is computed on
 
 def metrics(run: Run) -> Metrics:
     """Return the metrics of the claims and tables."""
-    found = MetricTable.by_method(run, of_sizes)
-    found["order.size"] = in_order(found, [f"{method}.size" for method in STEPS])
+    table = MetricTable.by_method(run, of_sizes)
+    table["order.size"] = in_order(table, [f"{method}.size" for method in STEPS])
     steps, variances = run.cached(variance_by_step)
     small = steps <= 0.01
-    found["variance.slope"] = log_slope(steps[small], variances[small])
-    found["variance.slope_temperature"] = run.cached(slope_by_temperature)
-    return found
+    table["variance.slope"] = log_slope(steps[small], variances[small])
+    table["variance.slope_temperature"] = run.cached(slope_by_temperature)
+    return table
 
 
 def variance_by_step(run: Run) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -45,19 +45,19 @@ def _variances(run: Run, temperature: float, steps: npt.NDArray[Any]) -> npt.NDA
     rows = target.data.part(0, min(MANY, target.n))
     scale = target.n / temperature
     before = target.model.log_lik(theta.double(), _double(rows))
-    found = []
+    variances = []
     for step in steps:
         after = target.model.log_lik(theta.double() + step * z, _double(rows))
-        found.append(float((scale * (after - before)).var()))
-    return np.array(found)
+        variances.append(float((scale * (after - before)).var()))
+    return np.array(variances)
 
 
 def slope_by_temperature(run: Run) -> float:
     """Return the power of the temperature that the variance goes with."""
     hot = [float(run.config["temperature"]) * factor for factor in (1.0, 2.0, 4.0, 8.0)]
     middle = len(SCALES) // 2
-    found = [_variances(run, temperature, SCALES[middle : middle + 1])[0] for temperature in hot]
-    return log_slope(hot, found)
+    variances = [_variances(run, temperature, SCALES[middle : middle + 1])[0] for temperature in hot]
+    return log_slope(hot, variances)
 
 
 def _double(rows: Any) -> dict[str, torch.Tensor]:
@@ -68,8 +68,13 @@ def _double(rows: Any) -> dict[str, torch.Tensor]:
 def variance(run: Run) -> Figure:
     """The variance of the terms against the step size."""
     steps, variances = run.cached(variance_by_step)
-    of_all: Style = {"xscale": "log", "yscale": "log", "xlabel": "step size", "ylabel": "variance of a term"}
-    figure, (axis,) = panels(1, size=(4.6, 3.2), **of_all)
+    panel_style: Style = {
+        "xscale": "log",
+        "yscale": "log",
+        "xlabel": "step size",
+        "ylabel": "variance of a term",
+    }
+    figure, (axis,) = panels(1, size=(4.6, 3.2), **panel_style)
     axis.plot(steps, variances[0] * (steps / steps[0]) ** 2, color="lightgrey", linewidth=4)
     axis.plot(steps, variances, "o", markersize=4)
     levels(axis, float(run.config["m"]), line=":")

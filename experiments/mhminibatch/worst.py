@@ -21,12 +21,15 @@ P2 = math.exp(-1.125) - math.exp(-2.0)
 
 def metrics(run: Run) -> Metrics:
     """Return the metrics of the claims and tables."""
-    found = MetricTable({"lemma.c": P0 * P1 * P2}) | MetricTable.by_method(run, _of_method)
-    many, fewer = (found.get(f"mhminibatch_{name}.share") for name in ("printed", "fewer"))
-    if isinstance(many, Estimate) and isinstance(fewer, Estimate):
-        ratio, error = many.value / fewer.value, math.hypot(many.se / many.value, fewer.se / fewer.value)
-        found["share.ratio"] = Estimate(ratio, ratio * error)
-    return found
+    table = MetricTable({"lemma.c": P0 * P1 * P2}) | MetricTable.by_method(run, _of_method)
+    printed, fewer = (table.get(f"mhminibatch_{name}.share") for name in ("printed", "fewer"))
+    if isinstance(printed, Estimate) and isinstance(fewer, Estimate):
+        ratio, error = (
+            printed.value / fewer.value,
+            math.hypot(printed.se / printed.value, fewer.se / fewer.value),
+        )
+        table["share.ratio"] = Estimate(ratio, ratio * error)
+    return table
 
 
 def _of_method(run: Run, method: str) -> Metrics:

@@ -33,17 +33,17 @@ def _of_method(run: Run, method: str) -> Metrics:
 
 def _accuracies(run: Run) -> dict[str, tuple[Array, Array]]:
     """Return for each method the accuracies (C, S) of single draws and of the mean of the draws so far."""
-    found = {}
+    by_method = {}
     for method in run.methods:
         draws = run.draws(method)
-        found[method] = accuracy(run, draws, method), accuracy(run, running_mean(draws), method)
-    return found
+        by_method[method] = accuracy(run, draws, method), accuracy(run, running_mean(draws), method)
+    return by_method
 
 
 def curves(run: Run) -> Figure:
     """Accuracy on the test images against passes through the data, with one standard error over runs."""
-    of_all: Style = {"xscale": "log", "xlabel": "passes through the data", "ylim": (0.9, 1.0)}
-    figure, axes = panels(2, size=(4.7, 3.4), ylabel="accuracy on test images", **of_all)
+    panel_style: Style = {"xscale": "log", "xlabel": "passes through the data", "ylim": (0.9, 1.0)}
+    figure, axes = panels(2, size=(4.7, 3.4), ylabel="accuracy on test images", **panel_style)
     m, n = int(run.config["m"]), run.target.n
     for method, look in method_styles(run.methods).items():
         x = (run.methods[method]["warmup"] + run.draw_steps(method)) * m / n

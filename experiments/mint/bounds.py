@@ -71,8 +71,8 @@ def invariant(matrix: Array) -> Array:
     """Return the stationary distribution of a transition matrix, (P,)."""
     size = len(matrix)
     system = np.vstack([matrix.T - np.eye(size), np.ones(size)])
-    found: Array = np.linalg.lstsq(system, np.append(np.zeros(size), 1.0), rcond=None)[0]
-    return found
+    distribution: Array = np.linalg.lstsq(system, np.append(np.zeros(size), 1.0), rcond=None)[0]
+    return distribution
 
 
 def distance(one: Array, other: Array) -> Array:
@@ -118,32 +118,32 @@ def metrics(run: Run) -> Metrics:
     largest TV(pi_T, pi_mint) over epsilon / eta in those, NaN if there is none.
     """
     cells, sizes = computed(run), [int(m) for m in run.config["sizes"]]
-    found: Metrics = {}
+    numbers: Metrics = {}
     n = int(run.config["n"])
     excess = []
     for alpha in map(float, run.config["alphas"]):
         shape = [math.sqrt((1 - (m - 1) / n) * math.log(m)) / m ** (0.5 - alpha) for m in sizes]
-        own = log_slope(sizes, [cells[alpha, m].kernel for m in sizes])
-        found |= {f"kernel.slope_{alpha:g}": own, f"kernel.bound_{alpha:g}": log_slope(sizes, shape)}
-        excess.append(own - log_slope(sizes, shape))
-    found["kernel.excess"] = max(excess)
-    found["kernel.over_bound"] = max(each.kernel / each.bound for each in cells.values())
-    ratios = {key: each.stationary * each.eta / each.kernel for key, each in cells.items()}
+        slope = log_slope(sizes, [cells[alpha, m].kernel for m in sizes])
+        numbers |= {f"kernel.slope_{alpha:g}": slope, f"kernel.bound_{alpha:g}": log_slope(sizes, shape)}
+        excess.append(slope - log_slope(sizes, shape))
+    numbers["kernel.excess"] = max(excess)
+    numbers["kernel.over_bound"] = max(entry.kernel / entry.bound for entry in cells.values())
+    ratios = {key: entry.stationary * entry.eta / entry.kernel for key, entry in cells.items()}
     within = [ratio for key, ratio in ratios.items() if cells[key].condition == "holds"]
-    found["stationary.cells"] = float(len(within))
-    found["stationary.over"] = max(within, default=math.nan)
-    found["stationary.over_all"] = max(ratios.values())
-    return found
+    numbers["stationary.cells"] = float(len(within))
+    numbers["stationary.over"] = max(within, default=math.nan)
+    numbers["stationary.over_all"] = max(ratios.values())
+    return numbers
 
 
 def kernels(run: Run) -> pd.DataFrame:
     """Distance of MINT's kernel from that of tempered MCMC (Theorem 1), by alpha and m."""
-    found, rows = run.cached(metrics), {}
+    numbers, rows = run.cached(metrics), {}
     for alpha in map(float, run.config["alphas"]):
         row = {f"m = {m:,}": computed(run)[alpha, m].kernel for m in run.config["sizes"]}
         row |= {
-            "exponent": value(found[f"kernel.slope_{alpha:g}"]),
-            "of the bound": value(found[f"kernel.bound_{alpha:g}"]),
+            "exponent": value(numbers[f"kernel.slope_{alpha:g}"]),
+            "of the bound": value(numbers[f"kernel.bound_{alpha:g}"]),
         }
         rows[f"alpha = {alpha:g}"] = row
     return by_rows(rows)
@@ -152,16 +152,18 @@ def kernels(run: Run) -> pd.DataFrame:
 def bounds(run: Run) -> Figure:
     """MINT against tempered MCMC by minibatch size: kernels (Theorem 1) and stationary distributions (Theorem 2)."""
     sizes, n = np.array(run.config["sizes"], dtype=float), int(run.config["n"])
-    of_all: Style = {"xscale": "log", "yscale": "log", "xlabel": "minibatch size m"}
-    figure, (left, right) = panels(2, size=(4.5, 3.4), share="", **of_all)
+    panel_style: Style = {"xscale": "log", "yscale": "log", "xlabel": "minibatch size m"}
+    figure, (left, right) = panels(2, size=(4.5, 3.4), share="", **panel_style)
     for alpha, colour, mark in zip(map(float, run.config["alphas"]), COLOURS, "os^D", strict=False):
         cells = [computed(run)[alpha, int(m)] for m in sizes]
         style: Style = {"color": colour, "markersize": 4}
         shape = np.sqrt((1 - (sizes - 1) / n) * np.log(sizes)) / sizes ** (0.5 - alpha)
-        left.plot(sizes, [each.kernel for each in cells], mark + "-", label=rf"$\alpha$ = {alpha:g}", **style)
+        left.plot(
+            sizes, [entry.kernel for entry in cells], mark + "-", label=rf"$\alpha$ = {alpha:g}", **style
+        )
         left.plot(sizes, cells[0].kernel * shape / shape[0], "--", color=colour, linewidth=0.9)
-        right.plot(sizes, [each.stationary for each in cells], mark + "-", **style)
-        right.plot(sizes, [each.ratio for each in cells], "--", color=colour, linewidth=0.9)
+        right.plot(sizes, [entry.stationary for entry in cells], mark + "-", **style)
+        right.plot(sizes, [entry.ratio for entry in cells], "--", color=colour, linewidth=0.9)
     left.set_ylabel("distance of kernels (TV)")
     right.set_ylabel("stationary distributions (TV)")
     return finished(figure, legend="right")

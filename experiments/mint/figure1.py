@@ -44,15 +44,15 @@ def density_of(run: Run, method: str) -> str:
 
 def stationary(run: Run, method: str) -> Stationary | None:
     """Return the stationary distribution of a method, if it is known."""
-    known = run.samples(method)
-    if known.distribution is None:
+    law = run.samples(method)
+    if law.distribution is None:
         return None
-    return truth(run).stationary(known.distribution, known.temperature, known.m or 0)
+    return truth(run).stationary(law.distribution, law.temperature, law.m or 0)
 
 
 def metrics(run: Run) -> Metrics:
     """Return the metrics of the claims and tables."""
-    found = MetricTable.by_method(run, _metrics)
+    table = MetricTable.by_method(run, _metrics)
     if "mint_stored" in run.methods and (m := run.samples("mint_stored").m) is not None:
         t = temperature(run, "mint_stored")
         densities = (
@@ -61,13 +61,13 @@ def metrics(run: Run) -> Metrics:
         )
         if densities[0] is not None and densities[1] is not None:
             distance = total_variation(densities[0].probability[None], densities[1].probability)
-            found.add("law", {"tv_stored_tempered": distance})
+            table.add("law", {"tv_stored_tempered": distance})
     ratios = {
         "posterior_ratio": _posterior_ratio(run, 1.0),
         "tempered_ratio": _posterior_ratio(run, hottest(run)),
     }
-    found.add("law", ratios)
-    return found
+    table.add("law", ratios)
+    return table
 
 
 def _metrics(run: Run, method: str) -> Metrics:
@@ -77,34 +77,34 @@ def _metrics(run: Run, method: str) -> Metrics:
     lost = run.methods[method]["diverging"] > 0 or not np.isfinite(draws).all()
     visited = [len(np.unique(row)) for row in nearest(draws, modes)]
     of_draws = worth(draws)
-    found: Metrics = {
+    numbers: Metrics = {
         "ess": of_draws["ess"],
         "rhat": of_draws["rhat"],
         "modes_visited_most": float("nan") if lost else float(max(visited)),
         "upper_share": estimate((draws[:, :, 1] > 0).mean(axis=1)),
     }
     if run.methods[method]["n_accept_tests"]:
-        found["accept_rate"] = run.methods[method]["accept_rate"]
+        numbers["accept_rate"] = run.methods[method]["accept_rate"]
     reached = hitting_steps(draws, run.draw_steps(method), modes, RADIUS)
-    found |= {"hit_share": float(np.isfinite(reached).mean()), "hit_both": estimate(reached)}
+    numbers |= {"hit_share": float(np.isfinite(reached).mean()), "hit_both": estimate(reached)}
     if tempered:
         for name, radius in (("mode_ratio", RADIUS), ("mode_ratio_wide", WIDE)):
-            found[name] = ratio(*(hits(draws, mode, radius).sum(axis=1) for mode in modes))
+            numbers[name] = ratio(*(hits(draws, mode, radius).sum(axis=1) for mode in modes))
     if (density := truth(run).stationary("tempered", temperature(run, method))) is not None:
         shares = density.shares(draws)
-        found["tv"] = total_variation(shares, density.probability)
-        found["tv_noise"] = monte_carlo_distance(shares)
-        found["tv_single_chain"] = float(
+        numbers["tv"] = total_variation(shares, density.probability)
+        numbers["tv_noise"] = monte_carlo_distance(shares)
+        numbers["tv_single_chain"] = float(
             np.mean([total_variation(r[None], density.probability) for r in shares])
         )
         if tempered:
-            found["chi2"] = chi_squared(shares, density.probability)
-    if (own := stationary(run, method)) is not None:
-        shares = own.shares(draws)
-        found["tv_own"] = total_variation(shares, own.probability)
+            numbers["chi2"] = chi_squared(shares, density.probability)
+    if (law := stationary(run, method)) is not None:
+        shares = law.shares(draws)
+        numbers["tv_own"] = total_variation(shares, law.probability)
         if tempered:
-            found["chi2_own"] = chi_squared(shares, own.probability)
-    return found
+            numbers["chi2_own"] = chi_squared(shares, law.probability)
+    return numbers
 
 
 def hitting_steps(draws: Array, steps: npt.NDArray[np.int64], modes: Array, radius: float) -> Array:
@@ -127,8 +127,8 @@ def density(run: Run) -> Figure | str:
     for axis, method in zip(axes, shown, strict=True):
         draws, colour = run.draws(method), method_styles(run.methods)[method]["color"]
         spikes = _density_over(axis, run, method, colour)
-        some = draws.reshape(-1, 2)[:: max(1, draws.size // 2 // 2000)]
-        axis.plot(*some.T, ".", color=colour, markersize=1.5, alpha=0.35, markeredgewidth=0)
+        thinned = draws.reshape(-1, 2)[:: max(1, draws.size // 2 // 2000)]
+        axis.plot(*thinned.T, ".", color=colour, markersize=1.5, alpha=0.35, markeredgewidth=0)
         axis.plot(*truth(run).modes.T, "x", color="black", markersize=5)
         axis.set_title(run.label(method))
         if not spikes:
@@ -146,14 +146,14 @@ def _density_over(axis: Axes, run: Run, method: str, colour: str) -> bool:
     spikes = len(density.grids) > 1
     if not spikes:
         density = truth(run).stationary("tempered", t, cells=80) or density
-    exact, seen = (
+    exact, sampled = (
         density.maps(p) for p in (density.probability, density.shares(run.draws(method)).mean(axis=0))
     )
     levels = max(values.max() for _, _, values in exact) * np.array([0.05, 0.15, 0.3, 0.5, 0.7, 0.9])
     shades = GREYS(np.linspace(0.15, 0.6, len(levels)))
     for x, y, values in exact:
         axis.contourf(x, y, values.T, levels=[*levels, 2 * levels[-1]], colors=shades)
-    for x, y, values in seen:
+    for x, y, values in sampled:
         if values.max() > levels[0]:  # else there is no line to draw
             axis.contour(x, y, values.T, levels=levels, colors=colour, linewidths=0.9)
     if spikes:
@@ -182,8 +182,8 @@ def mode_ratio(run: Run) -> Figure | str:
         ends = np.unique(np.geomspace(first, count, 24).astype(int))
         for radius, width in ((WIDE, 0.8), (RADIUS, 1.6)):
             counts = [_counts_until(hits(draws, mode, radius), ends) for mode in truth(run).modes]
-            seen = [ratio(one, two) for one, two in zip(counts[0].T, counts[1].T, strict=True)]
-            value, se = np.array(seen).T
+            ratios = [ratio(one, two) for one, two in zip(counts[0].T, counts[1].T, strict=True)]
+            value, se = np.array(ratios).T
             bold = radius == RADIUS
             style: Style = {"color": colour, "linewidth": width, "alpha": 1 if bold else 0.55}
             axis.plot(at[ends - 1], value, label=f"radius {radius:g}", **style)
@@ -194,16 +194,16 @@ def mode_ratio(run: Run) -> Figure | str:
             axis.text(
                 0.5, 0.5, "no draws near both modes yet", transform=axis.transAxes, ha="center", fontsize=8
             )
-        true = _posterior_ratio(run, temperature(run, method))
-        levels(axis, true)
+        exact = _posterior_ratio(run, temperature(run, method))
+        levels(axis, exact)
         axis.set_title(run.label(method))
         axis.set_xlim(0.9 * at[ends[0] - 1], 1.1 * at[ends[-1] - 1])
         if ends[-1] < 30 * ends[0]:  # too short a stretch for powers of ten
             axis.set_xticks([], minor=True)
             axis.set_xticks(at[ends[[0, -1]] - 1], [f"{step:,}" for step in at[ends[[0, -1]] - 1]])
     chains = {run.methods[method]["chains"] for method in shown}
-    each = f" ({chains.pop()} chains)" if len(chains) == 1 and chains != {1} else ""
-    axes[0].set_ylabel(f"ratio of the modes{each}")
+    suffix = f" ({chains.pop()} chains)" if len(chains) == 1 and chains != {1} else ""
+    axes[0].set_ylabel(f"ratio of the modes{suffix}")
     legend_right(axes[-1])
     return figure
 
@@ -215,10 +215,10 @@ def _arrows_above(axis: Axes, at: Array, value: Array, style: Style) -> None:
         return
     look: Style = {"color": style["color"], "alpha": style["alpha"], "linestyle": "none"}
     axis.plot(at[above], np.full(len(above), 0.97 * _HIGHEST), marker="^", markersize=4, **look)
-    most = above[np.argmax(value[above])]
+    largest = above[np.argmax(value[above])]
     axis.annotate(
-        f"{value[most]:.3g}",
-        (at[most], 0.97 * _HIGHEST),
+        f"{value[largest]:.3g}",
+        (at[largest], 0.97 * _HIGHEST),
         xytext=(0, -4),
         textcoords="offset points",
         ha="center",
@@ -238,11 +238,11 @@ def one_mode(run: Run) -> Figure | str:
     figure, axes = panels(len(shown), size=(2.6, 2.8), **labels)
     for axis, method in zip(axes, shown, strict=True):
         draws = run.draws(method)
-        every = max(1, draws.shape[1] // 400)
-        steps = run.draw_steps(method)[::every]
+        stride = max(1, draws.shape[1] // 400)
+        steps = run.draw_steps(method)[::stride]
         for c in range(len(draws)) if method in cold else range(1):
             colour = COLOURS[c % 2] if method in cold else COLOURS[0]
-            axis.plot(steps, draws[c, ::every, 1], color=colour, linewidth=0.6, alpha=0.7)
+            axis.plot(steps, draws[c, ::stride, 1], color=colour, linewidth=0.6, alpha=0.7)
         axis.set_title(run.label(method))
         few_ticks(axis)
     return figure

@@ -27,31 +27,31 @@ LAST_STEPS = 300  # steps from a chain's end on that step lengths are measured i
 
 def metrics(run: Run) -> Metrics:
     """Return the metrics of the claims and tables."""
-    found = MetricTable.by_method(run, _of_method)
-    found["order.size"] = in_order(found, [f"{method}.size" for method in TABLE])
-    found["order.x95"] = in_order(found, [f"{method}.x95" for method in CURVES])
-    for other in CURVES[1:]:
+    table = MetricTable.by_method(run, _of_method)
+    table["order.size"] = in_order(table, [f"{method}.size" for method in TABLE])
+    table["order.x95"] = in_order(table, [f"{method}.x95" for method in CURVES])
+    for rival in CURVES[1:]:
         for name in ("x95", "seconds95", "length"):
-            if f"mint.{name}" in found and f"{other}.{name}" in found:
-                over = found.number(f"{other}.{name}") / found.number(f"mint.{name}")
-                found.add(other, {f"{name}_ratio": over})
+            if f"mint.{name}" in table and f"{rival}.{name}" in table:
+                quotient = table.number(f"{rival}.{name}") / table.number(f"mint.{name}")
+                table.add(rival, {f"{name}_ratio": quotient})
     for name, noise in run.cached(minibatch_noise).items():
-        found |= {f"noise.{name}.ks": noise.distance, f"noise.{name}.skewness": noise.skewness}
-    return found
+        table |= {f"noise.{name}.ks": noise.distance, f"noise.{name}.skewness": noise.skewness}
+    return table
 
 
 def _of_method(run: Run, method: str) -> Metrics:
     right, epochs = accuracy(run, run.draws(method)), passes(run, method)
     of_mean = accuracy(run, running_mean(run.draws(method)))
-    reach, mean = [_reached(epochs, chain) for chain in right], right.mean(axis=0)
+    arrivals, mean = [_reached(epochs, chain) for chain in right], right.mean(axis=0)
     return of_sizes(run, method) | {
         "final": estimate(right[:, -1]),
         "best": float(mean.max()),
         "of_mean": estimate(of_mean[:, -1]),
         "first": float(epochs[0]),
         "x95": _reached(epochs, mean),
-        "x95_slowest": float(np.max(reach)),
-        "x95_fastest": float(np.fmin.reduce(reach)),
+        "x95_slowest": float(np.max(arrivals)),
+        "x95_fastest": float(np.fmin.reduce(arrivals)),
         "seconds95": _reached(_seconds(run, method), mean),
         "length": step_length(run, method),
     }
@@ -100,8 +100,8 @@ def step_length(run: Run, method: str) -> float:
             **settings,
         )
     theta = trace["posterior"]["theta"].to_numpy()
-    moved = np.linalg.norm(np.diff(theta, axis=1), axis=2)
-    return float(moved[moved > 0].mean()) if (moved > 0).any() else float("nan")
+    lengths = np.linalg.norm(np.diff(theta, axis=1), axis=2)
+    return float(lengths[lengths > 0].mean()) if (lengths > 0).any() else float("nan")
 
 
 def minibatch_noise(run: Run) -> dict[str, Noise]:
@@ -119,24 +119,24 @@ def minibatch_noise(run: Run) -> dict[str, Noise]:
         "early": torch.from_numpy(draws[0, early]),
         "late": torch.from_numpy(draws[0, -1]),
     }
-    found = {}
+    noises = {}
     for name, theta in points.items():
         rows = run.target.data.part(0, run.target.n)
-        each = run.target.model.log_lik(theta[None], rows)[0].double().numpy()
-        chosen = np.array([rng.choice(len(each), m, replace=False) for _ in range(BATCHES)])
-        t = np.sqrt(m) * (each[chosen].mean(axis=1) - each.mean())
+        values = run.target.model.log_lik(theta[None], rows)[0].double().numpy()
+        chosen = np.array([rng.choice(len(values), m, replace=False) for _ in range(BATCHES)])
+        t = np.sqrt(m) * (values[chosen].mean(axis=1) - values.mean())
         closeness = stats.kstest((t - t.mean()) / t.std(), "norm").statistic
-        found[name] = Noise(t, float(closeness), float(stats.skew(t)))
-    return found
+        noises[name] = Noise(t, float(closeness), float(stats.skew(t)))
+    return noises
 
 
 def normality(run: Run) -> Figure:
     """The noise of a minibatch's mean log-likelihood (Figure 2, left)."""
-    found = run.cached(minibatch_noise)
+    noises = run.cached(minibatch_noise)
     figure, axes = panels(
-        len(found), size=(3.1, 2.8), share="", xlabel=r"$\sqrt{m}(\hat\mu - \mu)$", yticks=[]
+        len(noises), size=(3.1, 2.8), share="", xlabel=r"$\sqrt{m}(\hat\mu - \mu)$", yticks=[]
     )
-    for axis, (name, noise) in zip(axes, found.items(), strict=True):
+    for axis, (name, noise) in zip(axes, noises.items(), strict=True):
         axis.hist(noise.t, bins=60, density=True, color=COLOURS[0], alpha=0.5)
         at = np.linspace(noise.t.min(), noise.t.max(), 200)
         axis.plot(at, stats.norm.pdf(at, noise.t.mean(), noise.t.std()), color=COLOURS[1])

@@ -58,10 +58,10 @@ def uniformity(found: Array) -> Uniformity:
     if between == 0:
         return Uniformity(math.nan, math.nan, math.nan)
     p = 1 / modes
-    each = (1 - p) / between
-    chi2 = float(ladders * each * np.square(found.mean(axis=0) - p).sum() / p)
+    per_ladder = (1 - p) / between
+    chi2 = float(ladders * per_ladder * np.square(found.mean(axis=0) - p).sum() / p)
     tail = stats.f.sf(chi2 / (modes - 1), modes - 1, (modes - 1) * (ladders - 1))
-    return Uniformity(float(ladders * each), chi2, float(tail))
+    return Uniformity(float(ladders * per_ladder), chi2, float(tail))
 
 
 def heights(values: Array, cells: Array = CELLS) -> tuple[float, float, float]:
@@ -70,9 +70,9 @@ def heights(values: Array, cells: Array = CELLS) -> tuple[float, float, float]:
     NaN for a peak whose side of `LARGE` has less than a share `PEAK` of the values, and for the ratio then.
     """
     counts, edges = np.histogram(values, cells)
-    centres, there = 0.5 * (edges[:-1] + edges[1:]), PEAK * values.size
+    centres, least = 0.5 * (edges[:-1] + edges[1:]), PEAK * values.size
     sides = [np.where(side, counts, 0) for side in (centres < LARGE, centres > LARGE)]
-    peaks = [float(centres[side.argmax()]) if side.sum() >= there else math.nan for side in sides]
+    peaks = [float(centres[side.argmax()]) if side.sum() >= least else math.nan for side in sides]
     ratio = sides[0].max() / sides[1].max() if all(map(math.isfinite, peaks)) else math.nan
     return peaks[0], peaks[1], float(ratio)
 
@@ -94,8 +94,8 @@ class Elbow(NamedTuple):
 def picked(run: Run) -> tuple[Array, npt.NDArray[np.int64]]:
     """Return some draws (P, D) of the method shown at T = 1, evenly, and the mode of each."""
     draws = run.draws(shown(run)).reshape(-1, run.target.dim)
-    some = draws[:: max(1, len(draws) // run.config["points"])][: run.config["points"]]
-    return some, some.argmax(-1)
+    points = draws[:: max(1, len(draws) // run.config["points"])][: run.config["points"]]
+    return points, points.argmax(-1)
 
 
 def elbow(run: Run) -> Elbow:
@@ -103,8 +103,8 @@ def elbow(run: Run) -> Elbow:
     from sklearn.cluster import KMeans
 
     points, _ = picked(run)
-    most = min(run.config["clusters"], len(points) - 1)
-    clusters = np.arange(1, most + 1)
+    limit = min(run.config["clusters"], len(points) - 1)
+    clusters = np.arange(1, limit + 1)
     settings = {"n_init": run.config["restarts"], "random_state": 0}
     objective = np.array([KMeans(int(c), **settings).fit(points).inertia_ for c in clusters]) / len(points)
     bend = np.diff(objective, 2)
@@ -114,15 +114,15 @@ def elbow(run: Run) -> Elbow:
 
 def knee(x: Array, y: Array) -> float:
     """Return where two straight lines meet that fit y (n,) at x (n,) best, each at least two points."""
-    found, least = math.nan, math.inf
+    meeting, least = math.nan, math.inf
     for cut in range(2, len(x) - 1):
         lines = [np.polyfit(x[part], y[part], 1) for part in (slice(cut), slice(cut, None))]
-        off = np.square(np.polyval(lines[0], x[:cut]) - y[:cut]).sum()
-        off += np.square(np.polyval(lines[1], x[cut:]) - y[cut:]).sum()
+        squares = np.square(np.polyval(lines[0], x[:cut]) - y[:cut]).sum()
+        squares += np.square(np.polyval(lines[1], x[cut:]) - y[cut:]).sum()
         (a, b), (c, d) = lines
-        if off < least and a != c:
-            found, least = float((d - b) / (a - c)), float(off)
-    return found
+        if squares < least and a != c:
+            meeting, least = float((d - b) / (a - c)), float(squares)
+    return meeting
 
 
 def falls(numbers: Array, slack: float = 0.0) -> float:
@@ -134,44 +134,44 @@ def cost(run: Run, method: str) -> dict[str, float]:
     """Return what a method evaluated, over N n and beside the equi-energy sampler on all data."""
     summary, n = run.methods[method], run.target.n
     rungs = run.rungs(method)
-    each = summary["steps"] + run.config["burn"]
+    steps = summary["steps"] + run.config["burn"]
     return {
         "per_sample": summary["likelihood_evals"] / (summary["steps"] * n),
-        "saved": rungs * (rungs + 1) / 2 * each * n / summary["likelihood_evals"],
+        "saved": rungs * (rungs + 1) / 2 * steps * n / summary["likelihood_evals"],
     }
 
 
 def metrics(run: Run) -> Metrics:
     """Return the metrics of the claims and tables."""
-    found = MetricTable.by_method(run, _of_method, sampled(run))
+    table = MetricTable.by_method(run, _of_method, sampled(run))
     main = shown(run)
     if "stagger" in run.config["methods"][main]["kernel"] and "burn" in run.config:
-        found |= _of_table3(run)
+        table |= _of_table3(run)
     at = run.cached(elbow)
-    found["elbow"], found["knee"] = float(at.best), at.knee
-    return found
+    table["elbow"], table["knee"] = float(at.best), at.knee
+    return table
 
 
 def _of_method(run: Run, method: str) -> Metrics:
-    draws, seen = run.draws(method), shares(run, method)
-    even = uniformity(seen)
+    draws, visited = run.draws(method), shares(run, method)
+    evenness = uniformity(visited)
     large = draws > LARGE
     low, high, _ = heights(draws[..., 0])
     ratios = {f"height_ratio_{bins}": height_ratio(draws, bins) for bins in BINS}
-    pooled = seen.mean(axis=0)
+    pooled = visited.mean(axis=0)
     summary = run.methods[method]
-    every = rung_draws(run, method)[:, 0].reshape(-1, run.target.dim)
-    cold = energies(run, every[:: max(1, len(every) // 4000)]) - lowest(run)
+    coldest = rung_draws(run, method)[:, 0].reshape(-1, run.target.dim)
+    cold = energies(run, coldest[:: max(1, len(coldest) // 4000)]) - lowest(run)
     by_ladder = np.array([part.mean() for part in np.array_split(cold, max(2, len(draws)))])
-    out: Metrics = {
+    numbers: Metrics = {
         "modes": float((pooled > 0).sum()),
-        "modes_least": float((seen > 0).sum(axis=1).min()),
-        "modes_most": float((seen > 0).sum(axis=1).max()),
+        "modes_least": float((visited > 0).sum(axis=1).min()),
+        "modes_most": float((visited > 0).sum(axis=1).max()),
         "evenness": float(pooled.max() / pooled.min()) if pooled.min() > 0 else math.inf,
         "spread": float(pooled.std() / pooled.mean()),
-        "visits": even.effective,
-        "chi2": even.chi2,
-        "p": even.p,
+        "visits": evenness.effective,
+        "chi2": evenness.chi2,
+        "p": evenness.p,
         "mass_ratio": estimate((~large).sum(axis=(1, 2)) / np.maximum(large.sum(axis=(1, 2)), 1)),
         "height_ratio": heights(draws)[2],
         **ratios,
@@ -182,32 +182,32 @@ def _of_method(run: Run, method: str) -> Metrics:
         "likelihoods": float(summary["likelihood_evals"]),
         "gradients": float(summary["gradient_evals"]),
         "seconds": float(summary["wall_s"]),
-        "per_visit": float(summary["likelihood_evals"]) / even.effective,
+        "per_visit": float(summary["likelihood_evals"]) / evenness.effective,
     }
     if run.rungs(method) > 1:
-        for rung, (offered, made) in enumerate(jumps(run, method)):
+        for rung, (offered, rate) in enumerate(jumps(run, method)):
             if offered:
-                out[f"jump{rung}"] = made
-    return out
+                numbers[f"jump{rung}"] = rate
+    return numbers
 
 
 def _of_table3(run: Run) -> Metrics:
-    found, seen = ladder_of(run, shown(run)), run.cached(rings)
-    same = [abs(t - row[0]) < 0.006 for t, row in zip(found.temperatures, PAPER, strict=False)]
-    alike = [m == row[1] for m, row in zip(found.sizes, PAPER, strict=False)]
+    ladder, measured = ladder_of(run, shown(run)), run.cached(rings)
+    temperatures_alike = [abs(t - row[0]) < 0.006 for t, row in zip(ladder.temperatures, PAPER, strict=False)]
+    sizes_alike = [m == row[1] for m, row in zip(ladder.sizes, PAPER, strict=False)]
     spent = cost(run, shown(run))
     return {
-        "table3.temperatures": float(sum(same)),
-        "table3.sizes": float(sum(alike)),
+        "table3.temperatures": float(sum(temperatures_alike)),
+        "table3.sizes": float(sum(sizes_alike)),
         "table3.sums": float(sum(abs(sum(row[2]) - 100) < 0.015 for row in PAPER)),
-        "ladder.last": found.sizes[0] / found.sizes[1],
-        "table3.low": falls(100 * seen.noisy[:, 0], 2.0),
-        "table3.high": falls(-100 * seen.noisy[:, -1]),
-        "table3.low_exact": float((seen.exact[1:, 0] == 0).sum()),
-        "table3.energy": falls(-seen.mean),
-        "table3.noise": float(seen.noise[1:].min()),
+        "ladder.last": ladder.sizes[0] / ladder.sizes[1],
+        "table3.low": falls(100 * measured.noisy[:, 0], 2.0),
+        "table3.high": falls(-100 * measured.noisy[:, -1]),
+        "table3.low_exact": float((measured.exact[1:, 0] == 0).sum()),
+        "table3.energy": falls(-measured.mean),
+        "table3.noise": float(measured.noise[1:].min()),
         "table3.off": float(
-            np.abs(100 * seen.noisy - np.array([row[2] for row in PAPER])[: len(seen.noisy)]).max()
+            np.abs(100 * measured.noisy - np.array([row[2] for row in PAPER])[: len(measured.noisy)]).max()
         ),
         "cost.per_sample": spent["per_sample"],
         "cost.saved": spent["saved"],

@@ -32,13 +32,13 @@ def histograms(run: Run) -> Figure:
     left.legend(loc="upper right")
     with np.errstate(divide="ignore"):
         logs = np.log10(table)
-    seen = right.pcolormesh(
+    mesh = right.pcolormesh(
         CELLS, np.arange(run.target.dim + 1) + 0.5, np.where(np.isfinite(logs), logs, np.nan),
         cmap="viridis", vmin=-4, vmax=0.5,
     )  # fmt: skip
     right.set(xlabel=r"$\theta_j$", ylabel="coordinate j")
     right.grid(False)
-    bar = figure.colorbar(seen, ax=right, extend="min")
+    bar = figure.colorbar(mesh, ax=right, extend="min")
     bar.set_label(r"$\log_{10}$ density")
     figure.tight_layout()
     return figure
@@ -57,25 +57,25 @@ def embedding(run: Run) -> Figure:
     )
     for j in np.unique(mode):
         middle, top = np.median(flat[mode == j], axis=0), flat[mode == j, 1].max()
-        place: dict[str, Any] = {
+        position: dict[str, Any] = {
             "xytext": (0, 2),
             "textcoords": "offset points",
             "ha": "center",
             "fontsize": 7,
         }
-        axis.annotate(str(j + 1), (middle[0], top), **place)
+        axis.annotate(str(j + 1), (middle[0], top), **position)
     axis.set(xticks=[], yticks=[], title=f"modes in {len(points):,} draws: {len(np.unique(mode))}")
     return figure
 
 
 def elbow(run: Run) -> Figure:
     """The objective of k-means against the number of clusters (Figure 4, right)."""
-    found, labels = run.cached(measured.elbow), Style(xlabel="clusters C", ylabel="objective per draw")
-    figure, (axis,) = panels(1, size=(4.6, 3.0), ylim=(0, 1.08 * found.objective.max()), **labels)
-    axis.plot(found.clusters, found.objective, color=COLOURS[0], marker=".", markersize=3, linewidth=1)
-    largest, meet = f"largest second difference, {found.best}", f"two lines meet, {found.knee:.1f}"
-    axis.axvline(found.best, color=COLOURS[1], linestyle="--", linewidth=1, label=largest)
-    axis.axvline(found.knee, color=COLOURS[2], linestyle=":", linewidth=1.4, label=meet)
+    bend, labels = run.cached(measured.elbow), Style(xlabel="clusters C", ylabel="objective per draw")
+    figure, (axis,) = panels(1, size=(4.6, 3.0), ylim=(0, 1.08 * bend.objective.max()), **labels)
+    axis.plot(bend.clusters, bend.objective, color=COLOURS[0], marker=".", markersize=3, linewidth=1)
+    largest, meet = f"largest second difference, {bend.best}", f"two lines meet, {bend.knee:.1f}"
+    axis.axvline(bend.best, color=COLOURS[1], linestyle="--", linewidth=1, label=largest)
+    axis.axvline(bend.knee, color=COLOURS[2], linestyle=":", linewidth=1.4, label=meet)
     axis.legend(loc="lower left")
     return figure
 
@@ -86,11 +86,11 @@ def weights(run: Run) -> Figure:
     labels: Style = {"xlabel": "mode", "ylabel": "share", "xlim": (0, run.target.dim + 1)}
     figure, axes = panels(len(names), columns=1, size=(7.2, 1.55), share="x", **labels)
     for axis, name, colour in zip(axes, names, COLOURS, strict=False):
-        found = measured.shares(run, name)
-        error = found.std(axis=0, ddof=1) / math.sqrt(len(found)) if len(found) > 1 else None
-        at = np.arange(1, found.shape[1] + 1)
-        axis.errorbar(at, found.mean(axis=0), error, color=colour, fmt="o", markersize=2.5, elinewidth=1)
-        axis.axhline(1 / found.shape[1], color="black", linestyle="--", linewidth=0.8)
+        by_ladder = measured.shares(run, name)
+        error = by_ladder.std(axis=0, ddof=1) / math.sqrt(len(by_ladder)) if len(by_ladder) > 1 else None
+        at = np.arange(1, by_ladder.shape[1] + 1)
+        axis.errorbar(at, by_ladder.mean(axis=0), error, color=colour, fmt="o", markersize=2.5, elinewidth=1)
+        axis.axhline(1 / by_ladder.shape[1], color="black", linestyle="--", linewidth=0.8)
         axis.set_title(run.label(name), fontsize=9, loc="left")
         axis.set_ylim(0, None)
     return finished(figure)
@@ -103,8 +103,8 @@ def visits(run: Run) -> Figure:
     figure, axes = panels(len(names), size=(2.6, 2.9), **labels)
     for axis, name, colour in zip(axes, names, COLOURS, strict=False):
         mode = run.draws(name)[0].argmax(-1) + 1
-        every = max(1, len(mode) // 1500)
-        axis.plot(run.draw_steps(name)[::every], mode[::every], ".", color=colour, markersize=1.5)
+        stride = max(1, len(mode) // 1500)
+        axis.plot(run.draw_steps(name)[::stride], mode[::stride], ".", color=colour, markersize=1.5)
         axis.set_title(_wrapped(run.label(name)), fontsize=9)
         few_ticks(axis)
     return finished(figure)
@@ -117,11 +117,11 @@ def _wrapped(label: str) -> str:
 def ladder(run: Run) -> Figure:
     """The ladder of Figure 7, from this run: when each rung begins, what it reads, how many jumps into it are made."""
     method = shown(run)
-    found, offers = ladders.ladder_of(run, method), ladders.jumps(run, method)
+    rungs, offers = ladders.ladder_of(run, method), ladders.jumps(run, method)
     kernel, summary = run.config["methods"][method]["kernel"], run.methods[method]
-    total, count = summary["warmup"] + summary["steps"], len(found.sizes)
+    total, count = summary["warmup"] + summary["steps"], len(rungs.sizes)
     figure, axis = plt.subplots(figsize=(7.4, 3.4))
-    for rung, (t, m) in enumerate(zip(found.temperatures, found.sizes, strict=True)):
+    for rung, (t, m) in enumerate(zip(rungs.temperatures, rungs.sizes, strict=True)):
         start, y = (count - 1 - rung) * kernel["stagger"], rung
         burn = min(kernel["burn"], total - start)
         axis.barh(y, burn, left=start, height=0.5, color=COLOURS[5], alpha=0.45, linewidth=0)
@@ -154,10 +154,10 @@ def jump(run: Run) -> Figure | str:
         return "This run kept no stretch of single steps."
     theta, exchange = ladders.rung_draws(run, name)[0, 0], ladders.rung_stat(run, name, "exchange")[0, 0]
     mode, base = theta.argmax(-1), ladders.lowest(run)
-    made = np.flatnonzero((exchange[1:] == 2) & (mode[1:] != mode[:-1])) + 1
-    shown_jumps = [int(made[0])] if len(made) else []
+    jump_steps = np.flatnonzero((exchange[1:] == 2) & (mode[1:] != mode[:-1])) + 1
+    shown_jumps = [int(jump_steps[0])] if len(jump_steps) else []
     # The second is the next that leaves the mode of the first for another place than that of the stretch before it.
-    shown_jumps += [int(k) for k in made[1:] if mode[k - 1] == mode[made[0]]][:1]
+    shown_jumps += [int(k) for k in jump_steps[1:] if mode[k - 1] == mode[jump_steps[0]]][:1]
     first, last = (shown_jumps[0], shown_jumps[-1]) if shown_jumps else (min(30, len(theta) - 1),) * 2
     a, b = int(mode[first - 1]), int(mode[first])
     b = b if b != a else (a + 1) % run.target.dim
@@ -186,9 +186,9 @@ def jump(run: Run) -> Figure | str:
         right.plot(k - 1, before, "o", markerfacecolor="white", color=COLOURS[1], markersize=5)
         right.plot(k, after, "o", color=COLOURS[1], markersize=5)
         setting = f"mode {mode[k - 1] + 1}\nto {mode[k] + 1}"
-        place = {"xytext": (k, 1.18 * energy.max()), "ha": "center", "fontsize": 8, "color": COLOURS[1]}
+        position = {"xytext": (k, 1.18 * energy.max()), "ha": "center", "fontsize": 8, "color": COLOURS[1]}
         right.annotate(
-            setting, (k, max(before, after)), arrowprops={"arrowstyle": "-", "alpha": 0.3}, **place
+            setting, (k, max(before, after)), arrowprops={"arrowstyle": "-", "alpha": 0.3}, **position
         )
     right.set(xlabel="step", ylabel="energy above that of theta* (nats)", ylim=(0, 1.4 * energy.max()))
     figure.tight_layout()
@@ -203,8 +203,8 @@ def _plane(run: Run, axis: Axes, figure: Figure, a: int, b: int) -> None:
     height = (ladders.energies(run, plane) - ladders.lowest(run)).clip(0).reshape(len(grid), -1)
     levels = [0, 5, 16, 50, 150, 437, 1000, 2000, 4000]
     norm = BoundaryNorm(levels, 256, extend="max")
-    seen = axis.contourf(grid, grid, height, levels=levels, cmap="Greys_r", extend="max", norm=norm)
-    figure.colorbar(seen, ax=axis, label="energy above that of theta* (nats)")
+    contours = axis.contourf(grid, grid, height, levels=levels, cmap="Greys_r", extend="max", norm=norm)
+    figure.colorbar(contours, ax=axis, label="energy above that of theta* (nats)")
     axis.set(xlabel=rf"$\theta_{{{a + 1}}}$", ylabel=rf"$\theta_{{{b + 1}}}$")
     axis.grid(False)
 
@@ -213,12 +213,14 @@ def travel(run: Run) -> Figure:
     """How many independent draws of modes each rung's shares are worth, all ladders together, along the ladder."""
     figure, axis = plt.subplots(figsize=(4.8, 3.1))
     for name, colour in zip((m for m in sampled(run) if run.rungs(m) > 1), COLOURS, strict=False):
-        heat, worth = ladders.ladder_of(run, name).temperatures, []
+        heat, effective = ladders.ladder_of(run, name).temperatures, []
         for rung in range(len(heat)):
             mode = ladders.rung_draws(run, name)[:, rung].argmax(-1)
-            found = np.stack([np.bincount(row, minlength=run.target.dim) / len(row) for row in mode])
-            worth.append(measured.uniformity(found).effective)
-        axis.plot(heat, worth, marker="o", markersize=3, color=colour, linewidth=1.2, label=run.label(name))
+            by_ladder = np.stack([np.bincount(row, minlength=run.target.dim) / len(row) for row in mode])
+            effective.append(measured.uniformity(by_ladder).effective)
+        axis.plot(
+            heat, effective, marker="o", markersize=3, color=colour, linewidth=1.2, label=run.label(name)
+        )
     axis.set(xscale="log", yscale="log", xlabel="temperature", ylabel="independent visits")
     axis.set_xticks(heat, [f"{t:.3g}" for t in heat])
     axis.set_xticks([], minor=True)

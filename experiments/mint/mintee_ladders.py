@@ -65,8 +65,8 @@ def rung_draws(run: Run, method: str) -> Array:
 def rung_stat(run: Run, method: str, name: str) -> npt.NDArray[Any]:
     """Return a statistic after burn-in of every rung (ladders, rungs, S)."""
     with run.trace(method) as trace:
-        found = trace["sample_stats"][name].to_numpy()
-    return np.asarray(found.reshape(-1, run.rungs(method), found.shape[-1]))
+        values = trace["sample_stats"][name].to_numpy()
+    return np.asarray(values.reshape(-1, run.rungs(method), values.shape[-1]))
 
 
 def shown(run: Run) -> str:
@@ -82,14 +82,14 @@ def sampled(run: Run) -> list[str]:
 def jumps(run: Run, method: str) -> list[tuple[int, Estimate]]:
     """Return, for each rung, how many kept steps offered a jump or an exchange, and the share that was made."""
     exchange = rung_stat(run, method, "exchange")
-    out = []
+    offers = []
     for rung in range(exchange.shape[1]):
         offered, made = (exchange[:, rung] > 0).sum(), (exchange[:, rung] == 2).sum()
         p = made / offered if offered else math.nan
-        out.append(
+        offers.append(
             (int(offered), Estimate(float(p), math.sqrt(p * (1 - p) / offered) if offered else math.nan))
         )
-    return out
+    return offers
 
 
 def moved(run: Run, method: str) -> list[float]:
@@ -114,23 +114,23 @@ class Rings(NamedTuple):
 def rings(run: Run) -> Rings:
     """Return the rings of the method that is shown."""
     method = shown(run)
-    found, draws = ladder_of(run, method), rung_draws(run, method)
-    assert found.levels is not None
-    n, edges = run.target.n, np.append(found.levels, math.inf)
+    ladder, draws = ladder_of(run, method), rung_draws(run, method)
+    assert ladder.levels is not None
+    n, edges = run.target.n, np.append(ladder.levels, math.inf)
     edges[0] = -math.inf  # ring 0 is all below H_1
     streams = Streams(derive_key(int(run.config["seed"]), "rings"), 1)
-    out: list[list[Any]] = [[] for _ in Rings._fields]
-    for rung, m in enumerate(found.sizes):
+    columns: list[list[Any]] = [[] for _ in Rings._fields]
+    for rung, m in enumerate(ladder.sizes):
         theta = draws[:, rung].reshape(-1, run.target.dim)
         theta = theta[:: max(1, len(theta) // ENERGIES)][:ENERGIES]
         h = energies(run, theta)
-        seen = h if m == n else _on_minibatches(run, theta, m, streams, rung)
-        for place, energy in ((0, h), (1, seen)):
-            out[place].append(np.histogram(energy, edges)[0] / len(energy))
-        out[2].append(h.mean() - found.levels[0])
-        out[3].append((seen - h).std())
-        out[4].append(seen.mean() - found.levels[0])
-    return Rings(*(np.array(part) for part in out))
+        noisy = h if m == n else _on_minibatches(run, theta, m, streams, rung)
+        for column, energy in ((0, h), (1, noisy)):
+            columns[column].append(np.histogram(energy, edges)[0] / len(energy))
+        columns[2].append(h.mean() - ladder.levels[0])
+        columns[3].append((noisy - h).std())
+        columns[4].append(noisy.mean() - ladder.levels[0])
+    return Rings(*(np.array(part) for part in columns))
 
 
 def _on_minibatches(run: Run, theta: Array, m: int, streams: Streams, rung: int) -> Array:

@@ -39,8 +39,8 @@ READINGS: Mapping[str, tuple[str, str]] = {  # MINT and CMINT, by what is read i
 
 def readings(run: Run) -> dict[str, tuple[str, str]]:
     """Return the readings of which this run has MINT or CMINT; one without methods if it has none of any."""
-    found = {name: pair for name, pair in READINGS.items() if set(pair) & set(run.methods)}
-    return found or {"without MINT": ("", "")}
+    present = {name: pair for name, pair in READINGS.items() if set(pair) & set(run.methods)}
+    return present or {"without MINT": ("", "")}
 
 
 def epochs(run: Run, method: str) -> Array:
@@ -56,32 +56,32 @@ def errors(run: Run, method: str) -> Array:
 
 def metrics(run: Run) -> Metrics:
     """Return the metrics of the claims and tables."""
-    there = [method for method in ESTIMATES if method in run.methods]
-    final = {method: errors(run, method)[:, -1] for method in there}
-    found = MetricTable.by_method(run, _of_method, there)
-    if {"sghmc", "sgd_momentum"} <= set(there):
-        found["sghmc.over.sgd_momentum"] = estimate(final["sghmc"] - final["sgd_momentum"])
+    methods = [method for method in ESTIMATES if method in run.methods]
+    final = {method: errors(run, method)[:, -1] for method in methods}
+    table = MetricTable.by_method(run, _of_method, methods)
+    if {"sghmc", "sgd_momentum"} <= set(methods):
+        table["sghmc.over.sgd_momentum"] = estimate(final["sghmc"] - final["sgd_momentum"])
     for mint, cmint in READINGS.values():
         # No two methods share random numbers: chains are paired in no more than their number.
-        pairs = [(m, o) for m in (mint, cmint) for o in (*RIVALS, mint) if m != o and {m, o} <= set(there)]
-        found |= {f"{one}.over.{other}": estimate(final[one] - final[other]) for one, other in pairs}
-        if cmint in there:
+        pairs = [(m, o) for m in (mint, cmint) for o in (*RIVALS, mint) if m != o and {m, o} <= set(methods)]
+        table |= {f"{one}.over.{other}": estimate(final[one] - final[other]) for one, other in pairs}
+        if cmint in methods:
             ends = round_ends(run, cmint)
-            found.add(cmint, {"end_least": float(ends.mean(axis=0).min()), "end_last": estimate(ends[:, -1])})
-        others = [found[f"{cmint}.over.{other}"] for one, other in pairs if one == cmint]
-        if len(others) == len(RIVALS) + 1:
-            found.add(cmint, {"over_best": max(others, key=value)})
-    return found
+            table.add(cmint, {"end_least": float(ends.mean(axis=0).min()), "end_last": estimate(ends[:, -1])})
+        leads = [table[f"{cmint}.over.{other}"] for one, other in pairs if one == cmint]
+        if len(leads) == len(RIVALS) + 1:
+            table.add(cmint, {"over_best": max(leads, key=value)})
+    return table
 
 
 def _of_method(run: Run, method: str) -> Metrics:
-    found: Metrics = {"final": estimate(errors(run, method)[:, -1])}
+    numbers: Metrics = {"final": estimate(errors(run, method)[:, -1])}
     for name in (number + kind for number in ("error", "nll") for kind in (CURRENT, MEAN, ENSEMBLE)):
         if name in run.monitor(method):
-            found[name] = estimate(monitored(run, method, name)[:, -1])
+            numbers[name] = estimate(monitored(run, method, name)[:, -1])
     if run.methods[method]["n_accept_tests"]:
-        found["accept_rate"] = run.methods[method]["accept_rate"]
-    return found
+        numbers["accept_rate"] = run.methods[method]["accept_rate"]
+    return numbers
 
 
 def round_ends(run: Run, method: str) -> Array:
@@ -92,31 +92,31 @@ def round_ends(run: Run, method: str) -> Array:
 
 def differences(run: Run) -> pd.DataFrame:
     """By how many percentage points MINT and CMINT are off the others (Figure 3); below zero they are better."""
-    found = run.cached(metrics)
-    mine = [method for pair in READINGS.values() for method in pair if method in run.methods]
+    numbers = run.cached(metrics)
+    compared = [method for pair in READINGS.values() for method in pair if method in run.methods]
     rows = {
-        run.label(other): {run.label(method): found.get(f"{method}.over.{other}") for method in mine}
-        for other in (*RIVALS, *(mint for mint, _ in READINGS.values()))
-        if any(f"{method}.over.{other}" in found for method in mine)
+        run.label(rival): {run.label(method): numbers.get(f"{method}.over.{rival}") for method in compared}
+        for rival in (*RIVALS, *(mint for mint, _ in READINGS.values()))
+        if any(f"{method}.over.{rival}" in numbers for method in compared)
     }
     return by_rows(rows)
 
 
 def rounds(run: Run) -> pd.DataFrame:
     """Acceptance in the last epoch of each round of CMINT (section 4.3)."""
-    there = [method for _, method in READINGS.values() if method in run.methods]
-    ends = {run.label(method): round_ends(run, method).T for method in there}
+    methods = [method for _, method in READINGS.values() if method in run.methods]
+    ends = {run.label(method): round_ends(run, method).T for method in methods}
     return by_rows(
-        {name: {f"round {i}": estimate(e) for i, e in enumerate(of, 1)} for name, of in ends.items()}
+        {name: {f"round {i}": estimate(e) for i, e in enumerate(rates, 1)} for name, rates in ends.items()}
     )
 
 
 def error_figure(run: Run) -> Figure:
     """Errors on the test images against passes through the data (Figure 3)."""
-    there = readings(run)
+    by_reading = readings(run)
     labels: Style = {"xlabel": "passes through the data", "ylabel": "error on test images (%)"}
-    figure, axes = panels(len(there), size=(3.9 + 0.8 / len(there), 3.4), **labels)
-    for axis, (reading, (mint, cmint)) in zip(axes, there.items(), strict=True):
+    figure, axes = panels(len(by_reading), size=(3.9 + 0.8 / len(by_reading), 3.4), **labels)
+    for axis, (reading, (mint, cmint)) in zip(axes, by_reading.items(), strict=True):
         for method, colour in zip((*RIVALS, mint), COLOURS, strict=False):
             if method in run.methods:
                 curve(axis, run, method, color=colour, label="MINT" if method == mint else run.label(method))
@@ -131,22 +131,24 @@ def error_figure(run: Run) -> Figure:
 def curve(axis: Axes, run: Run, method: str, **style: Any) -> None:
     """Draw a method's mean error over trainings against passes through the data, with one standard error."""
     by_chain, x = errors(run, method), epochs(run, method)
-    seen = np.isfinite(by_chain).all(axis=0)  # an ensemble has no member for a while
-    band(axis, x[seen], by_chain[:, seen], **style)
+    finite = np.isfinite(by_chain).all(axis=0)  # an ensemble has no member for a while
+    band(axis, x[finite], by_chain[:, finite], **style)
 
 
 def rounds_figure(run: Run) -> Figure:
     """Acceptance and step size over the rounds of CMINT, and errors of its parameters and of its ensemble."""
-    there, length = readings(run), round(run.config["cycle"] / run.config["epoch"])
-    wide = len(there)
-    size = (4.4 + 0.8 / wide, 1.87)
-    figure, axes = panels(3 * wide, columns=wide, size=size, share="x row", xlabel="passes through the data")
+    by_reading, length = readings(run), round(run.config["cycle"] / run.config["epoch"])
+    columns = len(by_reading)
+    size = (4.4 + 0.8 / columns, 1.87)
+    figure, axes = panels(
+        3 * columns, columns=columns, size=size, share="x row", xlabel="passes through the data"
+    )
     names = (("accepted_rate",), ("step_size",), ("error", "error_of_ensemble"))
-    for column, (reading, (_, method)) in enumerate(there.items()):
+    for column, (reading, (_, method)) in enumerate(by_reading.items()):
         if method not in run.methods:
             continue
-        x, own = epochs(run, method), axes[column::wide]
-        for axis, shown in zip(own, names, strict=True):
+        x, column_axes = epochs(run, method), axes[column::columns]
+        for axis, shown in zip(column_axes, names, strict=True):
             for name, colour in zip(shown, COLOURS, strict=False):
                 scale = run.config["data"]["n"] if name == "step_size" else 1
                 mean = monitored(run, method, name).mean(axis=0) * scale
@@ -154,11 +156,11 @@ def rounds_figure(run: Run) -> Figure:
                 axis.plot(x, mean, color=colour, linewidth=1.2, label=label)
             for end in range(length, round(x[-1]), length):
                 axis.axvline(end, color="grey", linestyle=":", linewidth=0.8)
-        own[0].set(title=f"CMINT, {reading}", ylim=(-0.03, 1.03))
-        logarithmic(own[1], (1, 3))
-        for axis in own[2:]:
+        column_axes[0].set(title=f"CMINT, {reading}", ylim=(-0.03, 1.03))
+        logarithmic(column_axes[1], (1, 3))
+        for axis in column_axes[2:]:
             logarithmic(axis)
-    for axis, name in zip(axes[::wide], ("acceptance", "learning rate", "test error (%)"), strict=True):
+    for axis, name in zip(axes[::columns], ("acceptance", "learning rate", "test error (%)"), strict=True):
         axis.set_ylabel(name)
     if axes[-1].get_legend_handles_labels()[0]:
         axes[-1].legend()

@@ -14,11 +14,11 @@ BASE = "sgd"
 def metrics(run: Run) -> MetricTable:
     """Return final errors on the test images, in per cent, and by how many percentage points each is above SGD's."""
     final = {method: errors(run, method)[:, -1] for method in run.methods}
-    found = MetricTable({f"{method}.final": estimate(each) for method, each in final.items()})
-    for method, each in final.items():
+    table = MetricTable({f"{method}.final": estimate(last) for method, last in final.items()})
+    for method, last in final.items():
         if method != BASE and BASE in final:
-            found.add(method, {f"over.{BASE}": estimate(each - final[BASE])})
-    return found
+            table.add(method, {f"over.{BASE}": estimate(last - final[BASE])})
+    return table
 
 
 def error_figure(run: Run) -> Figure:

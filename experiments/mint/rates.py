@@ -50,42 +50,42 @@ class Grid(NamedTuple):
     def as_good(self) -> list[float]:
         """The rates with which a mean is at most two standard errors of the difference above the lowest."""
         best = self.errors[self.place]
-        found = []
+        good_rates = []
         for rate, by_decay in zip(self.rates, self.errors.swapaxes(0, 1), strict=True):
             gaps = [estimate(errors - best) for errors in by_decay]
             if any(not gap.value > 2 * gap.se for gap in gaps):  # a gap of a single training is never clear
-                found.append(float(rate))
-        return found
+                good_rates.append(float(rate))
+        return good_rates
 
 
 @cached
 def grids(run: Run) -> dict[str, Grid]:
     """Return the errors of each row of Table 2."""
-    found = {}
+    by_row = {}
     for name, printed in PRINTED.items():
         methods = [method for method in run.methods if method.rpartition("_")[0] == name or method == name]
         if not methods:
             continue
         rates = np.asarray(run.config["slow" if name in ("sgd_momentum", "sghmc") else "rates"], dtype=float)
         last = [monitored(run, method, f"error{printed.estimate}")[:, -1] for method in methods]
-        errors = [each.reshape(len(rates), -1) for each in last]
+        errors = [final.reshape(len(rates), -1) for final in last]
         decays = [run.config["methods"][method]["kernel"]["prior"].get("decay") for method in methods]
-        found[name] = Grid(rates, decays, np.stack(errors))
-    return found
+        by_row[name] = Grid(rates, decays, np.stack(errors))
+    return by_row
 
 
 def metrics(run: Run) -> Metrics:
     """Return the metrics of the claims and tables."""
-    found = MetricTable()
+    table = MetricTable()
     for name, grid in grids(run).items():
         decay, rate = grid.place
-        found.add(name, {"best_rate": float(grid.rates[rate]), "lowest": _mean(grid.errors[decay, rate])})
+        table.add(name, {"best_rate": float(grid.rates[rate]), "lowest": _mean(grid.errors[decay, rate])})
         if (printed := grid.decays[decay]) is not None:
-            found.add(name, {"best_decay": printed})
-        near = int(np.abs(grid.rates - PRINTED[name].rate).argmin())
+            table.add(name, {"best_decay": printed})
+        nearest = int(np.abs(grid.rates - PRINTED[name].rate).argmin())
         row = grid.decays.index(PRINTED[name].decay) if PRINTED[name].decay in grid.decays else decay
-        found.add(name, {"of_printed": _mean(grid.errors[row, near])})
-    return found
+        table.add(name, {"of_printed": _mean(grid.errors[row, nearest])})
+    return table
 
 
 def _mean(errors: Array) -> Estimate | float:
@@ -94,18 +94,18 @@ def _mean(errors: Array) -> Estimate | float:
 
 def best(run: Run) -> pd.DataFrame:
     """The rates and L2 weights with the lowest error on the images held out (Table 2)."""
-    found = run.cached(metrics)
+    numbers = run.cached(metrics)
     rows = {}
     for name, grid in grids(run).items():
-        printed, good = PRINTED[name], grid.as_good
+        printed, good_rates = PRINTED[name], grid.as_good
         rows[printed.label] = {
             "rate, paper": printed.rate,
-            "rate": found[f"{name}.best_rate"],
-            "as good": f"{min(good):g} to {max(good):g}",
+            "rate": numbers[f"{name}.best_rate"],
+            "as good": f"{min(good_rates):g} to {max(good_rates):g}",
             "L2, paper": printed.decay,
-            "L2": found.get(f"{name}.best_decay"),
-            "error": found[f"{name}.lowest"],
-            "error, as printed": found[f"{name}.of_printed"],
+            "L2": numbers.get(f"{name}.best_decay"),
+            "error": numbers[f"{name}.lowest"],
+            "error, as printed": numbers[f"{name}.of_printed"],
         }
     return by_rows(rows)
 
@@ -118,15 +118,17 @@ def by_rate(run: Run, names: Iterable[str]) -> pd.DataFrame:
             continue
         for decay, errors in zip(grid.decays, grid.errors, strict=True):
             label = PRINTED[name].label + (f", L2 {decay:g}" if decay is not None else "")
-            rows[label] = {f"{rate:g}": _mean(each) for rate, each in zip(grid.rates, errors, strict=True)}
+            rows[label] = {
+                f"{rate:g}": _mean(of_rate) for rate, of_rate in zip(grid.rates, errors, strict=True)
+            }
     return by_rows(rows)
 
 
 def rates_figure(run: Run) -> Figure:
     """Errors on the images held out against the learning rate (Table 2)."""
-    found = grids(run)
-    figure, axes = panels(len(found), size=(2.9, 2.9), share="", xlabel="learning rate")
-    for axis, colour, (name, grid) in zip(axes, COLOURS, found.items(), strict=False):
+    by_row = grids(run)
+    figure, axes = panels(len(by_row), size=(2.9, 2.9), share="", xlabel="learning rate")
+    for axis, colour, (name, grid) in zip(axes, COLOURS, by_row.items(), strict=False):
         for i, (decay, errors) in enumerate(zip(grid.decays, grid.errors, strict=True)):
             spread = errors.std(axis=1) / np.sqrt(max(1, errors.shape[1] - 1))
             style: Style = {"alpha": 0.3 + 0.7 * (i + 1) / len(grid.decays), "linewidth": 1.2}

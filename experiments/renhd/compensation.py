@@ -38,8 +38,8 @@ def readings(config: Mapping[str, Any]) -> dict[str, Series]:
 def log_quotient(w: Array, variance: float) -> Array:
     """Return the log of the logistic variable's spectrum over the normal one's at frequencies w > 0 (eq. 13)."""
     x = np.pi * w
-    found: Array = np.log(2 * x) - x - np.log1p(-np.exp(-2 * x)) + variance * w**2 / 2
-    return found
+    log_ratio: Array = np.log(2 * x) - x - np.log1p(-np.exp(-2 * x)) + variance * w**2 / 2
+    return log_ratio
 
 
 def turning_point(variance: float) -> float:
@@ -113,14 +113,14 @@ GAPS = np.linspace(-6, 6, 25)
 
 def simulated(run: Run) -> dict[str, Array]:
     """Return acceptance less Barker's for each reading: at the log-ratios `GAPS`, and last at its worst."""
-    config, out = run.config, {}
-    for name, found in readings(config).items():
+    config, differences = run.config, {}
+    for name, reading in readings(config).items():
         lam = config["lam"] if name == "printed" else None
         table = series_quantiles(config["variance"], lam, config["terms"])
-        delta = np.append(GAPS, worst(found, config["variance"]))
+        delta = np.append(GAPS, worst(reading, config["variance"]))
         share = accepted(table, config["variance"], delta, config["draws"])
-        out[name] = share - special.expit(delta)
-    return out
+        differences[name] = share - special.expit(delta)
+    return differences
 
 
 # --- Metrics and tables ------------------------------------------------------------------------------------
@@ -128,13 +128,13 @@ def simulated(run: Run) -> dict[str, Array]:
 
 def hermite(order: int) -> list[Fraction]:
     """Return H_n as coefficients in u, by H_{n+1} = 2 u H_n - 2 n H_{n-1}."""
-    below, here = [Fraction(0)], [Fraction(1)]
+    previous, current = [Fraction(0)], [Fraction(1)]
     for n in range(order):
-        following = [Fraction(0), *(2 * c for c in here)]
-        for k, c in enumerate(below):
+        following = [Fraction(0), *(2 * c for c in current)]
+        for k, c in enumerate(previous):
             following[k] -= 2 * n * c
-        below, here = here, following
-    return here
+        previous, current = current, following
+    return current
 
 
 def worpitzky(order: int) -> list[int]:
@@ -149,9 +149,9 @@ def worpitzky(order: int) -> list[int]:
 def metrics(run: Run) -> Metrics:
     """Return the metrics of the claims."""
     config = run.config
-    variance, drawn, both = config["variance"], run.cached(simulated), readings(config)
-    found = MetricTable()
-    found.add(
+    variance, drawn, by_name = config["variance"], run.cached(simulated), readings(config)
+    table = MetricTable()
+    table.add(
         "spectrum",
         {
             "turns": turning_point(variance),
@@ -160,41 +160,45 @@ def metrics(run: Run) -> Metrics:
             "beyond": beyond(config),
         },
     )
-    found["hermite.wrong"] = _differing([hermite(n) for n in range(3)], [[1], [0, 2], [-2, 0, 4]])
-    found["derivatives.wrong"] = _differing(*([of(n) for n in (1, 3, 5)] for of in (derivative, worpitzky)))
-    for name, each in both.items():
+    table["hermite.wrong"] = _differing([hermite(n) for n in range(3)], [[1], [0, 2], [-2, 0, 4]])
+    table["derivatives.wrong"] = _differing(
+        *([function(n) for n in (1, 3, 5)] for function in (derivative, worpitzky))
+    )
+    for name, reading in by_name.items():
         lam = config["lam"] if name == "printed" else math.inf
-        found.add(name, _of_reading(config, each, lam, drawn[name][-1]))
-    found["printed.wrong"] = _differing([both["printed"].in_g()], [PRINTED])
-    along = [error(truncated(variance, lam, config["terms"]), variance) for lam in config["bandwidths"]]
-    found["bandwidths.rises"] = float(np.sum(np.diff(along) >= 0))
+        table.add(name, _of_reading(config, reading, lam, drawn[name][-1]))
+    table["printed.wrong"] = _differing([by_name["printed"].in_g()], [PRINTED])
+    by_bandwidth = [
+        error(truncated(variance, lam, config["terms"]), variance) for lam in config["bandwidths"]
+    ]
+    table["bandwidths.rises"] = float(np.sum(np.diff(by_bandwidth) >= 0))
     times = run.cached(sampling.times)
-    found["sampling.faster"] = times["cells: binary search"].each / times["series: rejection"].each
-    return found | replicas.metrics(run)
+    table["sampling.faster"] = times["cells: binary search"].each / times["series: rejection"].each
+    return table | replicas.metrics(run)
 
 
-def _of_reading(config: Mapping[str, Any], each: Series, lam: float, drawn: float) -> Metrics:
+def _of_reading(config: Mapping[str, Any], reading: Series, lam: float, drawn: float) -> Metrics:
     variance, logistic = config["variance"], LOGISTIC * (1 - LOGISTIC)
-    (least, most), at = each.range(), worst(each, variance)
-    side = np.sign(special.expit(-at) - each.convolved_cdf(-at, variance)[0])
+    (least, most), at = reading.range(), worst(reading, variance)
+    side = np.sign(special.expit(-at) - reading.convolved_cdf(-at, variance)[0])
     eight, three = (error(truncated(variance, lam, n), variance) for n in (8, 3))
     return {
-        "error": error(each, variance),
-        "density_error": float(np.abs(reconstructed(each, variance, AT) - logistic).max()),
+        "error": error(reading, variance),
+        "density_error": float(np.abs(reconstructed(reading, variance, AT) - logistic).max()),
         "worst_at": at,
         "drawn": Estimate(float(side * drawn), _share(float(special.expit(at)), config["draws"])),
-        "mass": _mass(each),
+        "mass": _mass(reading),
         "least": least,
         "most": most,
         "eight_to_three": eight / three,
     }
 
 
-def _mass(found: Series) -> float:
+def _mass(reading: Series) -> float:
     """Return the integral over the line, exactly: that of the density over g (1 - g) on (0, 1)."""
     # The integral of s^k is k!^2 / (2k+1)!.
-    beta = (Fraction(math.factorial(k) ** 2, math.factorial(2 * k + 1)) for k in range(len(found.ratio)))
-    return float(sum((c * b for c, b in zip(found.ratio, beta, strict=True)), Fraction(0)))
+    beta = (Fraction(math.factorial(k) ** 2, math.factorial(2 * k + 1)) for k in range(len(reading.ratio)))
+    return float(sum((c * b for c, b in zip(reading.ratio, beta, strict=True)), Fraction(0)))
 
 
 def _differing(ours: list[Any], theirs: list[Any]) -> float:
@@ -205,16 +209,16 @@ def _differing(ours: list[Any], theirs: list[Any]) -> float:
 def polynomials(run: Run) -> pd.DataFrame:
     """Polynomials in the logistic function g: equation 18 and Appendix B, in exact arithmetic."""
     config = run.config
-    both = readings(config)
-    whole = [Fraction(0)] * (2 * config["terms"] + 1)
-    for n, c in enumerate(both["printed"].coefficients):
+    by_name = readings(config)
+    cumulative = [Fraction(0)] * (2 * config["terms"] + 1)
+    for n, c in enumerate(by_name["printed"].coefficients):
         for k, d in enumerate(derivative(2 * n)):
-            whole[k] += c * d
+            cumulative[k] += c * d
     rows: dict[str, Any] = {
         "density (18), printed": PRINTED,
-        "density (18), here": both["printed"].in_g(),
-        "infinite bandwidth": both["infinite"].in_g(),
-        "distribution function of (18)": whole,
+        "density (18), here": by_name["printed"].in_g(),
+        "infinite bandwidth": by_name["infinite"].in_g(),
+        "distribution function of (18)": cumulative,
         "g'": derivative(1),
         "g'''": derivative(3),
         "g^(5)": derivative(5),
@@ -251,8 +255,8 @@ def theorem2(run: Run) -> pd.DataFrame:
     for delta in (-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0):
         i = int(np.abs(GAPS - delta).argmin())
         row: dict[str, Estimate | float] = {"Barker": float(special.expit(delta))}
-        for name, found in readings(config).items():
-            exact = special.expit(-delta) - found.convolved_cdf(-delta, config["variance"])[0]
+        for name, reading in readings(config).items():
+            exact = special.expit(-delta) - reading.convolved_cdf(-delta, config["variance"])[0]
             row[f"{name}, quadrature"] = 1e4 * float(exact)
             se = _share(float(special.expit(delta)), config["draws"])
             row[f"{name}, drawn"] = Estimate(1e4 * float(drawn[name][i]), 1e4 * se)

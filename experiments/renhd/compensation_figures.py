@@ -45,14 +45,16 @@ def reconstruction(run: Run) -> Figure:
     """The logistic density and the density (18) with normal noise (Figure 1, right), and what is between them."""
     config, z = run.config, np.linspace(-10, 10, 801)
     logistic = special.expit(z) * special.expit(-z)
-    both = [shown.reconstructed(each, config["variance"], z) for each in shown.readings(config).values()]
+    densities = [
+        shown.reconstructed(reading, config["variance"], z) for reading in shown.readings(config).values()
+    ]
     figure, (left, right) = panels(2, size=(4.1, 3.0), share="", xlabel="z")
-    left.plot(z, both[0], color=COLOURS[4], linewidth=2.4, label="reconstruction (18)")
+    left.plot(z, densities[0], color=COLOURS[4], linewidth=2.4, label="reconstruction (18)")
     left.plot(z, logistic, "--", color=COLOURS[0], linewidth=1.2, label="logistic")
     left.set_ylabel("density")
     left.legend()
     labels = (rf"$\lambda = {config['lam']:g}$ (18)", r"$\lambda = \infty$")
-    for density, colour, label in zip(both, (COLOURS[4], COLOURS[2]), labels, strict=True):
+    for density, colour, label in zip(densities, (COLOURS[4], COLOURS[2]), labels, strict=True):
         right.plot(z, 1e3 * (density - logistic), color=colour, linewidth=1.2, label=label)
     right.set_ylabel(r"difference $\times\,10^3$")
     right.legend(loc="lower right")
@@ -62,19 +64,19 @@ def reconstruction(run: Run) -> Figure:
 def errors(run: Run) -> Figure:
     """The largest distance of the acceptance from Barker's, by the number of terms, for three sigma*^2."""
     config = run.config
-    of_all: Style = {"yscale": "log", "xlabel": "terms", "xlim": (0.5, 10.5), "xticks": range(2, 11, 2)}
+    panel_style: Style = {"yscale": "log", "xlabel": "terms", "xlim": (0.5, 10.5), "xticks": range(2, 11, 2)}
     figure, axes = panels(
-        len(config["variances"]), size=(2.87, 3.0), ylabel="error of the acceptance", **of_all
+        len(config["variances"]), size=(2.87, 3.0), ylabel="error of the acceptance", **panel_style
     )
     widths = dict(zip((5.0, 10.0, 50.0, math.inf), (COLOURS[k] for k in (1, 4, 2, 0)), strict=True))
     for axis, variance in zip(axes, config["variances"], strict=True):
         for lam, colour in widths.items():
             terms = np.arange(1, min(most_terms(variance, lam), 10) + 1)
-            found = [shown.error(truncated(variance, lam, int(n)), variance) for n in terms]
+            distances = [shown.error(truncated(variance, lam, int(n)), variance) for n in terms]
             label = r"$\lambda = \infty$" if math.isinf(lam) else rf"$\lambda = {lam:g}$"
-            axis.plot(terms, found, ".-", color=colour, linewidth=1.1, markersize=5, label=label)
-        theirs = shown.solved_error(correction("paper", math.sqrt(variance), None, config["half_width"]))
-        levels(axis, theirs, line=":", linewidth=1, label="Seita et al.")
+            axis.plot(terms, distances, ".-", color=colour, linewidth=1.1, markersize=5, label=label)
+        paper_error = shown.solved_error(correction("paper", math.sqrt(variance), None, config["half_width"]))
+        levels(axis, paper_error, line=":", linewidth=1, label="Seita et al.")
         if variance == config["variance"]:
             printed = shown.error(shown.readings(config)["printed"], variance)
             axis.plot(config["terms"], printed, "o", color="black", fillstyle="none", markersize=9)
@@ -89,9 +91,9 @@ def acceptance(run: Run) -> Figure:
     figure, (axis,) = panels(1, size=(5.8, 3.2), xlim=(-6, 6), **labels)
     p = special.expit(shown.GAPS)
     bars = 1e3 * np.sqrt(p * (1 - p) / config["draws"])
-    for (name, found), colour in zip(shown.readings(config).items(), (COLOURS[4], COLOURS[0]), strict=True):
+    for (name, reading), colour in zip(shown.readings(config).items(), (COLOURS[4], COLOURS[0]), strict=True):
         label = rf"$\lambda = {config['lam']:g}$ (18)" if name == "printed" else r"$\lambda = \infty$"
-        exact = special.expit(-z) - found.convolved_cdf(-z, config["variance"])
+        exact = special.expit(-z) - reading.convolved_cdf(-z, config["variance"])
         axis.plot(z, 1e3 * exact, color=colour, linewidth=1.2, label=label)
         style: Style = {"fmt": ".", "color": colour, "markersize": 4, "linewidth": 0.7}
         axis.errorbar(shown.GAPS, 1e3 * drawn[name][:-1], bars, **style)

@@ -20,35 +20,37 @@ def sizes(run: Run) -> list[int]:
 
 def metrics(run: Run) -> Metrics:
     """Return shares at the first and the last look of SGD, and the other numbers of the tables."""
-    found = MetricTable()
+    metric_table = MetricTable()
     for method in run.methods:
-        for name, which in (("first", 0), ("last", -1)):
+        for name, index in (("first", 0), ("last", -1)):
             shares = {
-                f"normal_{b}": estimate(monitored(run, method, f"normal_{b}")[:, which]) for b in sizes(run)
+                f"normal_{b}": estimate(monitored(run, method, f"normal_{b}")[:, index]) for b in sizes(run)
             }
-            found.add(f"{method}.{name}", shares)
+            metric_table.add(f"{method}.{name}", shares)
             if method == FIRST:
-                found.add(name, shares)
+                metric_table.add(name, shares)
             for metric, text in (("error", "error"), ("still", f"still_{sizes(run)[0]}")):
-                found.add(f"{method}.{name}", {metric: estimate(monitored(run, method, text)[:, which])})
+                metric_table.add(
+                    f"{method}.{name}", {metric: estimate(monitored(run, method, text)[:, index])}
+                )
     for name in ("first", "last"):
         for method in run.methods:
-            numbers = [found.number(f"{method}.{name}.normal_{b}") for b in sizes(run)]
+            numbers = [metric_table.number(f"{method}.{name}.normal_{b}") for b in sizes(run)]
             rises: Metrics = {"rises": float((np.diff(numbers) > 0).sum())}
-            found.add(f"{method}.{name}", rises)
+            metric_table.add(f"{method}.{name}", rises)
             if method == FIRST:
-                found.add(name, rises)
-    return found
+                metric_table.add(name, rises)
+    return metric_table
 
 
 def table(run: Run) -> pd.DataFrame:
     """Share of coordinates at which 50 gradients pass the test at 5 %, by minibatch size; 0.95 for normal noise."""
-    found, names = run.cached(metrics), {"error": "error", "still": "still"}
+    numbers, names = run.cached(metrics), {"error": "error", "still": "still"}
     names |= {f"b = {b}": f"normal_{b}" for b in sizes(run)}
     return by_rows(
         {
             f"{run.label(m)}, {name} look": {
-                head: found[f"{m}.{name}.{metric}"] for head, metric in names.items()
+                head: numbers[f"{m}.{name}.{metric}"] for head, metric in names.items()
             }
             for m in run.methods
             for name in ("first", "last")
@@ -61,9 +63,9 @@ def figure(run: Run) -> Figure:
     figure, (left, right) = panels(2, size=(4.2, 3.1))
     for method, look in method_styles(run.methods).items():
         colour = look["color"]
-        for which, line in ((0, "--"), (-1, "-")):
-            shares = [monitored(run, method, f"normal_{b}")[:, which].mean() for b in sizes(run)]
-            style: Style = {"marker": "o", "markersize": 3, "label": run.label(method) if which else None}
+        for index, line in ((0, "--"), (-1, "-")):
+            shares = [monitored(run, method, f"normal_{b}")[:, index].mean() for b in sizes(run)]
+            style: Style = {"marker": "o", "markersize": 3, "label": run.label(method) if index else None}
             left.plot(sizes(run), shares, line, color=colour, **style)
     left.set(xscale="log", xlabel="minibatch size", ylabel="share that passes", ylim=(0, 1))
     left.xaxis.set_major_locator(FixedLocator(sizes(run)))
@@ -76,9 +78,9 @@ def figure(run: Run) -> Figure:
     text = run.monitor(method)
     for b, shade in zip(sizes(run), shades, strict=True):
         shares = monitored(run, method, f"normal_{b}")[0]
-        every = np.arange(1, len(shares) + 1) * run.config["monitor"]["every"]
-        along = text["step"].to_numpy() if "step" in text.coords else every
-        right.plot(along, shares, color=shade, marker=".", label=f"b = {b:,}")
+        multiples = np.arange(1, len(shares) + 1) * run.config["monitor"]["every"]
+        steps = text["step"].to_numpy() if "step" in text.coords else multiples
+        right.plot(steps, shares, color=shade, marker=".", label=f"b = {b:,}")
     right.set_xlabel(f"steps of {run.label(method)}")
     right.legend(loc="center left", bbox_to_anchor=(1, 0.5))
     for axis in (left, right):

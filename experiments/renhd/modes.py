@@ -48,13 +48,13 @@ def weights(run: Run, method: str) -> tuple[Array, Array]:
     """Return the modes' weights (K,) over all chains, and standard errors by the indicators' effective sizes."""
     chains = [nearest(run, draws) for draws in collected(run, method)]
     modes = len(centres(run))
-    seen = np.array([mode_shares(chain, modes) for chain in chains])
+    visited = np.array([mode_shares(chain, modes) for chain in chains])
     with np.errstate(invalid="ignore"):
         sizes = np.array(
             [[ess_of_chain((chain == k).astype(float)) for k in range(modes)] for chain in chains]
         )
     size = np.nansum(sizes, axis=0)
-    share = seen.mean(axis=0)
+    share = visited.mean(axis=0)
     with np.errstate(invalid="ignore", divide="ignore"):
         errors = np.where(size > 0, np.sqrt(share * (1 - share) / size), 0.0)
     return share, errors
@@ -62,14 +62,14 @@ def weights(run: Run, method: str) -> tuple[Array, Array]:
 
 def metrics(run: Run) -> MetricTable:
     """Return the metrics of the claims and tables."""
-    found = MetricTable.by_method(run, _metrics)
+    table = MetricTable.by_method(run, _metrics)
     for method in run.cached(travels):
-        found.add(method, _of_ladder(run, method))
+        table.add(method, _of_ladder(run, method))
     if {"renhd", "sgnht"} <= set(run.methods):
-        found["renhd.livelier"] = found.number("renhd.changes") / (1 + found.number("sgnht.changes"))
+        table["renhd.livelier"] = table.number("renhd.changes") / (1 + table.number("sgnht.changes"))
     if {"kept", "tact"} <= set(run.methods):
-        found.add("tact", _against_tact_hmc(run, found))
-    return found
+        table.add("tact", _against_tact_hmc(run, table))
+    return table
 
 
 def _metrics(run: Run, method: str) -> Metrics:
@@ -77,7 +77,7 @@ def _metrics(run: Run, method: str) -> Metrics:
     modes, radius = len(centres(run)), 3 * math.sqrt(variance(run))
     share, errors = weights(run, method)
     by_chain = counts.weights
-    near = [nearest(run, chain) for chain in draws]
+    nearest_modes = [nearest(run, chain) for chain in draws]
     outside = 1 - counts.share(radius)
     distance = 0.5 * float(np.abs(share - 1 / modes).sum())
     effective = np.array([np.nanmin(ess_of_chain(chain.T)) if len(chain) > 3 else np.nan for chain in draws])
@@ -94,7 +94,7 @@ def _metrics(run: Run, method: str) -> Metrics:
         "variance": estimate(counts.squares / variance(run)),
         "ess": estimate(effective),
         "ess_share": estimate(ratio(effective, counts.draws)),
-        "changes": estimate(np.array([(np.diff(chain) != 0).sum() for chain in near], float)),
+        "changes": estimate(np.array([(np.diff(chain) != 0).sum() for chain in nearest_modes], float)),
         "gradients": summary["gradient_evals"]
         * (summary["steps"] / (summary["steps"] + summary["warmup"]))
         / (counts.draws.sum() or math.nan),
@@ -104,38 +104,38 @@ def _metrics(run: Run, method: str) -> Metrics:
 
 
 def _of_ladder(run: Run, method: str) -> Metrics:
-    found = run.cached(travels)[method]
-    rates = found.rates.mean(axis=0)
-    rounds = found.replica.shape[1]
+    flow = run.cached(travels)[method]
+    rates = flow.rates.mean(axis=0)
+    rounds = flow.replica.shape[1]
     return {
-        "swap_rate": estimate(found.rates.mean(axis=1)),
+        "swap_rate": estimate(flow.rates.mean(axis=1)),
         "swap_least": float(rates.min()),
         "swap_most": float(rates.max()),
-        "trips": estimate(found.round_trips.astype(float)),
-        "rounds_per_trip": rounds / max(1.0, float(found.round_trips.mean())),
-        "own_share": float((found.replica == 0).mean()),
+        "trips": estimate(flow.round_trips.astype(float)),
+        "rounds_per_trip": rounds / max(1.0, float(flow.round_trips.mean())),
+        "own_share": float((flow.replica == 0).mean()),
     }
 
 
-def _against_tact_hmc(run: Run, found: Metrics) -> Metrics:
+def _against_tact_hmc(run: Run, numbers: Metrics) -> Metrics:
     """Return draws at temperature 1 for each gradient over TACT-HMC's: of all gradients, and of one replica's."""
-    ladder, tact = (1 / value(found[f"{name}.gradients"]) for name in ("kept", "tact"))
+    ladder, tact = (1 / value(numbers[f"{name}.gradients"]) for name in ("kept", "tact"))
     rungs = run.rungs("kept")
     # TACT-HMC's draws are kept every `every` steps, as RENHD's are: after as many gradients of one chain.
     return {
         "ratio": ladder / tact,
         "ratio_side_by_side": rungs * ladder / tact,
-        "ess_ratio": (value(found["kept.ess_share"]) * ladder) / (value(found["tact.ess_share"]) * tact),
+        "ess_ratio": (value(numbers["kept.ess_share"]) * ladder) / (value(numbers["tact.ess_share"]) * tact),
     }
 
 
 def ladders(run: Run) -> pd.DataFrame:
     """What of exchanges was made between each two rungs, and how replicas travelled."""
     rows: dict[str, dict[str, Any]] = {}
-    for method, found in run.cached(travels).items():
-        rates = found.rates.mean(axis=0)
+    for method, flow in run.cached(travels).items():
+        rates = flow.rates.mean(axis=0)
         rows[run.label(method)] = {f"{j} – {j + 1}": float(rate) for j, rate in enumerate(rates)} | {
-            "round trips": estimate(found.round_trips.astype(float)),
+            "round trips": estimate(flow.round_trips.astype(float)),
             "rounds for each": value(run.cached(metrics)[f"{method}.rounds_per_trip"]),
         }
     return by_rows(rows)
@@ -143,18 +143,20 @@ def ladders(run: Run) -> pd.DataFrame:
 
 def unbiased(run: Run) -> pd.DataFrame:
     """Draws at temperature 1 by RENHD and by TACT-HMC, as the paper counts them, and effective ones."""
-    found, many = run.cached(metrics), run.rungs("kept")
-    draws = {name: 1e6 / value(found.get(f"{name}.gradients")) for name in ("kept", "tact")}
-    shares = {name: value(found.get(f"{name}.ess_share")) for name in draws}
+    numbers, rungs = run.cached(metrics), run.rungs("kept")
+    draws = {name: 1e6 / value(numbers.get(f"{name}.gradients")) for name in ("kept", "tact")}
+    shares = {name: value(numbers.get(f"{name}.ess_share")) for name in draws}
 
     def row(renhd: float, tact: float, ratio: str) -> dict[str, Any]:
-        return {"RENHD": renhd, "TACT-HMC": tact, "ratio": found.get(f"tact.{ratio}")}
+        return {"RENHD": renhd, "TACT-HMC": tact, "ratio": numbers.get(f"tact.{ratio}")}
 
-    effective = [shares[name] * 1e6 / value(found.get(f"{name}.gradients")) for name in draws]
+    effective = [shares[name] * 1e6 / value(numbers.get(f"{name}.gradients")) for name in draws]
     return by_rows(
         {
             "draws at T = 1 per 10^6 gradients": row(draws["kept"], draws["tact"], "ratio"),
-            "the same, replicas side by side": row(many * draws["kept"], draws["tact"], "ratio_side_by_side"),
+            "the same, replicas side by side": row(
+                rungs * draws["kept"], draws["tact"], "ratio_side_by_side"
+            ),
             "effective draws per 10^6 gradients": row(effective[0], effective[1], "ess_ratio"),
         }
     )

@@ -46,9 +46,9 @@ def densities(run: Run) -> Figure:
 
 
 def _panels(count: int) -> tuple[Figure, list[Axes]]:
-    of_all: Style = {"aspect": "equal", "xlim": (-SIDE, SIDE), "ylim": (-SIDE, SIDE)}
-    of_all |= {"xticks": (-4, 0, 4), "yticks": (-4, 0, 4)}
-    figure, axes = panels(count, columns=5, size=(1.9, 2.1), share="xy", **of_all)
+    panel_style: Style = {"aspect": "equal", "xlim": (-SIDE, SIDE), "ylim": (-SIDE, SIDE)}
+    panel_style |= {"xticks": (-4, 0, 4), "yticks": (-4, 0, 4)}
+    figure, axes = panels(count, columns=5, size=(1.9, 2.1), share="xy", **panel_style)
     figure.set_layout_engine("constrained")
     for axis in axes:
         axis.grid(visible=False)
@@ -74,20 +74,20 @@ def trajectories(run: Run) -> Figure:
 
 def ladder(run: Run) -> Figure | str:
     """Swap rates of neighbours, and which replica is on the coldest rung of the first ladder in its last rounds."""
-    found = run.cached(travels)
-    if not found:
+    flows = run.cached(travels)
+    if not flows:
         return "No method of this run has a ladder."
-    shown = list(found)[:5]
-    figure, (left, right) = panels(2, size=(4.6, 0.2 * len(found) + 2.6), share="")
+    shown = list(flows)[:5]
+    figure, (left, right) = panels(2, size=(4.6, 0.2 * len(flows) + 2.6), share="")
     looks = method_styles(run.methods)
-    for method in found:
-        rates = found[method].rates.mean(axis=0)
+    for method in flows:
+        rates = flows[method].rates.mean(axis=0)
         at = np.arange(len(rates)) + 0.5
         left.plot(at, rates, markersize=3, label=run.label(method), **looks[method])
-    top = max(float(np.nanmax(f.rates.mean(axis=0))) for f in found.values())
+    top = max(float(np.nanmax(f.rates.mean(axis=0))) for f in flows.values())
     left.set(xlabel="between rungs j and j + 1", ylabel="swap rate", ylim=(0, 1.25 * top))
     legend_below(left, 1, 0.25)
-    replicas = np.stack([found[method].replica[0, -STRIP:] for method in shown])
+    replicas = np.stack([flows[method].replica[0, -STRIP:] for method in shown])
     shades = colormaps["viridis"].resampled(max(run.rungs(method) for method in shown))
     right.imshow(replicas, aspect="auto", interpolation="nearest", cmap=shades, rasterized=True)
     trips = {m: run.cached(metrics).number(f"{m}.rounds_per_trip") for m in shown}

@@ -53,9 +53,9 @@ def last(run: Run, method: str, name: str, of: Callable[[Array], Array] = np.asa
 
     A run of TACT-HMC has no ensemble if x was away from 0 whenever a network was to be collected.
     """
-    found = of(coldest(run, method, name)[:, -1])
-    known = found[np.isfinite(found)]
-    return known if len(known) else found[:1]
+    values = of(coldest(run, method, name)[:, -1])
+    finite = values[np.isfinite(values)]
+    return finite if len(finite) else values[:1]
 
 
 def metrics(run: Run) -> Metrics:
@@ -64,34 +64,34 @@ def metrics(run: Run) -> Metrics:
     Differences are of mean accuracies in points: ``over.OTHER`` of a method and a share of permuted labels with its
     standard error, ``sigmas_over.OTHER`` of a method the smallest over the shares in standard errors.
     """
-    found = MetricTable.by_method(run, _of_method)
+    table = MetricTable.by_method(run, _of_method)
     names = there(run)
     means = {name: _means(run, name) for name in names}
     for one, other in _pairs(names):
         gaps = [_gap(run, f"{one}_{level}", f"{other}_{level}") for level in LEVELS]
         for level, gap in zip(LEVELS, gaps, strict=True):
-            found.add(f"{one}_{level}", {f"over.{other}": gap})
-        found.add(one, {f"sigmas_over.{other}": min(_sigmas(gap) for gap in gaps)})
-        found.add(one, {f"levels_over.{other}": float(sum(gap.value > 0 for gap in gaps))})
+            table.add(f"{one}_{level}", {f"over.{other}": gap})
+        table.add(one, {f"sigmas_over.{other}": min(_sigmas(gap) for gap in gaps)})
+        table.add(one, {f"levels_over.{other}": float(sum(gap.value > 0 for gap in gaps))})
     if {"reld", "sgld"} <= set(names):
-        found.add("reld", {"off_sgld": float(np.abs(means["reld"] - means["sgld"]).max())})
+        table.add("reld", {"off_sgld": float(np.abs(means["reld"] - means["sgld"]).max())})
     rivals = [means[name] for name in UNTEMPERED if name in names]
     if "renhd" in names and rivals:
         lead = means["renhd"] - np.max(rivals, axis=0)
-        found.add("renhd", {"lead_rises": float((np.diff(lead) > 0).sum())})
-        for level, each in zip(LEVELS, lead, strict=True):
-            found.add(f"renhd_{level}", {"lead": float(each)})
+        table.add("renhd", {"lead_rises": float((np.diff(lead) > 0).sum())})
+        for level, number in zip(LEVELS, lead, strict=True):
+            table.add(f"renhd_{level}", {"lead": float(number)})
     slow = [means[name] for name in OPTIMISERS if name in names]
     if slow and len(slow) < len(names):
         least = np.min([means[name] for name in names if name not in OPTIMISERS], axis=0)
-        found.add("samplers", {"over_optimisers": float((least - np.max(slow, axis=0)).min())})
+        table.add("samplers", {"over_optimisers": float((least - np.max(slow, axis=0)).min())})
     for name in ("renhd", "sgnht"):
         if {name, "tact_hmc"} <= set(names):
             costs = [
                 _step_seconds(run, name, level) / _step_seconds(run, "tact_hmc", level) for level in LEVELS
             ]
-            found.add(name, {"cheaper": float(1 - np.mean(costs))})
-    return found
+            table.add(name, {"cheaper": float(1 - np.mean(costs))})
+    return table
 
 
 def _means(run: Run, name: str) -> Array:
@@ -123,26 +123,26 @@ def _step_seconds(run: Run, name: str, level: str) -> float:
 
 def _of_method(run: Run, method: str) -> Metrics:
     end = estimated(method)
-    found: Metrics = {"accuracy": estimate(accuracies(run, method))}
+    numbers: Metrics = {"accuracy": estimate(accuracies(run, method))}
     for name in ("nll", "brier", "ece"):
-        found[name] = estimate(last(run, method, f"{name}{end}"))
-    found["accuracy_alone"] = estimate(last(run, method, "error", lambda error: 100 - error))
+        numbers[name] = estimate(last(run, method, f"{name}{end}"))
+    numbers["accuracy_alone"] = estimate(last(run, method, "error", lambda error: 100 - error))
     name, _, level = method.rpartition("_")
     if name not in METHODS:
-        return found
-    found["step_ms"] = 1000 * _step_seconds(run, name, level)
-    found["hours"] = float(run.methods[method]["wall_s"]) / 3600
+        return numbers
+    numbers["step_ms"] = 1000 * _step_seconds(run, name, level)
+    numbers["hours"] = float(run.methods[method]["wall_s"]) / 3600
     if name in LADDERS:
-        made = exchanges(run, method)
+        swaps = exchanges(run, method)
         errors, rungs = monitored(run, method, "error"), run.rungs(method)
-        found |= {
-            "exchanged": share(made),
-            "exchanged_late": share(made[:, -late(made) :]),
+        numbers |= {
+            "exchanged": share(swaps),
+            "exchanged_late": share(swaps[:, -late(swaps) :]),
             "read": float(read(run, method).mean()),
             "predicted": predicted(run),
             "accuracy_hottest": estimate(100 - errors[rungs - 1 :: rungs, -1]),
         }
-    return found
+    return numbers
 
 
 def late(made: Array) -> int:
@@ -165,15 +165,15 @@ def named(run: Run, name: str) -> str:
 
 def accuracy_table(run: Run) -> pd.DataFrame:
     """Test accuracies in per cent, by the share of permuted labels (Table 1)."""
-    found, rows = run.cached(metrics), {}
-    theirs = printed(run)
+    numbers, rows = run.cached(metrics), {}
+    paper = printed(run)
     for name in there(run):
         rows[named(run, name)] = {
             head: number
             for place, (level, words) in enumerate(LEVELS.items())
             for head, number in (
-                (words, found[f"{name}_{level}.accuracy"]),
-                (f"paper, {words.split()[0]} %" if place else "paper, none", f"{theirs[name][place]:.2f}"),
+                (words, numbers[f"{name}_{level}.accuracy"]),
+                (f"paper, {words.split()[0]} %" if place else "paper, none", f"{paper[name][place]:.2f}"),
             )
         }
     return by_rows(rows)
@@ -181,11 +181,11 @@ def accuracy_table(run: Run) -> pd.DataFrame:
 
 def difference_table(run: Run) -> pd.DataFrame:
     """Differences of accuracies in the text and in Table 1 of the paper, in points."""
-    found = run.cached(metrics)
+    numbers = run.cached(metrics)
     return by_rows(
         {
             f"{named(run, one)} over {named(run, other)}": {
-                words: found.get(f"{one}_{level}.over.{other}") for level, words in LEVELS.items()
+                words: numbers.get(f"{one}_{level}.over.{other}") for level, words in LEVELS.items()
             }
             for one, other in _pairs(there(run))
         }
@@ -194,9 +194,9 @@ def difference_table(run: Run) -> pd.DataFrame:
 
 def cost_table(run: Run) -> pd.DataFrame:
     """Milliseconds of a step of one chain, means over the shares of permuted labels (section 4.2)."""
-    found, rows = run.cached(metrics), {}
+    numbers, rows = run.cached(metrics), {}
     names = there(run)
-    costs = {name: np.mean([value(found[f"{name}_{level}.step_ms"]) for level in LEVELS]) for name in names}
+    costs = {name: np.mean([value(numbers[f"{name}_{level}.step_ms"]) for level in LEVELS]) for name in names}
     for name in names:
         rows[named(run, name)] = {
             "ms": float(costs[name]),

@@ -24,11 +24,11 @@ def exchanges(run: Run, method: str) -> Array:
     rungs = run.rungs(method)
     coded = coded.reshape(-1, rungs, coded.shape[1]).transpose(1, 2, 0).reshape(rungs, -1)
     even = coded[0] > 0
-    found = np.full((len(coded) - 1, coded.shape[1]), np.nan)
-    for j in range(len(found)):
+    exchanged = np.full((len(coded) - 1, coded.shape[1]), np.nan)
+    for j in range(len(exchanged)):
         offered = even == (j % 2 == 0)
-        found[j, offered] = coded[j, offered] == 2
-    return found
+        exchanged[j, offered] = coded[j, offered] == 2
+    return exchanged
 
 
 def read(run: Run, method: str) -> Array:
@@ -36,15 +36,15 @@ def read(run: Run, method: str) -> Array:
     with run.trace(method) as trace:
         stats = trace["sample_stats"]
         coded, total = stats["exchange"].to_numpy(), stats["n_lik"].to_numpy()
-    each = np.diff(total, axis=1, prepend=0)
-    found: Array = each[coded > 0] / run.target.n
-    return found
+    per_round = np.diff(total, axis=1, prepend=0)
+    shares: Array = per_round[coded > 0] / run.target.n
+    return shares
 
 
 def temperatures(run: Run, method: str) -> Array:
     """Return the temperatures of the rungs (C, 1)."""
-    found: Array = run.config["ratio"] ** np.arange(run.rungs(method), dtype=float)[:, None]
-    return found
+    ladder: Array = run.config["ratio"] ** np.arange(run.rungs(method), dtype=float)[:, None]
+    return ladder
 
 
 def noise(run: Run, method: str) -> Array:
@@ -53,16 +53,18 @@ def noise(run: Run, method: str) -> Array:
     Luo et al. (2020), equations 2 and 20: what minibatches add to the momenta in a step has the variance 2 b e.
     """
     metrics_of = run.monitor(method)
-    found: Array = (metrics_of["step_size"] * metrics_of[f"variance_{run.config['m']}"]).to_numpy() / 2
-    return found
+    half_variance: Array = (
+        metrics_of["step_size"] * metrics_of[f"variance_{run.config['m']}"]
+    ).to_numpy() / 2
+    return half_variance
 
 
 def thermostats(run: Run, method: str) -> Array:
     """Return thermostats over (c + b) / T, their mean by Theorem 1, on each rung at each look (C, L)."""
-    found: Array = run.monitor(method)["thermostat"].to_numpy() / (
+    ratios: Array = run.monitor(method)["thermostat"].to_numpy() / (
         (run.config["c"] + noise(run, method)) / temperatures(run, method)
     )
-    return found
+    return ratios
 
 
 def metrics(run: Run) -> Metrics:
@@ -71,16 +73,16 @@ def metrics(run: Run) -> Metrics:
 
 
 def _of_method(run: Run, method: str) -> Metrics:
-    made, errors = exchanges(run, method), run.monitor(method)["error"].to_numpy()
-    third, ratio = max(1, made.shape[1] // 3), run.config["ratio"]
-    early, late = share(made[:, :third]), share(made[:, -third:])
-    known = late.value > 0.005  # below, no ladder of this size tells rates apart
+    swaps, errors = exchanges(run, method), run.monitor(method)["error"].to_numpy()
+    third, ratio = max(1, swaps.shape[1] // 3), run.config["ratio"]
+    early, late = share(swaps[:, :third]), share(swaps[:, -third:])
+    measurable = late.value > 0.005  # below, no ladder of this size tells rates apart
     return {
         "early": early,
         "late": late,
-        "all": share(made),
+        "all": share(swaps),
         "read": float(read(run, method).mean()),
-        "dimension": float(largest_dim(late.value, ratio)) if known else math.nan,
+        "dimension": float(largest_dim(late.value, ratio)) if measurable else math.nan,
         "predicted": predicted(run),
         **_of_thermostats(run, method, third),
         "coldest": float(errors[0, -1]),
@@ -108,23 +110,23 @@ def predicted(run: Run) -> float:
 
 def share(made: Array) -> Estimate:
     """Return the share that was made, with the standard error of as many independent exchanges."""
-    seen = made[np.isfinite(made)]
-    mean = float(seen.mean()) if len(seen) else math.nan
-    return Estimate(mean, math.sqrt(mean * (1 - mean) / max(1, len(seen))))
+    finite = made[np.isfinite(made)]
+    mean = float(finite.mean()) if len(finite) else math.nan
+    return Estimate(mean, math.sqrt(mean * (1 - mean) / max(1, len(finite))))
 
 
 def figure(run: Run) -> Figure:
     """Share of the exchanges that are made, in tenths of the run, and by pairs of rungs in its last third."""
     figure, (left, right) = panels(2, size=(4.0, 2.9))
     for method, look in method_styles(run.methods).items():
-        made = exchanges(run, method)
+        swaps = exchanges(run, method)
         style: Style = look | {"markersize": 4, "markerfacecolor": "none", "linewidth": 1}
-        parts = np.array_split(np.arange(made.shape[1]), min(10, made.shape[1]))
-        along = [np.nanmean(made[:, part]) for part in parts]
-        left.plot([part.mean() + 1 for part in parts], along, label=run.label(method), **style)
-        late = made[:, -max(1, made.shape[1] // 3) :]
-        seen = np.isfinite(late).any(axis=1)
-        right.plot(np.arange(len(late))[seen] + 0.5, np.nanmean(late[seen], axis=1), **style)
+        parts = np.array_split(np.arange(swaps.shape[1]), min(10, swaps.shape[1]))
+        shares = [np.nanmean(swaps[:, part]) for part in parts]
+        left.plot([part.mean() + 1 for part in parts], shares, label=run.label(method), **style)
+        late = swaps[:, -max(1, swaps.shape[1] // 3) :]
+        defined = np.isfinite(late).any(axis=1)
+        right.plot(np.arange(len(late))[defined] + 0.5, np.nanmean(late[defined], axis=1), **style)
     for axis in (left, right):
         axis.axhspan(0.3, 0.4, color="0.85", zorder=0)
     left.set(xlabel="rounds", ylabel="exchanges made", ylim=(-0.03, 1))
@@ -141,14 +143,14 @@ def thermostat_figure(run: Run) -> Figure:
     for i, method in enumerate(shown):
         colour, marker = (method_styles(run.methods)[method][part] for part in ("color", "marker"))
         b, c = noise(run, method), run.config["c"]
-        over, third = 1 + b / c, max(1, b.shape[1] // 3)
-        expected, seen = over[:, -third:].mean(axis=1), (thermostats(run, method) * over)[:, -third:]
-        rungs, mean = np.arange(len(seen)), seen.mean(axis=1)
+        scaled, third = 1 + b / c, max(1, b.shape[1] // 3)
+        expected, late = scaled[:, -third:].mean(axis=1), (thermostats(run, method) * scaled)[:, -third:]
+        rungs, mean = np.arange(len(late)), late.mean(axis=1)
         axis.plot(rungs, expected, color=colour, linewidth=1)
         slow = c / temperatures(run, method)[:, 0]
         shift = np.sqrt(np.maximum(0.0, 1 - 2 * slow * expected))
         axis.plot(rungs, (1 - shift) / slow, "--", color=colour, linewidth=0.8)
-        ends = [mean - seen.min(axis=1), seen.max(axis=1) - mean]
+        ends = [mean - late.min(axis=1), late.max(axis=1) - mean]
         style: Style = {"fmt": marker, "markersize": 3.5, "linewidth": 0.8, "label": run.label(method)}
         axis.errorbar(rungs + 0.12 * (i - (len(shown) - 1) / 2), mean, ends, color=colour, **style)
     levels(axis, 1, line="-")

@@ -21,12 +21,12 @@ TRIES = 5  # the fastest counts
 
 def timed(work: Callable[[], object], tries: int = TRIES) -> float:
     """Return the seconds of the fastest try."""
-    found = []
+    durations = []
     for _ in range(tries):
         begin = time.perf_counter()
         work()
-        found.append(time.perf_counter() - begin)
-    return min(found)
+        durations.append(time.perf_counter() - begin)
+    return min(durations)
 
 
 def searched(rng: np.random.Generator, size: int, table: tuple[Array, Array]) -> Array:
@@ -38,34 +38,34 @@ def tabulated(rng: np.random.Generator, size: int, points: Array, keep: Array, o
     """Return draws (size,) of masses by Walker's alias table: no search."""
     u = rng.random(size) * len(points)
     cell = u.astype(np.int64)
-    found: Array = points[np.where(u - cell < keep[cell], cell, other[cell])]
-    return found
+    drawn: Array = points[np.where(u - cell < keep[cell], cell, other[cell])]
+    return drawn
 
 
 def aliased(masses: Array) -> tuple[Array, Cells]:
     """Return the shares (P,) that stay and where the others go (P,), of masses (P,) (Walker 1977)."""
     share = masses / masses.sum() * len(masses)
-    other = np.arange(len(masses))
+    alias = np.arange(len(masses))
     low, high = (list(np.flatnonzero(which)) for which in (share < 1, share >= 1))
     while low and high:
         small, large = low.pop(), high[-1]
-        other[small] = large
+        alias[small] = large
         share[large] -= 1 - share[small]
         if share[large] < 1:
             low.append(high.pop())
-    return share, other
+    return share, alias
 
 
 def rejected(rng: np.random.Generator, size: int, found: Series) -> Array:
     """Return draws (size,) by rejection from the logistic density; in g, so that the logarithm comes last."""
-    ratio, most = [float(c) for c in found.ratio], found.range()[1]
-    kept: list[npt.NDArray[np.float64]] = []
+    ratio, bound = [float(c) for c in found.ratio], found.range()[1]
+    parts: list[npt.NDArray[np.float64]] = []
     missing = size
     while missing > 0:
-        g = rng.random(math.ceil(1.01 * most * missing) + 10)
-        kept.append(g[rng.random(len(g)) * most < np.polynomial.polynomial.polyval(g * (1 - g), ratio)])
-        missing -= len(kept[-1])
-    g = np.concatenate(kept)[:size]
+        g = rng.random(math.ceil(1.01 * bound * missing) + 10)
+        parts.append(g[rng.random(len(g)) * bound < np.polynomial.polynomial.polyval(g * (1 - g), ratio)])
+        missing -= len(parts[-1])
+    g = np.concatenate(parts)[:size]
     drawn: Array = np.log(g / (1 - g))
     return drawn
 
@@ -84,13 +84,13 @@ def chained(rng: np.random.Generator, size: int, found: Series) -> Array:
         return total
 
     u = iter(rng.random(3 * size + 100).tolist())
-    g, out = 0.5, []
+    g, drawn = 0.5, []
     for _ in range(size):
         level = next(u) * height(g)
         while height(g := next(u)) < level:
             pass
-        out.append(math.log(g / (1 - g)))
-    return np.array(out)
+        drawn.append(math.log(g / (1 - g)))
+    return np.array(drawn)
 
 
 class Time(NamedTuple):
@@ -123,12 +123,12 @@ def times(run: Run) -> dict[str, Time]:
     def cells() -> Correction:
         return ridge(sd, 10.0, config["half_width"])
 
-    found, solved = printed(), cells()
-    every, few = (
-        (each.probabilities.numpy(), each.points.numpy())
-        for each in (quantiles(solved), quantiles(nonnegative(sd)))
+    printed_series, solved = printed(), cells()
+    cells_table, nonnegative_table = (
+        (quantile_table.probabilities.numpy(), quantile_table.points.numpy())
+        for quantile_table in (quantiles(solved), quantiles(nonnegative(sd)))
     )
-    corners, (keep, other) = found.corners(), aliased(solved.masses)
+    corners, (keep, alias) = printed_series.corners(), aliased(solved.masses)
     single = min(size, 20_000)
     ways: dict[str, tuple[Callable[[], object], int, Callable[[], object], int]] = {
         "series: table of its cdf": (
@@ -137,20 +137,25 @@ def times(run: Run) -> dict[str, Time]:
             lambda: searched(rng, size, corners),
             size,
         ),
-        "series: rejection": (printed, 3, lambda: rejected(rng, size, found), size),
-        "series: Gibbs": (printed, 3, lambda: chained(rng, single, found), single),
-        "cells: binary search": (cells, 1, lambda: searched(rng, size, every), size),
+        "series: rejection": (printed, 3, lambda: rejected(rng, size, printed_series), size),
+        "series: Gibbs": (printed, 3, lambda: chained(rng, single, printed_series), single),
+        "cells: binary search": (cells, 1, lambda: searched(rng, size, cells_table), size),
         "cells: alias table": (
             lambda: aliased(cells().masses),
             1,
-            lambda: tabulated(rng, size, solved.points, keep, other),
+            lambda: tabulated(rng, size, solved.points, keep, alias),
             size,
         ),
-        "not negative: binary search": (lambda: nonnegative(sd), 1, lambda: searched(rng, size, few), size),
+        "not negative: binary search": (
+            lambda: nonnegative(sd),
+            1,
+            lambda: searched(rng, size, nonnegative_table),
+            size,
+        ),
     }
-    spent = {
+    seconds = {
         name: (timed(prepare, tries), timed(draw) / drawn)
         for name, (prepare, tries, draw, drawn) in ways.items()
     }
-    search = spent["cells: binary search"][1]
-    return {name: Time(before, each, search / each) for name, (before, each) in spent.items()}
+    search = seconds["cells: binary search"][1]
+    return {name: Time(before, per_draw, search / per_draw) for name, (before, per_draw) in seconds.items()}

@@ -74,7 +74,7 @@ def simulated(case: Setting, chains: int, snapshots: int) -> Snapshots:
         UserError: there is no compiled loop here.
     """
     e = case.dt**2
-    apart, burn = _steps(case, 3.0), _steps(case, 10.0)
+    spacing, burn = _steps(case, 3.0), _steps(case, 10.0)
     refresh = None if case.refresh is None else round(case.refresh / case.dt)
     dynamics = SGNHT(case.C * case.dt / case.temperature, refresh=refresh)
     model = GaussianMixture([[0.0] * case.dim], 1 / case.curvature)
@@ -86,21 +86,21 @@ def simulated(case: Setting, chains: int, snapshots: int) -> Snapshots:
         raise UserError("This experiment needs numba, which is not there: pip install numba.")
     draws = Streams(key, chains).at(0)
     state = kernel.start(target, model.init(chains, draws), draws)
-    done, found = 0, []
-    for steps in (burn, *[apart] * (snapshots - 1)):
+    done, records = 0, []
+    for steps in (burn, *[spacing] * (snapshots - 1)):
         for first in range(0, steps, AT_ONCE):
-            few = min(AT_ONCE, steps - first)
-            t = torch.full((few, chains), case.temperature, dtype=torch.float64)
+            count = min(AT_ONCE, steps - first)
+            t = torch.full((count, chains), case.temperature, dtype=torch.float64)
             state, _ = loop.advance(state, done + 1, Controls(torch.full_like(t, e), t, t))
-            done += few
-        found.append(
+            done += count
+        records.append(
             (
                 state.evaluation.theta.numpy().copy(),
                 state.aux["momentum"].numpy().copy(),
                 state.aux["thermostat"].numpy().copy(),
             )
         )
-    theta, momentum, thermostat = (np.stack(parts, axis=1) for parts in zip(*found, strict=True))
+    theta, momentum, thermostat = (np.stack(parts, axis=1) for parts in zip(*records, strict=True))
     return Snapshots(theta, momentum, thermostat)
 
 
@@ -147,34 +147,34 @@ def uneven(config: Mapping[str, Any], ratio: float) -> tuple[float, float]:
     noise = np.sqrt(2 * np.where(np.arange(dim) % 2, 2 * B, 0.0) / dt)
     rng, e, c = np.random.default_rng(0), dt**2, C * dt
     theta, v, s = np.zeros((chains, dim)), np.zeros((chains, dim)), np.full(chains, c)
-    burn, every, total = _steps(case, 10.0), _steps(case, 1.0), np.zeros(dim)
-    kept = 0
-    for k in range(1, burn + node["snapshots"] * every + 1):
+    burn, spacing, total = _steps(case, 10.0), _steps(case, 1.0), np.zeros(dim)
+    count = 0
+    for k in range(1, burn + node["snapshots"] * spacing + 1):
         gradient = noise * rng.standard_normal((chains, dim)) - case.curvature * theta
         v += e * gradient - s[:, None] * v + math.sqrt(2 * c * e) * rng.standard_normal((chains, dim))
         theta += v
         s += np.square(v).mean(axis=1) - e
-        if k > burn and (k - burn) % every == 0:
+        if k > burn and (k - burn) % spacing == 0:
             total += np.square(theta).mean(axis=0)
-            kept += 1
-    relative = total / kept * case.curvature
+            count += 1
+    relative = total / count * case.curvature
     return float(relative[::2].mean()), float(relative[1::2].mean())
 
 
 def everything(run: Run) -> dict[str, Metrics]:
     """Return what was measured in each setting, by a name for people."""
     config = run.config
-    found = {}
+    by_setting = {}
     for ratio in config["ratios"]:
         for dt in config["steps_dt"]:
             case = setting(config, dt, ratio)
             name = f"C = {ratio:g} B, dt = {dt:g}"
-            found[name] = measured(case, simulated(case, config["trajectories"], config["snapshots"]))
+            by_setting[name] = measured(case, simulated(case, config["trajectories"], config["snapshots"]))
     for dt in config["rung"]["steps_dt"]:
         case = hottest(config, dt)
         name = f"hottest of five modes, dt = {dt:g}"
-        found[name] = measured(case, simulated(case, config["trajectories"], config["snapshots"]))
-    return found
+        by_setting[name] = measured(case, simulated(case, config["trajectories"], config["snapshots"]))
+    return by_setting
 
 
 def temperatures(run: Run) -> dict[float, tuple[float, float]]:
@@ -189,12 +189,12 @@ def predicted(ratio: float) -> tuple[float, float]:
 
 def metrics(run: Run) -> Metrics:
     """Return the moments at the finest step with C = 10 B, the hottest rung's, and the widths of uneven noise."""
-    config, found, named = run.config, run.cached(everything), MetricTable()
+    config, by_setting, named = run.config, run.cached(everything), MetricTable()
     finest, rung = min(config["steps_dt"]), config["rung"]["steps_dt"]
     for ratio in config["ratios"]:
-        named.add(f"ratio_{ratio:g}", found[f"C = {ratio:g} B, dt = {finest:g}"])
+        named.add(f"ratio_{ratio:g}", by_setting[f"C = {ratio:g} B, dt = {finest:g}"])
     for name, dt in (("hottest", max(rung)), ("hottest_finest", min(rung))):
-        named.add(name, found[f"hottest of five modes, dt = {dt:g}"])
+        named.add(name, by_setting[f"hottest of five modes, dt = {dt:g}"])
     for ratio, (quiet, noisy) in run.cached(temperatures).items():
         named.add(f"uneven_{ratio:g}", {"wider": noisy / quiet})
     return named
@@ -212,7 +212,7 @@ def widths(run: Run) -> pd.DataFrame:
 
 def figure(run: Run) -> Figure:
     """Left: moments over those of Theorem 1 against the step, C = 10 B. Right: what C > 10 B is for."""
-    found, ratio = run.cached(everything), max(run.config["ratios"])
+    by_setting, ratio = run.cached(everything), max(run.config["ratios"])
     figure, (left, right) = panels(2, size=(4.2, 3.1), share="")
     shown = {
         "theta_variance": r"variance of $\theta$",
@@ -223,14 +223,14 @@ def figure(run: Run) -> Figure:
     steps = sorted(run.config["steps_dt"])
     for i, ((name, label), colour, marker) in enumerate(zip(shown.items(), COLOURS, "osD^", strict=False)):
         shift = 0.012 * (i - 1.5) * max(steps)  # so that the bars can be told apart
-        numbers = [found[f"C = {ratio:g} B, dt = {dt:g}"][name] for dt in steps]
+        numbers = [by_setting[f"C = {ratio:g} B, dt = {dt:g}"][name] for dt in steps]
         style: Style = {"fmt": marker + "-", "linewidth": 1, "color": colour, "label": label, "capsize": 0}
         points(left, [dt + shift for dt in steps], numbers, errors=2, **style)
     levels(left, 1, line="-")
     left.set(xlabel=r"step $\Delta t$", ylabel="over Theorem 1", xlim=(0, None))
-    along, at = np.geomspace(0.5, 100, 80), run.cached(temperatures)
+    ratios, at = np.geomspace(0.5, 100, 80), run.cached(temperatures)
     for i, (label, colour, marker) in enumerate(zip(("quiet", "noisy"), COLOURS, "os", strict=False)):
-        right.plot(along, [predicted(x)[i] for x in along], color=colour, linewidth=1)
+        right.plot(ratios, [predicted(x)[i] for x in ratios], color=colour, linewidth=1)
         style = {"color": colour, "markersize": 4, "label": f"{label} coordinates"}
         right.plot(list(at), [pair[i] for pair in at.values()], marker, **style)
     right.axvline(10, color="black", linestyle=":", linewidth=0.9)

@@ -28,8 +28,8 @@ def signed_images(run: Run, method: str | None = None) -> npt.NDArray[np.float32
     Of the data of a method, which may have principal components in place of pixels; of the experiment's if None.
     """
     _ = run.target  # which knows where data are looked for
-    own = run.config["methods"][method].get("data") if method else None
-    node = own or run.config["data"]
+    own_data = run.config["methods"][method].get("data") if method else None
+    node = own_data or run.config["data"]
     first, second = node["digits"]
     components = node.get("components")
     return _signed(int(first), int(second), None if components is None else int(components))
@@ -39,11 +39,11 @@ def accuracy(run: Run, theta: Array, method: str | None = None) -> Array:
     """Return the share of the test images that each draw (..., D) has right; a tie is half right."""
     images = signed_images(run, method)
     flat = theta.reshape(-1, theta.shape[-1]).astype(np.float32)
-    found = np.empty(len(flat))
+    shares = np.empty(len(flat))
     for start in range(0, len(flat), _PART):
         margin = flat[start : start + _PART] @ images.T
-        found[start : start + _PART] = (margin > 0).mean(axis=1) + 0.5 * (margin == 0).mean(axis=1)
-    return found.reshape(theta.shape[:-1])
+        shares[start : start + _PART] = (margin > 0).mean(axis=1) + 0.5 * (margin == 0).mean(axis=1)
+    return shares.reshape(theta.shape[:-1])
 
 
 def running_mean(draws: Array) -> Array:

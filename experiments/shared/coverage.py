@@ -35,8 +35,8 @@ class Tally(NamedTuple):
 def ratio(counts: Counts | Array, of: Counts) -> Array:
     """Return shares; NaN of none, as a chain that stopped at once has no draws."""
     none = np.full(counts.shape, np.nan)
-    found: Array = np.divide(counts, of, out=none, where=np.broadcast_to(of != 0, counts.shape))
-    return found
+    shares: Array = np.divide(counts, of, out=none, where=np.broadcast_to(of != 0, counts.shape))
+    return shares
 
 
 def tally(chains: Sequence[Array], centres: Array, radii: Sequence[float], reach: float) -> Tally:
@@ -66,15 +66,15 @@ def tally(chains: Sequence[Array], centres: Array, radii: Sequence[float], reach
 
 def covered(counts: Counts, threshold: int) -> Array:
     """Return how many modes have more than `threshold` of the draws (..., K): (...)."""
-    found: Array = (counts > threshold).sum(axis=-1).astype(float)
-    return found
+    modes: Array = (counts > threshold).sum(axis=-1).astype(float)
+    return modes
 
 
 def pooled(values: Counts, together: int) -> Counts:
     """Return the sums of (C, K) over each `together` chains, (C // together, K); what is left over is left out."""
     runs = len(values) // together
-    found: Counts = values[: runs * together].reshape(runs, together, -1).sum(axis=1)
-    return found
+    sums: Counts = values[: runs * together].reshape(runs, together, -1).sum(axis=1)
+    return sums
 
 
 def visited(modes: int, visits: int) -> float:

@@ -38,14 +38,14 @@ class Stationary(NamedTuple):
 
     def maps(self, values: Array) -> list[tuple[Array, Array, Array]]:
         """Return values of the cells (cells + 1,) per area, for each grid with its centres in x and in y."""
-        found: list[tuple[Array, Array, Array]] = []
+        by_grid: list[tuple[Array, Array, Array]] = []
         at = 0
         for grid in self.grids:
             x, y = ((edges[:-1] + edges[1:]) / 2 for edges in grid)
             area = (grid.x[1] - grid.x[0]) * (grid.y[1] - grid.y[0])
-            found.append((x, y, values[at : at + len(x) * len(y)].reshape(len(x), len(y)) / area))
+            by_grid.append((x, y, values[at : at + len(x) * len(y)].reshape(len(x), len(y)) / area))
             at += len(x) * len(y)
-        return found
+        return by_grid
 
 
 class Truth:

@@ -17,7 +17,7 @@ def of_sizes(run: Run, method: str) -> Metrics:
     size = run.stat(method, "batch_size").astype(float)
     by_trial = size.mean(axis=1)
     summary = run.methods[method]
-    found: Metrics = {
+    numbers: Metrics = {
         "size": estimate(by_trial),
         "size_sd": float(by_trial.std(ddof=1)) if len(size) > 1 else float("nan"),
         "one_trial": float(by_trial[0]),
@@ -32,7 +32,7 @@ def of_sizes(run: Run, method: str) -> Metrics:
         / 2
         / (summary["chains"] * (summary["warmup"] + summary["steps"])),
     }
-    return found
+    return numbers
 
 
 def in_order(found: Metrics, names: Sequence[str]) -> float:

@@ -26,8 +26,8 @@ def mixture_density(centres: Array, variance: float, grid: Grid) -> Array:
     spread = variance + (SMOOTH * (grid.x[1] - grid.x[0])) ** 2
     x, y = (0.5 * (edges[1:] + edges[:-1]) for edges in grid)
     parts = [np.exp(-np.add.outer(np.square(x - a), np.square(y - b)) / (2 * spread)) for a, b in centres]
-    whole: Array = np.sum(parts, axis=0) / (len(parts) * 2 * math.pi * spread)
-    return whole
+    mean_density: Array = np.sum(parts, axis=0) / (len(parts) * 2 * math.pi * spread)
+    return mean_density
 
 
 def centres(run: Run) -> Array:

@@ -19,11 +19,11 @@ def metrics(run: Run) -> Metrics:
 
     Where a chain of TunaMH never reaches the level there is no comparison.
     """
-    found = MetricTable.by_method(run, of_method)
+    table = MetricTable.by_method(run, of_method)
     for method in run.methods:
-        if method != "tunamh" and found.get("tunamh.reached") == 1:
-            found[f"{method}.over_tunamh"] = ratio(found[f"{method}.read"], found["tunamh.read"])
-    return found
+        if method != "tunamh" and table.get("tunamh.reached") == 1:
+            table[f"{method}.over_tunamh"] = ratio(table[f"{method}.read"], table["tunamh.read"])
+    return table
 
 
 def of_method(run: Run, method: str) -> Metrics:
@@ -31,14 +31,14 @@ def of_method(run: Run, method: str) -> Metrics:
     at, right = course(run, method)
     level = float(run.config["level"])
     first = [np.flatnonzero(chain >= level) for chain in right]
-    read = [at[c, own[0]] if len(own) else at[c, -1] for c, own in enumerate(first)]
+    read = [at[c, reached[0]] if len(reached) else at[c, -1] for c, reached in enumerate(first)]
     sizes = run.stat(method, "batch_size").astype(float)
     return {
         "data": estimate(sizes.mean(axis=1)),
         "accept_rate": estimate(run.stat(method, "accepted").astype(float).mean(axis=1)),
         "final": estimate(right[:, -1]),
         "read": estimate(np.array(read)),
-        "reached": float(np.mean([len(own) > 0 for own in first])),
+        "reached": float(np.mean([len(reached) > 0 for reached in first])),
     }
 
 
@@ -49,8 +49,8 @@ def course(run: Run, method: str) -> tuple[Array, Array]:
     steps = run.draw_steps(method)[at]
     sizes = run.stat(method, "batch_size").astype(float)
     # Where few steps are kept, their mean stands for the others.
-    every = run.methods[method]["thin_stats"]
-    read = np.cumsum(sizes, axis=1)[:, np.clip(steps // every - 1, 0, sizes.shape[1] - 1)] * every
+    thin = run.methods[method]["thin_stats"]
+    read = np.cumsum(sizes, axis=1)[:, np.clip(steps // thin - 1, 0, sizes.shape[1] - 1)] * thin
     return read, accuracy(run, means[:, at], method)
 
 

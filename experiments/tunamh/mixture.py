@@ -23,27 +23,31 @@ LIMIT = 1e-3  # chi below which the bound of Theorem 2 is 0 for floating point n
 
 def metrics(run: Run) -> Metrics:
     """Costs; the mean of theta_2^2 and how far it is from quadrature; expected minibatches; the bound of Theorem 2."""
-    found = costs(run)
+    numbers = costs(run)
     right = float(by_quadrature(run.target, float(run.config["temperature"])).mean[SQUARE])
-    found["exact.square"] = right
+    numbers["exact.square"] = right
     for method in run.methods:
         square = estimate((run.draws(method)[:, :, 1] ** 2).mean(axis=1))
-        found[f"{method}.square"] = square
-        found[f"{method}.square_z"] = abs(square.value - right) / square.se
+        numbers[f"{method}.square"] = square
+        numbers[f"{method}.square_z"] = abs(square.value - right) / square.se
     tests = tuna(run)
-    off = [value(found[f"{method}.square_z"]) for method in tests]
-    found["tunamh.square_z"] = max(off, default=math.nan)
+    scores = [value(numbers[f"{method}.square_z"]) for method in tests]
+    numbers["tunamh.square_z"] = max(scores, default=math.nan)
     for method, chi in tests.items():
-        found[f"{method}.expected"] = expected(run, method, chi)
-        found[f"{method}.off"] = abs(value(found[f"{method}.data"]) / value(found[f"{method}.expected"]) - 1)
-        if "metropolis.accept_rate" in found and chi >= LIMIT:
-            kept = ratio(found[f"{method}.accept_rate"], found["metropolis.accept_rate"])
-            found[f"{method}.kept"] = kept
-            found[f"{method}.theorem2"] = kept.value / math.exp(-1 / chi - 2 * math.sqrt(math.log(2) / chi))
-    found["tunamh.off"] = max((value(found[f"{method}.off"]) for method in tests), default=math.nan)
-    bounds = [value(found[f"{method}.theorem2"]) for method in tests if f"{method}.theorem2" in found]
-    found["tunamh.theorem2"] = min(bounds, default=math.nan)
-    return found
+        numbers[f"{method}.expected"] = expected(run, method, chi)
+        numbers[f"{method}.off"] = abs(
+            value(numbers[f"{method}.data"]) / value(numbers[f"{method}.expected"]) - 1
+        )
+        if "metropolis.accept_rate" in numbers and chi >= LIMIT:
+            kept_share = ratio(numbers[f"{method}.accept_rate"], numbers["metropolis.accept_rate"])
+            numbers[f"{method}.kept"] = kept_share
+            numbers[f"{method}.theorem2"] = kept_share.value / math.exp(
+                -1 / chi - 2 * math.sqrt(math.log(2) / chi)
+            )
+    numbers["tunamh.off"] = max((value(numbers[f"{method}.off"]) for method in tests), default=math.nan)
+    bounds = [value(numbers[f"{method}.theorem2"]) for method in tests if f"{method}.theorem2" in numbers]
+    numbers["tunamh.theorem2"] = min(bounds, default=math.nan)
+    return numbers
 
 
 def tuna(run: Run) -> dict[str, float]:
@@ -62,21 +66,21 @@ def expected(run: Run, method: str, chi: float) -> float:
     step = float(run.config["step_size"])
     noise = torch.from_numpy(np.random.default_rng(0).standard_normal(tuple(theta.shape)))
     width = target.bounded.bounds.width(theta, theta + step * noise)
-    whole = (width * target.bounded.table.total / float(run.config["temperature"])).numpy()
-    rate = chi * whole**2 + whole
+    bound = (width * target.bounded.table.total / float(run.config["temperature"])).numpy()
+    rate = chi * bound**2 + bound
     assert target.n is not None
     return float(np.where(rate > target.n, target.n, rate).mean())
 
 
 def tradeoff(run: Run) -> Figure:
     """Data of a step, and acceptance, against chi."""
-    found, tests = run.cached(metrics), tuna(run)
+    numbers, tests = run.cached(metrics), tuna(run)
     chi = list(tests.values())
     figure, (left, right) = panels(2, size=(3.6, 3.2), share="", xscale="log", xlabel=r"$\chi$")
-    left.plot(chi, [value(found[f"{method}.data"]) for method in tests], "o-", markersize=4)
+    left.plot(chi, [value(numbers[f"{method}.data"]) for method in tests], "o-", markersize=4)
     left.set(yscale="log", ylabel="data read in a step")
-    right.plot(chi, [value(found[f"{method}.accept_rate"]) for method in tests], "o-", markersize=4)
+    right.plot(chi, [value(numbers[f"{method}.accept_rate"]) for method in tests], "o-", markersize=4)
     right.set(ylabel="acceptance rate")
-    if "metropolis.accept_rate" in found:
-        right.axhline(value(found["metropolis.accept_rate"]), color="black", linestyle=":", linewidth=1)
+    if "metropolis.accept_rate" in numbers:
+        right.axhline(value(numbers["metropolis.accept_rate"]), color="black", linestyle=":", linewidth=1)
     return figure

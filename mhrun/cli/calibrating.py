@@ -112,12 +112,13 @@ def _calibration(
         draws, valid = _run(method, simulation.data, counts, chains, method.seed, watcher)
         draws = draws.reshape(replications, -1, *draws.shape[1:])
     else:
-        parts, sets = [], _Sets(method.name, replications)
+        parts, sets, valid = [], _Sets(method.name, replications), True
         for k in range(replications):
             watcher = _reporting(f"{method.name}, data set 1") if k == 0 and not quiet else None
-            set_draws, valid = _run(
+            set_draws, set_is_valid = _run(
                 method, simulation.data.one(k), counts, method.shape.chains, method.seed + k, watcher
             )
+            valid = valid and set_is_valid
             parts.append(set_draws[:: method.kernel.rungs])
             if not quiet:
                 sets.done(k + 1)
