@@ -174,7 +174,7 @@ def _at_once(method: Method) -> bool:
 
     if is_open(method):  # a pilot finds the settings for one posterior
         return False
-    if not isinstance(method.target.model, FunctionModel):
+    if not isinstance(method.target.model, FunctionModel) or method.target.surrogate is not None:
         return False
     if type(method.kernel) is MetropolisHastings:
         return method.kernel.pairing is not None and method.kernel.pairing.offers == DIFFERENCE
@@ -194,21 +194,12 @@ def _run(
     from mhrun.engine.chains import Settings, Silent, run_method
     from mhrun.engine.pilot import piloted
     from mhrun.store.netcdf import flat_draws, open_trace
-    from mhrun.target import Target
 
-    method_target = method.target
-    target = Target(
-        method_target.model,
-        data,
-        temper=method_target.temper,
-        replacement=method_target.replacement,
-        common_batch=method_target.common_batch,
-    )
     other_counts = {"chains": chains, "thin": 1, "thin_stats": None, "seed": seed}
     method_on_data = assembled(
         method.name,
         method.kernel,
-        target,
+        method.target.on(data),
         method.plan.schedules,
         {**counts, **other_counts},
         dtype=method.dtype,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import cache, cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -107,6 +107,16 @@ class Target:
         self.gradient_noise = gradient_noise
         self.energy_noise = energy_noise
         self.device = torch.device(device)
+        self._settings: dict[str, Any] = {
+            "temper": temper,
+            "replacement": replacement,
+            "common_batch": common_batch,
+            "gradient_noise": gradient_noise,
+            "energy_noise": energy_noise,
+            "surrogate": surrogate,
+            "device": device,
+            "precision": precision,
+        }
         check_precision(precision, self.device, model, surrogate)
         self.precision = Precision(precision)
         self._read = cache(self._loaded)  # which a copy shares
@@ -157,6 +167,14 @@ class Target:
         """
         assert isinstance(self.surrogate, Surrogate)
         return quadratic_part(self.model, self.surrogate)
+
+    def on(self, data: Dataset | Source) -> Target:
+        """Return the target of the same model, with the same settings, on other data.
+
+        Raises:
+            Refusal: the settings do not allow these data.
+        """
+        return type(self)(self.model, data, **self._settings)
 
     def with_ratio_in(self, precision: str) -> Target:
         """Return this target, on the same data, with the log-likelihoods of `evaluate` in another format."""

@@ -18,7 +18,9 @@ from mhrun.durations import in_words
 from mhrun.errors import UserError
 from mhrun.models.function import FunctionModel
 from mhrun.models.poisson_regression import PoissonRegression
+from mhrun.target import Target
 
+ON = Target.on
 MODEL = """
 import torch
 from torch.distributions import Normal
@@ -150,6 +152,20 @@ def test_a_sequential_test_is_run_on_one_data_set_after_another(project, capsys,
     status, (found,) = checked(capsys, "replications=3")
     assert found["outcome"] in ("holds", "does not apply")
     assert status == 0
+
+
+def test_a_method_keeps_the_settings_of_its_target(project, capsys, monkeypatch):
+    """Control variates belong to the target: without them another method would be calibrated."""
+    (project / "conf/experiment/mine.yaml").write_text(
+        "# @package _global_\ndefaults: [/data: rows, /model: line, /method@methods.one: sgld_cv]\n"
+        "chains: 2\nsteps: 40\nwarmup: 20\nm: 5\nmethods: {one: {schedules: {step_size: {step_size: 1e-3}}}}\n"
+    )
+    monkeypatch.setattr("mhrun.cli.calibrating._FEWEST", 3)
+    surrogates = []
+    monkeypatch.setattr(Target, "on", lambda *given: surrogates.append(ON(*given).surrogate) or ON(*given))
+    checked(capsys, "replications=3")
+    assert len(surrogates) == 3
+    assert None not in surrogates
 
 
 def test_settings_that_are_left_to_a_pilot_are_found_for_each_data_set(project, capsys, monkeypatch):
