@@ -39,7 +39,8 @@ def step_of_dynamics(
     On a quadratic posterior of curvature H with gradient noise of covariance V, the variance is too large by the
     relative error e (b H + c V / T) / 2, with b and c the dynamics' `curvature_gain` and `noise_gain`. An open step
     size e makes its largest eigenvalue 10 %: at most a tenth of the stability bound 2 / lambda_max(H). Of a step size
-    that is given `facts` get the error.
+    that is given `facts` get the error. A thermostat removes the part of that error which all directions have alike,
+    and has a bias of its kinetic energy, `small_step_bias`: the two are bounds then.
     """
     kernel, target = method.kernel, method.target
     assert isinstance(kernel, Unadjusted)
@@ -89,11 +90,14 @@ def step_of_dynamics(
     )
     error = float(step.max()) * largest / 2
     facts["stability_bound"] = 2 / bound if bound > 0 else math.inf
+    low = kernel.dynamics.small_step_bias
+    size_in_words = f"between {-low:.0%} too small and" if low < 0 else "about"
     facts["why"] = (
-        f"its stationary variance is then about {error:.0%} too large, of which minibatch noise is "
+        f"its stationary variance is then {size_in_words} {error:.0%} too large, of which minibatch noise is "
         f"{1 - bending * bound / largest:.0%}; steps are stable below {facts['stability_bound']:.3g}."
     )
     facts["variance_error"] = error
+    facts["variance_bias"] = low
     return step, m
 
 

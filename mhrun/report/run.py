@@ -94,9 +94,14 @@ class Run:
         return APPROXIMATE if kind == EXACT and target.get("energy_noise") else kind
 
     def expected_error(self, method: str) -> str:
-        """How much too large sds are by the settings that the pilot chose, in words; empty if unknown."""
-        error = (self.methods[method].get("pilot") or {}).get("variance_error")
-        return f"sd up to {(1 + error) ** 0.5 - 1:.0%} too large by its settings" if error else ""
+        """How far off sds are by the settings that the pilot chose, in words; empty if unknown."""
+        pilot = self.methods[method].get("pilot") or {}
+        error, bias = pilot.get("variance_error"), pilot.get("variance_bias") or 0.0
+        if not error:
+            return ""
+        most = f"{(1 + error) ** 0.5 - 1:.0%} too large by its settings"
+        # A thermostat removes some of the error, and has a bias in the other direction
+        return f"sd {1 - (1 + bias) ** 0.5:.0%} too small to {most}" if bias < 0 else f"sd up to {most}"
 
     def plan(self, method: str) -> Plan:
         """The schedules of a method, combined."""

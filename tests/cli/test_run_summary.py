@@ -184,15 +184,15 @@ def test_approximate_methods_that_converged_are_named_with_the_error_of_their_se
         "d",
         a={**counts, "m": None},
         b=counts,
-        d=counts,
+        d={**counts, "pilot": {"variance_error": 0.1, "variance_bias": -0.0528}},
         c={**counts, "pilot": {"variance_error": 0.1}},
     )
     diagnostics = {"a": about(500.0), "b": about(500.0, 1.2), "c": about(500.0), "d": about(900.0)}
     found = summary.summarised(run, {}, [], diagnostics)
     assert list(found.methods["target"]) == ["exact", "approximate", "approximate", "approximate"]
     assert found.footnotes[1] == (
-        "approximate: R-hat and ESS do not show how far off C (sd up to 5% too large by its settings), D are; compare "
-        "with A: mhrun compare somewhere --reference somewhere:a"
+        "approximate: R-hat and ESS do not show how far off C (sd up to 5% too large by its settings), D (sd 3% too "
+        "small to 5% too large by its settings) are; compare with A: mhrun compare somewhere --reference somewhere:a"
     )
     del diagnostics["a"]
     assert summary.summarised(run, {}, [], diagnostics).approximate.endswith("compare with an exact method")

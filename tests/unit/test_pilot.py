@@ -102,6 +102,17 @@ def test_the_error_of_a_step_size_that_is_given_is_estimated(dynamics, capsys):
     assert "about 80% too large" in capsys.readouterr().err
 
 
+def test_a_thermostat_may_leave_the_variance_too_small(capsys):
+    """It removes most of the error of the steps, and holds the kinetic energy where theta is too narrow."""
+    trace = of_logistic(
+        mhrun.Unadjusted(mhrun.SGNHT(0.1), 100), precondition="dense", chains=8, steps=10, warmup=10
+    )
+    facts = found(trace)
+    assert facts["variance_bias"] == pytest.approx(-(1 - 0.8**0.5) / 2)
+    assert facts["variance_error"] == pytest.approx(0.1)
+    assert "between 5% too small and 10% too large" in capsys.readouterr().err
+
+
 def test_networks_with_batch_norm_get_no_step_size():
     """Their loss is the same for weights of any scale, and its curvature is not."""
     from torch import nn
